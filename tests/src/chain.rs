@@ -10,7 +10,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use shardwright_build::{
-    BuildSite, BuiltShard, EntryMenu, Executor, ModelFormats, ModelName, Question, ShimJudge, TargetOffer,
+    BuildSite, BuiltShard, EntryMenu, ModelFormats, ModelName, Question, ShimJudge, TargetExecutor,
+    TargetOffer,
 };
 use shardwright_graph::{EntryOptions, Graph};
 use shardwright_models::Checkpoint;
@@ -213,7 +214,7 @@ impl Cut {
 /// A graph, the instances it may run on, and the request that follows from both.
 pub struct Bench<'g> {
     graph: &'g Graph,
-    executors: Vec<Executor>,
+    executors: Vec<TargetExecutor>,
     offers: Vec<TargetOffer>,
     request: Request,
 }
@@ -232,7 +233,7 @@ impl<'g> Bench<'g> {
     /// # Panics
     /// If one of them has no device.
     pub fn over(graph: &'g Graph, menu: &EntryMenu, instances: Vec<ShimInstance>) -> Self {
-        let executors: Vec<Executor> = instances.into_iter().map(executor).collect();
+        let executors: Vec<TargetExecutor> = instances.into_iter().map(executor).collect();
         let offers: Vec<TargetOffer> = executors.iter().map(offer).collect();
         let goals = Goals {
             quality_per_million: None,
@@ -379,15 +380,15 @@ fn open(opened: &Opened) -> ShimInstance {
     instance.unwrap_or_else(|error| panic!("{}: {error}", opened.shim))
 }
 
-fn executor(instance: ShimInstance) -> Executor {
+fn executor(instance: ShimInstance) -> TargetExecutor {
     let devices = instance.devices(None).unwrap_or_else(|error| panic!("{}: {error}", instance.name()));
     let device = devices.into_iter().next().expect("a shim that runs here has a device");
     let (device, detail) = (device.name, device.detail);
-    Executor { instance, device, detail, simulated: false, loads: false, is_target: true }
+    TargetExecutor { instance, device, detail, simulated: false, loads: false, is_target: true }
 }
 
-fn offer(executor: &Executor) -> TargetOffer {
-    let Executor { instance, device, .. } = executor;
+fn offer(executor: &TargetExecutor) -> TargetOffer {
+    let TargetExecutor { instance, device, .. } = executor;
     let refused = |error| panic!("{}: {error}", instance.name());
     let summary = TargetSummary {
         target: Target {

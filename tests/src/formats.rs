@@ -1,7 +1,7 @@
 //! What formats cost the demo model on the CPU shim: bytes, likelihood of held-out text, chosen
 //! tokens, and in which layer.
 //!
-//! Everything about the running model is [`shardwright::verify`]'s finding. What it is held against
+//! Everything about the running model is [`shardwright_verify::verify`]'s finding. What it is held against
 //! besides is the reference evaluator, which quantises and runs the same formats by itself.
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,15 +11,14 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
-use shardwright::runtime::text::{Message, RenderOptions};
-use shardwright::{
-    FormatChoice, Model, OpenOptions, TableFormats, VerifyOptions, VerifyReport, WeightFormat,
-};
+use shardwright::{FormatChoice, Model, OpenOptions, TableFormats, WeightFormat};
 use shardwright_graph::{Graph, Ranges, state_key};
 use shardwright_quantisation::{
     Calibration, Calibrator, Candidate, Importance, IntegerBits, RangeMethod, Unwatched, content_hash,
     evaluate, quantise_weight,
 };
+use shardwright_text::{Message, RenderOptions};
+use shardwright_verify::{VerifyOptions, VerifyReport};
 use shardwright_vocabulary::{FormatTuple, StateFormat};
 use tempfile::TempDir;
 
@@ -293,7 +292,7 @@ impl Cost {
             None => asset.table.bytes(),
         });
         let verify = VerifyOptions::new().rows(effort.rows).steps(effort.steps).greedy(effort.greedy);
-        let report = shardwright::verify(&checkpoint, &recorded.folder(), &options, &verify, &mut ())
+        let report = shardwright_verify::verify(&checkpoint, &recorded.folder(), &options, &verify, &mut ())
             .unwrap_or_else(|error| failed(error));
         let tokens = report.tokens.as_ref().expect("a model that generates");
         let greedy = report.comparisons.iter().find(|comparison| comparison.what == "greedy");

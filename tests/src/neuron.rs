@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use shardwright::{Executor, FormatChoice, OpenOptions, SearchPath, VerifyOptions, VerifyReport};
+use shardwright::{Executor, FormatChoice, OpenOptions, SearchPath};
+use shardwright_verify::{VerifyOptions, VerifyReport};
 use tempfile::TempDir;
 
 use crate::formats::{Effort, Recorded};
@@ -119,7 +120,7 @@ impl Case {
             .threshold("row-p95", ROW_P95)
             .threshold("row-worst", ROW_WORST)
             .threshold("cosine", COSINE);
-        let report = shardwright::verify(&checkpoint, &goldens, &open, &options, &mut ());
+        let report = shardwright_verify::verify(&checkpoint, &goldens, &open, &options, &mut ());
         let report = report.unwrap_or_else(|error| panic!("{self:?}: {error} ({:?})", error.help()));
         assert_eq!(report.decoder_shards, self.pieces as usize, "{self:?}");
         assert_eq!(report.emulated_on, None, "{self:?}");

@@ -9,7 +9,7 @@ use shardwright_planning::request::Request;
 use shardwright_shims::{Artefact, Place, WorkOrder};
 use shardwright_vocabulary::ShimIdentity;
 
-use crate::{ArtefactStore, BuildError, BuiltShard, Executor, PlanReport};
+use crate::{ArtefactStore, BuildError, BuiltShard, PlanReport, TargetExecutor};
 
 /// Puts artefacts into a bundle as they are made, and takes those of an earlier, interrupted run
 /// instead of making them again.
@@ -93,7 +93,7 @@ impl<'w> BundleStore<'w> {
 /// What an artefact follows from: the work order, the shim that compiles it, for which device, and
 /// as a hash what else decides what that shim makes: its vendor's library, what it says of the
 /// device, its settings.
-pub fn artefact_key(order: &WorkOrder, executor: &Executor) -> Result<String, BuildError> {
+pub fn artefact_key(order: &WorkOrder, executor: &TargetExecutor) -> Result<String, BuildError> {
     let shim = executor.instance.shim();
     let description = shim.description();
     let settings = shim.manifest().map(|manifest| &manifest.options);
@@ -114,7 +114,11 @@ impl ArtefactStore for BundleStore<'_> {
         Ok(Place::Directory(&self.staging))
     }
 
-    fn recall(&mut self, order: &WorkOrder, executor: &Executor) -> Result<Option<Artefact>, BuildError> {
+    fn recall(
+        &mut self,
+        order: &WorkOrder,
+        executor: &TargetExecutor,
+    ) -> Result<Option<Artefact>, BuildError> {
         let Some(reference) = self.writer.recall(&artefact_key(order, executor)?) else { return Ok(None) };
         let artefact = Artefact::open(&self.writer.path(&reference))?;
         self.kept.insert(artefact.name(), reference);
@@ -125,7 +129,7 @@ impl ArtefactStore for BundleStore<'_> {
     fn keep(
         &mut self,
         order: &WorkOrder,
-        executor: &Executor,
+        executor: &TargetExecutor,
         made: Artefact,
     ) -> Result<Artefact, BuildError> {
         let reference = self.writer.adopt(made.path())?;

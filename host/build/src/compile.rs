@@ -10,21 +10,21 @@ use shardwright_planning::cost::ShardCost;
 use shardwright_planning::feedback::{Detail, Feedback};
 use shardwright_planning::plan::Shard;
 use shardwright_planning::request::Request;
+#[cfg(feature = "checkpoints")]
 use shardwright_quantisation::QuantiseError;
 use shardwright_shims::{
-    Artefact, ArtefactError, Part, Place, ShimError, ShimInstance, Watch, WorkOrder, WorkOrderBuilder,
-    WorkOrderError,
+    Artefact, ArtefactError, Part, ShimError, ShimInstance, Watch, WorkOrderBuilder, WorkOrderError,
 };
 use shardwright_vocabulary::{
     Encoding, EntryName, ErrorClass, ErrorKind, Provenance, Rewrite, RewriteKind, ShardOrigin, ShimIdentity,
     SoftcapPlace, limit_names,
 };
 
-use crate::{ModelFormats, TargetOffer, needs_ranges};
+use crate::{ArtefactStore, ModelFormats, TargetOffer, needs_ranges};
 
 /// What runs the shards of one target.
 #[derive(Clone)]
-pub struct Executor {
+pub struct TargetExecutor {
     /// The open shim.
     pub instance: ShimInstance,
     /// Its device.
@@ -40,46 +40,6 @@ pub struct Executor {
     /// Whether this is the planned target itself rather than a stand-in for it. Vendor flags reach
     /// only the target itself.
     pub is_target: bool,
-}
-
-/// Where artefacts go, and whether one need not be made again.
-pub trait ArtefactStore {
-    /// Where `compile` writes.
-    fn place(&self) -> Result<Place<'_>, BuildError>;
-
-    /// What was made of this work order before by that shim on that device.
-    fn recall(&mut self, order: &WorkOrder, executor: &Executor) -> Result<Option<Artefact>, BuildError>;
-
-    /// Takes what was made; gives what to use of it from now on.
-    fn keep(
-        &mut self,
-        order: &WorkOrder,
-        executor: &Executor,
-        made: Artefact,
-    ) -> Result<Artefact, BuildError>;
-}
-
-/// Keeps nothing: artefacts are files without a name, gone with the chain that loads them.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoArtefactStore;
-
-impl ArtefactStore for NoArtefactStore {
-    fn place(&self) -> Result<Place<'_>, BuildError> {
-        Ok(Place::Temporary)
-    }
-
-    fn recall(&mut self, _order: &WorkOrder, _executor: &Executor) -> Result<Option<Artefact>, BuildError> {
-        Ok(None)
-    }
-
-    fn keep(
-        &mut self,
-        _order: &WorkOrder,
-        _executor: &Executor,
-        made: Artefact,
-    ) -> Result<Artefact, BuildError> {
-        Ok(made)
-    }
 }
 
 /// One compiled shard.
@@ -172,6 +132,7 @@ pub enum BuildError {
     #[error(transparent)]
     Shim(Box<ShimError>),
     /// A constant could not be made.
+    #[cfg(feature = "checkpoints")]
     #[error(transparent)]
     Quantise(#[from] QuantiseError),
     /// An artefact that was made before cannot be read.
@@ -207,6 +168,7 @@ impl BuildError {
             BuildError::Graph(error) => error.help().map(str::to_owned),
             BuildError::WorkOrder(error) => error.help().map(str::to_owned),
             BuildError::Shim(error) => error.help(),
+            #[cfg(feature = "checkpoints")]
             BuildError::Quantise(error) => error.help().map(Into::into),
             BuildError::Artefact(error) => error.help().map(Into::into),
             BuildError::Bundle(error) => error.help().map(Into::into),
@@ -228,7 +190,7 @@ pub struct BuildSite<'a> {
     /// The targets of the request, by index, with who answers for each.
     pub offers: &'a [TargetOffer],
     /// What runs each target.
-    pub executors: &'a [Executor],
+    pub executors: &'a [TargetExecutor],
     /// What entry graphs hold beyond what a run needs.
     pub options: EntryOptions,
 }
@@ -478,8 +440,11 @@ impl From<BuildError> for shardwright_vocabulary::Error {
         let kind = match &error {
             BuildError::Refused(_) => ErrorKind::Planning,
             BuildError::Cancelled => ErrorKind::Cancelled,
+            #[cfg(feature = "checkpoints")]
             BuildError::Quantise(QuantiseError::Cancelled { .. }) => ErrorKind::Cancelled,
-            BuildError::Bundle(_) | BuildError::Artefact(_) | BuildError::Quantise(_) => ErrorKind::Invalid,
+            #[cfg(feature = "checkpoints")]
+            BuildError::Quantise(_) => ErrorKind::Invalid,
+            BuildError::Bundle(_) | BuildError::Artefact(_) => ErrorKind::Invalid,
             BuildError::Promise { .. } => ErrorKind::Internal,
             _ => ErrorKind::Shim,
         };

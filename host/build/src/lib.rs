@@ -1,42 +1,80 @@
-//! Building: from a graph and a plan to loaded shards.
+//! Building: from a model and what is asked of it to compiled shards.
 //!
-//! **Job.** Fills the request a planner is asked ([`make_request`]), carries the checked plan out
-//! (entry graphs, legalisation, work orders, `compile`), turns refusals into feedback for `revise`,
-//! and reports what was decided ([`report_plan`]).
+//! **Job.** Owns the loop: fills the request a planner is asked ([`make_request`]), has it plan,
+//! carries the checked plan out ([`compile_plan`]: entry graphs, legalisation, work orders,
+//! `compile`), gives what a compiler refuses to the planner and tries again ([`settle`]), and
+//! reports what was decided ([`report_plan`]). With feature `checkpoints`, which is on, models come
+//! from checkpoints (`CheckpointSource`) and may go into bundles (`compile`); without it a
+//! [`ModelSource`] brings what is compiled, and neither a checkpoint reader nor a quantiser nor a
+//! WebAssembly compiler is linked.
 //!
 //! **Not its job.** It takes no decision a planner could take, reads no checkpoint format, and runs
-//! nothing: a built shard goes to `runtime`.
+//! nothing: what is loaded ([`Settled::load`]) goes to `runtime`.
 
 mod bundled;
+mod chips;
 mod compile;
 mod costs;
+mod executors;
 mod formats;
 mod judge;
+mod kept;
 mod learned;
 mod menu;
+mod offers;
+mod options;
+mod places;
+mod planners;
+mod preparation;
 mod report;
 mod request;
+mod settle;
 mod shim_judge;
+mod source;
+mod store;
+
+#[cfg(feature = "checkpoints")]
+mod checkpoint;
+#[cfg(feature = "checkpoints")]
+mod compiling;
+#[cfg(feature = "checkpoints")]
+mod recorded;
 
 pub use bundled::{BundleStore, artefact_key};
+pub use chips::{chip_of, in_its_words};
 pub use compile::{
-    ArtefactStore, BuildError, BuildSite, BuiltShard, CompiledGraphs, Executor, NoArtefactStore,
-    compile_plan, shard_name,
+    BuildError, BuildSite, BuiltShard, CompiledGraphs, TargetExecutor, compile_plan, shard_name,
 };
 pub use costs::{Costs, Row};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
+pub use kept::KeptArtefacts;
 pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
+pub use options::{Executor, FormatChoice, PlanOptions, TableFormats};
+pub use places::LoadedPart;
+pub use planners::{PlannerTools, find_planner};
 pub use report::{
     BoundaryReport, BytesReport, EntryReport, EntryTime, LossReport, PlanHeading, PlanReport, PlanTotals,
     ReasonReport, ShardReport, TargetLimit, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
+pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle};
 pub use shim_judge::ShimJudge;
+pub use source::ModelSource;
+pub use store::{ArtefactStore, NoArtefactStore};
 
+#[cfg(feature = "checkpoints")]
 pub use {
-    shardwright_bundle as bundle, shardwright_graph as graph, shardwright_models as models,
-    shardwright_planning as planning, shardwright_quantisation as quantisation,
-    shardwright_reference as reference, shardwright_shims as shims,
+    checkpoint::{CheckpointSource, expect_checkpoint, open_checkpoint},
+    compiling::{CompileReport, compile},
+    recorded::{CompiledAnew, compile_recorded},
 };
+
+use shardwright_vocabulary::Result;
+
+/// Folder in the cache directory of limits that refusals taught.
+pub const LEARNED: &str = "limits";
+
+/// Name of the shim that stands in for others under [`Executor::Cpu`].
+pub const CPU_SHIM: &str = "cpu";

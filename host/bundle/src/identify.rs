@@ -110,3 +110,11 @@ fn holds_weights(directory: &Path) -> io::Result<bool> {
     }
     Ok(false)
 }
+
+/// Whether `path` is a bundle, or wants to be one: whoever opens that as a bundle is told what is
+/// wrong with it.
+pub fn is_bundle(path: impl AsRef<Path>) -> bool {
+    let path = path.as_ref();
+    let recognised = matches!(identify(path), Ok(Kind::Bundle | Kind::UnfinishedBundle));
+    recognised || Layout::of(path).manifest().is_file()
+}

@@ -178,7 +178,7 @@ pub use bundle::{Bundle, Progress, ProvedFile, Stray, TINY_FILE_BYTES};
 pub use digest::{Digest, DigestError};
 pub use error::BundleError;
 pub use file::MappedFile;
-pub use identify::{Kind, identify};
+pub use identify::{Kind, identify, is_bundle};
 pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
 pub use manifest::{
     AssetEntry, AssetQuantisation, ChainEntry, FileReference, Manifest, ModelIdentity, NAME_BYTES_MAX,

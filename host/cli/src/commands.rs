@@ -43,16 +43,18 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
             bundle::inspect(path, *verify, soc.as_deref(), &search, format)
         }
         Command::Plan(arguments) => plan(arguments, format, detail),
-        Command::Show(arguments) => print(format, &shardwright::show(&arguments.checkpoint)?, views::show),
+        Command::Show(arguments) => {
+            print(format, &shardwright_doctor::show(&arguments.checkpoint)?, views::show)
+        }
         Command::Embed(arguments) => embed::embed(arguments, format),
         Command::Verify(arguments) => verify::verify(arguments, format),
         Command::Doctor(arguments) => doctor::doctor(arguments, format, detail),
         Command::Shim(ShimCommand::List(shims)) => {
             let search = search_path(shims, &PlannerPlaces::default(), &ProfilePlaces::default());
-            print(format, &shardwright::list_shims(&search)?, |report| views::shims(report, detail))
+            print(format, &shardwright_doctor::list_shims(&search)?, |report| views::shims(report, detail))
         }
         Command::Shim(ShimCommand::Hash { manifest }) => {
-            print(format, &shardwright::hash_shim(manifest)?, |hashed| {
+            print(format, &shardwright_doctor::hash_shim(manifest)?, |hashed| {
                 format!("{}: {} is {}\n", hashed.manifest, hashed.library, hashed.sha256)
             })
         }
@@ -70,11 +72,11 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         Command::Planner(PlannerCommand::Check { planner, request, planners, trust }) => {
             let search = search_path(&ShimPlaces::default(), planners, &ProfilePlaces::default());
             let keys = &trust.trusted_keys;
-            let report = shardwright::check_planner(planner, request.as_deref(), &search, keys)?;
+            let report = shardwright_doctor::check_planner(planner, request.as_deref(), &search, keys)?;
             print(format, &report, planner::view)
         }
         Command::Planner(PlannerCommand::Pack { planner, key, output }) => {
-            let report = shardwright::pack_planner(planner, key, output)?;
+            let report = shardwright_doctor::pack_planner(planner, key, output)?;
             print(format, &report, planner::view)
         }
         Command::Completions { .. } if format == Format::Json => {

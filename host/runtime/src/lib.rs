@@ -37,6 +37,7 @@
 mod bundled;
 mod cancel;
 mod chain;
+mod compiled_for;
 mod description;
 mod engine;
 mod error;
@@ -52,6 +53,7 @@ mod storage;
 pub use bundled::ShardFiles;
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
+pub use compiled_for::{devices_for, know_chip, only_compiled_for, only_compiles};
 pub use description::{AssetDescription, ChainDescription, ShardDescription, TableQuantisation};
 pub use error::{ChainError, SessionError};
 pub use executor::{Interrupt, ShardExecutor, ShimShard};
@@ -62,11 +64,3 @@ pub use placement::{
 };
 pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
 pub use storage::Storage;
-
-pub use shardwright_vocabulary::{
-    Beforehand, CompiledHere, PassedOver, Place, ProcessPlacement, ShardOrigin,
-};
-pub use {
-    shardwright_bundle as bundle, shardwright_graph as graph, shardwright_shims as shims,
-    shardwright_text as text,
-};

@@ -4,40 +4,33 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use shardwright_runtime::bundle::{Bundle, ChainEntry, Proofs, ProvedFile, ShardEntry};
-use shardwright_runtime::shims::{Artefact, ShimError, ShimInstance, Shims};
+#[cfg(feature = "build")]
+use shardwright_build::{PlanOptions, compile_recorded};
+use shardwright_bundle::{Bundle, ChainEntry, Proofs, ProvedFile, ShardEntry};
 use shardwright_runtime::{
-    Beforehand, Chain, ChainDescription, NextChain, NextChainError, PassedOver, PlacementRecord,
-    SessionError, ShardDescription, ShardExecutor, ShimShard,
+    Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
+    ShardExecutor, ShimShard, know_chip, only_compiled_for, only_compiles,
 };
+use shardwright_shims::{Artefact, ShimInstance, Shims};
 use shardwright_vocabulary::{
-    Compatibility, Device, DeviceKind, Flag, FlagOutcome, FlagSchema, FlagVerdict, Notice, NoticeKind,
-    TargetKind,
+    Beforehand, Compatibility, Flag, FlagOutcome, FlagSchema, FlagVerdict, Notice, NoticeKind, PassedOver,
 };
 
-use crate::isolation::open_shims;
 use crate::load_flags;
 use crate::model::{BundleOrigin, NextChainMaker, OpeningTimes, Origin};
-use crate::text_side::{TextSide, TokenizerStart};
-use crate::{Error, ErrorKind, Isolation, Model, Result, SearchPath};
+use crate::run_options::{RunOptions, run_option_setters};
+use crate::text_side::TextSide;
+use crate::{Error, ErrorKind, Model, Result};
 
 /// How to open a bundle.
 #[derive(Clone, Debug, Default)]
 pub struct BundleOptions {
-    search: Option<SearchPath>,
-    threads: Option<u32>,
-    isolation: Isolation,
-    strict: bool,
+    run: RunOptions,
     verify: bool,
     proofs: Option<Proofs>,
-    tokenizer_when_asked: bool,
     flags: Vec<(String, String)>,
     #[cfg(feature = "build")]
     checkpoint: Option<std::path::PathBuf>,
-    #[cfg(feature = "build")]
-    cache: Option<std::path::PathBuf>,
-    #[cfg(feature = "build")]
-    trusted_keys: Vec<String>,
 }
 
 impl BundleOptions {
@@ -46,33 +39,13 @@ impl BundleOptions {
         BundleOptions::default()
     }
 
-    /// Where shims are looked for. Default: [`SearchPath::standard`].
-    #[must_use]
-    pub fn search_path(mut self, path: SearchPath) -> Self {
-        self.search = Some(path);
-        self
+    /// Those that ask the same of opening.
+    #[cfg(feature = "build")]
+    pub(crate) fn of(run: RunOptions) -> Self {
+        BundleOptions { run, ..BundleOptions::default() }
     }
 
-    /// Threads of the CPU engine. Default: the cores there are.
-    #[must_use]
-    pub fn threads(mut self, threads: u32) -> Self {
-        self.threads = Some(threads);
-        self
-    }
-
-    /// Which work happens in a process of its own.
-    #[must_use]
-    pub fn isolation(mut self, isolation: Isolation) -> Self {
-        self.isolation = isolation;
-        self
-    }
-
-    /// Turns every fallback into an error. Default: off; fallbacks are reported.
-    #[must_use]
-    pub fn strict(mut self, strict: bool) -> Self {
-        self.strict = strict;
-        self
-    }
+    run_option_setters!();
 
     /// Sets a flag that takes effect when shards are loaded, such as `power`. One that the bundle
     /// has decided is an error, and so is one that none of its shims knows; what becomes of it is a
@@ -89,14 +62,6 @@ impl BundleOptions {
     #[must_use]
     pub fn verify_all(mut self, verify: bool) -> Self {
         self.verify = verify;
-        self
-    }
-
-    /// Loads the tokenizer when something asks for it first, not beside the shards: for programs
-    /// that bring token ids. Default: off.
-    #[must_use]
-    pub fn tokenizer_when_asked(mut self, when_asked: bool) -> Self {
-        self.tokenizer_when_asked = when_asked;
         self
     }
 
@@ -122,23 +87,6 @@ impl BundleOptions {
         self
     }
 
-    /// As [`OpenOptions::cache_directory`](crate::OpenOptions::cache_directory), for what is
-    /// compiled here.
-    #[cfg(feature = "build")]
-    #[must_use]
-    pub fn cache_directory(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
-        self.cache = Some(directory.into());
-        self
-    }
-
-    /// As [`OpenOptions::trust_key`](crate::OpenOptions::trust_key), for what is compiled here.
-    #[cfg(feature = "build")]
-    #[must_use]
-    pub fn trust_key(mut self, key: impl Into<String>) -> Self {
-        self.trusted_keys.push(key.into());
-        self
-    }
-
     /// Opens a bundle and loads its first chain that can run here.
     pub fn open(&self, directory: impl AsRef<Path>) -> Result<Model> {
         let started = Instant::now();
@@ -148,28 +96,16 @@ impl BundleOptions {
         if self.verify {
             bundle.verify_all(|_| ())?;
         }
-        let text = TextSide::of_bundle(&bundle, TokenizerStart::of(self.tokenizer_when_asked))?;
+        let text = TextSide::of_bundle(&bundle, self.run.tokenizer_start())?;
         let reading = started.elapsed();
         let loading = Instant::now();
-        let search = self.search.clone().unwrap_or_else(SearchPath::standard);
         let loader = Arc::new(Loader {
-            shims: open_shims(&search, self.isolation)?,
+            shims: self.run.shims()?,
             bundle: Arc::clone(&bundle),
-            threads: self.threads,
             flags: flags_of(&self.flags),
-            #[cfg(feature = "build")]
-            site: crate::just_in_time::Site {
-                flags: self.flags.clone(),
-                checkpoint: self.checkpoint.clone(),
-                cache: self.cache.clone(),
-                trusted_keys: self.trusted_keys.clone(),
-                search,
-                threads: self.threads,
-                isolation: self.isolation,
-                strict: self.strict,
-            },
+            options: self.clone(),
         });
-        let Found { chain, index, passed, compiled } = loader.first_that_loads(self.strict)?;
+        let Found { chain, index, passed, compiled } = loader.first_that_loads()?;
         let times = OpeningTimes { reading, loading: loading.elapsed(), ..OpeningTimes::default() };
         let mut notices = bundle.manifest().notices.clone();
         let made = notices.len();
@@ -196,7 +132,7 @@ impl BundleOptions {
             say(kind, text)
         }));
         let fallback = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback);
-        if let Some(fallback) = fallback.filter(|_| self.strict) {
+        if let Some(fallback) = fallback.filter(|_| self.run.strict) {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
         }
         let origin = Origin::Bundle(Arc::new(BundleOrigin {
@@ -210,7 +146,7 @@ impl BundleOptions {
             notices,
             made,
         }));
-        let next: Option<Arc<NextChainMaker>> = match self.strict {
+        let next: Option<Arc<NextChainMaker>> = match self.run.strict {
             // A fallback is an error then: there is no chain to fall back to.
             true => None,
             false => Some(Arc::new(move || {
@@ -225,12 +161,9 @@ impl BundleOptions {
 struct Loader {
     shims: Shims,
     bundle: Arc<Bundle>,
-    threads: Option<u32>,
-    /// Those that a session asks for.
+    /// The last value of each flag that a session asks for.
     flags: Vec<Flag>,
-    /// With what a chain is compiled here, where its plan allows it.
-    #[cfg(feature = "build")]
-    site: crate::just_in_time::Site,
+    options: BundleOptions,
 }
 
 /// A chain that runs.
@@ -253,7 +186,7 @@ struct Compiled {
 
 impl Loader {
     /// The first chain that loads, or is compiled here because its plan allows it.
-    fn first_that_loads(&self, strict: bool) -> Result<Found> {
+    fn first_that_loads(&self) -> Result<Found> {
         let mut passed = Vec::new();
         let mut beforehand = Beforehand::default();
         let mut first_error = None;
@@ -270,7 +203,7 @@ impl Loader {
                     Err(error) => error,
                 },
             };
-            if strict || ends {
+            if self.options.run.strict || ends {
                 return Err(error);
             }
             passed.push(format!("chain `{}` does not run here: {error}", entry.name));
@@ -293,8 +226,13 @@ impl Loader {
         error: Error,
         beforehand: &Beforehand,
     ) -> Result<(Chain, Compiled)> {
-        let made = self.site.compile(&self.bundle, entry, error, beforehand)?;
-        Ok((made.chain, Compiled { notices: made.notices, plan: Some(Box::new(made.plan)) }))
+        let options = &self.options;
+        let asked = PlanOptions { flags: options.flags.clone(), ..options.run.fill(PlanOptions::default()) };
+        let made = compile_recorded(&self.bundle, entry, error, options.checkpoint.as_deref(), &asked)?;
+        let beforehand = Beforehand { compiled_here: Some(made.compiled_here), ..beforehand.clone() };
+        let chain = crate::load(&made.settled, beforehand)?;
+        let plan = Some(Box::new(made.settled.report_now()));
+        Ok((chain, Compiled { notices: made.notices, plan }))
     }
 
     /// Without a compiler there is nothing to try.
@@ -340,7 +278,7 @@ impl Loader {
             };
             let mut flags = Vec::new();
             for flag in &self.flags {
-                if load_flags::taken(flag, &schema, Some(shard)).map_err(ends)? {
+                if load_flags::taken(flag, &schema, shard).map_err(ends)? {
                     flags.push(flag.clone());
                 }
             }
@@ -412,7 +350,7 @@ impl Loader {
     }
 
     fn options(&self, shim: &str) -> Vec<(String, String)> {
-        match self.threads {
+        match self.options.run.threads {
             Some(threads) if shim == "cpu" => vec![("threads".to_owned(), threads.to_string())],
             _ => Vec::new(),
         }
@@ -444,62 +382,6 @@ impl<E: Into<Error>> From<E> for NotLoaded {
         let error = error.into();
         NotLoaded { ends: error.kind() == ErrorKind::Invalid, error, elsewhere: false }
     }
-}
-
-/// Makes the chip of a shard known, as the shim read its profile when it compiled: the profile need
-/// not be here.
-pub(crate) fn know_chip(instance: &ShimInstance, bundle: &Bundle, shard: &ShardEntry) -> Result<()> {
-    // What it says is checked as any profile is; that it is undamaged is looked at when it is
-    // loaded.
-    let artefact = Artefact::open_unproved(&bundle.path(&shard.artefact)?).map_err(|error| {
-        let help = error.help().map(str::to_owned);
-        Error::caused_by(ErrorKind::Invalid, error, help)
-    })?;
-    match &artefact.head().chip {
-        Some(chip) => Ok(instance.know(chip)?),
-        None => Ok(()),
-    }
-}
-
-/// Devices of the shim that compiled a shard: those of this machine, and those it has for the chip
-/// of the bundle.
-pub(crate) fn devices_for(
-    instance: &ShimInstance,
-    shard: &ShardEntry,
-    soc: &str,
-) -> std::result::Result<Vec<Device>, ShimError> {
-    let mut devices = instance.devices(None)?;
-    if shard.target.kind != TargetKind::Cpu && shard.compiled_by.shim == shard.target.shim {
-        for device in instance.devices(Some(soc))? {
-            if devices.iter().all(|held| held.name != device.name) {
-                devices.push(device);
-            }
-        }
-    }
-    Ok(devices)
-}
-
-/// The device a shard was compiled for, where the shim is one that only compiles for it here.
-pub(crate) fn only_compiled_for(
-    instance: &ShimInstance,
-    shard: &ShardEntry,
-    soc: &str,
-) -> std::result::Result<Option<Device>, ShimError> {
-    let mut devices = devices_for(instance, shard, soc)?.into_iter();
-    let own = devices.find(|device| device.name == shard.compiled_by.device);
-    Ok(own.filter(|device| device.kind == DeviceKind::Offline))
-}
-
-pub(crate) fn only_compiles(shard: &ShardEntry, device: &Device) -> Error {
-    let (shim, chip) = (&shard.compiled_by.shim, device.soc.as_deref().unwrap_or(&device.name));
-    let what = format!(
-        "shard {} is for {chip}, which is not in this machine: shim `{shim}` only compiles for it here",
-        shard.name
-    );
-    Error::new(ErrorKind::Incompatible, what).with_help(format!(
-        "run the bundle on a device with {chip}; compile with `--on simulator` or `--on cpu` for a bundle that runs here; `shardwright verify --bundle` \
-         proves this one by a twin where there is a simulator"
-    ))
 }
 
 /// The chains of a bundle after the one that runs, loaded when they are needed.

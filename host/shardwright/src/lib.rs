@@ -50,92 +50,37 @@
 struct Readme;
 
 mod bundled;
-mod isolation;
 mod load_flags;
 mod model;
+mod run_options;
 mod search;
 mod session;
 mod text_side;
 
 #[cfg(feature = "build")]
-mod advised;
-#[cfg(feature = "build")]
-mod chips;
-#[cfg(feature = "build")]
-mod compiling;
-#[cfg(feature = "build")]
-mod doctor;
-#[cfg(feature = "build")]
-mod given;
-#[cfg(feature = "build")]
-mod inspect;
-#[cfg(feature = "build")]
-mod just_in_time;
-#[cfg(feature = "build")]
-mod kept;
-#[cfg(feature = "build")]
-mod making;
-#[cfg(feature = "build")]
-mod measuring;
-#[cfg(feature = "build")]
 mod opening;
 #[cfg(feature = "build")]
 mod options;
-#[cfg(feature = "build")]
-mod planners;
-#[cfg(feature = "build")]
-mod shims;
-#[cfg(feature = "build")]
-mod show;
-#[cfg(feature = "build")]
-mod verify;
 
 pub use bundled::BundleOptions;
 pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use search::{SearchPath, user_cache_directory};
 pub use session::{Reply, Session};
-pub use shardwright_runtime as runtime;
-pub use shardwright_runtime::shims::Isolation;
+pub use shardwright_bundle::is_bundle;
 pub use shardwright_runtime::{
     CancelHandle, DoneReason, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
 };
-
+pub use shardwright_shims::{Isolation, Watch};
+pub use shardwright_text::{Message, RenderOptions, SamplingParameters, Tokenizer};
 pub use shardwright_vocabulary::{
     Error, ErrorKind, FormatTuple, Notice, NoticeKind, PlannerIdentity, Result, UnknownName, WeightFormat,
 };
 
-#[cfg(feature = "planning")]
-pub use shardwright_planning as planning;
-
 #[cfg(feature = "build")]
 pub use {
-    advised::{AdvisedFlag, FlagAdvice},
-    compiling::CompileReport,
-    doctor::{
-        BundlePrognosis, CacheReport, ChainPrognosis, DoctorReport, FoundFile, FoundProfileReport, Identity,
-        MachineReport, Problem, ProofReport, SearchedPlace, ShardPrognosis, ShardState, VariableReport,
-        WorkerPresence, doctor,
-    },
-    inspect::{
-        ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, Told,
-        WorkOrderEntry, WorkOrderReport, inspect, is_bundle,
-    },
-    opening::Planned,
-    options::{Executor, FormatChoice, OpenOptions, TableFormats},
-    planners::{AskedReport, AskedShardReport, PlannerReport, check_planner, make_planner_key, pack_planner},
-    shardwright_build::shims::Watch,
-    shardwright_build::{
-        BytesReport, Compiler, EntryTime, LearnedFile, LearnedLimit, LossReport, PlanReport, PlanTotals,
-        ReasonReport, ShardReport,
-    },
-    shims::{DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims},
-    show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show},
-    verify::{
-        BoundaryVerification, Comparison, Effort, EffortReport, EntryVerification, LeftOut, NotRun,
-        RowComparison, SelfTestReport, ShardVerification, Thresholds, TokenVerification, TwinArtefact,
-        TwinReport, VerifyOptions, VerifyReport, self_test, store_verification, tolerance, verify,
-        verify_bundle,
-    },
+    opening::load,
+    options::OpenOptions,
+    shardwright_build::{CompileReport, Executor, FormatChoice, PlanReport, Planned, TableFormats},
 };
 
 /// Opens a bundle with the default [`BundleOptions`].

@@ -1,36 +1,30 @@
 //! Flags that take effect when shards are loaded, such as `power`: a session decides them, of a
 //! bundle too, and no plan and no artefact depends on them.
 
+use shardwright_bundle::ShardEntry;
 use shardwright_runtime::ShardDescription;
-use shardwright_runtime::bundle::ShardEntry;
 use shardwright_vocabulary::{Flag, FlagOutcome, FlagSchema, FlagStage, FlagVerdict};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
-/// The flag when a shim takes such a one, and that value, at a load.
+/// Whether a shim takes such a flag, and that value, when it loads `shard`.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Argument`] where it takes another value, or takes the flag when it compiles, which
-/// is over for `compiled`.
-pub(crate) fn taken(flag: &Flag, schema: &[FlagSchema], compiled: Option<&ShardEntry>) -> Result<bool> {
-    let Some(known) = schema.iter().find(|known| known.name == flag.name) else { return Ok(false) };
-    match (known.stage, compiled) {
-        (FlagStage::Load, _) => {
-            known.accepts(&flag.value).map_err(|expected| refused(flag, &format!("it takes {expected}")))?;
-            Ok(true)
-        }
-        (FlagStage::Compile, None) => Ok(false),
-        (FlagStage::Compile, Some(shard)) => {
-            let held = shard.flags.iter().find(|held| held.flag.name == flag.name);
-            let held = match held {
-                Some(held) => format!("shard {} was compiled with {}", shard.name, held.flag),
-                None => format!("shard {} was compiled without it", shard.name),
-            };
-            Err(refused(flag, &format!("the bundle has decided it: {held}"))
-                .with_help("compile the checkpoint again to set it"))
-        }
+/// [`ErrorKind::Argument`](crate::ErrorKind::Argument) where it takes another value, or took the flag
+/// when it compiled.
+pub(crate) fn taken(flag: &Flag, schema: &[FlagSchema], shard: &ShardEntry) -> Result<bool> {
+    let is_known = schema.iter().any(|known| known.name == flag.name);
+    if flag.is_taken_at_load(schema)? || !is_known {
+        return Ok(is_known);
     }
+    let held = match shard.flags.iter().find(|held| held.flag.name == flag.name) {
+        Some(held) => format!("shard {} was compiled with {}", shard.name, held.flag),
+        None => format!("shard {} was compiled without it", shard.name),
+    };
+    Err(flag
+        .refused(&format!("the bundle has decided it: {held}"))
+        .with_help("compile the checkpoint again to set it"))
 }
 
 /// That nothing of what is loaded knows the flag.
@@ -42,12 +36,7 @@ pub(crate) fn unknown(flag: &Flag, schemas: &[FlagSchema]) -> Error {
         [] => "its shims take none that a session can set".to_owned(),
         known => format!("a session can set {}", known.join(", ")),
     };
-    refused(flag, "no shim that runs this knows it").with_help(help)
-}
-
-fn refused(flag: &Flag, why: &str) -> Error {
-    Error::new(ErrorKind::Argument, format!("flag {flag}: {why}"))
-        .with_help("`shardwright shim list` tells of every flag")
+    flag.refused("no shim that runs this knows it").with_help(help)
 }
 
 /// What became of the flags that shards were loaded with, each once, and whether that is other than

@@ -1,13 +1,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardwright_runtime::bundle::Bundle;
-use shardwright_runtime::text::{Message, RenderOptions, Tokenizer};
+use shardwright_bundle::Bundle;
 use shardwright_runtime::{Chain, NextChain};
+use shardwright_text::{Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::Notice;
 
 use crate::session::check_modality;
 use crate::text_side::TextSide;
+#[cfg(feature = "build")]
+use crate::text_side::TokenizerStart;
 use crate::{Error, ErrorKind, Result, Session};
 
 /// A model that is loaded: from a checkpoint, which was planned and compiled for it, or from a
@@ -59,7 +61,6 @@ pub(crate) struct BuiltOrigin {
     pub(crate) plan: shardwright_build::PlanReport,
     /// Hash of the plan.
     pub(crate) plan_id: String,
-    pub(crate) broken_layer: Option<u32>,
     /// What each shard was compiled from, where there are taps.
     pub(crate) compiled: Vec<shardwright_build::CompiledGraphs>,
 }
@@ -95,6 +96,20 @@ impl Model {
         times: OpeningTimes,
     ) -> Self {
         Model { inner: Arc::new(Inner { chain, next, text: Arc::new(text), origin, times }) }
+    }
+
+    /// A chain that was loaded by itself, with the texts of `bundle`. For tools that stand beside
+    /// this crate.
+    #[cfg(feature = "build")]
+    pub fn of_chain(
+        chain: Chain,
+        bundle: &Arc<Bundle>,
+        plan: shardwright_build::PlanReport,
+        plan_id: String,
+    ) -> Result<Self> {
+        let text = TextSide::of_bundle(bundle, TokenizerStart::Beside)?;
+        let origin = Origin::Built(Box::new(BuiltOrigin { plan, plan_id, compiled: Vec::new() }));
+        Ok(Model::new(chain, None, text, origin, OpeningTimes::default()))
     }
 
     /// What opening it took.
@@ -246,16 +261,10 @@ impl Model {
         self.inner.text.encode(messages, options)
     }
 
+    /// What each shard was compiled from, where it was opened with its layers shown
+    /// ([`OpenOptions::taps`](crate::OpenOptions::taps)); else nothing.
     #[cfg(feature = "build")]
-    pub(crate) fn broken_layer(&self) -> Option<u32> {
-        match &self.inner.origin {
-            Origin::Built(built) => built.broken_layer,
-            Origin::Bundle(_) => None,
-        }
-    }
-
-    #[cfg(feature = "build")]
-    pub(crate) fn compiled(&self) -> &[shardwright_build::CompiledGraphs] {
+    pub fn compiled(&self) -> &[shardwright_build::CompiledGraphs] {
         match &self.inner.origin {
             Origin::Built(built) => &built.compiled,
             Origin::Bundle(_) => &[],

@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use shardwright_shims::{RegistryBuilder, ShimRegistry};
+
 /// Directories in which shims, planners and profiles are looked for, in this order; shims that are
 /// named by themselves come first.
 ///
@@ -38,6 +40,18 @@ impl SearchPath {
             planners: list("SHARDWRIGHT_PLANNER_PATH", "planners"),
             profiles: list("SHARDWRIGHT_PROFILE_PATH", "profiles"),
         }
+    }
+
+    /// The shims of these directories; with feature `static-cpu` the linked CPU shim is there too.
+    pub fn registry(&self) -> RegistryBuilder {
+        let builder = ShimRegistry::builder();
+        #[cfg(feature = "static-cpu")]
+        let builder = builder.linked("cpu", shardwright_shim_cpu::shim_entry());
+        let named = |builder: RegistryBuilder, (library, manifest): &(PathBuf, String)| {
+            builder.described(library, manifest)
+        };
+        let builder = self.libraries.iter().fold(builder, named);
+        self.shims.iter().fold(builder, RegistryBuilder::directory)
     }
 }
 

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use shardwright_runtime::text::{Message, RenderOptions, Tokenizer};
 use shardwright_runtime::{
     CancelHandle, Chain, DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics,
     PlacementRecord,
 };
+use shardwright_text::{Message, RenderOptions, Tokenizer};
 
 use crate::text_side::TextSide;
 use crate::{Error, ErrorKind, Result};
@@ -29,7 +29,7 @@ impl Session {
     pub(crate) fn new(inner: shardwright_runtime::Session, text: Arc<TextSide>) -> Self {
         let options = GenerationOptions {
             sampling: text.generation.sampling,
-            stop: shardwright_runtime::text::StopRules::from_generation(&text.generation),
+            stop: shardwright_text::StopRules::from_generation(&text.generation),
             max_tokens: None,
             show_special: false,
         };

@@ -6,10 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::Deserialize;
-use shardwright_runtime::bundle::{Bundle, TextFile};
-use shardwright_runtime::text::{
-    ChatTemplate, GenerationConfig, Message, RenderOptions, Tokenizer, TokenizerLoading,
-};
+use shardwright_bundle::{Bundle, TextFile};
+use shardwright_text::{ChatTemplate, GenerationConfig, Message, RenderOptions, Tokenizer, TokenizerLoading};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -28,12 +26,6 @@ pub(crate) enum TokenizerStart {
     Beside,
     /// When something asks for it first.
     WhenAsked,
-}
-
-impl TokenizerStart {
-    pub(crate) fn of(when_asked: bool) -> Self {
-        if when_asked { TokenizerStart::WhenAsked } else { TokenizerStart::Beside }
-    }
 }
 
 /// Tokenizer, template and settings.
@@ -108,12 +100,6 @@ impl TextSide {
             },
         };
         Ok(self.tokenizer.get_or_init(|| tokenizer))
-    }
-
-    /// Whether there is a chat template.
-    #[cfg(feature = "build")]
-    pub(crate) fn has_template(&self) -> bool {
-        self.template.is_some()
     }
 
     /// Whether the chat template does anything with a variable of this name.

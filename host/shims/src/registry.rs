@@ -41,7 +41,7 @@ pub struct ShimRegistry {
     skipped: Vec<SkippedShim>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Source {
     Directory(PathBuf),
     File(PathBuf),
@@ -50,7 +50,7 @@ enum Source {
 }
 
 /// Says where to look; nothing is opened before [`RegistryBuilder::build`].
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RegistryBuilder {
     sources: Vec<Source>,
     isolation: Option<Launcher>,

@@ -2,6 +2,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{Error, ErrorKind};
+
 /// A compiler flag with the value asked for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -15,6 +17,28 @@ pub struct Flag {
 impl fmt::Display for Flag {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}={}", self.name, self.value)
+    }
+}
+
+impl Flag {
+    /// Whether `schema` has such a flag that is set when shards are loaded, and takes that value.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Argument`] where it takes another value.
+    pub fn is_taken_at_load(&self, schema: &[FlagSchema]) -> crate::Result<bool> {
+        let Some(known) = schema.iter().find(|known| known.name == self.name) else { return Ok(false) };
+        if known.stage == FlagStage::Compile {
+            return Ok(false);
+        }
+        known.accepts(&self.value).map_err(|expected| self.refused(&format!("it takes {expected}")))?;
+        Ok(true)
+    }
+
+    /// That the flag is none to set, and why.
+    pub fn refused(&self, why: &str) -> Error {
+        Error::new(ErrorKind::Argument, format!("flag {self}: {why}"))
+            .with_help("`shardwright shim list` tells of every flag")
     }
 }
 

@@ -12,11 +12,11 @@
 
 use std::path::Path;
 
+use shardwright_bundle::{Bundle, Digest};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::check;
 use shardwright_planning::plan::Plan;
 use shardwright_planning::request::Request;
-use shardwright_runtime::bundle::{Bundle, Digest};
 use shardwright_shims::WorkOrder;
 use shardwright_text::{ChatTemplate, Message, RenderOptions, TemplateValue};
 

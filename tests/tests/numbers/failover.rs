@@ -5,10 +5,10 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use shardwright::runtime::{FallbackChains, ProcessPlacement};
 use shardwright::{
     BundleOptions, EmbedOptions, ErrorKind, Isolation, Model, OpenOptions, PlacementRecord, Session,
 };
+use shardwright_runtime::FallbackChains;
 use shardwright_shims::{Caps, ShimRegistry, WorkerEnd};
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::chain::{Bench, Cut, committed, menu, tokens};
@@ -16,6 +16,7 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURE
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::{self, Outcome, Run, shardwright};
 use shardwright_tests::{skipped, tree};
+use shardwright_vocabulary::ProcessPlacement;
 
 const QUESTION: &str = "What does bug mean?";
 
@@ -314,7 +315,7 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
     let chain = chips.chain(&Cut::default());
     let mut session = chain.session().expect("a session");
     let error = session.append(&ids[..4]).expect_err("it hangs");
-    let shardwright::runtime::SessionError::Run { source, .. } = &error else { panic!("{error:?}") };
+    let shardwright_runtime::SessionError::Run { source, .. } = &error else { panic!("{error:?}") };
     let end = &source.worker().expect("a worker's end").end;
     assert!(matches!(end, WorkerEnd::OverTime { limit_ms: 1500 }), "{end:?}");
 }

@@ -2,8 +2,8 @@
 //! same tokens, the same numbers, and in every report where it is computed.
 
 use serde_json::Value;
-use shardwright::runtime::Session;
 use shardwright::{BundleOptions, Model, OpenOptions};
+use shardwright_runtime::Session;
 use shardwright_tests::bundles::{Compiled, logits, some_tokens};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::program::{Run, search_path, shardwright};
@@ -67,7 +67,7 @@ fn both_ways_give_the_same_tokens_and_logits() {
     let [one, other] = [graph, runtime].map(|mut session| {
         session.clear();
         let mut rows = Vec::new();
-        let visit = &mut |view: &mut shardwright::runtime::StepView<'_>| {
+        let visit = &mut |view: &mut shardwright_runtime::StepView<'_>| {
             rows.extend((0..view.rows()).filter_map(|row| view.logits(row).map(<[f32]>::to_vec)));
         };
         session.score(&prompt, visit).expect("scored");

@@ -7,11 +7,11 @@ use std::path::Path;
 use shardwright::NoticeKind;
 
 use serde_json::Value;
-use shardwright::runtime::bundle::Bundle;
 use shardwright::{
     BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, SearchPath, TableFormats,
 };
-use shardwright_build::bundle::BundleWriter;
+use shardwright_bundle::Bundle;
+use shardwright_bundle::BundleWriter;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::chip::{CHIP, Chip};

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
-use shardwright_build::bundle::{BundleWriter, Digest};
+use shardwright_bundle::{BundleWriter, Digest};
 use shardwright_graph::{ComponentKind, EntryOptions};
 use shardwright_shims::WorkOrderBuilder;
 use shardwright_test_checkpoints::cases;

@@ -294,9 +294,9 @@ fn it_tells_how_far_it_is_and_can_be_stopped_there() {
     // As a whole, then each shard.
     for word in ["p1 as a whole", "p0 through decoder", "p2 through head"] {
         let mut watch = Impatient { word, seen: false.into() };
-        let options = shardwright::VerifyOptions::new();
-        let error =
-            shardwright::verify(&checkpoint, &checkpoint, &open, &options, &mut watch).expect_err(word);
+        let options = shardwright_verify::VerifyOptions::new();
+        let error = shardwright_verify::verify(&checkpoint, &checkpoint, &open, &options, &mut watch)
+            .expect_err(word);
         assert_eq!(error.kind(), shardwright::ErrorKind::Cancelled, "{word}: {error}");
     }
 }

@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 
 use shardwright::NoticeKind;
 
-use shardwright::runtime::{ProcessPlacement, Truncation};
 use shardwright::{
     BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, PlacementRecord,
 };
+use shardwright_runtime::Truncation;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::{tree, worker};
+use shardwright_vocabulary::ProcessPlacement;
 
 /// In the formats that are stored: which others a planner prefers depends on where the model is
 /// cut.

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use shardwright::{BundleOptions, EmbedOptions, Model};
-use shardwright_build::bundle::Digest;
+use shardwright_bundle::Digest;
 use shardwright_shims::Artefact;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};

@@ -4,17 +4,17 @@ use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
 
-use shardwright_build::bundle::BundleWriter;
-use shardwright_build::graph::{ConstantFormat, EntryOptions, Graph, GraphError, WeightData};
-use shardwright_build::planning::check::CheckedPlan;
-use shardwright_build::planning::feedback::Feedback;
-use shardwright_build::planning::request::Request;
-use shardwright_build::quantisation::{Recipe, Unwatched, quantise};
-use shardwright_build::shims::{ShimRegistry, Watch, WorkOrderError};
 use shardwright_build::{
-    ArtefactStore, BuildError, BuildSite, BuiltShard, BundleStore, EntryMenu, Executor, ModelFormats,
-    NoArtefactStore, PlanHeading, PrimitiveCount, ShimJudge, TargetOffer, compile_plan, report_plan,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, BundleStore, EntryMenu, ModelFormats, NoArtefactStore,
+    PlanHeading, PrimitiveCount, ShimJudge, TargetExecutor, TargetOffer, compile_plan, report_plan,
 };
+use shardwright_bundle::BundleWriter;
+use shardwright_graph::{ConstantFormat, EntryOptions, Graph, GraphError, WeightData};
+use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::feedback::Feedback;
+use shardwright_planning::request::Request;
+use shardwright_quantisation::{Recipe, Unwatched, quantise};
+use shardwright_shims::{ShimRegistry, Watch, WorkOrderError};
 use shardwright_vocabulary::{
     ErrorClass, Flag, FlagSchema, FlagStage, FlagType, Limit, PlannerIdentity, Provenance,
 };
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use crate::common::{checked, fixture, offer, plan, request, root};
 
 /// The C example under its own name, taking entries of at most so many nodes.
-fn executor(most_ops: Option<u32>) -> (TempDir, Executor) {
+fn executor(most_ops: Option<u32>) -> (TempDir, TargetExecutor) {
     let folder = tempfile::tempdir().unwrap();
     let source = root().join("vendor-shims/template/c");
     let mut compile = Command::new("cc");
@@ -38,7 +38,7 @@ fn executor(most_ops: Option<u32>) -> (TempDir, Executor) {
     let instance = registry.open("template-c", "chip", &[]).unwrap();
     (
         folder,
-        Executor {
+        TargetExecutor {
             instance,
             device: "cpu".to_owned(),
             detail: None,
@@ -53,7 +53,7 @@ fn executor(most_ops: Option<u32>) -> (TempDir, Executor) {
 struct Site {
     graph: Graph,
     offers: Vec<TargetOffer>,
-    executors: Vec<Executor>,
+    executors: Vec<TargetExecutor>,
     request: Request,
     _folder: TempDir,
 }
@@ -72,7 +72,7 @@ impl Site {
         Site::with(fixture(name), vec![offer("chip", PrimitiveCount::default())], executor, folder)
     }
 
-    fn with(graph: Graph, offers: Vec<TargetOffer>, executor: Executor, folder: TempDir) -> Self {
+    fn with(graph: Graph, offers: Vec<TargetOffer>, executor: TargetExecutor, folder: TempDir) -> Self {
         let request = request(&graph, &offers, &EntryMenu::usual(&graph, 64));
         Site { graph, offers, executors: vec![executor], request, _folder: folder }
     }
@@ -336,7 +336,7 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     let plan = site.plan(&[3]);
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("bundle");
-    let build_by = |executors: &[Executor], store: &mut dyn ArtefactStore| {
+    let build_by = |executors: &[TargetExecutor], store: &mut dyn ArtefactStore| {
         let Site { graph, request, offers, .. } = &site;
         let formats = &ModelFormats::stored(graph);
         let site = BuildSite { formats, request, offers, executors, options: EntryOptions::default() };
@@ -382,7 +382,7 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     drop(store);
     // The same work orders, by a shim that says another thing of its device, such as how it writes
     // graphs.
-    let other = Executor { detail: Some("written plainly".to_owned()), ..site.executors[0].clone() };
+    let other = TargetExecutor { detail: Some("written plainly".to_owned()), ..site.executors[0].clone() };
     let mut store = BundleStore::new(&mut writer).unwrap();
     build_by(&[other], &mut store).unwrap();
     assert_eq!(store.recalled(), 0, "what it makes is not what was made");

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use shardwright_build::graph::Graph;
-use shardwright_build::models::Checkpoint;
-use shardwright_build::planning::check::{CheckedPlan, check};
-use shardwright_build::planning::plan::{Boundary, BuildTime, Plan, Shard};
-use shardwright_build::planning::request::{Goals, PrefillPart, Request, TargetSummary};
 use shardwright_build::{
     BuildError, EntryMenu, Judge, ModelFormats, ModelName, Question, TargetOffer, make_request,
 };
+use shardwright_graph::Graph;
+use shardwright_models::Checkpoint;
+use shardwright_planning::check::{CheckedPlan, check};
+use shardwright_planning::plan::{Boundary, BuildTime, Plan, Shard};
+use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{EntryKind, EntryName, SoftcapPlace, Target, TargetKind};
 

@@ -1,11 +1,11 @@
 //! A plan as it is shown: the numbers are those of the tables.
 
-use shardwright_build::planning::cost::ShardCost;
-use shardwright_build::planning::plan::{Cause, Reason};
-use shardwright_build::planning::request::{Request, Sensitivity};
 use shardwright_build::{
     BytesReport, EntryMenu, LossReport, PlanHeading, PrimitiveCount, report_plan, shard_name,
 };
+use shardwright_planning::cost::ShardCost;
+use shardwright_planning::plan::{Cause, Reason};
+use shardwright_planning::request::{Request, Sensitivity};
 use shardwright_vocabulary::{
     Limit, Notice, NoticeKind, PlannerIdentity, Provenance, SoftcapPlace, TimeCost, WeightFormat, WeightRole,
 };

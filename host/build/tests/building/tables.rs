@@ -1,11 +1,9 @@
 //! The question to a planner: what it may add up, and what it is told of each layer.
 
-use shardwright_build::graph::{
-    ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData,
-};
-use shardwright_build::planning::request::{Component, PrefillPart, Request};
-use shardwright_build::shims::Watch;
 use shardwright_build::{ArtefactCost, Costing, EntryMenu, Judge, PrimitiveCount, stored_formats};
+use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData};
+use shardwright_planning::request::{Component, PrefillPart, Request};
+use shardwright_shims::Watch;
 use shardwright_test_checkpoints::{Fill, Spec};
 use shardwright_vocabulary::{
     DType, EntryKind, EntryName, FormatTuple, Legality, Provenance, TimeCost, WeightFormat,
@@ -120,7 +118,7 @@ fn components_around_the_decoder_have_a_kind_each() {
 fn readers_know_their_donors() {
     let graph = fixture("gemma4_text");
     let request = request(&graph, &[offer("chip", PrimitiveCount::default())], &menu(64));
-    let shardwright_build::planning::request::Body::Layers(layers) = &decoder(&request).body else {
+    let shardwright_planning::request::Body::Layers(layers) = &decoder(&request).body else {
         panic!("the decoder has layers")
     };
     for (layer, told) in layers.iter().enumerate() {

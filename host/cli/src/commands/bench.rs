@@ -14,8 +14,8 @@ use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use serde::Serialize;
-use shardwright::runtime::Session;
 use shardwright::{Error, ErrorKind, Model};
+use shardwright_runtime::Session;
 
 use super::{Input, open_for, print, say_notices};
 use crate::arguments::{BenchArguments, Format};

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
-use shardwright::{Inspected, SearchPath};
+use shardwright::SearchPath;
+use shardwright_doctor::Inspected;
 
 use super::{open_options, print};
 use crate::arguments::{CompileArguments, Format};
@@ -32,7 +33,7 @@ pub fn inspect(
     format: Format,
 ) -> Result<Outcome, Failure> {
     let busy = views::Busy::new("reading");
-    let inspected = shardwright::inspect(path, verify, soc, search, |_| ())?;
+    let inspected = shardwright_doctor::inspect(path, verify, soc, search, |_| ())?;
     drop(busy);
     let intact = match &inspected {
         Inspected::Bundle(report) => report.inspection.intact,

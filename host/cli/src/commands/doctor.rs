@@ -12,7 +12,7 @@ pub fn doctor(
     let report = {
         let _busy = views::Busy::new("asking shims");
         let search = search_path(&arguments.shims, &arguments.planners, &arguments.profiles);
-        shardwright::doctor(&search, arguments.bundle.as_deref())?
+        shardwright_doctor::doctor(&search, arguments.bundle.as_deref())?
     };
     print(format, &report, |report| views::doctor(report, detail))?;
     report.verdict()?;

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use shardwright::{AskedReport, AskedShardReport, ErrorKind, PlannerReport};
+use shardwright::ErrorKind;
+use shardwright_doctor::{AskedReport, AskedShardReport, PlannerReport};
 use shardwright_planner_build::BuildError;
 
 use super::print;
@@ -71,7 +72,7 @@ pub fn compose(
     let read = |path: &Path| std::fs::read(path).map_err(io(path.display().to_string()));
     let solver = match solver {
         Some(path) => read(path)?,
-        None => shardwright::planning::builtin::WASM.to_vec(),
+        None => shardwright_planning::builtin::WASM.to_vec(),
     };
     let component = shardwright_planner_build::compose(&read(policy)?, &solver).map_err(failed)?;
     written(output, &component, format)
@@ -103,7 +104,7 @@ struct KeyMade {
 
 /// Makes a signing key.
 pub fn key(file: &Path, format: Format) -> Result<Outcome, Failure> {
-    let public = shardwright::make_planner_key(file)?;
+    let public = shardwright_doctor::make_planner_key(file)?;
     print(format, &KeyMade { file: file.to_owned(), public }, |made| {
         format!("{}\nthe public half is {}: `--trust` takes it\n", made.file.display(), made.public)
     })

@@ -1,8 +1,8 @@
 use std::io::IsTerminal;
 
 use serde_json::json;
-use shardwright::runtime::Move;
 use shardwright::{DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Session};
+use shardwright_runtime::Move;
 
 use super::{PROMPT_BYTES_MAX, json as json_line, open, say_notices, standard_input, write};
 use crate::arguments::{Format, RunArguments};

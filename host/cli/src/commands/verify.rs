@@ -1,4 +1,5 @@
-use shardwright::{ErrorKind, NotRun, VerifyOptions, VerifyReport};
+use shardwright::ErrorKind;
+use shardwright_verify::{NotRun, VerifyOptions, VerifyReport};
 
 use super::{open_options, print};
 use crate::arguments::{Format, VerifyArguments};
@@ -12,22 +13,24 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
     let goldens = arguments.golden.as_deref().unwrap_or(&arguments.checkpoint);
     let mut watch = views::Progress::new("verifying", &arguments.checkpoint);
     let (passed, whole) = if arguments.self_test {
-        let report = shardwright::self_test(&arguments.checkpoint, goldens, &open, &options, &mut watch)?;
+        let report =
+            shardwright_verify::self_test(&arguments.checkpoint, goldens, &open, &options, &mut watch)?;
         drop(watch);
         print(format, &report, views::self_test)?;
         (report.passed, all_run(&report.intact, arguments.target.strict))
     } else if let Some(bundle) = &arguments.bundle {
         let checkpoint = &arguments.checkpoint;
-        let report = shardwright::verify_bundle(checkpoint, goldens, bundle, &open, &options, &mut watch)?;
+        let report =
+            shardwright_verify::verify_bundle(checkpoint, goldens, bundle, &open, &options, &mut watch)?;
         drop(watch);
         print(format, &report, views::verify)?;
         if arguments.store {
-            let identity = shardwright::store_verification(bundle, &report)?;
+            let identity = shardwright_verify::store_verification(bundle, &report)?;
             views::say(&format!("stored in {}, which is now {identity}", bundle.display()));
         }
         (report.passed, all_run(&report, arguments.target.strict))
     } else {
-        let report = shardwright::verify(&arguments.checkpoint, goldens, &open, &options, &mut watch)?;
+        let report = shardwright_verify::verify(&arguments.checkpoint, goldens, &open, &options, &mut watch)?;
         drop(watch);
         print(format, &report, views::verify)?;
         (report.passed, all_run(&report, arguments.target.strict))

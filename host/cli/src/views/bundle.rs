@@ -1,6 +1,8 @@
 use std::fmt::Write;
 
-use shardwright::{CompileReport, FlagAdvice, Inspected, Told, runtime::bundle};
+use shardwright::CompileReport;
+use shardwright_bundle as bundle;
+use shardwright_doctor::{FlagAdvice, Inspected, Told};
 
 use super::{Detail, bytes, table};
 

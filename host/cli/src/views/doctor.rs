@@ -1,6 +1,7 @@
 use std::fmt::Write;
 
-use shardwright::{BundlePrognosis, DoctorReport, LearnedFile, MachineReport};
+use shardwright_build::LearnedFile;
+use shardwright_doctor::{BundlePrognosis, DoctorReport, MachineReport};
 
 use super::{Detail, bytes, table, wrapped};
 

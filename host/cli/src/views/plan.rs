@@ -1,6 +1,7 @@
 use std::fmt::Write;
 
-use shardwright::{LossReport, NoticeKind, PlanReport, PlanTotals, ReasonReport, ShardReport};
+use shardwright::{NoticeKind, PlanReport};
+use shardwright_build::{LossReport, PlanTotals, ReasonReport, ShardReport};
 
 use super::{Detail, bytes, ranges, table, wrapped};
 

@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use shardwright::{ShimReport, ShimsReport};
+use shardwright_doctor::{ShimReport, ShimsReport};
 
 use super::{Detail, table, wrapped};
 

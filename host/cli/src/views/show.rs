@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use shardwright::ShowReport;
+use shardwright_doctor::ShowReport;
 
 use super::{bytes, ranges, table};
 

@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use shardwright::{
+use shardwright_verify::{
     BoundaryVerification, EffortReport, RowComparison, SelfTestReport, TokenVerification, VerifyReport,
 };
 

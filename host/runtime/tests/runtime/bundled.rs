@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use crate::support::{Parts, Plan, graph, ids, last_logits, parts};
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity};
 use shardwright_graph::{Asset, Graph, Weight, WeightData, WeightQuantisation};
-use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription, ShardFiles, ShardOrigin};
+use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription, ShardFiles};
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::ShardOrigin;
 use shardwright_vocabulary::{FormatTuple, PlannerIdentity, ShimIdentity, Target, TargetKind, WeightFormat};
 
 fn origin() -> ShardOrigin {

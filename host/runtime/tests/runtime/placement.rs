@@ -1,11 +1,12 @@
 //! What a record says was done otherwise than asked.
 
 use crate::support::{Plan, graph, parts};
-use shardwright_runtime::{PlacementRecord, ProcessPlacement, ShardOrigin};
+use shardwright_runtime::PlacementRecord;
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{
     Flag, FlagOutcome, FlagVerdict, FormatTuple, NodePlacement, Rewrite, RewriteKind, Target, TargetKind,
 };
+use shardwright_vocabulary::{ProcessPlacement, ShardOrigin};
 
 fn record(change: impl Fn(&mut ShardOrigin), emulated_on: Option<&str>) -> PlacementRecord {
     let mut parts = parts(&graph(&Spec::gemma3()), &Plan::default());

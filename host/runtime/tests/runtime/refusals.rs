@@ -66,12 +66,12 @@ fn loaded(graph: &Graph, shard: usize, change: impl Fn(&mut Vec<LoadedEntry>)) -
 /// An executor that is never run.
 #[derive(Default)]
 struct Told {
-    place: Option<shardwright_runtime::Place>,
+    place: Option<shardwright_vocabulary::Place>,
     entries: Vec<LoadedEntry>,
 }
 
 impl ShardExecutor for Told {
-    fn place(&self) -> &shardwright_runtime::Place {
+    fn place(&self) -> &shardwright_vocabulary::Place {
         self.place.as_ref().unwrap()
     }
 

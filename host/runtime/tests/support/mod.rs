@@ -14,16 +14,14 @@ use shardwright_graph::{
 };
 use shardwright_models::Checkpoint;
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
-use shardwright_runtime::{
-    Chain, ChainDescription, ChainError, Interrupt, Place, ProcessPlacement, ShardDescription, ShardExecutor,
-    ShardOrigin,
-};
+use shardwright_runtime::{Chain, ChainDescription, ChainError, Interrupt, ShardDescription, ShardExecutor};
 use shardwright_shims::{
     Binding, Bound, Buffer, Direction, EntryInterface, Failure, LoadedEntry, Port, RunOptions, ShimError,
     Update,
 };
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{DType, Encoding, EntryKind, ErrorClass, MemoryKinds};
+use shardwright_vocabulary::{Place, ProcessPlacement, ShardOrigin};
 
 /// The graph of a generated checkpoint.
 pub fn graph(spec: &Spec) -> Graph {

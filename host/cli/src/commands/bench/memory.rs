@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use shardwright::Model;
-use shardwright::runtime::Session;
+use shardwright_runtime::Session;
 
 /// Bytes, where they are known.
 #[derive(Debug, Serialize)]

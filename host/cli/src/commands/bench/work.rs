@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use shardwright::Error;
-use shardwright::runtime::{PlacementRecord, Session};
+use shardwright_runtime::{PlacementRecord, Session};
 
 use super::interrupted;
 use super::statistics::{Speeds, percentile};

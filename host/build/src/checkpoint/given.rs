@@ -1,0 +1,113 @@
+//! What lies at a path that somebody gave for a checkpoint.
+
+use std::io::Read;
+use std::path::Path;
+
+use shardwright_bundle::is_bundle;
+use shardwright_models::Checkpoint;
+use shardwright_vocabulary::{Error, ErrorKind};
+
+use crate::Result;
+
+/// What a GGUF file begins with.
+const GGUF: &[u8; 4] = b"GGUF";
+
+/// Opens a checkpoint.
+///
+/// # Errors
+/// As [`expect_checkpoint`], and what is wrong with the checkpoint.
+pub fn open_checkpoint(path: &Path) -> Result<Checkpoint> {
+    expect_checkpoint(path)?;
+    Ok(Checkpoint::open(path)?)
+}
+
+/// Refuses what is no directory of a checkpoint, with what it is and what would help.
+pub fn expect_checkpoint(path: &Path) -> Result<()> {
+    let shown = path.display();
+    let refused = |kind, what: String, help: &str| Err(Error::new(kind, what).with_help(help));
+    if is_bundle(path) {
+        return refused(
+            ErrorKind::Argument,
+            format!("{shown} is a bundle, not a checkpoint"),
+            "`shardwright inspect` shows a bundle; `run`, `bench` and `embed` take it as it is",
+        );
+    }
+    if path.is_dir() {
+        return Ok(());
+    }
+    let Ok(metadata) = path.metadata() else {
+        let help = match of_the_hub(path) {
+            Some(name) => format!(
+                "for a model of Hugging Face's hub: `hf download {name} --local-dir DIR`, then name that directory"
+            ),
+            None => "name a directory that holds config.json, *.safetensors and tokenizer.json".to_owned(),
+        };
+        return refused(ErrorKind::Missing, format!("{shown}: no such file or directory"), &help);
+    };
+    if metadata.is_file() && begins_with(path, GGUF) {
+        return refused(
+            ErrorKind::Unsupported,
+            format!("{shown} is a GGUF file, which is not read"),
+            "give the checkpoint it was made from, as Hugging Face publishes it: a directory with config.json, \
+             *.safetensors and tokenizer.json",
+        );
+    }
+    refused(
+        ErrorKind::Invalid,
+        format!("{shown} is a file, not a checkpoint"),
+        "name the directory that holds config.json, *.safetensors and tokenizer.json",
+    )
+}
+
+fn begins_with(path: &Path, magic: &[u8; 4]) -> bool {
+    let mut begin = [0; 4];
+    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && begin == *magic
+}
+
+/// The name of a model of the hub, `organisation/model`, where a path looks like one.
+fn of_the_hub(path: &Path) -> Option<&str> {
+    let name = path.to_str()?;
+    let (organisation, model) = name.split_once('/')?;
+    let plain = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with(['.', '~'])
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    // A folder of that name says that a path was meant.
+    (plain(organisation) && plain(model) && !Path::new(organisation).exists()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_checkpoint_is_told_apart() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).expect("written");
+            path
+        };
+        for (path, kind, what, help) in [
+            (at("model.bin", b"GGUF\x03\0\0\0"), ErrorKind::Unsupported, "GGUF", "safetensors"),
+            (at("model.gguf", b"GG"), ErrorKind::Invalid, "is a file", "directory"),
+            (folder.path().join("nothing"), ErrorKind::Missing, "no such file or directory", "config.json"),
+            ("nobody-here/gemma-3-270m-it".into(), ErrorKind::Missing, "no such file", "hf download"),
+        ] {
+            let error = expect_checkpoint(&path).expect_err(what);
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(what), "{error}");
+            assert!(error.help().is_some_and(|said| said.contains(help)), "{error:?}");
+        }
+        assert!(expect_checkpoint(folder.path()).is_ok());
+    }
+
+    #[test]
+    fn names_of_the_hub_are_told_from_paths() {
+        assert_eq!(of_the_hub(Path::new("google/gemma-4-E2B-it")), Some("google/gemma-4-E2B-it"));
+        for path in ["model", "./a/b", "/a/b", "a/b/c", "a b/c", "~/model", "src/model", "../model"] {
+            assert_eq!(of_the_hub(Path::new(path)), None, "{path}");
+        }
+    }
+}

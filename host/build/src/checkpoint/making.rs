@@ -1,0 +1,193 @@
+//! What a plan is compiled from: constants in the formats it names, each made once, and calibrated
+//! ranges where integers need them.
+
+use std::ops::ControlFlow;
+
+use shardwright_graph::{Asset, ConstantFormat, Graph, Ranges, Weight, state_key};
+use shardwright_models::Checkpoint;
+use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::request::{Request, Sensitivity};
+use shardwright_quantisation::{
+    Calibration, IntegerBits, Note, Progress, RangeMethod, Recipe, Store, TableFormats as Tables, Watch,
+    quantise,
+};
+use shardwright_shims::{Part, Watch as BuildWatch};
+use shardwright_vocabulary::{FormatTuple, Notice, StateFormat};
+
+use super::measuring;
+use crate::{BuildError, ModelFormats, ModelName, ModelSource, PlanOptions, Result};
+
+/// Made weights that are kept in memory at most; more go to a store in the cache directory, from
+/// which they are mapped.
+const MEMORY_BYTES: u64 = 256 << 20;
+
+/// How far the materials are when ranges are calibrated, of 1000.
+const CALIBRATED: u32 = 600;
+
+/// A checkpoint as plans are made for it and carried out on it: constants and ranges are made on
+/// demand, and kept for the next plan of a revision.
+pub struct CheckpointSource<'a> {
+    checkpoint: &'a Checkpoint,
+    graph: Graph,
+    options: &'a PlanOptions,
+    /// Recipes carried out so far.
+    made: Vec<(Recipe, Graph)>,
+    calibration: Option<Calibration>,
+    ranges: Option<Ranges>,
+    notices: Vec<Notice>,
+}
+
+impl<'a> CheckpointSource<'a> {
+    /// Of a checkpoint, its graph altered where `options` ask for it.
+    pub fn new(checkpoint: &'a Checkpoint, options: &'a PlanOptions) -> Self {
+        let mut graph = checkpoint.graph().clone();
+        if let Some(alter) = options.alter {
+            alter(&mut graph);
+        }
+        CheckpointSource {
+            checkpoint,
+            graph,
+            options,
+            made: Vec::new(),
+            calibration: None,
+            ranges: None,
+            notices: Vec::new(),
+        }
+    }
+
+    /// The ranges for the formats of a plan: ample ones for 16 bits, of least squared error for
+    /// states of 8.
+    fn ranges_of(calibration: &Calibration, formats: &[FormatTuple]) -> Result<Ranges> {
+        let mut ranges =
+            calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).map_err(measuring::told)?;
+        if formats.iter().any(|tuple| tuple.states == StateFormat::A8) {
+            let narrow = calibration
+                .ranges(RangeMethod::MeanSquaredError, IntegerBits::Eight)
+                .map_err(measuring::told)?;
+            let states = narrow.into_iter().filter(|(key, _)| key.starts_with(&state_key("")));
+            ranges.extend(states);
+        }
+        Ok(ranges)
+    }
+}
+
+impl ModelSource for CheckpointSource<'_> {
+    fn name(&self) -> ModelName {
+        let facts = self.checkpoint.facts();
+        ModelName { name: facts.name.clone(), family: facts.family.to_string() }
+    }
+
+    fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    fn sensitivities(
+        &mut self,
+        tuples: &[FormatTuple],
+        watch: &mut dyn BuildWatch,
+    ) -> Result<Vec<Sensitivity>> {
+        let CheckpointSource { checkpoint, graph, options, notices, .. } = self;
+        measuring::sensitivities(checkpoint, graph, options, tuples, notices, watch)
+    }
+
+    fn made(
+        &mut self,
+        counted: &ModelFormats,
+        request: &Request,
+        plan: &CheckedPlan,
+        watch: &mut dyn BuildWatch,
+    ) -> Result<ModelFormats> {
+        let mut watch = Part::new(watch, 0..1000);
+        if counted.needs_ranges(plan) {
+            if self.calibration.is_none() {
+                let CheckpointSource { checkpoint, graph, options, notices, .. } = self;
+                let found =
+                    measuring::calibrate(checkpoint, graph, options, notices, &mut watch.then(CALIBRATED))?;
+                self.calibration = Some(found);
+            }
+            let used =
+                plan.plan().shards.iter().map(|shard| counted.tuples()[shard.formats as usize].clone());
+            let used: Vec<FormatTuple> = used.collect();
+            self.ranges = self.calibration.as_ref().map(|found| Self::ranges_of(found, &used)).transpose()?;
+        }
+        let ranges = self.ranges.clone();
+        let CheckpointSource { graph, options, made, notices, .. } = self;
+        let make = |from: &Graph, weights| {
+            let recipe = Recipe { weights, tables: Tables::default(), ..Recipe::default() };
+            make(made, options, from, recipe, &mut Told { watch: &mut watch.most_of_the_rest(), notices })
+        };
+        Ok(counted.made(graph, request, plan, ranges, make)?)
+    }
+
+    fn tables(&mut self, watch: &mut dyn BuildWatch) -> Result<Vec<Asset>> {
+        let tables =
+            Tables { embedding: self.options.tables.embedding, per_layer: self.options.tables.per_layer };
+        if tables == Tables::default() {
+            return Ok(self.graph.assets.clone());
+        }
+        let weights = vec![ConstantFormat::Stored; self.graph.weights.len()];
+        let recipe = Recipe { weights, tables, ..Recipe::default() };
+        let CheckpointSource { graph, options, made, notices, .. } = self;
+        Ok(make(made, options, graph, recipe, &mut Told { watch, notices })?.assets)
+    }
+
+    fn ranges(&self) -> Option<&Ranges> {
+        self.ranges.as_ref()
+    }
+
+    fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+}
+
+/// Carries a recipe out, unless it was before.
+fn make(
+    held: &mut Vec<(Recipe, Graph)>,
+    options: &PlanOptions,
+    graph: &Graph,
+    recipe: Recipe,
+    told: &mut Told<'_>,
+) -> std::result::Result<Graph, BuildError> {
+    if let Some((_, made)) = held.iter().find(|(known, _)| *known == recipe) {
+        return Ok(made.clone());
+    }
+    let tables: Vec<&Weight> = graph.assets.iter().map(|asset| &asset.table).collect();
+    let stored: u64 = graph.weights.iter().chain(tables).map(Weight::bytes).sum();
+    let store = options.cache.as_ref().map(|cache| cache.join("weights"));
+    let made = match store.filter(|_| stored > MEMORY_BYTES) {
+        Some(directory) => Store::open(directory)?.graph(graph, &recipe, told)?,
+        None => quantise(graph, &recipe, told)?,
+    };
+    held.push((recipe, made.clone()));
+    Ok(made)
+}
+
+/// Progress of making, told to whoever watches the build.
+struct Told<'w> {
+    watch: &'w mut dyn BuildWatch,
+    notices: &'w mut Vec<Notice>,
+}
+
+impl Watch for Told<'_> {
+    fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()> {
+        let per_mille = (progress.done.saturating_mul(1000) / progress.total.max(1)) as u32;
+        self.watch.progress(per_mille, "quantising");
+        if self.watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn note(&mut self, note: Note) {
+        match note {
+            Note::Remade { weight, path, reason } => self
+                .notices
+                .push(Notice::note(format!("{}: {reason}; `{weight}` was made again", path.display()))),
+            Note::Waiting { weight, path } => self.watch.note(&format!(
+                "waiting for another program, which makes `{weight}` in {}",
+                path.display()
+            )),
+            Note::Disbelieved { reason } => self.notices.push(Notice::note(format!(
+                "made weights in the cache are not believed, so they were made again: {reason}; `chmod go-w` the folder if it is yours"
+            ))),
+            _ => {}
+        }
+    }
+}

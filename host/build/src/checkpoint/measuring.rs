@@ -1,0 +1,257 @@
+//! What must be measured before a plan or a compilation: ranges of activations, and what formats
+//! cost in quality. Kept in the cache directory by the hash of the checkpoint's content.
+
+use shardwright_bundle::{Digest, TextFile};
+use shardwright_graph::Graph;
+use shardwright_models::Checkpoint;
+use shardwright_planning::request::Sensitivity;
+use shardwright_quantisation::{Calibration, CalibrationError, Calibrator, Importance, Sensitivities};
+use shardwright_shims::Watch;
+use shardwright_text::{ChatTemplate, Message, RenderOptions, Tokenizer};
+use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, WeightFormat, WeightRole};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::{PlanOptions, Result};
+use shardwright_files::own;
+
+/// Tokens of a calibration at most, and of one conversation of it: ranges settle long before.
+const CALIBRATION_TOKENS: usize = 2048;
+const CONVERSATION_TOKENS: usize = 128;
+
+/// Tokens that sensitivities are measured with: every layer, role and format runs them once.
+const SENSITIVITY_TOKENS: usize = 96;
+
+/// One conversation a line, turns separated by tabs, user first.
+const CALIBRATION_TEXT: &str = include_str!("calibration.txt");
+
+/// What the float model's tensors take over the calibration text; from the cache, where it was
+/// found before.
+pub(super) fn calibrate(
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+    options: &PlanOptions,
+    notices: &mut Vec<Notice>,
+    watch: &mut dyn Watch,
+) -> Result<Calibration> {
+    let started = Instant::now();
+    let conversations = conversations(checkpoint, graph, options, CALIBRATION_TOKENS)?;
+    let hash = checkpoint.content_hash();
+    let kept = kept_as(options, "calibrations", hash, &conversations);
+    if let Some(calibration) =
+        kept.as_ref().filter(|path| is_own(path)).and_then(|path| Calibration::read(path, hash).ok())
+    {
+        return Ok(calibration);
+    }
+    let mut calibrator = Calibrator::new(graph, hash).map_err(told)?;
+    for (index, ids) in conversations.iter().enumerate() {
+        if watch.cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, "calibration was cancelled"));
+        }
+        watch.progress((index * 1000 / conversations.len()) as u32, "calibrating");
+        calibrator.add(ids).map_err(told)?;
+    }
+    let calibration = calibrator.finish().map_err(told)?;
+    notices.push(Notice::note(format!(
+        "ranges of integers were calibrated on {} tokens in {:.1} s",
+        calibration.tokens(),
+        started.elapsed().as_secs_f64()
+    )));
+    keep(kept, notices, |path| calibration.write(path).map_err(|error| error.to_string()));
+    Ok(calibration)
+}
+
+/// The calibration text as token ids, through the chat template where there is one, special tokens
+/// included.
+fn conversations(
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+    options: &PlanOptions,
+    most: usize,
+) -> Result<Vec<Vec<u32>>> {
+    let text = options.read_calibration_text()?.unwrap_or_else(|| CALIBRATION_TEXT.to_owned());
+    let directory = checkpoint.directory();
+    let template = ChatTemplate::from_directory(directory)?;
+    let tokenizer = Tokenizer::from_file(directory.join(TextFile::Tokenizer.name()))?;
+    let mut conversations = Vec::new();
+    let mut tokens = 0;
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
+        let messages: Vec<Message> = turns
+            .iter()
+            .enumerate()
+            .map(|(index, turn)| match index % 2 {
+                0 => Message::user(turn),
+                _ => Message::assistant(turn),
+            })
+            .collect();
+        let mut ids = match &template {
+            Some(template) => {
+                let plain = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
+                template.encode(&tokenizer, &messages, &plain)?
+            }
+            None => tokenizer.encode(&turns.join("\n"), true)?,
+        };
+        ids.truncate(CONVERSATION_TOKENS.min(most).min(graph.context as usize));
+        tokens += ids.len();
+        if !ids.is_empty() {
+            conversations.push(ids);
+        }
+        if tokens >= most {
+            break;
+        }
+    }
+    if conversations.is_empty() {
+        return Err(Error::new(ErrorKind::Argument, "the calibration text is empty")
+            .with_help("give a text of at least one line"));
+    }
+    Ok(conversations)
+}
+
+/// What every layer and role loses in each of the weight formats of `tuples`, for a planner that
+/// has a quality to keep.
+pub(super) fn sensitivities(
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+    options: &PlanOptions,
+    tuples: &[FormatTuple],
+    notices: &mut Vec<Notice>,
+    watch: &mut dyn Watch,
+) -> Result<Vec<Sensitivity>> {
+    let mut formats: Vec<WeightFormat> = tuples
+        .iter()
+        .flat_map(|tuple| tuple.roles.iter().map(|role| role.format).chain([tuple.weights]))
+        .filter(|format| format.is_quantised())
+        .collect();
+    formats.sort();
+    formats.dedup();
+    if formats.is_empty() {
+        return Ok(Vec::new());
+    }
+    let started = Instant::now();
+    let sequences = conversations(checkpoint, graph, options, SENSITIVITY_TOKENS)?;
+    let hash = checkpoint.content_hash();
+    let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
+    let kept = kept_as(options, &format!("sensitivities-{}", names.join("-")), hash, &sequences);
+    let known =
+        kept.as_ref().filter(|path| is_own(path)).and_then(|path| Sensitivities::read(path, hash).ok());
+    let measured = match known {
+        Some(known) => known,
+        None => {
+            let mut progress = |done: u64, total: u64| {
+                watch.progress((done * 1000 / total.max(1)) as u32, "measuring sensitivities");
+                if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let importance = Importance::default();
+            let measured =
+                Sensitivities::measure(graph, hash, &formats, &importance, &sequences, &mut progress)
+                    .map_err(told)?;
+            notices.push(Notice::note(format!(
+                "what formats cost was measured on {} tokens in {:.1} s",
+                measured.tokens(),
+                started.elapsed().as_secs_f64()
+            )));
+            keep(kept, notices, |path| measured.write(path).map_err(|error| error.to_string()));
+            measured
+        }
+    };
+    let place = |kind| graph.components.iter().position(|component| component.kind == kind);
+    let row = |row: &shardwright_quantisation::Sensitivity| {
+        Some(Sensitivity {
+            component: place(row.component)? as u32,
+            layer: row.layer,
+            role: row.role,
+            format: row.format,
+            per_million: u32::try_from(row.per_million).unwrap_or(u32::MAX),
+        })
+    };
+    let mut rows: Vec<Sensitivity> = measured.rows().iter().filter_map(row).collect();
+    // Where there is no matrix nothing can be lost, which a planner cannot tell from nothing
+    // measured.
+    for (index, component) in graph.components.iter().enumerate() {
+        let component_index = index as u32;
+        for layer in 0..component.layers.max(1) {
+            let known = rows.iter().any(|row| (row.component, row.layer) == (component_index, layer));
+            let none = |&format: &WeightFormat| Sensitivity {
+                component: component_index,
+                layer,
+                role: WeightRole::Other,
+                format,
+                per_million: 0,
+            };
+            if !known {
+                rows.extend(formats.iter().map(none));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// Where a measurement on these sequences is kept.
+fn kept_as(
+    options: &PlanOptions,
+    what: &str,
+    checkpoint: [u8; 32],
+    sequences: &[Vec<u32>],
+) -> Option<PathBuf> {
+    let mut ids = Vec::new();
+    for sequence in sequences {
+        ids.extend((sequence.len() as u64).to_le_bytes());
+        ids.extend(sequence.iter().flat_map(|id| id.to_le_bytes()));
+    }
+    let name = format!("{}-{}", Digest::from(checkpoint), &Digest::of(&ids).to_string()[..16]);
+    options.cache.as_ref().map(|cache| cache.join(what).join(name))
+}
+
+/// Whether nobody but this user can have written it.
+fn is_own(path: &Path) -> bool {
+    own::open_file(path).is_ok()
+}
+
+/// Writes a measurement; that it could not be kept costs time only, and is said.
+fn keep(
+    path: Option<PathBuf>,
+    notices: &mut Vec<Notice>,
+    write: impl FnOnce(&Path) -> std::result::Result<(), String>,
+) {
+    let Some(path) = path else { return };
+    let own_folder = |folder: &Path| {
+        own::create_folder(folder).map_err(|error| error.to_string())?;
+        own::expect_folder(folder).map_err(|error| error.to_string())
+    };
+    if let Err(reason) = path.parent().map_or(Ok(()), own_folder).and_then(|()| write(&path)) {
+        notices.push(Notice::note(format!("a measurement was not kept in {}: {reason}", path.display())));
+    }
+}
+
+pub(super) fn told(error: CalibrationError) -> Error {
+    let kind = match error {
+        CalibrationError::Cancelled => ErrorKind::Cancelled,
+        _ => ErrorKind::Invalid,
+    };
+    let help = error.help().map(str::to_owned);
+    Error::caused_by(kind, error, help)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn measurements_that_others_may_have_written_are_neither_read_nor_added_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("calibrations").join("one");
+        let mut notices = Vec::new();
+        let write = |path: &Path| std::fs::write(path, b"ranges").map_err(|error| error.to_string());
+        keep(Some(path.clone()), &mut notices, write);
+        assert!(is_own(&path) && notices.is_empty(), "{notices:?}");
+        set_permissions(path.parent().unwrap(), Permissions::from_mode(0o777)).unwrap();
+        assert!(!is_own(&path));
+        keep(Some(path.clone()), &mut notices, write);
+        assert!(notices.len() == 1 && notices[0].text.contains("may be written by others"), "{notices:?}");
+    }
+}

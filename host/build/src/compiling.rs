@@ -1,0 +1,125 @@
+//! From a checkpoint to a bundle.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_bundle::{BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, Structure};
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{Error, ErrorKind};
+
+use crate::{
+    BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, on_the_cpu,
+    open_checkpoint, settle,
+};
+
+/// What compiling gave.
+#[derive(Clone, Debug, Serialize)]
+pub struct CompileReport {
+    /// Identity of the bundle: the hash of its manifest.
+    pub bundle: String,
+    /// Where it lies.
+    pub directory: String,
+    /// Bytes of all its files.
+    pub bytes: u64,
+    /// Names of its chains, in the order in which they are tried.
+    pub chains: Vec<String>,
+    /// Artefacts that an earlier, interrupted run had made.
+    pub artefacts_reused: usize,
+    /// The plan of the first chain.
+    pub plan: PlanReport,
+}
+
+/// How far compiling is when the first chain is made, of 1000: one for the CPU may follow, and
+/// everything is written.
+const PRIMARY: u32 = 850;
+/// How far it is when every chain is made, of 1000.
+const WRITTEN: u32 = 970;
+
+/// Compiles a checkpoint into a bundle: the chain of the plan, and where the plan names other
+/// targets to go on with, one for the CPU.
+pub fn compile(
+    directory: &Path,
+    into: &Path,
+    options: &PlanOptions,
+    watch: &mut dyn Watch,
+) -> Result<CompileReport> {
+    let checkpoint = open_checkpoint(directory)?;
+    let mut writer = BundleWriter::create(into)?;
+    let identity = Digest::from(checkpoint.content_hash());
+    let mut store = BundleStore::new(&mut writer)?;
+
+    watch.progress(0, "reading");
+    let mut all = Part::new(watch, 0..1000);
+    let mut source = CheckpointSource::new(&checkpoint, options);
+    let primary = settle(&mut source, options, Purpose::Compile, &mut store, &mut all.then(PRIMARY))?;
+    let mut chains = vec![chain(&mut store, "primary", &primary)?];
+    if let Some(cpu) = on_the_cpu(options, &primary) {
+        let mut source = CheckpointSource::new(&checkpoint, &cpu);
+        let fallback = settle(&mut source, &cpu, Purpose::Compile, &mut store, &mut all.most_of_the_rest())?;
+        chains.push(chain(&mut store, "cpu", &fallback)?);
+    }
+    let artefacts_reused = store.recalled();
+
+    let plan = primary.report_now();
+    let Settled { profile, graph, report, ranges, .. } = primary;
+    all.progress(WRITTEN, "writing tables and texts");
+    let assets =
+        graph.assets.iter().map(|asset| writer.add_asset(asset)).collect::<std::result::Result<_, _>>()?;
+    let calibration = match ranges.map(|ranges| serde_json::to_vec(&ranges)).transpose() {
+        Ok(bytes) => bytes.map(|bytes| Digest::of(&bytes)),
+        Err(error) => return Err(Error::new(ErrorKind::Internal, format!("ranges as JSON: {error}"))),
+    };
+    let facts = checkpoint.facts();
+    let manifest = Manifest {
+        program: concat!("shardwright ", env!("CARGO_PKG_VERSION")).to_owned(),
+        model: ModelIdentity {
+            name: facts.name.clone(),
+            family: facts.family.to_string(),
+            checkpoint: identity,
+            calibration,
+        },
+        soc: profile.name,
+        planner: report.planner.clone(),
+        options: asked(options),
+        structure: Structure::of(&graph),
+        assets,
+        texts: writer.add_texts(directory)?,
+        chains,
+        verifications: Vec::new(),
+        notices: report.notices.clone(),
+    };
+    let names = manifest.chains.iter().map(|chain| chain.name.clone()).collect();
+    let bundle = writer.finish(&manifest)?;
+    Ok(CompileReport {
+        bundle: bundle.sha256().to_string(),
+        directory: into.display().to_string(),
+        bytes: bundle.total_bytes(),
+        chains: names,
+        artefacts_reused,
+        plan,
+    })
+}
+
+fn chain(store: &mut BundleStore<'_>, name: &str, settled: &Settled) -> Result<ChainEntry> {
+    let Settled { request, plan, shards, report, .. } = settled;
+    Ok(store.chain(name, request, plan, shards, report)?)
+}
+
+/// What was asked beyond the defaults, by name.
+fn asked(options: &PlanOptions) -> BTreeMap<String, String> {
+    let mut asked = BTreeMap::new();
+    asked.extend(options.context.map(|context| ("context".to_owned(), context.to_string())));
+    asked.extend(options.on.map(|on| ("on".to_owned(), on.name().to_owned())));
+    asked.extend(options.limits.iter().map(|(name, value)| (format!("limit.{name}"), value.to_string())));
+    asked.extend(options.flags.iter().map(|(name, value)| (format!("flag.{name}"), value.clone())));
+    let left_out = options.flags_left_out.iter();
+    asked.extend(left_out.map(|name| (format!("without-flag.{name}"), "true".to_owned())));
+    let planner = options.planner_options.iter();
+    asked.extend(planner.map(|(name, value)| (format!("planner.{name}"), value.clone())));
+    let tables = [("embedding", options.tables.embedding), ("per-layer", options.tables.per_layer)];
+    for (name, format) in tables {
+        asked.extend(format.map(|format| (format!("table.{name}"), format.to_string())));
+    }
+    asked
+}

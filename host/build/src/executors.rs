@@ -1,0 +1,185 @@
+//! Who compiles and runs a target: its own shim's device, a simulator of it, or the CPU.
+
+use shardwright_planning::profile::{Profile, ProfileSource};
+use shardwright_shims::{ShimError, ShimInstance, Shims};
+use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Target, TargetKind};
+
+use crate::chips::{about_profile, chip_of, in_its_words};
+use crate::places::thread_options;
+use crate::{CPU_SHIM, Executor, PlanOptions, Purpose, Result, TargetExecutor};
+
+/// The shim of a target.
+pub(crate) enum OwnShim {
+    /// There is none.
+    Absent,
+    /// It is here, and its vendor's library is not, or does not work.
+    Unusable(Error),
+    /// It is open. Its devices for the target may be none.
+    Open { instance: ShimInstance, devices: Vec<Device> },
+}
+
+impl OwnShim {
+    /// Looks for it, and makes the profile's chip known to it. That the CPU's own does not open is
+    /// an error: nothing stands in for it; so is a profile that the shim says against.
+    pub(crate) fn of(
+        shims: &Shims,
+        target: &Target,
+        (profile, source): (&Profile, &ProfileSource),
+        options: &PlanOptions,
+    ) -> Result<OwnShim> {
+        if shims.registry.get(&target.shim).is_none() {
+            return Ok(OwnShim::Absent);
+        }
+        let is_chip = target.kind != TargetKind::Cpu;
+        let given = thread_options(&target.shim, options.threads);
+        let simulated = options.on == Some(Executor::Simulator) && is_chip;
+        let instance = match shims.open_to_compile(&target.shim, &target.name, &given, simulated) {
+            Err(error) if is_chip => return Ok(OwnShim::Unusable(error)),
+            opened => opened?,
+        };
+        let asked = || -> std::result::Result<Vec<Device>, ShimError> {
+            if is_chip {
+                instance.know(&chip_of(profile))?;
+            }
+            instance.devices(is_chip.then_some(target.device.as_str()))
+        };
+        match asked() {
+            Ok(mut devices) => {
+                devices.retain(|device| {
+                    device.name == target.device || device.soc.as_deref() == Some(target.device.as_str())
+                });
+                Ok(OwnShim::Open { instance, devices })
+            }
+            Err(error @ ShimError::Chip(_)) => Err(about_profile(error, source)),
+            Err(error) if is_chip => Ok(OwnShim::Unusable(in_its_words(error))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Why somebody else answers for the target.
+    pub(crate) fn why_it_does_not_answer(&self) -> String {
+        match self {
+            OwnShim::Absent => "the target's shim is not at hand".to_owned(),
+            OwnShim::Unusable(_) => "the target's shim cannot be used".to_owned(),
+            OwnShim::Open { instance, .. } => {
+                format!("shim `{}` is here and has no device for the target", instance.shim().name())
+            }
+        }
+    }
+
+    /// The first device of one of these kinds, those named first being preferred.
+    fn device(&self, kinds: &[DeviceKind]) -> Option<(&ShimInstance, &Device)> {
+        let OwnShim::Open { instance, devices } = self else { return None };
+        let found = kinds.iter().find_map(|kind| devices.iter().find(|device| device.kind == *kind));
+        found.map(|device| (instance, device))
+    }
+
+    /// Who answers for the target: the same whether it is to run on the device or in a simulator,
+    /// so that the plan is the same.
+    pub(crate) fn judge(&self) -> Option<(&ShimInstance, &Device)> {
+        self.device(&[DeviceKind::Present, DeviceKind::Offline, DeviceKind::Simulated])
+    }
+}
+
+pub(crate) fn unusable(target: &Target, error: &Error) -> String {
+    format!("target {}: shim `{}` cannot be used: {error}", target.name, target.shim)
+}
+
+/// Who asks for the device or its simulator and has a shim that cannot be used wants to know, also
+/// where nothing is to run.
+pub(crate) fn demand(target: &Target, own: &OwnShim, on: Option<Executor>) -> Result<()> {
+    match own {
+        OwnShim::Unusable(error) if matches!(on, Some(Executor::Device | Executor::Simulator)) => {
+            Err(not_here(target, &unusable(target, error), error.help()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// No executor was found for the target.
+fn not_here(target: &Target, what: &str, help: Option<&str>) -> Error {
+    let instead = format!("`--on cpu` runs the plan for {} on this machine's CPU", target.name);
+    let help = help.map_or_else(|| instead.clone(), |help| format!("{help}; {instead}"));
+    Error::new(ErrorKind::Missing, what).with_help(help)
+}
+
+/// What compiles and runs a target: the target itself, a simulator of it, or the CPU in its stead.
+pub(crate) fn executor(
+    shims: &Shims,
+    target: &Target,
+    own: OwnShim,
+    purpose: Purpose,
+    options: &PlanOptions,
+) -> Result<TargetExecutor> {
+    let on = options.on;
+    let kinds: &[DeviceKind] = match (target.kind, on, purpose) {
+        (TargetKind::Cpu, ..) => &[DeviceKind::Present],
+        (_, Some(Executor::Cpu), _) => &[],
+        (_, Some(Executor::Simulator), _) => &[DeviceKind::Simulated],
+        (_, None | Some(Executor::Device), Purpose::Compile) => &[DeviceKind::Present, DeviceKind::Offline],
+        (_, None | Some(Executor::Device), _) => &[DeviceKind::Present],
+    };
+    let kept = purpose == Purpose::Compile;
+    if let Some((instance, device)) = own.device(kinds) {
+        return Ok(TargetExecutor {
+            instance: instance.clone(),
+            device: device.name.clone(),
+            detail: device.detail.clone(),
+            simulated: device.kind == DeviceKind::Simulated,
+            loads: kept && device.kind == DeviceKind::Present,
+            is_target: true,
+        });
+    }
+    if on != Some(Executor::Cpu) && target.kind != TargetKind::Cpu {
+        let named = format!("target {} ({} through shim `{}`)", target.name, target.device, target.shim);
+        let offline = own.device(&[DeviceKind::Offline]).is_some();
+        let simulated = own.device(&[DeviceKind::Simulated]).is_some();
+        let (what, help) = match (&own, on) {
+            (OwnShim::Unusable(error), on) => {
+                let stands_in = on != Some(Executor::Simulator) && shims.has_simulator(&target.shim);
+                let simulator =
+                    stands_in.then_some("`--on simulator` runs it in the one that comes with the shim");
+                let help: Vec<&str> = error.help().into_iter().chain(simulator).collect();
+                (unusable(target, error), (!help.is_empty()).then(|| help.join("; ")))
+            }
+            (OwnShim::Absent, _) => {
+                let missing = shims.registry.missing(&target.shim);
+                let help = missing.help();
+                (format!("target {}: {missing}", target.name), help)
+            }
+            (_, Some(Executor::Simulator)) => (
+                format!("{named}: no simulator of it was found"),
+                Some("`--on device` needs the chip".to_owned()),
+            ),
+            (OwnShim::Open { devices, .. }, _) if devices.is_empty() => (
+                format!("{named}: the shim tells no device of that chip"),
+                Some(
+                    "what it tells without a chip (`shardwright shim list`) runs under a profile whose `kind` is `cpu`"
+                        .to_owned(),
+                ),
+            ),
+            _ => {
+                let mut help = Vec::new();
+                if offline && purpose == Purpose::Run {
+                    help.push("`shardwright compile` makes a bundle for the device here".to_owned());
+                }
+                help.push(match simulated {
+                    true => "`--on simulator` runs it in its vendor's simulator".to_owned(),
+                    false => "`--on simulator` needs a shim that simulates it".to_owned(),
+                });
+                (format!("{named}: the device was not found"), Some(help.join("; ")))
+            }
+        };
+        return Err(not_here(target, &what, help.as_deref()));
+    }
+    let threads = thread_options(CPU_SHIM, options.threads);
+    let instance = shims.open_to_compile(CPU_SHIM, &target.name, &threads, false).map_err(|error| {
+        error.with_help("`shardwright shim list` shows where shims were looked for; `cargo xtask build` builds the CPU shim")
+    })?;
+    let devices = instance.devices(None)?;
+    let device = devices.iter().find(|device| device.kind == DeviceKind::Present).ok_or_else(|| {
+        Error::new(ErrorKind::Shim, format!("shim `{CPU_SHIM}` has no device in this machine"))
+    })?;
+    let (device, detail) = (device.name.clone(), device.detail.clone());
+    Ok(TargetExecutor { instance, device, detail, simulated: false, loads: kept, is_target: false })
+}

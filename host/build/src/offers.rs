@@ -1,0 +1,240 @@
+//! What a planner is offered: targets with their limits and flags, and formats.
+
+use shardwright_graph::Graph;
+use shardwright_planning::profile::Profile;
+use shardwright_planning::request::TargetSummary;
+use shardwright_shims::ShimInstance;
+use shardwright_vocabulary::{
+    Device, Error, ErrorKind, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Limit, Notice, Provenance,
+    Target, TargetKind,
+};
+
+use crate::{CPU_SHIM, FormatChoice, PlanOptions, Purpose, Result, stored_formats};
+
+/// What the planner may choose from, best first: what the user names, else what the chip is known
+/// to take, then every weight as it is stored. `asked` is whether the planner was asked for a
+/// format.
+pub(crate) fn offered_formats(
+    graph: &Graph,
+    profile: &Profile,
+    options: &PlanOptions,
+    asked: bool,
+) -> Vec<FormatTuple> {
+    let stored = stored_formats(graph);
+    let mut offered: Vec<FormatTuple> = Vec::new();
+    // Who asks for a format by name says what may be lost.
+    let known = profile.offered_formats(asked || options.quality_per_million.is_some()).cloned();
+    let candidates: Vec<FormatTuple> = match options.formats.as_slice() {
+        // A processor takes every format; which of them is faster is no reason to round somebody's
+        // weights unasked.
+        [] if profile.kind == TargetKind::Cpu && !asked => vec![stored.clone()],
+        [] => known.chain([stored]).collect(),
+        named => named
+            .iter()
+            .map(|choice| match choice {
+                FormatChoice::Stored => stored.clone(),
+                FormatChoice::Tuple(tuple) => tuple.clone(),
+            })
+            .collect(),
+    };
+    for tuple in candidates {
+        if !offered.contains(&tuple) {
+            offered.push(tuple);
+        }
+    }
+    offered
+}
+
+/// What a chip whose shim is not here is taken to accept: what its profile says, and what the user
+/// names beyond that, which is said.
+#[expect(clippy::type_complexity, reason = "what `PrimitiveCount` takes, beside the notices")]
+pub(crate) fn known_formats(
+    profile: &Profile,
+    offered: &[FormatTuple],
+    named: &[FormatChoice],
+) -> (Vec<(FormatTuple, std::result::Result<(), String>)>, Vec<Notice>) {
+    let mut known: Vec<_> = profile
+        .formats
+        .iter()
+        .map(|known| {
+            let refused = || Err(format!("profile {} says it is refused: {}", profile.name, known.note));
+            (known.formats.clone(), if known.legal { Ok(()) } else { refused() })
+        })
+        .collect();
+    let mut notices = Vec::new();
+    if !named.is_empty() && !known.is_empty() {
+        for tuple in offered {
+            if known.iter().all(|(held, _)| held != tuple) {
+                notices.push(Notice::note(format!(
+                    "profile {} does not say whether the chip takes {tuple}; it is taken at your word",
+                    profile.name
+                )));
+                known.push((tuple.clone(), Ok(())));
+            }
+        }
+    }
+    (known, notices)
+}
+
+/// The chip of the profile and, where that is no CPU, this machine's CPU, which takes what the chip
+/// does not and what is left when the chip is lost.
+pub(crate) fn targets(profile: &Profile) -> Vec<TargetSummary> {
+    let target = |name: &str, shim: &str, device: &str, kind| TargetSummary {
+        target: Target { name: name.to_owned(), shim: shim.to_owned(), device: device.to_owned(), kind },
+        limits: Vec::new(),
+        schema: Vec::new(),
+        recommended: Vec::new(),
+    };
+    let chip = match profile.kind {
+        TargetKind::Cpu => target(CPU_SHIM, &profile.shim, CPU_SHIM, TargetKind::Cpu),
+        kind => target(&profile.name, &profile.shim, &profile.name, kind),
+    };
+    let limits = profile.limits.clone();
+    let mut targets = vec![TargetSummary { limits, ..chip }];
+    if profile.kind != TargetKind::Cpu {
+        targets.push(target(CPU_SHIM, CPU_SHIM, CPU_SHIM, TargetKind::Cpu));
+    }
+    targets
+}
+
+/// Adds what the target's own shim says: limits the profile does not have, the schema of its flags.
+/// Flags of the profile that the shim does not know are left out, and that is said. Without the
+/// shim they are passed on as they are: nothing here can check them. What the user sets joins the
+/// profile's flags, and takes the place of one alone. Gives what is to be said, and the flags that
+/// shards of the target are loaded with: those take effect then, and only what runs here takes
+/// them.
+pub(crate) fn complete(
+    summary: &mut TargetSummary,
+    own: Option<(&ShimInstance, &Device)>,
+    profile: &Profile,
+    options: &PlanOptions,
+    purpose: Purpose,
+) -> Result<(Vec<Notice>, Vec<Flag>)> {
+    let mut notices = Vec::new();
+    let mut loaded_with: Vec<Flag> = Vec::new();
+    let mut at_load: Vec<FlagSchema> = Vec::new();
+    if let Some((instance, device)) = own {
+        for limit in instance.limits(&device.name)? {
+            if summary.limits.iter().all(|held| held.name != limit.name) {
+                summary.limits.push(limit);
+            }
+        }
+        let schema = instance.flags(&device.name)?;
+        (at_load, summary.schema) = schema.into_iter().partition(|known| known.stage == FlagStage::Load);
+        summary.target.device.clone_from(&device.name);
+    }
+    if summary.target.shim != profile.shim {
+        return Ok((notices, loaded_with));
+    }
+    let word = |name: &str, description: &str| FlagSchema {
+        name: name.to_owned(),
+        values: FlagType::Text { max_bytes: 256 },
+        default: None,
+        description: description.to_owned(),
+        stage: FlagStage::Compile,
+    };
+    for flag in &profile.flags {
+        let is_left_out = options.flags_left_out.contains(&flag.name);
+        if own.is_none() {
+            summary.schema.push(word(&flag.name, &flag.note));
+        } else if !is_left_out && !summary.schema.iter().any(|known| known.name == flag.name) {
+            let (flag, name) = (flag.flag(), &profile.name);
+            let notice = match at_load.iter().any(|known| known.name == flag.name) {
+                true => Notice::note(format!(
+                    "flag {flag} of profile {name} is left out: it is set when a session is opened"
+                )),
+                false => Notice::fallback(format!(
+                    "flag {flag} of profile {name} is left out: shim `{}` does not know it",
+                    summary.target.shim
+                )),
+            };
+            notices.push(notice);
+            continue;
+        }
+        if is_left_out {
+            let (flag, name) = (flag.flag(), &profile.name);
+            notices.push(Notice::note(format!("flag {flag} of profile {name} is left out, as you ask")));
+            continue;
+        }
+        summary.recommended.push(flag.flag());
+    }
+    for name in &options.flags_left_out {
+        if profile.flags.iter().all(|flag| flag.name != *name) {
+            let set: Vec<&str> = profile.flags.iter().map(|flag| flag.name.as_str()).collect();
+            let help = match set.as_slice() {
+                [] => "it sets none".to_owned(),
+                set => format!("it sets {}", set.join(", ")),
+            };
+            let what = format!("flag {name} cannot be left out: profile {} does not set it", profile.name);
+            return Err(Error::new(ErrorKind::Argument, what).with_help(help));
+        }
+    }
+    for (name, value) in &options.flags {
+        let flag = Flag { name: name.clone(), value: value.clone() };
+        if flag.is_taken_at_load(&at_load)? {
+            if purpose != Purpose::Run {
+                let what =
+                    format!("flag {flag} is set when a session is opened: no plan and no bundle decides it");
+                return Err(Error::new(ErrorKind::Argument, what).with_help("give it to `run`"));
+            }
+            loaded_with.retain(|held| held.name != flag.name);
+            loaded_with.push(flag);
+            continue;
+        }
+        let refused = |why: String| Error::new(ErrorKind::Argument, format!("flag {flag}: {why}"));
+        if own.is_none() && summary.schema.iter().all(|known| known.name != *name) {
+            summary.schema.push(word(name, ""));
+        }
+        let Some(known) = summary.schema.iter().find(|known| known.name == *name) else {
+            let known = summary.schema.iter().chain(&at_load);
+            let known: Vec<&str> = known.map(|known| known.name.as_str()).collect();
+            let help = match known.as_slice() {
+                [] => "it takes none".to_owned(),
+                known => format!("it knows {}", known.join(", ")),
+            };
+            return Err(
+                refused(format!("shim `{}` knows none of that name", summary.target.shim)).with_help(help)
+            );
+        };
+        let takes = |expected: String| {
+            refused(format!("it takes {expected}")).with_help("`shardwright shim list` tells of every flag")
+        };
+        known.accepts(value).map_err(takes)?;
+        match summary.recommended.iter_mut().find(|held| held.name == *name) {
+            Some(held) if *held == flag => {}
+            Some(held) => {
+                let name = &profile.name;
+                notices.push(Notice::note(format!(
+                    "flag {flag}, as you ask, in place of {held} of profile {name}"
+                )));
+                *held = flag;
+            }
+            None => {
+                let name = &profile.name;
+                notices
+                    .push(Notice::note(format!("flag {flag}, as you ask, beside those of profile {name}")));
+                summary.recommended.push(flag);
+            }
+        }
+    }
+    Ok((notices, loaded_with))
+}
+
+/// A limit of the user replaces the profile's of that name on every accelerator that has it; a new
+/// one goes to all accelerators, or to the CPU where there is none.
+pub(crate) fn override_limits(targets: &mut [TargetSummary], limits: &[(String, u64)]) {
+    let accelerated = targets.iter().any(|target| target.target.kind != TargetKind::Cpu);
+    for (name, value) in limits {
+        for target in
+            targets.iter_mut().filter(|target| !accelerated || target.target.kind != TargetKind::Cpu)
+        {
+            let mut limit = Limit::new(name, *value, Provenance::User);
+            if let Some(position) = target.limits.iter().position(|held| held.name == *name) {
+                let held = target.limits.remove(position);
+                limit.note = format!("instead of {} ({})", held.value, held.provenance);
+                limit.relief = held.relief;
+            }
+            target.limits.push(limit);
+        }
+    }
+}

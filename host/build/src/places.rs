@@ -1,0 +1,103 @@
+//! Where the shards of a plan run, and how what was compiled is loaded there.
+
+use shardwright_planning::request::Request;
+use shardwright_shims::{Chip, LoadedShard, ShimInstance, Shims};
+use shardwright_vocabulary::{Flag, ShardOrigin};
+
+use crate::{BuiltShard, CPU_SHIM, Result, TargetExecutor};
+
+/// A shard that is loaded, and where it comes from.
+pub struct LoadedPart {
+    /// `decoder.0-12`, `head`
+    pub name: String,
+    /// The shard.
+    pub shard: LoadedShard,
+    /// What was asked for it and what became of it.
+    pub origin: ShardOrigin,
+    /// The cap of a soft-cap that the plan leaves to the runtime.
+    pub logits_softcap: Option<f32>,
+}
+
+/// One place per target of a request.
+pub(crate) struct RunPlaces {
+    shims: Shims,
+    places: Vec<RunPlace>,
+    threads: Option<u32>,
+}
+
+/// Where the shards of a target run.
+struct RunPlace {
+    /// What its shards are loaded with.
+    flags: Vec<Flag>,
+    shim: String,
+    name: String,
+    device: String,
+    /// What the shim reads of the chip.
+    chip: Option<Chip>,
+    /// Whether it is a simulator's.
+    simulated: bool,
+    /// The instance that compiled, where it runs too.
+    instance: Option<ShimInstance>,
+}
+
+/// Options of a shim that has threads.
+pub(crate) fn thread_options(shim: &str, threads: Option<u32>) -> Vec<(String, String)> {
+    match threads {
+        Some(threads) if shim == CPU_SHIM => vec![("threads".to_owned(), threads.to_string())],
+        _ => Vec::new(),
+    }
+}
+
+impl RunPlaces {
+    /// Closes what was opened for questions and compiling, as far as running opens its own: a chip
+    /// may be open only once.
+    pub(crate) fn of(
+        shims: Shims,
+        executors: Vec<TargetExecutor>,
+        load_flags: Vec<Vec<Flag>>,
+        threads: Option<u32>,
+    ) -> Self {
+        let keeps = shims.compiles_where_it_runs();
+        let place = |(executor, flags): (TargetExecutor, Vec<Flag>)| RunPlace {
+            flags: if executor.is_target { flags } else { Vec::new() },
+            shim: executor.instance.shim().name().to_owned(),
+            name: executor.instance.name().to_owned(),
+            chip: executor.instance.chip_of(&executor.device),
+            device: executor.device,
+            simulated: executor.simulated,
+            instance: keeps.then_some(executor.instance),
+        };
+        let places = executors.into_iter().zip(load_flags).map(place).collect();
+        RunPlaces { shims, places, threads }
+    }
+
+    /// Loads every shard where its target runs.
+    pub(crate) fn load(&self, shards: &[BuiltShard], request: &Request) -> Result<Vec<LoadedPart>> {
+        let mut runners: Vec<Option<ShimInstance>> =
+            self.places.iter().map(|place| place.instance.clone()).collect();
+        let mut loaded = Vec::with_capacity(shards.len());
+        for shard in shards {
+            let place = &self.places[shard.target];
+            let options = thread_options(&place.shim, self.threads);
+            let runner = match &runners[shard.target] {
+                Some(runner) => runner.clone(),
+                None => {
+                    let opened =
+                        self.shims.open_to_run(&place.shim, &place.name, &options, place.simulated)?;
+                    if let Some(chip) = &place.chip {
+                        opened.know(chip)?;
+                    }
+                    runners[shard.target].insert(opened).clone()
+                }
+            };
+            let artefact = runner.load_with(&place.device, &shard.artefact, &options, &place.flags)?;
+            loaded.push(LoadedPart {
+                name: shard.name.clone(),
+                origin: ShardOrigin { loaded_with: artefact.flags().to_vec(), ..shard.origin(request) },
+                shard: artefact,
+                logits_softcap: shard.logits_softcap,
+            });
+        }
+        Ok(loaded)
+    }
+}

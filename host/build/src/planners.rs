@@ -1,0 +1,191 @@
+//! Planners: found, loaded under the sandbox's rules, and the one that plans with the built-in one
+//! behind it.
+
+use std::path::{Path, PathBuf};
+
+#[cfg(feature = "checkpoints")]
+use shardwright_planning::builtin;
+use shardwright_planning::error::{PlannerError, PlannerErrorKind};
+use shardwright_planning::pack::PublicKey;
+use shardwright_planning::registry::{PlannerEntry, PlannerRegistry};
+use shardwright_planning::sandbox::Planner;
+#[cfg(feature = "checkpoints")]
+use shardwright_planning::sandbox::{CompiledCache, EngineKind, Sandbox};
+use shardwright_planning::session::PlanningSession;
+use shardwright_vocabulary::{Error, ErrorKind};
+
+use crate::{PlanOptions, Result};
+
+/// Refuses a setting that the planner does not list.
+fn check_settings(planner: &Planner, asked: &[(String, String)]) -> Result<()> {
+    let described = planner.description();
+    let Some((name, _)) =
+        asked.iter().find(|(name, _)| !described.options.iter().any(|known| is_setting(&known.name, name)))
+    else {
+        return Ok(());
+    };
+    let known: Vec<&str> = described.options.iter().map(|known| known.name.as_str()).collect();
+    let help = match known.as_slice() {
+        [] => "it has none".to_owned(),
+        known => format!("it has {}", known.join(", ")),
+    };
+    let what = format!("planner `{}` has no option `{name}`", described.name);
+    Err(Error::new(ErrorKind::Argument, what).with_help(help))
+}
+
+/// Whether a planner lists this setting: by its name, or by one with a part in capitals that stands
+/// for any other (`place.COMPONENT`).
+fn is_setting(known: &str, asked: &str) -> bool {
+    let stands_for_any = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_uppercase());
+    match known.rsplit_once('.') {
+        Some((head, last)) if stands_for_any(last) => asked
+            .strip_prefix(head)
+            .and_then(|rest| rest.strip_prefix('.'))
+            .is_some_and(|rest| !rest.is_empty()),
+        _ => known == asked,
+    }
+}
+
+/// The planner asked for, with the built-in one behind it.
+pub(crate) fn planning_session(options: &PlanOptions) -> Result<PlanningSession> {
+    let tools = PlannerTools::new(options.cache.as_deref(), &options.trusted_keys)?;
+    let session = match &options.planner {
+        None => {
+            let planner = tools.built_in()?.ok_or_else(|| {
+                Error::new(ErrorKind::Argument, "this program has no planner of its own")
+                    .with_help("name a planner pack")
+            })?;
+            check_settings(&planner, &options.planner_options)?;
+            PlanningSession::new(planner)
+        }
+        Some(named) => {
+            let directories = &options.planners;
+            let found = match options.planner_by_name {
+                true => planner_named(named, directories),
+                false => find_planner(named, directories),
+            };
+            let asked = match found {
+                Ok(entry) => match tools.load(&entry) {
+                    // Whoever names a file wants that one.
+                    Err(error)
+                        if !options.planner_by_name
+                            && matches!(error.kind, PlannerErrorKind::MissingFile { .. }) =>
+                    {
+                        return Err(error.into());
+                    }
+                    loaded => loaded,
+                },
+                // A bundle names the planner of whoever compiled it; a person one that should be
+                // here.
+                Err(error) if options.strict || !options.planner_by_name => return Err(error),
+                Err(error) => Err(PlannerError {
+                    planner: named.clone(),
+                    version: None,
+                    kind: PlannerErrorKind::MissingFile {
+                        path: PathBuf::from(named),
+                        source: std::io::Error::new(std::io::ErrorKind::NotFound, error.to_string()).into(),
+                    },
+                }),
+            };
+            if let Ok(planner) = &asked {
+                check_settings(planner, &options.planner_options)?;
+            }
+            PlanningSession::with_planner(asked, tools.built_in()?)
+        }
+    };
+    Ok(session.strict(options.strict))
+}
+
+/// A path, or a name in one of the directories.
+pub fn find_planner(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
+    let path = Path::new(named);
+    if path.exists() || named.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
+        return Ok(PlannerEntry::from_path(path));
+    }
+    planner_named(named, directories)
+}
+
+/// A name in one of the directories, never a path.
+fn planner_named(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
+    let registry =
+        directories.iter().fold(PlannerRegistry::new(), |registry, dir| registry.with_directory(dir));
+    Ok(registry.find(named)?)
+}
+
+/// What planners are loaded with.
+pub struct PlannerTools {
+    /// Where planners are compiled and run.
+    #[cfg(feature = "checkpoints")]
+    pub sandbox: Sandbox,
+    #[cfg(feature = "checkpoints")]
+    cache: Option<CompiledCache>,
+    trusted: Vec<PublicKey>,
+}
+
+impl PlannerTools {
+    /// `cache` holds compiled planners; packs are run that one of `trusted` signed (public keys in
+    /// hexadecimal).
+    #[cfg_attr(not(feature = "checkpoints"), expect(unused_variables, reason = "nothing is compiled"))]
+    pub fn new(cache: Option<&Path>, trusted: &[String]) -> Result<Self> {
+        let key = |key: &String| {
+            key.parse().map_err(|error| {
+                Error::caused_by(
+                    ErrorKind::Argument,
+                    error,
+                    Some("`planner pack` prints the public key".to_owned()),
+                )
+            })
+        };
+        Ok(PlannerTools {
+            #[cfg(feature = "checkpoints")]
+            sandbox: Sandbox::new(EngineKind::Native)?,
+            #[cfg(feature = "checkpoints")]
+            cache: cache.map(|directory| CompiledCache::new(directory.join("planners"))),
+            trusted: trusted.iter().map(key).collect::<Result<_>>()?,
+        })
+    }
+
+    /// The planner that comes with the host; a host without a compiler has none.
+    #[cfg(feature = "checkpoints")]
+    pub fn built_in(&self) -> Result<Option<Planner>> {
+        Ok(Some(builtin::load(&self.sandbox, self.cache.as_ref())?))
+    }
+
+    /// The planner that comes with the host; a host without a compiler has none.
+    #[cfg(not(feature = "checkpoints"))]
+    pub fn built_in(&self) -> Result<Option<Planner>> {
+        Ok(None)
+    }
+
+    /// A planner that was found; without a compiler, a pack.
+    pub fn load(&self, entry: &PlannerEntry) -> std::result::Result<Planner, PlannerError> {
+        #[cfg(feature = "checkpoints")]
+        let loaded = entry.load(&self.sandbox, self.cache.as_ref(), &self.trusted);
+        #[cfg(not(feature = "checkpoints"))]
+        let loaded = entry.open(&self.trusted);
+        loaded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a bundle calls its planner must not choose a file.
+    #[test]
+    fn a_planner_by_name_is_never_a_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("odd.wasm");
+        std::fs::write(&file, b"").unwrap();
+        let shown = file.display().to_string();
+        assert_eq!(find_planner(&shown, &[]).unwrap().path, file);
+        let directories = &[folder.path().to_owned()];
+        assert_eq!(planner_named("odd", directories).unwrap().path, file);
+        // `Cargo.toml` lies where this test runs.
+        for named in [shown.as_str(), "odd.wasm", "./odd", "../odd", "Cargo.toml"] {
+            assert!(find_planner(named, directories).is_ok());
+            let error = planner_named(named, directories).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! Everything up to the question to the planner, and what is to be said of its answer.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use shardwright_graph::Graph;
+use shardwright_planning::plan::Cause;
+use shardwright_planning::profile::{FoundProfile, GENERIC, Profile, ProfileRegistry};
+use shardwright_planning::request::{Goals, PlannerOption, Request};
+use shardwright_planning::sandbox::LogLevel;
+use shardwright_planning::session::{Planned, PlanningSession};
+use shardwright_shims::{Part, Shims, Watch};
+use shardwright_vocabulary::{
+    DeviceKind, Error, ErrorKind, Flag, FlagVerdict, Notice, NoticeKind, PlannerIdentity, TargetKind,
+    limit_names,
+};
+
+use crate::executors::{OwnShim, demand, executor, unusable};
+use crate::offers::{complete, known_formats, offered_formats, override_limits, targets};
+use crate::places::RunPlaces;
+use crate::planners::planning_session;
+use crate::{
+    BuiltShard, CPU_SHIM, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, ModelFormats,
+    ModelSource, PlanHeading, PlanOptions, PlanReport, PrimitiveCount, Purpose, Question, Result, ShimJudge,
+    TargetExecutor, TargetOffer, make_request, report_plan, shard_name,
+};
+
+/// Context taken when none is asked for, where the model allows more: long enough for a
+/// conversation, small enough for a phone.
+const DEFAULT_CONTEXT: u32 = 4096;
+
+/// The planner option that names a format; where it is given, a CPU's are offered too.
+const FORMAT_OPTION: &str = "format";
+
+/// Everything up to the question to the planner.
+pub(crate) struct Preparation {
+    pub(crate) profile: Profile,
+    shims: Shims,
+    pub(crate) offers: Vec<TargetOffer>,
+    /// The model in each format of the request, counted.
+    pub(crate) formats: ModelFormats,
+    /// One per target; empty when nothing is to be run.
+    pub(crate) executors: Vec<TargetExecutor>,
+    /// One list per target: flags that its shards are loaded with, in which no plan has a part.
+    load_flags: Vec<Vec<Flag>>,
+    /// What refusals taught, and whose they are: one per target, none where something stands in for
+    /// it.
+    pub(crate) learned: Learned,
+    pub(crate) compilers: Vec<Option<Compiler>>,
+    pub(crate) request: Request,
+    pub(crate) session: PlanningSession,
+    notices: Vec<Notice>,
+    /// Of this machine and this time alone.
+    pub(crate) passing: Vec<Notice>,
+    emulated_on: Option<String>,
+    threads: Option<u32>,
+    strict: bool,
+    /// Whether another planner than the built-in one was asked for.
+    asked_planner: bool,
+    /// What the user set and left out of the flags of the chip's compiler.
+    asked_flags: Vec<Flag>,
+    left_out_flags: Vec<String>,
+    /// What the user would have calibrated on.
+    calibration_text: Option<PathBuf>,
+}
+
+impl Preparation {
+    pub(crate) fn new(
+        source: &mut dyn ModelSource,
+        options: &PlanOptions,
+        purpose: Purpose,
+        watch: &mut dyn Watch,
+    ) -> Result<Self> {
+        let directories = options.profiles.iter();
+        let profiles = directories.fold(ProfileRegistry::new(), |held, path| held.with_directory(path));
+        let FoundProfile { profile, source: file } =
+            profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
+        let graph = source.graph();
+        check_asked(graph, &profile, options)?;
+        let shims = Shims::open(options.shims.clone(), options.isolation)?;
+
+        let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
+        let skipped = profiles.list()?.skipped;
+        passing.extend(skipped.iter().map(|error| Notice::note(format!("{error}; the profile is skipped"))));
+        let mut notices: Vec<Notice> = Vec::new();
+        let asked = options.planner_options.iter().any(|(name, _)| name == FORMAT_OPTION);
+        let tuples = offered_formats(graph, &profile, options, asked);
+        let mut targets = targets(&profile);
+        override_limits(&mut targets, &options.limits);
+        let on = options.on;
+        let mut offers = Vec::new();
+        let mut executors = Vec::new();
+        let mut load_flags = Vec::new();
+        let mut emulated_on = None;
+        let costs = Arc::new(match &options.cache {
+            Some(cache) => Costs::kept_in(cache.join("costs")),
+            None => Costs::unkept(),
+        });
+        let learned = match &options.cache {
+            Some(cache) => Learned::kept_in(cache.join(LEARNED)),
+            None => Learned::unkept(),
+        };
+        let mut compilers = Vec::new();
+        let mut chip_is_here = true;
+        for mut summary in targets {
+            let own = OwnShim::of(&shims, &summary.target, (&profile, &file), options)?;
+            if let OwnShim::Unusable(error) = &own {
+                // On the CPU its shim is not needed, and what the plan rests on instead is said
+                // below.
+                if options.on != Some(Executor::Cpu) {
+                    passing.push(Notice::note(unusable(&summary.target, error)));
+                }
+            }
+            let judged = own.judge();
+            // The CPU beside a chip that is elsewhere is not the one here: its times say nothing
+            // about where work belongs.
+            if summary.target.kind != TargetKind::Cpu {
+                chip_is_here = judged.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
+            }
+            let (said, loaded_with) = complete(&mut summary, judged, &profile, options, purpose)?;
+            notices.extend(said);
+            let compiler =
+                judged.map(|(instance, device)| Compiler::of(instance, device, &summary.target.name));
+            if let Some(compiler) = &compiler {
+                let decided: Vec<&str> = options.limits.iter().map(|(name, _)| name.as_str()).collect();
+                passing.extend(learned.offer(compiler, &mut summary, &decided).into_iter().map(Notice::note));
+            }
+            let judge: Box<dyn Judge> = match judged {
+                // What the CPU's own says is a formula, and follows from the threads it has.
+                Some((instance, device)) if summary.target.kind == TargetKind::Cpu => {
+                    let judge = ShimJudge::new(instance.clone(), &device.name);
+                    Box::new(if chip_is_here { judge } else { judge.without_times() })
+                }
+                Some((instance, device)) => {
+                    Box::new(ShimJudge::keeping(instance.clone(), device.clone(), costs.clone()))
+                }
+                None => {
+                    let (known, trusted) = known_formats(&profile, &tuples, &options.formats);
+                    let judge = PrimitiveCount::knowing(known).since(&own.why_it_does_not_answer());
+                    notices.push(Notice::note(format!(
+                        "target {}: {}",
+                        summary.target.name,
+                        judge.describe()
+                    )));
+                    notices.extend(trusted);
+                    Box::new(judge)
+                }
+            };
+            if purpose == Purpose::Plan {
+                demand(&summary.target, &own, on)?;
+            } else {
+                let executor = executor(&shims, &summary.target, own, purpose, options)?;
+                if !executor.is_target && summary.target.kind != TargetKind::Cpu {
+                    emulated_on = Some(Executor::Cpu.name().to_owned());
+                    notices.extend(loaded_with.iter().map(|flag| {
+                        let target = &summary.target.name;
+                        Notice::note(format!("flag {flag} reaches nothing here: {target} is emulated"))
+                    }));
+                }
+                // What stands in for a chip teaches nothing about it.
+                compilers.push(compiler.filter(|_| executor.is_target));
+                if executor.simulated {
+                    let (shim, device) = (&summary.target.shim, &executor.device);
+                    let target = &summary.target.name;
+                    notices.push(Notice::note(format!(
+                        "target {target} is simulated: `{device}` of shim `{shim}` computes what the chip would, and takes its own time"
+                    )));
+                }
+                executors.push(executor);
+            }
+            load_flags.push(loaded_with);
+            offers.push(TargetOffer { summary, judge });
+        }
+        if purpose == Purpose::Plan && on == Some(Executor::Cpu) {
+            let foreign = offers.iter().any(|offer| offer.summary.target.kind != TargetKind::Cpu);
+            emulated_on = foreign.then(|| Executor::Cpu.name().to_owned());
+        }
+        let context = context(graph, options)?;
+        let menu = EntryMenu::usual(graph, context);
+        let goals = Goals {
+            quality_per_million: options.quality_per_million,
+            memory_bytes: None,
+            context: if graph.is_generative() { context } else { 0 },
+            max_prefill_rows: menu.largest_rows(),
+            latency_microseconds: None,
+        };
+        let planner_options = options
+            .planner_options
+            .iter()
+            .map(|(name, value)| PlannerOption { name: name.clone(), value: value.clone() })
+            .collect();
+        let model = source.name();
+        let formats = ModelFormats::counted(graph, &tuples)?;
+        let question = Question { model: &model, menu: &menu, goals, options: planner_options };
+        let mut watch = Part::new(watch, 0..1000);
+        let asked = if options.quality_per_million.is_some() { 500 } else { 1000 };
+        let mut request = make_request(graph, &offers, &formats, question, &mut watch.then(asked))?;
+        passing.extend(costs.notices());
+        if options.quality_per_million.is_some() {
+            request.sensitivities = source.sensitivities(&tuples, &mut watch)?;
+            passing.extend(source.take_notices());
+        }
+        let session = planning_session(options)?;
+        passing.extend(session.disbelieved().map(Notice::note));
+        Ok(Preparation {
+            profile,
+            shims,
+            offers,
+            formats,
+            executors,
+            load_flags,
+            learned,
+            compilers,
+            request,
+            session,
+            notices,
+            passing,
+            emulated_on,
+            threads: options.threads,
+            strict: options.strict,
+            asked_planner: options.planner.is_some(),
+            asked_flags: options
+                .flags
+                .iter()
+                .map(|(name, value)| Flag { name: name.clone(), value: value.clone() })
+                .collect(),
+            left_out_flags: options.flags_left_out.clone(),
+            calibration_text: options.calibration_text.clone(),
+        })
+    }
+
+    /// The plan with everything that must be said of it; under `strict` a fallback is an error
+    /// instead.
+    pub(crate) fn report(
+        &self,
+        planned: &Planned,
+        refused_plans: usize,
+        more: Vec<Notice>,
+    ) -> Result<PlanReport> {
+        let mut notices = self.notices.clone();
+        if let Some(error) = &planned.fallback {
+            notices.push(Notice::fallback(format!("{error}; the built-in planner took over")));
+        }
+        if let Some(error) = &planned.simple {
+            notices.push(Notice::fallback(format!(
+                "{error}; a simple plan took its place: the first target and formats that are legal, in the fewest shards"
+            )));
+        }
+        for line in &planned.log {
+            match line.level {
+                LogLevel::Warn | LogLevel::Error => {
+                    notices.push(Notice::note(format!("planner: {}", line.message)));
+                }
+                LogLevel::Info => tracing::info!(planner = planned.by.name, "{}", line.message),
+                LogLevel::Debug => tracing::debug!(planner = planned.by.name, "{}", line.message),
+            }
+        }
+        let flags: usize = planned.plan.plan().shards.iter().map(|shard| shard.flags.len()).sum();
+        if self.emulated_on.is_some() && flags > 0 {
+            notices.push(Notice::note(format!("{flags} planned compiler flags reach no compiler here")));
+        }
+        notices.extend(self.left_the_chip(planned));
+        notices.extend(self.otherwise_planned(planned));
+        notices.extend(self.calibration_unused(planned));
+        notices.extend(more);
+        if self.strict
+            && let Some(fallback) = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback)
+        {
+            return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
+        }
+        let heading = PlanHeading {
+            soc: self.profile.name.clone(),
+            planner: PlannerIdentity {
+                name: planned.by.name.clone(),
+                version: planned.by.version.clone(),
+                built_in: !self.asked_planner || planned.fallback.is_some(),
+            },
+            refused_plans,
+            notices,
+            emulated_on: self.emulated_on.clone(),
+        };
+        Ok(report_plan(&self.request, &planned.plan, heading))
+    }
+
+    /// What a shim did otherwise than it was asked when it compiled a shard, said once per shard:
+    /// nodes that run elsewhere than on the device, flags it refused or does not know.
+    pub(crate) fn otherwise_notice(&self, shard: &BuiltShard) -> Option<Notice> {
+        let executor = &self.executors[shard.target];
+        let place = executor.instance.place(&executor.device);
+        let origin = shard.origin(&self.request);
+        let mut found = origin.fallbacks(&place, self.emulated_on.is_some());
+        if self.emulated_on.is_none() {
+            // A flag of the profile may be of no use to a shard; one that the user set was to do
+            // something.
+            let inert = origin
+                .flags
+                .iter()
+                .filter(|held| held.verdict == FlagVerdict::Inert && self.asked_flags.contains(&held.flag));
+            found.extend(inert.map(|held| {
+                (
+                    format!("flag {}, which you set, is {}", held.flag, held.verdict.name()),
+                    held.reason.clone(),
+                )
+            }));
+        }
+        let (what, because) = found.first()?;
+        let mut text = format!("shard {}: {what}", shard.name);
+        if !because.is_empty() {
+            text += &format!(": {because}");
+        }
+        if found.len() > 1 {
+            text += &format!("; and {} more", found.len() - 1);
+        }
+        Some(Notice::fallback(text))
+    }
+
+    /// What the shim says of nodes that run where they were planned to, once per shard.
+    pub(crate) fn remarked_notice(&self, shard: &BuiltShard) -> Option<Notice> {
+        let origin = shard.origin(&self.request);
+        let first = origin.remarks().next()?;
+        Some(Notice::note(format!(
+            "shard {}: the compiler's remarks on {} operations, first {} `{}`: {}",
+            shard.name,
+            origin.remarks().count(),
+            first.entry,
+            first.node,
+            first.reason
+        )))
+    }
+
+    /// Shards that were planned for the CPU although a chip was asked for and nobody asked for the
+    /// CPU.
+    fn left_the_chip(&self, planned: &Planned) -> Vec<Notice> {
+        let target = |index: u32| &self.request.targets[index as usize].target;
+        if self.profile.kind == TargetKind::Cpu {
+            return Vec::new();
+        }
+        let plan = planned.plan.plan();
+        let mut notices = Vec::new();
+        for (index, shard) in plan.shards.iter().enumerate() {
+            let name = shard_name(&self.request, shard);
+            let component = &self.request.model.components[shard.component as usize].name;
+            let wanted = format!("place.{component}");
+            let asked =
+                self.request.options.iter().any(|option| option.name == wanted && option.value == CPU_SHIM);
+            if target(shard.target).kind != TargetKind::Cpu || asked {
+                continue;
+            }
+            let mut reasons = plan.reasons.iter().filter(|reason| reason.shard == Some(index as u32));
+            let why = reasons.find(|reason| reason.choice.starts_with("target"));
+            let said = why.map_or("the plan gives no reason", |reason| reason.because.as_str());
+            let chip = &self.profile.name;
+            // By the order of targets it is the last: it has a shard that no other could have.
+            let preferred = why.is_some_and(
+                |reason| matches!(&reason.cause, Cause::Preference(name) if name != "target-order"),
+            );
+            notices.push(match preferred {
+                true => Notice::note(format!(
+                    "{name} runs on the CPU, not on {chip}, as the planner prefers: {said}"
+                )),
+                false => Notice::fallback(format!("{name} runs on the CPU, not on {chip}: {said}")),
+            });
+        }
+        notices
+    }
+
+    /// Flags that the planner set otherwise than the user did.
+    fn otherwise_planned(&self, planned: &Planned) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for shard in &planned.plan.plan().shards {
+            let target = &self.request.targets[shard.target as usize].target;
+            if target.shim != self.profile.shim {
+                continue;
+            }
+            let name = shard_name(&self.request, shard);
+            let dropped = self.asked_flags.iter().filter(|flag| !shard.flags.contains(flag));
+            notices.extend(
+                dropped.map(|flag| format!("{name}: the planner left flag {flag} out, which you set")),
+            );
+            let kept = shard.flags.iter().filter(|flag| self.left_out_flags.contains(&flag.name));
+            notices
+                .extend(kept.map(|flag| format!("{name}: the planner set flag {flag}, which you left out")));
+        }
+        notices.into_iter().map(Notice::fallback).collect()
+    }
+
+    /// That a calibration text was given and nothing is calibrated.
+    fn calibration_unused(&self, planned: &Planned) -> Option<Notice> {
+        let path = self.calibration_text.as_ref()?;
+        let is_used = self.formats.needs_ranges(&planned.plan) || !self.request.sensitivities.is_empty();
+        (!is_used).then(|| {
+            Notice::note(format!(
+                "{} is not calibrated on: the plan has no integers with ranges to be found",
+                path.display()
+            ))
+        })
+    }
+
+    /// What is needed once everything is compiled.
+    pub(crate) fn let_go(self) -> (Request, Profile, RunPlaces) {
+        // A chip may be open only once: who asked it lets it go.
+        drop(self.offers);
+        let places = RunPlaces::of(self.shims, self.executors, self.load_flags, self.threads);
+        (self.request, self.profile, places)
+    }
+}
+
+/// Refuses what says nothing about this model and chip, before anything takes long.
+fn check_asked(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Result<()> {
+    if profile.kind == TargetKind::Cpu && options.on == Some(Executor::Simulator) {
+        let what = format!("profile {} is for a CPU, of which there is no simulator", profile.name);
+        return Err(Error::new(ErrorKind::Argument, what)
+            .with_help("name a chip with `--soc`, or leave `--on simulator` out"));
+    }
+    // Tables are named by their place: the embedding, then that of the layers.
+    if options.tables.per_layer.is_some() && graph.assets.len() < 2 {
+        return Err(Error::new(ErrorKind::Argument, "this model has no per-layer embedding")
+            .with_help("leave `--table per-layer=…` out"));
+    }
+    options.read_calibration_text()?;
+    let known = [
+        limit_names::OPS,
+        limit_names::WEIGHT_BYTES,
+        limit_names::ARTEFACT_BYTES,
+        limit_names::CONTEXT_BYTES,
+        limit_names::SHARDS,
+        limit_names::MEMORY_BYTES,
+    ];
+    // Another planner may keep limits that this host does not know.
+    let unknown = options.limits.iter().find(|(name, _)| !known.contains(&name.as_str()));
+    match unknown.filter(|_| options.planner.is_none()) {
+        None => Ok(()),
+        Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("nothing keeps a limit `{name}`"))
+            .with_help(format!("limits are: {}", known.join(", ")))),
+    }
+}
+
+fn context(graph: &Graph, options: &PlanOptions) -> Result<u32> {
+    let model = u32::try_from(graph.context).unwrap_or(u32::MAX);
+    match options.context {
+        None => Ok(model.min(DEFAULT_CONTEXT)),
+        Some(context) if context >= 1 && context <= model => Ok(context),
+        Some(context) => {
+            Err(Error::new(ErrorKind::Argument, format!("a context of {context} tokens is not possible"))
+                .with_help(format!("this model takes from 1 to {model}")))
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Compiling a bundle's chain on the machine that runs it, where the plan allows that and what was
+//! compiled ahead cannot be used.
+
+use std::path::Path;
+use std::time::Instant;
+
+use shardwright_bundle::{Bundle, ChainEntry, Digest, FileReference};
+use shardwright_planning::plan::{BuildTime, Plan};
+use shardwright_planning::request::Request;
+use shardwright_vocabulary::{CompiledHere, Error, ErrorKind, Notice};
+
+use crate::{
+    CheckpointSource, Executor, FormatChoice, NoArtefactStore, PlanOptions, Purpose, Result, Settled,
+    open_checkpoint, settle,
+};
+
+/// A chain that was compiled here.
+pub struct CompiledAnew {
+    /// What it came to.
+    pub settled: Settled,
+    /// That it was, why, and what it took.
+    pub compiled_here: CompiledHere,
+    /// The same in words; then what was done otherwise than asked.
+    pub notices: Vec<Notice>,
+}
+
+/// Plans and compiles what the chain was made from, for this machine, because of `error`. What was
+/// asked for the bundle is asked again; the plan may be another one, since this machine's compiler
+/// is. `here` says what is asked of this opening: where things lie, and flags of the session.
+///
+/// # Errors
+///
+/// `error` itself, with what stood in the way, where the plan does not allow it or the checkpoint
+/// is not at hand; and those of planning and compiling.
+pub fn compile_recorded(
+    bundle: &Bundle,
+    entry: &ChainEntry,
+    error: Error,
+    checkpoint: Option<&Path>,
+    here: &PlanOptions,
+) -> Result<CompiledAnew> {
+    let plan: Plan = read(bundle, &entry.plan, "the recorded plan")?;
+    if plan.shards.iter().any(|shard| shard.build != BuildTime::JustInTime) {
+        return Err(error);
+    }
+    let Some(directory) = checkpoint else {
+        let what = format!("{error}; its plan allows compiling it here, for which the checkpoint is needed");
+        return Err(
+            Error::new(error.kind(), what).with_help("`--checkpoint DIR` says where the checkpoint lies")
+        );
+    };
+    let started = Instant::now();
+    let because = error.to_string();
+    let compiled = || {
+        let checkpoint = open_checkpoint(directory)?;
+        if Digest::from(checkpoint.content_hash()) != bundle.manifest().model.checkpoint {
+            let what = format!("{} is not the checkpoint the bundle was made of", directory.display());
+            return Err(Error::new(ErrorKind::Incompatible, what));
+        }
+        let request: Request = read(bundle, &entry.request, "the recorded request")?;
+        let options = recorded_options(bundle, &request, here)?;
+        let mut source = CheckpointSource::new(&checkpoint, &options);
+        settle(&mut source, &options, Purpose::Run, &mut NoArtefactStore, &mut ())
+    };
+    let settled = compiled().map_err(|failure: Error| {
+        let what = format!("{because}; compiling it here failed too: {failure}");
+        let help = failure.help().map(str::to_owned);
+        help.into_iter().fold(Error::new(failure.kind(), what), Error::with_help)
+    })?;
+    let nanoseconds = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let compiled = Notice::note(format!(
+        "chain `{}` was compiled on this machine in {:.3} s, as its plan allows: {because}",
+        entry.name,
+        nanoseconds as f64 / 1e9
+    ));
+    let known = |notice: &&Notice| bundle.manifest().notices.iter().all(|held| held.text != notice.text);
+    let report = settled.report_now();
+    let notices = std::iter::once(compiled).chain(report.notices.iter().filter(known).cloned()).collect();
+    Ok(CompiledAnew { settled, compiled_here: CompiledHere { because, nanoseconds }, notices })
+}
+
+/// What was asked when the bundle was made, as far as a manifest and a request tell it.
+fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> Result<PlanOptions> {
+    let manifest = bundle.manifest();
+    let mut options = PlanOptions {
+        soc: Some(manifest.soc.clone()),
+        quality_per_million: request.goals.quality_per_million,
+        formats: request.formats.iter().cloned().map(FormatChoice::Tuple).collect(),
+        planner: (!manifest.planner.built_in).then(|| manifest.planner.name.clone()),
+        planner_by_name: true,
+        flags: Vec::new(),
+        ..here.clone()
+    };
+    for (name, value) in &manifest.options {
+        let invalid = || {
+            let what = format!("{}: option `{name}` is `{value}`", bundle.directory().display());
+            Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again")
+        };
+        match name.split_once('.') {
+            None if name == "context" => options.context = Some(value.parse().map_err(|_| invalid())?),
+            None if name == "on" => {
+                let known = [Executor::Device, Executor::Simulator, Executor::Cpu];
+                let on = known.into_iter().find(|on| on.name() == value);
+                options.on = Some(on.ok_or_else(invalid)?);
+            }
+            Some(("limit", limit)) => {
+                options.limits.push((limit.to_owned(), value.parse().map_err(|_| invalid())?));
+            }
+            Some(("flag", flag)) => options.flags.push((flag.to_owned(), value.clone())),
+            Some(("without-flag", flag)) => options.flags_left_out.push(flag.to_owned()),
+            Some(("planner", setting)) => {
+                options.planner_options.push((setting.to_owned(), value.clone()));
+            }
+            Some(("table", table)) => {
+                let format = Some(value.parse().map_err(|_| invalid())?);
+                match table {
+                    "embedding" => options.tables.embedding = format,
+                    "per-layer" => options.tables.per_layer = format,
+                    _ => return Err(invalid()),
+                }
+            }
+            _ => return Err(invalid()),
+        }
+    }
+    options.flags.extend(here.flags.iter().cloned());
+    Ok(options)
+}
+
+fn read<T: serde::de::DeserializeOwned>(bundle: &Bundle, file: &FileReference, what: &str) -> Result<T> {
+    let bytes = bundle.read(file)?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("{}: {what}: {error}", bundle.directory().display()))
+            .with_help("compile the checkpoint again")
+    })
+}

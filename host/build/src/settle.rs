@@ -1,0 +1,229 @@
+//! The loop: plan, quantise, legalise, compile; where a compiler refuses, revise.
+
+use std::time::{Duration, Instant};
+
+use shardwright_bundle::Digest;
+use shardwright_graph::{EntryOptions, Graph, Ranges};
+use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::feedback::Attempt;
+use shardwright_planning::profile::Profile;
+use shardwright_planning::request::Request;
+use shardwright_planning::session::{RevisionLoop, Trial};
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{Error, Notice};
+
+use crate::chips::made_otherwise;
+use crate::places::{LoadedPart, RunPlaces};
+use crate::preparation::Preparation;
+use crate::store::RevisedStore;
+use crate::{
+    ArtefactStore, BuildError, BuildSite, BuiltShard, FormatChoice, ModelSource, PlanOptions, PlanReport,
+    Result, compile_plan,
+};
+
+/// A plan that was made and checked, but not carried out.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The plan beside its tables.
+    pub report: PlanReport,
+    /// The request the planner was asked, as canonical JSON.
+    pub request: Vec<u8>,
+}
+
+/// Plans without compiling.
+pub fn plan(source: &mut dyn ModelSource, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
+    let preparation = Preparation::new(source, options, Purpose::Plan, watch)?;
+    let planned = preparation.session.plan(&preparation.request)?;
+    let mut report = preparation.report(&planned, 0, Vec::new())?;
+    report.notices.extend(preparation.passing);
+    Ok(Planned { report, request: preparation.request.canonical_bytes() })
+}
+
+/// A plan that was carried out, before anything is loaded.
+pub struct Settled {
+    /// What the planner was asked.
+    pub request: Request,
+    /// The chip it is for.
+    pub profile: Profile,
+    /// The model, its tables in the formats asked for.
+    pub graph: Graph,
+    /// The plan.
+    pub plan: CheckedPlan,
+    /// What was compiled, in order of execution.
+    pub shards: Vec<BuiltShard>,
+    /// The plan beside its tables: the same for the same inputs.
+    pub report: PlanReport,
+    /// What calibration found, if anything needed it.
+    pub ranges: Option<Ranges>,
+    /// What it took.
+    pub times: BuildTimes,
+    /// What is to be said of this machine and this time, and is none of a bundle's business.
+    passing: Vec<Notice>,
+    places: RunPlaces,
+}
+
+/// What carrying a plan out took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BuildTimes {
+    /// Asking shims and the planner, plans that were refused included.
+    pub planning: Duration,
+    /// Making weights in the formats of the plan, or finding them made.
+    pub quantising: Duration,
+    /// Compiling shards.
+    pub compiling: Duration,
+}
+
+impl Settled {
+    /// Hash of the plan, as a bundle names it.
+    pub fn plan_id(&self) -> String {
+        Digest::of(&self.plan.plan().canonical_bytes()).to_string()
+    }
+
+    /// The report with everything that is to be said now.
+    pub fn report_now(&self) -> PlanReport {
+        let mut report = self.report.clone();
+        report.notices.extend(self.passing.iter().cloned());
+        report
+    }
+
+    /// Loads every artefact where its shards run.
+    ///
+    /// # Errors
+    ///
+    /// Those of the shims; among them that none of a shard's entry points is left.
+    pub fn load(&self) -> Result<Vec<LoadedPart>> {
+        self.places.load(&self.shards, &self.request)
+    }
+}
+
+/// How far carrying a plan out is when the shims were asked what it would cost, of 1000.
+const ASKED: u32 = 200;
+
+/// How far an attempt is when its materials are made, of 1000.
+const MADE: u32 = 400;
+
+/// Plans and compiles, and revises what is refused.
+pub fn settle(
+    source: &mut dyn ModelSource,
+    options: &PlanOptions,
+    purpose: Purpose,
+    store: &mut dyn ArtefactStore,
+    watch: &mut dyn Watch,
+) -> Result<Settled> {
+    let started = Instant::now();
+    let mut times = BuildTimes::default();
+    let mut all = Part::new(watch, 0..1000);
+    let mut preparation = Preparation::new(source, options, purpose, &mut all.then(ASKED))?;
+
+    let entry_options = EntryOptions { taps: options.taps };
+    let mut store = RevisedStore::new(store);
+    let settled = RevisionLoop::new(&preparation.session).run(&preparation.request, |planned| {
+        let Preparation { request, offers, executors, formats, .. } = &preparation;
+        let quantising = Instant::now();
+        let mut attempt = all.most_of_the_rest();
+        let made = source.made(formats, request, &planned.plan, &mut attempt.then(MADE))?;
+        times.quantising += quantising.elapsed();
+        let compiling = Instant::now();
+        let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
+        let compiled = compile_plan(&site, &planned.plan, &mut store, &mut attempt);
+        times.compiling += compiling.elapsed();
+        match compiled {
+            Ok(shards) => Ok(Trial::Accepted(shards)),
+            Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
+            Err(error) => Err(Error::from(error)),
+        }
+    })?;
+
+    times.planning = started.elapsed().saturating_sub(times.quantising + times.compiling);
+    let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();
+    let quantising = Instant::now();
+    let mut graph = source.graph().clone();
+    graph.assets = source.tables(&mut all)?;
+    times.quantising += quantising.elapsed();
+    for shard in &settled.result {
+        notices.extend(rewritten_notice(shard));
+        notices.extend(preparation.remarked_notice(shard));
+        notices.extend(made_otherwise(shard));
+        notices.extend(preparation.otherwise_notice(shard));
+        notices.extend(shard.unpromised_size.iter().map(Notice::note));
+    }
+    let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
+    let plan = settled.planned.plan;
+    let Preparation { learned, request, compilers, .. } = &preparation;
+    let lessons = learned.keep(request, &settled.history, &plan, compilers);
+    let mut passing = std::mem::take(&mut preparation.passing);
+    passing.extend(lessons.into_iter().map(Notice::note));
+    passing.extend(source.take_notices());
+    let (request, profile, places) = preparation.let_go();
+    Ok(Settled {
+        request,
+        profile,
+        graph,
+        plan,
+        shards: settled.result,
+        report,
+        ranges: source.ranges().cloned(),
+        times,
+        passing,
+        places,
+    })
+}
+
+/// The options of the chain that a plan falls back to, in the formats of the plan.
+pub fn on_the_cpu(options: &PlanOptions, settled: &Settled) -> Option<PlanOptions> {
+    if options.strict || settled.plan.plan().fallback.is_empty() {
+        return None;
+    }
+    let mut formats = Vec::new();
+    for shard in &settled.plan.plan().shards {
+        let choice = FormatChoice::Tuple(settled.request.formats[shard.formats as usize].clone());
+        if !formats.contains(&choice) {
+            formats.push(choice);
+        }
+    }
+    formats.push(FormatChoice::Stored);
+    Some(PlanOptions {
+        soc: None,
+        on: None,
+        limits: Vec::new(),
+        // Flags are for the chip's compiler.
+        flags: Vec::new(),
+        flags_left_out: Vec::new(),
+        planner: None,
+        planner_options: Vec::new(),
+        formats,
+        ..options.clone()
+    })
+}
+
+/// That the plan which runs is not the first one is said, with the last refusal.
+fn revised_notice(history: &[Attempt]) -> Option<Notice> {
+    let last =
+        history.last()?.feedback.first().map_or("no reason given", |feedback| feedback.message.as_str());
+    let plans =
+        if history.len() == 1 { "1 plan was".to_owned() } else { format!("{} plans were", history.len()) };
+    Some(Notice::note(format!("{plans} refused and revised; last: {last}")))
+}
+
+/// Nodes that run otherwise than the graph has them are said once per shard.
+fn rewritten_notice(shard: &BuiltShard) -> Option<Notice> {
+    let first = shard.rewritten.first()?;
+    Some(Notice::note(format!(
+        "shard {}: {} operations run in another form than the graph has them, first `{}`: {}",
+        shard.name,
+        shard.rewritten.len(),
+        first.name,
+        first.reason
+    )))
+}
+
+/// What a plan is made for, which decides what a target must have here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be looked at.
+    Plan,
+    /// To be compiled, for devices that may be elsewhere.
+    Compile,
+    /// To be compiled and run here.
+    Run,
+}

@@ -1,0 +1,286 @@
+//! The flags something was compiled with beside those that the chip's profile finds worth setting:
+//! what is missing, and what that has cost others.
+//!
+//! Shims tell what a file was compiled with in a member `compilations` of their document: a list of
+//! objects with `name`, `soc` and `flags`, a list of `name` and `value`; `vendor-shims/README.md`
+//! describes it. What a profile says of flags is the host's to know.
+
+use serde::Serialize;
+use serde_json::Value;
+use shardwright_bundle::ShardEntry;
+use shardwright_planning::profile::{Profile, ProfileRegistry, fact_names};
+use shardwright_vocabulary::{Flag, FlagVerdict, Provenance};
+
+use shardwright::SearchPath;
+use shardwright_vocabulary::Result;
+
+/// The member of a shim's document that is read.
+const COMPILATIONS: &str = "compilations";
+/// Compilations of one document that are compared; the rest are counted by the document itself.
+const MAX_COMPILATIONS: usize = 256;
+
+/// Flags of one compilation beside those of its chip's profile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlagAdvice {
+    /// What was compiled: `Partition_0`, a shard.
+    pub name: String,
+    /// The chip it was compiled for, as far as is known.
+    pub soc: Option<String>,
+    /// The profile it was compared with.
+    pub profile: Option<String>,
+    /// Flags that the profile finds worth setting.
+    pub advised: usize,
+    /// Those of them that it was compiled without.
+    pub missing: Vec<AdvisedFlag>,
+    /// Those of them that it was compiled with, at another value.
+    pub different: Vec<AdvisedFlag>,
+    /// Those of them that were asked for and came to nothing.
+    pub without_effect: Vec<AdvisedFlag>,
+    /// What missing flags cost others, where some are missing or came to nothing and the profile
+    /// knows.
+    pub cost: Option<String>,
+    /// Why nothing could be compared.
+    pub unknown: Option<String>,
+}
+
+/// A flag that a profile finds worth setting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AdvisedFlag {
+    /// The flag, with the profile's value.
+    pub flag: Flag,
+    /// Where the advice comes from.
+    pub provenance: Provenance,
+    /// What was observed.
+    pub note: String,
+    /// What it was compiled with instead, or what became of it.
+    pub held: Option<String>,
+}
+
+impl FlagAdvice {
+    /// Whether there is something to be said.
+    pub fn is_wanting(&self) -> bool {
+        !self.missing.is_empty() || !self.different.is_empty() || !self.without_effect.is_empty()
+    }
+
+    /// In one sentence.
+    pub fn summary(&self) -> String {
+        if let Some(unknown) = &self.unknown {
+            return format!("flags were not compared: {unknown}");
+        }
+        let profile = self.profile.as_deref().unwrap_or_default();
+        if !self.is_wanting() {
+            return format!("all {} flags worth setting on {profile} were set", self.advised);
+        }
+        let mut parts = Vec::new();
+        let names = |flags: &[AdvisedFlag]| {
+            let names = flags.iter().map(|advised| match &advised.held {
+                Some(held) => format!("{} ({held})", advised.flag),
+                None => advised.flag.to_string(),
+            });
+            names.collect::<Vec<_>>().join(", ")
+        };
+        for (what, flags) in [
+            ("missing", &self.missing),
+            ("other values", &self.different),
+            ("asked for and without effect", &self.without_effect),
+        ] {
+            if !flags.is_empty() {
+                parts.push(format!("{what}: {}", names(flags)));
+            }
+        }
+        let wanting = self.missing.len() + self.different.len() + self.without_effect.len();
+        format!(
+            "{wanting} of {} flags worth setting on {profile} are not in effect; {}",
+            self.advised,
+            parts.join("; ")
+        )
+    }
+
+    fn unknown(name: &str, soc: Option<&str>, why: &str) -> FlagAdvice {
+        FlagAdvice {
+            name: name.to_owned(),
+            soc: soc.map(str::to_owned),
+            profile: None,
+            advised: 0,
+            missing: Vec::new(),
+            different: Vec::new(),
+            without_effect: Vec::new(),
+            cost: None,
+            unknown: Some(why.to_owned()),
+        }
+    }
+}
+
+/// Profiles of chips, looked up by any of their names.
+pub(crate) struct Advisers {
+    registry: ProfileRegistry,
+}
+
+impl Advisers {
+    /// Those built in and those of the directories. Errors: a profile that cannot be read.
+    pub(crate) fn of(search: &SearchPath) -> Result<Advisers> {
+        let directories = search.profiles.iter();
+        let registry =
+            directories.fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path));
+        registry.list()?;
+        Ok(Advisers { registry })
+    }
+
+    /// Those built in alone.
+    pub(crate) fn built_in() -> Advisers {
+        Advisers { registry: ProfileRegistry::new() }
+    }
+
+    /// What a shim's document says of flags, compared; `soc` counts where the document names no
+    /// chip.
+    pub(crate) fn on_document(&self, document: &Value, soc: Option<&str>) -> Vec<FlagAdvice> {
+        let compilations = document.get(COMPILATIONS).and_then(Value::as_array).map(Vec::as_slice);
+        let one = |compilation: &Value| {
+            let text = |name: &str| compilation.get(name).and_then(Value::as_str);
+            let name = text("name").unwrap_or_default();
+            let soc = text("soc").or(soc);
+            let Some(flags) = compilation.get("flags").and_then(Value::as_array) else {
+                return FlagAdvice::unknown(name, soc, "the file does not say with which flags");
+            };
+            let flag = |flag: &Value| {
+                let text = |name: &str| flag.get(name).and_then(Value::as_str).map(str::to_owned);
+                Some((Flag { name: text("name")?, value: text("value")? }, None))
+            };
+            let held: Vec<_> = flags.iter().filter_map(flag).collect();
+            self.compare(name, soc, &held)
+        };
+        compilations.unwrap_or_default().iter().take(MAX_COMPILATIONS).map(one).collect()
+    }
+
+    /// The flags of a shard of a bundle; none where no compiler of the chip made it.
+    pub(crate) fn on_shard(&self, shard: &ShardEntry, soc: &str) -> Option<FlagAdvice> {
+        let profile = self.registry.find(soc).ok()?.profile;
+        if shard.compiled_by.shim != profile.shim || profile.flags.is_empty() {
+            return None;
+        }
+        let verdict = |verdict: &FlagVerdict| match verdict {
+            FlagVerdict::Inert | FlagVerdict::Refused => Some(verdict.name().to_owned()),
+            _ => None,
+        };
+        let held: Vec<_> =
+            shard.flags.iter().map(|entry| (entry.flag.clone(), verdict(&entry.verdict))).collect();
+        Some(self.compare(&shard.name, Some(soc), &held))
+    }
+
+    /// Flags, each with what became of it if that was nothing, beside those of the chip's profile.
+    fn compare(&self, name: &str, soc: Option<&str>, held: &[(Flag, Option<String>)]) -> FlagAdvice {
+        let Some(soc) = soc else {
+            return FlagAdvice::unknown(name, None, "the file does not say for which chip");
+        };
+        match self.registry.find(soc) {
+            Ok(found) => compare(name, soc, &found.profile, held),
+            Err(_) => FlagAdvice::unknown(name, Some(soc), "no profile knows this chip"),
+        }
+    }
+}
+
+fn compare(name: &str, soc: &str, profile: &Profile, held: &[(Flag, Option<String>)]) -> FlagAdvice {
+    let mut advice = FlagAdvice {
+        soc: Some(soc.to_owned()),
+        profile: Some(profile.name.clone()),
+        advised: profile.flags.len(),
+        unknown: None,
+        ..FlagAdvice::unknown(name, None, "")
+    };
+    for advised in &profile.flags {
+        let told = |held: Option<String>| AdvisedFlag {
+            flag: advised.flag(),
+            provenance: advised.provenance,
+            note: advised.note.clone(),
+            held,
+        };
+        // Of one given twice the last is looked at: which of them a compiler takes is not known.
+        match held.iter().rev().find(|(flag, _)| flag.name == advised.name) {
+            None => advice.missing.push(told(None)),
+            Some((flag, _)) if flag.value != advised.value => {
+                advice.different.push(told(Some(flag.value.clone())));
+            }
+            Some((_, Some(became))) => advice.without_effect.push(told(Some(became.clone()))),
+            Some((_, None)) => {}
+        }
+    }
+    if !advice.missing.is_empty() || !advice.without_effect.is_empty() {
+        let fact = profile.fact(fact_names::COST_OF_MISSING_FLAGS);
+        advice.cost = fact.map(|fact| format!("{} ({}): {}", fact.value, fact.provenance, fact.note));
+    }
+    advice
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn advice(document: &Value, soc: Option<&str>) -> FlagAdvice {
+        let mut told = Advisers::built_in().on_document(document, soc);
+        assert_eq!(told.len(), 1, "{told:?}");
+        told.remove(0)
+    }
+
+    fn compiled(soc: Value, flags: Value) -> Value {
+        json!({"compilations": [{"name": "Partition_0", "soc": soc, "flags": flags}]})
+    }
+
+    #[test]
+    fn one_flag_of_twenty_lacks_nineteen_and_says_what_that_cost() {
+        let document = compiled(json!("MT6993"), json!([{"name": "relax-fp32", "value": "true"}]));
+        let told = advice(&document, None);
+        assert_eq!((told.advised, told.missing.len(), told.different.len()), (20, 19, 0));
+        assert_eq!(told.profile.as_deref(), Some("mt6993"));
+        assert!(told.is_wanting() && told.cost.as_deref().is_some_and(|cost| cost.contains("153 times")));
+        assert!(told.missing.iter().any(|missing| missing.flag.to_string() == "num-mdla=4"));
+        let summary = told.summary();
+        assert!(
+            summary.starts_with("19 of 20 flags worth setting on mt6993 are not in effect; missing: "),
+            "{summary}"
+        );
+        assert!(summary.contains("num-mdla=4") && !summary.contains("relax-fp32"), "{summary}");
+    }
+
+    #[test]
+    fn all_flags_lack_nothing_and_another_value_is_another_value() {
+        let profile = ProfileRegistry::new().find("mt6989").unwrap().profile;
+        let mut flags: Vec<Value> = profile
+            .flags
+            .iter()
+            .map(|flag| json!({"name": flag.name, "value": flag.value}))
+            .chain([json!({"name": "show-exec-plan", "value": "true"})])
+            .collect();
+        let told = advice(&compiled(json!("mt6989"), json!(flags)), None);
+        assert!(!told.is_wanting() && told.cost.is_none() && told.unknown.is_none(), "{told:?}");
+        flags[0]["value"] = json!("2");
+        let told = advice(&compiled(Value::Null, json!(flags)), Some("mt6989"));
+        assert_eq!((told.missing.len(), told.different.len()), (0, 1));
+        assert_eq!(
+            (told.different[0].flag.to_string(), told.different[0].held.as_deref()),
+            ("opt=3".to_owned(), Some("2"))
+        );
+        // At another value it may be as fast: nobody says what that cost.
+        assert_eq!(told.cost, None);
+    }
+
+    #[test]
+    fn what_cannot_be_compared_says_why() {
+        let cases = [
+            (compiled(Value::Null, json!([])), "for which chip"),
+            (compiled(json!("mt9999"), json!([])), "no profile knows"),
+            (compiled(json!("mt6989"), Value::Null), "with which flags"),
+        ];
+        for (document, why) in cases {
+            let told = advice(&document, None);
+            assert!(told.unknown.as_deref().is_some_and(|unknown| unknown.contains(why)), "{told:?}");
+            assert!(!told.is_wanting());
+        }
+        for nothing in [json!({}), json!({"compilations": 3}), json!({"compilations": []}), json!(null)] {
+            assert!(Advisers::built_in().on_document(&nothing, None).is_empty());
+        }
+        let odd = json!({"compilations": [3, {"flags": [1, {"name": 2}]}]});
+        assert_eq!(Advisers::built_in().on_document(&odd, Some("mt6993")).len(), 2);
+    }
+}

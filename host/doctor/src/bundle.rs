@@ -1,0 +1,345 @@
+//! What would come of a bundle here: every byte of it is proved, and the shims are shown its
+//! artefacts; nothing is loaded, nothing runs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_bundle::{Bundle, ProvedFile, ShardEntry};
+use shardwright_shims::{Artefact, ShimInstance, Shims};
+use shardwright_vocabulary::{Compatibility, Device, DeviceKind, TargetKind};
+
+use crate::advised::{Advisers, FlagAdvice};
+use shardwright_runtime::{devices_for, only_compiles};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+use crate::report::Problem;
+
+/// What would come of a bundle.
+#[derive(Clone, Debug, Serialize)]
+pub struct BundlePrognosis {
+    /// Where it lies.
+    pub directory: String,
+    /// Its identity: the hash of its manifest.
+    pub sha256: String,
+    /// The program that wrote it.
+    pub program: String,
+    /// The model.
+    pub model: String,
+    /// The profile it was planned for.
+    pub soc: String,
+    /// Its chains, in the order in which they are tried.
+    pub chains: Vec<ChainPrognosis>,
+    /// The first whose shards can all be loaded: the one that would run. None where a table is
+    /// damaged.
+    pub would_run: Option<String>,
+    /// What is wrong with the tables that rows are gathered from, if anything is: without them no
+    /// chain runs.
+    pub damaged_table: Option<String>,
+    /// What was proved of it.
+    pub verifications: Vec<ProofReport>,
+}
+
+/// One chain.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChainPrognosis {
+    /// Its name.
+    pub name: String,
+    /// The executor that stands in for the planned targets, if one does.
+    pub emulated_on: Option<String>,
+    /// Whether every shard can be loaded.
+    pub runs: bool,
+    /// Its shards, in the order in which a step runs them.
+    pub shards: Vec<ShardPrognosis>,
+}
+
+/// One shard.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShardPrognosis {
+    /// Its name.
+    pub name: String,
+    /// The shim that compiled it, and must load it, with its version then.
+    pub compiled_by: String,
+    /// That shim's version here; none where it is not here.
+    pub shim_here: Option<String>,
+    /// The device.
+    pub device: String,
+    /// What would come of it.
+    pub state: ShardState,
+    /// Why, where it is not optimal.
+    pub reason: Option<String>,
+    /// What would help.
+    pub help: Option<String>,
+    /// Its flags beside those that the chip's profile finds worth setting; none where no compiler
+    /// of the chip made it.
+    pub advice: Option<FlagAdvice>,
+}
+
+/// What would come of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShardState {
+    /// It loads, and is as good as compiled today.
+    Optimal,
+    /// It loads; compiled again it would be better.
+    Recompile,
+    /// The shim made it, and cannot run it here.
+    Unsupported,
+    /// Another shim made it.
+    NotMine,
+    /// The shim that made it is not here.
+    NoShim,
+    /// The shim is here, and the device is not.
+    NoDevice,
+    /// The shim only compiles for the chip here: the bundle does not open, whatever its other
+    /// chains are.
+    Offline,
+    /// The artefact is not as it was written: the bundle does not open, whatever its other chains
+    /// are.
+    Damaged,
+    /// The shim could not be asked.
+    Unknown,
+}
+
+impl ShardState {
+    /// Kebab-case name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ShardState::Optimal => "optimal",
+            ShardState::Recompile => "recompile",
+            ShardState::Unsupported => "unsupported",
+            ShardState::NotMine => "not-mine",
+            ShardState::NoShim => "no-shim",
+            ShardState::NoDevice => "no-device",
+            ShardState::Offline => "offline",
+            ShardState::Damaged => "damaged",
+            ShardState::Unknown => "unknown",
+        }
+    }
+
+    /// Whether the shard can be loaded.
+    pub const fn loads(self) -> bool {
+        matches!(self, ShardState::Optimal | ShardState::Recompile)
+    }
+}
+
+/// A proof that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProofReport {
+    /// Its name.
+    pub name: String,
+    /// The chain it was tried on.
+    pub chain: String,
+    /// Whether it held.
+    pub passed: bool,
+    /// One sentence with numbers.
+    pub summary: String,
+}
+
+impl BundlePrognosis {
+    /// Opens the bundle and asks the shims. Errors: what is no bundle.
+    pub(crate) fn of(directory: &Path, shims: &Shims, advisers: &Advisers) -> Result<BundlePrognosis> {
+        let bundle = Bundle::open(directory)?;
+        let mut asked = Asked { shims, advisers, opened: BTreeMap::new() };
+        let manifest = bundle.manifest();
+        let chains: Vec<ChainPrognosis> = manifest
+            .chains
+            .iter()
+            .map(|chain| {
+                let shards: Vec<ShardPrognosis> =
+                    chain.shards.iter().map(|shard| asked.shard(&bundle, shard)).collect();
+                ChainPrognosis {
+                    name: chain.name.clone(),
+                    emulated_on: chain.emulated_on.clone(),
+                    runs: shards.iter().all(|shard| shard.state.loads()),
+                    shards,
+                }
+            })
+            .collect();
+        let damaged_table = bundle.assets().err().map(|error| error.to_string());
+        Ok(BundlePrognosis {
+            directory: directory.display().to_string(),
+            sha256: bundle.sha256().to_string(),
+            program: manifest.program.clone(),
+            model: manifest.model.name.clone(),
+            soc: manifest.soc.clone(),
+            would_run: would_run(&chains).filter(|_| damaged_table.is_none()),
+            damaged_table,
+            chains,
+            verifications: manifest
+                .verifications
+                .iter()
+                .map(|proof| ProofReport {
+                    name: proof.name.clone(),
+                    chain: proof.chain.clone(),
+                    passed: proof.passed,
+                    summary: proof.summary.clone(),
+                })
+                .collect(),
+        })
+    }
+
+    /// Shards that were compiled without flags worth setting: they run, and slowly.
+    pub(crate) fn wanting_flags(&self) -> Vec<Problem> {
+        let shards = self.chains.iter().flat_map(|chain| &chain.shards);
+        let advice = shards.filter_map(|shard| shard.advice.as_ref().filter(|advice| advice.is_wanting()));
+        let problem = |advice: &FlagAdvice| Problem {
+            what: format!("shard {}: {}", advice.name, advice.summary()),
+            help: Some(match &advice.cost {
+                Some(cost) => {
+                    format!("compile it again with the flags of its profile; without them others ran {cost}")
+                }
+                None => "compile it again with the flags of its profile, or keep what was chosen".to_owned(),
+            }),
+        };
+        advice.map(problem).collect()
+    }
+
+    /// The error where no chain would run.
+    pub fn verdict(&self) -> Result<()> {
+        if self.would_run.is_some() {
+            return Ok(());
+        }
+        if let Some(reason) = &self.damaged_table {
+            let what = format!("no chain of {} runs here: {reason}", self.directory);
+            return Err(Error::new(ErrorKind::Invalid, what).with_help("copy or compile the bundle again"));
+        }
+        let shards = self.chains.iter().flat_map(|chain| &chain.shards);
+        let stuck: Vec<&ShardPrognosis> = shards.filter(|shard| !shard.state.loads()).collect();
+        let missing = |shard: &&ShardPrognosis| {
+            matches!(shard.state, ShardState::NoShim | ShardState::NoDevice | ShardState::Offline)
+        };
+        let kind = if stuck.iter().any(|shard| shard.state == ShardState::Damaged) {
+            ErrorKind::Invalid
+        } else if stuck.iter().all(missing) {
+            ErrorKind::Missing
+        } else {
+            ErrorKind::Incompatible
+        };
+        let first = stuck.first();
+        let why = first.map_or_else(
+            || "it has no chain".to_owned(),
+            |shard| {
+                let reason = shard.reason.as_deref().unwrap_or_else(|| shard.state.name());
+                format!("shard {}: {reason}", shard.name)
+            },
+        );
+        let error = Error::new(kind, format!("no chain of {} runs here: {why}", self.directory));
+        Err(match first.and_then(|shard| shard.help.clone()) {
+            Some(help) => error.with_help(help),
+            None => error,
+        })
+    }
+}
+
+/// The first chain whose shards all load. Damage before it ends the search, and so does a chip that
+/// is only compiled for here: opening the bundle is an error then, not a fallback.
+fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
+    for chain in chains {
+        if chain.runs {
+            return Some(chain.name.clone());
+        }
+        let ends = |state| matches!(state, ShardState::Damaged | ShardState::Offline);
+        if chain.shards.iter().any(|shard| ends(shard.state)) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Shims that were opened, by name.
+struct Asked<'s> {
+    shims: &'s Shims,
+    advisers: &'s Advisers,
+    opened: BTreeMap<(String, bool, bool), std::result::Result<Opened, Error>>,
+}
+
+struct Opened {
+    instance: ShimInstance,
+    devices: Vec<Device>,
+}
+
+impl Asked<'_> {
+    fn shard(&mut self, bundle: &Bundle, shard: &ShardEntry) -> ShardPrognosis {
+        let by = &shard.compiled_by;
+        let here = self.shims.registry.get(&by.shim).map(|shim| shim.description().version.clone());
+        let (state, reason, help) = match here {
+            None => (
+                ShardState::NoShim,
+                Some(format!("the shim `{}` is not here", by.shim)),
+                Some(
+                    "put the shim into a directory of shims; `shardwright doctor` lists those looked into"
+                        .to_owned(),
+                ),
+            ),
+            Some(_) => self.ask(bundle, shard),
+        };
+        ShardPrognosis {
+            name: shard.name.clone(),
+            compiled_by: format!("{} {}", by.shim, by.version),
+            shim_here: here,
+            device: by.device.clone(),
+            state,
+            reason,
+            help,
+            advice: self.advisers.on_shard(shard, &bundle.manifest().soc),
+        }
+    }
+
+    fn ask(&mut self, bundle: &Bundle, shard: &ShardEntry) -> (ShardState, Option<String>, Option<String>) {
+        let by = &shard.compiled_by;
+        let shims = self.shims;
+        let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
+        let ProvedFile { path, file } = match bundle.proved(&shard.artefact) {
+            Ok(proved) => proved,
+            Err(error) => {
+                return (ShardState::Damaged, Some(error.to_string()), error.help().map(Into::into));
+            }
+        };
+        let artefact = match Artefact::proved(&path, file) {
+            Ok(artefact) => artefact,
+            Err(error) => return (ShardState::Damaged, Some(error.to_string()), again()),
+        };
+        // What the shim read of the chip's profile when it compiled.
+        let chip = artefact.head().chip.clone();
+        // Of the chip a shim may have devices that are not in this machine.
+        let key = (by.shim.clone(), shard.target.kind == TargetKind::Cpu, by.simulated);
+        let opened = self.opened.entry(key).or_insert_with(|| {
+            let instance = shims.open_to_compile(&by.shim, "prognosis", &[], by.simulated)?;
+            if let Some(chip) = &chip {
+                instance.know(chip)?;
+            }
+            let devices = devices_for(&instance, shard, &bundle.manifest().soc)?;
+            Ok(Opened { instance, devices })
+        });
+        let (instance, devices) = match opened {
+            Ok(opened) => (&opened.instance, &opened.devices),
+            Err(error) => {
+                return (ShardState::Unknown, Some(error.to_string()), error.help().map(str::to_owned));
+            }
+        };
+        match devices.iter().find(|device| device.name == by.device) {
+            Some(device) if device.kind == DeviceKind::Offline => {
+                let error = only_compiles(shard, device);
+                return (ShardState::Offline, Some(error.to_string()), error.help().map(str::to_owned));
+            }
+            Some(_) => {}
+            None => {
+                let reason = format!("shim `{}` has no device `{}` here", by.shim, by.device);
+                let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+                let help = match names.as_slice() {
+                    [] => "it has none".to_owned(),
+                    names => format!("it has: {}", names.join(", ")),
+                };
+                return (ShardState::NoDevice, Some(reason), Some(help));
+            }
+        }
+        match instance.compatibility(&by.device, &artefact) {
+            Ok(Compatibility::Optimal) => (ShardState::Optimal, None, None),
+            Ok(Compatibility::Recompile(reason)) => (ShardState::Recompile, Some(reason), again()),
+            Ok(Compatibility::Unsupported(reason)) => (ShardState::Unsupported, Some(reason), again()),
+            Ok(Compatibility::NotMine(reason)) => (ShardState::NotMine, Some(reason), again()),
+            Err(error) => (ShardState::Unknown, Some(error.to_string()), error.help()),
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! What a file or directory is, and what it says of itself: ours, or of a vendor whose shim is
+//! here.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_bundle::{Bundle, Examine, Inspection, Kind, Progress, identify, inspect as inspect_bundle};
+use shardwright_shims::{
+    Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, Shims, WorkOrder,
+};
+use shardwright_vocabulary::{ErrorClass, Flag};
+
+use crate::ShowReport;
+use crate::advised::{Advisers, FlagAdvice};
+use shardwright::{Isolation, SearchPath};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+/// What makes a directory one that wants to be a bundle.
+const MANIFEST_FILE: &str = "bundle.json";
+
+/// A file or directory that was recognised.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Inspected {
+    /// A bundle, damaged or not.
+    Bundle(BundleReport),
+    /// What a shim's compile gave; its hash was checked.
+    Artefact(ArtefactReport),
+    /// What a shim's compile was given; its hash was checked.
+    WorkOrder(WorkOrderReport),
+    /// A checkpoint.
+    Checkpoint(ShowReport),
+    /// A file of a vendor's tools.
+    Foreign(ForeignReport),
+}
+
+/// A bundle, with what shims say of its artefacts.
+#[derive(Clone, Debug, Serialize)]
+pub struct BundleReport {
+    /// The bundle as it lies there.
+    #[serde(flatten)]
+    pub inspection: Inspection,
+    /// Of those artefacts whose shim is here and tells.
+    pub artefacts: Vec<ShardInspection>,
+    /// Of shards that a compiler of the chip made: their flags beside those worth setting.
+    pub advice: Vec<ShardAdvice>,
+}
+
+/// The flags of a shard beside those worth setting.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShardAdvice {
+    /// Name of the chain.
+    pub chain: String,
+    /// What is missing.
+    #[serde(flatten)]
+    pub advice: FlagAdvice,
+}
+
+/// What a shim says of an artefact in a bundle.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShardInspection {
+    /// Name of the chain.
+    pub chain: String,
+    /// Name of the shard.
+    pub shard: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub told: Told,
+}
+
+/// What a shim says of bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Told {
+    /// Name of the shim.
+    pub shim: String,
+    /// `qnn-context-binary`; none where it could not tell.
+    pub format: Option<String>,
+    /// In the shim's words.
+    pub document: serde_json::Value,
+    /// The flags it was compiled with beside those worth setting, where the document tells of
+    /// flags.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<FlagAdvice>,
+    /// Why it could not tell.
+    pub error: Option<String>,
+}
+
+/// A file of a vendor's tools, as the shim that knows it tells.
+#[derive(Clone, Debug, Serialize)]
+pub struct ForeignReport {
+    /// Its length.
+    pub bytes: u64,
+    /// Name of the shim.
+    pub shim: String,
+    /// `qnn-context-binary`
+    pub format: String,
+    /// In the shim's words.
+    pub document: serde_json::Value,
+    /// The flags it was compiled with beside those worth setting, where the document tells of
+    /// flags.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<FlagAdvice>,
+}
+
+/// An artefact's own words.
+#[derive(Clone, Debug, Serialize)]
+pub struct ArtefactReport {
+    /// SHA-256 of its content.
+    pub sha256: String,
+    /// Who made it, for what, with which interface and flags.
+    #[serde(flatten)]
+    pub head: ArtefactHead,
+    /// What the shim that made it says of it, where that is here.
+    pub told: Option<Told>,
+}
+
+/// A work order's own words.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkOrderReport {
+    /// SHA-256 of its content.
+    pub sha256: String,
+    /// Its entry points.
+    pub entries: Vec<WorkOrderEntry>,
+    /// Number of weights.
+    pub weights: usize,
+    /// Bytes of weights, without scales.
+    pub weight_bytes: u64,
+    /// Flags for the vendor's compiler.
+    pub flags: Vec<Flag>,
+}
+
+/// One entry point of a work order.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkOrderEntry {
+    /// `decode_1@512`
+    pub name: String,
+    /// Which component.
+    pub component: String,
+    /// First layer and one past the last.
+    pub layers: (u32, u32),
+    /// Operations.
+    pub operations: usize,
+}
+
+/// Looks at a file or directory. With `content`, every byte of a bundle is proved; `progress` hears
+/// of each file.
+///
+/// What is none of ours is shown to the shims of `search`, and so is what they compiled: in a
+/// worker process where that program is found, for the file may be anyone's. The flags it was
+/// compiled with are compared with those that the profile of its chip finds worth setting; `soc` is
+/// the chip where the file names none.
+pub fn inspect(
+    path: impl AsRef<Path>,
+    content: bool,
+    soc: Option<&str>,
+    search: &SearchPath,
+    progress: impl FnMut(Progress),
+) -> Result<Inspected> {
+    let path = bundle_folder(path.as_ref());
+    let advisers = Advisers::of(search)?;
+    let examine = if content { Examine::Content } else { Examine::Presence };
+    match identify(path)? {
+        Kind::Bundle => {
+            let inspection = inspect_bundle(path, examine, progress)?;
+            // What is wrong with a bundle stands in the inspection.
+            let artefacts = Bundle::open(path)
+                .map(|bundle| told_of(&bundle, &mut Asked::new(search, &advisers, soc)))
+                .unwrap_or_default();
+            let advice = advice_on(&inspection, &advisers);
+            Ok(Inspected::Bundle(BundleReport { inspection, artefacts, advice }))
+        }
+        Kind::Artefact => {
+            let artefact =
+                Artefact::open(path).map_err(|error| invalid(error.help().map(str::to_owned), error))?;
+            let told = Asked::new(search, &advisers, soc).tell(&artefact);
+            let (sha256, head) = (artefact.name(), artefact.head().clone());
+            Ok(Inspected::Artefact(ArtefactReport { sha256, head, told }))
+        }
+        Kind::WorkOrder => {
+            let order =
+                WorkOrder::open(path).map_err(|error| invalid(error.help().map(str::to_owned), error))?;
+            let head = order.head();
+            let entries = head.entries.iter().map(|entry| WorkOrderEntry {
+                name: entry.point.name().to_string(),
+                component: entry.component.to_string(),
+                layers: entry.layers,
+                operations: entry.nodes.len(),
+            });
+            Ok(Inspected::WorkOrder(WorkOrderReport {
+                sha256: order.name(),
+                entries: entries.collect(),
+                weights: head.weights.len(),
+                weight_bytes: head.weights.iter().map(|weight| weight.length).sum(),
+                flags: head.flags.clone(),
+            }))
+        }
+        Kind::Checkpoint => Ok(Inspected::Checkpoint(crate::show(path)?)),
+        kind @ (Kind::Planner | Kind::PlannerPack) => {
+            Err(Error::new(ErrorKind::Unsupported, format!("{}: a {kind}", path.display()))
+                .with_help("`shardwright planner check` shows what a planner says of itself"))
+        }
+        Kind::UnfinishedBundle => {
+            Err(Error::new(ErrorKind::Invalid, format!("{}: a bundle that was not finished", path.display()))
+                .with_help("run the same `shardwright compile` again: it goes on where it stopped"))
+        }
+        Kind::Unknown => foreign(path, &mut Asked::new(search, &advisers, soc)).map(Inspected::Foreign),
+    }
+}
+
+/// The flags of a bundle's shards beside those worth setting.
+fn advice_on(inspection: &Inspection, advisers: &Advisers) -> Vec<ShardAdvice> {
+    let manifest = &inspection.manifest;
+    let mut found = Vec::new();
+    for chain in &manifest.chains {
+        let advice = chain.shards.iter().filter_map(|shard| advisers.on_shard(shard, &manifest.soc));
+        found.extend(advice.map(|advice| ShardAdvice { chain: chain.name.clone(), advice }));
+    }
+    found
+}
+
+/// Shims that are asked, each opened once.
+struct Asked<'a> {
+    advisers: &'a Advisers,
+    /// The chip where a file names none.
+    soc: Option<&'a str>,
+    shims: std::result::Result<Shims, Error>,
+    opened: BTreeMap<String, Option<std::result::Result<ShimInstance, String>>>,
+}
+
+impl<'a> Asked<'a> {
+    fn new(search: &SearchPath, advisers: &'a Advisers, soc: Option<&'a str>) -> Asked<'a> {
+        let shims = Shims::open(search.registry(), Isolation::Automatic);
+        Asked { advisers, soc, shims, opened: BTreeMap::new() }
+    }
+
+    /// The shim of that name; none where it is not here or tells nothing of any file.
+    fn instance(&mut self, name: &str) -> Option<std::result::Result<ShimInstance, String>> {
+        let Asked { shims, opened, .. } = self;
+        let open = || {
+            let shims = shims.as_ref().ok()?;
+            shims.registry.get(name).filter(|shim| shim.inspects())?;
+            Some(shims.open_to_compile(name, "inspection", &[], false).map_err(|error| error.to_string()))
+        };
+        opened.entry(name.to_owned()).or_insert_with(open).clone()
+    }
+
+    /// What the shim that made an artefact says of it.
+    fn tell(&mut self, artefact: &Artefact) -> Option<Told> {
+        let shim = artefact.head().shim.clone();
+        let failed = |shim, error: String| {
+            Some(Told {
+                shim,
+                format: None,
+                document: serde_json::Value::Null,
+                advice: Vec::new(),
+                error: Some(error),
+            })
+        };
+        let instance = match self.instance(&shim)? {
+            Ok(instance) => instance,
+            Err(error) => return failed(shim, error),
+        };
+        match instance.inspect_artefact(artefact) {
+            Ok(told) => told.map(|ShimInspection { format, document }| Told {
+                shim,
+                format: Some(format),
+                advice: self.advisers.on_document(&document, self.soc),
+                document,
+                error: None,
+            }),
+            Err(error) => failed(shim, error.to_string()),
+        }
+    }
+}
+
+fn told_of(bundle: &Bundle, asked: &mut Asked<'_>) -> Vec<ShardInspection> {
+    let mut found = Vec::new();
+    for chain in &bundle.manifest().chains {
+        for shard in &chain.shards {
+            let artefact =
+                bundle.path(&shard.artefact).ok().and_then(|path| Artefact::open_unproved(&path).ok());
+            if let Some(told) = artefact.and_then(|artefact| asked.tell(&artefact)) {
+                found.push(ShardInspection { chain: chain.name.clone(), shard: shard.name.clone(), told });
+            }
+        }
+    }
+    found
+}
+
+/// Shows a file to every shim that tells what files are.
+fn foreign(path: &Path, asked: &mut Asked<'_>) -> Result<ForeignReport> {
+    let unreadable =
+        |error: std::io::Error| Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()));
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    let mut passed = Vec::new();
+    if metadata.is_file() {
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        let names: Vec<String> = match &asked.shims {
+            Ok(shims) => shims.registry.shims().iter().map(|shim| shim.name().to_owned()).collect(),
+            Err(error) => {
+                passed.push(error.to_string());
+                Vec::new()
+            }
+        };
+        for shim in names {
+            let instance = match asked.instance(&shim) {
+                None => continue,
+                Some(Ok(instance)) => instance,
+                Some(Err(error)) => {
+                    passed.push(format!("shim `{shim}` could not be asked: {error}"));
+                    continue;
+                }
+            };
+            match instance.inspect(&file, 0..metadata.len()) {
+                Ok(None) => {}
+                Ok(Some(ShimInspection { format, document })) => {
+                    let advice = asked.advisers.on_document(&document, asked.soc);
+                    return Ok(ForeignReport { bytes: metadata.len(), shim, format, document, advice });
+                }
+                Err(error) => match error.class() {
+                    Some(class @ (ErrorClass::CorruptArtefact | ErrorClass::IncompatibleArtefact)) => {
+                        let kind = match class {
+                            ErrorClass::CorruptArtefact => ErrorKind::Invalid,
+                            _ => ErrorKind::Incompatible,
+                        };
+                        return Err(Error::new(kind, format!("{}: {error}", path.display())).with_help(
+                            "the shim knows what it is and cannot read it: fetch or make the file again",
+                        ));
+                    }
+                    _ => passed.push(format!("shim `{shim}` could not tell: {error}")),
+                },
+            }
+        }
+    }
+    let mut help =
+        "bundles, artefacts, work orders and checkpoints can be inspected, and files that a shim here knows"
+            .to_owned();
+    for passed in passed {
+        help += &format!("; {passed}");
+    }
+    Err(Error::new(ErrorKind::Unsupported, format!("{}: nothing this program knows", path.display()))
+        .with_help(help))
+}
+
+/// The folder of a bundle that was named by its manifest.
+fn bundle_folder(path: &Path) -> &Path {
+    match path.file_name().filter(|name| *name == MANIFEST_FILE).and(path.parent()) {
+        Some(folder) if path.is_file() && folder.as_os_str().is_empty() => Path::new("."),
+        Some(folder) if path.is_file() => folder,
+        _ => path,
+    }
+}
+
+fn invalid(help: Option<String>, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::caused_by(ErrorKind::Invalid, error, help)
+}

@@ -1,0 +1,35 @@
+//! What is here, and what a file says of itself: reports for people and tools.
+//!
+//! **Job.** The state of an installation ([`doctor()`]), the shims and their devices
+//! ([`list_shims`]), what a checkpoint consists of ([`show()`]), what any file is and was made with
+//! ([`inspect()`]), and whether a planner keeps its rules ([`check_planner`]).
+//!
+//! **Not its job.** It compiles nothing, runs no model and changes nothing but the planner packs and
+//! keys it is asked to write.
+
+#![forbid(unsafe_code)]
+
+mod advised;
+mod bundle;
+mod inspect;
+mod machine;
+mod places;
+mod planners;
+mod report;
+mod shims;
+mod show;
+
+pub use advised::{AdvisedFlag, FlagAdvice};
+pub use bundle::{BundlePrognosis, ChainPrognosis, ProofReport, ShardPrognosis, ShardState};
+pub use inspect::{
+    ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, Told,
+    WorkOrderEntry, WorkOrderReport, inspect,
+};
+pub use machine::{Identity, MachineReport};
+pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
+pub use planners::{
+    AskedReport, AskedShardReport, PlannerReport, check_planner, make_planner_key, pack_planner,
+};
+pub use report::{DoctorReport, FoundProfileReport, Problem, WorkerPresence, doctor};
+pub use shims::{DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims};
+pub use show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show};

@@ -1,0 +1,221 @@
+//! Directories, caches and variables this program looks at.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use shardwright_planning::registry::{PlannerFile, PlannerRegistry};
+
+use crate::report::Problem;
+use shardwright::SearchPath;
+
+/// Most entries of a cache that are counted; one with more is reported as at least so large.
+const CACHE_ENTRIES_MAX: usize = 100_000;
+
+/// A directory that is looked into.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SearchedPlace {
+    /// For what: `shims`, `planners`, `profiles`.
+    pub what: String,
+    /// Where it lies.
+    pub path: String,
+    /// Whether it is there.
+    pub exists: bool,
+}
+
+/// Something found in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FoundFile {
+    /// The name it is called by.
+    pub name: String,
+    /// What it is: `built-in`, `component`, `pack`.
+    pub kind: String,
+    /// Where it lies; none for what is built in.
+    pub path: Option<String>,
+}
+
+/// What is kept from one run to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CacheReport {
+    /// What it holds.
+    pub what: String,
+    /// Where it lies.
+    pub path: String,
+    /// Whether it is there.
+    pub exists: bool,
+    /// Files in it.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Whether there is more than was counted.
+    pub partial: bool,
+}
+
+/// A variable of the environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VariableReport {
+    /// Its name.
+    pub name: String,
+    /// Its value, if it is set.
+    pub value: Option<String>,
+    /// What it changes.
+    pub meaning: String,
+}
+
+pub(crate) fn searched(search: &SearchPath) -> Vec<SearchedPlace> {
+    let lists = [("shims", &search.shims), ("planners", &search.planners), ("profiles", &search.profiles)];
+    let of = |(what, paths): (&str, &Vec<PathBuf>)| -> Vec<SearchedPlace> {
+        let place = |path: &PathBuf| SearchedPlace {
+            what: what.to_owned(),
+            path: path.display().to_string(),
+            exists: path.is_dir(),
+        };
+        paths.iter().map(place).collect()
+    };
+    lists.into_iter().flat_map(of).collect()
+}
+
+/// The planner that is built in and those in the directories.
+pub(crate) fn planners(directories: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<FoundFile> {
+    let mut found = vec![FoundFile { name: "generic".to_owned(), kind: "built-in".to_owned(), path: None }];
+    let registry =
+        directories.iter().fold(PlannerRegistry::new(), |registry, path| registry.with_directory(path));
+    match registry.list() {
+        Ok(entries) => found.extend(entries.into_iter().map(|entry| {
+            FoundFile {
+                name: entry.name,
+                kind: match entry.file {
+                    PlannerFile::Wasm => "component",
+                    PlannerFile::Pack => "pack",
+                }
+                .to_owned(),
+                path: Some(entry.path.display().to_string()),
+            }
+        })),
+        Err(error) => {
+            let help = error.help();
+            problems.push(Problem::of(&error, help));
+        }
+    }
+    found
+}
+
+/// The folders of the user's cache, and where files of the moment go.
+pub(crate) fn caches() -> Vec<CacheReport> {
+    let mut reports = Vec::new();
+    if let Some(cache) = shardwright::user_cache_directory() {
+        let mut folders: Vec<PathBuf> = std::fs::read_dir(&cache)
+            .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
+            .unwrap_or_default();
+        folders.retain(|path| path.is_dir());
+        folders.truncate(CACHE_ENTRIES_MAX);
+        folders.sort();
+        if folders.is_empty() {
+            reports.push(cache_report("cache, empty yet", &cache));
+        }
+        for folder in folders {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            reports.push(cache_report(&name, &folder));
+        }
+    }
+    let temporary = std::env::temp_dir();
+    reports.push(CacheReport {
+        what: "files of the moment: work orders, artefacts not kept".to_owned(),
+        exists: temporary.is_dir(),
+        path: temporary.display().to_string(),
+        files: 0,
+        bytes: 0,
+        partial: false,
+    });
+    reports
+}
+
+fn cache_report(what: &str, path: &Path) -> CacheReport {
+    let mut report = CacheReport {
+        what: what.to_owned(),
+        path: path.display().to_string(),
+        exists: path.is_dir(),
+        files: 0,
+        bytes: 0,
+        partial: false,
+    };
+    let mut folders = vec![path.to_owned()];
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            seen += 1;
+            if seen > CACHE_ENTRIES_MAX {
+                report.partial = true;
+                return report;
+            }
+            // Links are counted as themselves: what they lead to is not in the cache.
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
+                Ok(metadata) => {
+                    report.files += 1;
+                    report.bytes = report.bytes.saturating_add(metadata.len());
+                }
+                Err(_) => report.partial = true,
+            }
+        }
+    }
+    report
+}
+
+/// Variables that this program, its worker or a vendor's library reads.
+const VARIABLES: [(&str, &str); 15] = [
+    ("SHARDWRIGHT_SHIM_PATH", "directories of shims, before those beside the program"),
+    ("SHARDWRIGHT_PLANNER_PATH", "directories of planners"),
+    ("SHARDWRIGHT_PROFILE_PATH", "directories of SoC profiles"),
+    ("SHARDWRIGHT_WORKER", "the worker program"),
+    ("SHARDWRIGHT_WORKER_MEMORY", "memory a worker may have, such as `20GiB`"),
+    ("SHARDWRIGHT_WORKER_RUN_SECONDS", "seconds a run in a worker may take; 120 without it"),
+    ("SHARDWRIGHT_QNN_LIB", "the library of Qualcomm's that the shim `qnn` drives"),
+    ("SHARDWRIGHT_NEURON_LIB", "MediaTek's library, or a simulator of it, that the shim `neuron` drives"),
+    ("SHARDWRIGHT_NEURON_LOWERING", "how the shim `neuron` writes entries where no option says"),
+    ("SHARDWRIGHT_NEURON_SIMULATOR", "how the simulator of MediaTek's library is configured"),
+    ("SHARDWRIGHT_LOG", "what is logged where `-v` does not say"),
+    ("XDG_CACHE_HOME", "where the cache lies"),
+    ("TMPDIR", "where files of the moment lie"),
+    ("LD_LIBRARY_PATH", "where libraries of vendors are looked for"),
+    ("ADSP_LIBRARY_PATH", "where a Hexagon looks for its libraries"),
+];
+
+pub(crate) fn environment() -> Vec<VariableReport> {
+    let of = |(name, meaning): (&str, &str)| VariableReport {
+        name: name.to_owned(),
+        value: std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
+        meaning: meaning.to_owned(),
+    };
+    VARIABLES.into_iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_is_counted_without_following_links() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("a/b")).unwrap();
+        std::fs::write(root.path().join("a/b/c"), [0; 100]).unwrap();
+        std::fs::write(root.path().join("d"), [0; 20]).unwrap();
+        std::os::unix::fs::symlink("/", root.path().join("everything")).unwrap();
+        let found = cache_report("x", root.path());
+        assert_eq!((found.files, found.exists, found.partial), (3, true, false));
+        assert!((120..200).contains(&found.bytes), "{}", found.bytes);
+        let none = cache_report("x", &root.path().join("none"));
+        assert_eq!((none.files, none.bytes, none.exists), (0, 0, false));
+    }
+
+    #[test]
+    fn a_directory_of_planners_that_holds_one_twice_is_a_problem_not_the_end() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for folder in [&first, &second] {
+            std::fs::write(folder.path().join("even.wasm"), b"").unwrap();
+        }
+        let mut problems = Vec::new();
+        let found = planners(&[first.path().into(), second.path().into()], &mut problems);
+        assert_eq!((found.len(), problems.len()), (1, 1));
+        assert!(problems[0].what.contains("even") && problems[0].help.is_some());
+    }
+}

@@ -1,0 +1,224 @@
+//! What there is to run on here, what was passed over and why, and what would come of a bundle.
+
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_build::{Learned, LearnedFile};
+use shardwright_planning::profile::{ProfileError, ProfileRegistry, Profiles};
+use shardwright_shims::{Chip, Shims, find_worker};
+
+use crate::advised::Advisers;
+use crate::bundle::BundlePrognosis;
+use crate::machine::MachineReport;
+use crate::places::{self, CacheReport, FoundFile, SearchedPlace, VariableReport};
+use crate::shims::{self, ShimReport, ShimsReport};
+use shardwright::{Isolation, SearchPath};
+use shardwright_build::chip_of;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+/// The state of an installation on this machine.
+#[derive(Clone, Debug, Serialize)]
+pub struct DoctorReport {
+    /// This program's version.
+    pub version: String,
+    /// The machine.
+    pub machine: MachineReport,
+    /// Where shims are asked: a process of their own, or this one.
+    pub worker: WorkerPresence,
+    /// Directories looked into.
+    pub places: Vec<SearchedPlace>,
+    /// Shims with their devices, and everything that is no usable shim with the reason.
+    pub shims: ShimsReport,
+    /// Planners; `built-in` is always there.
+    pub planners: Vec<FoundFile>,
+    /// Profiles of chips.
+    pub profiles: Vec<FoundProfileReport>,
+    /// What is kept from one run to the next.
+    pub caches: Vec<CacheReport>,
+    /// Limits that refusals taught, which the next plan keeps to.
+    pub learned: Vec<LearnedFile>,
+    /// Variables of the environment that change what this program does.
+    pub environment: Vec<VariableReport>,
+    /// What is wrong, with what would help.
+    pub problems: Vec<Problem>,
+    /// Whether something here can run a model.
+    pub can_run: bool,
+    /// What would come of the bundle that was asked about.
+    pub bundle: Option<BundlePrognosis>,
+}
+
+/// The program in which shims are asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WorkerPresence {
+    /// Where it lies.
+    pub path: Option<String>,
+    /// What that means for this report.
+    pub meaning: String,
+}
+
+/// A profile of a chip.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FoundProfileReport {
+    /// Its name.
+    pub name: String,
+    /// Its name for people.
+    pub title: String,
+    /// Where it is from.
+    pub source: String,
+    /// The shim that serves it.
+    pub shim: String,
+    /// Whether that shim is there.
+    pub shim_found: bool,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// What.
+    pub what: String,
+    /// What would help.
+    pub help: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn of(error: &impl std::fmt::Display, help: Option<String>) -> Problem {
+        Problem { what: error.to_string(), help }
+    }
+}
+
+/// Looks at the machine, at everything in `search`, and at what would come of `bundle`. What cannot
+/// be asked is a problem in the report; an error is only what is no bundle.
+///
+/// Shims run in a worker process where that program is found, so that a vendor's library that
+/// crashes or hangs costs an entry in the report. Without it they run here, and the report says so.
+pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport> {
+    let mut problems = Vec::new();
+    let worker = match find_worker() {
+        Ok(worker) => Some(worker),
+        Err(error) => {
+            let help = error.help();
+            problems.push(Problem::of(&error, help));
+            None
+        }
+    };
+    let found = Shims::open(search.registry(), Isolation::Automatic)?;
+    // Profiles that cannot be read are a problem of their own, below.
+    let advisers = Advisers::of(search).unwrap_or_else(|_| Advisers::built_in());
+    let bundle = bundle.map(|directory| BundlePrognosis::of(directory, &found, &advisers)).transpose()?;
+    problems.extend(bundle.iter().flat_map(BundlePrognosis::wanting_flags));
+    let directories = search.profiles.iter();
+    let with_all = directories.fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path));
+    let mut problem = |error: &ProfileError| problems.push(Problem::of(error, error.help()));
+    let all = with_all.list().or_else(|error| {
+        problem(&error);
+        // Those that are built in are sound.
+        ProfileRegistry::new().list()
+    });
+    let Profiles { found: profiles, skipped } = all.unwrap_or_default();
+    skipped.iter().for_each(problem);
+    let mut machine = MachineReport::read(Path::new("/"), &profiles);
+    machine.match_profiles(&profiles);
+    // What this machine may be is made known to the shim that serves it: it says whether it is.
+    let named =
+        profiles.iter().map(|found| &found.profile).filter(|chip| machine.profiles.contains(&chip.name));
+    let chips: Vec<(&str, Chip)> = named.map(|chip| (chip.shim.as_str(), chip_of(chip))).collect();
+    let shims = shims::report(&found, &chips);
+
+    let planners = places::planners(&search.planners, &mut problems);
+    for shim in &shims.shims {
+        if let Some(error) = &shim.error {
+            problems.push(Problem::of(&format!("shim {}: {error}", shim.name), shim.help.clone()));
+        }
+    }
+    for name in &machine.profiles {
+        let shim = profiles.iter().find(|found| found.profile.name == *name).map(|found| &found.profile.shim);
+        if let Some(shim) = shim.filter(|shim| !shims.shims.iter().any(|found| found.name == **shim)) {
+            problems.push(Problem {
+                what: format!("this machine is a {name}, and the shim `{shim}` that drives it is not here"),
+                help: Some("put the shim into a directory of shims; plans for the chip run emulated with `--on cpu` meanwhile".to_owned()),
+            });
+        }
+    }
+    let can_run = shims.shims.iter().any(can_run);
+    Ok(DoctorReport {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        worker: WorkerPresence {
+            meaning: match &worker {
+                Some(_) => "shims were asked in a process of their own".to_owned(),
+                None => "shims were asked in this process: one that crashes takes it down".to_owned(),
+            },
+            path: worker.map(|worker| worker.display().to_string()),
+        },
+        places: places::searched(search),
+        planners,
+        profiles: profiles
+            .iter()
+            .map(|found| FoundProfileReport {
+                name: found.profile.name.clone(),
+                title: found.profile.title.clone(),
+                source: found.source.to_string(),
+                shim: found.profile.shim.clone(),
+                shim_found: shims.shims.iter().any(|shim| shim.name == found.profile.shim),
+            })
+            .collect(),
+        shims,
+        machine,
+        caches: places::caches(),
+        learned: learned(&mut problems),
+        environment: places::environment(),
+        problems,
+        can_run,
+        bundle,
+    })
+}
+
+/// The limits kept in the user's cache. One that cannot be used is a problem: it is ignored until
+/// then.
+fn learned(problems: &mut Vec<Problem>) -> Vec<LearnedFile> {
+    let Some(cache) = shardwright::user_cache_directory() else { return Vec::new() };
+    let folder = cache.join(shardwright_build::LEARNED);
+    let found = Learned::kept_in(folder.clone()).list().unwrap_or_else(|error| {
+        let what = format!("{}: limits that were learned cannot be listed: {error}", folder.display());
+        problems.push(Problem { what, help: None });
+        Vec::new()
+    });
+    for file in &found {
+        if let Some(fault) = &file.fault {
+            let what = format!("{}: {fault}; it is ignored", file.path);
+            problems.push(Problem { what, help: Some("remove the file".to_owned()) });
+        }
+    }
+    found
+}
+
+/// Whether a shim has a device here that runs what it compiled.
+fn can_run(shim: &ShimReport) -> bool {
+    shim.runs && shim.devices.iter().any(|device| device.kind != "offline")
+}
+
+impl DoctorReport {
+    /// The error where nothing here can run a model, or the bundle that was asked about cannot run.
+    pub fn verdict(&self) -> Result<()> {
+        if let Some(bundle) = &self.bundle {
+            return bundle.verdict();
+        }
+        if self.can_run {
+            return Ok(());
+        }
+        let (what, help) = match (self.shims.shims.as_slice(), self.shims.skipped.as_slice()) {
+            ([], []) => (
+                "no shim was found, so nothing can run".to_owned(),
+                "put a directory of shims beside the program, or name one with `--shims`; `cargo xtask build` builds those of this project",
+            ),
+            ([], skipped) => (
+                format!("no shim can be used, so nothing can run; {} were passed over", skipped.len()),
+                "the report says of each why",
+            ),
+            (shims, _) => (
+                format!("{} shims were found, and none has a device here that it can run on", shims.len()),
+                "the report says which devices there are; the shim `cpu` runs anywhere",
+            ),
+        };
+        Err(Error::new(ErrorKind::Missing, what).with_help(help))
+    }
+}

@@ -1,0 +1,221 @@
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_bundle::Digest;
+use shardwright_shims::{
+    Chip, FactSchema, LayoutCheck, Manifest, Running, Search, Shim, ShimError, ShimInstance, Shims,
+};
+use shardwright_vocabulary::{DeviceKind, FlagSchema, Limit};
+
+use shardwright::{Isolation, SearchPath};
+use shardwright_files::read_named;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+/// The shims there are, and what was passed over.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShimsReport {
+    /// Shims that can be used.
+    pub shims: Vec<ShimReport>,
+    /// Libraries and manifests that cannot, each with the reason.
+    pub skipped: Vec<SkippedReport>,
+}
+
+/// One usable shim.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShimReport {
+    /// Its name.
+    pub name: String,
+    /// Who made it.
+    pub vendor: String,
+    /// Its version.
+    pub version: String,
+    /// Contract version that was agreed on.
+    pub abi: String,
+    /// Where it lies.
+    pub path: String,
+    /// How it was looked for there.
+    pub search: String,
+    /// The vendor's library it drives, with version.
+    pub vendor_library: Option<String>,
+    /// Outcome of the layout comparison.
+    pub layout: String,
+    /// Whether it can compile.
+    pub compiles: bool,
+    /// Whether it can run what it compiled.
+    pub runs: bool,
+    /// Where it was asked about them: `in a worker`, `in this process`, `not at all`.
+    pub asked: String,
+    /// What it reads of a chip's profile.
+    pub facts: Vec<FactSchema>,
+    /// Its devices in this machine.
+    pub devices: Vec<DeviceReport>,
+    /// Why devices could not be asked for.
+    pub error: Option<String>,
+    /// What would help.
+    pub help: Option<String>,
+}
+
+/// One device.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceReport {
+    /// Its name.
+    pub name: String,
+    /// The chip, where it is one of a chip.
+    pub soc: Option<String>,
+    /// `present`, `offline` or `simulated`.
+    pub kind: String,
+    /// What it cannot exceed.
+    pub limits: Vec<Limit>,
+    /// Flags of its compiler.
+    pub flags: Vec<FlagSchema>,
+}
+
+/// Something that is no usable shim.
+#[derive(Clone, Debug, Serialize)]
+pub struct SkippedReport {
+    /// Where it lies.
+    pub path: String,
+    /// Why it was passed over.
+    pub reason: String,
+    /// What would help.
+    pub help: Option<String>,
+}
+
+/// Every shim that is found, with its devices, and everything that was passed over with the reason.
+///
+/// Shims are asked in a worker process where that program is found, else in this one.
+pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
+    Ok(report(&Shims::open(search.registry(), Isolation::Automatic)?, &[]))
+}
+
+/// A manifest that states the hash of its library.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShimHash {
+    /// The manifest.
+    pub manifest: String,
+    /// The library, which lies beside it.
+    pub library: String,
+    /// SHA-256 in lower-case hexadecimal.
+    pub sha256: String,
+}
+
+/// Writes the hash of the library into a shim's manifest; from then on the library is loaded only
+/// as it is now.
+///
+/// Errors: a manifest or library that cannot be read or is none, and a library that is not beside
+/// its manifest.
+pub fn hash_shim(manifest: &Path) -> Result<ShimHash> {
+    let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{}: {what}", manifest.display()));
+    let read = Manifest::read(manifest).map_err(|error| {
+        let help = error.help().map(str::to_owned);
+        Error::caused_by(ErrorKind::Invalid, error, help)
+    })?;
+    if read.search == Search::System {
+        return Err(invalid("`search` is `system`: which library is found is not known".to_owned())
+            .with_help("a hash is of a library beside its manifest"));
+    }
+    let library = manifest.with_file_name(read.library_name());
+    let sha256 = Digest::of(&read_named(&library, LIBRARY_BYTES_MAX)?).to_string();
+    let read = Manifest { sha256: Some(sha256.clone()), ..read };
+    let text = serde_json::to_string_pretty(&read).map_err(|error| invalid(error.to_string()))?;
+    // Whoever reads it meanwhile has the old one or the new one.
+    let begun = manifest.with_extension("json.begun");
+    std::fs::write(&begun, text + "\n").and_then(|()| std::fs::rename(&begun, manifest)).map_err(
+        |error| {
+            let what = format!("{}: {error}", manifest.display());
+            Error::new(ErrorKind::Missing, what).with_help("the folder must be one that you can write")
+        },
+    )?;
+    let (manifest, library) = (manifest.display().to_string(), library.display().to_string());
+    Ok(ShimHash { manifest, library, sha256 })
+}
+
+/// Largest library hashed: vendors' own have some hundred megabytes.
+const LIBRARY_BYTES_MAX: u64 = 2 << 30;
+
+/// Asks every shim about itself and its devices. `chips` are those this machine may be, each with
+/// the shim that serves it.
+pub(crate) fn report(found: &Shims, chips: &[(&str, Chip)]) -> ShimsReport {
+    let registry = &found.registry;
+    let shims = registry.shims().iter().map(|shim| shim_report(found, shim, chips)).collect();
+    let skipped = registry
+        .skipped()
+        .iter()
+        .map(|skipped| SkippedReport {
+            path: skipped.path.display().to_string(),
+            reason: skipped.error.to_string(),
+            help: skipped.error.help().map(str::to_owned),
+        })
+        .collect();
+    ShimsReport { shims, skipped }
+}
+
+fn shim_report(found: &Shims, shim: &Shim, chips: &[(&str, Chip)]) -> ShimReport {
+    let own: Vec<&Chip> =
+        chips.iter().filter(|(serves, _)| *serves == shim.name()).map(|(_, chip)| chip).collect();
+    let described = shim.description();
+    let (devices, asked, error) = match found.open_to_compile(shim.name(), "listing", &[], false) {
+        Ok(instance) => {
+            let devices = devices(&instance, &own);
+            let asked = match instance.running() {
+                Running::InProcess => "in this process",
+                Running::Worker(_) => "in a worker",
+            };
+            match devices {
+                Ok(devices) => (devices, asked, None),
+                Err(error) => (Vec::new(), asked, Some(shardwright_build::in_its_words(error))),
+            }
+        }
+        Err(error) => (Vec::new(), "not at all", Some(error)),
+    };
+    ShimReport {
+        name: described.name.clone(),
+        vendor: described.vendor.clone(),
+        version: described.version.clone(),
+        abi: shim.abi_version(),
+        path: shim.path().display().to_string(),
+        search: match shim.manifest().map(|manifest| manifest.search) {
+            Some(Search::Beside) => "beside its manifest",
+            Some(Search::System) => "by the system's loader",
+            None => "linked into the program",
+        }
+        .to_owned(),
+        vendor_library: described.vendor_library.clone(),
+        layout: layout_text(shim.layout()),
+        compiles: shim.compiles(),
+        runs: shim.runs(),
+        facts: shim.chip_facts().to_vec(),
+        asked: asked.to_owned(),
+        devices,
+        help: error.as_ref().and_then(Error::help).map(str::to_owned),
+        error: error.map(|error| error.to_string()),
+    }
+}
+
+fn devices(instance: &ShimInstance, chips: &[&Chip]) -> Result<Vec<DeviceReport>, ShimError> {
+    for chip in chips {
+        instance.know(chip)?;
+    }
+    let devices = instance.devices(None)?.into_iter().map(|device| {
+        Ok(DeviceReport {
+            limits: instance.limits(&device.name)?,
+            flags: instance.flags(&device.name)?,
+            kind: match device.kind {
+                DeviceKind::Present => "present",
+                DeviceKind::Offline => "offline",
+                DeviceKind::Simulated => "simulated",
+            }
+            .to_owned(),
+            name: device.name,
+            soc: device.soc,
+        })
+    });
+    devices.collect()
+}
+
+fn layout_text(layout: &LayoutCheck) -> String {
+    match layout {
+        LayoutCheck::Skipped(reason) => format!("{} ({reason})", layout.name()),
+        _ => layout.name().to_owned(),
+    }
+}

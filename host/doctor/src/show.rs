@@ -1,0 +1,151 @@
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_graph::{
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, decompose_all, layer_kinds,
+};
+use shardwright_models::Facts;
+use shardwright_vocabulary::EntryKind;
+
+use shardwright_vocabulary::Result;
+
+/// What a checkpoint consists of.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ShowReport {
+    /// What the checkpoint says of itself.
+    pub checkpoint: Facts,
+    /// Parts of the model in the order in which a step runs them.
+    pub components: Vec<ComponentReport>,
+    /// Layers of equal structure.
+    pub layer_kinds: Vec<LayerKindReport>,
+    /// Tables that are gathered, not computed with.
+    pub assets: Vec<AssetReport>,
+    /// Bytes of all states at the model's full context, at f32.
+    pub state_bytes: u64,
+    /// Context that `state_bytes` is for.
+    pub context: u64,
+    /// Remarks of the loader: what was passed over, and defaults that were taken.
+    pub notes: Vec<String>,
+}
+
+/// One part of the model, as one shard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ComponentReport {
+    /// Its name.
+    pub name: String,
+    /// Layers; 0 where it has none.
+    pub layers: u32,
+    /// Semantic operations of one decode (or encode) step.
+    pub ops: usize,
+    /// The same in primitives.
+    pub primitive_ops: usize,
+    /// Multiply-adds per token of that step, attention over an empty history not counted.
+    pub multiply_adds: u64,
+    /// Operations of a prefill step; 0 where it takes no part.
+    pub prefill_ops: usize,
+    /// Weight bytes as stored.
+    pub weight_bytes: u64,
+}
+
+/// Layers that differ in nothing but their weights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerKindReport {
+    /// Which layers.
+    pub layers: Vec<u32>,
+    /// Semantic operations per layer.
+    pub ops: usize,
+    /// The same in primitives.
+    pub primitive_ops: usize,
+    /// Weight bytes per layer.
+    pub weight_bytes: u64,
+}
+
+/// A gathered table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AssetReport {
+    /// Its name.
+    pub name: String,
+    /// Rows.
+    pub entries: u64,
+    /// Values per row.
+    pub width: u64,
+    /// Stored size.
+    pub bytes: u64,
+}
+
+/// Reads a checkpoint and says what it consists of; computes nothing.
+pub fn show(checkpoint: &Path) -> Result<ShowReport> {
+    let checkpoint = shardwright_build::open_checkpoint(checkpoint)?;
+    let graph = checkpoint.graph();
+    let point = |kind| EntryPoint { kind, rows: 1, context: 1, largest_rows: 1 };
+    let (step, prefill) = match graph.is_generative() {
+        true => (point(EntryKind::Decode), Some(EntryPoint { context: 2, ..point(EntryKind::Prefill) })),
+        false => (point(EntryKind::Encode), None),
+    };
+    let entry = |kind: ComponentKind,
+                 layers: std::ops::Range<u32>,
+                 point: EntryPoint|
+     -> Result<Option<EntryGraph>> {
+        Ok(graph.entry(kind, layers, point, EntryOptions::default())?)
+    };
+
+    let mut components = Vec::new();
+    for component in &graph.components {
+        let layers = 0..component.layers;
+        let whole = entry(component.kind, layers.clone(), step)?;
+        let filling = match prefill {
+            Some(point) => entry(component.kind, layers, point)?,
+            None => None,
+        };
+        components.push(ComponentReport {
+            name: component.kind.name().to_owned(),
+            layers: component.layers,
+            ops: whole.as_ref().map_or(0, |entry| entry.nodes.len()),
+            primitive_ops: whole.as_ref().map_or(0, |entry| decompose_all(entry).nodes.len()),
+            multiply_adds: whole.as_ref().map_or(0, EntryGraph::multiply_adds),
+            prefill_ops: filling.as_ref().map_or(0, |entry| entry.nodes.len()),
+            weight_bytes: whole.as_ref().map_or(0, EntryGraph::weight_bytes),
+        });
+    }
+
+    let kinds = layer_kinds(graph)?;
+    let mut reports = Vec::new();
+    for (kind, &layer) in kinds.representative.iter().enumerate() {
+        let one = entry(ComponentKind::Decoder, layer..layer + 1, step)?;
+        let of_kind = |(layer, held): (usize, &u32)| (*held as usize == kind).then_some(layer as u32);
+        reports.push(LayerKindReport {
+            layers: kinds.of_layer.iter().enumerate().filter_map(of_kind).collect(),
+            ops: one.as_ref().map_or(0, |entry| entry.nodes.len()),
+            primitive_ops: one.as_ref().map_or(0, |entry| decompose_all(entry).nodes.len()),
+            weight_bytes: one.as_ref().map_or(0, EntryGraph::weight_bytes),
+        });
+    }
+
+    Ok(ShowReport {
+        components,
+        layer_kinds: reports,
+        assets: graph
+            .assets
+            .iter()
+            .map(|asset| AssetReport {
+                name: asset.name.clone(),
+                entries: asset.entries(),
+                width: asset.width(),
+                bytes: asset.table.bytes(),
+            })
+            .collect(),
+        state_bytes: state_bytes(graph),
+        context: graph.context,
+        notes: checkpoint.notes().to_vec(),
+        checkpoint: checkpoint.facts().clone(),
+    })
+}
+
+/// States of a session at the full context, with rings for decode steps of one row.
+fn state_bytes(graph: &Graph) -> u64 {
+    graph
+        .states
+        .iter()
+        .map(|state| state.capacity(graph.context, 1).saturating_mul(state.width).saturating_mul(4))
+        .fold(0, u64::saturating_add)
+}

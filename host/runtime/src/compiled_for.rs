@@ -1,0 +1,62 @@
+//! The chip that a bundled shard was compiled for, among the devices that a shim has here.
+
+use shardwright_bundle::{Bundle, ShardEntry};
+use shardwright_shims::{Artefact, ShimError, ShimInstance};
+use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Result, TargetKind};
+
+/// Makes the chip of a shard known, as the shim read its profile when it compiled: the profile need
+/// not be here.
+pub fn know_chip(instance: &ShimInstance, bundle: &Bundle, shard: &ShardEntry) -> Result<()> {
+    // What it says is checked as any profile is; that it is undamaged is looked at when it is
+    // loaded.
+    let artefact = Artefact::open_unproved(&bundle.path(&shard.artefact)?).map_err(|error| {
+        let help = error.help().map(str::to_owned);
+        Error::caused_by(ErrorKind::Invalid, error, help)
+    })?;
+    match &artefact.head().chip {
+        Some(chip) => Ok(instance.know(chip)?),
+        None => Ok(()),
+    }
+}
+
+/// Devices of the shim that compiled a shard: those of this machine, and those it has for the chip
+/// of the bundle.
+pub fn devices_for(
+    instance: &ShimInstance,
+    shard: &ShardEntry,
+    soc: &str,
+) -> std::result::Result<Vec<Device>, ShimError> {
+    let mut devices = instance.devices(None)?;
+    if shard.target.kind != TargetKind::Cpu && shard.compiled_by.shim == shard.target.shim {
+        for device in instance.devices(Some(soc))? {
+            if devices.iter().all(|held| held.name != device.name) {
+                devices.push(device);
+            }
+        }
+    }
+    Ok(devices)
+}
+
+/// The device a shard was compiled for, where the shim is one that only compiles for it here.
+pub fn only_compiled_for(
+    instance: &ShimInstance,
+    shard: &ShardEntry,
+    soc: &str,
+) -> std::result::Result<Option<Device>, ShimError> {
+    let mut devices = devices_for(instance, shard, soc)?.into_iter();
+    let own = devices.find(|device| device.name == shard.compiled_by.device);
+    Ok(own.filter(|device| device.kind == DeviceKind::Offline))
+}
+
+/// That the shard's chip is not in this machine.
+pub fn only_compiles(shard: &ShardEntry, device: &Device) -> Error {
+    let (shim, chip) = (&shard.compiled_by.shim, device.soc.as_deref().unwrap_or(&device.name));
+    let what = format!(
+        "shard {} is for {chip}, which is not in this machine: shim `{shim}` only compiles for it here",
+        shard.name
+    );
+    Error::new(ErrorKind::Incompatible, what).with_help(format!(
+        "run the bundle on a device with {chip}; compile with `--on simulator` or `--on cpu` for a bundle that runs here; `shardwright verify --bundle` \
+         proves this one by a twin where there is a simulator"
+    ))
+}

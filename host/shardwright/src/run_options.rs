@@ -1,0 +1,116 @@
+//! What opening a checkpoint and opening a bundle are both asked.
+
+use std::path::PathBuf;
+
+use shardwright_shims::{Isolation, Shims};
+
+use crate::text_side::TokenizerStart;
+use crate::{Result, SearchPath, user_cache_directory};
+
+/// Where things lie, and how they are run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunOptions {
+    pub(crate) search: Option<SearchPath>,
+    pub(crate) threads: Option<u32>,
+    pub(crate) isolation: Isolation,
+    pub(crate) strict: bool,
+    pub(crate) tokenizer_when_asked: bool,
+    pub(crate) cache: Option<PathBuf>,
+    pub(crate) trusted_keys: Vec<String>,
+}
+
+impl RunOptions {
+    pub(crate) fn search(&self) -> SearchPath {
+        self.search.clone().unwrap_or_else(SearchPath::standard)
+    }
+
+    pub(crate) fn shims(&self) -> Result<Shims> {
+        Shims::open(self.search().registry(), self.isolation)
+    }
+
+    pub(crate) fn tokenizer_start(&self) -> TokenizerStart {
+        match self.tokenizer_when_asked {
+            true => TokenizerStart::WhenAsked,
+            false => TokenizerStart::Beside,
+        }
+    }
+
+    /// What is asked of a plan, with this.
+    #[cfg(feature = "build")]
+    pub(crate) fn fill(&self, plan: shardwright_build::PlanOptions) -> shardwright_build::PlanOptions {
+        let search = self.search();
+        shardwright_build::PlanOptions {
+            shims: search.registry(),
+            planners: search.planners,
+            profiles: search.profiles,
+            isolation: self.isolation,
+            strict: self.strict,
+            threads: self.threads,
+            cache: self.cache.clone().or_else(user_cache_directory),
+            trusted_keys: self.trusted_keys.clone(),
+            ..plan
+        }
+    }
+}
+
+/// The setters of both.
+macro_rules! run_option_setters {
+    () => {
+        /// Where shims, planners and profiles are looked for. Default:
+        /// [`SearchPath::standard`](crate::SearchPath::standard).
+        #[must_use]
+        pub fn search_path(mut self, path: crate::SearchPath) -> Self {
+            self.run.search = Some(path);
+            self
+        }
+
+        /// Threads of the CPU engine. Default: the cores there are.
+        #[must_use]
+        pub fn threads(mut self, threads: u32) -> Self {
+            self.run.threads = Some(threads);
+            self
+        }
+
+        /// Which work of shims happens in a process of its own.
+        #[must_use]
+        pub fn isolation(mut self, isolation: crate::Isolation) -> Self {
+            self.run.isolation = isolation;
+            self
+        }
+
+        /// Turns every fallback into an error. Default: off; fallbacks are reported.
+        #[must_use]
+        pub fn strict(mut self, strict: bool) -> Self {
+            self.run.strict = strict;
+            self
+        }
+
+        /// Loads the tokenizer when something asks for it first, not beside planning, compiling and
+        /// loading: for programs that bring token ids. Default: off.
+        #[must_use]
+        pub fn tokenizer_when_asked(mut self, when_asked: bool) -> Self {
+            self.run.tokenizer_when_asked = when_asked;
+            self
+        }
+
+        /// A private directory for what can be made again, such as compiled planners. Whoever can
+        /// write to it can run code here. Default: `shardwright` in the user's cache directory;
+        /// nothing is kept where there is none.
+        #[cfg(feature = "build")]
+        #[must_use]
+        pub fn cache_directory(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
+            self.run.cache = Some(directory.into());
+            self
+        }
+
+        /// A public key (hexadecimal) whose planner packs are accepted. Default: none.
+        #[cfg(feature = "build")]
+        #[must_use]
+        pub fn trust_key(mut self, key: impl Into<String>) -> Self {
+            self.run.trusted_keys.push(key.into());
+            self
+        }
+    };
+}
+
+pub(crate) use run_option_setters;

@@ -1,0 +1,389 @@
+//! Every shard alone, fed the reference's boundary values, so that errors do not add up over
+//! shards.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shardwright_build::CompiledGraphs;
+use shardwright_graph::{Asset, EntryPoint, Graph};
+use shardwright_runtime::{Chain, ShardExecutor};
+use shardwright_vocabulary::EntryKind;
+
+use crate::next_norm::NextNorm;
+use crate::progress::{Progress, reference_fault};
+use crate::report::{BoundaryVerification, EntryVerification, ShardVerification};
+use crate::rows::RowErrors;
+use crate::shard_run::{Feed, Observed, Rows, ShardMemory, Twin};
+use crate::thresholds::Thresholds;
+use crate::trace::{Chunk, Trace};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+/// A prompt to run.
+pub(crate) struct Prompt<'a> {
+    pub(crate) name: String,
+    pub(crate) ids: &'a [u32],
+}
+
+/// What is compared with what.
+pub(crate) struct BoundaryCheck<'a> {
+    pub(crate) chain: &'a Chain,
+    /// The checkpoint's graph, whose reference every shard is fed from.
+    pub(crate) graph: &'a Graph,
+    /// The tables as the chain gathers from them.
+    pub(crate) assets: &'a [Asset],
+    /// What each shard was compiled from; empty where that is not known.
+    pub(crate) compiled: &'a [CompiledGraphs],
+    /// Whether shards are to give what the checkpoint's graph gives.
+    pub(crate) exact: bool,
+    /// Formats of each shard.
+    pub(crate) formats: Vec<String>,
+    pub(crate) thresholds: Thresholds,
+    /// Most rows of each prompt.
+    pub(crate) rows: usize,
+    /// Positions of each prompt at which entry points of one row run.
+    pub(crate) steps: usize,
+}
+
+/// Results of one entry point of one shard.
+#[derive(Default)]
+struct EntryTally {
+    runs: u64,
+    outputs: Vec<OutputTally>,
+}
+
+struct OutputTally {
+    what: String,
+    layer: Option<u32>,
+    cut: Option<usize>,
+    /// Against the checkpoint's graph.
+    plain: RowErrors,
+    /// Against the graph the shard was compiled from.
+    compiled: Option<RowErrors>,
+}
+
+/// What results are held against.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Against {
+    Checkpoint,
+    Compiled,
+}
+
+impl Against {
+    const fn text(self) -> &'static str {
+        match self {
+            Against::Checkpoint => "the checkpoint in float",
+            Against::Compiled => "the graphs the shards were compiled from",
+        }
+    }
+}
+
+impl BoundaryCheck<'_> {
+    /// Runs every entry point of every shard over every prompt.
+    ///
+    /// Where shards are to give what the checkpoint's graph gives, that is what they are held
+    /// against. Else they are held against the reference on the very graphs they were compiled
+    /// from, fed the same values; how far they are from the checkpoint's is reported beside it and
+    /// not judged.
+    pub(crate) fn run(
+        &self,
+        prompts: &[Prompt<'_>],
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<BoundaryVerification>> {
+        let shards = self.chain.description().shards.len();
+        let mut memories = Vec::with_capacity(shards);
+        for shard in 0..shards {
+            memories.push(self.lend(shard, |executor| ShardMemory::new(executor))?);
+        }
+        let compiled = if self.exact { &[] } else { self.compiled };
+        let twins = compiled.iter().map(Twin::new).collect::<std::result::Result<Vec<_>, _>>();
+        let twins = twins.map_err(reference_fault)?;
+        let mut tallies: Vec<Vec<EntryTally>> = memories
+            .iter()
+            .map(|memory| memory.entries.iter().map(|_| EntryTally::default()).collect())
+            .collect();
+        let mut norms = Norms { graph: self.graph, found: BTreeMap::new() };
+        let context = usize::try_from(self.chain.context()).unwrap_or(usize::MAX);
+        let all_rows: usize = prompts.iter().map(|prompt| prompt.ids.len().min(self.rows)).sum();
+        let mut rows_done = 0;
+        for prompt in prompts {
+            let ids = match self.graph.is_generative() {
+                true => &prompt.ids[..prompt.ids.len().min(self.rows).min(context)],
+                // An encoder sees all of its text or another text.
+                false if prompt.ids.len() <= context => prompt.ids,
+                false => continue,
+            };
+            if ids.is_empty() {
+                continue;
+            }
+            let singles = spread(ids.len(), self.steps);
+            let mut trace =
+                Trace::new(self.graph, ids, self.largest_rows(&memories)).map_err(reference_fault)?;
+            while let Some(chunk) = trace.next().map_err(reference_fault)? {
+                for shard in 0..shards {
+                    let name = &self.chain.description().shards[shard].name;
+                    let done = rows_done as f64 + chunk.rows as f64 * shard as f64 / shards as f64;
+                    progress
+                        .step(done / all_rows.max(1) as f64, || format!("{} through {name}", prompt.name))?;
+                    let feed = Feed {
+                        graph: self.graph,
+                        assets: self.assets,
+                        trace: &trace,
+                        chunk: &chunk,
+                        twin: twins.get(shard),
+                        uncapped: self.chain.description().logits_softcap().is_some(),
+                    };
+                    let mut run = Run { check: self, prompt, feed, norms: &mut norms };
+                    run.shard(shard, &mut memories[shard], &mut tallies[shard], &singles, progress)?;
+                }
+                rows_done += chunk.rows;
+            }
+        }
+        let order = match (self.exact, twins.is_empty()) {
+            (true, _) => &[(Against::Checkpoint, true)][..],
+            (false, true) => &[(Against::Checkpoint, false)],
+            (false, false) => &[(Against::Compiled, true), (Against::Checkpoint, false)],
+        };
+        let report = |&(against, judged)| self.report(&memories, &mut tallies, &norms, against, judged);
+        Ok(order.iter().map(report).collect())
+    }
+
+    fn lend<R>(&self, shard: usize, borrow: impl FnOnce(&mut dyn ShardExecutor) -> Result<R>) -> Result<R> {
+        let missing = || Error::new(ErrorKind::Internal, format!("the chain has no shard {shard}"));
+        self.chain.with_executor(shard, borrow).ok_or_else(missing)?
+    }
+
+    /// Rows of the largest entry point, so that each is filled where the prompt is long enough.
+    fn largest_rows(&self, memories: &[ShardMemory]) -> u64 {
+        let entries = memories.iter().flat_map(|memory| &memory.entries);
+        entries.map(|entry| entry.interface.point.rows).max().unwrap_or(1)
+    }
+
+    /// Why nothing was run through an entry point.
+    fn why_not_run(&self, point: EntryPoint) -> String {
+        let most = point.rows;
+        match (point.kind, most) {
+            (EntryKind::Encode, _) => format!("no recorded text has at most {most} tokens"),
+            (_, 1) if self.steps == 0 => "`--steps 0` takes no position of any prompt".to_owned(),
+            _ if self.rows == 0 => "`--rows 0` takes no row of any prompt".to_owned(),
+            _ => "no prompt was recorded that could be run".to_owned(),
+        }
+    }
+
+    fn report(
+        &self,
+        memories: &[ShardMemory],
+        tallies: &mut [Vec<EntryTally>],
+        norms: &Norms<'_>,
+        against: Against,
+        judged: bool,
+    ) -> BoundaryVerification {
+        let compare = |output: &mut OutputTally| {
+            let errors = match against {
+                Against::Checkpoint => Some(&mut output.plain),
+                Against::Compiled => output.compiled.as_mut(),
+            };
+            let after = output.cut.and_then(|cut| norms.name(cut));
+            Some(std::mem::take(errors?).compare(output.what.clone(), output.layer, after, &self.thresholds))
+        };
+        let descriptions = &self.chain.description().shards;
+        let mut shards = Vec::new();
+        for (index, (description, tallies)) in descriptions.iter().zip(tallies).enumerate() {
+            let entries: Vec<EntryVerification> = memories[index]
+                .entries
+                .iter()
+                .zip(tallies)
+                .map(|(entry, tally)| EntryVerification {
+                    entry: entry.interface.name.clone(),
+                    runs: tally.runs,
+                    not_run: (tally.runs == 0).then(|| self.why_not_run(entry.interface.point)),
+                    outputs: tally.outputs.iter_mut().filter_map(compare).collect(),
+                })
+                .collect();
+            let outputs = || entries.iter().flat_map(|entry| &entry.outputs);
+            let divergent = outputs().filter(|output| !output.passed).filter_map(|output| output.layer).min();
+            shards.push(ShardVerification {
+                shard: description.name.clone(),
+                layers: (description.layers.1 > 0).then_some(description.layers),
+                place: description.place.to_string(),
+                formats: self.formats.get(index).cloned().unwrap_or_default(),
+                first_divergent_layer: divergent,
+                passed: outputs().all(|output| output.passed),
+                entries,
+            });
+        }
+        let compared = shards.iter().flat_map(|shard| &shard.entries).any(|entry| !entry.outputs.is_empty());
+        BoundaryVerification {
+            against: against.text().to_owned(),
+            judged,
+            thresholds: self.thresholds,
+            first_divergent_layer: shards.iter().filter_map(|shard| shard.first_divergent_layer).min(),
+            passed: compared && shards.iter().all(|shard| shard.passed),
+            shards,
+        }
+    }
+}
+
+/// Norms by cut, found when first needed.
+struct Norms<'g> {
+    graph: &'g Graph,
+    found: BTreeMap<usize, Option<NextNorm>>,
+}
+
+impl Norms<'_> {
+    fn after(&mut self, cut: usize) -> Result<Option<&NextNorm>> {
+        if !self.found.contains_key(&cut) {
+            let norm = NextNorm::after(self.graph, cut).map_err(reference_fault)?;
+            self.found.insert(cut, norm);
+        }
+        Ok(self.found.get(&cut).and_then(Option::as_ref))
+    }
+
+    fn name(&self, cut: usize) -> Option<String> {
+        self.found.get(&cut)?.as_ref().map(|norm| norm.name.clone())
+    }
+}
+
+/// A chunk of a prompt on its way through a shard.
+struct Run<'r, 'a> {
+    check: &'r BoundaryCheck<'a>,
+    prompt: &'r Prompt<'r>,
+    feed: Feed<'r>,
+    norms: &'r mut Norms<'a>,
+}
+
+impl Run<'_, '_> {
+    fn shard(
+        &mut self,
+        shard: usize,
+        memory: &mut ShardMemory,
+        tallies: &mut [EntryTally],
+        singles: &BTreeSet<usize>,
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        for (entry, tally) in tallies.iter_mut().enumerate() {
+            let point = memory.entries[entry].interface.point;
+            for rows in pieces(point.kind, point.rows as usize, self.feed.chunk, singles) {
+                progress.check()?;
+                let observed =
+                    self.check.lend(shard, |executor| memory.run(executor, entry, &self.feed, rows))?;
+                tally.runs += 1;
+                for observed in observed {
+                    self.enter(tally, observed, rows)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares row by row, the residual stream after the next norm.
+    fn enter(&mut self, tally: &mut EntryTally, observed: Observed, rows: Rows) -> Result<()> {
+        let Observed { what, layer, cut, width, got, wanted, compiled } = observed;
+        let normed = |values: Vec<f32>, norms: &mut Norms<'_>| -> Result<Vec<f32>> {
+            let norm = match cut {
+                Some(cut) => norms.after(cut)?,
+                None => None,
+            };
+            match norm {
+                Some(norm) => norm.apply(&values, width).map_err(reference_fault),
+                None => Ok(values),
+            }
+        };
+        let got = normed(got, self.norms)?;
+        let wanted = normed(wanted, self.norms)?;
+        let compiled = compiled.map(|values| normed(values, self.norms)).transpose()?;
+        let index = match tally.outputs.iter().position(|held| held.what == what) {
+            Some(index) => index,
+            None => {
+                let plain = RowErrors::default();
+                tally.outputs.push(OutputTally { what, layer, cut, plain, compiled: None });
+                tally.outputs.len() - 1
+            }
+        };
+        let output = &mut tally.outputs[index];
+        self.rows(&mut output.plain, &got, &wanted, width, rows);
+        if let Some(compiled) = compiled {
+            let errors = output.compiled.get_or_insert_default();
+            self.rows(errors, &got, &compiled, width, rows);
+        }
+        Ok(())
+    }
+
+    fn rows(&self, errors: &mut RowErrors, got: &[f32], wanted: &[f32], width: usize, rows: Rows) {
+        let first = self.feed.chunk.first + rows.offset;
+        let name = &self.prompt.name;
+        if got.len() != wanted.len() {
+            errors.add(got, wanted, || format!("{name} position {first}"));
+            return;
+        }
+        let width = width.max(1);
+        for (row, (got, wanted)) in got.chunks(width).zip(wanted.chunks(width)).enumerate() {
+            errors.add(got, wanted, || {
+                let position = first + row % rows.rows;
+                match row / rows.rows {
+                    0 => format!("{name} position {position}"),
+                    block => format!("{name} position {position} block {block}"),
+                }
+            });
+        }
+    }
+}
+
+/// The runs of an entry point over a chunk: as many rows at a time as it takes; those of one row at
+/// some positions only.
+fn pieces(kind: EntryKind, most: usize, chunk: &Chunk, singles: &BTreeSet<usize>) -> Vec<Rows> {
+    match (kind, most) {
+        (EntryKind::Encode, _) if chunk.rows > most => Vec::new(),
+        (EntryKind::Encode, _) => vec![Rows { offset: 0, rows: chunk.rows }],
+        (_, 1) => {
+            let within = singles.range(chunk.first..chunk.first + chunk.rows);
+            within.map(|position| Rows { offset: position - chunk.first, rows: 1 }).collect()
+        }
+        _ => {
+            let starts = (0..chunk.rows).step_by(most.max(1));
+            starts.map(|offset| Rows { offset, rows: most.min(chunk.rows - offset) }).collect()
+        }
+    }
+}
+
+/// At most `count` positions below `length`, evenly apart, the first and the last among them.
+fn spread(length: usize, count: usize) -> BTreeSet<usize> {
+    match count {
+        0 => BTreeSet::new(),
+        1 => BTreeSet::from([length - 1]),
+        _ => (0..count).map(|index| index * (length - 1) / (count - 1)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_spread_over_the_prompt() {
+        for (length, count, wanted) in
+            [(10, 4, &[0, 3, 6, 9][..]), (2, 8, &[0, 1]), (1, 3, &[0]), (5, 1, &[4]), (5, 0, &[])]
+        {
+            assert_eq!(spread(length, count).into_iter().collect::<Vec<_>>(), wanted, "{length} {count}");
+        }
+    }
+
+    #[test]
+    fn chunks_go_through_every_entry_point_in_its_rows() {
+        let chunk = |first, rows| Chunk {
+            first,
+            rows,
+            hidden: Vec::new(),
+            per_layer: Vec::new(),
+            logits: Vec::new(),
+            embedding: Vec::new(),
+        };
+        let singles = BTreeSet::from([3, 8, 20]);
+        let of = |kind, most, chunk: &Chunk| -> Vec<(usize, usize)> {
+            pieces(kind, most, chunk, &singles).into_iter().map(|rows| (rows.offset, rows.rows)).collect()
+        };
+        assert_eq!(of(EntryKind::Decode, 1, &chunk(4, 10)), [(4, 1)]);
+        assert_eq!(of(EntryKind::Decode, 4, &chunk(4, 10)), [(0, 4), (4, 4), (8, 2)]);
+        assert_eq!(of(EntryKind::Prefill, 16, &chunk(0, 10)), [(0, 10)]);
+        assert_eq!(of(EntryKind::Encode, 16, &chunk(0, 10)), [(0, 10)]);
+        assert_eq!(of(EntryKind::Encode, 8, &chunk(0, 10)), []);
+    }
+}

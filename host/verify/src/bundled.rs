@@ -1,0 +1,244 @@
+//! Proving a bundle: its own artefacts, against the checkpoint it was compiled from.
+
+use shardwright_vocabulary::{Beforehand, Device, DeviceKind, Error, ErrorKind, Result};
+use std::path::Path;
+use std::sync::Arc;
+
+use shardwright::{Executor, Model, OpenOptions};
+use shardwright_build::{
+    ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, PlanOptions, Purpose, TargetExecutor,
+    on_the_cpu, open_checkpoint, settle,
+};
+use shardwright_bundle::{Bundle, BundleWriter, Digest, ProvedFile, TwinEntry, Verification as Proof};
+use shardwright_models::Checkpoint;
+use shardwright_runtime::{devices_for, know_chip, only_compiled_for};
+use shardwright_shims::{Artefact, Part, Place, Shims, Watch, WorkOrder};
+
+use crate::options::VerifyOptions;
+use crate::report::{TwinArtefact, TwinReport, VerifyReport};
+use crate::thresholds::Thresholds;
+use crate::verification::{OPENED, Verification};
+
+/// How far proving a bundle is when it is proved, of 1000: where it fails, it is compiled once
+/// more.
+const PROVED: u32 = 800;
+
+/// Proves the chain of `bundle` that runs here, as [`verify`](crate::verify) does: the artefacts of
+/// the bundle themselves are run.
+///
+/// Where its chip is one that is only compiled for here, and the shim simulates it, a twin is made
+/// of the very work orders of the bundle for the simulator, and run instead; the report names it.
+///
+/// `open` are the options it was compiled with. By them the graphs of its shards are made again,
+/// and each must give the very work order that the bundle names; nothing is compiled. Artefacts of
+/// a bundle show no layers, so where a shard is out of bounds the checkpoint is compiled once more
+/// with its layers shown, to name the first that differs.
+pub fn verify_bundle(
+    checkpoint: &Path,
+    goldens: &Path,
+    bundle: &Path,
+    open: &OpenOptions,
+    options: &VerifyOptions,
+    watch: &mut dyn Watch,
+) -> Result<VerifyReport> {
+    options.thresholds(Thresholds::SAME_FLOATS)?;
+    watch.progress(0, "reading the bundle");
+    let mut all = Part::new(watch, 0..1000);
+    let held = Arc::new(Bundle::open(bundle)?);
+    held.verify_all(|_| ())?;
+    let intact = open_checkpoint(checkpoint)?;
+    let (own, other) = (Digest::from(intact.content_hash()), held.manifest().model.checkpoint);
+    if own != other {
+        let (bundle, checkpoint) = (bundle.display(), checkpoint.display());
+        let what = format!("{bundle} was compiled from checkpoint {other}, and {checkpoint} is {own}");
+        return Err(Error::new(ErrorKind::Incompatible, what)
+            .with_help("name the checkpoint the bundle was compiled from"));
+    }
+    let sibling = simulated_sibling(&held, open)?;
+    let open = &match sibling {
+        Some(_) => open.clone().on(Executor::Simulator),
+        None => open.clone(),
+    };
+    let (model, compiled, chain, twin) = match sibling {
+        Some(device) => twin_of(&held, &intact, device, open, &mut all.then(OPENED))?,
+        None => {
+            let model = open.bundle_options().open(bundle)?;
+            let chain = model.bundle_chain().unwrap_or_default().to_owned();
+            let compiled = compiled_graphs(&intact, &held, &chain, open, &mut all.then(OPENED))?;
+            (model, compiled, chain, None)
+        }
+    };
+    let verification = Verification { model: &model, compiled: &compiled, intact: &intact, options };
+    let mut report = verification.run(goldens, &mut all.then(PROVED))?;
+    let failed = report.boundaries.iter().any(|boundaries| boundaries.judged && !boundaries.passed);
+    if failed {
+        let tapped = open.clone().taps(true).open_watched(checkpoint, &mut all.most_of_the_rest())?;
+        let again = Verification { model: &tapped, compiled: tapped.compiled(), intact: &intact, options };
+        let layers = again.run(goldens, &mut all)?.boundaries;
+        let named = layers.iter().find(|boundaries| boundaries.judged);
+        let named = named.and_then(|boundaries| boundaries.first_divergent_layer);
+        report.notices.push(match named {
+            Some(layer) => format!("compiled once more with its layers shown, layer {layer} is the first that differs"),
+            None => "compiled once more with its layers shown, no layer differs: the artefacts of the bundle are not what is compiled today".to_owned(),
+        });
+    }
+    report.bundle_chain = Some(chain);
+    report.twin = twin;
+    Ok(report)
+}
+
+/// The simulator to prove the first chain of a bundle in, where its own device is one that is only
+/// compiled for here.
+fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Device>> {
+    let manifest = bundle.manifest();
+    let options = open.plan_options();
+    let shims = Shims::open(options.shims, options.isolation)?;
+    for shard in manifest.chains.first().into_iter().flat_map(|chain| &chain.shards) {
+        if shims.registry.get(&shard.compiled_by.shim).is_none() {
+            continue;
+        }
+        let by = &shard.compiled_by;
+        let instance = shims.open_to_compile(&by.shim, "twin", &[], by.simulated)?;
+        know_chip(&instance, bundle, shard)?;
+        if only_compiled_for(&instance, shard, &manifest.soc)?.is_some() {
+            let devices = devices_for(&instance, shard, &manifest.soc)?;
+            return Ok(devices.into_iter().find(|device| device.kind == DeviceKind::Simulated));
+        }
+    }
+    Ok(None)
+}
+
+/// Compiles the work orders of a bundle's first chain for a simulator, and loads what comes of it.
+fn twin_of(
+    bundle: &Arc<Bundle>,
+    checkpoint: &Checkpoint,
+    device: Device,
+    open: &OpenOptions,
+    watch: &mut dyn Watch,
+) -> Result<(Model, Vec<CompiledGraphs>, String, Option<TwinReport>)> {
+    let mut store = Recorded { bundle, made_here: false };
+    let options = open.plan_options();
+    let mut source = CheckpointSource::new(checkpoint, &options);
+    let settled = settle(&mut source, &options, Purpose::Run, &mut store, watch)?;
+    let chain = shardwright::load(&settled, Beforehand::default())?;
+    let artefacts = settled
+        .shards
+        .iter()
+        .map(|shard| TwinArtefact { shard: shard.name.clone(), sha256: shard.artefact.name() })
+        .collect();
+    let (plan, plan_id) = (settled.report_now(), settled.plan_id());
+    let compiled: Vec<CompiledGraphs> = settled.shards.into_iter().map(|shard| shard.compiled).collect();
+    let differs = device.detail.unwrap_or_else(|| "the shim does not say in what they differ".to_owned());
+    let twin = TwinReport { device: device.name, artefacts, differs };
+    let model = Model::of_chain(chain, bundle, plan, plan_id)?;
+    let name = bundle.manifest().chains.first().map(|chain| chain.name.clone()).unwrap_or_default();
+    Ok((model, compiled, name, Some(twin)))
+}
+
+/// Writes a report of [`verify_bundle`] into the bundle, in place of an earlier one of the same
+/// chain. Gives the bundle's identity from now on.
+pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String> {
+    let chain = report.bundle_chain.clone().ok_or_else(|| {
+        Error::new(ErrorKind::Argument, "only what was proved of a bundle is stored in it")
+            .with_help("verify the bundle itself")
+    })?;
+    let mut writer = BundleWriter::create(bundle)?;
+    let mut manifest = writer.previous().cloned().ok_or_else(|| {
+        Error::new(ErrorKind::Missing, format!("{}: no bundle that is whole", bundle.display()))
+            .with_help("compile the checkpoint again")
+    })?;
+    let text = serde_json::to_vec(report)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("the report as JSON: {error}")))?;
+    let name = format!("verify.{chain}");
+    let proof = Proof {
+        name: name.clone(),
+        chain,
+        passed: report.passed,
+        summary: report.summary(),
+        report: writer.add_bytes(&text)?,
+        twin: report.twin.as_ref().map(stored_twin).transpose()?,
+    };
+    manifest.verifications.retain(|held| held.name != name);
+    manifest.verifications.push(proof);
+    Ok(writer.finish(&manifest)?.sha256().to_string())
+}
+
+fn stored_twin(twin: &TwinReport) -> Result<TwinEntry> {
+    let hash = |artefact: &TwinArtefact| {
+        let what = || format!("{} is no hash of an artefact", artefact.sha256);
+        artefact.sha256.parse().map_err(|_| Error::new(ErrorKind::Internal, what()))
+    };
+    let artefacts = twin.artefacts.iter().map(hash).collect::<Result<_>>()?;
+    Ok(TwinEntry { device: twin.device.clone(), artefacts, differs: twin.differs.clone() })
+}
+
+/// What the shards of a chain were compiled from, made again.
+fn compiled_graphs(
+    checkpoint: &Checkpoint,
+    bundle: &Bundle,
+    chain: &str,
+    open: &OpenOptions,
+    watch: &mut dyn Watch,
+) -> Result<Vec<CompiledGraphs>> {
+    let mut store = Recorded { bundle, made_here: true };
+    let mut all = Part::new(watch, 0..1000);
+    let options = open.plan_options();
+    let mut compiled = |options: &PlanOptions, watch: &mut dyn Watch| {
+        settle(&mut CheckpointSource::new(checkpoint, options), options, Purpose::Compile, &mut store, watch)
+    };
+    let primary = compiled(&options, &mut all.most_of_the_rest())?;
+    let shards = match bundle.manifest().chains.first() {
+        Some(first) if first.name == chain => primary.shards,
+        _ => {
+            let missing = || Error::new(ErrorKind::Invalid, format!("the options give no chain `{chain}`"));
+            let cpu = on_the_cpu(&options, &primary).ok_or_else(missing)?;
+            compiled(&cpu, &mut all)?.shards
+        }
+    };
+    Ok(shards.into_iter().map(|shard| shard.compiled).collect())
+}
+
+/// Takes every artefact from the bundle, by the name of its work order. A work order that the
+/// bundle does not name is refused.
+struct Recorded<'b> {
+    bundle: &'b Bundle,
+    /// Whether an artefact is taken whatever device it is to run on; else those for another than
+    /// the bundle's are made.
+    made_here: bool,
+}
+
+impl ArtefactStore for Recorded<'_> {
+    fn place(&self) -> std::result::Result<Place<'_>, BuildError> {
+        Ok(Place::Temporary)
+    }
+
+    fn recall(
+        &mut self,
+        order: &WorkOrder,
+        executor: &TargetExecutor,
+    ) -> std::result::Result<Option<Artefact>, BuildError> {
+        let name = order.name();
+        let mut shards = self.bundle.manifest().chains.iter().flat_map(|chain| &chain.shards);
+        let made = shards.find(|shard| shard.work_order.to_string() == name);
+        let shard = made.ok_or_else(|| BuildError::Store {
+            shard: format!("for {}", executor.device),
+            reason: format!(
+                "the bundle holds nothing made of work order {name}: it was compiled with other options, or by another version"
+            ),
+        })?;
+        if !self.made_here && shard.compiled_by.device != executor.device {
+            return Ok(None);
+        }
+        let ProvedFile { path, file } = self.bundle.proved(&shard.artefact)?;
+        Ok(Some(Artefact::proved(&path, file)?))
+    }
+
+    fn keep(
+        &mut self,
+        _order: &WorkOrder,
+        _executor: &TargetExecutor,
+        made: Artefact,
+    ) -> std::result::Result<Artefact, BuildError> {
+        Ok(made)
+    }
+}

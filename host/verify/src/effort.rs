@@ -1,0 +1,237 @@
+//! How much a verification runs, and what that leaves out. Does not choose which rows or tokens
+//! those are.
+
+use serde::Serialize;
+
+use crate::goldens::{Evaluation, Golden};
+
+/// How much a verification runs at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Effort {
+    /// Rows of each prompt that shards are run over one by one; tokens of each evaluation row,
+    /// where not all rows are taken.
+    pub rows: usize,
+    /// Positions of each prompt at which entry points of one row are run.
+    pub steps: usize,
+    /// Tokens of each prompt that are chosen greedily.
+    pub greedy: usize,
+    /// Evaluation rows; none for all of them, whole.
+    pub evaluation: Option<usize>,
+}
+
+impl Effort {
+    /// What is run unless something else is asked for.
+    pub const USUAL: Effort = Effort { rows: 256, steps: 8, greedy: 64, evaluation: None };
+    /// The same where a vendor's simulator runs a shard, of which some take seconds for a step:
+    /// minutes, where all would be hours.
+    pub const SIMULATED: Effort = Effort { rows: 32, steps: 2, greedy: 8, evaluation: Some(4) };
+}
+
+/// What was asked for of it; the rest follows from what runs the shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AskedEffort {
+    pub(crate) all: bool,
+    pub(crate) rows: Option<usize>,
+    pub(crate) steps: Option<usize>,
+    pub(crate) greedy: Option<usize>,
+    pub(crate) evaluation: Option<usize>,
+}
+
+impl AskedEffort {
+    /// What was asked that says nothing about an encoder: it takes all of a text or nothing.
+    pub(crate) fn unused(&self, is_generative: bool) -> Vec<String> {
+        let AskedEffort { all, rows, steps, greedy, evaluation } = *self;
+        let asked = [
+            ("--all", all),
+            ("--rows", rows.is_some()),
+            ("--steps", steps.is_some()),
+            ("--greedy", greedy.is_some()),
+            ("--evaluation", evaluation.is_some()),
+        ];
+        let unused = asked.into_iter().filter(|(_, asked)| *asked && !is_generative);
+        let told = |name| format!("`{name}` is for models that generate, and is not used: this one embeds");
+        unused.map(|(name, _)| told(name)).collect()
+    }
+
+    /// The effort where a simulator runs a shard, or none does.
+    pub(crate) fn settled(&self, simulated: bool) -> Effort {
+        let usual = if simulated && !self.all { Effort::SIMULATED } else { Effort::USUAL };
+        Effort {
+            rows: self.rows.unwrap_or(usual.rows),
+            steps: self.steps.unwrap_or(usual.steps),
+            greedy: self.greedy.unwrap_or(usual.greedy),
+            evaluation: self.evaluation.or(usual.evaluation),
+        }
+    }
+}
+
+/// How much was run of what was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EffortReport {
+    /// At most.
+    #[serde(flatten)]
+    pub most: Effort,
+    /// Whether a vendor's simulator runs a shard.
+    pub simulated: bool,
+    /// What there is more of than was taken.
+    pub left_out: Vec<LeftOut>,
+    /// How to have more taken; none where nothing was left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub for_more: Option<String>,
+}
+
+/// Something recorded of which not all was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// What it is.
+    pub what: String,
+    /// How many were taken.
+    pub taken: u64,
+    /// How many there are.
+    pub of: u64,
+}
+
+impl EffortReport {
+    /// Of these prompts and evaluation rows, for a model that generates or for an encoder, which
+    /// sees all of a text or nothing.
+    pub(crate) fn of(
+        most: Effort,
+        simulated: bool,
+        is_generative: bool,
+        prompts: &[&Golden],
+        evaluation: Option<&Evaluation>,
+    ) -> Self {
+        let mut left_out = Vec::new();
+        let mut count = |what: &str, pairs: &mut dyn Iterator<Item = (usize, usize)>| {
+            let (taken, of) = pairs.fold((0, 0), |sum, pair| (sum.0 + pair.0 as u64, sum.1 + pair.1 as u64));
+            if taken < of {
+                left_out.push(LeftOut { what: what.to_owned(), taken, of });
+            }
+        };
+        if is_generative {
+            let lengths = || prompts.iter().map(|golden| golden.ids.len());
+            count(
+                "rows of recorded prompts, through every shard alone",
+                &mut lengths().map(|all| (all.min(most.rows), all)),
+            );
+            count(
+                "positions of recorded prompts, through entry points of one row",
+                &mut lengths().map(|all| (all.min(most.rows).min(most.steps), all)),
+            );
+            count(
+                "recorded tokens, chosen greedily",
+                &mut prompts.iter().map(|golden| (golden.greedy.len().min(most.greedy), golden.greedy.len())),
+            );
+            match evaluation {
+                None => count(
+                    "tokens of recorded prompts, for their likelihood",
+                    &mut lengths().map(|all| (all.min(most.rows), all)),
+                ),
+                Some(evaluation) => {
+                    let rows = &evaluation.rows;
+                    let few = most.evaluation.filter(|&few| few < rows.len());
+                    count("evaluation rows", &mut std::iter::once((few.unwrap_or(rows.len()), rows.len())));
+                    let taken = |(index, row): (usize, &Vec<u32>)| match few {
+                        Some(few) if index >= few => 0,
+                        Some(_) => row.len().min(most.rows),
+                        None => row.len(),
+                    };
+                    count(
+                        "tokens of evaluation rows",
+                        &mut rows.iter().enumerate().map(|pair| (taken(pair), pair.1.len())),
+                    );
+                }
+            }
+        }
+        let usual = Effort::USUAL;
+        let by_name = "`--rows`, `--steps`, `--greedy` and `--evaluation` set how much is taken of each";
+        let for_more = (!left_out.is_empty()).then(|| match simulated && most != usual {
+            true => format!(
+                "`--all` takes what is taken of a model that is not simulated (rows {}, steps {}, greedy {}, all evaluation rows), which may take hours; {by_name}",
+                usual.rows, usual.steps, usual.greedy
+            ),
+            false => by_name.to_owned(),
+        });
+        EffortReport { most, simulated, left_out, for_more }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn golden(tokens: usize, greedy: usize) -> Golden {
+        Golden {
+            ids: vec![1; tokens],
+            hidden: None,
+            final_norm: None,
+            per_layer: None,
+            logits: None,
+            logits_start: 0,
+            greedy: vec![1; greedy],
+            step_top_logits: None,
+            last_logits: None,
+            pooled: None,
+            embedding: None,
+        }
+    }
+
+    fn counts(report: &EffortReport) -> Vec<(u64, u64)> {
+        report.left_out.iter().map(|left| (left.taken, left.of)).collect()
+    }
+
+    #[test]
+    fn a_simulator_gets_less_unless_more_is_asked_for() {
+        let nothing = AskedEffort::default();
+        assert_eq!(nothing.settled(false), Effort::USUAL);
+        assert_eq!(nothing.settled(true), Effort::SIMULATED);
+        let all = AskedEffort { all: true, ..nothing };
+        assert_eq!(all.settled(true), Effort::USUAL);
+        let some = AskedEffort { greedy: Some(3), evaluation: Some(1000), ..nothing };
+        let wanted = Effort { greedy: 3, evaluation: Some(1000), ..Effort::SIMULATED };
+        assert_eq!(some.settled(true), wanted);
+        let fewer = AskedEffort { all: true, evaluation: Some(7), ..nothing };
+        assert_eq!(fewer.settled(true), Effort { evaluation: Some(7), ..Effort::USUAL });
+    }
+
+    #[test]
+    fn an_encoder_takes_all_of_a_text_or_nothing() {
+        let nothing = AskedEffort::default();
+        assert!(nothing.unused(true).is_empty() && nothing.unused(false).is_empty());
+        for (asked, name) in [
+            (AskedEffort { all: true, ..nothing }, "--all"),
+            (AskedEffort { rows: Some(1), ..nothing }, "--rows"),
+            (AskedEffort { steps: Some(1), ..nothing }, "--steps"),
+            (AskedEffort { greedy: Some(1), ..nothing }, "--greedy"),
+            (AskedEffort { evaluation: Some(1), ..nothing }, "--evaluation"),
+        ] {
+            assert!(asked.unused(true).is_empty());
+            let told = asked.unused(false);
+            assert!(told.len() == 1 && told[0].contains(name), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_counted_and_nothing_is_said_of_nothing() {
+        let prompts = [golden(40, 10), golden(5, 4)];
+        let prompts: Vec<&Golden> = prompts.iter().collect();
+        let rows = vec![vec![1; 50], vec![1; 20], vec![1; 9], vec![1; 9], vec![1; 70]];
+        let evaluation = Evaluation { rows, nll: 1.0 };
+        let of = |most, evaluation| EffortReport::of(most, true, true, &prompts, evaluation);
+
+        let report = of(Effort::SIMULATED, Some(&evaluation));
+        let wanted = [(32 + 5, 45), (2 + 2, 45), (8 + 4, 14), (4, 5), (32 + 20 + 9 + 9, 158)];
+        assert_eq!(counts(&report), wanted, "{report:?}");
+        assert!(report.for_more.is_some_and(|text| text.contains("--all")));
+        let report = of(Effort::SIMULATED, None);
+        assert_eq!(counts(&report), [(37, 45), (4, 45), (12, 14), (37, 45)], "{report:?}");
+
+        // All rows are taken whole, however few tokens are taken of some.
+        let most = Effort { rows: 45, steps: 45, greedy: 45, evaluation: Some(5) };
+        let report = of(most, Some(&evaluation));
+        assert_eq!((counts(&report), report.for_more), (vec![], None));
+        // Of an encoder's texts nothing is left out.
+        let report = EffortReport::of(Effort::SIMULATED, true, false, &prompts, None);
+        assert_eq!(counts(&report), []);
+    }
+}

@@ -1,0 +1,223 @@
+//! Recorded outputs: `goldens.safetensors` and the text goldens beside it.
+//!
+//! For prompt number k the tensors are `pK.input_ids` i64 [T], `pK.hidden` f32 [layers + 1, T, H]
+//! (0 is the input of layer 0), `pK.final_norm` f32 [T, H], `pK.per_layer` f32 [T, layers, P],
+//! `pK.logits` f32 [T − s, V] from position `pK.logits_start` on, `pK.greedy` i64 [N],
+//! `pK.step_top_ids` i64 [N, 5], `pK.step_top_logits` f32 [N, 5], `pK.last_logits` f32 [V], and for
+//! encoders `pK.pooled`, `pK.embedding`. Any but the ids may be missing.
+
+use std::path::{Path, PathBuf};
+
+use safetensors::{Dtype, SafeTensors};
+
+use shardwright_files::read_named;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+/// Largest file of recorded outputs: a few prompts of a full-size model's logits. Guards against
+/// reading the wrong file whole.
+const GOLDEN_BYTES_MAX: u64 = 4 << 30;
+
+/// Longest JSON read beside them: lists of texts with their ids.
+const LIST_BYTES_MAX: u64 = 256 << 20;
+
+/// A dense f32 array, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Floats {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Vec<f32>,
+}
+
+impl Floats {
+    /// The `index`-th part along the first axis.
+    pub(crate) fn part(&self, index: usize) -> &[f32] {
+        let length: usize = self.shape[1..].iter().product();
+        &self.values[index * length..(index + 1) * length]
+    }
+}
+
+/// Recorded outputs of one prompt.
+#[derive(Clone, Debug)]
+pub(crate) struct Golden {
+    pub(crate) ids: Vec<u32>,
+    pub(crate) hidden: Option<Floats>,
+    pub(crate) final_norm: Option<Floats>,
+    pub(crate) per_layer: Option<Floats>,
+    pub(crate) logits: Option<Floats>,
+    pub(crate) logits_start: usize,
+    pub(crate) greedy: Vec<u32>,
+    pub(crate) step_top_logits: Option<Floats>,
+    pub(crate) last_logits: Option<Floats>,
+    pub(crate) pooled: Option<Floats>,
+    pub(crate) embedding: Option<Floats>,
+}
+
+/// Held-out rows with their recorded negative log-likelihood.
+#[derive(Clone, Debug)]
+pub(crate) struct Evaluation {
+    /// Token ids of each row, without padding.
+    pub(crate) rows: Vec<Vec<u32>>,
+    /// Recorded nats per predicted token over all rows.
+    pub(crate) nll: f64,
+}
+
+struct File {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl File {
+    fn read(path: PathBuf) -> Result<Self> {
+        let bytes = read_named(&path, GOLDEN_BYTES_MAX).map_err(|error| {
+            error.with_help("name the directory that holds goldens.safetensors with --golden")
+        })?;
+        Ok(File { path, bytes })
+    }
+
+    fn tensors(&self) -> Result<SafeTensors<'_>> {
+        SafeTensors::deserialize(&self.bytes)
+            .map_err(|error| Error::new(ErrorKind::Invalid, format!("{}: {error}", self.path.display())))
+    }
+
+    fn fault(&self, tensor: &str, what: &str) -> Error {
+        Error::new(ErrorKind::Invalid, format!("{}: tensor `{tensor}` {what}", self.path.display()))
+    }
+
+    fn floats(&self, tensors: &SafeTensors<'_>, name: &str) -> Result<Option<Floats>> {
+        let Ok(view) = tensors.tensor(name) else { return Ok(None) };
+        if view.dtype() != Dtype::F32 || view.shape().is_empty() {
+            return Err(self.fault(name, "is not an array of f32"));
+        }
+        let values =
+            view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        Ok(Some(Floats { shape: view.shape().to_vec(), values }))
+    }
+
+    fn integers(&self, tensors: &SafeTensors<'_>, name: &str) -> Result<Option<(Vec<usize>, Vec<i64>)>> {
+        let Ok(view) = tensors.tensor(name) else { return Ok(None) };
+        if view.dtype() != Dtype::I64 {
+            return Err(self.fault(name, "is not an array of i64"));
+        }
+        let number = |b: &[u8]| i64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
+        Ok(Some((view.shape().to_vec(), view.data().chunks_exact(8).map(number).collect())))
+    }
+
+    fn ids(&self, tensors: &SafeTensors<'_>, name: &str) -> Result<Option<Vec<u32>>> {
+        let Some((_, values)) = self.integers(tensors, name)? else { return Ok(None) };
+        let ids = values.into_iter().map(u32::try_from).collect::<Result<_, _>>();
+        ids.map(Some).map_err(|_| self.fault(name, "holds a number that is no token id"))
+    }
+}
+
+/// Reads every prompt of `goldens.safetensors`.
+pub(crate) fn read_goldens(directory: &Path) -> Result<Vec<Golden>> {
+    let file = File::read(directory.join("goldens.safetensors"))?;
+    let tensors = file.tensors()?;
+    let mut goldens = Vec::new();
+    while let Some(ids) = file.ids(&tensors, &format!("p{}.input_ids", goldens.len()))? {
+        let name = |what: &str| format!("p{}.{what}", goldens.len());
+        let floats = |what: &str| file.floats(&tensors, &name(what));
+        let logits_start =
+            file.integers(&tensors, &name("logits_start"))?.and_then(|(_, v)| v.first().copied());
+        let golden = Golden {
+            hidden: floats("hidden")?,
+            final_norm: floats("final_norm")?,
+            per_layer: floats("per_layer")?,
+            logits: floats("logits")?,
+            logits_start: logits_start.and_then(|start| usize::try_from(start).ok()).unwrap_or(0),
+            greedy: file.ids(&tensors, &name("greedy"))?.unwrap_or_default(),
+            step_top_logits: floats("step_top_logits")?,
+            last_logits: floats("last_logits")?,
+            pooled: floats("pooled")?,
+            embedding: floats("embedding")?,
+            ids,
+        };
+        let tokens = golden.ids.len();
+        let rows = [(&golden.final_norm, 0), (&golden.per_layer, 0), (&golden.hidden, 1)];
+        let misfit = |(array, axis): &(&Option<Floats>, usize)| {
+            array.as_ref().is_some_and(|array| array.shape.get(*axis) != Some(&tokens))
+        };
+        if rows.iter().any(misfit) {
+            return Err(file.fault(&name("input_ids"), "and the arrays of its prompt differ in length"));
+        }
+        if golden
+            .logits
+            .as_ref()
+            .is_some_and(|l| l.shape.len() != 2 || l.shape[0] + golden.logits_start != tokens)
+        {
+            return Err(
+                file.fault(&name("logits"), "does not reach from logits_start to the end of the prompt")
+            );
+        }
+        goldens.push(golden);
+    }
+    if goldens.is_empty() {
+        return Err(file.fault("p0.input_ids", "is missing"));
+    }
+    Ok(goldens)
+}
+
+/// Reads `eval.safetensors` and `eval.json`, where they exist.
+pub(crate) fn read_evaluation(directory: &Path) -> Result<Option<Evaluation>> {
+    let path = directory.join("eval.safetensors");
+    if !path.exists() {
+        return Ok(None);
+    }
+    let file = File::read(path)?;
+    let tensors = file.tensors()?;
+    let ids = file.integers(&tensors, "input_ids")?.ok_or_else(|| file.fault("input_ids", "is missing"))?;
+    let lengths = file.ids(&tensors, "lengths")?.ok_or_else(|| file.fault("lengths", "is missing"))?;
+    let [count, width] = ids.0[..] else { return Err(file.fault("input_ids", "is not [rows, tokens]")) };
+    if lengths.len() != count || lengths.iter().any(|&length| length as usize > width) {
+        return Err(file.fault("lengths", "does not fit `input_ids`"));
+    }
+    let rows = ids
+        .1
+        .chunks_exact(width.max(1))
+        .zip(&lengths)
+        .map(|(row, &length)| row[..length as usize].iter().map(|&id| u32::try_from(id)).collect())
+        .collect::<Result<_, _>>()
+        .map_err(|_| file.fault("input_ids", "holds a number that is no token id"))?;
+
+    let path = directory.join("eval.json");
+    let invalid =
+        |what: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display()));
+    let text = read_named(&path, LIST_BYTES_MAX)?;
+    let json: serde_json::Value = serde_json::from_slice(&text).map_err(|error| invalid(&error))?;
+    let nll = json
+        .pointer("/results/all/nll")
+        .and_then(serde_json::Value::as_f64)
+        .ok_or_else(|| invalid(&"results.all.nll is missing"))?;
+    Ok(Some(Evaluation { rows, nll }))
+}
+
+/// One text with its ids.
+#[derive(Debug, serde::Deserialize)]
+pub(crate) struct TokenizerGolden {
+    pub(crate) text: String,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) ids_no_special: Vec<u32>,
+    pub(crate) decoded: String,
+}
+
+/// One conversation with its rendered prompt.
+#[derive(Debug, serde::Deserialize)]
+pub(crate) struct ChatGolden {
+    pub(crate) messages: serde_json::Value,
+    #[serde(default)]
+    pub(crate) kw: serde_json::Map<String, serde_json::Value>,
+    pub(crate) rendered: String,
+    pub(crate) ids: Vec<u32>,
+}
+
+/// Reads a JSON list of goldens; an absent file is an empty list.
+pub(crate) fn read_list<T: serde::de::DeserializeOwned>(directory: &Path, name: &str) -> Result<Vec<T>> {
+    let path = directory.join(name);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let invalid = |error: &dyn std::fmt::Display| {
+        Error::new(ErrorKind::Invalid, format!("{}: {error}", path.display()))
+    };
+    let text = read_named(&path, LIST_BYTES_MAX)?;
+    serde_json::from_slice(&text).map_err(|error| invalid(&error))
+}

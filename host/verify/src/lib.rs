@@ -1,0 +1,36 @@
+//! Verification: whether what runs gives what the checkpoint gives.
+//!
+//! **Job.** Proves a model that was opened from a checkpoint ([`verify`]), a bundle
+//! ([`verify_bundle`]), and itself ([`self_test`]): as a whole against recorded outputs, and shard
+//! by shard against the reference evaluator, so that the first layer that differs has a name.
+//!
+//! **Not its job.** It opens, plans and runs through the public crate and changes nothing of what
+//! it proves.
+
+#![forbid(unsafe_code)]
+
+mod boundaries;
+mod bundled;
+mod effort;
+mod goldens;
+mod next_norm;
+mod options;
+mod progress;
+mod report;
+mod rows;
+mod shard_run;
+mod thresholds;
+mod trace;
+mod values;
+mod verification;
+mod whole;
+
+pub use bundled::{store_verification, verify_bundle};
+pub use effort::{Effort, EffortReport, LeftOut};
+pub use options::VerifyOptions;
+pub use report::{
+    BoundaryVerification, Comparison, EntryVerification, NotRun, RowComparison, SelfTestReport,
+    ShardVerification, TokenVerification, TwinArtefact, TwinReport, VerifyReport, tolerance,
+};
+pub use thresholds::Thresholds;
+pub use verification::{self_test, verify};

@@ -1,0 +1,104 @@
+//! The norm a boundary runs into.
+
+use shardwright_graph::{
+    Component, ComponentKind, EntryGraph, EntryNode, EntryPoint, Graph, Node, Op, Role, Tensor, TensorId,
+    ValueId, ValueSource, WeightId,
+};
+use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
+use shardwright_vocabulary::EntryKind;
+
+/// Rows normed at once.
+const ROWS: usize = 32;
+
+/// The norm through which whatever follows a cut reads the residual stream.
+///
+/// A residual stream has a few channels a hundred times as large as the rest, and errors in them
+/// decide every length; the next layer does not see it so. It sees what its norm leaves.
+pub(crate) struct NextNorm {
+    pub(crate) name: String,
+    evaluator: Evaluator,
+}
+
+impl NextNorm {
+    /// The norm after cut number `cut` (`cut` layers lie before it): that of the next layer, or of
+    /// what follows the last. `None` where nothing reads the stream through a norm.
+    pub(crate) fn after(graph: &Graph, cut: usize) -> Result<Option<NextNorm>, ReferenceError> {
+        let decoder = graph.component(ComponentKind::Decoder).ok();
+        let inside = decoder.and_then(|decoder| {
+            let stream = *decoder.cuts.get(cut)?;
+            first_norm(decoder, stream, Some(cut as u32))
+        });
+        let behind = || {
+            let kinds = [ComponentKind::Head, ComponentKind::Pooling];
+            kinds.into_iter().filter_map(|kind| graph.component(kind).ok()).find_map(|component| {
+                let streams = component.values.iter().enumerate().filter(
+                    |(_, value)| matches!(&value.source, ValueSource::Input(role) if *role == Role::Hidden),
+                );
+                let mut streams = streams.map(|(index, _)| ValueId(index as u32));
+                streams.find_map(|stream| first_norm(component, stream, None))
+            })
+        };
+        let found = if cut < graph.layers() as usize { inside } else { behind() };
+        let Some((norm, scale)) = found else { return Ok(None) };
+        let evaluator = Evaluator::new(alone(graph, norm, scale), Weights::new(&graph.weights))?;
+        Ok(Some(NextNorm { name: norm.name.clone(), evaluator }))
+    }
+
+    /// Rows as the norm leaves them.
+    pub(crate) fn apply(&self, rows: &[f32], width: usize) -> Result<Vec<f32>, ReferenceError> {
+        let mut normed = Vec::with_capacity(rows.len());
+        for some in rows.chunks(ROWS * width) {
+            let mut padded = some.to_vec();
+            padded.resize(ROWS * width, 0.0);
+            let mut bindings = Bindings::new();
+            bindings.bind(Role::Hidden, Array::floats_of(&[ROWS as u64, width as u64], padded)?);
+            let outputs = self.evaluator.run(&bindings, &mut States::none(), ROWS as u64)?;
+            let given = outputs.get(&Role::Hidden).map(Array::floats).unwrap_or_default();
+            normed.extend_from_slice(given.get(..some.len()).unwrap_or_default());
+        }
+        Ok(normed)
+    }
+}
+
+/// The first norm that reads `stream`, with its scale.
+fn first_norm(component: &Component, stream: ValueId, layer: Option<u32>) -> Option<(&Node, WeightId)> {
+    let mut norms = component.nodes.iter().filter(|node| {
+        matches!(node.op, Op::RmsNorm { .. })
+            && node.inputs.first() == Some(&stream)
+            && (layer.is_none() || node.layer == layer)
+    });
+    norms.find_map(|node| {
+        let scale = component.values.get(node.inputs.get(1)?.0 as usize)?;
+        match scale.source {
+            ValueSource::Constant(weight) => Some((node, weight)),
+            _ => None,
+        }
+    })
+}
+
+/// An entry graph of nothing but the norm.
+fn alone(graph: &Graph, norm: &Node, scale: WeightId) -> EntryGraph {
+    let shape = vec![ROWS as u64, graph.hidden];
+    let weight = graph.weight(scale);
+    let rows = ROWS as u64;
+    EntryGraph {
+        component: ComponentKind::Head,
+        layers: (0, 0),
+        point: EntryPoint { kind: EntryKind::Encode, rows, context: rows, largest_rows: rows },
+        tensors: vec![
+            Tensor::plain("stream", shape.clone(), shardwright_vocabulary::DType::F32),
+            Tensor { weight: Some(scale), ..Tensor::plain("scale", weight.shape.clone(), weight.dtype) },
+            Tensor::plain("normed", shape, shardwright_vocabulary::DType::F32),
+        ],
+        nodes: vec![EntryNode {
+            name: norm.name.clone(),
+            op: norm.op.clone(),
+            inputs: vec![TensorId(0), TensorId(1)],
+            output: TensorId(2),
+            layer: None,
+        }],
+        inputs: vec![(TensorId(0), Role::Hidden)],
+        outputs: vec![(TensorId(2), Role::Hidden)],
+        states: Vec::new(),
+    }
+}

@@ -1,0 +1,500 @@
+//! One shard alone: the reference's values into its ports, its results out of them.
+
+use std::collections::BTreeMap;
+
+use shardwright_build::CompiledGraphs;
+use shardwright_graph::{Asset, ComponentKind, EntryPoint, Graph, Role, StateId};
+use shardwright_reference::step::{Step, step_input};
+use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
+use shardwright_runtime::ShardExecutor;
+use shardwright_shims::{Bound, Buffer, Direction, LoadedEntry, Port, RunOptions, ShimError};
+
+use crate::progress::reference_fault;
+use crate::trace::{Chunk, Trace};
+use crate::values::{Input, decode, encode, encode_floats, encoding_of};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+/// Bytes of outputs before a run. Rows that a run does not write must not pass for the last run's:
+/// in float these are NaN.
+const UNWRITTEN: u8 = 0xff;
+
+/// The memories of one shard, for all its entry points.
+pub(crate) struct ShardMemory {
+    /// What can be run.
+    pub(crate) entries: Vec<LoadedEntry>,
+    /// Per entry and binding; none for states.
+    buffers: Vec<Vec<Option<Buffer>>>,
+    states: BTreeMap<StateId, StateMemory>,
+}
+
+struct StateMemory {
+    buffer: Buffer,
+    /// Slots that hold anything but zeros.
+    used: usize,
+}
+
+/// One result of a run beside what the reference has for it.
+pub(crate) struct Observed {
+    /// `hidden`, `layer.3`, `per-layer`, `logits`, `logits before their soft-cap`, `embedding`,
+    /// `state layer.3.k`
+    pub(crate) what: String,
+    /// The layer it comes from, if from one.
+    pub(crate) layer: Option<u32>,
+    /// Which cut of the residual stream it is, if it is one.
+    pub(crate) cut: Option<usize>,
+    /// Values per row.
+    pub(crate) width: usize,
+    /// What the shard gave, `rows` rows (or `rows` for each layer).
+    pub(crate) got: Vec<f32>,
+    /// What the reference gave on the checkpoint's graph.
+    pub(crate) wanted: Vec<f32>,
+    /// What the reference gave on the graph the shard was compiled from, bound the same values.
+    pub(crate) compiled: Option<Vec<f32>>,
+}
+
+/// The graphs of a shard on the reference, by the names of its entry points.
+pub(crate) struct Twin {
+    evaluators: BTreeMap<String, Evaluator>,
+}
+
+impl Twin {
+    /// Of what the shard was compiled from.
+    pub(crate) fn new(compiled: &CompiledGraphs) -> Result<Twin, ReferenceError> {
+        let weights = Weights::new(&compiled.weights);
+        let evaluators = compiled.graphs.iter();
+        let evaluators = evaluators
+            .map(|graph| Ok((graph.point.name().to_string(), Evaluator::new(graph.clone(), weights)?)));
+        Ok(Twin { evaluators: evaluators.collect::<Result<_, ReferenceError>>()? })
+    }
+}
+
+/// What one shard is run on.
+pub(crate) struct Feed<'a> {
+    pub(crate) graph: &'a Graph,
+    /// The tables as the chain gathers from them.
+    pub(crate) assets: &'a [Asset],
+    pub(crate) trace: &'a Trace<'a, 'a>,
+    pub(crate) chunk: &'a Chunk,
+    pub(crate) twin: Option<&'a Twin>,
+    /// Whether the head gives logits that the runtime has yet to cap; the graph then is one without
+    /// their soft-cap.
+    pub(crate) uncapped: bool,
+}
+
+/// Which rows a run takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows {
+    /// From the beginning of the chunk.
+    pub(crate) offset: usize,
+    /// How many, at most the rows of the entry point.
+    pub(crate) rows: usize,
+}
+
+impl ShardMemory {
+    /// Allocates what the entry points of a shard bind.
+    pub(crate) fn new(executor: &dyn ShardExecutor) -> Result<Self> {
+        let entries = executor.entries().to_vec();
+        let allocate = |bytes: u64, alignment: u64| -> Result<Buffer> {
+            let buffer = executor.allocate(bytes, alignment)?;
+            if buffer.length() < bytes || !buffer.is_mapped() {
+                let what = format!("{bytes} bytes on {} cannot be seen by the host", executor.place());
+                return Err(Error::new(ErrorKind::Shim, what)
+                    .with_help("verify where memory can be mapped: on the CPU, or with another shim"));
+            }
+            Ok(buffer)
+        };
+        let mut needs: BTreeMap<StateId, (u64, u64)> = BTreeMap::new();
+        let bindings = entries.iter().flat_map(|entry| &entry.bindings);
+        for (binding, state) in bindings.filter_map(|binding| Some((binding, state_of(&binding.port)?))) {
+            let need = needs.entry(state).or_insert((0, 1));
+            *need = (need.0.max(binding.bytes), need.1.max(binding.alignment));
+        }
+        let mut states = BTreeMap::new();
+        for (state, (bytes, alignment)) in needs {
+            let buffer = allocate(bytes, alignment)?;
+            buffer.write()?.fill(0);
+            states.insert(state, StateMemory { buffer, used: 0 });
+        }
+        let mut buffers = Vec::new();
+        for entry in &entries {
+            let of = |port: &Port, bytes, alignment| match state_of(port) {
+                Some(_) => Ok(None),
+                None => allocate(bytes, alignment).map(Some),
+            };
+            let of_entry = entry.bindings.iter();
+            let of_entry = of_entry.map(|binding| of(&binding.port, binding.bytes, binding.alignment));
+            buffers.push(of_entry.collect::<Result<Vec<_>>>()?);
+        }
+        Ok(ShardMemory { entries, buffers, states })
+    }
+
+    /// Runs an entry point on the reference's values and gives its results beside the reference's.
+    pub(crate) fn run(
+        &mut self,
+        executor: &mut dyn ShardExecutor,
+        entry: usize,
+        feed: &Feed<'_>,
+        rows: Rows,
+    ) -> Result<Vec<Observed>> {
+        let position = feed.chunk.first + rows.offset;
+        let told = &self.entries[entry];
+        let (component, layers) = (told.interface.component, told.interface.layers);
+        let at = Place { feed, rows, position, point: told.interface.point, component, layers };
+        for (binding, buffer) in told.bindings.iter().zip(&self.buffers[entry]) {
+            let port = &binding.port;
+            match (buffer, port.direction) {
+                (Some(buffer), Direction::Input) => {
+                    let input = at.input(&port.role)?;
+                    let bytes = encode(port, &input).ok_or_else(|| unusable(port))?;
+                    put(buffer, &bytes)?;
+                }
+                (Some(buffer), _) => buffer.write()?.fill(UNWRITTEN),
+                (None, _) => {
+                    if let Some(state) = state_of(port)
+                        && let Some(memory) = self.states.get_mut(&state)
+                    {
+                        at.fill_state(memory, state, port, at.known_rows(told, state))?;
+                    }
+                }
+            }
+        }
+        let mut bound = Vec::with_capacity(told.bindings.len());
+        for (binding, buffer) in told.bindings.iter().zip(&self.buffers[entry]) {
+            let state = state_of(&binding.port).and_then(|state| self.states.get(&state));
+            let buffer = buffer.as_ref().or(state.map(|state| &state.buffer));
+            bound.push(Bound::Buffer(buffer.ok_or_else(|| unusable(&binding.port))?));
+        }
+        executor.run(entry, rows.rows as u64, &mut bound, RunOptions::default()).map_err(|error| {
+            let place = executor.place();
+            failed(error, format!("{place}: {} at position {position}", told.interface.name))
+        })?;
+
+        let mut observed = Vec::new();
+        for (binding, buffer) in told.bindings.iter().zip(&self.buffers[entry]) {
+            let port = &binding.port;
+            match (buffer, port.direction) {
+                (Some(buffer), Direction::Output) => {
+                    let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
+                    let elements = port.shape.iter().product::<u64>();
+                    let bytes = buffer.read()?;
+                    let dense = (elements * encoding.element.bytes()) as usize;
+                    let given = decode(encoding, bytes.get(..dense).unwrap_or_default())
+                        .ok_or_else(|| unusable(port))?;
+                    observed.extend(at.output(&port.role, &port.shape, &given));
+                }
+                (None, Direction::State) => {
+                    if let Some(state) = state_of(port)
+                        && let Some(memory) = self.states.get_mut(&state)
+                    {
+                        memory.used = memory.used.max(position + rows.rows);
+                        let bytes = memory.buffer.read()?;
+                        observed.push(at.written_state(state, port, &bytes)?);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(evaluator) = feed.twin.and_then(|twin| twin.evaluators.get(&told.interface.name)) {
+            at.add_compiled(evaluator, told, &mut observed)?;
+        }
+        Ok(observed)
+    }
+}
+
+/// The state a port is as a whole.
+fn state_of(port: &Port) -> Option<StateId> {
+    match port.role {
+        Role::State { state } => Some(state),
+        _ => None,
+    }
+}
+
+fn unusable(port: &Port) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "port `{}` ({}) holds {}, which verification cannot bind",
+            port.name,
+            port.role.name(),
+            port.dtype
+        ),
+    )
+    .with_help("report this: verification is to know every port a graph can have")
+}
+
+fn failed(error: ShimError, place: String) -> Error {
+    let error = Error::from(error);
+    let help = error.help().map(str::to_owned);
+    let kind = error.kind();
+    let told = Error::new(kind, format!("{place}: {error}"));
+    match help {
+        Some(help) => told.with_help(help),
+        None => told,
+    }
+}
+
+/// Puts bytes to the beginning of a buffer and zeros behind them.
+fn put(buffer: &Buffer, bytes: &[u8]) -> Result<()> {
+    let mut target = buffer.write()?;
+    let fits = bytes.len().min(target.len());
+    let (head, tail) = target.split_at_mut(fits);
+    head.copy_from_slice(&bytes[..fits]);
+    tail.fill(0);
+    Ok(())
+}
+
+/// Where a run stands.
+struct Place<'a> {
+    feed: &'a Feed<'a>,
+    rows: Rows,
+    position: usize,
+    point: EntryPoint,
+    component: ComponentKind,
+    layers: (u32, u32),
+}
+
+impl Place<'_> {
+    /// What the reference binds to a role, with all rows of the entry point; those beyond the valid
+    /// ones are zero.
+    fn input(&self, role: &Role) -> Result<Input> {
+        let step = Step { first: self.position as u64, rows: self.rows.rows as u64, of: self.point.rows };
+        let tokens = &self.feed.trace.ids()[self.position..self.position + self.rows.rows];
+        if let Some(array) = step_input(role, step, tokens, self.feed.assets).map_err(reference_fault)? {
+            return Ok(match array.dtype().is_float() {
+                true => Input::Floats(array.into_floats()),
+                false => Input::Indices(array.integers().to_vec()),
+            });
+        }
+        let all = self.point.rows as usize;
+        let values = match role {
+            Role::Hidden => {
+                let cut = match self.component {
+                    ComponentKind::Decoder => self.layers.0 as usize,
+                    ComponentKind::Head | ComponentKind::Pooling => self.feed.graph.layers() as usize,
+                    ComponentKind::Embed | ComponentKind::PerLayerInput => 0,
+                };
+                padded(self.hidden(cut), self.rows.rows, all)
+            }
+            Role::PerLayer { first, layers } => {
+                let layers = *first as usize..(*first + *layers) as usize;
+                layers.flat_map(|layer| padded(self.per_layer(layer), self.rows.rows, all)).collect()
+            }
+            _ => Vec::new(),
+        };
+        Ok(Input::Floats(values))
+    }
+
+    fn hidden(&self, cut: usize) -> &[f32] {
+        self.feed.chunk.hidden_rows(cut, self.rows.offset, self.rows.rows)
+    }
+
+    fn per_layer(&self, layer: usize) -> &[f32] {
+        let layers = self.feed.graph.layers() as usize;
+        self.feed.chunk.per_layer_rows(layer, layers, self.rows.offset, self.rows.rows)
+    }
+
+    /// Puts the rows of all positions before `end` to their slots, and zeros elsewhere.
+    fn fill_state(&self, memory: &mut StateMemory, state: StateId, port: &Port, end: usize) -> Result<()> {
+        let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
+        let (capacity, row) = row_of(port, encoding.element.bytes())?;
+        let mut target = memory.buffer.write()?;
+        let used = memory.used.min(capacity) * row;
+        target[..used].fill(0);
+        let start = end.saturating_sub(capacity);
+        let rows = encode_floats(encoding, self.feed.trace.state_rows(state, start, end))
+            .ok_or_else(|| unusable(port))?;
+        for (position, bytes) in (start..end).zip(rows.chunks_exact(row)) {
+            let slot = position % capacity;
+            target[slot * row..(slot + 1) * row].copy_from_slice(bytes);
+        }
+        memory.used = memory.used.max(end);
+        Ok(())
+    }
+
+    /// Before which position rows of a state are there when the run begins: those of the run itself
+    /// too, where another shard, which ran before, writes the state.
+    fn known_rows(&self, entry: &LoadedEntry, state: StateId) -> usize {
+        let writes = |role: &Role, direction: Direction| match role {
+            Role::State { state: held } => *held == state && direction == Direction::State,
+            Role::StateRows { state: held } => *held == state,
+            _ => false,
+        };
+        let ports = &entry.interface.ports;
+        match ports.iter().any(|port| writes(&port.role, port.direction)) {
+            true => self.position,
+            false => self.position + self.rows.rows,
+        }
+    }
+
+    fn written_state(&self, state: StateId, port: &Port, bytes: &[u8]) -> Result<Observed> {
+        let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
+        let (capacity, row) = row_of(port, encoding.element.bytes())?;
+        let rows = self.slots(capacity).flat_map(|slot| bytes[slot * row..(slot + 1) * row].iter().copied());
+        let rows = decode(encoding, &rows.collect::<Vec<u8>>()).ok_or_else(|| unusable(port))?;
+        Ok(self.state(state, rows))
+    }
+
+    /// Where the rows of the run lie in a state.
+    fn slots(&self, capacity: usize) -> impl Iterator<Item = usize> + use<> {
+        (self.position..self.position + self.rows.rows).map(move |position| position % capacity)
+    }
+
+    fn state(&self, state: StateId, got: Vec<f32>) -> Observed {
+        let declared = self.feed.graph.states.get(state.0 as usize);
+        let end = self.position + self.rows.rows;
+        Observed {
+            what: format!("state {}", declared.map_or("?", |state| state.name.as_str())),
+            layer: declared.map(|state| state.layer),
+            cut: None,
+            width: declared.map_or(1, |state| state.width as usize),
+            got,
+            wanted: self.feed.trace.state_rows(state, self.position, end).to_vec(),
+            compiled: None,
+        }
+    }
+
+    /// A result beside the reference's; nothing for taps that no layer gives. `given` are all
+    /// values, in the shape of the port.
+    fn output(&self, role: &Role, shape: &[u64], given: &[f32]) -> Option<Observed> {
+        let elements = shape.iter().product::<u64>() as usize;
+        let all = self.point.rows as usize;
+        let valid = self.rows.rows;
+        // Of each block of all rows the valid ones.
+        let got = |blocks: usize| -> Vec<f32> {
+            let width = elements / (blocks * all).max(1);
+            let blocks = given.chunks_exact((all * width).max(1));
+            blocks.flat_map(|block| block[..valid * width].iter().copied()).collect()
+        };
+        let graph = self.feed.graph;
+        let stream = |cut: usize, layer: Option<u32>, what: String| Observed {
+            what,
+            layer,
+            cut: Some(cut),
+            width: graph.hidden as usize,
+            got: got(1),
+            wanted: self.hidden(cut).to_vec(),
+            compiled: None,
+        };
+        let plain = |what: &str, width: usize, got: Vec<f32>, wanted: Vec<f32>| Observed {
+            what: what.to_owned(),
+            layer: None,
+            cut: None,
+            width,
+            got,
+            wanted,
+            compiled: None,
+        };
+        Some(match role {
+            Role::Hidden if self.component == ComponentKind::Decoder => {
+                let end = self.layers.1;
+                stream(end as usize, end.checked_sub(1), "hidden".to_owned())
+            }
+            Role::Hidden => stream(0, None, "hidden".to_owned()),
+            Role::Tap { name } => {
+                let layer = name.strip_prefix("layer.")?.parse::<u32>().ok()?;
+                stream(layer as usize + 1, Some(layer), name.clone())
+            }
+            Role::PerLayer { first, layers } => {
+                let wanted = *first as usize..(*first + *layers) as usize;
+                let wanted = wanted.flat_map(|layer| self.per_layer(layer).iter().copied()).collect();
+                plain("per-layer", graph.per_layer_width as usize, got(*layers as usize), wanted)
+            }
+            Role::Logits => {
+                let wanted = self.feed.chunk.logits_rows(self.rows.offset, valid).to_vec();
+                let what = if self.feed.uncapped { "logits before their soft-cap" } else { "logits" };
+                plain(what, graph.vocabulary as usize, got(1), wanted)
+            }
+            Role::Embedding => {
+                plain("embedding", elements, given.to_vec(), self.feed.chunk.embedding.clone())
+            }
+            Role::StateRows { state } => self.state(*state, got(1)),
+            _ => return None,
+        })
+    }
+
+    /// Runs the graph the shard was compiled from on the same values, and enters its results beside
+    /// the shard's.
+    fn add_compiled(
+        &self,
+        evaluator: &Evaluator,
+        told: &LoadedEntry,
+        observed: &mut [Observed],
+    ) -> Result<()> {
+        let entry = evaluator.entry();
+        let mut bindings = Bindings::new();
+        let mut states = States::none();
+        for (tensor, role) in &entry.inputs {
+            let tensor = entry.tensor(*tensor);
+            let floats = |values: Vec<f32>| -> Result<Array, ReferenceError> {
+                let array = Array::floats_of(&tensor.shape, values)?;
+                Ok(match tensor.encoding() {
+                    Some(encoding) => array.encoded(encoding),
+                    None => array,
+                })
+            };
+            if let Role::State { state } = role {
+                let values = self.state_values(*state, &tensor.shape, self.known_rows(told, *state));
+                states.set(*state, floats(values).map_err(reference_fault)?);
+                continue;
+            }
+            let array = match self.input(role)? {
+                Input::Floats(values) => floats(values),
+                Input::Indices(values) => Array::integers_of(&tensor.shape, values),
+            };
+            bindings.bind(role.clone(), array.map_err(reference_fault)?);
+        }
+        let outputs =
+            evaluator.run(&bindings, &mut states, self.rows.rows as u64).map_err(reference_fault)?;
+        let mut twins: Vec<Observed> = Vec::new();
+        for (role, array) in outputs.iter() {
+            let shape: Vec<u64> = array.shape().iter().map(|&extent| extent as u64).collect();
+            twins.extend(self.output(role, &shape, &array.floats()));
+        }
+        for (_, role) in &entry.outputs {
+            if let Role::State { state } = role
+                && let Some(held) = states.get(*state)
+            {
+                let (capacity, width) = (held.shape()[0], held.shape()[1]);
+                let values = held.floats();
+                let rows = self.slots(capacity).flat_map(|slot| &values[slot * width..(slot + 1) * width]);
+                twins.push(self.state(*state, rows.copied().collect()));
+            }
+        }
+        for twin in twins {
+            if let Some(shown) = observed.iter_mut().find(|shown| shown.what == twin.what) {
+                shown.compiled = Some(twin.got);
+            }
+        }
+        Ok(())
+    }
+
+    /// A whole state with the rows of all positions before `end` in their slots.
+    fn state_values(&self, state: StateId, shape: &[u64], end: usize) -> Vec<f32> {
+        let [capacity, width] = shape[..] else { return Vec::new() };
+        let (capacity, width) = (capacity as usize, width as usize);
+        let mut values = vec![0.0; capacity * width];
+        let start = end.saturating_sub(capacity);
+        let rows = self.feed.trace.state_rows(state, start, end);
+        for (position, row) in (start..end).zip(rows.chunks_exact(width.max(1))) {
+            let slot = position % capacity;
+            values[slot * width..(slot + 1) * width].copy_from_slice(row);
+        }
+        values
+    }
+}
+
+/// Rows of a state and bytes of one.
+fn row_of(port: &Port, size: u64) -> Result<(usize, usize)> {
+    match port.shape[..] {
+        [capacity, width] if capacity > 0 && width > 0 => Ok((capacity as usize, (width * size) as usize)),
+        _ => Err(unusable(port)),
+    }
+}
+
+/// `valid` rows followed by rows of zeros, `all` together.
+fn padded(rows: &[f32], valid: usize, all: usize) -> Vec<f32> {
+    let width = rows.len() / valid.max(1);
+    let mut padded = rows.to_vec();
+    padded.resize(all * width, 0.0);
+    padded
+}

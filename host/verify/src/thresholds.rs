@@ -1,0 +1,99 @@
+//! Bounds a verification holds the numbers to.
+
+use serde::Serialize;
+
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+/// What is still taken for agreement.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Thresholds {
+    /// Largest relative error of a row that 95 of 100 rows keep: length of the difference over
+    /// length of the wanted row.
+    pub row_p95: f64,
+    /// The same of the worst row.
+    pub row_worst: f64,
+    /// Cosine between a row and the wanted one that 95 of 100 rows reach.
+    pub cosine: f64,
+    /// Largest relative difference of the negative log-likelihood.
+    pub nll: f64,
+    /// Least share of greedily chosen tokens that are the wanted ones.
+    pub greedy: f64,
+}
+
+impl Thresholds {
+    /// A shard in float against the same graph: two orders of summation in f32 differ by some 1e-6
+    /// after a few layers.
+    pub const SAME_FLOATS: Thresholds =
+        Thresholds { row_p95: 1e-4, row_worst: 1e-3, cosine: 0.999_99, nll: 2.5e-4, greedy: 1.0 };
+
+    /// A shard in other formats than the checkpoint's against the same quantised graph: a value
+    /// near the middle between two steps falls to either side, and what follows from it differs by
+    /// a step. Likelihoods are held against the model in float: four bits with a scale per channel
+    /// cost the demo model 1.35 %. How many tokens are chosen as there is reported and not judged:
+    /// one near tie that is decided otherwise changes all that follow.
+    pub const SAME_ENCODED: Thresholds =
+        Thresholds { row_p95: 1e-2, row_worst: 5e-2, cosine: 0.999, nll: 0.015, greedy: 0.0 };
+
+    /// The same on a chip or its simulator, which rounds between operations in places of its own:
+    /// the errors of a shard's layers add up. No bound is tighter than this machine's.
+    pub const VENDOR: Thresholds =
+        Thresholds { row_p95: 3e-2, row_worst: 0.2, cosine: 0.999, nll: 0.02, greedy: 0.0 };
+
+    /// Names of the bounds, as options take them.
+    pub const NAMES: [&str; 5] = ["row-p95", "row-worst", "cosine", "nll", "greedy"];
+
+    /// Sets the bound of that name.
+    pub(crate) fn set(&mut self, name: &str, value: f64) -> Result<()> {
+        let (bound, range) = match name {
+            "row-p95" => (&mut self.row_p95, 0.0..=f64::MAX),
+            "row-worst" => (&mut self.row_worst, 0.0..=f64::MAX),
+            "cosine" => (&mut self.cosine, -1.0..=1.0),
+            "nll" => (&mut self.nll, 0.0..=f64::MAX),
+            "greedy" => (&mut self.greedy, 0.0..=1.0),
+            _ => {
+                return Err(Error::new(ErrorKind::Argument, format!("no bound is named `{name}`"))
+                    .with_help(format!("bounds are: {}", Thresholds::NAMES.join(", "))));
+            }
+        };
+        if !range.contains(&value) {
+            return Err(Error::new(ErrorKind::Argument, format!("{value} is no bound for `{name}`"))
+                .with_help(format!("`{name}` takes {} to {}", range.start(), range.end())));
+        }
+        *bound = value;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is closer to the reference is held to no more than what is farther from it.
+    #[test]
+    fn bounds_widen_from_floats_to_formats_to_chips() {
+        for (near, far) in [
+            (Thresholds::SAME_FLOATS, Thresholds::SAME_ENCODED),
+            (Thresholds::SAME_ENCODED, Thresholds::VENDOR),
+        ] {
+            assert!(near.row_p95 < far.row_p95 && near.row_worst < far.row_worst && near.nll < far.nll);
+            assert!(near.cosine >= far.cosine && near.greedy >= far.greedy, "{near:?} {far:?}");
+        }
+    }
+
+    #[test]
+    fn every_named_bound_can_be_set_within_its_range() {
+        let mut thresholds = Thresholds::SAME_FLOATS;
+        for name in Thresholds::NAMES {
+            thresholds.set(name, 0.5).unwrap();
+            for impossible in [f64::NAN, f64::INFINITY, -1.5] {
+                let error = thresholds.set(name, impossible).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Argument, "{name} {impossible}");
+            }
+        }
+        let all = Thresholds { row_p95: 0.5, row_worst: 0.5, cosine: 0.5, nll: 0.5, greedy: 0.5 };
+        assert_eq!(thresholds, all);
+        assert!(thresholds.set("greedy", 1.5).is_err() && thresholds.set("cosine", 1.5).is_err());
+        let unknown = thresholds.set("speed", 1.0).unwrap_err();
+        assert!(unknown.help().is_some_and(|help| help.contains("row-p95")), "{unknown:?}");
+    }
+}

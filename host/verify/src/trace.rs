@@ -1,0 +1,131 @@
+//! The reference's own run over a prompt: what shards are fed, and what they are held against.
+
+use shardwright_graph::{Graph, StateId};
+use shardwright_reference::{Arrangement, Array, ReferenceError, ReferenceModel, Sequence};
+
+/// Most logits the reference computes at once: 64 MiB. Large vocabularies are run in fewer rows at
+/// a time.
+const LOGITS_AT_ONCE: u64 = 16 << 20;
+/// Rows it never goes below for that.
+const ROWS_MIN: u64 = 16;
+
+/// A prompt on its way through the reference, some rows at a time.
+pub(crate) struct Trace<'p, 'g> {
+    graph: &'g Graph,
+    ids: &'p [u32],
+    reference: ReferenceModel<'g>,
+    rows: usize,
+    sequence: Sequence,
+    position: usize,
+    /// Per state the rows of all positions so far, `[position, width]`.
+    states: Vec<Vec<f32>>,
+}
+
+/// What the reference makes of consecutive rows.
+pub(crate) struct Chunk {
+    /// Position of the first.
+    pub(crate) first: usize,
+    /// How many.
+    pub(crate) rows: usize,
+    /// Per cut, `[rows, H]`: what enters layer n, and at the end what leaves the last.
+    pub(crate) hidden: Vec<Vec<f32>>,
+    /// `[layers, rows, P]`; empty where the model has none.
+    pub(crate) per_layer: Vec<f32>,
+    /// `[rows, V]`; empty for encoders.
+    pub(crate) logits: Vec<f32>,
+    /// A sentence vector; empty for generative models.
+    pub(crate) embedding: Vec<f32>,
+}
+
+impl<'p, 'g> Trace<'p, 'g> {
+    /// Begins before the first of `ids`, which are not empty; at most `rows` rows at a time,
+    /// encoders all at once.
+    pub(crate) fn new(graph: &'g Graph, ids: &'p [u32], rows: u64) -> Result<Self, ReferenceError> {
+        let all = ids.len().max(1) as u64;
+        let rows = match graph.is_generative() {
+            true => rows.min((LOGITS_AT_ONCE / graph.vocabulary.max(1)).max(ROWS_MIN)).clamp(1, all),
+            false => all,
+        };
+        let arrangement = Arrangement { rows, ..Arrangement::whole(all) };
+        let reference = ReferenceModel::new(graph, arrangement)?;
+        Ok(Trace {
+            graph,
+            ids,
+            rows: rows as usize,
+            sequence: reference.start(),
+            reference,
+            position: 0,
+            states: vec![Vec::new(); graph.states.len()],
+        })
+    }
+
+    /// The ids of the prompt.
+    pub(crate) fn ids(&self) -> &'p [u32] {
+        self.ids
+    }
+
+    /// The rows of a state from position `start` to before `end`, which were run.
+    pub(crate) fn state_rows(&self, state: StateId, start: usize, end: usize) -> &[f32] {
+        let index = state.0 as usize;
+        let width = self.graph.states.get(index).map_or(0, |state| state.width as usize);
+        self.states.get(index).and_then(|rows| rows.get(start * width..end * width)).unwrap_or_default()
+    }
+
+    /// Runs the next rows; `None` after the last.
+    pub(crate) fn next(&mut self) -> Result<Option<Chunk>, ReferenceError> {
+        let left = &self.ids[self.position..];
+        if left.is_empty() {
+            return Ok(None);
+        }
+        let ids = &left[..left.len().min(self.rows)];
+        let trace = match self.graph.is_generative() {
+            true => self.reference.decode(&mut self.sequence, ids, true)?,
+            false => self.reference.encode(ids, true)?,
+        };
+        let first = self.position;
+        self.position += ids.len();
+        for (index, rows) in self.states.iter_mut().enumerate() {
+            let Some(held) = self.sequence.states.get(StateId(index as u32)) else { continue };
+            let (capacity, width) = (held.shape()[0].max(1), held.shape()[1]);
+            let values = held.floats();
+            for position in first..self.position {
+                let slot = position % capacity;
+                rows.extend_from_slice(&values[slot * width..(slot + 1) * width]);
+            }
+        }
+        let values = |array: Option<Array>| array.map(Array::into_floats).unwrap_or_default();
+        Ok(Some(Chunk {
+            first,
+            rows: ids.len(),
+            hidden: trace.hidden.into_iter().map(Array::into_floats).collect(),
+            per_layer: values(trace.per_layer),
+            logits: values(trace.logits),
+            embedding: values(trace.embedding),
+        }))
+    }
+}
+
+impl Chunk {
+    /// The rows of a cut from `offset` within the chunk on.
+    pub(crate) fn hidden_rows(&self, cut: usize, offset: usize, rows: usize) -> &[f32] {
+        self.hidden.get(cut).map_or(&[], |values| part(values, self.rows, offset, rows))
+    }
+
+    /// The rows of the per-layer inputs of one layer.
+    pub(crate) fn per_layer_rows(&self, layer: usize, layers: usize, offset: usize, rows: usize) -> &[f32] {
+        let length = self.per_layer.len() / layers.max(1);
+        let of_layer = self.per_layer.get(layer * length..(layer + 1) * length).unwrap_or_default();
+        part(of_layer, self.rows, offset, rows)
+    }
+
+    /// The rows of the logits.
+    pub(crate) fn logits_rows(&self, offset: usize, rows: usize) -> &[f32] {
+        part(&self.logits, self.rows, offset, rows)
+    }
+}
+
+/// Some of the `all` rows that `values` are; nothing where they do not reach so far.
+fn part(values: &[f32], all: usize, offset: usize, rows: usize) -> &[f32] {
+    let width = values.len() / all.max(1);
+    values.get(offset * width..(offset + rows) * width).unwrap_or_default()
+}

@@ -1,0 +1,264 @@
+//! Proving a chain: whole against recorded outputs, and shard by shard against the reference.
+
+use std::path::Path;
+
+use shardwright::{Model, OpenOptions};
+use shardwright_build::{CPU_SHIM, CompiledGraphs, open_checkpoint};
+use shardwright_graph::{Asset, ComponentKind, Graph, Op, ValueSource, Weight, WeightData, WeightId};
+use shardwright_models::Checkpoint;
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{DType, Error, ErrorKind, Result};
+
+use crate::boundaries::{BoundaryCheck, Prompt};
+use crate::effort::EffortReport;
+use crate::goldens::{self, Golden};
+use crate::options::VerifyOptions;
+use crate::progress::Progress;
+use crate::report::{SelfTestReport, VerifyReport};
+use crate::thresholds::Thresholds;
+use crate::whole::Whole;
+
+/// How far a verification is when the model is open, of 1000.
+pub(crate) const OPENED: u32 = 300;
+/// How far proving is when the model has run as a whole, of 1000: its shards follow.
+const WHOLE: u32 = 400;
+
+/// Proves what `checkpoint` gives, opened with `open`.
+///
+/// As a whole, running by itself, against the recorded outputs in `goldens`: hidden states of every
+/// layer, logits, greedy tokens, tokenizer, chat template, sentence vectors, and the likelihood of
+/// the evaluation rows. Where no hidden states were recorded, those of the reference evaluator on
+/// the same checkpoint stand in for them.
+///
+/// And shard by shard ([`BoundaryVerification`]): every entry point of every shard is fed the
+/// reference's hidden rows, per-layer inputs and states, so that errors do not add up over shards,
+/// and its results are held against the reference's row by row. Within a shard they do add up: the
+/// first divergent layer is the first whose own output, or a state it writes, is out of bounds
+/// while the shard was fed exact values.
+///
+/// A difference is not an error: it is in the report, with the first layer that differs.
+pub fn verify(
+    checkpoint: &Path,
+    goldens: &Path,
+    open: &OpenOptions,
+    options: &VerifyOptions,
+    watch: &mut dyn Watch,
+) -> Result<VerifyReport> {
+    // Before anything takes long.
+    options.thresholds(Thresholds::SAME_FLOATS)?;
+    let mut all = Part::new(watch, 0..1000);
+    let model = open.clone().taps(true).open_watched(checkpoint, &mut all.then(OPENED))?;
+    let intact = open_checkpoint(checkpoint)?;
+    let verification = Verification { model: &model, compiled: model.compiled(), intact: &intact, options };
+    verification.run(goldens, &mut all)
+}
+
+/// Verifies, then breaks one norm scale in one layer and verifies again: the second must fail, and
+/// name that layer in the whole chain (where its numbers are the checkpoint's) as well as in the
+/// shard that holds it.
+pub fn self_test(
+    checkpoint: &Path,
+    goldens: &Path,
+    open: &OpenOptions,
+    options: &VerifyOptions,
+    watch: &mut dyn Watch,
+) -> Result<SelfTestReport> {
+    options.thresholds(Thresholds::SAME_FLOATS)?;
+    let checkpoint_as_is = open_checkpoint(checkpoint)?;
+    let tapped = open.clone().taps(true);
+    let mut all = Part::new(watch, 0..1000);
+    let sound = tapped.open_watched(checkpoint, &mut all.then(OPENED / 2))?;
+    // What the shards of the sound model were compiled from is what those of the broken one are
+    // held against.
+    let (compiled, intact) = (sound.compiled(), &checkpoint_as_is);
+    let first = Verification { model: &sound, compiled, intact, options }.run(goldens, &mut all.then(500))?;
+    let broken_layer = break_middle_layer(&mut intact.graph().clone()).ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, "the model has no layer with a norm scale that could be broken")
+    })?;
+    let broken = tapped.altered(|graph| {
+        break_middle_layer(graph);
+    });
+    let model = broken.open_watched(checkpoint, &mut all.then(500 + OPENED / 2))?;
+    let broken = Verification { model: &model, compiled, intact, options }.run(goldens, &mut all)?;
+    let named = |layer: Option<u32>| layer == Some(broken_layer);
+    let mut judged = broken.boundaries.iter().filter(|boundaries| boundaries.judged);
+    let passed = first.passed
+        && !broken.passed
+        && (!broken.exact || named(broken.first_divergent_layer))
+        && judged.all(|boundaries| named(boundaries.first_divergent_layer));
+    Ok(SelfTestReport { intact: first, broken_layer, broken, passed })
+}
+
+pub(crate) struct Verification<'m> {
+    pub(crate) model: &'m Model,
+    /// What its shards were to be compiled from.
+    pub(crate) compiled: &'m [CompiledGraphs],
+    /// The checkpoint as it lies there, whatever the model was made of.
+    pub(crate) intact: &'m Checkpoint,
+    pub(crate) options: &'m VerifyOptions,
+}
+
+impl Verification<'_> {
+    pub(crate) fn run(&self, directory: &Path, watch: &mut dyn Watch) -> Result<VerifyReport> {
+        let graph = self.intact.graph();
+        let no_plan =
+            || Error::new(ErrorKind::Unsupported, "the bundle does not hold the report of its plan");
+        let plan = self.model.plan().ok_or_else(no_plan)?;
+        let exact = is_exact(graph, self.compiled, self.model.chain().assets());
+        let thresholds = self.options.thresholds(match (exact, self.is_vendors()) {
+            (true, _) => Thresholds::SAME_FLOATS,
+            (false, false) => Thresholds::SAME_ENCODED,
+            (false, true) => Thresholds::VENDOR,
+        })?;
+
+        let goldens = goldens::read_goldens(directory)?;
+        let mut skipped = Vec::new();
+        let mut usable = Vec::new();
+        for (index, golden) in goldens.iter().enumerate() {
+            let prompt = format!("p{index}");
+            if self.has_soft_tokens(golden) {
+                skipped.push(format!("{prompt}: its prompt holds pictures or sound, which need the towers"));
+            } else {
+                usable.push((prompt, golden));
+            }
+        }
+
+        let evaluation = goldens::read_evaluation(directory)?;
+        let simulated = self.is_simulated();
+        let effort = self.options.asked.settled(simulated);
+        let recorded: Vec<&Golden> = usable.iter().map(|(_, golden)| *golden).collect();
+        let taken =
+            EffortReport::of(effort, simulated, graph.is_generative(), &recorded, evaluation.as_ref());
+
+        let mut all = Part::new(watch, 0..1000);
+        let mut progress = Progress(all.then(WHOLE));
+        let mut whole = Whole::new(self.model, graph, effort, thresholds)?;
+        whole.run(&usable, evaluation.as_ref(), directory, &mut progress)?;
+        let found = whole.finish(exact);
+
+        let mut progress = Progress(all.then(1000));
+        let prompts: Vec<Prompt<'_>> =
+            usable.iter().map(|(name, golden)| Prompt { name: name.clone(), ids: &golden.ids }).collect();
+        // Where the runtime caps the logits, what leaves the head is not capped; the chain as a
+        // whole is held against capped ones.
+        let uncapped =
+            self.model.chain().description().logits_softcap().map(|_| graph.without_logits_softcap());
+        let boundaries = BoundaryCheck {
+            chain: self.model.chain(),
+            graph: uncapped.as_ref().unwrap_or(graph),
+            assets: self.model.chain().assets(),
+            compiled: self.compiled,
+            exact,
+            formats: plan.shards.iter().map(|shard| shard.formats.clone()).collect(),
+            thresholds,
+            rows: effort.rows,
+            steps: effort.steps,
+        };
+        let boundaries = boundaries.run(&prompts, &mut progress)?;
+
+        let mut judged = found.comparisons.iter().filter(|comparison| comparison.judged);
+        let passed = !found.comparisons.is_empty()
+            && judged.all(|comparison| comparison.passed)
+            && found.tokens.as_ref().is_none_or(|tokens| tokens.nll_passed && tokens.greedy_passed)
+            && boundaries.iter().filter(|boundaries| boundaries.judged).all(|boundaries| boundaries.passed);
+        Ok(VerifyReport {
+            model: plan.model.clone(),
+            soc: plan.soc.clone(),
+            emulated_on: plan.emulated_on.clone(),
+            shards: plan.shards.len(),
+            decoder_shards: plan.shards.iter().filter(|shard| shard.layers.is_some()).count(),
+            exact,
+            passed,
+            comparisons: found.comparisons,
+            first_divergent_layer: found.first_divergent_layer.filter(|_| exact),
+            tokens: found.tokens,
+            boundaries,
+            effort: taken,
+            skipped,
+            bundle_chain: None,
+            twin: None,
+            notices: {
+                let planned = plan.notices.iter().map(|notice| notice.text.clone());
+                planned.chain(self.options.asked.unused(graph.is_generative())).collect()
+            },
+        })
+    }
+
+    /// Whether a shard runs on anything but the CPU of this project, which rounds where the
+    /// reference does.
+    fn is_vendors(&self) -> bool {
+        let shards = &self.model.chain().description().shards;
+        shards.iter().any(|shard| shard.place.shim != CPU_SHIM)
+    }
+
+    /// Whether a vendor's simulator runs a shard, and takes its time.
+    fn is_simulated(&self) -> bool {
+        let shards = &self.model.chain().description().shards;
+        shards.iter().any(|shard| shard.origin.compiled_by.as_ref().is_some_and(|made| made.simulated))
+    }
+
+    /// Whether the prompt holds placeholders, whose rows only the towers could provide.
+    fn has_soft_tokens(&self, golden: &Golden) -> bool {
+        let assets = &self.intact.graph().assets;
+        golden.ids.iter().any(|&id| assets.iter().any(|asset| asset.row_of(id) != id))
+    }
+}
+
+/// Whether shards compiled from these graphs, over these tables, give what the checkpoint's graph
+/// gives: no constant, activation, state or table holds less than there.
+fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Asset]) -> bool {
+    let keeps = |made: &Weight, from: &Weight| {
+        made.quantisation.is_none() && (made.dtype == from.dtype || made.dtype == DType::F32)
+    };
+    let tables = assets.iter().zip(&graph.assets);
+    let shard = |shard: &CompiledGraphs| {
+        shard.graphs.iter().all(|entry| {
+            let kept = |id: WeightId| {
+                let pair = shard.weights.get(id.0 as usize).zip(graph.weights.get(id.0 as usize));
+                pair.is_some_and(|(made, from)| keeps(made, from))
+            };
+            let held = entry.tensors.iter().filter(|tensor| tensor.weight.is_none() && !tensor.is_index());
+            held.map(|tensor| tensor.dtype).all(|dtype| dtype == DType::F32)
+                && entry.constants().all(|(_, weight)| kept(weight))
+        })
+    };
+    let tables_kept = tables.clone().all(|(made, from)| keeps(&made.table, &from.table))
+        && assets.len() == graph.assets.len();
+    tables_kept && !compiled.is_empty() && compiled.iter().all(shard)
+}
+
+/// Adds a half to the first norm scale of the layer in the middle; gives that layer.
+fn break_middle_layer(graph: &mut Graph) -> Option<u32> {
+    let middle = graph.layers() / 2;
+    let decoder = graph.component(ComponentKind::Decoder).ok()?;
+    let norm = decoder
+        .nodes
+        .iter()
+        .find(|node| node.layer == Some(middle) && matches!(node.op, Op::RmsNorm { .. }))?;
+    let scale = norm.inputs.get(1)?;
+    let ValueSource::Constant(weight) = decoder.values[scale.0 as usize].source else { return None };
+    let weight = graph.weights.get_mut(weight.0 as usize)?;
+    let bytes = weight.data.bytes();
+    let widened: Vec<f32> = match weight.dtype {
+        DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        DType::Bf16 => {
+            bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+        }
+        DType::F16 => {
+            bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+        }
+        _ => return None,
+    };
+    weight.data =
+        WeightData::from_vec(widened.iter().flat_map(|value| (value + 0.5).to_le_bytes()).collect());
+    weight.dtype = DType::F32;
+    for component in &mut graph.components {
+        let name = &weight.name;
+        component
+            .values
+            .iter_mut()
+            .filter(|value| value.name == *name)
+            .for_each(|value| value.dtype = DType::F32);
+    }
+    Some(middle)
+}

@@ -1,0 +1,435 @@
+//! The chain as a whole, running by itself, against recorded outputs.
+
+use shardwright::Model;
+use std::path::Path;
+
+use shardwright_graph::Graph;
+use shardwright_reference::{Arrangement, ReferenceModel};
+use shardwright_runtime::{Session, StepView};
+use shardwright_text::{Message, RenderOptions, TemplateValue, messages_from_json};
+use shardwright_vocabulary::Result;
+
+use crate::effort::Effort;
+use crate::goldens::{self, ChatGolden, Evaluation, Floats, Golden, TokenizerGolden};
+use crate::progress::{Progress, reference_fault};
+use crate::report::{Comparison, Tally, TokenVerification, tolerance};
+use crate::thresholds::Thresholds;
+
+/// What came of it.
+pub(crate) struct Found {
+    pub(crate) comparisons: Vec<Comparison>,
+    pub(crate) first_divergent_layer: Option<u32>,
+    pub(crate) tokens: Option<TokenVerification>,
+}
+
+pub(crate) struct Whole<'m> {
+    model: &'m Model,
+    /// Of the checkpoint as it lies there.
+    graph: &'m Graph,
+    effort: Effort,
+    thresholds: Thresholds,
+    session: Session,
+    tally: Tally,
+    first_divergent_layer: Option<u32>,
+    likelihood: Likelihood,
+    greedy: Greedy,
+}
+
+/// Nats of predicted tokens, of the chain and of what it is held against.
+#[derive(Default)]
+struct Likelihood {
+    text: &'static str,
+    source: &'static str,
+    predicted: u64,
+    nats: f64,
+    wanted_nats: f64,
+}
+
+/// Tokens chosen greedily.
+#[derive(Default)]
+struct Greedy {
+    tokens: u64,
+    agreed: u64,
+    first_difference: Option<String>,
+}
+
+impl<'m> Whole<'m> {
+    pub(crate) fn new(
+        model: &'m Model,
+        graph: &'m Graph,
+        effort: Effort,
+        thresholds: Thresholds,
+    ) -> Result<Self> {
+        Ok(Whole {
+            model,
+            graph,
+            effort,
+            thresholds,
+            session: model.chain().session()?,
+            tally: Tally::default(),
+            first_divergent_layer: None,
+            likelihood: Likelihood::default(),
+            greedy: Greedy::default(),
+        })
+    }
+
+    pub(crate) fn run(
+        &mut self,
+        prompts: &[(String, &Golden)],
+        evaluation: Option<&Evaluation>,
+        directory: &Path,
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        let most = self.effort.evaluation.unwrap_or(usize::MAX);
+        let evaluated = evaluation.map_or(0, |evaluation| evaluation.rows.len().min(most));
+        let all = (prompts.len() + evaluated).max(1) as f64;
+        for (index, (name, golden)) in prompts.iter().enumerate() {
+            progress.step(index as f64 / all, || format!("{name} as a whole"))?;
+            if !self.model.chain().is_generative() {
+                self.encoder(name, golden)?;
+                continue;
+            }
+            match &golden.hidden {
+                Some(_) => self.generative(name, golden)?,
+                None => self.generative(name, &self.with_reference_hidden(golden)?)?,
+            }
+            if evaluation.is_none() {
+                self.prompt_likelihood(&golden.ids)?;
+            }
+        }
+        if let Some(evaluation) = evaluation {
+            self.evaluation(evaluation, |row| {
+                let done = (prompts.len() + row) as f64 / all;
+                progress.step(done, || format!("evaluation row {row}"))
+            })?;
+        }
+        self.texts(directory)
+    }
+
+    pub(crate) fn finish(self, exact: bool) -> Found {
+        let Whole { likelihood, greedy, thresholds, .. } = self;
+        let predicted = likelihood.predicted.max(1) as f64;
+        let (nll, wanted) = (likelihood.nats / predicted, likelihood.wanted_nats / predicted);
+        let loss = if wanted == 0.0 { nll } else { nll / wanted - 1.0 };
+        let share = if greedy.tokens == 0 { 1.0 } else { greedy.agreed as f64 / greedy.tokens as f64 };
+        let tokens = (likelihood.predicted > 0 || greedy.tokens > 0).then(|| TokenVerification {
+            text: likelihood.text.to_owned(),
+            source: likelihood.source.to_owned(),
+            predicted: likelihood.predicted,
+            nll,
+            wanted_nll: wanted,
+            loss,
+            greedy_tokens: greedy.tokens,
+            greedy_agreed: greedy.agreed,
+            first_difference: greedy.first_difference,
+            nll_passed: loss.abs() <= thresholds.nll,
+            greedy_passed: share >= thresholds.greedy,
+            greedy_judged: thresholds.greedy > 0.0,
+        });
+        Found {
+            comparisons: self.tally.finish(exact),
+            first_divergent_layer: self.first_divergent_layer,
+            tokens,
+        }
+    }
+
+    /// The same with the hidden states of the reference evaluator.
+    fn with_reference_hidden(&self, golden: &Golden) -> Result<Golden> {
+        let arrangement = Arrangement::whole(golden.ids.len() as u64);
+        let reference = ReferenceModel::new(self.graph, arrangement).map_err(reference_fault)?;
+        let layers = reference.trace(&golden.ids).map_err(reference_fault)?.hidden;
+        let width = self.graph.hidden as usize;
+        Ok(Golden {
+            hidden: Some(Floats {
+                shape: vec![layers.len(), golden.ids.len(), width],
+                values: layers.iter().flat_map(|layer| layer.floats().into_owned()).collect(),
+            }),
+            ..golden.clone()
+        })
+    }
+
+    fn generative(&mut self, prompt: &str, golden: &Golden) -> Result<()> {
+        let mut comparer = StepComparer {
+            tally: &mut self.tally,
+            divergent: &mut self.first_divergent_layer,
+            prompt,
+            golden,
+            tapped: !self.model.compiled().is_empty(),
+        };
+        self.session.clear();
+        self.session.score(&golden.ids, &mut |view| comparer.step(view))?;
+
+        // A new session: prefill entries this time, as generation uses them.
+        self.session.clear();
+        self.session.append(&golden.ids)?;
+        let wanted = self.greedy_tokens(golden)?;
+        let mut agrees = true;
+        for (step, &wanted_token) in wanted.iter().enumerate() {
+            let place = format!("{prompt} token {step}");
+            let logits = self.session.logits().unwrap_or_default();
+            let got = argmax(logits);
+            self.tally.equal("greedy", &place, got == Some(wanted_token));
+            // Up to its first difference the chain has chosen all tokens itself.
+            agrees &= got == Some(wanted_token);
+            self.greedy.tokens += 1;
+            self.greedy.agreed += u64::from(agrees);
+            if !agrees && self.greedy.first_difference.is_none() {
+                self.greedy.first_difference = Some(place.clone());
+            }
+            if let Some(recorded) = &golden.step_top_logits
+                && step < recorded.shape[0]
+                && let Some(best) = got
+            {
+                self.tally.arrays(
+                    "step logits",
+                    tolerance::LOGITS,
+                    &place,
+                    &[logits[best as usize]],
+                    &recorded.part(step)[..1],
+                );
+            }
+            if step + 1 == golden.greedy.len()
+                && let Some(last) = &golden.last_logits
+            {
+                self.tally.arrays("logits", tolerance::LOGITS, &place, logits, &last.values);
+            }
+            if step + 1 < wanted.len() {
+                // The wanted token goes on, so that one difference does not become many.
+                self.session.append(&[wanted_token])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The tokens to be chosen: those recorded, else the reference's.
+    fn greedy_tokens(&self, golden: &Golden) -> Result<Vec<u32>> {
+        let room = self.session.remaining();
+        if !golden.greedy.is_empty() {
+            return Ok(golden.greedy.iter().copied().take(self.effort.greedy).collect());
+        }
+        let count = self.effort.greedy.min(room);
+        let arrangement = Arrangement {
+            rows: golden.ids.len() as u64,
+            ..Arrangement::whole((golden.ids.len() + count) as u64)
+        };
+        let reference = ReferenceModel::new(self.graph, arrangement).map_err(reference_fault)?;
+        reference.greedy(&golden.ids, count).map_err(reference_fault)
+    }
+
+    fn encoder(&mut self, prompt: &str, golden: &Golden) -> Result<()> {
+        let mut comparer = StepComparer {
+            tally: &mut self.tally,
+            divergent: &mut self.first_divergent_layer,
+            prompt,
+            golden,
+            tapped: !self.model.compiled().is_empty(),
+        };
+        let embedding = self.session.encode_with(&golden.ids, &mut |view| comparer.step(view))?;
+        if let Some(recorded) = &golden.embedding {
+            self.tally.arrays("embedding", tolerance::EMBEDDING, prompt, &embedding, &recorded.values);
+        }
+        Ok(())
+    }
+
+    /// Nats of a prompt's own tokens, against the reference's.
+    fn prompt_likelihood(&mut self, ids: &[u32]) -> Result<()> {
+        let ids = &ids[..ids.len().min(self.effort.rows)];
+        if ids.len() < 2 {
+            return Ok(());
+        }
+        let reference =
+            ReferenceModel::new(self.graph, Arrangement::whole(ids.len() as u64)).map_err(reference_fault)?;
+        let wanted: f64 = reference.negative_log_likelihoods(ids).map_err(reference_fault)?.into_iter().sum();
+        let (nats, predicted) = self.nats(ids)?;
+        self.likelihood.text = "recorded prompts";
+        self.likelihood.source = "reference";
+        self.likelihood.nats += nats;
+        self.likelihood.wanted_nats += wanted;
+        self.likelihood.predicted += predicted;
+        Ok(())
+    }
+
+    /// Mean nats per predicted token over all rows; position 0 is given, not predicted.
+    fn evaluation(
+        &mut self,
+        evaluation: &Evaluation,
+        mut before: impl FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
+        // Of some rows alone nothing is recorded.
+        if let Some(most) = self.effort.evaluation.filter(|&most| most < evaluation.rows.len()) {
+            for (index, row) in evaluation.rows.iter().take(most).enumerate() {
+                before(index)?;
+                self.prompt_likelihood(row)?;
+            }
+            self.likelihood.text = "the first evaluation rows";
+            return Ok(());
+        }
+        for (index, row) in evaluation.rows.iter().enumerate() {
+            before(index)?;
+            let (nats, predicted) = self.nats(row)?;
+            self.likelihood.nats += nats;
+            self.likelihood.predicted += predicted;
+        }
+        self.likelihood.text = "evaluation rows";
+        self.likelihood.source = "recorded";
+        self.likelihood.wanted_nats = evaluation.nll * self.likelihood.predicted as f64;
+        Ok(())
+    }
+
+    /// Nats of all of `ids` but the first, and how many those are.
+    fn nats(&mut self, ids: &[u32]) -> Result<(f64, u64)> {
+        let (mut nats, mut predicted) = (0.0_f64, 0_u64);
+        let Some(last) = ids.len().checked_sub(1).filter(|&last| last > 0) else { return Ok((0.0, 0)) };
+        self.session.clear();
+        self.session.score(&ids[..last], &mut |view| {
+            for offset in 0..view.rows() {
+                let next = ids[view.position() + offset + 1];
+                if let Some(logits) = view.logits(offset) {
+                    nats += negative_log_likelihood(logits, next);
+                    predicted += 1;
+                }
+            }
+        })?;
+        Ok((nats, predicted))
+    }
+
+    fn texts(&mut self, directory: &Path) -> Result<()> {
+        let tokenizer = self.model.tokenizer()?;
+        let list: Vec<TokenizerGolden> = goldens::read_list(directory, "tokenizer_goldens.json")?;
+        for golden in &list {
+            let ids = tokenizer.encode(&golden.text, true)?;
+            let plain = tokenizer.encode(&golden.text, false)?;
+            let decoded = tokenizer.decode(&golden.ids, true)?;
+            let equal = ids == golden.ids && plain == golden.ids_no_special && decoded == golden.decoded;
+            self.tally.equal("tokenizer", &format!("{:?}", golden.text), equal);
+        }
+        let list: Vec<ChatGolden> = goldens::read_list(directory, "chat_goldens.json")?;
+        for (index, golden) in list.iter().enumerate() {
+            let messages: Vec<Message> =
+                messages_from_json(&golden.messages.to_string(), "chat_goldens.json")?;
+            let mut options = RenderOptions::default();
+            for (name, value) in &golden.kw {
+                if name == "add_generation_prompt" {
+                    options.add_generation_prompt = value.as_bool().unwrap_or(false);
+                } else {
+                    options = options.with_variable(
+                        name,
+                        TemplateValue::from_json(&value.to_string(), "chat_goldens.json")?,
+                    );
+                }
+            }
+            let rendered = self.model.render(&messages, &options)?;
+            let ids = tokenizer.encode(&rendered, false)?;
+            self.tally.equal(
+                "chat",
+                &format!("conversation {index}"),
+                rendered == golden.rendered && ids == golden.ids,
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Compares what a step leaves behind with the recorded arrays, row by row.
+struct StepComparer<'a> {
+    tally: &'a mut Tally,
+    divergent: &'a mut Option<u32>,
+    prompt: &'a str,
+    golden: &'a Golden,
+    /// Whether the chain shows its layers. One that does not is compared by what it shows.
+    tapped: bool,
+}
+
+impl StepComparer<'_> {
+    fn step(&mut self, view: &mut StepView<'_>) {
+        let (position, rows) = (view.position(), view.rows());
+        if let Some(hidden) = &self.golden.hidden {
+            for index in 0..hidden.shape[0] {
+                let name = if index == 0 { "embed".to_owned() } else { format!("layer.{}", index - 1) };
+                let width = hidden.shape[2];
+                let wanted = &hidden.part(index)[position * width..(position + rows) * width];
+                let place = format!("{} {name}", self.prompt);
+                let worst = self.named(view, "hidden", &name, &place, wanted);
+                if index > 0 && worst > tolerance::HIDDEN {
+                    let layer = index as u32 - 1;
+                    *self.divergent = Some(self.divergent.map_or(layer, |first| first.min(layer)));
+                }
+            }
+        }
+        if let Some(norm) = &self.golden.final_norm {
+            let width = norm.shape[1];
+            let wanted = &norm.values[position * width..(position + rows) * width];
+            let place = format!("{} final-norm", self.prompt);
+            self.named(view, "final norm", "final-norm", &place, wanted);
+        }
+        if let Some(pooled) = &self.golden.pooled {
+            let place = format!("{} pooled", self.prompt);
+            self.named(view, "pooled", "pooled", &place, &pooled.values);
+        }
+        if let Some(per_layer) = &self.golden.per_layer {
+            self.per_layer(view, per_layer);
+        }
+        if let Some(logits) = &self.golden.logits {
+            for row in 0..rows {
+                let Some(index) = (position + row).checked_sub(self.golden.logits_start) else { continue };
+                let place = format!("{} position {}", self.prompt, position + row);
+                let got = view.logits(row).unwrap_or_default();
+                self.tally.arrays("logits", tolerance::LOGITS, &place, got, logits.part(index));
+            }
+        }
+    }
+
+    /// Compares the valid rows of a named tensor; one that is not there differs without bound.
+    fn named(&mut self, view: &mut StepView<'_>, what: &str, name: &str, place: &str, wanted: &[f32]) -> f64 {
+        let shown = view.tensor(name);
+        if shown.is_none() && !self.tapped {
+            return 0.0;
+        }
+        let got = shown.map(|tensor| tensor.values).unwrap_or_default();
+        self.tally.arrays(what, tolerance::HIDDEN, place, got.get(..wanted.len()).unwrap_or_default(), wanted)
+    }
+
+    /// Recorded as [T, layers, P], computed as [layers, rows, P].
+    fn per_layer(&mut self, view: &mut StepView<'_>, recorded: &goldens::Floats) {
+        let Some(tensor) = view.tensor("per-layer-input") else {
+            if !self.tapped {
+                return;
+            }
+            self.tally.number("per-layer inputs", tolerance::HIDDEN, self.prompt, f64::INFINITY, 0);
+            return;
+        };
+        let (layers, width) = (recorded.shape[1], recorded.shape[2]);
+        let static_rows = tensor.shape.get(1).map_or(0, |&rows| rows as usize);
+        for row in 0..view.rows() {
+            let wanted = recorded.part(view.position() + row);
+            for layer in 0..layers {
+                let start = (layer * static_rows + row) * width;
+                let got = tensor.values.get(start..start + width).unwrap_or_default();
+                let place = format!("{} layer {layer} position {}", self.prompt, view.position() + row);
+                let wanted = &wanted[layer * width..(layer + 1) * width];
+                self.tally.arrays("per-layer inputs", tolerance::HIDDEN, &place, got, wanted);
+            }
+        }
+    }
+}
+
+/// The largest value's index; the lowest one of equals.
+fn argmax(logits: &[f32]) -> Option<u32> {
+    let mut best: Option<(usize, f32)> = None;
+    for (index, &value) in logits.iter().enumerate() {
+        if best.is_none_or(|(_, held)| value > held) {
+            best = Some((index, value));
+        }
+    }
+    best.map(|(index, _)| index as u32)
+}
+
+/// −log softmax(logits)[token], in f64.
+fn negative_log_likelihood(logits: &[f32], token: u32) -> f64 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&value| f64::from(value - largest).exp()).sum();
+    match logits.get(token as usize) {
+        Some(&value) => sum.ln() - f64::from(value - largest),
+        None => f64::INFINITY,
+    }
+}
