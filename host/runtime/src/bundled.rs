@@ -6,20 +6,8 @@
 use shardwright_bundle::{AssetEntry, ChainEntry, Digest, FileReference, Manifest, ShardEntry, Structure};
 use shardwright_vocabulary::{Beforehand, EntryName, ShardOrigin};
 
-use crate::description::{AssetDescription, ChainDescription, ShardDescription, TableQuantisation};
+use crate::description::{ChainDescription, ShardDescription};
 use crate::error::ChainError;
-
-impl From<&AssetEntry> for AssetDescription {
-    fn from(entry: &AssetEntry) -> Self {
-        let quantisation = entry.quantisation.as_ref().map(|held| TableQuantisation {
-            granularity: held.granularity,
-            scale_dtype: held.scale_dtype,
-            zero_point: held.zero_point,
-        });
-        let AssetEntry { name, entries, width, dtype, .. } = entry.clone();
-        AssetDescription { name, entries, width, dtype, quantisation }
-    }
-}
 
 impl ChainDescription {
     /// A chain of a bundle, of which the artefacts are loaded: `shards` are those of
@@ -52,7 +40,7 @@ impl ChainDescription {
             layers: structure.layers,
             components: structure.components.clone(),
             states: structure.states.clone(),
-            assets: manifest.assets.iter().map(AssetDescription::from).collect(),
+            assets: manifest.assets.iter().map(AssetEntry::described).collect(),
             shards: shards.collect::<Result<_, ChainError>>()?,
             beforehand: Beforehand::default(),
         })

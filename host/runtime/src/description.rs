@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use shardwright_graph::{Asset, ComponentKind, Graph, State};
+use shardwright_graph::{ComponentKind, Graph, State};
 use shardwright_shims::{EntryInterface, LoadedShard};
-use shardwright_vocabulary::{Beforehand, DType, Granularity, Place, ShardOrigin, scale_count};
+use shardwright_vocabulary::{Beforehand, Place, ShardOrigin, Table};
 
 /// A component, or a range of the decoder's layers, on one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,81 +48,6 @@ impl ShardDescription {
     }
 }
 
-/// A gathered table, without its bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AssetDescription {
-    /// `embedding`, `per-layer-embedding`.
-    pub name: String,
-    /// Rows.
-    pub entries: u64,
-    /// Values per row.
-    pub width: u64,
-    /// Stored type.
-    pub dtype: DType,
-    /// How stored integers stand for values; none for floats.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quantisation: Option<TableQuantisation>,
-}
-
-/// How the stored integers of a gathered table stand for values, without the scales.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TableQuantisation {
-    /// Which values share a scale.
-    pub granularity: Granularity,
-    /// Type of the scales.
-    pub scale_dtype: DType,
-    /// Stored value that stands for zero.
-    pub zero_point: i32,
-}
-
-impl AssetDescription {
-    /// Of a table.
-    pub fn of(asset: &Asset) -> Self {
-        let (entries, width) = match asset.table.shape[..] {
-            [entries, width] => (entries, width),
-            _ => (0, 0),
-        };
-        let quantisation = asset.table.quantisation.as_ref().map(|held| TableQuantisation {
-            granularity: held.granularity,
-            scale_dtype: held.scale_dtype,
-            zero_point: held.zero_point,
-        });
-        AssetDescription { name: asset.name.clone(), entries, width, dtype: asset.table.dtype, quantisation }
-    }
-
-    /// Bytes of the stored values and of the scales; `None` for a format that no table can have.
-    pub(crate) fn bytes(&self) -> Option<[u64; 2]> {
-        let shape = [self.entries, self.width];
-        let values = self.dtype.packed_bytes(&shape)?;
-        let scales = match self.quantisation {
-            None if self.dtype.is_float() => 0,
-            None => return None,
-            Some(held) => {
-                let (low, high) = self.dtype.raw_range()?;
-                let legal = (low..=high).contains(&held.zero_point)
-                    && matches!(held.scale_dtype, DType::F32 | DType::F16);
-                scale_count(held.granularity, &shape)
-                    .filter(|_| legal)?
-                    .checked_mul(held.scale_dtype.bytes())?
-            }
-        };
-        Some([values, scales])
-    }
-
-    /// For messages: `bf16`, `i4 (per-channel, zero 0)`.
-    pub(crate) fn format(&self) -> String {
-        let Some(held) = self.quantisation else { return self.dtype.to_string() };
-        let granularity = match held.granularity {
-            Granularity::PerTensor => "per-tensor".to_owned(),
-            Granularity::PerChannel => "per-channel".to_owned(),
-            Granularity::PerBlock { size } => format!("per-block of {size}"),
-        };
-        format!("{} ({granularity}, scales {}, zero {})", self.dtype, held.scale_dtype, held.zero_point)
-    }
-}
-
 /// Ordered shards and what they share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChainDescription {
@@ -144,7 +69,7 @@ pub struct ChainDescription {
     /// All states, by [`StateId`](shardwright_graph::StateId).
     pub states: Vec<State>,
     /// All gathered tables, by [`AssetId`](shardwright_graph::AssetId).
-    pub assets: Vec<AssetDescription>,
+    pub assets: Vec<Table<()>>,
     /// In the order in which a step runs them.
     pub shards: Vec<ShardDescription>,
     /// What came before it.
@@ -164,7 +89,7 @@ impl ChainDescription {
             layers: graph.layers(),
             components: graph.components.iter().map(|component| component.kind).collect(),
             states: graph.states.clone(),
-            assets: graph.assets.iter().map(AssetDescription::of).collect(),
+            assets: graph.assets.iter().map(|asset| asset.to_table().described()).collect(),
             shards,
             beforehand: Beforehand::default(),
         }

@@ -52,7 +52,7 @@ mod storage;
 pub use bundled::ShardFiles;
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
-pub use description::{AssetDescription, ChainDescription, ShardDescription, TableQuantisation};
+pub use description::{ChainDescription, ShardDescription};
 pub use error::{ChainError, SessionError};
 pub use executor::{Interrupt, ShardExecutor, ShimShard};
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};

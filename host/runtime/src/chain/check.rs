@@ -5,9 +5,9 @@ use std::collections::HashSet;
 
 use shardwright_graph::{Asset, ComponentKind, EntryPoint, Role, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, Port};
-use shardwright_vocabulary::EntryKind;
+use shardwright_vocabulary::{EntryKind, Table};
 
-use crate::description::{AssetDescription, ChainDescription, ShardDescription};
+use crate::description::{ChainDescription, ShardDescription};
 use crate::error::ChainError;
 use crate::executor::ShardExecutor;
 
@@ -141,7 +141,7 @@ fn coverage(description: &ChainDescription) -> Result<(), ChainError> {
     Ok(())
 }
 
-fn check_assets(described: &[AssetDescription], given: &[Asset]) -> Result<(), ChainError> {
+fn check_assets(described: &[Table<()>], given: &[Asset]) -> Result<(), ChainError> {
     for (index, described) in described.iter().enumerate() {
         let fault = |what, expected: String, given: String| {
             Err(ChainError::Asset { asset: described.name.clone(), what, expected, given })
@@ -149,7 +149,7 @@ fn check_assets(described: &[AssetDescription], given: &[Asset]) -> Result<(), C
         let Some(asset) = given.get(index) else {
             return fault("the table", "one".to_owned(), "none".to_owned());
         };
-        let found = AssetDescription::of(asset);
+        let found = asset.to_table().described();
         if found.name != described.name {
             return fault("its name", described.name.clone(), found.name);
         }
@@ -160,7 +160,7 @@ fn check_assets(described: &[AssetDescription], given: &[Asset]) -> Result<(), C
         if (found.dtype, found.quantisation) != (described.dtype, described.quantisation) {
             return fault("its format", described.format(), found.format());
         }
-        let Some([values, scales]) = described.bytes() else {
+        let Some([values, scales]) = described.sizes() else {
             return fault("its format", "one that a table can have".to_owned(), described.format());
         };
         if asset.table.data.bytes().len() as u64 != values {

@@ -508,7 +508,7 @@ fn tables_are_those_described() {
         is!(
             refused(&graph, &plan(), |parts| {
                 change(&mut parts.assets[0].table);
-                parts.description.assets[0] = shardwright_runtime::AssetDescription::of(&parts.assets[0]);
+                parts.description.assets[0] = parts.assets[0].to_table().described();
             }),
             ChainError::Asset { what: found, .. } if *found == what
         );
@@ -530,7 +530,7 @@ fn tables_are_those_described() {
     let quantised_to = |what: &'static str, change: fn(&mut WeightQuantisation)| {
         let mut parts = parts(&graph, &plan());
         parts.assets[0].table = quantised(&parts.assets[0].table, change);
-        parts.description.assets[0] = shardwright_runtime::AssetDescription::of(&parts.assets[0]);
+        parts.description.assets[0] = parts.assets[0].to_table().described();
         match (parts.chain(), what) {
             (Ok(_), "") => {}
             (given, _) => is!(given.unwrap_err(), ChainError::Asset { what: found, .. } if *found == what),
