@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use shardwright_graph::{ComponentKind, Graph, State};
+use shardwright_bundle::Structure;
+use shardwright_graph::{ComponentKind, Graph};
 use shardwright_shims::{EntryInterface, LoadedShard};
 use shardwright_vocabulary::{Beforehand, Place, ShardOrigin, Table};
 
@@ -56,18 +57,8 @@ pub struct ChainDescription {
     /// What stands in for the planned targets, if something does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
-    /// Values per row of the residual stream.
-    pub hidden: u64,
-    /// Values per row of the logits; 0 without a head.
-    pub vocabulary: u64,
-    /// Values per layer and row of the per-layer inputs; 0 for none.
-    pub per_layer_width: u64,
-    /// Layers of the decoder.
-    pub layers: u32,
-    /// Components that must be there.
-    pub components: Vec<ComponentKind>,
-    /// All states, by [`StateId`](shardwright_graph::StateId).
-    pub states: Vec<State>,
+    /// What the model is made of.
+    pub structure: Structure,
     /// All gathered tables, by [`AssetId`](shardwright_graph::AssetId).
     pub assets: Vec<Table<()>>,
     /// In the order in which a step runs them.
@@ -83,12 +74,7 @@ impl ChainDescription {
         ChainDescription {
             model: graph.name.clone(),
             emulated_on: None,
-            hidden: graph.hidden,
-            vocabulary: graph.vocabulary,
-            per_layer_width: graph.per_layer_width,
-            layers: graph.layers(),
-            components: graph.components.iter().map(|component| component.kind).collect(),
-            states: graph.states.clone(),
+            structure: Structure::of(graph),
             assets: graph.assets.iter().map(|asset| asset.to_table().described()).collect(),
             shards,
             beforehand: Beforehand::default(),
@@ -98,10 +84,5 @@ impl ChainDescription {
     /// The cap of a soft-cap that the runtime applies to logits.
     pub fn logits_softcap(&self) -> Option<f32> {
         self.shards.iter().find_map(|shard| shard.logits_softcap)
-    }
-
-    /// Whether text is generated step by step (there are states), or encoded in one pass.
-    pub fn is_generative(&self) -> bool {
-        !self.states.is_empty()
     }
 }

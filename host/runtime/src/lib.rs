@@ -49,7 +49,6 @@ mod softcap;
 mod step;
 mod storage;
 
-pub use bundled::ShardFiles;
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 pub use description::{ChainDescription, ShardDescription};

@@ -119,7 +119,7 @@ fn more_than_any_model_has() {
         ChainError::TooMany { what: "shards", .. }
     );
     is!(
-        many(|d| d.states = vec![d.states[0].clone(); STATES_MAX as usize + 1]),
+        many(|d| d.structure.states = vec![d.structure.states[0].clone(); STATES_MAX as usize + 1]),
         ChainError::TooMany { what: "states", .. }
     );
     is!(
@@ -588,8 +588,8 @@ fn states_have_one_writer_before_their_readers_on_one_place() {
     );
     is!(
         refused(&graph, &plan, |parts| {
-            let state = parts.description.states[0].clone();
-            parts.description.states.push(state);
+            let state = parts.description.structure.states[0].clone();
+            parts.description.structure.states.push(state);
         }),
         ChainError::StateUnwritten { entry, .. } if entry == "any entry"
     );
