@@ -18,10 +18,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use shardwright_files::hex;
 use shardwright_graph::{EntryGraph, Op, Weight, WeightId, infer_shape};
 use shardwright_vocabulary::{DType, Flag, Granularity, Quantisation};
 
-use crate::container::{Container, ContainerError, Format, HeadAt, PAGE, Writer, hexadecimal};
+use crate::container::{Container, ContainerError, Format, HeadAt, PAGE, Writer};
 use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWORDER\0";
@@ -244,7 +245,7 @@ impl WorkOrder {
 
     /// SHA-256 of the content in hex.
     pub fn name(&self) -> String {
-        hexadecimal(&self.container.hash)
+        hex::encode(&self.container.hash)
     }
 
     /// Where it lies; for an unnamed one, where it was made.
