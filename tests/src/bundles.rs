@@ -115,7 +115,7 @@ pub fn logits(model: &Model, prompt: &[u32], further: &[u32]) -> Vec<Vec<u32>> {
 
 /// `count` tokens of a model's vocabulary without a pattern, the same ones every time.
 pub fn some_tokens(model: &Model, count: usize) -> Vec<u32> {
-    let vocabulary = model.chain().description().vocabulary.max(2);
+    let vocabulary = model.chain().description().structure.vocabulary.max(2);
     let mut state = 0x9e37_79b9_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

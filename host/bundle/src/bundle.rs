@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
-use shardwright_graph::{Asset, GraphError, Weight, WeightData, WeightQuantisation};
+use shardwright_graph::{Asset, GraphError, WeightData};
 
 use crate::error::printable;
 use crate::file::MappedFile;
@@ -159,32 +159,12 @@ impl Bundle {
     }
 
     fn asset(&self, entry: &AssetEntry) -> Result<Asset, BundleError> {
-        let data = |reference: &FileReference| -> Result<WeightData, BundleError> {
+        let table = entry.try_map(|reference| {
             let map = self.map(reference)?;
             let length = map.len();
             WeightData::new(Arc::new(map), 0, length).map_err(|error| self.impossible(entry, &error))
-        };
-        let quantisation = match &entry.quantisation {
-            None => None,
-            Some(held) => Some(WeightQuantisation {
-                granularity: held.granularity,
-                scale_dtype: held.scale_dtype,
-                scales: data(&held.scales)?,
-                zero_point: held.zero_point,
-            }),
-        };
-        Ok(Asset {
-            name: entry.name.clone(),
-            table: Weight {
-                name: entry.name.clone(),
-                part: "embedding",
-                shape: vec![entry.entries, entry.width],
-                dtype: entry.dtype,
-                data: data(&entry.table)?,
-                quantisation,
-            },
-            redirect: entry.redirect.clone(),
-        })
+        })?;
+        Ok(table.into())
     }
 
     fn impossible(&self, entry: &AssetEntry, error: &GraphError) -> BundleError {

@@ -181,8 +181,8 @@ pub use file::MappedFile;
 pub use identify::{Kind, identify, is_bundle};
 pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
 pub use manifest::{
-    AssetEntry, AssetQuantisation, ChainEntry, FileReference, Manifest, ModelIdentity, NAME_BYTES_MAX,
-    ShardEntry, Structure, TEXT_BYTES_MAX, TextFile, TwinEntry, Verification,
+    AssetEntry, ChainEntry, FileReference, Manifest, ModelIdentity, NAME_BYTES_MAX, ShardEntry, Structure,
+    TEXT_BYTES_MAX, TextFile, TwinEntry, Verification,
 };
 pub use proofs::Proofs;
 pub use writer::BundleWriter;

@@ -11,8 +11,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use shardwright_graph::{ComponentKind, Graph, State};
 use shardwright_vocabulary::{
-    DType, EntryName, FlagOutcome, FormatTuple, Granularity, NodePlacement, Notice, PlannerIdentity, Rewrite,
-    ShardOrigin, ShimIdentity, Target,
+    EntryName, FlagOutcome, FormatTuple, NodePlacement, Notice, PlannerIdentity, Rewrite, ShardOrigin,
+    ShimIdentity, Table, Target,
 };
 
 use crate::Digest;
@@ -122,40 +122,8 @@ impl Structure {
     }
 }
 
-/// A gathered table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AssetEntry {
-    /// `embedding`, `per-layer-embedding`.
-    pub name: String,
-    /// Rows.
-    pub entries: u64,
-    /// Values per row.
-    pub width: u64,
-    /// Stored type.
-    pub dtype: DType,
-    /// The stored values: dense, row-major, little-endian, every row padded to a whole byte.
-    pub table: FileReference,
-    /// How stored integers stand for values; none for floats.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quantisation: Option<AssetQuantisation>,
-    /// Token ids that read another row than their own, sorted.
-    pub redirect: Vec<(u32, u32)>,
-}
-
-/// How the stored integers of a table stand for values: value = (stored − zero point) · scale.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AssetQuantisation {
-    /// Which values share a scale.
-    pub granularity: Granularity,
-    /// Type of the scales.
-    pub scale_dtype: DType,
-    /// The scales: little-endian, row-major.
-    pub scales: FileReference,
-    /// Stored value that stands for zero.
-    pub zero_point: i32,
-}
+/// A gathered table and the files it lies in.
+pub type AssetEntry = Table<FileReference>;
 
 macro_rules! text_files {
     ($($(#[$meta:meta])* $case:ident = $name:literal,)+) => {

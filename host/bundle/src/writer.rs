@@ -5,16 +5,14 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use shardwright_graph::{Asset, WeightData};
+use shardwright_graph::Asset;
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::digest::{CHUNK, Hasher};
 use crate::error::printable;
 use crate::journal::Journal;
 use crate::layout::{Layout, TEMPORARY};
-use crate::manifest::{
-    AssetEntry, AssetQuantisation, FILE_BYTES, FileReference, Manifest, TEXT_FILE_BYTES, TextFile,
-};
+use crate::manifest::{AssetEntry, FILE_BYTES, FileReference, Manifest, TEXT_FILE_BYTES, TextFile};
 use crate::{Bundle, BundleError, Digest, bundle, envelope, file, manifest};
 
 /// Entries of a directory that are looked at before it counts as somebody else's: a bundle's own
@@ -191,48 +189,25 @@ impl BundleWriter {
 
     /// Adds the bytes of a gathered table and of its scales.
     pub fn add_asset(&mut self, asset: &Asset) -> Result<AssetEntry, BundleError> {
-        let table = &asset.table;
-        let whole = |data: &WeightData, what: &str| match data.is_present() {
-            true => Ok(()),
-            false => Err(BundleError::Invalid {
-                path: self.layout.manifest(),
-                field: format!("table `{}`", asset.name),
-                reason: format!("its {what} were planned and never made"),
-            }),
+        let invalid = |reason| BundleError::Invalid {
+            path: self.layout.manifest(),
+            field: format!("table `{}`", asset.name),
+            reason,
         };
-        let &[entries, width] = &table.shape[..] else {
-            return Err(BundleError::Invalid {
-                path: self.layout.manifest(),
-                field: format!("table `{}`", asset.name),
-                reason: format!("shape {:?} is no table", table.shape),
-            });
-        };
-        whole(&table.data, "values")?;
-        if let Some(quantisation) = &table.quantisation {
-            whole(&quantisation.scales, "scales")?;
+        if asset.table.shape.len() != 2 {
+            return Err(invalid(format!("shape {:?} is no table", asset.table.shape)));
         }
-        let quantisation = match &table.quantisation {
-            None => None,
-            Some(held) => Some(AssetQuantisation {
-                granularity: held.granularity,
-                scale_dtype: held.scale_dtype,
-                scales: self.add_bytes(held.scales.bytes())?,
-                zero_point: held.zero_point,
-            }),
-        };
-        let mut redirect = asset.redirect.clone();
+        let mut table = asset.to_table();
+        let scales = table.quantisation.as_ref().map(|held| (&held.scales, "scales"));
+        for (data, what) in std::iter::once((&table.table, "values")).chain(scales) {
+            if !data.is_present() {
+                return Err(invalid(format!("its {what} were planned and never made")));
+            }
+        }
         // The first of several for one token is the one that counts.
-        redirect.sort_by_key(|(token, _)| *token);
-        redirect.dedup_by_key(|(token, _)| *token);
-        Ok(AssetEntry {
-            name: asset.name.clone(),
-            entries,
-            width,
-            dtype: table.dtype,
-            table: self.add_bytes(table.data.bytes())?,
-            quantisation,
-            redirect,
-        })
+        table.redirect.sort_by_key(|(token, _)| *token);
+        table.redirect.dedup_by_key(|(token, _)| *token);
+        table.try_map(|data| self.add_bytes(data.bytes()))
     }
 
     /// Adds what a checkpoint has of the files that text needs; see [`TextFile`].

@@ -2,11 +2,13 @@
 //!
 //! **Job.** Opening a file somebody else named without waiting for it ([`open`]), reading it
 //! without trusting its length ([`read`], [`read_from`]), and telling whether a folder and the
-//! files in it can have been written by this user alone ([`own`]).
+//! files in it can have been written by this user alone ([`own`]); the digits in which hashes are
+//! written ([`hex`]).
 //!
 //! **Not its job.** It knows no format and no path of its own, keeps nothing, and decides nothing
 //! about what a file that was refused means to its reader.
 
+pub mod hex;
 pub mod own;
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};

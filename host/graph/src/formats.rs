@@ -1,8 +1,8 @@
 //! Which format each constant of a model takes under a format tuple.
 
-use shardwright_vocabulary::{ActivationFormat, DType, FormatTuple, Granularity, WeightFormat, WeightRole};
+use shardwright_vocabulary::{ActivationFormat, FormatTuple, WeightFormat, WeightRole};
 
-use crate::{Graph, GraphError, Op, ValueSource, Weight, WeightData, WeightId, WeightQuantisation};
+use crate::{Graph, GraphError, Op, ValueSource, Weight, WeightId};
 
 /// What becomes of a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,24 +68,9 @@ impl Graph {
             *weight = match format {
                 ConstantFormat::Stored => continue,
                 ConstantFormat::Matrix(format) => weight.planned(format)?,
-                ConstantFormat::Activation => planned_constant(weight)?,
+                ConstantFormat::Activation => weight.planned_constant()?,
             };
         }
         Ok(graph)
     }
-}
-
-/// Counted, not made; the zero point follows when it is.
-fn planned_constant(weight: &Weight) -> Result<Weight, GraphError> {
-    let float = weight.planned(WeightFormat::F16)?;
-    Ok(Weight {
-        dtype: DType::U16,
-        quantisation: Some(WeightQuantisation {
-            granularity: Granularity::PerTensor,
-            scale_dtype: DType::F32,
-            scales: WeightData::planned(4),
-            zero_point: 0,
-        }),
-        ..float
-    })
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use shardwright_vocabulary::{DType, EntryKind};
 
-use crate::infer::infer_shape;
+use crate::operations::infer_shape;
 use crate::{
     Component, ComponentKind, Dim, EntryGraph, EntryNode, EntryPoint, Graph, GraphError, Op, Role, StateId,
     StatePort, Tensor, TensorId, ValueId, ValueSource,

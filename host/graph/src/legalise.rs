@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::decompose::{Rewrite, decompose_where};
+use crate::decompose::decompose_where;
+use crate::operations::Rewrite;
 use crate::operations::attention::with_mask;
 use crate::{
     EncodeError, Encodings, EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId, dynamic_activations,

@@ -7,17 +7,21 @@
 mod activation;
 pub(crate) mod attention;
 mod elementwise;
+mod infer;
 mod layout;
 mod norm;
 mod product;
+mod rewrite;
 mod rotary;
 mod state;
 
 use std::ops::RangeInclusive;
 
-use crate::decompose::Rewrite;
-use crate::infer::{OPERAND_LIMIT, last};
+pub use infer::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
+pub(crate) use rewrite::Rewrite;
+
 use crate::{Op, TensorId};
+use infer::last;
 
 type Shape<'o> = dyn Fn(&[&[u64]]) -> Result<Vec<u64>, String> + 'o;
 type Decompose<'o> = dyn Fn(&mut Rewrite, &[TensorId]) + 'o;

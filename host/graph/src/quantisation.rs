@@ -3,7 +3,7 @@
 //! back.
 
 use half::{bf16, f16};
-use shardwright_vocabulary::{DType, Encoding, Granularity, WeightFormat, scale_count};
+use shardwright_vocabulary::{DType, Encoding, Granularity, Quantisation, WeightFormat};
 
 use crate::{GraphError, Weight, WeightData};
 
@@ -19,23 +19,12 @@ pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
     }
 }
 
-/// How the stored integers of a weight stand for values: value = (stored − zero point) · scale, one
-/// f32 multiplication.
+/// How the stored integers of a weight stand for values.
 ///
 /// Our own quantiser is symmetric (W8 −127..=127, W4 −7..=7, W2 −1..=1, zero point 0); constants
 /// encoded like activations (`U16`, per tensor) have a zero point. Readers take the whole range of
 /// the type.
-#[derive(Clone, Debug)]
-pub struct WeightQuantisation {
-    /// Which values share a scale.
-    pub granularity: Granularity,
-    /// Type of the scales: [`DType::F32`] or [`DType::F16`].
-    pub scale_dtype: DType,
-    /// Little-endian, row-major: one, one a channel, or `[rows, blocks of a row]`. Finite.
-    pub scales: WeightData,
-    /// Stored value that stands for zero.
-    pub zero_point: i32,
-}
+pub type WeightQuantisation = Quantisation<WeightData>;
 
 impl Weight {
     /// The format this weight is stored in, if it is one of the list.
@@ -54,15 +43,10 @@ impl Weight {
         let (dtype, scales) = format.layout();
         let quantisation = match scales {
             None => None,
-            Some((granularity, scale_dtype)) => Some(WeightQuantisation {
-                granularity,
-                scale_dtype,
-                scales: planned(
-                    scale_count(granularity, &self.shape)
-                        .and_then(|count| count.checked_mul(scale_dtype.bytes())),
-                )?,
-                zero_point: 0,
-            }),
+            Some((granularity, scale_dtype)) => {
+                let held = Quantisation { granularity, scale_dtype, scales: (), zero_point: 0 };
+                Some(held.with(planned(held.scale_bytes(&self.shape))?))
+            }
         };
         Ok(Weight {
             name: self.name.clone(),
@@ -71,6 +55,18 @@ impl Weight {
             dtype,
             data: planned(dtype.packed_bytes(&self.shape))?,
             quantisation,
+        })
+    }
+
+    /// This weight encoded like an activation, counted but not made; its zero point follows when it
+    /// is.
+    pub fn planned_constant(&self) -> Result<Weight, GraphError> {
+        let (granularity, scale_dtype) = (Granularity::PerTensor, DType::F32);
+        let scales = WeightData::planned(4);
+        Ok(Weight {
+            dtype: DType::U16,
+            quantisation: Some(Quantisation { granularity, scale_dtype, scales, zero_point: 0 }),
+            ..self.planned(WeightFormat::F16)?
         })
     }
 
@@ -195,7 +191,7 @@ impl Iterator for RawValues<'_> {
 
 #[cfg(test)]
 mod tests {
-    use shardwright_vocabulary::{Affine, ScaleBits};
+    use shardwright_vocabulary::{Affine, ScaleBits, scale_count};
 
     use super::*;
 

@@ -10,8 +10,8 @@ use std::collections::{HashMap, HashSet};
 
 use shardwright_vocabulary::DType;
 
-use crate::infer::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
 use crate::operations::rules;
+use crate::operations::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
 use crate::{AttributeValue, EntryGraph, EntryNode, KeySource, Keys, Op, Role, StateId, TensorId};
 
 /// Most operations of one entry graph. The largest model planned for has about 10 000 in

@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Table};
 
 use crate::{GraphError, WeightQuantisation};
 
@@ -131,7 +131,42 @@ pub struct Asset {
     pub redirect: Vec<(u32, u32)>,
 }
 
+impl From<Table<WeightData>> for Asset {
+    fn from(table: Table<WeightData>) -> Self {
+        Asset {
+            name: table.name.clone(),
+            table: Weight {
+                name: table.name,
+                part: "embedding",
+                shape: vec![table.entries, table.width],
+                dtype: table.dtype,
+                data: table.table,
+                quantisation: table.quantisation,
+            },
+            redirect: table.redirect,
+        }
+    }
+}
+
 impl Asset {
+    /// What is said of it wherever its bytes lie; without rows where its shape is no table's.
+    pub fn to_table(&self) -> Table<WeightData> {
+        let Weight { shape, dtype, data, quantisation, .. } = &self.table;
+        let (entries, width) = match shape[..] {
+            [entries, width] => (entries, width),
+            _ => (0, 0),
+        };
+        Table {
+            name: self.name.clone(),
+            entries,
+            width,
+            dtype: *dtype,
+            table: data.clone(),
+            quantisation: quantisation.clone(),
+            redirect: self.redirect.clone(),
+        }
+    }
+
     /// Says that the rows read so far are not needed soon; see [`WeightBytes::release`].
     pub fn release(&self) {
         let scales = self.table.quantisation.as_ref().map(|quantisation| &quantisation.scales);

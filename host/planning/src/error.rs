@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::check::PlanFault;
+use crate::keys::PublicKey;
 use crate::request::RequestFault;
 
 /// A planner that could not be loaded, or failed to answer.
@@ -221,7 +222,7 @@ pub enum PlannerErrorKind {
     Request(#[from] Box<RequestFault>),
     /// The pack it came in was not accepted.
     #[error("{0}")]
-    Pack(#[from] crate::pack::PackError),
+    Pack(#[from] PackError),
     /// A fault of the sandbox itself.
     #[error("the sandbox failed: {reason}")]
     Sandbox {
@@ -263,6 +264,64 @@ impl PlannerErrorKind {
             _ => return None,
         };
         Some(text.to_owned())
+    }
+}
+
+/// Why a pack was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// Not a pack.
+    #[error("not a planner pack")]
+    NotAPack,
+    /// Its parts do not add up to the file.
+    #[error("the pack is damaged at byte {offset}: {reason}")]
+    Damaged {
+        /// Where it was noticed.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It has no signature.
+    #[error("the pack is not signed")]
+    Unsigned,
+    /// Nobody trusts its key.
+    #[error("the pack is signed by {key}, which is not a trusted key")]
+    UntrustedKey {
+        /// The key.
+        key: PublicKey,
+    },
+    /// The signature does not fit the contents.
+    #[error("the pack was altered: the signature of {key} does not fit")]
+    Altered {
+        /// The key.
+        key: PublicKey,
+    },
+    /// It was compiled by another wasmtime or under other settings.
+    #[error("the pack was compiled under {what} {found}, this host has {expected}")]
+    Stale {
+        /// What differs.
+        what: &'static str,
+        /// The pack's.
+        found: String,
+        /// The host's.
+        expected: String,
+    },
+}
+
+impl PackError {
+    /// What would help, for a `help:` line.
+    pub fn help(&self) -> Option<&'static str> {
+        match self {
+            PackError::NotAPack => None,
+            PackError::Damaged { .. } | PackError::Altered { .. } => {
+                Some("get the pack again from its source")
+            }
+            PackError::Unsigned | PackError::Stale { .. } => {
+                Some("make it again with `shardwright planner pack` of this release")
+            }
+            PackError::UntrustedKey { .. } => Some("add the key to the trusted keys if you know its owner"),
+        }
     }
 }
 

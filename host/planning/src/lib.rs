@@ -21,6 +21,7 @@ mod convert;
 pub mod cost;
 pub mod error;
 pub mod feedback;
+mod keys;
 pub mod pack;
 pub mod plan;
 pub mod profile;
@@ -39,11 +40,6 @@ use shardwright_files::FileError;
 /// give equal bytes and writing cannot fail.
 fn canonical_json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
-}
-
-/// Bytes as lower-case hexadecimal digits.
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The last part of a path, for messages.

@@ -8,16 +8,16 @@
 //! Layout, integers little endian: magic (8 bytes), length of the manifest (u32), manifest (JSON),
 //! `.wasm`, code, signature (64 bytes, ed25519 over everything before it).
 
-use std::fmt;
-use std::str::FromStr;
-
 use ed25519_dalek::Signature;
 #[cfg(feature = "compiler")]
 use ed25519_dalek::Signer;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use shardwright_files::hex;
 
+pub use crate::error::PackError;
 use crate::error::PlannerError;
+pub use crate::keys::{KeyError, PublicKey, SecretKey};
 use crate::sandbox::{EngineKind, Planner, Sandbox, WASMTIME_VERSION};
 
 const MAGIC: &[u8; 8] = b"SWPACK\x00\x01";
@@ -53,163 +53,6 @@ pub struct PackManifest {
     pub key: PublicKey,
 }
 
-/// Why a pack was not accepted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PackError {
-    /// Not a pack.
-    #[error("not a planner pack")]
-    NotAPack,
-    /// Its parts do not add up to the file.
-    #[error("the pack is damaged at byte {offset}: {reason}")]
-    Damaged {
-        /// Where it was noticed.
-        offset: u64,
-        /// What is wrong.
-        reason: String,
-    },
-    /// It has no signature.
-    #[error("the pack is not signed")]
-    Unsigned,
-    /// Nobody trusts its key.
-    #[error("the pack is signed by {key}, which is not a trusted key")]
-    UntrustedKey {
-        /// The key.
-        key: PublicKey,
-    },
-    /// The signature does not fit the contents.
-    #[error("the pack was altered: the signature of {key} does not fit")]
-    Altered {
-        /// The key.
-        key: PublicKey,
-    },
-    /// It was compiled by another wasmtime or under other settings.
-    #[error("the pack was compiled under {what} {found}, this host has {expected}")]
-    Stale {
-        /// What differs.
-        what: &'static str,
-        /// The pack's.
-        found: String,
-        /// The host's.
-        expected: String,
-    },
-}
-
-impl PackError {
-    /// What would help, for a `help:` line.
-    pub fn help(&self) -> Option<&'static str> {
-        match self {
-            PackError::NotAPack => None,
-            PackError::Damaged { .. } | PackError::Altered { .. } => {
-                Some("get the pack again from its source")
-            }
-            PackError::Unsigned | PackError::Stale { .. } => {
-                Some("make it again with `shardwright planner pack` of this release")
-            }
-            PackError::UntrustedKey { .. } => Some("add the key to the trusted keys if you know its owner"),
-        }
-    }
-}
-
-/// A key or seed that is not 64 hexadecimal digits, or no point of the curve.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a key: expected 64 hexadecimal digits")]
-pub struct KeyError;
-
-/// The public half of a signing key; written as 64 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PublicKey([u8; 32]);
-
-/// The secret half. Whoever has it can run code in every host that trusts it.
-pub struct SecretKey(ed25519_dalek::SigningKey);
-
-// `SigningKey` wipes itself when it is dropped.
-impl SecretKey {
-    /// From a seed of 32 bytes, which must come from a good source of randomness.
-    pub fn from_seed(seed: [u8; 32]) -> Self {
-        Self(ed25519_dalek::SigningKey::from_bytes(&seed))
-    }
-
-    /// A new key from the randomness of the system.
-    pub fn generate() -> std::io::Result<Self> {
-        let mut seed = [0_u8; 32];
-        getrandom::fill(&mut seed).map_err(|error| std::io::Error::other(error.to_string()))?;
-        Ok(Self::from_seed(seed))
-    }
-
-    /// The key hosts are told to trust.
-    pub fn public(&self) -> PublicKey {
-        PublicKey(self.0.verifying_key().to_bytes())
-    }
-
-    /// The seed as 64 hexadecimal digits, to be kept secret.
-    pub fn to_hex(&self) -> String {
-        crate::hex(self.0.as_bytes())
-    }
-}
-
-impl FromStr for SecretKey {
-    type Err = KeyError;
-
-    fn from_str(text: &str) -> Result<Self, KeyError> {
-        unhex(text).map(Self::from_seed).ok_or(KeyError)
-    }
-}
-
-impl fmt::Debug for SecretKey {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "SecretKey(of {})", self.public())
-    }
-}
-
-impl fmt::Display for PublicKey {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&crate::hex(&self.0))
-    }
-}
-
-impl fmt::Debug for PublicKey {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "PublicKey({self})")
-    }
-}
-
-impl FromStr for PublicKey {
-    type Err = KeyError;
-
-    fn from_str(text: &str) -> Result<Self, KeyError> {
-        let bytes = unhex(text).ok_or(KeyError)?;
-        // Whether it is a point of the curve is found here rather than at the first pack.
-        ed25519_dalek::VerifyingKey::from_bytes(&bytes).map_err(|_| KeyError)?;
-        Ok(Self(bytes))
-    }
-}
-
-impl Serialize for PublicKey {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for PublicKey {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let text = text.trim();
-    let mut bytes = [0_u8; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        *byte = digit(digits[0])? << 4 | digit(digits[1])?;
-    }
-    Some(bytes)
-}
-
 /// Whether a file looks like a pack.
 pub fn is_pack(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
@@ -228,9 +71,9 @@ pub fn write(origin: &str, wasm: &[u8], key: &SecretKey) -> Result<Vec<u8>, Plan
         wasmtime: WASMTIME_VERSION.to_owned(),
         settings: sandbox.settings_id(),
         wasm_bytes: wasm.len() as u64,
-        wasm_sha256: crate::hex(&Sha256::digest(wasm)),
+        wasm_sha256: hex::encode(&Sha256::digest(wasm)),
         code_bytes: code.len() as u64,
-        code_sha256: crate::hex(&Sha256::digest(&code)),
+        code_sha256: hex::encode(&Sha256::digest(&code)),
         key: key.public(),
     };
     Ok(assemble(&manifest, wasm, &code, key))
@@ -325,8 +168,8 @@ fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pa
         .and_then(|verifier| verifier.verify_strict(parts.signed, &signature));
     verified.map_err(|_| PackError::Altered { key })?;
     let digests = [
-        (crate::hex(&Sha256::digest(parts.wasm)), &parts.manifest.wasm_sha256),
-        (crate::hex(&Sha256::digest(parts.code)), &parts.manifest.code_sha256),
+        (hex::encode(&Sha256::digest(parts.wasm)), &parts.manifest.wasm_sha256),
+        (hex::encode(&Sha256::digest(parts.code)), &parts.manifest.code_sha256),
     ];
     if digests.iter().any(|(actual, stated)| actual != *stated) {
         return Err(PackError::Altered { key });

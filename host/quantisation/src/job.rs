@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use half::f16;
 use rayon::prelude::*;
-use shardwright_graph::{ConstantFormat, Weight, WeightData, WeightQuantisation};
+use shardwright_graph::{ConstantFormat, Weight, WeightData};
 use shardwright_vocabulary::{DType, Encoding, Granularity, WeightFormat};
 
 use crate::multiples::best_multiples;
@@ -88,16 +88,7 @@ impl<'s> Job<'s> {
         };
         let planned = match target {
             Target::Matrix(format) => float.planned(format)?,
-            Target::Activation => Weight {
-                dtype: DType::U16,
-                quantisation: Some(WeightQuantisation {
-                    granularity: Granularity::PerTensor,
-                    scale_dtype: DType::F32,
-                    scales: WeightData::planned(4),
-                    zero_point: 0,
-                }),
-                ..float.planned(WeightFormat::F16)?
-            },
+            Target::Activation => float.planned_constant()?,
         };
         let (rows, width) = (planned.rows(), planned.row_width());
         let granularity = planned.quantisation.as_ref().map(|held| held.granularity);

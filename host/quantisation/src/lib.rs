@@ -43,8 +43,3 @@ pub use store::Store;
 pub use watch::{Note, Progress, Unwatched, Watch};
 // What stored values mean is graph's to say.
 pub use shardwright_graph::{ConstantFormat, Range, Ranges, WeightQuantisation};
-
-/// In lower-case hexadecimal digits.
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

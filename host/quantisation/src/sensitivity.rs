@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use shardwright_files::hex;
 use shardwright_graph::{ComponentKind, ConstantFormat, Graph, Op, Ranges, ValueSource, WeightId};
 use shardwright_vocabulary::{FormatTuple, WeightFormat, WeightRole};
 
@@ -111,8 +112,8 @@ impl Sensitivities {
             sequence.iter().for_each(|id| ids.update(id.to_le_bytes()));
         }
         Ok(Sensitivities {
-            checkpoint: crate::hexadecimal(&checkpoint),
-            ids: crate::hexadecimal(&ids.finalize()),
+            checkpoint: hex::encode(&checkpoint),
+            ids: hex::encode(&ids.finalize()),
             tokens: sequences.iter().map(|sequence| sequence.len() as u64).sum(),
             rows,
         })
@@ -141,7 +142,7 @@ impl Sensitivities {
         let content = KIND.read(path)?;
         let read: Sensitivities = serde_json::from_slice(&content)
             .map_err(|error| KIND.damaged(path, HEAD + error.column(), "the text"))?;
-        let wanted = crate::hexadecimal(&checkpoint);
+        let wanted = hex::encode(&checkpoint);
         if read.checkpoint != wanted {
             let found: String = read.checkpoint.chars().take(2 * checkpoint.len()).collect();
             return Err(MeasuredError::OtherCheckpoint { path: path.to_owned(), found, wanted });

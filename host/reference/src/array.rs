@@ -343,7 +343,21 @@ impl Array {
         if axis >= self.shape.len() || rows >= self.shape[axis] {
             return self.clone();
         }
-        crate::ops::layout::slice(self, axis, 0, rows)
+        self.slice(axis, 0, rows)
+    }
+
+    /// `count` entries of one axis, from `start`.
+    pub(crate) fn slice(&self, axis: usize, start: usize, count: usize) -> Array {
+        let mut shape = self.shape.clone();
+        let extent = std::mem::replace(&mut shape[axis], count);
+        let inner: usize = shape[axis + 1..].iter().product();
+        let outer: usize = shape[..axis].iter().product();
+        let x = self.in_memory();
+        let runs = (0..outer).map(|index| {
+            let from = (index * extent + start) * inner;
+            (x.as_ref(), from..from + count * inner)
+        });
+        Array::assembled(&shape, runs)
     }
 
     /// Row `index` of the outermost axis, decoded.

@@ -478,7 +478,7 @@ impl Trace {
     /// The whole per-layer inputs, or the slice of some layers.
     fn per_layer_slice(&self, first: u32, layers: u32) -> Option<Array> {
         let whole = self.per_layer.as_ref()?;
-        Some(layout::slice(whole, 0, first as usize, layers as usize))
+        Some(whole.slice(0, first as usize, layers as usize))
     }
 
     /// Traces of consecutive chunks as one.

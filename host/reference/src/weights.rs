@@ -1,6 +1,6 @@
 use half::f16;
 use shardwright_graph::{Tensor, Weight, WeightId};
-use shardwright_vocabulary::{DType, scale_count};
+use shardwright_vocabulary::DType;
 
 use crate::{Array, ReferenceError};
 
@@ -91,9 +91,7 @@ pub(crate) fn check_layout(weight: &Weight) -> Result<(), ReferenceError> {
     if !matches!(held.scale_dtype, DType::F32 | DType::F16) {
         return fault("its scales are neither f32 nor f16");
     }
-    let count = scale_count(held.granularity, &weight.shape);
-    let bytes = count.and_then(|count| count.checked_mul(held.scale_dtype.bytes()));
-    if bytes != Some(held.scales.length() as u64) || !held.scales.is_present() {
+    if held.scale_bytes(&weight.shape) != Some(held.scales.length() as u64) || !held.scales.is_present() {
         return fault("its scales are not as many as its shape says");
     }
     if !(low..=high).contains(&held.zero_point) {

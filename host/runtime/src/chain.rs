@@ -12,10 +12,8 @@ pub use check::{ASSETS_MAX, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 use layout::Layout;
 
 use crate::description::ChainDescription;
-use crate::error::{ChainError, SessionError};
+use crate::error::ChainError;
 use crate::executor::{Interrupt, ShardExecutor};
-use crate::next_chain::NextChain;
-use crate::session::Session;
 
 /// Loaded shards that together are a model. Clones are cheap and mean the same shards.
 ///
@@ -64,16 +62,6 @@ impl Chain {
         })
     }
 
-    /// A session at position 0 with states of its own.
-    pub fn session(&self) -> Result<Session, SessionError> {
-        Session::new(self.clone())
-    }
-
-    /// The same, and the session goes on elsewhere when what it runs on is lost, now or later.
-    pub fn session_with(&self, next: Box<dyn NextChain>) -> Result<Session, SessionError> {
-        Session::with_next(self.clone(), next)
-    }
-
     /// What it was made from.
     pub fn description(&self) -> &ChainDescription {
         &self.shared.description
@@ -86,7 +74,7 @@ impl Chain {
 
     /// Whether it generates (and gives logits), or encodes (and gives an embedding).
     pub fn is_generative(&self) -> bool {
-        self.description().is_generative()
+        self.description().structure.is_generative()
     }
 
     /// Lends what runs a shard, for runs outside any session, such as those of a verification;

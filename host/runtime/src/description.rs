@@ -3,9 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use shardwright_graph::{Asset, ComponentKind, Graph, State};
+use shardwright_bundle::Structure;
+use shardwright_graph::{ComponentKind, Graph};
 use shardwright_shims::{EntryInterface, LoadedShard};
-use shardwright_vocabulary::{Beforehand, DType, Granularity, Place, ShardOrigin, scale_count};
+use shardwright_vocabulary::{Beforehand, Place, ShardOrigin, Table};
 
 /// A component, or a range of the decoder's layers, on one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,81 +49,6 @@ impl ShardDescription {
     }
 }
 
-/// A gathered table, without its bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AssetDescription {
-    /// `embedding`, `per-layer-embedding`.
-    pub name: String,
-    /// Rows.
-    pub entries: u64,
-    /// Values per row.
-    pub width: u64,
-    /// Stored type.
-    pub dtype: DType,
-    /// How stored integers stand for values; none for floats.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quantisation: Option<TableQuantisation>,
-}
-
-/// How the stored integers of a gathered table stand for values, without the scales.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TableQuantisation {
-    /// Which values share a scale.
-    pub granularity: Granularity,
-    /// Type of the scales.
-    pub scale_dtype: DType,
-    /// Stored value that stands for zero.
-    pub zero_point: i32,
-}
-
-impl AssetDescription {
-    /// Of a table.
-    pub fn of(asset: &Asset) -> Self {
-        let (entries, width) = match asset.table.shape[..] {
-            [entries, width] => (entries, width),
-            _ => (0, 0),
-        };
-        let quantisation = asset.table.quantisation.as_ref().map(|held| TableQuantisation {
-            granularity: held.granularity,
-            scale_dtype: held.scale_dtype,
-            zero_point: held.zero_point,
-        });
-        AssetDescription { name: asset.name.clone(), entries, width, dtype: asset.table.dtype, quantisation }
-    }
-
-    /// Bytes of the stored values and of the scales; `None` for a format that no table can have.
-    pub(crate) fn bytes(&self) -> Option<[u64; 2]> {
-        let shape = [self.entries, self.width];
-        let values = self.dtype.packed_bytes(&shape)?;
-        let scales = match self.quantisation {
-            None if self.dtype.is_float() => 0,
-            None => return None,
-            Some(held) => {
-                let (low, high) = self.dtype.raw_range()?;
-                let legal = (low..=high).contains(&held.zero_point)
-                    && matches!(held.scale_dtype, DType::F32 | DType::F16);
-                scale_count(held.granularity, &shape)
-                    .filter(|_| legal)?
-                    .checked_mul(held.scale_dtype.bytes())?
-            }
-        };
-        Some([values, scales])
-    }
-
-    /// For messages: `bf16`, `i4 (per-channel, zero 0)`.
-    pub(crate) fn format(&self) -> String {
-        let Some(held) = self.quantisation else { return self.dtype.to_string() };
-        let granularity = match held.granularity {
-            Granularity::PerTensor => "per-tensor".to_owned(),
-            Granularity::PerChannel => "per-channel".to_owned(),
-            Granularity::PerBlock { size } => format!("per-block of {size}"),
-        };
-        format!("{} ({granularity}, scales {}, zero {})", self.dtype, held.scale_dtype, held.zero_point)
-    }
-}
-
 /// Ordered shards and what they share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChainDescription {
@@ -131,20 +57,10 @@ pub struct ChainDescription {
     /// What stands in for the planned targets, if something does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
-    /// Values per row of the residual stream.
-    pub hidden: u64,
-    /// Values per row of the logits; 0 without a head.
-    pub vocabulary: u64,
-    /// Values per layer and row of the per-layer inputs; 0 for none.
-    pub per_layer_width: u64,
-    /// Layers of the decoder.
-    pub layers: u32,
-    /// Components that must be there.
-    pub components: Vec<ComponentKind>,
-    /// All states, by [`StateId`](shardwright_graph::StateId).
-    pub states: Vec<State>,
+    /// What the model is made of.
+    pub structure: Structure,
     /// All gathered tables, by [`AssetId`](shardwright_graph::AssetId).
-    pub assets: Vec<AssetDescription>,
+    pub assets: Vec<Table<()>>,
     /// In the order in which a step runs them.
     pub shards: Vec<ShardDescription>,
     /// What came before it.
@@ -158,13 +74,8 @@ impl ChainDescription {
         ChainDescription {
             model: graph.name.clone(),
             emulated_on: None,
-            hidden: graph.hidden,
-            vocabulary: graph.vocabulary,
-            per_layer_width: graph.per_layer_width,
-            layers: graph.layers(),
-            components: graph.components.iter().map(|component| component.kind).collect(),
-            states: graph.states.clone(),
-            assets: graph.assets.iter().map(AssetDescription::of).collect(),
+            structure: Structure::of(graph),
+            assets: graph.assets.iter().map(|asset| asset.to_table().described()).collect(),
             shards,
             beforehand: Beforehand::default(),
         }
@@ -173,10 +84,5 @@ impl ChainDescription {
     /// The cap of a soft-cap that the runtime applies to logits.
     pub fn logits_softcap(&self) -> Option<f32> {
         self.shards.iter().find_map(|shard| shard.logits_softcap)
-    }
-
-    /// Whether text is generated step by step (there are states), or encoded in one pass.
-    pub fn is_generative(&self) -> bool {
-        !self.states.is_empty()
     }
 }

@@ -50,11 +50,10 @@ mod softcap;
 mod step;
 mod storage;
 
-pub use bundled::ShardFiles;
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 pub use compiled_for::{devices_for, know_chip, only_compiled_for, only_compiles};
-pub use description::{AssetDescription, ChainDescription, ShardDescription, TableQuantisation};
+pub use description::{ChainDescription, ShardDescription};
 pub use error::{ChainError, SessionError};
 pub use executor::{Interrupt, ShardExecutor, ShimShard};
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};

@@ -251,6 +251,7 @@ impl Counters {
                 })
                 .collect(),
             states: description
+                .structure
                 .states
                 .iter()
                 .zip(&layout.states)

@@ -9,6 +9,7 @@ use crate::cancel::CancelHandle;
 use crate::chain::Chain;
 use crate::engine::Engine;
 use crate::error::SessionError;
+use crate::next_chain::NextChain;
 use crate::placement::PlacementRecord;
 use crate::softcap::softcap;
 use failover::Failover;
@@ -148,8 +149,20 @@ type Visit<'v> = &'v mut dyn FnMut(&mut StepView<'_>);
 
 type Run<'r> = &'r mut dyn FnMut(&mut Session, &[u32], usize) -> Result<(), SessionError>;
 
+impl Chain {
+    /// A session at position 0 with states of its own.
+    pub fn session(&self) -> Result<Session, SessionError> {
+        Session::new(self.clone())
+    }
+
+    /// The same, and the session goes on elsewhere when what it runs on is lost, now or later.
+    pub fn session_with(&self, next: Box<dyn NextChain>) -> Result<Session, SessionError> {
+        Session::with_next(self.clone(), next)
+    }
+}
+
 impl Session {
-    pub(crate) fn new(chain: Chain) -> Result<Self, SessionError> {
+    fn new(chain: Chain) -> Result<Self, SessionError> {
         Ok(Session {
             engine: Engine::new(chain)?,
             tokens: Vec::new(),

@@ -12,11 +12,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use shardwright_files::hex;
 use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
 use shardwright_vocabulary::{FlagOutcome, NodePlacement, ShardOrigin, ShimIdentity};
 
 use crate::chip::Chip;
-use crate::container::{Container, ContainerError, Format, HeadAt, Writer, hexadecimal};
+use crate::container::{Container, ContainerError, Format, HeadAt, Writer};
 use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWARTEF\0";
@@ -185,7 +186,7 @@ impl Artefact {
 
     /// SHA-256 of the content in hex.
     pub fn name(&self) -> String {
-        hexadecimal(&self.0.container.hash)
+        hex::encode(&self.0.container.hash)
     }
 
     /// Where it lies; for an unnamed one, where it was made.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
-use shardwright_files::{FileError, Links};
+use shardwright_files::{FileError, Links, hex};
 
 /// Alignment of everything a shim may map on its own.
 pub(crate) const PAGE: u64 = 4096;
@@ -104,14 +104,6 @@ impl ContainerError {
             }
         }
     }
-}
-
-pub(crate) fn hexadecimal(hash: &[u8]) -> String {
-    hash.iter().fold(String::with_capacity(hash.len() * 2), |mut text, byte| {
-        use std::fmt::Write;
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Which file format, and what is bounded in it.
@@ -269,8 +261,8 @@ impl Container {
         if sum != hash {
             return Err(ContainerError::Hash {
                 path: owned(),
-                expected: hexadecimal(&hash),
-                found: hexadecimal(&sum),
+                expected: hex::encode(&hash),
+                found: hex::encode(&sum),
             });
         }
         Ok(Container { path: owned(), file, map, head_at, head_length, hash })
@@ -434,7 +426,7 @@ impl Writer {
         let directory = self.directory.clone();
         let io = |source| ContainerError::Io { path: directory.clone(), source };
         let (file, hash) = self.seal().map_err(io)?;
-        let path = directory.join(format!("{}{suffix}", hexadecimal(&hash)));
+        let path = directory.join(format!("{}{suffix}", hex::encode(&hash)));
         let file = match file {
             Unfinished::Unnamed(file) => file,
             Unfinished::ToBeNamed(file) => {

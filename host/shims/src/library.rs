@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
+use shardwright_files::hex;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::version_text;
 
 use crate::LoadError;
 use crate::call;
-use crate::container::hexadecimal;
 use crate::layout::{self, LayoutCheck};
 use crate::manifest::{HOST_VERSIONS, check_range};
 
@@ -122,7 +122,7 @@ fn hashed(path: &Path, expected: &str) -> Result<PathBuf, LoadError> {
             count => sum.update(&buffer[..count]),
         }
     }
-    let found = hexadecimal(&sum.finalize());
+    let found = hex::encode(&sum.finalize());
     if found != expected {
         let (path, expected) = (path.to_owned(), expected.to_owned());
         return Err(LoadError::HashMismatch { path, expected, found });

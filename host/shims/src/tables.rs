@@ -8,7 +8,7 @@ use std::ptr;
 
 use shardwright_graph::{AttributeValue, EntryGraph, Role, TensorId, Weight};
 use shardwright_shim_abi::raw::*;
-use shardwright_vocabulary::{Affine, DType, Granularity, scale_count};
+use shardwright_vocabulary::{Affine, DType, Granularity, Quantisation, scale_count};
 
 use crate::chip::Chip;
 use crate::convert;
@@ -64,15 +64,7 @@ struct ShownWeight<'a> {
     shape: &'a [u64],
     data: *const u8,
     length: u64,
-    quantisation: Option<ShownQuantisation>,
-}
-
-/// How a weight is quantised, as the tables show it.
-struct ShownQuantisation {
-    granularity: Granularity,
-    scale_dtype: DType,
-    scales: *const u8,
-    zero_point: i32,
+    quantisation: Option<Quantisation<*const u8>>,
 }
 
 /// One entry graph as C tables, for `check` and `estimate`. Weights have no bytes.
@@ -101,12 +93,7 @@ impl EntryTables {
                         shape: &weight.shape,
                         data: ptr::null(),
                         length: weight.data.length() as u64,
-                        quantisation: weight.quantisation.as_ref().map(|held| ShownQuantisation {
-                            granularity: held.granularity,
-                            scale_dtype: held.scale_dtype,
-                            scales: ptr::null(),
-                            zero_point: held.zero_point,
-                        }),
+                        quantisation: weight.quantisation.as_ref().map(|held| held.with(ptr::null())),
                     },
                 )?);
             }
@@ -145,12 +132,9 @@ impl<'a> WorkOrderTables<'a> {
                     shape: &weight.shape,
                     data: if bytes.is_empty() { ptr::null() } else { bytes.as_ptr() },
                     length: bytes.len() as u64,
-                    quantisation: weight.quantisation.as_ref().map(|held| ShownQuantisation {
-                        granularity: held.scales,
-                        scale_dtype: held.scale_dtype,
-                        scales: order.scale_bytes(index).as_ptr(),
-                        zero_point: held.zero_point,
-                    }),
+                    quantisation: weight
+                        .quantisation()
+                        .map(|held| held.with(order.scale_bytes(index).as_ptr())),
                 },
             )?;
             shown.insert(index as u32, pointer);
@@ -272,7 +256,7 @@ fn show_weight(arena: &mut Arena, weight: &ShownWeight<'_>) -> Result<*const SwW
 fn show_quantisation(
     arena: &mut Arena,
     weight: &ShownWeight<'_>,
-    held: &ShownQuantisation,
+    held: &Quantisation<*const u8>,
 ) -> *const SwQuantisation {
     // Scales of blocks change along the last axis, those of channels along the first.
     let (kind, axis, block) = match held.granularity {

@@ -18,10 +18,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use shardwright_files::hex;
 use shardwright_graph::{EntryGraph, Op, Weight, WeightId, infer_shape};
-use shardwright_vocabulary::{DType, Flag, Granularity, scale_count};
+use shardwright_vocabulary::{DType, Flag, Granularity, Quantisation};
 
-use crate::container::{Container, ContainerError, Format, HeadAt, PAGE, Writer, hexadecimal};
+use crate::container::{Container, ContainerError, Format, HeadAt, PAGE, Writer};
 use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWORDER\0";
@@ -112,7 +113,8 @@ pub struct OrderWeight {
     pub quantisation: Option<OrderQuantisation>,
 }
 
-/// How a listed weight is quantised; its scales follow its bytes, on the next page.
+/// How a listed weight is quantised, as the head spells it; its scales follow its bytes, on the next
+/// page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderQuantisation {
@@ -141,12 +143,15 @@ impl OrderWeight {
         }
     }
 
+    /// How its integers stand for values.
+    pub(crate) fn quantisation(&self) -> Option<Quantisation<()>> {
+        let OrderQuantisation { scales: granularity, scale_dtype, zero_point } = self.quantisation?;
+        Some(Quantisation { granularity, scale_dtype, scales: (), zero_point })
+    }
+
     /// Bytes of its scales; `None` where the shape has none of that granularity.
-    fn scale_bytes(&self) -> Option<u64> {
-        match self.quantisation {
-            None => Some(0),
-            Some(held) => scale_count(held.scales, &self.shape)?.checked_mul(held.scale_dtype.bytes()),
-        }
+    pub(crate) fn scale_bytes(&self) -> Option<u64> {
+        self.quantisation().map_or(Some(0), |held| held.scale_bytes(&self.shape))
     }
 }
 
@@ -240,7 +245,7 @@ impl WorkOrder {
 
     /// SHA-256 of the content in hex.
     pub fn name(&self) -> String {
-        hexadecimal(&self.container.hash)
+        hex::encode(&self.container.hash)
     }
 
     /// Where it lies; for an unnamed one, where it was made.
@@ -376,14 +381,10 @@ impl WorkOrderHead {
 
 /// Integers have scales, floats have none, and the scales are of a type and number that can be.
 fn check_quantisation(weight: &OrderWeight) -> Result<(), String> {
-    let possible = match weight.quantisation {
+    let possible = match weight.quantisation() {
         None => weight.dtype.is_float(),
         Some(held) => {
-            let zero_fits =
-                weight.dtype.raw_range().is_some_and(|(low, high)| (low..=high).contains(&held.zero_point));
-            zero_fits
-                && matches!(held.scale_dtype, DType::F32 | DType::F16)
-                && weight.scale_bytes().is_some_and(|bytes| bytes <= BYTES_LIMIT)
+            held.fits(weight.dtype) && weight.scale_bytes().is_some_and(|bytes| bytes <= BYTES_LIMIT)
         }
     };
     let told =

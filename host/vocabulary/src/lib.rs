@@ -37,6 +37,7 @@ mod op;
 mod provenance;
 mod record;
 mod shim;
+mod table;
 mod target;
 
 #[cfg(test)]
@@ -62,4 +63,5 @@ pub use record::{
     PlannerIdentity, ProcessPlacement, Rewrite, RewriteKind, ShardOrigin, ShimIdentity,
 };
 pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds};
+pub use table::{Quantisation, Table};
 pub use target::{Target, TargetKind};

@@ -14,14 +14,12 @@ use shardwright_shim_npu::power::POWER;
 
 use crate::lower::Variants;
 use crate::session::{FinalizeValue, GraphOptions};
-use crate::soc::Soc;
+use crate::soc::{MAX_VTCM_MEGABYTES, Soc};
 
 /// Prefix of keys that are handed to finalize as they are.
 pub const FINALIZE_PREFIX: &str = "finalize.";
 /// The library's number of the option that packs weights.
 const WEIGHTS_PACKING: u32 = 12;
-/// Fast memory beyond any chip's.
-pub(crate) const MAX_VTCM_MEGABYTES: i64 = 64;
 /// Vector threads beyond any chip's.
 const MAX_HVX_THREADS: i64 = 16;
 /// Longest key or value handed to finalize.

@@ -9,7 +9,8 @@ use std::fmt;
 use shardwright_shim_abi::{Chip, Fact, FlagKind};
 use shardwright_shim_npu::ShimError;
 
-use crate::flags::MAX_VTCM_MEGABYTES;
+/// Fast memory beyond any chip's.
+pub(crate) const MAX_VTCM_MEGABYTES: i64 = 64;
 
 /// The facts that are read, by their names in a profile.
 pub mod facts {

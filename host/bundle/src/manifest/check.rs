@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use shardwright_graph::ComponentKind;
-use shardwright_vocabulary::{DType, FlagVerdict, scale_count};
+use shardwright_vocabulary::{DType, FlagVerdict};
 
 use super::{AssetEntry, ChainEntry, FileReference, Manifest, ShardEntry, Structure};
 use crate::{BundleError, Digest};
@@ -219,8 +219,7 @@ fn asset(at: &str, asset: &AssetEntry) -> Checked {
                 let field = format!("{at}.quantisation.scale_dtype");
                 return Err(invalid(field, format!("is {}", quantisation.scale_dtype)));
             }
-            let bytes = scale_count(quantisation.granularity, &shape)
-                .and_then(|count| count.checked_mul(quantisation.scale_dtype.bytes()));
+            let bytes = quantisation.scale_bytes(&shape);
             holds(&format!("{at}.quantisation.scales"), quantisation.scales, bytes)?;
         }
     }

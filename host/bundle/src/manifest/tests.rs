@@ -5,8 +5,8 @@ use std::path::Path;
 use proptest::prelude::*;
 use shardwright_graph::StateKind;
 use shardwright_vocabulary::{
-    ActivationFormat, Flag, FlagVerdict, NoticeKind, RewriteKind, RoleFormat, StateFormat, TargetKind,
-    WeightFormat, WeightRole, scale_count,
+    ActivationFormat, DType, Flag, FlagVerdict, Granularity, NoticeKind, Quantisation, RewriteKind,
+    RoleFormat, StateFormat, TargetKind, WeightFormat, WeightRole, scale_count,
 };
 
 use super::*;
@@ -100,7 +100,7 @@ fn sample() -> Manifest {
             width: 5,
             dtype: DType::I4,
             table: sized("table", 6 * 3),
-            quantisation: Some(AssetQuantisation {
+            quantisation: Some(Quantisation {
                 granularity: Granularity::PerChannel,
                 scale_dtype: DType::F32,
                 scales: sized("scales", 24),
@@ -363,7 +363,7 @@ fn shard(manifest: &mut Manifest) -> &mut ShardEntry {
     &mut manifest.chains[0].shards[0]
 }
 
-fn quantisation(manifest: &mut Manifest) -> &mut AssetQuantisation {
+fn quantisation(manifest: &mut Manifest) -> &mut Quantisation<FileReference> {
     manifest.assets[0].quantisation.as_mut().unwrap()
 }
 
@@ -501,7 +501,7 @@ fn asset_entry(index: usize) -> impl Strategy<Value = AssetEntry> {
         move |(entries, width, dtype, sha256, (granularity, scale_dtype, scales, zero_point))| {
             let shape = [entries, width];
             let dtype = if dtype.is_float() || dtype.raw_range().is_some() { dtype } else { DType::F32 };
-            let quantisation = dtype.raw_range().map(|(low, _)| AssetQuantisation {
+            let quantisation = dtype.raw_range().map(|(low, _)| Quantisation {
                 granularity,
                 scale_dtype,
                 scales: FileReference {

@@ -122,7 +122,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     let session_time = allocating.elapsed();
     let handle = session.cancel_handle();
     interrupt::call(move || handle.cancel());
-    let mut tokens = Tokens::new(model.chain().description().vocabulary);
+    let mut tokens = Tokens::new(model.chain().description().structure.vocabulary);
     let first_ids = tokens.next(arguments.first_tokens);
     // As a greedy choice of the first token would.
     session.set_largest_logits(NonZeroUsize::new(1).filter(|_| !arguments.all_logits));

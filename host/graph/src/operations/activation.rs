@@ -1,6 +1,6 @@
 use std::f64::consts::PI;
 
-use crate::decompose::Rewrite;
+use super::rewrite::Rewrite;
 use crate::{Op, TensorId};
 
 pub(crate) fn gelu(rewrite: &mut Rewrite, operands: &[TensorId]) {

@@ -1,8 +1,8 @@
 use shardwright_vocabulary::DType;
 
+use super::infer::expect;
 use super::layout::elements;
-use crate::decompose::Rewrite;
-use crate::infer::expect;
+use super::rewrite::Rewrite;
 use crate::{Attention, KeySource, Keys, Mask, Op, Role, TensorId};
 
 impl Attention {

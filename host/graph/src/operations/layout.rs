@@ -1,4 +1,4 @@
-use crate::infer::RANK_LIMIT;
+use super::infer::RANK_LIMIT;
 
 pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1_u64, |product, &extent| product.checked_mul(extent))

@@ -1,5 +1,5 @@
-use crate::decompose::Rewrite;
-use crate::infer::{RANK_LIMIT, last};
+use super::infer::{RANK_LIMIT, last};
+use super::rewrite::Rewrite;
 use crate::{Op, TensorId};
 
 pub(crate) fn rms_norm_shape(shapes: &[&[u64]], width: u64) -> Result<Vec<u64>, String> {

@@ -1,7 +1,7 @@
 use super::elementwise::broadcast;
+use super::infer::last;
 use super::layout::{elements, with_last};
-use crate::decompose::Rewrite;
-use crate::infer::last;
+use super::rewrite::Rewrite;
 use crate::{Op, TensorId};
 
 pub(crate) fn linear_shape(shapes: &[&[u64]]) -> Result<Vec<u64>, String> {

@@ -1,7 +1,7 @@
 use shardwright_vocabulary::DType;
 
-use crate::decompose::Rewrite;
-use crate::infer::{expect, last};
+use super::infer::{expect, last};
+use super::rewrite::Rewrite;
 use crate::{Op, Role, Rope, TensorId};
 
 pub(crate) fn turns(rope: &Rope) -> bool {

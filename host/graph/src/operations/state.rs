@@ -1,4 +1,4 @@
-use crate::infer::expect;
+use super::infer::expect;
 
 pub(crate) fn update_shape(shapes: &[&[u64]]) -> Result<Vec<u64>, String> {
     let [state, rows, slots] = [shapes[0], shapes[1], shapes[2]];

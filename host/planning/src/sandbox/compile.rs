@@ -43,7 +43,7 @@ impl CompiledCache {
 
     /// Where the compiled form of a planner lies, whether or not it is there.
     pub fn path(&self, sandbox: &Sandbox, wasm: &[u8]) -> PathBuf {
-        self.directory.join(format!("{}.cwasm", crate::hex(&key(sandbox, wasm))))
+        self.directory.join(format!("{}.cwasm", shardwright_files::hex::encode(&key(sandbox, wasm))))
     }
 
     /// What is there for a planner, if it is sound. Errors: somebody else can have written it.

@@ -56,5 +56,5 @@ pub(super) fn id(kind: EngineKind) -> String {
         "wasmtime {WASMTIME_VERSION}; {target}; component model; fuel; stack {STACK_BYTES}; reservation {MEMORY_BYTES}; no \
          growth reservation; no guard; no signals; no relaxed simd; canonical NaN"
     );
-    crate::hex(&Sha256::digest(text.as_bytes()))
+    shardwright_files::hex::encode(&Sha256::digest(text.as_bytes()))
 }

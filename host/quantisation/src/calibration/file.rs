@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use shardwright_files::hex;
+
 use super::histogram::{BINS, EXPONENTS, Histogram};
 use super::{Calibration, Columns, Seen};
 use crate::MeasuredError;
@@ -64,8 +66,8 @@ impl Calibration {
         if calibration.checkpoint != checkpoint {
             return Err(MeasuredError::OtherCheckpoint {
                 path: path.to_owned(),
-                found: crate::hexadecimal(&calibration.checkpoint),
-                wanted: crate::hexadecimal(&checkpoint),
+                found: hex::encode(&calibration.checkpoint),
+                wanted: hex::encode(&checkpoint),
             });
         }
         Ok(calibration)

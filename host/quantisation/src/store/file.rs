@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rayon::prelude::*;
-use shardwright_files::{FileError, own};
+use shardwright_files::{FileError, hex, own};
 use shardwright_graph::{Weight, WeightBytes, WeightData};
 
 use super::header::{HASH, Header, PAGE, Parts, hash};
@@ -199,7 +199,7 @@ impl<'j> Unfinished<'j> {
 
     /// Says in the header that the file is whole and gives it its name.
     pub fn finish(mut self, name: &Path) -> Result<(), QuantiseError> {
-        self.header.table = crate::hexadecimal(&hash(&[&self.table]));
+        self.header.table = hex::encode(&hash(&[&self.table]));
         if let Some(page) = self.header.page() {
             self.write(0, &page)?;
         }
@@ -283,7 +283,7 @@ pub(super) fn open_whole(path: &Path, wanted: &Header, job: &Job<'_>) -> Result<
     };
     let damaged = |offset: u64, what| StoreError::Damaged { path: path.to_owned(), offset, what };
     let table = &bytes[parts.table as usize..];
-    if crate::hexadecimal(&hash(&[table])) != header.table {
+    if hex::encode(&hash(&[table])) != header.table {
         return Err(damaged(parts.table, "the table of hashes"));
     }
     let wrong = (0..job.chunks()).into_par_iter().find_first(|&chunk| {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use shardwright_files::{FileError, own};
+use shardwright_files::{FileError, hex, own};
 
 use crate::job::{Job, Target};
 use crate::recipe::{Meter, apply, in_memory};
@@ -229,7 +229,7 @@ fn address(
     let importance: Vec<u8> =
         importance.unwrap_or_default().iter().flat_map(|value| value.to_le_bytes()).collect();
     let name = source.name().as_bytes();
-    Ok(crate::hexadecimal(&hash(&[
+    Ok(hex::encode(&hash(&[
         &VERSION.to_le_bytes(),
         &length(name.len()),
         name,

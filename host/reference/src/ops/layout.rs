@@ -28,20 +28,6 @@ pub(crate) fn transpose(x: &Array, perm: &[u32]) -> Array {
     Array::assembled(&shape, offsets.into_iter().map(|offset| (x.as_ref(), offset..offset + run)))
 }
 
-/// `count` entries of one axis, from `start`.
-pub(crate) fn slice(x: &Array, axis: usize, start: usize, count: usize) -> Array {
-    let mut shape = x.shape().to_vec();
-    let extent = std::mem::replace(&mut shape[axis], count);
-    let inner: usize = shape[axis + 1..].iter().product();
-    let outer: usize = shape[..axis].iter().product();
-    let x = x.in_memory();
-    let runs = (0..outer).map(|index| {
-        let from = (index * extent + start) * inner;
-        (x.as_ref(), from..from + count * inner)
-    });
-    Array::assembled(&shape, runs)
-}
-
 /// Joins inputs along one axis.
 pub(crate) fn concat(inputs: &[&Array], axis: usize) -> Array {
     let mut shape = inputs[0].shape().to_vec();

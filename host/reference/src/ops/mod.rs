@@ -66,9 +66,7 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
         Op::MatMul { transpose_b } => product::mat_mul(x, inputs[1], *transpose_b, shape),
         Op::Reshape { .. } => layout::reshape(x, shape),
         Op::Transpose { perm } => layout::transpose(x, perm),
-        Op::Slice { axis, start, end } => {
-            layout::slice(x, *axis as usize, *start as usize, (end - start) as usize)
-        }
+        Op::Slice { axis, start, end } => x.slice(*axis as usize, *start as usize, (end - start) as usize),
         Op::Concat { axis } => layout::concat(inputs, *axis as usize),
     }
 }

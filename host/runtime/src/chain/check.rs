@@ -5,9 +5,9 @@ use std::collections::HashSet;
 
 use shardwright_graph::{Asset, ComponentKind, EntryPoint, Role, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, Port};
-use shardwright_vocabulary::EntryKind;
+use shardwright_vocabulary::{EntryKind, Table};
 
-use crate::description::{AssetDescription, ChainDescription, ShardDescription};
+use crate::description::{ChainDescription, ShardDescription};
 use crate::error::ChainError;
 use crate::executor::ShardExecutor;
 
@@ -80,7 +80,7 @@ fn caps(description: &ChainDescription) -> Result<(), ChainError> {
         Ok(())
     };
     cap("shards", description.shards.len(), SHARDS_MAX)?;
-    cap("states", description.states.len(), STATES_MAX)?;
+    cap("states", description.structure.states.len(), STATES_MAX)?;
     cap("assets", description.assets.len(), ASSETS_MAX)?;
     for shard in &description.shards {
         cap("entry points in a shard", shard.entries.len(), ENTRIES_MAX)?;
@@ -106,7 +106,7 @@ fn coverage(description: &ChainDescription) -> Result<(), ChainError> {
     for shard in &description.shards {
         let component = shard.component;
         let repeated = last == Some(component) && component != ComponentKind::Decoder;
-        if repeated || !description.components.contains(&component) {
+        if repeated || !description.structure.components.contains(&component) {
             return Err(ChainError::ComponentUnexpected { shard: shard.name.clone(), component });
         }
         if let Some(before) = last.filter(|&before| order(before) > order(component)) {
@@ -115,7 +115,7 @@ fn coverage(description: &ChainDescription) -> Result<(), ChainError> {
         last = Some(component);
         let (start, end) = shard.layers;
         let fits = if component == ComponentKind::Decoder {
-            start == next_layer && start < end && end <= description.layers
+            start == next_layer && start < end && end <= description.structure.layers
         } else {
             (start, end) == (0, 0)
         };
@@ -125,23 +125,23 @@ fn coverage(description: &ChainDescription) -> Result<(), ChainError> {
                 start,
                 end,
                 expected: next_layer,
-                layers: description.layers,
+                layers: description.structure.layers,
             });
         }
         next_layer = next_layer.max(end);
     }
-    for &component in &description.components {
+    for &component in &description.structure.components {
         if !description.shards.iter().any(|shard| shard.component == component) {
             return Err(ChainError::ComponentMissing(component));
         }
     }
-    if next_layer != description.layers {
-        return Err(ChainError::LayersMissing { from: next_layer, layers: description.layers });
+    if next_layer != description.structure.layers {
+        return Err(ChainError::LayersMissing { from: next_layer, layers: description.structure.layers });
     }
     Ok(())
 }
 
-fn check_assets(described: &[AssetDescription], given: &[Asset]) -> Result<(), ChainError> {
+fn check_assets(described: &[Table<()>], given: &[Asset]) -> Result<(), ChainError> {
     for (index, described) in described.iter().enumerate() {
         let fault = |what, expected: String, given: String| {
             Err(ChainError::Asset { asset: described.name.clone(), what, expected, given })
@@ -149,7 +149,7 @@ fn check_assets(described: &[AssetDescription], given: &[Asset]) -> Result<(), C
         let Some(asset) = given.get(index) else {
             return fault("the table", "one".to_owned(), "none".to_owned());
         };
-        let found = AssetDescription::of(asset);
+        let found = asset.to_table().described();
         if found.name != described.name {
             return fault("its name", described.name.clone(), found.name);
         }
@@ -160,7 +160,7 @@ fn check_assets(described: &[AssetDescription], given: &[Asset]) -> Result<(), C
         if (found.dtype, found.quantisation) != (described.dtype, described.quantisation) {
             return fault("its format", described.format(), found.format());
         }
-        let Some([values, scales]) = described.bytes() else {
+        let Some([values, scales]) = described.sizes() else {
             return fault("its format", "one that a table can have".to_owned(), described.format());
         };
         if asset.table.data.bytes().len() as u64 != values {
@@ -225,7 +225,7 @@ impl EntryCheck<'_> {
                 return fault("the largest row count", other.largest_rows.to_string(), point.largest_rows);
             }
         }
-        let generative = self.description.is_generative();
+        let generative = self.description.structure.is_generative();
         if generative == (point.kind == EntryKind::Encode) {
             let expected = if generative { "prefill or decode" } else { "encode" };
             return self.point_fault("its kind", expected.to_owned(), point.kind.to_string());
@@ -261,7 +261,7 @@ impl EntryCheck<'_> {
         let point = self.entry.point;
         let mut seen = HashSet::new();
         for port in &self.entry.states {
-            let Some(state) = self.description.states.get(port.id.0 as usize) else {
+            let Some(state) = self.description.structure.states.get(port.id.0 as usize) else {
                 return fault(port.id, "is not declared");
             };
             if *state != port.state {
@@ -348,18 +348,20 @@ impl EntryCheck<'_> {
                 let widths: Vec<u64> = self.description.assets.iter().map(|asset| asset.width).collect();
                 natural_shape(role, rows, &widths)
             }
-            (Role::Hidden, Direction::Input | Direction::Output) => Some(vec![rows, self.description.hidden]),
+            (Role::Hidden, Direction::Input | Direction::Output) => {
+                Some(vec![rows, self.description.structure.hidden])
+            }
             (Role::PerLayer { first, layers }, Direction::Input | Direction::Output) => {
-                let held = if decoder { self.shard.layers } else { (0, self.description.layers) };
+                let held = if decoder { self.shard.layers } else { (0, self.description.structure.layers) };
                 let fits = held == (*first, first.saturating_add(*layers));
-                fits.then(|| vec![u64::from(*layers), rows, self.description.per_layer_width])
+                fits.then(|| vec![u64::from(*layers), rows, self.description.structure.per_layer_width])
             }
             (Role::State { state }, Direction::State | Direction::StateRead) => {
                 let (capacity, width) = of_state(*state);
                 Some(vec![capacity, width])
             }
             (Role::StateRows { state }, Direction::Output) => Some(vec![rows, of_state(*state).1]),
-            (Role::Logits, Direction::Output) => Some(vec![rows, self.description.vocabulary]),
+            (Role::Logits, Direction::Output) => Some(vec![rows, self.description.structure.vocabulary]),
             (Role::Embedding | Role::Tap { .. }, Direction::Output) => Some(port.shape.clone()),
             _ => None,
         };

@@ -212,7 +212,7 @@ pub(super) fn lay_out(
             states: Vec::new(),
             boundaries: Vec::new(),
         },
-        writers: vec![None; description.states.len()],
+        writers: vec![None; description.structure.states.len()],
     };
     let mut points: Vec<EntryPoint> = Vec::new();
     for point in description.shards.iter().flat_map(|shard| &shard.entries).map(|entry| entry.point) {
@@ -221,7 +221,7 @@ pub(super) fn lay_out(
         }
     }
     points.sort_by_key(|point| (point.kind, point.rows));
-    let needed = if description.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
+    let needed = if description.structure.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
     if !points.iter().any(|point| point.kind == needed) {
         return Err(ChainError::NoEntry(needed));
     }
@@ -254,7 +254,7 @@ impl<'a> Builder<'a> {
 
     /// Every state has one writer, on the place of all its readers and before them.
     fn find_writers(&mut self) -> Result<(), ChainError> {
-        let states = &self.description.states;
+        let states = &self.description.structure.states;
         let uses = || {
             let shards = self.description.shards.iter().enumerate();
             shards.flat_map(|(index, shard)| {
@@ -342,7 +342,7 @@ impl<'a> Builder<'a> {
                     let (first, storage) = *found[state.0 as usize].get_or_insert((shard, storage_of(port)));
                     if storage != storage_of(port) {
                         return Err(ChainError::StateStorage {
-                            state: self.description.states[state.0 as usize].name.clone(),
+                            state: self.description.structure.states[state.0 as usize].name.clone(),
                             first: self.name(first),
                             first_storage: Box::new(storage),
                             second: self.name(shard),
@@ -352,7 +352,9 @@ impl<'a> Builder<'a> {
                 }
             }
         }
-        for ((plan, found), state) in self.layout.states.iter_mut().zip(found).zip(&self.description.states) {
+        for ((plan, found), state) in
+            self.layout.states.iter_mut().zip(found).zip(&self.description.structure.states)
+        {
             plan.storage = found.map_or(Storage::F32, |(_, storage)| storage);
             plan.row_bytes = state.width.saturating_mul(plan.storage.dtype.bytes());
         }
@@ -428,7 +430,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
 
     fn wire(mut self) -> Result<Schedule, ChainError> {
         let point = self.schedule.point;
-        let mut written = vec![false; self.builder.description.states.len()];
+        let mut written = vec![false; self.builder.description.structure.states.len()];
         for shard in 0..self.builder.description.shards.len() {
             let Some(entry) = self.builder.entry(shard, point) else {
                 if point.kind != EntryKind::Prefill {
@@ -448,7 +450,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
         // A prefill may leave out shards, but no state.
         if let Some(state) = written.iter().position(|written| !written) {
             let writer = self.builder.writers[state];
-            let state = self.builder.description.states[state].name.clone();
+            let state = self.builder.description.structure.states[state].name.clone();
             return Err(match writer {
                 Some(shard) if self.builder.entry(shard, point).is_none() => ChainError::EntryMissing {
                     shard: self.builder.name(shard),
@@ -571,7 +573,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
                 let needed = match description.shards[shard].component {
                     ComponentKind::Decoder => description.shards[shard].layers.0,
                     ComponentKind::Embed | ComponentKind::PerLayerInput => 0,
-                    ComponentKind::Head | ComponentKind::Pooling => description.layers,
+                    ComponentKind::Head | ComponentKind::Pooling => description.structure.layers,
                 };
                 if at != needed {
                     return Err(unfed());
@@ -581,7 +583,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
             Role::PerLayer { first, layers } => {
                 let flowing = self.per_layer.clone().ok_or_else(unfed)?;
                 // `check` saw that the giver holds all layers and the taker its own.
-                let skipped = u64::from(*first) * rows * description.per_layer_width;
+                let skipped = u64::from(*first) * rows * description.structure.per_layer_width;
                 (flowing.clone(), skipped * storage_of(flowing.port).dtype.bytes(), u64::from(*layers))
             }
             _ => return Err(unfed()),

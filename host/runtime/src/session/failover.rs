@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use shardwright_bundle::Structure;
 use shardwright_vocabulary::{ErrorClass, Place};
 
 use super::Session;
@@ -195,10 +196,8 @@ fn take(
 /// Whether what ran on `old` can run on `next`.
 fn fits(old: &Chain, next: &Chain, positions: usize) -> Result<(), String> {
     let (one, other) = (old.description(), next.description());
-    let sizes = |chain: &crate::ChainDescription| {
-        (chain.hidden, chain.vocabulary, chain.layers, chain.is_generative())
-    };
-    if one.model != other.model || sizes(one) != sizes(other) {
+    let sizes = |of: &Structure| (of.hidden, of.vocabulary, of.layers, of.is_generative());
+    if one.model != other.model || sizes(&one.structure) != sizes(&other.structure) {
         return Err(format!("the next chain is of another model, `{}`", other.model));
     }
     if positions as u64 > next.context() {

@@ -119,7 +119,7 @@ fn more_than_any_model_has() {
         ChainError::TooMany { what: "shards", .. }
     );
     is!(
-        many(|d| d.states = vec![d.states[0].clone(); STATES_MAX as usize + 1]),
+        many(|d| d.structure.states = vec![d.structure.states[0].clone(); STATES_MAX as usize + 1]),
         ChainError::TooMany { what: "states", .. }
     );
     is!(
@@ -508,7 +508,7 @@ fn tables_are_those_described() {
         is!(
             refused(&graph, &plan(), |parts| {
                 change(&mut parts.assets[0].table);
-                parts.description.assets[0] = shardwright_runtime::AssetDescription::of(&parts.assets[0]);
+                parts.description.assets[0] = parts.assets[0].to_table().described();
             }),
             ChainError::Asset { what: found, .. } if *found == what
         );
@@ -530,7 +530,7 @@ fn tables_are_those_described() {
     let quantised_to = |what: &'static str, change: fn(&mut WeightQuantisation)| {
         let mut parts = parts(&graph, &plan());
         parts.assets[0].table = quantised(&parts.assets[0].table, change);
-        parts.description.assets[0] = shardwright_runtime::AssetDescription::of(&parts.assets[0]);
+        parts.description.assets[0] = parts.assets[0].to_table().described();
         match (parts.chain(), what) {
             (Ok(_), "") => {}
             (given, _) => is!(given.unwrap_err(), ChainError::Asset { what: found, .. } if *found == what),
@@ -588,8 +588,8 @@ fn states_have_one_writer_before_their_readers_on_one_place() {
     );
     is!(
         refused(&graph, &plan, |parts| {
-            let state = parts.description.states[0].clone();
-            parts.description.states.push(state);
+            let state = parts.description.structure.states[0].clone();
+            parts.description.structure.states.push(state);
         }),
         ChainError::StateUnwritten { entry, .. } if entry == "any entry"
     );

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{Plan, bits, chain, graph, ids, parts};
 use shardwright_graph::{Asset, Graph, Weight, WeightBytes, WeightData, WeightQuantisation};
-use shardwright_runtime::AssetDescription;
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::Table;
 use shardwright_vocabulary::{DType, WeightFormat};
 
 /// A table of that format with bytes as they come: every stored integer is legal.
@@ -84,10 +84,10 @@ fn rows_of_any_format_are_its_exact_values() {
         assert_eq!(given, logits(&plain, &tokens), "{format}");
         assert!(!seen.contains(&given), "{format} gives the logits of another format");
         seen.push(given);
-        let described = AssetDescription::of(&stored.assets[0]);
+        let described = stored.assets[0].to_table().described();
         assert_eq!(described.quantisation.is_some(), format.is_quantised());
         let text = serde_json::to_string(&described).unwrap();
-        assert_eq!(serde_json::from_str::<AssetDescription>(&text).unwrap(), described);
+        assert_eq!(serde_json::from_str::<Table<()>>(&text).unwrap(), described);
     }
 }
 

@@ -13,7 +13,7 @@
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::{EntryGraph, Weight, WeightData, WeightId, WeightQuantisation};
+use shardwright_graph::{EntryGraph, Weight, WeightData, WeightId};
 use shardwright_vocabulary::{Compatibility, Device, ErrorClass, Estimate, FlagSchema, FlagVerdict, Limit};
 
 use crate::chip::Chip;
@@ -452,16 +452,9 @@ pub(crate) fn planned_weights(shown: Vec<OrderWeight>, part: impl Fn(&str) -> &'
             part: part(&weight.part),
             dtype: weight.dtype,
             data: planned(weight.length),
-            quantisation: weight.quantisation.map(|held| WeightQuantisation {
-                granularity: held.scales,
-                scale_dtype: held.scale_dtype,
-                scales: planned(
-                    shardwright_vocabulary::scale_count(held.scales, &weight.shape)
-                        .and_then(|count| count.checked_mul(held.scale_dtype.bytes()))
-                        .unwrap_or(0),
-                ),
-                zero_point: held.zero_point,
-            }),
+            quantisation: weight
+                .quantisation()
+                .map(|held| held.with(planned(held.scale_bytes(&weight.shape).unwrap_or(0)))),
             name: weight.name,
             shape: weight.shape,
         })

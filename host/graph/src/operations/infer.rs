@@ -1,5 +1,7 @@
+//! Shapes of results.
+
+use super::rules;
 use crate::Op;
-use crate::operations::rules;
 
 /// Most axes a tensor may have: batch, heads, group, rows, values is the most a decomposition
 /// needs.
