@@ -189,7 +189,7 @@ mod tests {
         for (answer, ends_with, says) in [
             ("[]", 3, "failed"),
             ("[]", 0, "no row"),
-            ("{", 0, "EOF"),
+            ("{", 0, "unreadable"),
             (r#"[{"n_prompt": 8, "n_gen": 0, "flash_attn": 0, "samples_ts": []}]"#, 0, "no speed"),
         ] {
             let said = asked(answer, ends_with).unwrap_err().to_string();
