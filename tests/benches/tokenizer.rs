@@ -9,7 +9,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::{env, fs, process};
 
-use shardwright_tests::measure::{resident_memory, row, timed};
+use shardwright_measure::resident_memory;
+use shardwright_tests::measure::{row, timed};
 use shardwright_tests::tree;
 use shardwright_text::Tokenizer;
 

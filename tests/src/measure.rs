@@ -3,7 +3,6 @@
 //! the machine was.
 
 use std::fmt;
-use std::fs;
 use std::time::{Duration, Instant};
 
 /// What repeating something took.
@@ -50,17 +49,6 @@ pub fn shown(time: Duration) -> String {
     };
     let digits = if value >= 100.0 { 0 } else { usize::from(value < 10.0) + 1 };
     format!("{value:.digits$} {unit}")
-}
-
-/// The memory this process has resident and the most it ever had, in bytes. `None` where the system
-/// does not say (anything but Linux).
-pub fn resident_memory() -> Option<(u64, u64)> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let field = |name: &str| {
-        let line = status.lines().find(|line| line.starts_with(name))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
-    };
-    Some((field("VmRSS:")?, field("VmHWM:")?))
 }
 
 /// One line of a bench's table.

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: the bench targets of the workspace, release, one after the other;
-//! `cargo xtask bench peers [MODEL …]`: the CPU engine beside others; `cargo xtask bench growth`:
-//! how its work grows.
+//! `cargo xtask bench peers [MODEL …]`: the CPU engine beside others; `cargo xtask bench pair BUNDLE
+//! GGUF`: a bundle beside llama.cpp; `cargo xtask bench growth`: how the engine's work grows.
 
 mod neuron;
 mod peers;
@@ -21,6 +21,14 @@ const LONG: [&str; 2] = ["qnn_", "neuron_"];
 pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     if let Some((peers::NAME, models)) = filters.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         return peers::compare(workspace, models);
+    }
+    if let [word, paths @ ..] = filters
+        && word == peers::PAIR
+    {
+        let [bundle, gguf] = paths else {
+            return Err(Error::Usage("`bench pair` takes a bundle and a GGUF file".to_owned()));
+        };
+        return peers::pair(workspace, bundle.as_ref(), gguf.as_ref());
     }
     if filters.first().is_some_and(|first| first == peers::GROWTH) {
         return peers::grow(workspace);

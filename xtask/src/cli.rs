@@ -22,7 +22,8 @@ Commands:
   test [--ci] [NAME…] Set up, build and run every test of the workspace, or those whose name contains one of the
                       names; --ci fails when anything had to be skipped
   bench [NAME…]       Measure (release) all benches, or those whose name contains one of the names;
-                      `peers` and after it models: the CPU engine beside others, in pairs; `growth`: how its work grows
+                      `peers` and after it models: the CPU engine beside others, in pairs; `pair BUNDLE GGUF`:
+                      a bundle beside llama.cpp; `growth`: how the engine's work grows
   sizes               What an application ships, by two profiles, and what the crates in it weigh (minutes)
   aarch64             Run the kernels' tests as programs for 64-bit ARM, emulated where the machine is none
   vendor qnn          Fetch Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn

@@ -82,6 +82,13 @@ pub enum Error {
         /// Its exit status in words.
         status: String,
     },
+    /// There is too little memory.
+    Memory {
+        /// What it was for.
+        what: String,
+        /// What the allocator says.
+        problem: String,
+    },
     /// There is no place for what is fetched.
     NoCacheFolder,
     /// Something was skipped where nothing may be.
@@ -111,6 +118,7 @@ impl fmt::Display for Error {
             Self::NotFetched { what, with, status } => {
                 write!(formatter, "{what} could not be fetched: {with} ended with {status}")
             }
+            Self::Memory { what, problem } => write!(formatter, "no {what}: {problem}"),
             Self::NoCacheFolder => {
                 write!(
                     formatter,
@@ -139,6 +147,7 @@ impl Error {
             Self::NotFetched { .. } => Some("a Python 3 with pip and a way to a package index are needed"),
             Self::NoCacheFolder => Some("set HOME"),
             Self::Variable { .. } => Some("correct it, or unset it for what is usual"),
+            Self::Memory { .. } => Some("end other programs, or measure on a larger machine"),
             Self::File { .. }
             | Self::Failed { .. }
             | Self::Unexpected { .. }

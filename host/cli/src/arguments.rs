@@ -303,7 +303,6 @@ pub struct RunArguments {
 }
 
 #[derive(Args, Debug)]
-#[command(group = clap::ArgGroup::new("probes").multiple(true))]
 pub struct BenchArguments {
     /// A directory as Hugging Face publishes it, or a bundle.
     pub checkpoint: PathBuf,
@@ -318,7 +317,7 @@ pub struct BenchArguments {
     /// Tokens that are there already when a measurement begins.
     #[arg(short = 'd', long, value_name = "TOKENS", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<u32>,
-    /// How often each is measured; with a peer, how many pairs there are of each.
+    /// How often each is measured.
     #[arg(short = 'r', long, default_value_t = 5)]
     pub repetitions: u32,
     /// Generate with all logits, as `llama-bench` does. Otherwise a step is asked for the largest
@@ -333,28 +332,12 @@ pub struct BenchArguments {
     /// before its first token.
     #[arg(long)]
     pub text: bool,
-    /// Measure llama.cpp in turns with this program: its `llama-bench`, built for this machine.
-    #[arg(long, value_name = "PROGRAM", requires = "peer_model", group = "probes")]
-    pub peer_llama_bench: Option<PathBuf>,
-    /// The model that the peer runs.
-    #[arg(long, value_name = "GGUF", requires = "peer_llama_bench")]
-    pub peer_model: Option<PathBuf>,
-    /// Seconds after which a run of the peer has failed.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "peer_llama_bench")]
-    pub peer_timeout: u64,
-    /// Also measure how fast memory can be read, before and after each measurement; always done
-    /// with a peer.
-    #[arg(long, group = "probes")]
+    /// Also measure how fast memory can be read, before and after each measurement.
+    #[arg(long)]
     pub probe: bool,
     /// Memory that a probe reads; more than the caches hold.
-    #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "probes")]
+    #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "probe")]
     pub probe_mebibytes: u32,
-    /// A pair counts as slow where both of its probes are below so many GB/s …
-    #[arg(long, value_name = "GB/S", default_value_t = 65.0, requires = "peer_llama_bench")]
-    pub slow_below: f64,
-    /// … as fast where both are above so many, and else not at all.
-    #[arg(long, value_name = "GB/S", default_value_t = 80.0, requires = "peer_llama_bench")]
-    pub fast_above: f64,
     /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
     /// here, where their plan says just-in-time.
     #[arg(long = "checkpoint", value_name = "DIR")]

@@ -29,7 +29,7 @@ use crate::arguments::{
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
 
-pub use bench::{BenchReport, Logits, Pairs, Share};
+pub use bench::{BenchReport, Logits};
 
 /// Carries out the command of a program that was started at that time.
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {

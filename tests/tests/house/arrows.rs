@@ -8,7 +8,7 @@ use shardwright_tests::tree;
 /// A crate and the crates its library or program may use.
 const ARROWS: &[(&str, &[&str])] = &[
     // Authors of planners have no other program.
-    ("shardwright-cli", &["shardwright", "shardwright-planner-build"]),
+    ("shardwright-cli", &["shardwright", "shardwright-planner-build", "shardwright-measure"]),
     (
         "shardwright",
         &[
@@ -96,7 +96,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Programs that the tests of planning build or start.
     ("shardwright-planner-hostile", &["shardwright-planner"]),
     ("shardwright-planning-runtime-only", &["shardwright-planning"]),
-    ("xtask", &[]),
+    // What `shardwright bench` and the comparison with others have in common.
+    ("shardwright-measure", &[]),
+    ("xtask", &["shardwright-measure"]),
 ];
 
 /// What a crate may use behind a feature that is off unless asked for.

@@ -229,7 +229,8 @@ fn a_reader_is_never_parted_from_its_donor() {
             let places: Vec<usize> = built.iter().map(|shard| usize::from(shard.layers.0 == layer)).collect();
             let error = bench.assemble(&built, &places).expect_err("a reader without its donor");
             assert!(matches!(error, ChainError::StateNotShareable { .. }), "{error}");
-            assert!(error.to_string().contains("state-not-shareable"), "{error}");
+            assert!(error.to_string().starts_with("state-not-shareable: "), "{error}");
+            assert!(error.help().is_some());
         }
     }
     assert!(refused > 0, "no fixture shares a state across a cut");
@@ -394,6 +395,7 @@ fn chunks_and_pieces_change_no_bit() {
             (vec![1], vec![1]),
             (vec![3, 5, 31], vec![1]),
             (vec![64, 16, 4], vec![1, 7]),
+            (vec![], vec![1, 4]),
         ] {
             let what = format!("{folder}, prefill {prefill:?}, decode {decode:?}");
             let chain = chain(&prefill, &decode);
@@ -590,6 +592,7 @@ fn distances(graph: &Graph, bench: &Bench<'_>, ids: &[u32]) -> (f64, f64) {
     let mut seen = 0;
     session(&chain)
         .score(ids, &mut |step| {
+            assert!(step.tensor("no such tap").is_none());
             for (index, array) in trace.hidden.iter().enumerate() {
                 let name = index.checked_sub(1).map_or("embed".to_owned(), |layer| format!("layer.{layer}"));
                 let stream =

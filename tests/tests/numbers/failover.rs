@@ -5,9 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use shardwright::{
-    BundleOptions, EmbedOptions, ErrorKind, Isolation, Model, OpenOptions, PlacementRecord, Session,
-};
+use shardwright::{BundleOptions, EmbedOptions, ErrorKind, Isolation, Model, OpenOptions, Session};
 use shardwright_runtime::FallbackChains;
 use shardwright_shims::{Caps, ShimRegistry, WorkerEnd};
 use shardwright_tests::bundles::Compiled;
@@ -112,6 +110,10 @@ fn the_last_line_of_json_tells_the_move() {
     assert_eq!((&moved["from"]["shim"], &moved["to"][0]["shim"]), (&CHIP.into(), &"cpu".into()), "{moved}");
     assert!(moved["error"].as_str().is_some_and(|error| error.contains("SIGABRT")), "{moved}");
     assert!(moved["tokens"].as_u64() > Some(0), "{moved}");
+    // Two seconds are promised; a loaded machine may take longer, and what it took is printed.
+    let seconds = moved["seconds_to_catch_up"].as_f64().unwrap_or_else(|| panic!("{moved}"));
+    println!("{} tokens were run again; {seconds:.2} s from the loss to the next token", moved["tokens"]);
+    assert!(seconds.is_finite() && seconds > 0.0);
     let pid = &moved["before"]["shards"][0]["pid"];
     assert!(pid.is_null() || pid.is_u64(), "{moved}");
     assert_eq!(moved["before"]["shards"][0]["process"], "worker", "{moved}");
@@ -193,39 +195,6 @@ fn reply(session: &mut Session, text: &str, tokens: usize) -> shardwright::Resul
     session.options.sampling.do_sample = false;
     session.options.max_tokens = Some(tokens);
     session.complete(text)?.text()
-}
-
-#[test]
-fn every_model_goes_on_and_the_record_keeps_what_was_before() {
-    for checkpoint in TEXT_FIXTURES {
-        let chip = Chip::that_dies("lost", 11);
-        let here = opened(&on_the_cpu(), checkpoint);
-        let expected = reply(&mut here.session().expect("a session"), "and so it goes", 12);
-
-        let model = opened(&on_the_chip(&chip, Isolation::Off), checkpoint);
-        let mut session = model.session().unwrap_or_else(|error| panic!("{error}"));
-        let text =
-            reply(&mut session, "and so it goes", 12).unwrap_or_else(|error| panic!("{checkpoint}: {error}"));
-        assert_eq!(Some(text), expected.ok(), "{checkpoint}");
-
-        let record: PlacementRecord = session.placement();
-        assert_eq!(record.moves.len(), 1, "{checkpoint}");
-        let moved = &record.moves[0];
-        assert_eq!(moved.from.shim, CHIP);
-        assert!(
-            moved.before.shards.iter().any(|shard| shard.place.shim == CHIP && shard.runs > 0),
-            "{moved:?}"
-        );
-        assert!(record.shards.iter().all(|shard| shard.place.shim == "cpu"), "{record:?}");
-        assert!(moved.seconds_to_first_step.is_some() && moved.seconds_to_catch_up.is_some(), "{moved:?}");
-        assert!(moved.passed_over.is_empty(), "{moved:?}");
-        let told: Vec<String> = record.fallbacks().iter().map(ToString::to_string).collect();
-        assert!(told.iter().any(|told| told.contains("resumed on cpu")), "{told:?}");
-
-        // A further turn of the same session stays there.
-        reply(&mut session, "and so it goes on", 4).unwrap_or_else(|error| panic!("{checkpoint}: {error}"));
-        assert_eq!(session.placement().moves.len(), 1);
-    }
 }
 
 #[test]
@@ -318,19 +287,4 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
     let shardwright_runtime::SessionError::Run { source, .. } = &error else { panic!("{error:?}") };
     let end = &source.worker().expect("a worker's end").end;
     assert!(matches!(end, WorkerEnd::OverTime { limit_ms: 1500 }), "{end:?}");
-}
-
-/// What the project promises is two seconds; a loaded machine may take longer, and what it took is
-/// printed.
-#[test]
-fn resuming_the_demo_model_takes_a_moment() {
-    let chip = Chip::that_dies("abort", 160);
-    let outcome =
-        chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", "process", "--format", "json"]).outcome();
-    let last = outcome.stdout.lines().last().expect("a last line");
-    let last: Value = serde_json::from_str(last).expect("JSON");
-    let moved = &last["moves"][0];
-    let seconds = moved["seconds_to_catch_up"].as_f64().unwrap_or_else(|| panic!("{last}"));
-    println!("{} tokens were run again; {seconds:.2} s from the loss to the next token", moved["tokens"]);
-    assert!(seconds.is_finite() && seconds > 0.0);
 }

@@ -13,7 +13,7 @@ use shardwright::{
 use shardwright_bundle::Bundle;
 use shardwright_bundle::BundleWriter;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
-use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::{program, tree};
 
@@ -131,25 +131,6 @@ fn the_same_inputs_give_the_same_files() {
     }
 }
 
-#[test]
-fn a_bundle_outlives_its_checkpoint() {
-    let copy = Copy::of(TEXT_FIXTURES[1]);
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let bundle = folder.path().join("bundle");
-    here().compile(copy.path(), &bundle, &mut ()).unwrap_or_else(|error| panic!("{error}"));
-    let before = answers(&here().open(copy.path()).unwrap_or_else(|error| panic!("{error}")));
-    drop(copy);
-    // And it can be moved itself.
-    let moved = folder.path().join("elsewhere");
-    fs::rename(&bundle, &moved).expect("moved");
-    let model = opened(&moved);
-    assert!(answers(&model) == before);
-    assert_eq!(model.bundle().map(Bundle::directory).map(Path::to_owned), Some(moved));
-    assert!(
-        !model.tokenizer().expect("its tokenizer came along").encode("text", true).expect("ids").is_empty()
-    );
-}
-
 /// Every file of a bundle with the fields of the manifest that name it.
 fn files(compiled: &Compiled) -> Vec<(String, std::path::PathBuf)> {
     let bundle = Bundle::open(compiled.path()).unwrap_or_else(|error| panic!("{error}"));
@@ -206,33 +187,6 @@ fn a_changed_bit_of_any_file_that_is_used_is_found() {
     }
     assert!(found > 50, "{found}");
     assert!(answers(&opened(&compiled.path())) == expected, "as it was");
-}
-
-#[test]
-fn what_is_cut_short_or_missing_is_named() {
-    let compiled = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
-    let (_, artefact) = files(&compiled)
-        .into_iter()
-        .find(|(used_as, _)| used_as.ends_with(".artefact"))
-        .expect("an artefact");
-    let bytes = fs::read(&artefact).expect("read");
-    let name = artefact.file_name().expect("a name").to_string_lossy().into_owned();
-
-    fs::write(&artefact, &bytes[..bytes.len() / 2]).expect("written");
-    let error = refusal(&bundle_here(), &compiled.path());
-    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    assert!(error.to_string().contains(&name), "{error}");
-    fs::remove_file(&artefact).expect("removed");
-    let error = refusal(&bundle_here(), &compiled.path());
-    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    assert!(error.to_string().contains(&name) && error.to_string().contains("artefact"), "{error}");
-    assert!(error.help().is_some());
-
-    let error = refusal(&bundle_here(), &compiled.path().join("nothing"));
-    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
-    let error = refusal(&bundle_here(), &tree::root().join(TEXT_FIXTURES[3]));
-    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
-    assert!(error.to_string().contains("not a bundle") && error.help().is_some(), "{error}");
 }
 
 /// Writes the manifest anew with changes that its own hash covers: what an ill-behaved writer could
@@ -362,36 +316,6 @@ fn a_shim_of_another_version_says_whether_it_takes_a_bundle() {
         assert!(error.to_string().contains("the chip's compiler has moved on"), "{error}");
         assert!(error.help().is_some(), "{error}");
     }
-}
-
-#[test]
-fn strict_refuses_every_fallback_that_was_noted_at_compiling() {
-    // A file that is no planner: the built-in one takes over, which the bundle remembers.
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let bundle = folder.path().join("bundle");
-    let broken = folder.path().join("broken.wasm");
-    fs::write(&broken, "no planner").expect("written");
-    let checkpoint = tree::root().join(TEXT_FIXTURES[3]);
-    let asked = here().planner(broken.display().to_string());
-    asked.compile(&checkpoint, &bundle, &mut ()).unwrap_or_else(|error| panic!("{error}"));
-    let model = opened(&bundle);
-    let said = fallbacks(&model);
-    assert!(said.len() == 1 && said[0].contains("broken.wasm"), "{said:?}");
-    let error = refusal(&bundle_here().strict(true), &bundle);
-    assert_eq!(error.kind(), ErrorKind::Strict, "{error}");
-    assert!(error.to_string().contains("broken.wasm"), "{error}");
-
-    let again = folder.path().join("strict");
-    let error = match asked.clone().strict(true).compile(&checkpoint, &again, &mut ()) {
-        Ok(_) => panic!("it was compiled"),
-        Err(error) => error,
-    };
-    assert!(error.to_string().contains("broken.wasm"), "{error}");
-    let error = match asked.strict(true).open(&checkpoint) {
-        Ok(_) => panic!("it was opened"),
-        Err(error) => error,
-    };
-    assert!(error.to_string().contains("broken.wasm"), "{error}");
 }
 
 #[test]

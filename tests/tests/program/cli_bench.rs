@@ -1,9 +1,5 @@
-//! `shardwright bench` as a user meets it: rows, JSON, memory and phases; in turns with a peer that
-//! is a script here; refusals. Nothing is held about times.
-
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+//! `shardwright bench` as a user meets it: rows, JSON, memory and phases; refusals. Nothing is held
+//! about times.
 
 use serde_json::Value;
 use shardwright_tests::checkpoints::{Copy, EMBEDDING_FIXTURE, TEXT_FIXTURES};
@@ -61,7 +57,7 @@ fn a_bench_tells_speeds_phases_memory_and_the_plan() {
 
     assert_eq!(report["threads"], 2);
     assert_eq!(report["probes"].as_array().map(Vec::len), Some(1 + 2 * 4));
-    assert!(report["pairs"].is_null() && report["bundle"].is_null());
+    assert!(report["bundle"].is_null());
     for name in ["weight_bytes", "table_bytes", "state_bytes"] {
         assert!(report["memory"][name].as_u64().is_some_and(|bytes| bytes > 0), "{name}: {report}");
     }
@@ -141,120 +137,8 @@ fn a_bench_is_a_table_for_people() {
     }
 }
 
-/// A script that answers as `llama-bench -o json` does, and what it is called with.
-fn peer(folder: &Path, body: &str) -> (PathBuf, PathBuf) {
-    let (program, model) = (folder.join("llama-bench"), folder.join("model.gguf"));
-    fs::write(&model, "weights").expect("written");
-    fs::write(&program, format!("#!/bin/sh\n{body}")).expect("written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a program");
-    (program, model)
-}
-
-/// Without flash attention the prompt is quicker, with it generation is.
-const ANSWER: &str = r#"
-echo "$@" >> "$(dirname "$0")/calls"
-while [ $# -gt 0 ]; do
-  case "$1" in -p) p=$2 ;; -n) n=$2 ;; -d) d=$2 ;; esac
-  shift
-done
-row() {
-  printf '{"build_commit": "abc123", "backends": "CPU", "cpu_info": "a processor", "model_type": "gemma3 toy", "model_size": 7,'
-  printf '"n_prompt": %s, "n_gen": %s, "n_depth": %s, "flash_attn": %s, "samples_ns": [1], "samples_ts": [%s]}' $p $n $d $1 $2
-}
-echo "["; row false $((1 + p)); echo ","; row true $((3 + n)); echo "]"
-"#;
-
-fn paired(checkpoint: &str, program: &Path, model: &Path) -> Run {
-    bench(checkpoint)
-        .arguments(["--probe-mebibytes", "2"])
-        .argument("--peer-llama-bench")
-        .argument(program)
-        .argument("--peer-model")
-        .argument(model)
-}
-
-#[test]
-fn a_peer_is_measured_in_turns_at_its_better_setting() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (program, model) = peer(folder.path(), ANSWER);
-    // Whatever the memory here does, no pair is between the bounds.
-    let sure = |run: Run| run.arguments(["--slow-below", "1e9", "--fast-above", "1e9"]);
-    let report = sure(paired(FIXTURE, &program, &model)).json();
-    let pairs = &report["pairs"];
-    assert_eq!(pairs["peer"]["model_type"], "gemma3 toy");
-    assert_eq!(
-        (&pairs["peer"]["build"], &pairs["peer"]["threads"]),
-        (&Value::from("abc123"), &Value::from(2))
-    );
-    for (index, (test, flash, speed)) in [("pp8", false, 9.0), ("tg4", true, 7.0)].into_iter().enumerate() {
-        let work = &pairs["works"][index];
-        assert_eq!((&work["test"], &work["flash_attention"]), (&Value::from(test), &Value::from(flash)));
-        assert_eq!(work["discarded"], 0);
-        assert!(work["fast"].is_null());
-        let slow = &work["slow"];
-        assert_eq!((slow["pairs"].as_u64(), slow["peer"].as_f64()), (Some(2), Some(speed)));
-        let (ours, ratio) = (slow["ours"].as_f64().expect("ours"), slow["ratio"].as_f64().expect("a ratio"));
-        assert!((ratio - ours / speed).abs() <= 1e-9 * ratio, "{slow}");
-        assert!(slow["of_probe"].is_null(), "for the largest logit weights may stay unread");
-        // The samples of the pairs are those of the results.
-        let of_pairs: Vec<f64> = work["pairs"]
-            .as_array()
-            .expect("pairs")
-            .iter()
-            .filter_map(|pair| pair["ours"].as_f64())
-            .collect();
-        assert_eq!(of_pairs, numbers(&report["results"][index]["tokens_per_second"]["samples"]));
-    }
-    let calls = fs::read_to_string(folder.path().join("calls")).expect("calls");
-    let calls: Vec<&str> = calls.lines().collect();
-    assert_eq!(calls.len(), 4, "{calls:?}");
-    assert!(calls[0].contains("-t 2 -p 8 -n 0 -d 0 -r 1 -fa 0,1 -o json"), "{calls:?}");
-    assert!(calls[1].contains("-p 0 -n 4"), "{calls:?}");
-
-    let text = sure(paired(FIXTURE, &program, &model)).succeeds();
-    assert!(text.contains("gemma3 toy") && text.contains("ratio") && text.contains("(fa)"), "{text}");
-
-    // No memory is that fast, and none slower than nothing: every pair is discarded and counted.
-    let report =
-        paired(FIXTURE, &program, &model).arguments(["--slow-below", "1e-9", "--fast-above", "1e9"]).json();
-    let work = &report["pairs"]["works"][0];
-    assert_eq!(
-        (&work["discarded"], work["slow"].is_null(), work["fast"].is_null()),
-        (&Value::from(2), true, true)
-    );
-    let whole = sure(paired(FIXTURE, &program, &model)).argument("--all-logits").json();
-    for (index, of_probe) in [(0, false), (1, true)] {
-        let slow = &whole["pairs"]["works"][index]["slow"];
-        assert_eq!(slow["of_probe"].is_f64(), of_probe, "a prompt reads weights once for many tokens");
-    }
-}
-
-#[test]
-fn a_peer_that_fails_is_told_with_what_it_said() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    for (body, says) in [
-        ("echo no such model >&2; exit 3", "no such model"),
-        ("echo '[]'", "no row"),
-        ("echo '{'", "-o json"),
-        (r#"echo '[{"n_prompt": 8, "n_gen": 0, "flash_attn": 0, "samples_ts": []}]'"#, "no speed"),
-        ("exec sleep 600", "--peer-timeout"),
-    ] {
-        let (program, model) = peer(folder.path(), body);
-        let seconds = if body.contains("sleep") { "1" } else { "200" };
-        let (code, said) = paired(FIXTURE, &program, &model).arguments(["--peer-timeout", seconds]).refuses();
-        assert_eq!(code, 4, "{said}");
-        assert!(said.contains(says) && said.contains("llama-bench"), "{body}: {said}");
-    }
-}
-
-const PEER: &str = "--peer-llama-bench";
-const MODEL: &str = "--peer-model";
-
 #[test]
 fn what_cannot_be_measured_is_refused() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (program, model) = peer(folder.path(), ANSWER);
-    let (program, model) = (program.to_str().expect("UTF-8"), model.to_str().expect("UTF-8"));
     let cases: &[(&[&str], i32, &str)] = &[
         (&["-p", "0"], 2, "-p"),
         (&["-p", "8,0"], 2, "-p"),
@@ -262,12 +146,10 @@ fn what_cannot_be_measured_is_refused() {
         (&["-r", "0"], 2, "-r"),
         (&["--first-tokens", "0"], 2, "--first-tokens"),
         (&["--probe", "--probe-mebibytes", "0"], 2, "--probe-mebibytes"),
-        (&[PEER, program, MODEL, model, "--slow-below", "80", "--fast-above", "65"], 2, "--slow-below"),
+        (&["--probe-mebibytes", "1"], 2, "--probe"),
         (&["--context", "32", "-p", "33"], 10, "pp33 needs 33 positions, and the context has 32"),
         (&["--context", "32", "-n", "30", "-d", "3"], 10, "tg30 @ d3 needs 33"),
         (&["--context", "8", "-p", "8"], 10, "first step"),
-        (&[PEER, "no-such-program", MODEL, model], 3, "no-such-program"),
-        (&[PEER, program, MODEL, "no-such-model"], 3, "no-such-model"),
     ];
     for (arguments, code, says) in cases {
         let (ended, said) = shardwright(["bench", FIXTURE]).arguments(*arguments).refuses();
@@ -276,7 +158,4 @@ fn what_cannot_be_measured_is_refused() {
     }
     let (code, said) = bench(EMBEDDING_FIXTURE).refuses();
     assert!(code == 5 && said.contains("embeds"), "{said}");
-    // One of the two alone is for clap to refuse.
-    let alone = shardwright(["bench", FIXTURE, "--peer-model", model]).outcome();
-    assert!(alone.code == Some(2) && alone.stderr.contains("--peer-llama-bench"), "{}", alone.stderr);
 }

@@ -46,15 +46,7 @@ fn refused(run: Run, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn a_bundle_says_what_its_checkpoint_says() {
-    for checkpoint in TEXT_FIXTURES {
-        let bundle = Compiled::from(checkpoint, none());
-        assert_eq!(
-            generate(&shown(&bundle.path())).succeeds(),
-            generate(checkpoint).succeeds(),
-            "{checkpoint}"
-        );
-    }
+fn a_bundle_embeds_what_its_checkpoint_embeds() {
     let bundle = Compiled::from(EMBEDDING_FIXTURE, none());
     for arguments in
         [&["a text", "another"][..], &["a text", "--dimensions", "8"], &["a text", "--format", "json"]]
@@ -104,6 +96,7 @@ fn it_needs_neither_its_checkpoint_nor_a_certain_folder() {
     assert_eq!(generate(".").within(folder.path().join("bundle")).succeeds(), expected);
     let elsewhere = tempfile::tempdir().expect("a temporary folder");
     assert_eq!(generate(&shown(&folder.path().join("bundle"))).within(elsewhere.path()).succeeds(), expected);
+    refused(generate("nothing").within(folder.path()), 3, &["nothing"]);
     // Where nothing may be written.
     assert_eq!(
         generate(&shown(&folder.path().join("bundle"))).within(Path::new("/proc")).succeeds(),
@@ -404,46 +397,6 @@ fn inspect_of_a_damaged_bundle_names_the_file_and_exits_with_1() {
     refused(generate(&path), 4, &[&name]);
 }
 
-#[test]
-fn a_changed_bit_of_the_manifest_or_a_file_is_refused_by_run() {
-    let bundle = Compiled::from(TEXT_FIXTURES[3], none());
-    let path = shown(&bundle.path());
-    let expected = generate(&path).succeeds();
-    let whole = fs::read(bundle.manifest()).expect("read");
-    let last = 8 * whole.len() - 1;
-    // Its first bytes, its hash, its members, its end.
-    for bit in [0, 13, 8 * 22, 8 * 40 + 3, last / 3, last / 2 + 5, last - 100, last] {
-        let mut bytes = whole.clone();
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        fs::write(bundle.manifest(), &bytes).expect("written");
-        let (code, stderr) = generate(&path).refuses();
-        assert!([4, 5, 6].contains(&code), "bit {bit}: {code} {stderr}");
-        assert!(stderr.contains("bundle.json"), "bit {bit}: {stderr}");
-    }
-    fs::write(bundle.manifest(), &whole[..whole.len() - 20]).expect("written");
-    refused(generate(&path), 4, &["bundle.json"]);
-    fs::write(bundle.manifest(), b"").expect("written");
-    refused(generate(&path), 4, &["bundle.json"]);
-    fs::write(bundle.manifest(), &whole).expect("written");
-
-    let manifest = bundle.manifest_json();
-    let shards = manifest["chains"][0]["shards"].as_array().expect("shards");
-    let mut files: Vec<PathBuf> = shards.iter().map(|shard| bundle.file(&shard["artefact"])).collect();
-    files.push(bundle.file(&manifest["assets"][0]["table"]));
-    files.push(bundle.file(&manifest["texts"]["tokenizer.json"]));
-    for file in files {
-        let good = fs::read(&file).expect("read");
-        let mut bytes = good.clone();
-        let place = bytes.len() * 2 / 3;
-        bytes[place] ^= 4;
-        fs::write(&file, &bytes).expect("written");
-        let name = file.file_name().expect("a name").to_string_lossy().into_owned();
-        refused(generate(&path), 4, &[&name]);
-        fs::write(&file, &good).expect("written");
-    }
-    assert_eq!(generate(&path).succeeds(), expected);
-}
-
 /// The longest artefact of a bundle of the trained model: long enough not to be hashed at every
 /// look.
 fn long_artefact(bundle: &Compiled) -> PathBuf {
@@ -535,6 +488,8 @@ fn strict_refuses_what_a_bundle_says_was_done_otherwise() {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     assert!(outcome.stderr.lines().any(|line| line.starts_with("fallback:") && line.contains("broken.wasm")));
     refused(generate(&path).argument("--strict"), 9, &["broken.wasm"]);
+    let (_, stderr) = generate(TEXT_FIXTURES[3]).arguments(["--planner", &broken, "--strict"]).refuses();
+    assert!(stderr.contains("broken.wasm"), "{stderr}");
     let into = folder.path().join("bundle");
     let (code, stderr) =
         shardwright(["compile", TEXT_FIXTURES[3], "--planner", &broken, "--strict", "-o", &shown(&into)])

@@ -24,10 +24,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask vendor qnn", "fetches a library; where it was fetched, what needs it is run"),
     ("cargo test -p shardwright-tests --bench formats", "takes nine minutes"),
     ("cargo xtask bench formats", "builds in release and takes minutes"),
-    (
-        "shardwright bench BUNDLE -p 512 -n 128 -t 2 -r 7 --peer-llama-bench llama-bench --peer-model model.gguf",
-        "needs llama.cpp and a model of its own; `cli_bench` has a program that plays it",
-    ),
+    ("cargo xtask bench pair BUNDLE model.gguf", "builds llama.cpp; the tests of xtask play it"),
     ("cargo xtask sizes", "builds in release twice and takes minutes"),
     ("cargo xtask bench peers", "takes hours"),
     ("cargo xtask bench peers gemma3-270m", "takes hours"),

@@ -7,6 +7,8 @@
 mod growth;
 mod litert;
 mod llama;
+mod llama_bench;
+mod pairs;
 mod table;
 
 use std::ffi::OsStr;
@@ -16,7 +18,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use shardwright_measure::Prober;
 
+use self::llama_bench::LlamaBench;
+use self::pairs::{Bounds, Turn, Work};
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{self, Profile, Workspace};
@@ -24,6 +29,8 @@ use crate::{build, process, setup, vendor};
 
 /// The word that asks for this comparison.
 pub const NAME: &str = "peers";
+/// The word that asks for pairs of a bundle and a file of llama.cpp's.
+pub const PAIR: &str = "pair";
 /// The word that asks how work grows.
 pub const GROWTH: &str = "growth";
 
@@ -44,6 +51,10 @@ const SETTLED: Duration = Duration::from_secs(4);
 
 /// What the figures of one line are measured on: two threads, as most small machines have.
 const THREADS: &str = "2";
+const THREAD_COUNT: usize = 2;
+
+/// Mebibytes that are read to see how fast memory is: more than the caches hold.
+const PROBE_MEBIBYTES: u32 = 1024;
 
 /// One bundle beside one file of the peer.
 struct Case {
@@ -106,7 +117,7 @@ pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
         .iter()
         .filter(|case| models.is_empty() || models.iter().any(|model| case.model.contains(model.as_str())))
         .collect();
-    let pairs = pairs(std::env::var_os(PAIRS_VARIABLE).as_deref())?;
+    let turns = Turns::new()?;
     let folder = folder()?;
     let llama = llama::provide(&folder)?;
     eprintln!("the peer: {}", llama.bench.display());
@@ -116,23 +127,35 @@ pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
     for case in wanted {
         let gguf = workshop.gguf(case, &llama)?;
         let bundle = workshop.bundle(case.model, case.format, case.context)?;
-        let mut arguments: Vec<&OsStr> = case.work.iter().map(OsStr::new).collect();
-        let repetitions = pairs.to_string();
-        arguments.extend(["-t", THREADS, "-r", &repetitions, "--peer-llama-bench"].map(OsStr::new));
-        arguments.extend([llama.bench.as_os_str(), OsStr::new("--peer-model"), gguf.as_os_str()]);
-        let mut report = workshop.measure(&bundle, &arguments)?;
-        anonymise(&mut report);
+        let report = turns.beside_llama(&workshop, &bundle, case.work, &llama, &gguf)?;
         reports.push(json!({ "case": case.name(), "peer": case.peer, "report": report }));
     }
-    let litert = workshop.beside_litert(pairs)?;
+    let litert = litert::measure(&workshop, &turns)?;
+    reports.extend(litert["report"].is_object().then(|| litert.clone()));
 
     let figures = json!({
         "threads": THREADS,
         "llama_cpp": { "source": llama::SOURCE, "built": llama.built },
-        "litert_lm": litert,
+        "litert_lm": { "package": litert["package"], "skipped": litert["skipped"] },
         "cases": reports,
     });
     keep(workspace, NAME, &figures, &table::markdown(&figures))
+}
+
+/// Measures a bundle beside a file of llama.cpp's and prints the table.
+pub fn pair(workspace: &Workspace, bundle: &Path, gguf: &Path) -> Result<(), Error> {
+    for path in [bundle, gguf] {
+        fs::metadata(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    }
+    let turns = Turns::new()?;
+    let folder = folder()?;
+    let llama = llama::provide(&folder)?;
+    let report = turns.beside_llama(&Workshop::new(workspace, folder)?, bundle, USUAL, &llama, gguf)?;
+    let peer = &report["pairs"]["peer"]["model_type"];
+    let case = json!({ "case": report["model"], "peer": peer, "report": report });
+    let llama = json!({ "source": llama::SOURCE, "built": llama.built });
+    print!("{}", table::markdown(&json!({ "threads": THREADS, "llama_cpp": llama, "cases": [case] })));
+    Ok(())
 }
 
 /// Measures how the work of one model grows, and writes figures, table and picture to
@@ -165,6 +188,70 @@ fn pairs(said: Option<&OsStr>) -> Result<usize, Error> {
         name: PAIRS_VARIABLE,
         value: said.to_string_lossy().into_owned(),
         expected: "a count of pairs of at least 1",
+    })
+}
+
+/// What every comparison has in common.
+struct Turns {
+    count: usize,
+    bounds: Bounds,
+    prober: Prober,
+}
+
+impl Turns {
+    fn new() -> Result<Turns, Error> {
+        let count = pairs(std::env::var_os(PAIRS_VARIABLE).as_deref())?;
+        Ok(Turns { count, bounds: Bounds::wanted()?, prober: prober(PROBE_MEBIBYTES)? })
+    }
+
+    /// The report of a bundle with the pairs in it.
+    fn beside(
+        &self,
+        workshop: &Workshop<'_>,
+        bundle: &Path,
+        work: &[&str],
+        theirs: Turn<'_, Vec<f64>>,
+    ) -> Result<Value, Error> {
+        let mut report = workshop.measure(bundle, &[work, &["-t", THREADS, "-r", "1"]].concat())?;
+        let mut ours = |work: &Work| {
+            let sizes = work.sizes().into_iter().filter(|(name, size)| *name == "-d" || *size > 0);
+            let mut command = workshop.command(bundle);
+            for (name, size) in sizes.chain([("-t", THREAD_COUNT as u64), ("-r", 1)]) {
+                command.arg(name).arg(size.to_string());
+            }
+            command.args((work.generated > 0 && work.all_logits).then_some("--all-logits"));
+            let answer = answer(&mut command)?;
+            let speed = answer["results"][0]["tokens_per_second"]["median"].as_f64();
+            speed.ok_or_else(|| Error::Answer {
+                command: process::shown(&command),
+                problem: "no speed".to_owned(),
+            })
+        };
+        let (works, read) = (Work::of(&report), report["memory"]["weight_bytes"].as_u64());
+        report["pairs"] =
+            pairs::pairs(&works, self.count, self.bounds, &self.prober, read, &mut ours, theirs)?;
+        Ok(report)
+    }
+
+    fn beside_llama(
+        &self,
+        workshop: &Workshop<'_>,
+        bundle: &Path,
+        work: &[&str],
+        llama: &llama::Llama,
+        gguf: &Path,
+    ) -> Result<Value, Error> {
+        let mut peer = LlamaBench::new(&llama.bench, gguf, THREAD_COUNT);
+        let mut report = self.beside(workshop, bundle, work, &mut |work| peer.measure(work))?;
+        report["pairs"]["peer"] = peer.facts;
+        Ok(report)
+    }
+}
+
+fn prober(mebibytes: u32) -> Result<Prober, Error> {
+    Prober::new(mebibytes).map_err(|error| Error::Memory {
+        what: format!("{mebibytes} MiB to see how fast memory is"),
+        problem: error.to_string(),
     })
 }
 
@@ -245,36 +332,29 @@ impl<'w> Workshop<'w> {
         // Once more, so that it is known to be whole: only of files that were left alone for a
         // while is that remembered.
         std::thread::sleep(SETTLED);
-        self.measure(&bundle, &["-n", "1", "-r", "1"].map(OsStr::new))?;
+        self.measure(&bundle, &["-n", "1", "-r", "1"])?;
         Ok(bundle)
     }
 
     /// The report of `shardwright bench`.
-    fn measure(&self, bundle: &Path, arguments: &[&OsStr]) -> Result<Value, Error> {
-        let mut command = Command::new(&self.program);
-        command.arg("bench").arg(bundle).args(arguments).args(["--format", "json"]);
-        process::announce(&command);
-        let answer = process::output(&mut command)?;
-        serde_json::from_str(&answer)
-            .map_err(|error| Error::Answer { command: process::shown(&command), problem: error.to_string() })
+    fn measure(&self, bundle: &Path, arguments: &[&str]) -> Result<Value, Error> {
+        let mut command = self.command(bundle);
+        process::announce(command.args(arguments));
+        answer(&mut command)
     }
 
-    fn beside_litert(&self, pairs: usize) -> Result<Value, Error> {
-        litert::measure(&self.folder, pairs, || {
-            let bundle = self.bundle(SMALLEST, INT8, USUAL_CONTEXT)?;
-            Ok((self.program.clone(), bundle))
-        })
+    fn command(&self, bundle: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(["--format", "json", "bench"]).arg(bundle);
+        command
     }
 }
 
-/// Paths of this machine say nothing elsewhere: their last part stays.
-fn anonymise(report: &mut Value) {
-    for name in ["program", "model"] {
-        let path = &mut report["pairs"]["peer"][name];
-        let last =
-            path.as_str().and_then(|text| Path::new(text).file_name()).map(|name| name.to_string_lossy());
-        *path = last.map_or(Value::Null, |last| Value::from(last.into_owned()));
-    }
+/// The report that our program prints.
+fn answer(command: &mut Command) -> Result<Value, Error> {
+    let answer = process::output(command)?;
+    serde_json::from_str(&answer)
+        .map_err(|error| Error::Answer { command: process::shown(command), problem: error.to_string() })
 }
 
 fn make_folder(folder: &Path) -> Result<(), Error> {
@@ -297,10 +377,8 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_this_machine_do_not_reach_the_results() {
-        let mut report =
-            json!({ "pairs": { "peer": { "program": "/a/b/llama-bench", "model": "/c/m.gguf" } } });
-        anonymise(&mut report);
-        assert_eq!(report["pairs"]["peer"], json!({ "program": "llama-bench", "model": "m.gguf" }));
+    fn memory_that_is_not_there_is_an_error() {
+        let error = prober(u32::MAX).err().expect("four pebibytes");
+        assert!(matches!(&error, Error::Memory { .. }) && error.help().is_some(), "{error}");
     }
 }

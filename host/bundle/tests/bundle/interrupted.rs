@@ -1,38 +1,12 @@
-//! Writers that die. Whatever moment they die at, what they leave is no bundle or a complete one,
+//! Writers that die, step by step; `tests/tests/program/cli_bundle.rs` kills real ones. Whatever moment they die at, what they leave is no bundle or a complete one,
 //! and the next writer ends with the bytes of one that was never disturbed.
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use shardwright_bundle::{Bundle, BundleError, BundleWriter, Kind, identify};
 
-use crate::support::{RECIPE, Recipe, fill, place, snapshot, write};
-
-/// Names the directory for the child; without it the child is an empty test.
-const DIRECTORY: &str = "SHARDWRIGHT_BUNDLE_TEST_DIRECTORY";
-
-/// Enough files that a kill falls between them.
-const LARGE: Recipe = Recipe { seed: 5, layers: 12, fallback: true };
-
-/// Not a test of its own: the process that the tests below start and kill.
-#[test]
-fn the_writer_that_is_killed() {
-    if let Some(directory) = std::env::var_os(DIRECTORY) {
-        write(Path::new(&directory), LARGE).unwrap();
-    }
-}
-
-fn writer_process(directory: &Path) -> std::process::Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "interrupted::the_writer_that_is_killed", "--test-threads=1"])
-        .env(DIRECTORY, directory)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
-}
+use crate::support::{RECIPE, fill, place, snapshot, write};
 
 /// No bundle, or one of `complete`, every byte of it.
 fn expect_nothing_or_all(directory: &Path, complete: &[shardwright_bundle::Digest]) {
@@ -53,64 +27,7 @@ fn expect_nothing_or_all(directory: &Path, complete: &[shardwright_bundle::Diges
     }
 }
 
-#[test]
-fn a_killed_writer_leaves_nothing_or_all_and_the_next_one_completes_it() {
-    let (_parent, whole) = place();
-    let identity = write(&whole, LARGE).unwrap().sha256();
-    let expected = snapshot(&whole);
-
-    let (_other, directory) = place();
-    let start = Instant::now();
-    assert!(writer_process(&directory).wait().unwrap().success());
-    let duration = start.elapsed();
-    assert_eq!(snapshot(&directory), expected);
-
-    // Moments spread over the run; the state of the machine makes them random. Every third time the
-    // ruins are cleared away, else the next writer goes on in them.
-    const KILLS: u32 = 24;
-    let mut interrupted = 0;
-    for kill in 0..KILLS {
-        if kill % 3 == 0 {
-            fs::remove_dir_all(&directory).unwrap();
-        }
-        let mut child = writer_process(&directory);
-        std::thread::sleep(
-            duration * (kill * 7 % KILLS) / KILLS + Duration::from_micros(u64::from(kill) * 97),
-        );
-        child.kill().unwrap();
-        let status = child.wait().unwrap();
-        interrupted += u32::from(!status.success());
-        expect_nothing_or_all(&directory, &[identity]);
-    }
-    assert!(interrupted > 0, "no kill came in time");
-    write(&directory, LARGE).unwrap();
-    assert_eq!(snapshot(&directory), expected);
-}
-
-#[test]
-fn a_writer_killed_over_a_bundle_leaves_the_old_or_the_new_one() {
-    let (_parent, directory) = place();
-    let (_other, whole) = place();
-    let new = write(&whole, LARGE).unwrap().sha256();
-    let expected = snapshot(&whole);
-    let start = Instant::now();
-    fs::remove_dir_all(&whole).unwrap();
-    assert!(writer_process(&whole).wait().unwrap().success());
-    let duration = start.elapsed();
-    for kill in 0..8 {
-        let old = write(&directory, RECIPE).unwrap().sha256();
-        let mut child = writer_process(&directory);
-        std::thread::sleep(duration * kill / 8);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(identify(&directory).unwrap(), Kind::Bundle, "there is a bundle at every moment");
-        expect_nothing_or_all(&directory, &[old, new]);
-    }
-    write(&directory, LARGE).unwrap();
-    assert_eq!(snapshot(&directory), expected);
-}
-
-/// The states between two system calls that a kill meets too rarely, made by hand.
+/// The states between two system calls, made by hand.
 #[test]
 fn every_state_between_two_steps_is_completed() {
     let (_parent, whole) = place();

@@ -4,10 +4,6 @@
 //! choice does, unless all are wanted.
 
 mod memory;
-mod pairs;
-mod peer;
-mod probe;
-mod statistics;
 mod work;
 
 use std::num::NonZeroUsize;
@@ -15,6 +11,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use shardwright::{Error, ErrorKind, Model};
+use shardwright_measure::{Probe, Prober};
 use shardwright_runtime::Session;
 
 use super::{Input, open_for, print, say_notices};
@@ -22,13 +19,9 @@ use crate::arguments::{BenchArguments, Format};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
 
-pub use pairs::{Pairs, Share};
 pub use work::Logits;
 
 use memory::{Memory, memory};
-use pairs::Thresholds;
-use peer::Peer;
-use probe::{Probe, Prober};
 use work::{Measured, Tokens, Work, WorkReport};
 
 /// Everything that was measured.
@@ -55,10 +48,8 @@ pub struct BenchReport {
     pub memory: Memory,
     /// One for each size asked for.
     pub results: Vec<WorkReport>,
-    /// How fast memory was read while this program measured alone; in turns with a peer, the pairs
-    /// hold it.
+    /// How fast memory was read before and after each measurement, where that was asked for.
     pub probes: Vec<Probe>,
-    pub pairs: Option<Pairs>,
 }
 
 /// Seconds that opening took, by what was done; what happens beside it counts nowhere.
@@ -92,14 +83,7 @@ pub struct FirstToken {
 /// Measures.
 pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Result<Outcome, Failure> {
     let works = Work::asked(arguments)?;
-    let thresholds = Thresholds::new(arguments.slow_below, arguments.fast_above)?;
     let threads = arguments.execution.threads.unwrap_or_else(cores);
-    let peer = match (&arguments.peer_llama_bench, &arguments.peer_model) {
-        (Some(program), Some(model)) => {
-            Some(Peer::new(program, model, threads, std::time::Duration::from_secs(arguments.peer_timeout))?)
-        }
-        _ => None,
-    };
     if arguments.probe_mebibytes == 0 {
         return Err(Failure::Arguments("--probe-mebibytes takes a size of at least 1".to_owned()));
     }
@@ -142,19 +126,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     }
     // Before there is a buffer for probes.
     let memory = memory(&model, &session);
-    let (mut probes, mut paired) = (Vec::new(), None);
-    match &peer {
-        Some(peer) => {
-            let prober = Prober::new(arguments.probe_mebibytes)?;
-            let ours = &mut |index: usize| measured[index].sample(&mut session, &mut tokens);
-            let pairs = arguments.repetitions;
-            // For the largest logit alone an engine may leave weights unread, and only it knows
-            // which.
-            let read = memory.weight_bytes.filter(|_| arguments.all_logits);
-            paired = Some(pairs::pairs(peer, &works, pairs, thresholds, &prober, read, ours)?);
-        }
-        None => alone(arguments, &mut measured, &mut session, &mut tokens, &mut probes)?,
-    }
+    let probes = measure(arguments, &mut measured, &mut session, &mut tokens)?;
     drop(busy);
 
     let times = model.opening_times();
@@ -192,28 +164,34 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
         memory,
         results: measured.into_iter().map(Measured::report).collect(),
         probes,
-        pairs: paired,
     };
     print(format, &report, views::bench)
 }
 
 /// Every work as often as asked, in turns: what comes and goes on the machine meets all of them.
-fn alone(
+fn measure(
     arguments: &BenchArguments,
     measured: &mut [Measured],
     session: &mut Session,
     tokens: &mut Tokens,
-    probes: &mut Vec<Probe>,
-) -> Result<(), Failure> {
-    let prober = arguments.probe.then(|| Prober::new(arguments.probe_mebibytes)).transpose()?;
-    probes.extend(prober.as_ref().map(Prober::probe));
+) -> Result<Vec<Probe>, Failure> {
+    let prober = arguments.probe.then(|| prober(arguments.probe_mebibytes)).transpose()?;
+    let mut probes = Vec::from_iter(prober.as_ref().map(Prober::probe));
     for _ in 0..arguments.repetitions {
         for work in &mut *measured {
             work.sample(session, tokens)?;
             probes.extend(prober.as_ref().map(Prober::probe));
         }
     }
-    Ok(())
+    Ok(probes)
+}
+
+fn prober(mebibytes: u32) -> Result<Prober, Failure> {
+    Prober::new(mebibytes).map_err(|error| Failure::Refused {
+        kind: ErrorKind::Argument,
+        message: format!("no {mebibytes} MiB to read for a probe: {error}"),
+        help: "--probe-mebibytes takes less, as long as it is more than the caches hold".to_owned(),
+    })
 }
 
 /// Whether the model does this kind of work, in its context.

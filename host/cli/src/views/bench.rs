@@ -1,9 +1,9 @@
 use std::fmt::Write;
 
 use super::{bytes, table};
-use crate::commands::{BenchReport, Logits, Pairs, Share};
+use crate::commands::{BenchReport, Logits};
 
-/// Speeds as `llama-bench` shows them, then what they consist of, then the peer.
+/// Speeds as `llama-bench` shows them, then what they consist of.
 pub fn bench(report: &BenchReport) -> String {
     let mut text = String::new();
     if let Some(executor) = &report.emulated_on {
@@ -94,80 +94,7 @@ pub fn bench(report: &BenchReport) -> String {
         let probes: Vec<String> = report.probes.iter().map(|probe| format!("{:.1}", probe.median)).collect();
         let _ = writeln!(text, "memory read by two threads, GB/s: {}", probes.join(" "));
     }
-    if let Some(pairs) = &report.pairs {
-        text += &paired(pairs);
-    }
     text
-}
-
-/// The ratios to the peer.
-fn paired(pairs: &Pairs) -> String {
-    let mut text = String::new();
-    let peer = &pairs.peer;
-    let _ = writeln!(
-        text,
-        "\npeer: {}, llama.cpp {}, {} threads ({}), {}",
-        peer.model_type, peer.build, peer.threads, peer.pinning, peer.processor
-    );
-    let mut ratios = table(&[
-        "test",
-        "memory",
-        "pairs",
-        "load",
-        "GB/s",
-        "of it",
-        "ours",
-        "peer",
-        "ratio",
-        "of single pairs",
-    ]);
-    for work in &pairs.works {
-        let mut row = |memory: String, share: &Share| {
-            ratios.add_row([
-                work.test.clone(),
-                memory,
-                share.pairs.to_string(),
-                share.load.map_or_else(dash, |load| format!("{load:.1}")),
-                format!("{:.1}", share.probe),
-                share.of_probe.map_or_else(dash, |part| format!("{:.0} %", 100.0 * part)),
-                rate(share.ours),
-                format!(
-                    "{}{}",
-                    rate(share.peer),
-                    if work.flash_attention == Some(true) { " (fa)" } else { "" }
-                ),
-                format!("{:.2}", share.ratio),
-                format!("{:.2} to {:.2}", share.least_ratio, share.largest_ratio),
-            ]);
-        };
-        if let Some(share) = &work.slow {
-            row(format!("slow (< {})", pairs.slow_below), share);
-        }
-        if let Some(share) = &work.fast {
-            row(format!("fast (> {})", pairs.fast_above), share);
-        }
-        if work.discarded > 0 {
-            let discarded = work.discarded.to_string();
-            ratios.add_row([
-                work.test.clone(),
-                "discarded".to_owned(),
-                discarded,
-                dash(),
-                dash(),
-                dash(),
-                dash(),
-                dash(),
-                dash(),
-                dash(),
-            ]);
-        }
-    }
-    let _ = writeln!(text, "{ratios}");
-    text
-}
-
-fn dash() -> String {
-    "-".to_owned()
 }
 
 /// The beginning of a hash.

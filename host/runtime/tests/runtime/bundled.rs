@@ -1,14 +1,12 @@
-//! A chain goes into a bundle and comes back out of it, without the graph it was made of.
+//! What a bundle says of a chain and what was loaded must agree.
 
 use std::collections::BTreeMap;
 
-use crate::support::{Parts, Plan, graph, ids, last_logits, parts};
+use crate::support::{Parts, Plan, graph, parts};
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry};
-use shardwright_graph::{Asset, Graph, Weight, WeightData, WeightQuantisation};
-use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription};
+use shardwright_runtime::{ChainDescription, ChainError, ShardDescription};
 use shardwright_test_checkpoints::Spec;
-use shardwright_vocabulary::ShardOrigin;
-use shardwright_vocabulary::{FormatTuple, PlannerIdentity, ShimIdentity, Target, TargetKind, WeightFormat};
+use shardwright_vocabulary::{FormatTuple, PlannerIdentity, ShardOrigin, ShimIdentity, Target, TargetKind};
 
 fn origin() -> ShardOrigin {
     ShardOrigin {
@@ -80,55 +78,6 @@ fn write(directory: &std::path::Path, parts: &Parts) -> Bundle {
             notices: Vec::new(),
         })
         .unwrap()
-}
-
-/// The tables in 8 bits, of values as they come.
-fn quantised(graph: Graph) -> Graph {
-    let assets = graph.assets.iter().map(|asset| {
-        let planned = asset.table.planned(WeightFormat::W8PerChannel).unwrap();
-        let held = planned.quantisation.clone().unwrap();
-        let scales = (0..asset.entries()).flat_map(|row| (0.001 + row as f32 * 1e-4).to_le_bytes()).collect();
-        let bytes = (0..planned.data.length()).map(|index| (index * 37 % 251) as u8).collect();
-        let quantisation = Some(WeightQuantisation { scales: WeightData::from_vec(scales), ..held });
-        let table = Weight { data: WeightData::from_vec(bytes), quantisation, ..planned };
-        Asset { table, ..asset.clone() }
-    });
-    Graph { assets: assets.collect(), ..graph.clone() }
-}
-
-#[test]
-fn a_chain_survives_its_bundle() {
-    for spec in [Spec::gemma3(), Spec::gemma4(), Spec::qwen3()] {
-        let graph = quantised(graph(&spec));
-        let plan = Plan { cuts: vec![2], around: "b", ..Plan::default() };
-        let directory = tempfile::tempdir().unwrap();
-        let made = parts(&graph, &plan);
-        let bundle = write(&directory.path().join("bundle"), &made);
-        assert_eq!(bundle.manifest().structure.context, graph.context);
-
-        // What loading the artefacts gives: shards, and nothing of the graph.
-        let mut loaded = parts(&graph, &plan);
-        let manifest = bundle.manifest();
-        let chain = &manifest.chains[0];
-        loaded.description.shards[0].origin.fallback = Some("the worker was not found".to_owned());
-        let description =
-            ChainDescription::of_bundle(manifest, chain, loaded.description.shards.clone()).unwrap();
-        let expected = ChainDescription {
-            emulated_on: Some("cpu".to_owned()),
-            shards: description.shards.clone(),
-            ..made.description.clone()
-        };
-        assert_eq!(description, expected);
-        assert_eq!(description.shards[1].origin, origin());
-        let chain = Chain::new(description, loaded.executors, bundle.assets().unwrap()).unwrap();
-        let tokens = ids(20, graph.vocabulary);
-        assert_eq!(last_logits(&chain, &tokens), last_logits(&made.chain().unwrap(), &tokens));
-
-        let record = chain.session().unwrap().placement();
-        assert_eq!(record.emulated_on.as_deref(), Some("cpu"));
-        let told: Vec<String> = record.fallbacks().iter().map(ToString::to_string).collect();
-        assert_eq!(told, ["embed: runs on b (plain on evaluator): the worker was not found"]);
-    }
 }
 
 #[test]

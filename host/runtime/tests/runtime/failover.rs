@@ -5,17 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{
-    self, Form, Plan, Trouble, bits, chain, disturbed, fixture, graph, ids, last_logits, place,
-};
-use shardwright_graph::Graph;
-use shardwright_models::Checkpoint;
+use crate::support::{self, Form, Plan, Trouble, bits, chain, disturbed, graph, ids, last_logits, place};
 use shardwright_runtime::{
-    Appended, Chain, DoneReason, FallbackChains, Generation, GenerationEvent, GenerationOptions, NextChain,
-    NextChainError, PlacementRecord, Session, SessionError,
+    Appended, Chain, FallbackChains, NextChain, NextChainError, PlacementRecord, Session, SessionError,
 };
 use shardwright_test_checkpoints::Spec;
-use shardwright_text::Tokenizer;
 use shardwright_vocabulary::{Encoding, ErrorClass};
 
 fn rings() -> Plan {
@@ -139,84 +133,6 @@ fn every_scored_row_is_shown_once() {
         assert_eq!(rows, expected, "after {after}");
         assert_eq!(session.placement().moves.len(), usize::from(after < 25));
     }
-}
-
-#[test]
-fn an_encoder_goes_on_too() {
-    let graph = graph(&Spec::embeddinggemma());
-    let (first, troubles) = disturbed(&graph, &Plan::default());
-    let second = chain(&graph, &Plan { around: "b", decoders: vec!["b"], ..Plan::default() });
-    let small =
-        chain(&graph, &Plan { around: "b", decoders: vec!["b"], encode: vec![10], ..Plan::default() });
-    let tokens = ids(20, 90);
-    let expected = second.session().unwrap().encode(&tokens).unwrap();
-    let mut session = first.session_with(fallback([small, second])).unwrap();
-    dies(&troubles[1], 0);
-    let mut shown = 0;
-    assert_eq!(session.encode_with(&tokens, &mut |_| shown += 1).unwrap(), expected);
-    assert_eq!(shown, 1);
-    let record = session.placement();
-    assert!(record.moves[0].passed_over[0].contains("20 positions"), "{:?}", record.moves[0].passed_over);
-    assert!(record.moves[0].seconds_to_catch_up.is_some());
-}
-
-struct Model {
-    graph: Graph,
-    tokenizer: Tokenizer,
-    prompt: Vec<u32>,
-}
-
-fn model(name: &str) -> Model {
-    let directory = fixture(name);
-    let tokenizer = Tokenizer::from_file(directory.join("tokenizer.json")).unwrap();
-    Model {
-        graph: Checkpoint::open(&directory).unwrap().into_graph(),
-        prompt: tokenizer.encode("The quick brown fox", true).unwrap(),
-        tokenizer,
-    }
-}
-
-impl Model {
-    fn hear(&self, session: &mut Session) -> (Vec<u32>, String, DoneReason) {
-        let options = GenerationOptions { max_tokens: Some(16), ..GenerationOptions::default() };
-        let mut generation = Generation::new(&self.tokenizer, self.prompt.clone(), &options).unwrap();
-        let (mut ids, mut text) = (Vec::new(), String::new());
-        loop {
-            match generation.next(session).unwrap().unwrap() {
-                GenerationEvent::Token { id } => ids.push(id),
-                GenerationEvent::TextDelta { text: more } => text += &more,
-                GenerationEvent::Done { reason, .. } => return (ids, text, reason),
-            }
-        }
-    }
-}
-
-#[test]
-fn a_reply_goes_on_in_the_middle_of_a_word() {
-    let model = model("gemma3_text");
-    let plan = |instance| Plan { around: instance, decoders: vec![instance], ..rings() };
-    let whole = chain(&model.graph, &plan("a"));
-    let expected = model.hear(&mut whole.session().unwrap());
-    assert_eq!((expected.0.len(), &expected.2), (16, &DoneReason::MaxTokens));
-    for after in [0, 1, 4, 7, 12, 15] {
-        let (first, troubles) = disturbed(&model.graph, &plan("a"));
-        let mut session = first.session_with(fallback([chain(&model.graph, &plan("b"))])).unwrap();
-        dies(&troubles[1], after);
-        assert_eq!(model.hear(&mut session), expected, "after {after}");
-        assert_eq!(session.placement().moves.len(), 1, "after {after}");
-        assert_eq!(session.tokens()[model.prompt.len()..], expected.0[..15]);
-    }
-    // A chain that computes otherwise says from there on what it says by itself.
-    let other = chain(&model.graph, &elsewhere("b"));
-    let (first, troubles) = disturbed(&model.graph, &plan("a"));
-    let mut session = first.session_with(fallback([other.clone()])).unwrap();
-    dies(&troubles[1], 8);
-    let (ids, ..) = model.hear(&mut session);
-    let history = [&model.prompt[..], &ids[..15]].concat();
-    assert_eq!(session.tokens(), history);
-    // Of its own last logits a reply needs the largest alone.
-    session.prompt(&history).unwrap();
-    assert_eq!(logits(&session), last_logits(&other, &history));
 }
 
 #[test]

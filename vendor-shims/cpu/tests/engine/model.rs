@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::support::decoder::{CHUNK, CONTEXT, Decoder, VOCABULARY};
+use crate::support::decoder::{CHUNK, CONTEXT, Decoder};
 use crate::support::*;
 use shardwright_shim_abi::raw::*;
 
@@ -114,49 +114,6 @@ fn chunks_threads_and_instruction_sets_change_no_bit() {
                 );
             }
         }
-    }
-}
-
-#[test]
-fn rows_of_a_decode_entry_equal_single_rows() {
-    let decoder = Decoder::new();
-    let host = open(&[]).expect("opened");
-    let artefact = compile(&host, &[decoder.entry(CHUNK, false, false), decoder.entry(1, false, false)]);
-    let mut loaded = host.load(&artefact, &[("threads", "2")]).expect("loaded");
-    let mut bound = decoder.fresh_states();
-    let mut single = Vec::new();
-    for position in 0..30 {
-        decoder.step(&mut bound, position, 1, 1);
-        loaded.run(&format!("decode_1@{CONTEXT}"), 1, &mut bound).expect("ran");
-        single.extend_from_slice(bound["logits"].f32());
-    }
-    let mut bound = decoder.fresh_states();
-    let (mut first, mut many) = (0, Vec::new());
-    for rows in [8, 7, 1, 8, 6] {
-        decoder.step(&mut bound, first, rows, CHUNK as usize);
-        loaded.run(&format!("decode_{CHUNK}@{CONTEXT}"), rows, &mut bound).expect("ran");
-        many.extend_from_slice(&bound["logits"].f32()[..rows * VOCABULARY as usize]);
-        first += rows;
-    }
-    assert_eq!(bits(&many), bits(&single));
-}
-
-#[test]
-fn a_run_at_an_earlier_position_overwrites() {
-    let decoder = Decoder::new();
-    let host = open(&[]).expect("opened");
-    let artefact = compile(&host, &[decoder.entry(1, false, false)]);
-    let mut loaded = host.load(&artefact, &[]).expect("loaded");
-    let mut bound = decoder.fresh_states();
-    let mut run = |bound: &mut HashMap<String, Bound>, position: usize| {
-        decoder.step(bound, position, 1, 1);
-        loaded.run(&format!("decode_1@{CONTEXT}"), 1, bound).expect("ran");
-        bits(bound["logits"].f32())
-    };
-    let expected: Vec<Vec<u32>> = (0..12).map(|position| run(&mut bound, position)).collect();
-    // The ring holds window + chunk rows, so eight positions back are still whole.
-    for (position, expected) in expected.iter().enumerate().skip(6) {
-        assert_eq!(&run(&mut bound, position), expected);
     }
 }
 

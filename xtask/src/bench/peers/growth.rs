@@ -1,7 +1,6 @@
 //! How the work of one model grows: prompts with their length, generation and memory with the
 //! context, both with threads.
 
-use std::ffi::OsStr;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
@@ -24,8 +23,7 @@ pub fn measure(workshop: &Workshop<'_>) -> Result<Value, Error> {
     let mut largest = None;
     for context in CONTEXTS {
         let bundle = workshop.bundle(SMALLEST, INT8, context)?;
-        let report =
-            workshop.measure(&bundle, &["-p", "16", "-n", "32", "-r", "1", "-t", "2"].map(OsStr::new))?;
+        let report = workshop.measure(&bundle, &["-p", "16", "-n", "32", "-r", "1", "-t", "2"])?;
         memory.push(json!({ "context": context, "memory": report["memory"] }));
         largest = Some(bundle);
     }
@@ -33,8 +31,7 @@ pub fn measure(workshop: &Workshop<'_>) -> Result<Value, Error> {
     let mut threads = Vec::new();
     for count in THREADS {
         let run = |work: [&str; 4]| {
-            let arguments: Vec<&OsStr> =
-                work.into_iter().chain(["-t", count, "-r", REPETITIONS]).map(OsStr::new).collect();
+            let arguments: Vec<&str> = work.into_iter().chain(["-t", count, "-r", REPETITIONS]).collect();
             Ok::<_, Error>(workshop.measure(bundle, &arguments)?["results"].take())
         };
         let prefill = run(["-p", LENGTHS, "-d", "0"])?;

@@ -7,6 +7,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::pairs::Work;
+use super::{INT8, SMALLEST, Turns, USUAL_CONTEXT, Workshop};
 use crate::error::Error;
 use crate::process;
 
@@ -35,15 +37,10 @@ const WORK: [&str; 14] = [
     "--max-num-tokens",
     "1024",
 ];
-const OUR_WORK: [&str; 10] = ["-p", "512", "-n", "128", "-t", "2", "-r", "1", "--format", "json"];
+const OUR_WORK: [&str; 4] = ["-p", "512", "-n", "128"];
 
-/// Measures our program with a bundle, which `ours` gives, and the file that is named in so many
-/// turns; says why not where none is named.
-pub fn measure(
-    folder: &Path,
-    pairs: usize,
-    ours: impl FnOnce() -> Result<(PathBuf, PathBuf), Error>,
-) -> Result<Value, Error> {
+/// Measures the smallest model in turns with the file that is named; says why not where none is.
+pub fn measure(workshop: &Workshop<'_>, turns: &Turns) -> Result<Value, Error> {
     let Some(model) = std::env::var_os(MODEL_VARIABLE).filter(|said| !said.is_empty()).map(PathBuf::from)
     else {
         let why = format!(
@@ -52,48 +49,28 @@ pub fn measure(
         eprintln!("LiteRT-LM: {why}");
         return Ok(json!({ "package": PACKAGE, "skipped": why }));
     };
-    let program = program(folder)?;
-    let mut theirs = Command::new(&program);
+    let mut theirs = Command::new(program(&workshop.folder)?);
     theirs.arg("benchmark").arg(&model).args(WORK);
-    let (ours, bundle) = ours()?;
-    let mut our_turn = Command::new(ours);
-    our_turn.arg("bench").arg(bundle).args(OUR_WORK);
+    let bundle = workshop.bundle(SMALLEST, INT8, USUAL_CONTEXT)?;
     process::announce(&theirs);
     // Packs its weights, where that was not done before.
     process::output(&mut theirs)?;
-    let mut samples = Vec::new();
-    for pair in 0..pairs {
-        let mut our_speeds = || told(&mut our_turn, our_speeds);
-        let mut their_speeds = || told(&mut theirs, speeds);
-        // Who is first changes from pair to pair.
-        samples.push(if pair % 2 == 0 {
-            let ours = our_speeds()?;
-            [ours, their_speeds()?]
-        } else {
-            let peer = their_speeds()?;
-            [our_speeds()?, peer]
-        });
-    }
-    let name = model.file_name().map(|name| name.to_string_lossy().into_owned());
-    let works = ["pp512", "tg128"].iter().enumerate().map(|(work, test)| {
-        let of = |who: usize| samples.iter().map(|pair| pair[who][work]).collect::<Vec<_>>();
-        let ratios: Vec<f64> = samples.iter().map(|pair| pair[0][work] / pair[1][work]).collect();
-        json!({
-            "test": test,
-            "ours": median(of(0)),
-            "peer": median(of(1)),
-            "ratio": median(of(0)) / median(of(1)),
-            "least_ratio": ratios.iter().copied().fold(f64::INFINITY, f64::min),
-            "largest_ratio": ratios.iter().copied().fold(0.0, f64::max),
-            "samples": { "ours": of(0), "peer": of(1) },
-        })
-    });
-    Ok(json!({ "package": PACKAGE, "model": name, "pairs": pairs, "works": works.collect::<Vec<_>>() }))
+    let mut turn = |work: &Work| {
+        let [prompt, generated] = told(&mut theirs)?;
+        Ok(vec![if work.prompt > 0 { prompt } else { generated }])
+    };
+    let report = turns.beside(workshop, &bundle, &OUR_WORK, &mut turn)?;
+    Ok(json!({
+        "case": format!("{SMALLEST}, {INT8}"),
+        "peer": "LiteRT-LM",
+        "package": PACKAGE,
+        "report": report,
+    }))
 }
 
-/// Runs a command and reads the speeds that it tells.
-fn told(command: &mut Command, read: fn(&str) -> Option<[f64; 2]>) -> Result<[f64; 2], Error> {
-    read(&process::output(command)?).ok_or_else(|| Error::Answer {
+/// Runs its tool and reads the speeds that it tells.
+fn told(command: &mut Command) -> Result<[f64; 2], Error> {
+    speeds(&process::output(command)?).ok_or_else(|| Error::Answer {
         command: process::shown(command),
         problem: "it tells no speeds of prompt and generation".to_owned(),
     })
@@ -106,22 +83,6 @@ fn speeds(told: &str) -> Option<[f64; 2]> {
         rest.split_whitespace().next()?.parse::<f64>().ok()
     };
     Some([of("Prefill speed:")?, of("Decode speed:")?])
-}
-
-/// The same of a report of ours.
-fn our_speeds(told: &str) -> Option<[f64; 2]> {
-    let report: Value = serde_json::from_str(told).ok()?;
-    let of = |index: usize| report["results"][index]["tokens_per_second"]["median"].as_f64();
-    Some([of(0)?, of(1)?])
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);
-    match (values.get(low), values.get(high)) {
-        (Some(low), Some(high)) => (low + high) / 2.0,
-        _ => f64::NAN,
-    }
 }
 
 /// Its program, in an environment of its own.
@@ -147,25 +108,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speeds_are_read_from_what_both_tell() {
+    fn speeds_are_read_from_what_it_tells() {
         let told = "Max number of tokens : 1024\nPrefill speed: 309.63 tokens/s\nDecode speed: 9.67 tokens/s\nInit time: 0.9706 s\n";
         assert_eq!(speeds(told), Some([309.63, 9.67]));
         assert_eq!(speeds("Prefill speed: none"), None);
-        let report = r#"{ "results": [{ "tokens_per_second": { "median": 3.0 } }, { "tokens_per_second": { "median": 2.5 } }] }"#;
-        assert_eq!(our_speeds(report), Some([3.0, 2.5]));
-        assert_eq!(our_speeds("{}"), None);
     }
 
     #[test]
     fn a_command_that_tells_no_speeds_is_named() {
         let mut silent = Command::new("true");
-        let error = told(&mut silent, speeds).unwrap_err();
+        let error = told(&mut silent).unwrap_err();
         assert!(matches!(&error, Error::Answer { command, .. } if command == "true"), "{error}");
-    }
-
-    #[test]
-    fn the_median_is_the_middle_one_or_between_two() {
-        assert_eq!((median(vec![3.0, 1.0, 2.0]), median(vec![4.0, 1.0, 2.0, 3.0])), (2.0, 2.5));
-        assert!(median(Vec::new()).is_nan());
     }
 }

@@ -22,31 +22,13 @@ pub struct Memory {
 
 /// As it is now.
 pub fn memory(model: &Model, session: &Session) -> Memory {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let resident = shardwright_measure::resident_memory();
     let tables = model.chain().assets().iter().map(|asset| asset.table.bytes());
     Memory {
         weight_bytes: model.plan().map(|plan| plan.shards.iter().map(|shard| shard.weight_bytes).sum()),
         table_bytes: tables.sum(),
         state_bytes: session.placement().states.iter().map(|state| state.bytes).sum(),
-        resident_bytes: field(&status, "VmRSS:"),
-        peak_resident_bytes: field(&status, "VmHWM:"),
-    }
-}
-
-/// A size of Linux's own account of a process, in bytes; other systems give none.
-fn field(status: &str, name: &str) -> Option<u64> {
-    let line = status.lines().find(|line| line.starts_with(name))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn sizes_are_read_where_they_stand() {
-        let status = "Name:\tshardwright\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n";
-        assert_eq!(super::field(status, "VmHWM:"), Some(2 << 20));
-        assert_eq!(super::field(status, "VmRSS:"), Some(1 << 20));
-        assert_eq!(super::field("", "VmRSS:"), None);
-        assert_eq!(super::field("VmRSS: much kB", "VmRSS:"), None);
+        resident_bytes: resident.map(|(now, _)| now),
+        peak_resident_bytes: resident.map(|(_, most)| most),
     }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use shardwright::Error;
+use shardwright_measure::{Speeds, percentile};
 use shardwright_runtime::{PlacementRecord, Session};
 
 use super::interrupted;
-use super::statistics::{Speeds, percentile};
 use crate::arguments::BenchArguments;
 use crate::outcome::Failure;
 
@@ -228,8 +228,8 @@ impl Measured {
         }
     }
 
-    /// Measures once more and gives tokens a second.
-    pub fn sample(&mut self, session: &mut Session, tokens: &mut Tokens) -> Result<f64, Failure> {
+    /// Measures once more.
+    pub fn sample(&mut self, session: &mut Session, tokens: &mut Tokens) -> Result<(), Failure> {
         interrupted()?;
         self.work.look(session);
         self.work.descend(session, tokens)?;
@@ -256,7 +256,7 @@ impl Measured {
             self.logits = Logits::All;
         }
         self.seconds.push(took);
-        Ok(f64::from(self.work.tokens) / took)
+        Ok(())
     }
 
     /// What the shards did between two records.

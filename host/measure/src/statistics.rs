@@ -1,16 +1,20 @@
 //! Means, spreads and middles of a few numbers.
 
-use serde::Serialize;
-
 /// Speeds of repetitions, in tokens a second.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Speeds {
+    /// All, in the order in which they were measured.
     pub samples: Vec<f64>,
+    /// Their mean.
     pub mean: f64,
     /// Standard deviation of the sample (n − 1); 0 for one.
     pub deviation: f64,
+    /// The one in the middle.
     pub median: f64,
+    /// The largest.
     pub best: f64,
+    /// The least.
     pub worst: f64,
 }
 

@@ -2,15 +2,12 @@
 //! two within minutes, and decoding follows it: a speed means something beside the probes around it
 //! alone.
 
+use std::collections::TryReserveError;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use serde::Serialize;
-use shardwright::ErrorKind;
-
-use super::statistics::{median, range};
-use crate::outcome::Failure;
+use crate::statistics::{median, range};
 
 /// Threads that read, each its own part: what saturates a memory channel or two, and what figures
 /// elsewhere were taken with.
@@ -24,9 +21,12 @@ const PASSES: usize = 5;
 const LANES: usize = 8;
 
 /// What one probe found, in GB/s (10⁹ bytes).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Probe {
+    /// Of the quickest pass.
     pub best: f64,
+    /// Of the pass in the middle.
     pub median: f64,
 }
 
@@ -37,14 +37,10 @@ pub struct Prober {
 
 impl Prober {
     /// Allocates and fills so much.
-    pub fn new(mebibytes: u32) -> Result<Self, Failure> {
+    pub fn new(mebibytes: u32) -> Result<Self, TryReserveError> {
         let words = mebibytes as usize * ((1 << 20) / size_of::<u64>());
         let mut buffer = Vec::new();
-        buffer.try_reserve_exact(words).map_err(|error| Failure::Refused {
-            kind: ErrorKind::Argument,
-            message: format!("no {mebibytes} MiB to read for a probe: {error}"),
-            help: "--probe-mebibytes takes less, as long as it is more than the caches hold".to_owned(),
-        })?;
+        buffer.try_reserve_exact(words)?;
         // Written, so that every page is one of its own.
         buffer.extend((0..words as u64).map(|word| word.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
         Ok(Prober { buffer })
@@ -113,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_probe_gives_speeds() {
-        let Ok(prober) = Prober::new(1) else { panic!("a mebibyte") };
+        let prober = Prober::new(1).expect("a mebibyte");
         assert_eq!(prober.buffer.len() * size_of::<u64>(), 1 << 20);
         let probe = prober.probe();
         assert!(probe.median > 0.0 && probe.best >= probe.median, "{probe:?}");

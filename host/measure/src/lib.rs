@@ -1,0 +1,38 @@
+//! What a measurement on a shared machine needs beside a clock.
+//!
+//! **Job.** Medians and spreads of a few samples ([`Speeds`], [`median`], [`range`],
+//! [`percentile`]), how fast memory is read right now ([`Prober`]), and what this process has
+//! resident ([`resident_memory`]).
+//!
+//! **Not its job.** It measures no model and starts no program.
+
+mod probe;
+mod statistics;
+
+pub use probe::{Probe, Prober};
+pub use statistics::{Speeds, median, percentile, range};
+
+/// Bytes this process has resident, mapped files included, and the most it ever had. `None` where
+/// the system does not say (anything but Linux).
+pub fn resident_memory() -> Option<(u64, u64)> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    Some((field(&status, "VmRSS:")?, field(&status, "VmHWM:")?))
+}
+
+/// A size of Linux's own account of a process, in bytes.
+fn field(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find(|line| line.starts_with(name))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_are_read_where_they_stand() {
+        let status = "Name:\tshardwright\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n";
+        assert_eq!(super::field(status, "VmHWM:"), Some(2 << 20));
+        assert_eq!(super::field(status, "VmRSS:"), Some(1 << 20));
+        assert_eq!(super::field("", "VmRSS:"), None);
+        assert_eq!(super::field("VmRSS: much kB", "VmRSS:"), None);
+    }
+}
