@@ -38,8 +38,8 @@
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `runtime` (default) | chains and sessions over loaded shards | no compiler, no checkpoint reader |
-//! | `planning` | planner packs under an interpreter | about a megabyte |
-//! | `build` | checkpoints, `.wasm` planners, compiling, verification | a WebAssembly compiler |
+//! | `planning` | plans by planner packs, carried out for a model the program brings | an interpreter, about a megabyte |
+//! | `build` | checkpoints, `.wasm` planners, compiling bundles | a WebAssembly compiler |
 //! | `static-cpu` | the CPU shim linked in | the engine, two megabytes |
 
 #![forbid(unsafe_code)]
@@ -57,6 +57,8 @@ mod search;
 mod session;
 mod text_side;
 
+#[cfg(feature = "planning")]
+mod loading;
 #[cfg(feature = "build")]
 mod opening;
 #[cfg(feature = "build")]
@@ -76,12 +78,16 @@ pub use shardwright_vocabulary::{
     Error, ErrorKind, FormatTuple, Notice, NoticeKind, PlannerIdentity, Result, UnknownName, WeightFormat,
 };
 
-#[cfg(feature = "build")]
+#[cfg(feature = "planning")]
 pub use {
-    opening::load,
-    options::OpenOptions,
-    shardwright_build::{CompileReport, Executor, FormatChoice, PlanReport, Planned, TableFormats},
+    loading::load,
+    shardwright_build::{
+        Executor, FormatChoice, ModelSource, PlanOptions, PlanReport, Planned, Purpose, Settled,
+        TableFormats, plan, settle,
+    },
 };
+#[cfg(feature = "build")]
+pub use {options::OpenOptions, shardwright_build::CompileReport};
 
 /// Opens a bundle with the default [`BundleOptions`].
 pub fn open_bundle(directory: impl AsRef<std::path::Path>) -> Result<Model> {

@@ -9,13 +9,11 @@ use shardwright_build::{
     Settled, expect_checkpoint, on_the_cpu, settle,
 };
 use shardwright_models::Checkpoint;
-use shardwright_runtime::{
-    Chain, ChainDescription, NextChainError, PlacementRecord, SessionError, ShardDescription, ShardExecutor,
-    ShimShard,
-};
+use shardwright_runtime::{Chain, NextChainError, PlacementRecord, SessionError};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Beforehand, Notice};
 
+use crate::load;
 use crate::load_flags;
 use crate::model::{BuiltOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
@@ -68,26 +66,6 @@ pub(crate) fn open(
     };
     let origin = BuiltOrigin { plan, plan_id, compiled };
     Ok(Model::new(chain, next, text, Origin::Built(Box::new(origin)), times))
-}
-
-/// Joins what a plan was carried out to, loaded where it runs, to a chain. For tools that stand
-/// beside this crate: [`OpenOptions::open`](crate::OpenOptions::open) does it for applications.
-pub fn load(settled: &Settled, beforehand: Beforehand) -> Result<Chain> {
-    let mut descriptions = Vec::new();
-    let mut executors: Vec<Box<dyn ShardExecutor>> = Vec::new();
-    for part in settled.load()? {
-        let mut description = ShardDescription::of(&part.name, &part.shard).ok_or_else(|| {
-            Error::new(ErrorKind::Shim, format!("shard {} was compiled to nothing that can run", part.name))
-        })?;
-        description.origin = part.origin;
-        description.logits_softcap = part.logits_softcap;
-        descriptions.push(description);
-        executors.push(Box::new(ShimShard::new(part.shard)));
-    }
-    let mut description = ChainDescription::of(&settled.graph, descriptions);
-    description.emulated_on.clone_from(&settled.report.emulated_on);
-    description.beforehand = beforehand;
-    Ok(Chain::new(description, executors, settled.graph.assets.clone())?)
 }
 
 /// What became of the flags that a chain was loaded with; under `strict` one that was not done is

@@ -1,11 +1,9 @@
 //! What opening a checkpoint and opening a bundle are both asked.
 
-use std::path::PathBuf;
-
 use shardwright_shims::{Isolation, Shims};
 
 use crate::text_side::TokenizerStart;
-use crate::{Result, SearchPath, user_cache_directory};
+use crate::{Result, SearchPath};
 
 /// Where things lie, and how they are run.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +13,9 @@ pub(crate) struct RunOptions {
     pub(crate) isolation: Isolation,
     pub(crate) strict: bool,
     pub(crate) tokenizer_when_asked: bool,
-    pub(crate) cache: Option<PathBuf>,
+    #[cfg(feature = "build")]
+    pub(crate) cache: Option<std::path::PathBuf>,
+    #[cfg(feature = "build")]
     pub(crate) trusted_keys: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl RunOptions {
             isolation: self.isolation,
             strict: self.strict,
             threads: self.threads,
-            cache: self.cache.clone().or_else(user_cache_directory),
+            cache: self.cache.clone().or_else(crate::user_cache_directory),
             trusted_keys: self.trusted_keys.clone(),
             ..plan
         }

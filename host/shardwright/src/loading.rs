@@ -1,0 +1,25 @@
+use shardwright_build::Settled;
+use shardwright_runtime::{Chain, ChainDescription, ShardDescription, ShardExecutor, ShimShard};
+use shardwright_vocabulary::Beforehand;
+
+use crate::{Error, ErrorKind, Result};
+
+/// Joins what a plan was carried out to, loaded where it runs, to a chain. For a plan that
+/// was settled by hand, and tools that stand beside this crate.
+pub fn load(settled: &Settled, beforehand: Beforehand) -> Result<Chain> {
+    let mut descriptions = Vec::new();
+    let mut executors: Vec<Box<dyn ShardExecutor>> = Vec::new();
+    for part in settled.load()? {
+        let mut description = ShardDescription::of(&part.name, &part.shard).ok_or_else(|| {
+            Error::new(ErrorKind::Shim, format!("shard {} was compiled to nothing that can run", part.name))
+        })?;
+        description.origin = part.origin;
+        description.logits_softcap = part.logits_softcap;
+        descriptions.push(description);
+        executors.push(Box::new(ShimShard::new(part.shard)));
+    }
+    let mut description = ChainDescription::of(&settled.graph, descriptions);
+    description.emulated_on.clone_from(&settled.report.emulated_on);
+    description.beforehand = beforehand;
+    Ok(Chain::new(description, executors, settled.graph.assets.clone())?)
+}
