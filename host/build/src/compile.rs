@@ -5,8 +5,7 @@ use shardwright_graph::{
     ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, GraphError, LegaliseError, PortSide,
     Role, Weight, legalise_encoded,
 };
-use shardwright_planning::check::CheckedPlan;
-use shardwright_planning::cost::ShardCost;
+use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::feedback::{Detail, Feedback};
 use shardwright_planning::plan::Shard;
 use shardwright_planning::request::Request;
@@ -16,8 +15,8 @@ use shardwright_shims::{
     Artefact, ArtefactError, Part, ShimError, ShimInstance, Watch, WorkOrderBuilder, WorkOrderError,
 };
 use shardwright_vocabulary::{
-    Encoding, EntryName, ErrorClass, ErrorKind, Provenance, Rewrite, RewriteKind, ShardOrigin, ShimIdentity,
-    SoftcapPlace, limit_names,
+    Encoding, EntryName, ErrorClass, ErrorKind, Limit, Provenance, Rewrite, RewriteKind, ShardOrigin,
+    ShimIdentity, SoftcapPlace, limit_names,
 };
 
 use crate::{ArtefactStore, ModelFormats, TargetOffer, needs_ranges};
@@ -208,30 +207,30 @@ pub fn compile_plan(
     let &BuildSite { formats, request, offers, executors, options } = site;
     let mut built = Vec::new();
     let mut all = Part::new(watch, 0..1000);
-    let bytes = |cost: &ShardCost| cost.weight_bytes.max(1);
-    let all_bytes = plan.shards().map(|(_, cost)| bytes(cost)).fold(0, u64::saturating_add);
+    let bytes = |shard: &CheckedShard| shard.cost.weight_bytes.max(1);
+    let all_bytes = plan.shards().iter().map(bytes).fold(0, u64::saturating_add);
     let mut bytes_done = 0_u64;
-    for (index, (shard, cost)) in plan.shards().enumerate() {
+    for (index, checked) in plan.shards().iter().enumerate() {
         if all.cancelled() {
             return Err(BuildError::Cancelled);
         }
+        let CheckedShard { name, planned: shard, cost, .. } = checked;
         let target = shard.target as usize;
         let executor = &executors[target];
-        let name = shard_name(request, shard);
-        bytes_done = bytes_done.saturating_add(bytes(cost));
+        bytes_done = bytes_done.saturating_add(bytes(checked));
         let end = u128::from(bytes_done) * 1000 / u128::from(all_bytes.max(1));
         let mut watch = all.then(end as u32).named(format!("compiling {name}"));
         watch.progress(0, "asking what is taken");
-        let component = component_kind(request, shard)?;
+        let component = checked.component;
         let format = shard.formats as usize;
         let graph = formats.graph(format);
-        if formats.encodings(format).assumed.is_some() && needs_ranges(&formats.tuples()[format]) {
+        if formats.encodings(format).assumed.is_some() && needs_ranges(&checked.formats) {
             return Err(BuildError::NotCalibrated {
-                shard: name,
-                formats: formats.tuples()[format].to_string(),
+                shard: name.clone(),
+                formats: checked.formats.to_string(),
             });
         }
-        let refused = |error: ShimError| refusal(index, &name, error);
+        let refused = |error: ShimError| refusal(index, name, error);
 
         let logits_softcap = match shard.softcap {
             Some(SoftcapPlace::Runtime) => graph.logits_softcap(),
@@ -247,28 +246,21 @@ pub fn compile_plan(
             let Some(plain) = graph.entry(component, shard.first..shard.end, point, options)? else {
                 continue;
             };
-            let encodings = formats.encodings(format);
-            let promise = offers[target].judge.legalise(graph, &plain, &encodings);
-            let promise = promise.map(|legal| {
-                let counted = offers[target].judge.operations(graph, &legal.graph);
-                counted.unwrap_or(legal.graph.nodes.len() as u64)
-            });
-            if let Ok(found) = promise
-                && found != promised.ops
-            {
-                return Err(BuildError::Promise {
-                    shard: name,
-                    entry: entry.to_string(),
-                    promised: promised.ops,
-                    found,
-                });
-            }
-            let encodings = Encodings { ports: ports(&plain, shard), ..encodings };
+            let encodings = Encodings { ports: ports(&plain, shard), ..formats.encodings(format) };
             let check = |shown: &EntryGraph| executor.instance.check(&executor.device, shown, &graph.weights);
             let legal = legalise_encoded(&plain, &encodings, check).map_err(|error| match error {
                 LegaliseError::Check(error) => refused(error),
-                other => unsupported(index, &name, &other),
+                other => unsupported(index, name, &other),
             })?;
+            // What stands in for a target compiles nothing that the table tells of.
+            if executor.is_target {
+                let counted = offers[target].judge.operations(graph, &legal.graph);
+                let found = counted.unwrap_or(legal.graph.nodes.len() as u64);
+                if found != promised.ops {
+                    let (shard, entry) = (name.clone(), entry.to_string());
+                    return Err(BuildError::Promise { shard, entry, promised: promised.ops, found });
+                }
+            }
             let note = |rewrite, name, reason| Rewrite { entry: *entry, rewrite, name, reason };
             let decomposed = legal.decomposed.into_iter();
             rewritten.extend(decomposed.map(|(name, reason)| note(RewriteKind::Decomposed, name, reason)));
@@ -298,15 +290,20 @@ pub fn compile_plan(
         }
         // What stands in for a target, and another device of its shim, keeps artefacts in ways of
         // its own.
-        let is_planned = executor.is_target && executor.device == request.targets[target].target.device;
+        let is_planned = executor.is_target && executor.device == checked.target.device;
         let unpromised_size = match is_planned {
-            true => promised_size(request, index, (shard, cost), artefact.payload().len() as u64)?,
+            true => promised_size(
+                &request.targets[target].limits,
+                index,
+                checked,
+                artefact.payload().len() as u64,
+            )?,
             false => None,
         };
         let layers = (shard.first, shard.end);
         let compiled = CompiledGraphs { graphs, weights: graph.weights.clone() };
         built.push(BuiltShard {
-            name,
+            name: name.clone(),
             component,
             layers,
             target,
@@ -334,16 +331,15 @@ const SIZE_TOLERANCE_BYTES: u64 = 1 << 20;
 /// Errors: that it exceeds a limit, which the planner was to keep. Gives what is to be said where
 /// it is further from the promise than the tolerance.
 fn promised_size(
-    request: &Request,
+    limits: &[Limit],
     index: usize,
-    (shard, cost): (&Shard, &ShardCost),
+    CheckedShard { name: shard, planned, cost, .. }: &CheckedShard,
     found: u64,
 ) -> Result<Option<String>, BuildError> {
-    let target = &request.targets[shard.target as usize];
     let loaded = found.saturating_add(cost.state_bytes);
     for (name, value) in [(limit_names::ARTEFACT_BYTES, found), (limit_names::CONTEXT_BYTES, loaded)] {
-        let bounds = target.limits.iter().filter(|limit| limit.name == name);
-        if let Some(max) = bounds.map(|limit| limit.under(&shard.flags)).min().filter(|max| value > *max) {
+        let bounds = limits.iter().filter(|limit| limit.name == name);
+        if let Some(max) = bounds.map(|limit| limit.under(&planned.flags)).min().filter(|max| value > *max) {
             let feedback = Feedback::over_limit(index as u32, name, value, Some(max));
             return Err(BuildError::Refused(Box::new(feedback)));
         }
@@ -353,38 +349,17 @@ fn promised_size(
     if found.abs_diff(promised) <= tolerance {
         return Ok(None);
     }
-    let name = shard_name(request, shard);
     let rests_on = cost.artefact_provenance.map_or("modelled", Provenance::name);
     Ok(Some(format!(
-        "shard {name}: its artefact has {found} bytes where {promised} were planned ({rests_on}), which is more than \
+        "shard {shard}: its artefact has {found} bytes where {promised} were planned ({rests_on}), which is more than \
          {SIZE_TOLERANCE_PERCENT} % apart: limits on bytes may not hold"
     )))
-}
-
-/// `decoder.0-12`, `head`.
-pub fn shard_name(request: &Request, shard: &Shard) -> String {
-    let component = request.model.components.get(shard.component as usize);
-    let name = component.map_or("?", |component| component.name.as_str());
-    match component {
-        Some(component) if component.layer_count() > 0 => format!("{name}.{}-{}", shard.first, shard.end),
-        _ => name.to_owned(),
-    }
 }
 
 /// The graph's view of an entry of a plan. Rings hold the window and the rows of the largest entry
 /// point of the whole plan, whichever shard has it.
 pub(crate) fn point_of(plan: &CheckedPlan, entry: &EntryName) -> EntryPoint {
-    let all_entries = plan.plan().shards.iter().flat_map(|shard| &shard.entries);
-    EntryPoint::of(*entry, all_entries.map(|entry| entry.rows).max().unwrap_or(1))
-}
-
-pub(crate) fn component_kind(request: &Request, shard: &Shard) -> Result<ComponentKind, BuildError> {
-    request
-        .model
-        .components
-        .get(shard.component as usize)
-        .and_then(|component| ComponentKind::from_name(&component.name))
-        .ok_or(BuildError::Graph(GraphError::NoComponent(ComponentKind::Decoder)))
+    EntryPoint::of(*entry, plan.largest_rows())
 }
 
 /// The ports whose encoding the plan fixes.

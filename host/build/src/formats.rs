@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shardwright_graph::{ConstantFormat, Encodings, EntryOptions, Graph, GraphError, Ranges, WeightId};
 use shardwright_planning::check::CheckedPlan;
-use shardwright_planning::request::Request;
 use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat};
 
-use crate::compile::{component_kind, point_of};
+use crate::compile::point_of;
 use crate::{BuildError, stored_formats};
 
 /// One model, once per format tuple of a request, in the request's order.
@@ -58,8 +57,8 @@ impl ModelFormats {
     }
 
     /// Whether a plan holds a shard whose integers need calibrated ranges.
-    pub fn needs_ranges(&self, plan: &CheckedPlan) -> bool {
-        plan.plan().shards.iter().any(|shard| needs_ranges(&self.tuples[shard.formats as usize]))
+    pub fn needs_ranges(plan: &CheckedPlan) -> bool {
+        plan.shards().iter().any(|shard| needs_ranges(&shard.formats))
     }
 
     /// What a plan's shards are compiled from: for every tuple they use, `make` makes the constants
@@ -70,14 +69,13 @@ impl ModelFormats {
     pub fn made(
         &self,
         from: &Graph,
-        request: &Request,
         plan: &CheckedPlan,
         ranges: Option<Ranges>,
         mut make: impl FnMut(&Graph, Vec<ConstantFormat>) -> Result<Graph, BuildError>,
     ) -> Result<ModelFormats, BuildError> {
         let stored = stored_formats(from);
         let mut graphs = self.graphs.clone();
-        for (formats, weights) in self.used(from, request, plan)? {
+        for (formats, weights) in self.used(from, plan)? {
             let tuple = &self.tuples[formats];
             if *tuple == stored {
                 continue;
@@ -104,16 +102,15 @@ impl ModelFormats {
     fn used(
         &self,
         graph: &Graph,
-        request: &Request,
         plan: &CheckedPlan,
     ) -> Result<BTreeMap<usize, BTreeSet<WeightId>>, BuildError> {
         let mut used: BTreeMap<usize, BTreeSet<WeightId>> = BTreeMap::new();
-        for shard in &plan.plan().shards {
-            let component = component_kind(request, shard)?;
+        for checked in plan.shards() {
+            let shard = &checked.planned;
             for entry in &shard.entries {
                 let point = point_of(plan, entry);
                 let layers = shard.first..shard.end;
-                if let Some(entry) = graph.entry(component, layers, point, EntryOptions::default())? {
+                if let Some(entry) = graph.entry(checked.component, layers, point, EntryOptions::default())? {
                     let weights = used.entry(shard.formats as usize).or_default();
                     weights.extend(entry.constants().map(|(_, weight)| weight));
                 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
 use shardwright_files::own;
-use shardwright_planning::check::{CheckedPlan, check};
+use shardwright_planning::check::{CheckedPlan, CheckedShard, check};
 use shardwright_planning::cost::ShardCost;
 use shardwright_planning::feedback::{Attempt, Feedback};
 use shardwright_planning::request::{Request, TargetSummary};
@@ -302,7 +302,7 @@ fn lesson(
     accepted: &CheckedPlan,
     target: u32,
 ) -> Option<LearnedLimit> {
-    let (shard, cost) = refused.shards().nth(feedback.shard? as usize)?;
+    let CheckedShard { planned: shard, cost, .. } = refused.shards().get(feedback.shard? as usize)?;
     let detail = |name: &str| {
         feedback.details.iter().find(|detail| detail.name == name).map(|detail| detail.value.as_str())
     };
@@ -328,8 +328,8 @@ fn lesson(
         Some(scaled.min(planned.checked_sub(1)?))
     });
     let taken = || {
-        let here = accepted.shards().filter(|(shard, _)| shard.target == target);
-        let most = here.filter_map(|(_, cost)| counted(name, cost)).max()?;
+        let here = accepted.shards().iter().filter(|shard| shard.planned.target == target);
+        let most = here.filter_map(|shard| counted(name, &shard.cost)).max()?;
         (most < planned).then_some(most)
     };
     let value = told.or_else(taken).filter(|value| *value > 0)?;

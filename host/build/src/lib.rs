@@ -42,9 +42,7 @@ mod recorded;
 
 pub use bundled::{BundleStore, artefact_key};
 pub use chips::{chip_of, in_its_words};
-pub use compile::{
-    BuildError, BuildSite, BuiltShard, CompiledGraphs, TargetExecutor, compile_plan, shard_name,
-};
+pub use compile::{BuildError, BuildSite, BuiltShard, CompiledGraphs, TargetExecutor, compile_plan};
 pub use costs::{Costs, Row};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};

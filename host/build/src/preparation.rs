@@ -22,7 +22,7 @@ use crate::planners::planning_session;
 use crate::{
     BuiltShard, CPU_SHIM, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, ModelFormats,
     ModelSource, PlanHeading, PlanOptions, PlanReport, PrimitiveCount, Purpose, Question, Result, ShimJudge,
-    TargetExecutor, TargetOffer, make_request, report_plan, shard_name,
+    TargetExecutor, TargetOffer, make_request, report_plan,
 };
 
 /// Context taken when none is asked for, where the model allows more: long enough for a
@@ -331,19 +331,17 @@ impl Preparation {
     /// Shards that were planned for the CPU although a chip was asked for and nobody asked for the
     /// CPU.
     fn left_the_chip(&self, planned: &Planned) -> Vec<Notice> {
-        let target = |index: u32| &self.request.targets[index as usize].target;
         if self.profile.kind == TargetKind::Cpu {
             return Vec::new();
         }
         let plan = planned.plan.plan();
         let mut notices = Vec::new();
-        for (index, shard) in plan.shards.iter().enumerate() {
-            let name = shard_name(&self.request, shard);
-            let component = &self.request.model.components[shard.component as usize].name;
-            let wanted = format!("place.{component}");
+        for (index, shard) in planned.plan.shards().iter().enumerate() {
+            let name = &shard.name;
+            let wanted = format!("place.{}", shard.component);
             let asked =
                 self.request.options.iter().any(|option| option.name == wanted && option.value == CPU_SHIM);
-            if target(shard.target).kind != TargetKind::Cpu || asked {
+            if shard.target.kind != TargetKind::Cpu || asked {
                 continue;
             }
             let mut reasons = plan.reasons.iter().filter(|reason| reason.shard == Some(index as u32));
@@ -367,17 +365,16 @@ impl Preparation {
     /// Flags that the planner set otherwise than the user did.
     fn otherwise_planned(&self, planned: &Planned) -> Vec<Notice> {
         let mut notices = Vec::new();
-        for shard in &planned.plan.plan().shards {
-            let target = &self.request.targets[shard.target as usize].target;
-            if target.shim != self.profile.shim {
+        for shard in planned.plan.shards() {
+            if shard.target.shim != self.profile.shim {
                 continue;
             }
-            let name = shard_name(&self.request, shard);
-            let dropped = self.asked_flags.iter().filter(|flag| !shard.flags.contains(flag));
+            let (name, flags) = (&shard.name, &shard.planned.flags);
+            let dropped = self.asked_flags.iter().filter(|flag| !flags.contains(flag));
             notices.extend(
                 dropped.map(|flag| format!("{name}: the planner left flag {flag} out, which you set")),
             );
-            let kept = shard.flags.iter().filter(|flag| self.left_out_flags.contains(&flag.name));
+            let kept = flags.iter().filter(|flag| self.left_out_flags.contains(&flag.name));
             notices
                 .extend(kept.map(|flag| format!("{name}: the planner set flag {flag}, which you left out")));
         }
@@ -387,7 +384,7 @@ impl Preparation {
     /// That a calibration text was given and nothing is calibrated.
     fn calibration_unused(&self, planned: &Planned) -> Option<Notice> {
         let path = self.calibration_text.as_ref()?;
-        let is_used = self.formats.needs_ranges(&planned.plan) || !self.request.sensitivities.is_empty();
+        let is_used = ModelFormats::needs_ranges(&planned.plan) || !self.request.sensitivities.is_empty();
         (!is_used).then(|| {
             Notice::note(format!(
                 "{} is not calibrated on: the plan has no integers with ranges to be found",

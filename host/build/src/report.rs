@@ -1,7 +1,7 @@
 //! A checked plan as people and programs read it.
 
 use serde::{Deserialize, Serialize};
-use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::{ShardCost, weakest};
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
@@ -220,8 +220,9 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
             .collect::<Vec<_>>()
     };
     let mut shards = Vec::new();
-    for (index, (shard, cost)) in checked.shards().enumerate() {
-        let component = &request.model.components[shard.component as usize];
+    for (index, CheckedShard { component, layers, target, formats, planned: shard, cost, .. }) in
+        checked.shards().iter().enumerate()
+    {
         let boundaries = |list: &[shardwright_planning::plan::Boundary]| {
             list.iter()
                 .map(|boundary| BoundaryReport { name: boundary.name.clone(), encoding: boundary.encoding })
@@ -229,10 +230,10 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
         };
         shards.push(ShardReport {
             index,
-            component: component.name.clone(),
-            layers: (component.layer_count() > 0).then_some((shard.first, shard.end)),
-            target: target_name(shard.target),
-            formats: request.formats[shard.formats as usize].to_string(),
+            component: component.name().to_owned(),
+            layers: layers.as_ref().map(|layers| (layers.start, layers.end)),
+            target: target.name.clone(),
+            formats: formats.to_string(),
             ops: cost.ops,
             weight_bytes: cost.weight_bytes,
             artefact_bytes: cost.artefact_bytes,
@@ -284,19 +285,21 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
 
 /// Adds up what a plan costs.
 fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
-    let sum =
-        |of: fn(&ShardCost) -> u64| plan.shards().map(|(_, cost)| of(cost)).fold(0, u64::saturating_add);
+    let sum = |of: fn(&ShardCost) -> u64| {
+        plan.shards().iter().map(|shard| of(&shard.cost)).fold(0, u64::saturating_add)
+    };
     let artefacts = BytesReport {
         bytes: sum(|cost| cost.artefact_bytes),
         provenance: plan
             .shards()
-            .filter_map(|(_, cost)| cost.artefact_provenance)
+            .iter()
+            .filter_map(|shard| shard.cost.artefact_provenance)
             .reduce(weakest)
             .unwrap_or(Provenance::Modelled),
     };
     let state_bytes = sum(|cost| cost.state_bytes);
     let mut times: Vec<EntryTime> = Vec::new();
-    for (shard, cost) in plan.shards() {
+    for CheckedShard { planned: shard, cost, .. } in plan.shards() {
         let softcap = request.model.components.get(shard.component as usize);
         let softcap = softcap.and_then(|component| component.softcap.as_ref());
         let runtime =

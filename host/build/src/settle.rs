@@ -121,7 +121,7 @@ pub fn settle(
         let Preparation { request, offers, executors, formats, .. } = &preparation;
         let quantising = Instant::now();
         let mut attempt = all.most_of_the_rest();
-        let made = source.made(formats, request, &planned.plan, &mut attempt.then(MADE))?;
+        let made = source.made(formats, &planned.plan, &mut attempt.then(MADE))?;
         times.quantising += quantising.elapsed();
         let compiling = Instant::now();
         let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
@@ -175,8 +175,8 @@ pub fn on_the_cpu(options: &PlanOptions, settled: &Settled) -> Option<PlanOption
         return None;
     }
     let mut formats = Vec::new();
-    for shard in &settled.plan.plan().shards {
-        let choice = FormatChoice::Tuple(settled.request.formats[shard.formats as usize].clone());
+    for shard in settled.plan.shards() {
+        let choice = FormatChoice::Tuple(shard.formats.clone());
         if !formats.contains(&choice) {
             formats.push(choice);
         }

@@ -2,7 +2,7 @@
 
 use shardwright_graph::{Asset, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
-use shardwright_planning::request::{Request, Sensitivity};
+use shardwright_planning::request::Sensitivity;
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Notice};
 
@@ -26,7 +26,6 @@ pub trait ModelSource {
     fn made(
         &mut self,
         counted: &ModelFormats,
-        request: &Request,
         plan: &CheckedPlan,
         watch: &mut dyn Watch,
     ) -> Result<ModelFormats>;

@@ -2,11 +2,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
-use shardwright_build::shard_name;
 use shardwright_files::{own, read_from};
-use shardwright_planning::check::check;
+use shardwright_planning::check::{CheckedShard, check};
 use shardwright_planning::pack::{self, KeyError, SecretKey};
-use shardwright_planning::plan::Shard;
 use shardwright_planning::request::Request;
 use shardwright_planning::sandbox::{LogLine, Planner};
 use zeroize::Zeroizing;
@@ -123,10 +121,10 @@ pub fn check_planner(
     let shards = plan.shards.len();
     let checked =
         check(plan, &request).map_err(|fault| Error::caused_by(ErrorKind::Planning, fault, None))?;
-    let shard = |shard: &Shard| AskedShardReport {
-        shard: shard_name(&request, shard),
-        target: request.targets[shard.target as usize].target.name.clone(),
-        formats: request.formats[shard.formats as usize].to_string(),
+    let shard = |shard: &CheckedShard| AskedShardReport {
+        shard: shard.name.clone(),
+        target: shard.target.name.clone(),
+        formats: shard.formats.to_string(),
     };
     let asked = AskedReport {
         request: source,
@@ -135,7 +133,7 @@ pub fn check_planner(
         fuel: answer.fuel,
         fuel_limit: tools.sandbox.bounds().fuel,
         seconds,
-        shards: checked.plan().shards.iter().map(shard).collect(),
+        shards: checked.shards().iter().map(shard).collect(),
     };
     let outcome = format!("a plan of {shards} shards that holds");
     Ok(PlannerReport { asked: Some(asked), ..report(&planner, &answer.log, Some(outcome)) })

@@ -6,8 +6,12 @@
 //! of a plan has a cap below.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-use shardwright_vocabulary::{EntryKind, EntryName, Flag, Limit, WeightFormat, limit_names};
+use shardwright_graph::ComponentKind;
+use shardwright_vocabulary::{
+    EntryKind, EntryName, Flag, FormatTuple, Limit, Target, WeightFormat, limit_names,
+};
 
 use crate::cost::{CostFault, CostTable, ShardCost};
 use crate::plan::{Plan, Shard};
@@ -44,8 +48,27 @@ pub mod caps {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedPlan {
     plan: Plan,
-    costs: Vec<ShardCost>,
+    shards: Vec<CheckedShard>,
     loss: Loss,
+}
+
+/// A shard of a checked plan: what its indices stand for, and what it costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckedShard {
+    /// `decoder.0-12`, `head`
+    pub name: String,
+    /// The component it is of.
+    pub component: ComponentKind,
+    /// Its layers; none of a component that is never cut.
+    pub layers: Option<Range<u32>>,
+    /// The target it runs on.
+    pub target: Target,
+    /// Formats of weights, activations and states.
+    pub formats: FormatTuple,
+    /// The shard as the plan has it.
+    pub planned: Shard,
+    /// What it costs.
+    pub cost: ShardCost,
 }
 
 /// What a plan loses in quality by the formats of its weights. Activations and states are not
@@ -66,14 +89,14 @@ impl CheckedPlan {
         &self.plan
     }
 
-    /// The shards in order of execution, each with its cost.
-    pub fn shards(&self) -> impl ExactSizeIterator<Item = (&Shard, &ShardCost)> {
-        self.plan.shards.iter().zip(&self.costs)
+    /// The shards in order of execution.
+    pub fn shards(&self) -> &[CheckedShard] {
+        &self.shards
     }
 
-    /// Cost of the shard at `index`, in the plan's order.
-    pub fn cost(&self, index: usize) -> Option<&ShardCost> {
-        self.costs.get(index)
+    /// Rows of the largest entry point of all shards.
+    pub fn largest_rows(&self) -> u32 {
+        self.plan.shards.iter().flat_map(|shard| &shard.entries).map(|entry| entry.rows).max().unwrap_or(1)
     }
 
     /// Predicted loss of quality.
@@ -93,7 +116,7 @@ impl CheckedPlan {
 /// coverage) come first.
 pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     counts_and_texts(&plan)?;
-    indices(&plan, request)?;
+    let resolved = resolved(&plan, request)?;
     coverage(&plan, request)?;
     donors(&plan, request)?;
     entries(&plan, request)?;
@@ -104,7 +127,8 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     let costs = costs(&plan, request)?;
     limits(&plan, request, &costs)?;
     let loss = quality(&plan, request, &costs)?;
-    Ok(CheckedPlan { plan, costs, loss })
+    let with_cost = |(shard, cost)| CheckedShard { cost, ..shard };
+    Ok(CheckedPlan { shards: resolved.into_iter().zip(costs).map(with_cost).collect(), plan, loss })
 }
 
 /// Index as a plan spells it. Counts are capped before any index is made.
@@ -157,19 +181,32 @@ fn component<'request>(request: &'request Request, shard: &Shard) -> Option<&'re
     request.model.components.get(shard.component as usize)
 }
 
-fn indices(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
-    for (position, shard) in shards(plan) {
-        if component(request, shard).is_none() {
-            return Err(PlanFault::UnknownComponent { shard: position, component: shard.component });
-        }
-        if shard.target as usize >= request.targets.len() {
-            return Err(PlanFault::UnknownTarget { shard: position, target: shard.target });
-        }
-        if shard.formats as usize >= request.formats.len() {
-            return Err(PlanFault::UnknownFormats { shard: position, formats: shard.formats });
-        }
-    }
-    Ok(())
+/// What the indices of each shard stand for; costs follow.
+fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFault> {
+    let resolve = |(position, planned): (u32, &Shard)| {
+        let unknown = || PlanFault::UnknownComponent { shard: position, component: planned.component };
+        let held = component(request, planned).ok_or_else(unknown)?;
+        let target = request.targets.get(planned.target as usize);
+        let formats = request.formats.get(planned.formats as usize);
+        let layers = (held.layer_count() > 0).then_some(planned.first..planned.end);
+        Ok(CheckedShard {
+            name: match &layers {
+                Some(layers) => format!("{}.{}-{}", held.name, layers.start, layers.end),
+                None => held.name.clone(),
+            },
+            component: ComponentKind::from_name(&held.name).ok_or_else(unknown)?,
+            layers,
+            target: target
+                .map(|target| target.target.clone())
+                .ok_or(PlanFault::UnknownTarget { shard: position, target: planned.target })?,
+            formats: formats
+                .cloned()
+                .ok_or(PlanFault::UnknownFormats { shard: position, formats: planned.formats })?,
+            planned: planned.clone(),
+            cost: ShardCost::default(),
+        })
+    };
+    shards(plan).map(resolve).collect()
 }
 
 /// Every component in order, every layer exactly once and in order.

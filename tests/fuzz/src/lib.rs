@@ -107,7 +107,7 @@ pub fn plan(bytes: &[u8]) -> bool {
     match check(plan, &request) {
         Ok(checked) => {
             let _ = checked.loss();
-            checked.shards().count() > 0
+            !checked.shards().is_empty()
         }
         Err(fault) => {
             let _ = fault.to_string();

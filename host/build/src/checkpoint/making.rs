@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use shardwright_graph::{Asset, ConstantFormat, Graph, Ranges, Weight, state_key};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::CheckedPlan;
-use shardwright_planning::request::{Request, Sensitivity};
+use shardwright_planning::request::Sensitivity;
 use shardwright_quantisation::{
     Calibration, IntegerBits, Note, Progress, RangeMethod, Recipe, Store, TableFormats as Tables, Watch,
     quantise,
@@ -93,21 +93,18 @@ impl ModelSource for CheckpointSource<'_> {
     fn made(
         &mut self,
         counted: &ModelFormats,
-        request: &Request,
         plan: &CheckedPlan,
         watch: &mut dyn BuildWatch,
     ) -> Result<ModelFormats> {
         let mut watch = Part::new(watch, 0..1000);
-        if counted.needs_ranges(plan) {
+        if ModelFormats::needs_ranges(plan) {
             if self.calibration.is_none() {
                 let CheckpointSource { checkpoint, graph, options, notices, .. } = self;
                 let found =
                     measuring::calibrate(checkpoint, graph, options, notices, &mut watch.then(CALIBRATED))?;
                 self.calibration = Some(found);
             }
-            let used =
-                plan.plan().shards.iter().map(|shard| counted.tuples()[shard.formats as usize].clone());
-            let used: Vec<FormatTuple> = used.collect();
+            let used: Vec<FormatTuple> = plan.shards().iter().map(|shard| shard.formats.clone()).collect();
             self.ranges = self.calibration.as_ref().map(|found| Self::ranges_of(found, &used)).transpose()?;
         }
         let ranges = self.ranges.clone();
@@ -116,7 +113,7 @@ impl ModelSource for CheckpointSource<'_> {
             let recipe = Recipe { weights, tables: Tables::default(), ..Recipe::default() };
             make(made, options, from, recipe, &mut Told { watch: &mut watch.most_of_the_rest(), notices })
         };
-        Ok(counted.made(graph, request, plan, ranges, make)?)
+        Ok(counted.made(graph, plan, ranges, make)?)
     }
 
     fn tables(&mut self, watch: &mut dyn BuildWatch) -> Result<Vec<Asset>> {

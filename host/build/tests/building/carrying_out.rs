@@ -118,7 +118,7 @@ fn a_compiler_that_refuses_gives_feedback() {
     assert_eq!(detail(feedback, "limit"), Some("ops"));
     assert_eq!(detail(feedback, "max"), Some("100"));
     let value: u64 = detail(feedback, "value").unwrap().parse().unwrap();
-    let most = site.plan(&[]).cost(1).unwrap().ops;
+    let most = site.plan(&[]).shards()[1].cost.ops;
     assert!(value > 100 && value <= most, "{value} of at most {most}");
     assert!(error.to_string().contains("decoder.0-7"), "{error}");
     assert!(error.help().is_some());
@@ -141,12 +141,10 @@ fn an_operation_the_shim_lacks_is_named() {
 
 #[test]
 fn a_graph_that_is_not_what_the_table_promised_is_not_built() {
-    let mut site = Site::new("gemma3_text", None);
-    let plan = site.plan(&[]);
-    site.offers = vec![offer("chip", PrimitiveCount::default())];
-    let error = site.fails(&plan);
+    let site = Site::planned_without_shim("gemma3_text");
+    let error = site.fails(&site.plan(&[]));
     let BuildError::Promise { shard, promised, found, .. } = &error else { panic!("{error:?}") };
-    assert!(found > promised, "{shard}: decomposed it is more");
+    assert!(found < promised, "{shard}: what was counted in primitives is less");
     assert!(error.help().is_some());
 }
 
@@ -158,7 +156,7 @@ fn an_artefact_beyond_a_limit_is_refused_and_one_beyond_its_promise_is_told() {
     let built = site.build(&plan, &mut ()).unwrap();
     assert!(built.iter().all(|shard| shard.unpromised_size.is_none()), "{built:?}");
     let found = built[1].artefact.payload().len() as u64;
-    let loaded = found + plan.cost(1).unwrap().state_bytes;
+    let loaded = found + plan.shards()[1].cost.state_bytes;
     assert!(found > 1 << 12 && loaded > found, "{found} {loaded}");
     for (name, value) in [("artefact-bytes", found), ("context-bytes", loaded)] {
         let limit = |value| vec![Limit::new(name, value, Provenance::Reported)];
@@ -285,9 +283,9 @@ fn counted(site: &mut Site, formats: &str) -> ModelFormats {
 #[test]
 fn integers_without_ranges_are_not_compiled() {
     let mut site = Site::planned_without_shim("gemma3_text");
-    let plan = site.plan(&[]);
     let formats = counted(&mut site, QUANTISED);
-    assert!(formats.needs_ranges(&plan));
+    let plan = site.plan(&[]);
+    assert!(ModelFormats::needs_ranges(&plan));
     let Site { request, offers, executors, .. } = &site;
     let options = EntryOptions::default();
     let building = BuildSite { formats: &formats, request, offers, executors, options };
@@ -301,10 +299,10 @@ fn integers_without_ranges_are_not_compiled() {
 #[test]
 fn only_constants_that_are_read_are_made_and_a_weight_that_cannot_be_is_named() {
     let mut site = Site::planned_without_shim("gemma3_text");
-    let plan = site.plan(&[]);
     let formats = counted(&mut site, "w8-per-channel");
+    let plan = site.plan(&[]);
     let made = formats
-        .made(&site.graph, &site.request, &plan, None, |graph, weights| {
+        .made(&site.graph, &plan, None, |graph, weights| {
             assert!(weights.contains(&ConstantFormat::Stored) && weights.len() == graph.weights.len());
             let recipe = Recipe { weights, ..Recipe::default() };
             Ok(quantise(graph, &recipe, &mut Unwatched)?)
@@ -320,7 +318,7 @@ fn only_constants_that_are_read_are_made_and_a_weight_that_cannot_be_is_named() 
     let bytes = vec![0xff; broken.weights[matrix].data.length()];
     broken.weights[matrix].data = WeightData::from_vec(bytes);
     let error = formats
-        .made(&broken, &site.request, &plan, None, |graph, weights| {
+        .made(&broken, &plan, None, |graph, weights| {
             let recipe = Recipe { weights, ..Recipe::default() };
             Ok(quantise(graph, &recipe, &mut Unwatched)?)
         })

@@ -1,8 +1,7 @@
 //! A plan as it is shown: the numbers are those of the tables.
 
-use shardwright_build::{
-    BytesReport, EntryMenu, LossReport, PlanHeading, PrimitiveCount, report_plan, shard_name,
-};
+use shardwright_build::{BytesReport, EntryMenu, LossReport, PlanHeading, PrimitiveCount, report_plan};
+use shardwright_planning::check::CheckedShard;
 use shardwright_planning::cost::ShardCost;
 use shardwright_planning::plan::{Cause, Reason};
 use shardwright_planning::request::{Request, Sensitivity};
@@ -54,7 +53,7 @@ fn a_report_has_the_numbers_of_the_plan() {
     assert_eq!(report.reasons[0].choice, "the whole");
 
     assert_eq!(report.shards.len(), 5);
-    for (shown, (shard, cost)) in report.shards.iter().zip(plan.shards()) {
+    for (shown, CheckedShard { name, planned: shard, cost, .. }) in report.shards.iter().zip(plan.shards()) {
         assert_eq!(
             (shown.ops, shown.weight_bytes, shown.state_bytes),
             (cost.ops, cost.weight_bytes, cost.state_bytes)
@@ -63,7 +62,7 @@ fn a_report_has_the_numbers_of_the_plan() {
         assert_eq!(shown.context, 64);
         assert_eq!(shown.ops, shown.entries.iter().map(|entry| entry.ops).max().unwrap());
         let layered = shown.layers.map(|(first, end)| format!("{}.{first}-{end}", shown.component));
-        assert_eq!(shard_name(&request, shard), layered.unwrap_or_else(|| shown.component.clone()));
+        assert_eq!(*name, layered.unwrap_or_else(|| shown.component.clone()));
         assert_eq!(shown.formats, "bf16/f32/f32");
         assert_eq!(shown.build, "ahead");
     }
@@ -75,7 +74,7 @@ fn a_report_has_the_numbers_of_the_plan() {
     assert_eq!(report.shards[3].state_bytes, 0);
     assert!(report.shards[3].entries.iter().all(|entry| entry.entry.to_string().starts_with("decode")));
     let weights: u64 = report.shards[2..4].iter().map(|shard| shard.weight_bytes).sum();
-    let whole = checked(&request, crate::common::plan(&request, &[])).cost(2).unwrap().weight_bytes;
+    let whole = checked(&request, crate::common::plan(&request, &[])).shards()[2].cost.weight_bytes;
     assert_eq!(weights, whole);
 }
 
@@ -98,7 +97,7 @@ fn a_report_adds_up_what_the_plan_costs() {
     };
     let plain = totals(&request, &[6]);
     let costs = checked(&request, plan(&request, &[6]));
-    let sum = |of: fn(&ShardCost) -> u64| costs.shards().map(|(_, cost)| of(cost)).sum::<u64>();
+    let sum = |of: fn(&ShardCost) -> u64| costs.shards().iter().map(|shard| of(&shard.cost)).sum::<u64>();
     assert_eq!(plain.weight_bytes, sum(|cost| cost.weight_bytes));
     assert_eq!(plain.state_bytes, sum(|cost| cost.state_bytes));
     let artefacts = BytesReport { bytes: sum(|cost| cost.artefact_bytes), provenance: Provenance::Modelled };

@@ -299,7 +299,7 @@ fn rows_add_up_to_artefacts_with_weights_once_or_once_for_every_entry_point() {
     let cost = |target: u32| {
         let mut plan = plan(&request, &[]);
         plan.shards.iter_mut().for_each(|shard| shard.target = target);
-        checked(&request, plan).cost(2).unwrap().clone()
+        checked(&request, plan).shards()[2].cost.clone()
     };
     // One decode and two prefills, of ten layers; four of them have nothing to do in prefill.
     let (decode, prefill) = (10, 2 * 6);

@@ -186,7 +186,7 @@ fn a_shard_whose_soft_cap_the_runtime_computes_costs_what_is_left() {
     for (place, ops) in [(SoftcapPlace::Graph, 2), (SoftcapPlace::Runtime, 1)] {
         let mut plan = plan();
         plan.shards[4].softcap = Some(place);
-        assert_eq!(check(plan, &request).unwrap().cost(4).unwrap().ops, ops, "{place}");
+        assert_eq!(check(plan, &request).unwrap().shards()[4].cost.ops, ops, "{place}");
     }
 }
 
@@ -196,12 +196,16 @@ fn a_sound_plan_passes_with_its_costs() {
     request.validate().unwrap();
     let checked = check(plan(), &request).unwrap();
     assert_eq!(checked.plan(), &plan());
-    let costs: Vec<_> =
-        checked.shards().map(|(_, cost)| (cost.ops, cost.weight_bytes, cost.state_bytes)).collect();
+    let costs: Vec<_> = checked
+        .shards()
+        .iter()
+        .map(|shard| &shard.cost)
+        .map(|cost| (cost.ops, cost.weight_bytes, cost.state_bytes))
+        .collect();
     assert_eq!(costs, [(1, 1000, 0), (300, 3000, 150), (180, 2000, 50), (80, 1000, 0), (2, 1000, 0)]);
     // Weights once, what an entry point adds per entry point and layer.
-    assert_eq!(checked.cost(1).unwrap().artefact_bytes, 3000 + 2 * 3 * 10);
-    assert_eq!(checked.cost(2).unwrap().artefact_bytes, 2000 + 2 * 10 + 10);
+    assert_eq!(checked.shards()[1].cost.artefact_bytes, 3000 + 2 * 3 * 10);
+    assert_eq!(checked.shards()[2].cost.artefact_bytes, 2000 + 2 * 10 + 10);
     assert_eq!(checked.loss(), Loss::default());
     assert_eq!(checked.into_plan(), plan());
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use shardwright_graph::ComponentKind;
 use shardwright_vocabulary::{EntryKind, EntryName};
 
 use super::{Body, Request};
@@ -62,6 +63,12 @@ pub enum RequestFault {
     Repeated {
         /// What is repeated.
         what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// A component that no graph has.
+    #[error("component `{name}` is none that models have")]
+    UnknownComponent {
         /// Its name.
         name: String,
     },
@@ -166,6 +173,9 @@ fn unique<'name>(what: &'static str, names: impl Iterator<Item = &'name str>) ->
 fn model(request: &Request) -> Result<(), RequestFault> {
     unique("component", request.model.components.iter().map(|component| component.name.as_str()))?;
     for component in &request.model.components {
+        if ComponentKind::from_name(&component.name).is_none() {
+            return Err(RequestFault::UnknownComponent { name: component.name.clone() });
+        }
         unique("input", component.inputs.iter().map(String::as_str))?;
         unique("output", component.outputs.iter().map(String::as_str))?;
         if let Some(softcap) = &component.softcap {

@@ -31,6 +31,7 @@ const CASES: &[(&str, Change)] = &[
     ("Index", |request| request.sensitivities = vec![sensitivity(3, 0)]),
     ("Index", |request| request.sensitivities = vec![sensitivity(1, 4)]),
     ("Repeated", |request| request.model.components[2].name = "embed".to_owned()),
+    ("UnknownComponent", |request| request.model.components[2].name = "tail".to_owned()),
     ("Repeated", |request| request.model.components[1].inputs = vec!["hidden".to_owned(); 2]),
     ("Repeated", |request| request.targets[1].target.name = "npu".to_owned()),
     ("Repeated", |request| request.entries.push(request.entries[0])),

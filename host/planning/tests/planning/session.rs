@@ -195,7 +195,8 @@ fn a_refusal_of_the_built_in_planner_says_what_is_in_the_way() {
 fn compiler(max: u64, tells: bool) -> impl FnMut(&Planned) -> Result<Trial<usize>, String> {
     move |planned| {
         let mut feedback = vec![];
-        for (position, (_, cost)) in planned.plan.shards().enumerate() {
+        for (position, shard) in planned.plan.shards().iter().enumerate() {
+            let cost = &shard.cost;
             if cost.ops > max {
                 let shard = u32::try_from(position).unwrap();
                 feedback.push(Feedback::over_limit(shard, "ops", cost.ops, tells.then_some(max)));
