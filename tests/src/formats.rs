@@ -26,7 +26,7 @@ use crate::checkpoints::DEMO_MODEL;
 use crate::{chain, program, tree};
 
 /// The text that ranges are calibrated on when none is named.
-const CALIBRATION_TEXT: &str = "host/shardwright/src/calibration.txt";
+const CALIBRATION_TEXT: &str = "host/build/src/checkpoint/calibration.txt";
 
 /// Tokens of a calibration conversation at most, as the public crate cuts them.
 const CONVERSATION_TOKENS: usize = 128;

@@ -143,7 +143,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-test-features", &[]),
     // Programs that the tests of planning build or start.
     ("shardwright-planner-hostile", &["shardwright-planner"]),
-    ("shardwright-planning-runtime-only", &["shardwright-planning"]),
+    ("shardwright-planning-runtime-only", &["shardwright-planning", "shardwright-build"]),
     // What `shardwright bench` and the comparison with others have in common.
     ("shardwright-measure", &[]),
     ("xtask", &["shardwright-measure"]),

@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use shardwright_build::{
+    ArtefactStore, BuildError, CheckpointSource, PlanOptions, Purpose, TargetExecutor, open_checkpoint, settle,
+};
+use shardwright_shims::{Artefact, Isolation, Place, ShimRegistry, WorkOrder};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
@@ -232,4 +236,43 @@ fn a_planner_that_does_not_learn_is_replaced_and_that_is_said() {
 
     let (_, stderr) = verify().argument("--strict").refuses();
     assert!(stderr.contains("even"), "{stderr}");
+}
+
+/// Keeps nothing, and tells of what was compiled.
+#[derive(Default)]
+struct Compiled(Vec<String>);
+
+impl ArtefactStore for Compiled {
+    fn place(&self) -> Result<Place<'_>, BuildError> {
+        Ok(Place::Temporary)
+    }
+
+    fn recall(&mut self, _: &WorkOrder, _: &TargetExecutor) -> Result<Option<Artefact>, BuildError> {
+        Ok(None)
+    }
+
+    fn keep(&mut self, order: &WorkOrder, _: &TargetExecutor, made: Artefact) -> Result<Artefact, BuildError> {
+        self.0.push(order.name().to_owned());
+        Ok(made)
+    }
+}
+
+#[test]
+fn shards_that_the_next_plan_keeps_are_not_compiled_again() {
+    let chip = tight_chip(120);
+    let options = PlanOptions {
+        soc: Some("tightchip".to_owned()),
+        shims: ShimRegistry::builder().directory(chip.path()).directory(program::folder().join("shims")),
+        profiles: vec![chip.path().join("profiles")],
+        isolation: Isolation::Off,
+        ..PlanOptions::default()
+    };
+    let checkpoint = open_checkpoint(&tree::root().join(CHECKPOINT)).expect("a checkpoint");
+    let mut source = CheckpointSource::new(&checkpoint, &options);
+    let mut compiled = Compiled::default();
+    let settled = settle(&mut source, &options, Purpose::Run, &mut compiled, &mut ()).expect("a plan holds");
+    let notices = &settled.report.notices;
+    assert!(notices.iter().any(|notice| notice.text.contains("refused and revised")), "{notices:?}");
+    // Before the decoder was refused, the components in front of it were compiled.
+    assert_eq!(compiled.0.len(), settled.shards.len(), "{:?}", compiled.0);
 }

@@ -69,6 +69,15 @@ fn the_default_build_of_the_public_crate_is_the_runtime_alone() {
     assert_small(&with_shim);
 }
 
+/// What plans on a device and carries its plans out brings no reader of checkpoints either.
+#[test]
+fn a_device_plans_and_builds_without_checkpoints() {
+    let packages = packages_below("shardwright", &["--no-default-features", "--features", "planning"]);
+    assert!(packages.contains("wasmtime") && packages.contains("shardwright-build"), "{packages:?}");
+    let other = packages.iter().filter(|name| *name != "shardwright-build").cloned().collect();
+    assert_small(&other);
+}
+
 /// The interpreter shares some containers with the compiler (`cranelift-entity` and the like), not
 /// its code.
 #[test]

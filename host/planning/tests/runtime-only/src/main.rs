@@ -8,6 +8,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use shardwright_build::PlannerTools;
 use shardwright_planning::registry::PlannerEntry;
 use shardwright_planning::request::Request;
 use shardwright_planning::session::PlanningSession;
@@ -31,7 +32,7 @@ fn run() -> Result<String, Box<dyn std::error::Error>> {
         return Err("usage: runtime-only PACK KEY REQUEST.json".into());
     };
     let request: Request = serde_json::from_slice(&std::fs::read(Path::new(request))?)?;
-    let planner = PlannerEntry::from_path(pack).open(&[key.parse()?]);
+    let planner = PlannerTools::new(None, &[key.clone()])?.load(&PlannerEntry::from_path(pack));
     let planned = PlanningSession::with_planner(planner, None).plan(&request)?;
     Ok(String::from_utf8(planned.plan.plan().canonical_bytes())?)
 }
