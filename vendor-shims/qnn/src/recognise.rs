@@ -5,7 +5,6 @@
 //! and it takes a chip's number over its architecture, all without a word. So a profile is held to
 //! what the binary says, before anything is planned for it.
 
-use std::convert::Infallible;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -128,15 +127,13 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
     };
     // No other thread is inside the libraries while the child is born.
     let held = (Preparation::begin(), alone());
-    let ended = in_child(BOUNDS, held, work, || Ok::<(), Infallible>(()));
-    let ended = ended
+    let ended = in_child(BOUNDS, held, work)
         .map_err(|error| QnnError::NotOffered { what: "a child to compile in", reason: error.to_string() })?;
     let answer = match ended {
-        Ok(Ended::Answer(text)) => serde_json::from_slice(&text)
+        Ended::Answer(text) => serde_json::from_slice(&text)
             .unwrap_or_else(|_| Answer::Failed("it gives no sensible answer".to_owned())),
-        Ok(Ended::Died(signal)) => Answer::Failed(format!("it dies of it (signal {signal:?})")),
-        Ok(Ended::Late) => Answer::Failed("it does not come to an end".to_owned()),
-        Err(never) => match never {},
+        Ended::Died(signal) => Answer::Failed(format!("it dies of it (signal {signal:?})")),
+        Ended::Late => Answer::Failed("it does not come to an end".to_owned()),
     };
     Ok(match answer {
         Answer::Made { soc, arch } => {
