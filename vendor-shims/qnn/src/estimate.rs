@@ -305,6 +305,7 @@ fn origin(graph: &QnnGraph<'_>, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::LibraryError;
     use crate::graph::{ScaleOffset, StaticData};
 
     fn tensor(name: &str, kind: TensorKind<'static>, dtype: DataType, scale: f32) -> QnnTensor<'static> {
@@ -382,7 +383,7 @@ mod tests {
         use shardwright_shim_abi::{Error, ErrorClass};
         let lower = EstimateError::Lower(LowerError::TooLarge { limit: "ops", value: 2, max: 1 });
         let compile =
-            EstimateError::Compile(QnnError::LibraryNotFound { tried: vec!["/nowhere".to_owned()] });
+            EstimateError::Compile(LibraryError::NotFound { tried: vec!["/nowhere".to_owned()] }.into());
         assert_eq!(Error::from(lower).class, ErrorClass::ResourceLimit);
         let compile = Error::from(compile);
         assert!(compile.class == ErrorClass::InvalidArgument && compile.message.contains("/nowhere"));

@@ -8,6 +8,8 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use shardwright_shim_npu::ShimError;
+
 use crate::driver::Driver;
 use crate::failure::{QnnError, Result};
 use crate::graph::{
@@ -151,12 +153,13 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
 ///
 /// # Errors
 ///
-/// [`QnnError::WrongFact`] where number and architecture contradict each other and for a stand-in
-/// that there is not, [`QnnError::Unprepared`] where nothing is prepared for the number or the
+/// [`ShimError::WrongFact`] where number and architecture contradict each other and for a stand-in
+/// that there is not, [`ShimError::Unprepared`] where nothing is prepared for the number or the
 /// architecture.
 pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
-    let wrong = |fact, reason| QnnError::WrongFact { chip: soc.name.clone(), fact, reason };
-    let unprepared = |fact, reason| QnnError::Unprepared { chip: soc.name.clone(), fact, reason };
+    let chip = || soc.name.clone();
+    let wrong = |fact, reason| QnnError::from(ShimError::WrongFact { chip: chip(), fact, reason });
+    let unprepared = |fact, reason| QnnError::from(ShimError::Unprepared { chip: chip(), fact, reason });
     let asked = soc.arch;
     let by_number = match soc.id {
         None => None,
