@@ -5,7 +5,7 @@ use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{entry_count, hash};
 use shardwright_shim_npu::port::{PortKind, at_node, vanished};
 
-use crate::artefact::{self, Descriptor, Entry, FORMAT, Head};
+use crate::artefact::{Descriptor, Entry, FORMAT, Head};
 use crate::driver::Driver;
 use crate::failure::QnnError;
 use crate::flags::{self, Asked, Flags, Reach};
@@ -111,7 +111,7 @@ pub fn compile(
             .map(|compiling| described_entry(compiling, &description.graphs))
             .collect::<std::result::Result<_, _>>()?,
     };
-    output.write(&artefact::prefix(&descriptor)?)?;
+    output.write(&FORMAT.prefix(&descriptor, descriptor.head.binary_bytes)?)?;
     let chunks = binary.bytes.chunks(CHUNK);
     let whole = chunks.len() as u32;
     for (index, chunk) in chunks.enumerate() {
