@@ -6,7 +6,8 @@
 //! ([`constant`]), keeps the graph between an entry and the compiler's ([`Draft`], [`Work`]), and
 //! walks an entry's nodes for a shim that writes them ([`Lowering`]).
 //! Lays out compiled artefacts ([`artefact`]) and what their ports are to a run ([`port`]). Names
-//! how much power a session may ask for ([`power`]).
+//! how much power a session may ask for ([`power`]), and keeps what an instance knows between calls
+//! ([`instance`]).
 //!
 //! **Not its job.** It knows no vendor, no vendor's operation and no model family, calls no
 //! function of a vendor's library and decides no layout: those are the shims'.
@@ -21,6 +22,7 @@ pub mod constant;
 pub mod draft;
 pub mod encoding;
 mod error;
+pub mod instance;
 pub mod library;
 mod lower_error;
 pub mod lowering;
