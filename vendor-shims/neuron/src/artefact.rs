@@ -13,9 +13,9 @@ use shardwright_neuron_adapter::RuntimeVersion;
 use shardwright_shim_abi::raw::{SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I16};
 use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{
-    Format, PAGE, check_entries, check_hash, check_limits, corrupt, hash, json, payload_at, zeros,
+    self, Format, Outline, PAGE, check_hash, corrupt, hash, json, payload_at, zeros,
 };
-use shardwright_shim_npu::port::{self, MAX_RANK, PortKind, check_ports, element_bytes};
+use shardwright_shim_npu::port::{self, MAX_RANK, PortKind, element_bytes};
 
 /// Artefacts of this shim.
 pub const FORMAT: Format = Format {
@@ -68,14 +68,7 @@ impl Maker {
 }
 
 /// Everything but the blobs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Descriptor {
-    /// As in the head beside the artefact.
-    pub head: Head,
-    /// In the order of the work order.
-    pub entries: Vec<Entry>,
-}
+pub type Descriptor = artefact::Descriptor<Head, Entry>;
 
 /// An entry point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -104,13 +97,26 @@ pub struct Entry {
 /// A port with its extents in the network: the same values in the same order.
 pub type Port = port::Port<Vec<u64>>;
 
+impl artefact::Head for Head {
+    fn entries(&self) -> u32 {
+        self.entries
+    }
+}
+
+impl artefact::Entry for Entry {
+    type Place = Vec<u64>;
+
+    fn outline(&self) -> Outline<'_, Vec<u64>> {
+        Outline { name: &self.name, rows: self.rows, context: self.context, ports: &self.ports }
+    }
+}
+
 /// An artefact's bytes. Places, lengths and hashes of blobs in the descriptor are filled in.
 ///
 /// # Errors
 ///
 /// [`ShimError::Limit`] when there are more entries or ports than the format takes.
 pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, ShimError> {
-    check_limits(descriptor.entries.iter().map(|entry| entry.ports.len()))?;
     for (entry, blob) in descriptor.entries.iter_mut().zip(blobs) {
         entry.blob_bytes = blob.len() as u64;
         entry.blob_sha256 = hash(blob);
@@ -134,7 +140,7 @@ pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, S
     }
     let first = payload_at(text.len());
     let end = descriptor.entries.last().map_or(first, |entry| entry.blob_at + entry.blob_bytes);
-    let prefix = FORMAT.prefix(&text, end - first)?;
+    let prefix = FORMAT.prefix(&descriptor, end - first)?;
     Ok(Written { descriptor, prefix })
 }
 
@@ -163,7 +169,7 @@ impl<'m> Artefact<'m> {
     /// [`ShimError::IncompatibleArtefact`] for something else or another layout,
     /// [`ShimError::CorruptArtefact`] for damage.
     pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
-        let opened = FORMAT.open::<Descriptor>(bytes)?;
+        let opened = FORMAT.open::<Head, Entry>(bytes)?;
         let descriptor = opened.descriptor;
         check(&descriptor, opened.payload_at, bytes.len() as u64).map_err(|reason| corrupt(PAGE, reason))?;
         for pair in descriptor.entries.windows(2) {
@@ -188,8 +194,6 @@ impl<'m> Artefact<'m> {
 /// Everything the rest of the shim relies on, of a descriptor that anyone may have written.
 fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String> {
     let entries = &descriptor.entries;
-    let told = entries.iter().map(|entry| (entry.name.as_str(), entry.rows, entry.ports.len()));
-    check_entries(descriptor.head.entries, told)?;
     let mut at = blobs_at;
     for (index, entry) in entries.iter().enumerate() {
         if entry.blob_at != at || entry.blob_bytes == 0 {
@@ -204,7 +208,6 @@ fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String>
             true => after,
             false => after.next_multiple_of(PAGE),
         };
-        check_ports(&entry.name, &entry.ports)?;
         if let Some(port) = entry.ports.iter().find(|port| !is_held(port)) {
             return Err(format!(
                 "port `{}` of {:?}, held as {:?}, of element type {}",
@@ -236,7 +239,6 @@ fn is_held(port: &Port) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use proptest::prelude::*;
     use shardwright_shim_abi::raw::*;
     use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS, ReadHead};
 
@@ -334,23 +336,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn another_kind_and_another_format_are_told_from_damage() {
-        let bytes = whole(sample(1), &[vec![1]]);
-        let incompatible =
-            |bytes: &[u8]| matches!(Artefact::read(bytes), Err(ShimError::IncompatibleArtefact { .. }));
-        assert!(incompatible(b"a compiled network of somebody else") && incompatible(b""));
-        let mut newer = bytes.clone();
-        newer[8] = 9;
-        assert!(incompatible(&newer));
-        assert!(matches!(Artefact::read(&bytes[..40]), Err(ShimError::CorruptArtefact { offset: 40, .. })));
-        assert_eq!(FORMAT.read_head::<Head>(b"shardwright-cpu-artefact").expect("told"), ReadHead::Foreign);
-        let head = String::from_utf8(FORMAT.head_bytes(&sample(1).head).expect("small")).expect("text");
-        let newer = head.replace("\"format\":2", "\"format\":9");
-        assert_eq!(FORMAT.read_head::<Head>(newer.as_bytes()).expect("told"), ReadHead::OtherFormat(9));
-        assert!(FORMAT.read_head::<Head>(&head.as_bytes()[..head.len() - 1]).is_err());
-    }
-
-    #[test]
     fn impossible_descriptors_are_damage() {
         type Change = fn(&mut Descriptor);
         let cases: &[(&str, Change)] = &[
@@ -377,19 +362,5 @@ pub(crate) mod tests {
         let mut many = sample(1);
         many.entries[0].ports = vec![many.entries[0].ports[0].clone(); MAX_PORTS + 1];
         assert!(matches!(write(many, &[]), Err(ShimError::Limit { limit: "ports", .. })));
-    }
-
-    proptest! {
-        #[test]
-        fn arbitrary_bytes_are_refused_without_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..9000), is_ours: bool) {
-            if is_ours && bytes.len() >= 16 {
-                bytes[..8].copy_from_slice(FORMAT.magic);
-                bytes[8..16].copy_from_slice(&u64::from(FORMAT.number).to_le_bytes());
-            }
-            prop_assert!(Artefact::read(&bytes).is_err());
-            let mut head = FORMAT.head.as_bytes().to_vec();
-            head.extend(&bytes);
-            prop_assert!(!matches!(FORMAT.read_head::<Head>(&head), Ok(ReadHead::Known(_))));
-        }
     }
 }

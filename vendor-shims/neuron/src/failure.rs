@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use shardwright_neuron_adapter::{RuntimeVersion, result};
-use shardwright_shim_abi as abi;
-use shardwright_shim_npu::library::{LibraryError, remedy};
+use shardwright_shim_abi::{self as abi, ErrorClass};
+pub use shardwright_shim_npu::library::LibraryError;
 
 /// What functions of this crate that call the library return.
 pub type Result<T> = std::result::Result<T, NeuronError>;
@@ -12,23 +12,9 @@ pub type Result<T> = std::result::Result<T, NeuronError>;
 /// What went wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NeuronError {
-    /// No library where the rule looks.
-    #[error(
-        "no MediaTek library was found: {}",
-        remedy(tried, "set SHARDWRIGHT_NEURON_LIB to a Neuron adapter")
-    )]
-    LibraryNotFound {
-        /// Every place, with what was said there.
-        tried: Vec<String>,
-    },
-    /// The file is there, and the loader does not take it.
-    #[error("{} is there and cannot be loaded: {reason}", path.display())]
-    NotLoadable {
-        /// Which file.
-        path: PathBuf,
-        /// What the loader said.
-        reason: String,
-    },
+    /// No library where the rule looks, or one that the loader does not take.
+    #[error("{}", .0.of_vendor("MediaTek", "set SHARDWRIGHT_NEURON_LIB to a Neuron adapter"))]
+    Library(#[from] LibraryError),
     /// A library, and not this kind of library.
     #[error("{} is no Neuron adapter: it has no symbol `{symbol}`", path.display())]
     NotAnAdapter {
@@ -85,8 +71,8 @@ pub enum NeuronError {
 #[error("{function} failed with {code} ({}), adapter version {version}{}{}",
     result::name(*code).unwrap_or("a code nobody has described"), about(subject), said(message))]
 pub struct CallFailure {
-    /// What it means.
-    pub kind: FailureKind,
+    /// What it means to a planner.
+    pub class: ErrorClass,
     /// Which function.
     pub function: &'static str,
     /// What it returned.
@@ -111,94 +97,45 @@ fn said(message: &str) -> String {
     if message.is_empty() { String::new() } else { format!(": {message}") }
 }
 
-/// What a failure means to a planner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FailureKind {
-    /// An operation, type or encoding that is not taken.
-    UnsupportedOp,
-    /// Each operation is known; together they found no plan.
-    Unmappable,
-    /// Memory ran out.
-    ResourceLimit,
-    /// A blob of another version or chip.
-    Incompatible,
-    /// The driver or the device went away.
-    DeviceLost,
-    /// Time ran out.
-    Deadline,
-    /// The caller's mistake.
-    InvalidArgument,
-    /// Not known, or this shim's mistake.
-    Internal,
-}
-
-impl FailureKind {
-    /// What a code of a function means.
-    pub fn of(function: &str, code: i32) -> FailureKind {
-        let is_restore = function.starts_with("NeuronModel_restore");
-        let is_model = function.starts_with("NeuronModel_");
-        match code {
-            result::UNMAPPABLE => FailureKind::Unmappable,
-            result::OUT_OF_MEMORY
-            | result::RESOURCE_EXHAUSTED_TRANSIENT
-            | result::RESOURCE_EXHAUSTED_PERSISTENT => FailureKind::ResourceLimit,
-            result::UNAVAILABLE_DEVICE | result::DEAD_OBJECT => FailureKind::DeviceLost,
-            result::MISSED_DEADLINE_TRANSIENT | result::MISSED_DEADLINE_PERSISTENT => FailureKind::Deadline,
-            result::BAD_VERSION => FailureKind::Incompatible,
-            result::BAD_DATA if is_restore => FailureKind::Incompatible,
-            result::BAD_DATA if is_model => FailureKind::UnsupportedOp,
-            result::OP_FAILED if !function.starts_with("NeuronExecution_") => FailureKind::UnsupportedOp,
-            result::OUTPUT_INSUFFICIENT_SIZE => FailureKind::InvalidArgument,
-            _ => FailureKind::Internal,
-        }
-    }
-
-    /// The class it has at the contract.
-    pub const fn class(self) -> abi::ErrorClass {
-        match self {
-            FailureKind::UnsupportedOp => abi::ErrorClass::UnsupportedOp,
-            FailureKind::Unmappable => abi::ErrorClass::Unmappable,
-            FailureKind::ResourceLimit => abi::ErrorClass::ResourceLimit,
-            FailureKind::Incompatible => abi::ErrorClass::IncompatibleArtefact,
-            FailureKind::DeviceLost => abi::ErrorClass::DeviceLost,
-            FailureKind::Deadline => abi::ErrorClass::Deadline,
-            FailureKind::InvalidArgument => abi::ErrorClass::InvalidArgument,
-            FailureKind::Internal => abi::ErrorClass::Internal,
-        }
-    }
-}
-
-impl From<LibraryError> for NeuronError {
-    fn from(error: LibraryError) -> NeuronError {
-        match error {
-            LibraryError::NotFound { tried } => NeuronError::LibraryNotFound { tried },
-            LibraryError::NotLoadable { path, reason } => NeuronError::NotLoadable { path, reason },
-        }
+/// What a code of a function means to a planner.
+pub fn class_of(function: &str, code: i32) -> ErrorClass {
+    let is_restore = function.starts_with("NeuronModel_restore");
+    let is_model = function.starts_with("NeuronModel_");
+    match code {
+        result::UNMAPPABLE => ErrorClass::Unmappable,
+        result::OUT_OF_MEMORY
+        | result::RESOURCE_EXHAUSTED_TRANSIENT
+        | result::RESOURCE_EXHAUSTED_PERSISTENT => ErrorClass::ResourceLimit,
+        result::UNAVAILABLE_DEVICE | result::DEAD_OBJECT => ErrorClass::DeviceLost,
+        result::MISSED_DEADLINE_TRANSIENT | result::MISSED_DEADLINE_PERSISTENT => ErrorClass::Deadline,
+        result::BAD_VERSION => ErrorClass::IncompatibleArtefact,
+        result::BAD_DATA if is_restore => ErrorClass::IncompatibleArtefact,
+        result::BAD_DATA if is_model => ErrorClass::UnsupportedOp,
+        result::OP_FAILED if !function.starts_with("NeuronExecution_") => ErrorClass::UnsupportedOp,
+        result::OUTPUT_INSUFFICIENT_SIZE => ErrorClass::InvalidArgument,
+        _ => ErrorClass::Internal,
     }
 }
 
 impl NeuronError {
     /// What it means to a planner.
-    pub fn kind(&self) -> FailureKind {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            NeuronError::Call(failure) => failure.kind,
+            NeuronError::Call(failure) => failure.class,
             // Nothing comes of the graph as a whole, whatever the library says.
-            NeuronError::EmptyNetwork { .. } => FailureKind::Unmappable,
-            NeuronError::LibraryNotFound { .. }
-            | NeuronError::NotLoadable { .. }
+            NeuronError::EmptyNetwork { .. } => ErrorClass::Unmappable,
+            NeuronError::Library(_)
             | NeuronError::NotAnAdapter { .. }
             | NeuronError::FunctionMissing { .. }
             | NeuronError::Misaligned { .. }
-            | NeuronError::Impossible { .. } => FailureKind::InvalidArgument,
+            | NeuronError::Impossible { .. } => ErrorClass::InvalidArgument,
         }
     }
 
     /// What would help.
     pub fn help(&self) -> Option<&'static str> {
         Some(match self {
-            NeuronError::LibraryNotFound { .. }
-            | NeuronError::NotLoadable { .. }
-            | NeuronError::NotAnAdapter { .. } => {
+            NeuronError::Library(_) | NeuronError::NotAnAdapter { .. } => {
                 "`cargo xtask build` builds a simulator of the library; a phone has the vendor's own"
             }
             NeuronError::FunctionMissing { .. } => {
@@ -208,9 +145,11 @@ impl NeuronError {
                 "cut the shard smaller, or try another version of the adapter"
             }
             NeuronError::Misaligned { .. } => "let the shim allocate the memory, or align it to 64 bytes",
-            NeuronError::Call(failure) => match failure.kind {
-                FailureKind::Unmappable => "cut the shard smaller: operations count, not bytes of weights",
-                FailureKind::Incompatible => "compile the work order again with the adapter that is here",
+            NeuronError::Call(failure) => match failure.class {
+                ErrorClass::Unmappable => "cut the shard smaller: operations count, not bytes of weights",
+                ErrorClass::IncompatibleArtefact => {
+                    "compile the work order again with the adapter that is here"
+                }
                 _ => return None,
             },
             NeuronError::Impossible { .. } => return None,
@@ -220,7 +159,7 @@ impl NeuronError {
 
 impl From<NeuronError> for abi::Error {
     fn from(error: NeuronError) -> abi::Error {
-        let mut answer = abi::Error::new(error.kind().class(), error.to_string());
+        let mut answer = abi::Error::new(error.class(), error.to_string());
         if let Some(help) = error.help() {
             answer = answer.detail("help", help);
         }
@@ -244,7 +183,9 @@ impl From<NeuronError> for abi::Error {
                 answer.detail("function", function).detail("adapter-version", version)
             }
             NeuronError::EmptyNetwork { version, .. } => answer.detail("adapter-version", version),
-            NeuronError::LibraryNotFound { tried } => answer.detail("looked at", tried.join(", ")),
+            NeuronError::Library(LibraryError::NotFound { tried }) => {
+                answer.detail("looked at", tried.join(", "))
+            }
             _ => answer,
         }
     }
@@ -257,21 +198,21 @@ mod tests {
     #[test]
     fn codes_mean_what_was_reported_of_them() {
         for (function, code, expected) in [
-            ("NeuronCompilation_finish", 6, FailureKind::Unmappable),
-            ("NeuronCompilation_finish", 1, FailureKind::ResourceLimit),
-            ("NeuronCompilation_finish", 5, FailureKind::UnsupportedOp),
-            ("NeuronExecution_compute", 5, FailureKind::Internal),
-            ("NeuronExecution_compute", 10, FailureKind::DeviceLost),
-            ("NeuronExecution_compute", 15, FailureKind::DeviceLost),
-            ("NeuronExecution_compute", 11, FailureKind::Deadline),
-            ("NeuronExecution_setOutput", 9, FailureKind::InvalidArgument),
-            ("NeuronModel_restoreFromCompiledNetwork", 4, FailureKind::Incompatible),
-            ("NeuronModel_restoreFromCompiledNetwork", 8, FailureKind::Incompatible),
-            ("NeuronModel_setOperandSymmPerChannelQuantParams", 4, FailureKind::UnsupportedOp),
-            ("NeuronCompilation_setPriority", 4, FailureKind::Internal),
-            ("NeuronModel_create", 77, FailureKind::Internal),
+            ("NeuronCompilation_finish", 6, ErrorClass::Unmappable),
+            ("NeuronCompilation_finish", 1, ErrorClass::ResourceLimit),
+            ("NeuronCompilation_finish", 5, ErrorClass::UnsupportedOp),
+            ("NeuronExecution_compute", 5, ErrorClass::Internal),
+            ("NeuronExecution_compute", 10, ErrorClass::DeviceLost),
+            ("NeuronExecution_compute", 15, ErrorClass::DeviceLost),
+            ("NeuronExecution_compute", 11, ErrorClass::Deadline),
+            ("NeuronExecution_setOutput", 9, ErrorClass::InvalidArgument),
+            ("NeuronModel_restoreFromCompiledNetwork", 4, ErrorClass::IncompatibleArtefact),
+            ("NeuronModel_restoreFromCompiledNetwork", 8, ErrorClass::IncompatibleArtefact),
+            ("NeuronModel_setOperandSymmPerChannelQuantParams", 4, ErrorClass::UnsupportedOp),
+            ("NeuronCompilation_setPriority", 4, ErrorClass::Internal),
+            ("NeuronModel_create", 77, ErrorClass::Internal),
         ] {
-            assert_eq!(FailureKind::of(function, code), expected, "{function} {code}");
+            assert_eq!(class_of(function, code), expected, "{function} {code}");
         }
     }
 
@@ -279,9 +220,9 @@ mod tests {
     fn every_failure_says_what_failed_in_which_version() {
         let version = RuntimeVersion::new(8, 2, 28);
         let path = || PathBuf::from("/x/libneuron_adapter.so");
-        let failure = |kind, code| {
+        let failure = |class, code| {
             NeuronError::Call(Box::new(CallFailure {
-                kind,
+                class,
                 function: "NeuronCompilation_finish",
                 code,
                 version,
@@ -291,15 +232,15 @@ mod tests {
                 details: vec![("limit".to_owned(), "ops".to_owned())],
             }))
         };
-        let invalid = abi::ErrorClass::InvalidArgument;
+        let invalid = ErrorClass::InvalidArgument;
         let cases = [
             (
-                NeuronError::LibraryNotFound { tried: vec!["x: not given".to_owned(); 3] },
+                NeuronError::Library(LibraryError::NotFound { tried: vec!["x: not given".to_owned(); 3] }),
                 invalid,
                 &["set SHARDWRIGHT_NEURON_LIB"][..],
             ),
             (
-                NeuronError::NotLoadable { path: path(), reason: "bad".to_owned() },
+                NeuronError::Library(LibraryError::NotLoadable { path: path(), reason: "bad".to_owned() }),
                 invalid,
                 &["libneuron", "bad"],
             ),
@@ -314,14 +255,14 @@ mod tests {
                 &["NeuronModel_finish", "8.2.28"],
             ),
             (
-                failure(FailureKind::Unmappable, 6),
-                abi::ErrorClass::Unmappable,
+                failure(ErrorClass::Unmappable, 6),
+                ErrorClass::Unmappable,
                 &["NEURON_UNMAPPABLE", "8.2.28", "`g`", "no plan"],
             ),
-            (failure(FailureKind::Internal, 99), abi::ErrorClass::Internal, &["99", "nobody"]),
+            (failure(ErrorClass::Internal, 99), ErrorClass::Internal, &["99", "nobody"]),
             (
                 NeuronError::EmptyNetwork { version, graph: "g".to_owned(), bytes: 0 },
-                abi::ErrorClass::Unmappable,
+                ErrorClass::Unmappable,
                 &["0 bytes", "8.2.28"],
             ),
             (
@@ -338,7 +279,7 @@ mod tests {
                 assert!(told.message.contains(part), "`{part}` not in `{told}`");
             }
         }
-        let told = abi::Error::from(failure(FailureKind::Unmappable, 6));
+        let told = abi::Error::from(failure(ErrorClass::Unmappable, 6));
         assert_eq!(told.vendor_code, 6);
         let log = told.log_tail.expect("a log");
         assert!(log.contains("NeuronModel_finish: 0") && log.contains("no plan"), "{log}");

@@ -26,9 +26,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libloading::os::unix::Library as Dynamic;
 use serde::{Deserialize, Serialize};
 use shardwright_neuron_adapter::{Functions, RuntimeVersion, result, setting};
+use shardwright_shim_abi::ErrorClass;
 use shardwright_shim_npu::library::{Search, Steps, load_file, own_folder, variable};
 
-use crate::failure::{CallFailure, FailureKind, NeuronError, Result};
+use crate::failure::{CallFailure, NeuronError, Result, class_of};
 use crate::trail;
 
 /// Names the library for a user: a file or a folder.
@@ -137,7 +138,7 @@ impl Library {
     /// Opens the library by the rule of [this module](self).
     ///
     /// # Errors
-    /// [`NeuronError::LibraryNotFound`] with every place tried, or what was wrong with the one
+    /// [`LibraryError::NotFound`](crate::failure::LibraryError::NotFound) with every place tried, or what was wrong with the one
     /// found.
     pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
         let mut steps = Steps::new(|text| {
@@ -176,7 +177,7 @@ impl Library {
         let code = unsafe { get_version(&mut version) };
         if code != result::NO_ERROR {
             return Err(NeuronError::Call(Box::new(CallFailure {
-                kind: FailureKind::Internal,
+                class: ErrorClass::Internal,
                 function: "Neuron_getVersion",
                 code,
                 version,
@@ -312,7 +313,7 @@ impl Library {
             return Ok(());
         }
         Err(NeuronError::Call(Box::new(CallFailure {
-            kind: FailureKind::of(function, code),
+            class: class_of(function, code),
             function,
             code,
             version: self.version,
@@ -326,7 +327,7 @@ impl Library {
     /// A function said that it did what it was asked and gave a null pointer.
     pub(crate) fn gave_null(&self, function: &'static str) -> NeuronError {
         NeuronError::Call(Box::new(CallFailure {
-            kind: FailureKind::Internal,
+            class: ErrorClass::Internal,
             function,
             code: result::NO_ERROR,
             version: self.version,
@@ -401,6 +402,7 @@ pub(crate) use call;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::LibraryError;
 
     fn made(version: RuntimeVersion, functions: Functions) -> Library {
         Library {
@@ -433,7 +435,7 @@ mod tests {
         let nowhere =
             LibraryChoice { names: vec!["libneuron-nowhere.so".to_owned()], ..LibraryChoice::default() };
         match Library::open(&nowhere) {
-            Err(NeuronError::LibraryNotFound { tried }) => {
+            Err(NeuronError::Library(LibraryError::NotFound { tried })) => {
                 assert_eq!(tried.len(), 4, "{tried:?}");
                 assert!(tried[3].contains("libneuron-nowhere.so"));
             }
@@ -441,7 +443,9 @@ mod tests {
         }
         let given = LibraryChoice { option: Some(PathBuf::from("/nowhere/at/all.so")), ..nowhere };
         match Library::open(&given) {
-            Err(NeuronError::LibraryNotFound { tried }) => assert_eq!(tried.len(), 1, "{tried:?}"),
+            Err(NeuronError::Library(LibraryError::NotFound { tried })) => {
+                assert_eq!(tried.len(), 1, "{tried:?}")
+            }
             other => panic!("{:?}", other.map(|library| library.path().to_owned())),
         }
     }
@@ -455,7 +459,7 @@ mod tests {
             ..LibraryChoice::default()
         };
         let tried = |choice: &LibraryChoice| match Library::open(choice) {
-            Err(NeuronError::LibraryNotFound { tried }) => tried,
+            Err(NeuronError::Library(LibraryError::NotFound { tried })) => tried,
             other => panic!("{:?}", other.map(|library| library.path().to_owned())),
         };
         let absent = tried(&with("../absent.so"));

@@ -4,8 +4,8 @@ use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 use shardwright_shim_abi::{
     Bound, Buffer, Control, Error, FlagReport, HostBuffer, LoadedEntry, LoadedShard, Result, Run,
 };
-use shardwright_shim_npu::artefact::{ReadHead, loads};
-use shardwright_shim_npu::port::{PortKind, bindings, check_run, element_bytes};
+use shardwright_shim_npu::artefact::{Entry as _, ReadHead, loads};
+use shardwright_shim_npu::port::{PortKind, check_run, element_bytes};
 use shardwright_shim_npu::{Power, ShimError};
 
 use crate::artefact::{Artefact, Entry, Port};
@@ -245,7 +245,9 @@ fn copy_padded(dense: &[u64], padded: &[u64], element: usize, mut each: impl FnM
 
 impl LoadedShard for Shard {
     fn entries(&self) -> Result<Vec<LoadedEntry>> {
-        Ok(self.entries.iter().map(|loaded| told(&loaded.entry)).collect())
+        let loaded =
+            |loaded: &Loaded| loaded.entry.outline().loaded(memory_kinds(), |_| MEMORY_ALIGNMENT as u64);
+        Ok(self.entries.iter().map(loaded).collect())
     }
 
     fn flag_verdicts(&self) -> Vec<FlagReport> {
@@ -259,16 +261,6 @@ impl LoadedShard for Shard {
             return Err(invalid(format!("entry {entry} of {count}")));
         };
         loaded.run(rows, &mut bound, control)
-    }
-}
-
-/// What a run binds.
-fn told(entry: &Entry) -> LoadedEntry {
-    LoadedEntry {
-        name: entry.name.clone(),
-        rows: entry.rows,
-        context: entry.context,
-        bindings: bindings(&entry.ports, memory_kinds(), |_| MEMORY_ALIGNMENT as u64),
     }
 }
 

@@ -10,6 +10,7 @@ use shardwright_shim_abi::{
     WorkOrderView,
 };
 use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
+use shardwright_shim_npu::instance::{Chips, Lazy, Named, SIMULATED};
 use shardwright_shim_npu::power::POWER;
 use shardwright_shim_npu::{Power, ShimError};
 
@@ -30,9 +31,6 @@ const STAND_IN: &str = "stand-in";
 /// Says how entries are written where the option does not.
 const LOWERING_VARIABLE: &str = "SHARDWRIGHT_NEURON_LOWERING";
 
-/// Ends the name of a device that a simulator of the library plays.
-const SIMULATED: &str = ".simulated";
-
 /// One instance.
 ///
 /// Options: `library`, the adapter's file or its folder; `lowering` (`lean`, `plain`), how entries
@@ -41,18 +39,10 @@ const SIMULATED: &str = ".simulated";
 /// library.
 pub struct NeuronShim {
     settings: Settings,
-    driver: Mutex<Option<Arc<Driver>>>,
+    driver: Lazy<Driver>,
     /// What was compiled to find out about flags.
     trials: Mutex<Trials>,
-    /// Chips that were made known.
-    chips: Mutex<Vec<Arc<Soc>>>,
-}
-
-/// A device by its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
-    soc: Arc<Soc>,
-    is_simulated: bool,
+    chips: Chips<Soc>,
 }
 
 fn unknown(name: &str) -> ShimError {
@@ -71,33 +61,17 @@ fn lowering(place: &str, value: &str) -> std::result::Result<Lowering, ShimError
 
 impl NeuronShim {
     fn driver(&self) -> Result<Arc<Driver>> {
-        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = &*driver {
-            return Ok(open.clone());
-        }
-        let opened = Driver::open(&self.settings)?;
-        *driver = Some(opened.clone());
-        Ok(opened)
-    }
-
-    /// The chip of that name, if it was made known.
-    fn soc(&self, name: &str) -> Option<Arc<Soc>> {
-        let chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner);
-        chips.iter().find(|soc| soc.name == name).cloned()
+        Ok(self.driver.get(|| Driver::open(&self.settings))?)
     }
 
     /// A device of a chip that was made known.
-    fn named(&self, name: &str) -> std::result::Result<Named, ShimError> {
-        let (soc, is_simulated) = match name.strip_suffix(SIMULATED) {
-            Some(soc) => (soc, true),
-            None => (name, false),
-        };
-        self.soc(soc).map(|soc| Named { soc, is_simulated }).ok_or_else(|| unknown(name))
+    fn named(&self, name: &str) -> std::result::Result<Named<Soc>, ShimError> {
+        self.chips.named(name).ok_or_else(|| unknown(name))
     }
 
     /// The device and the library that plays it: a simulator plays no chip itself, and MediaTek's
     /// library no simulated one.
-    fn device(&self, name: &str) -> Result<(Named, Arc<Driver>)> {
+    fn device(&self, name: &str) -> Result<(Named<Soc>, Arc<Driver>)> {
         let named = self.named(name)?;
         let driver = self.driver()?;
         match named.is_simulated == driver.library().simulator().is_some() {
@@ -123,7 +97,7 @@ impl NeuronShim {
     }
 }
 
-fn target<'a>(named: &'a Named, driver: &Driver) -> Target<'a> {
+fn target<'a>(named: &'a Named<Soc>, driver: &Driver) -> Target<'a> {
     Target { soc: &named.soc, version: driver.library().version() }
 }
 
@@ -159,27 +133,24 @@ impl Shim for NeuronShim {
         let settings = Settings { library: path(LIBRARY), stand_in: path(STAND_IN), lowering };
         Ok(NeuronShim {
             settings,
-            driver: Mutex::default(),
+            driver: Lazy::default(),
             trials: Mutex::default(),
-            chips: Mutex::default(),
+            chips: Chips::default(),
         })
     }
 
     fn chip(&self, chip: Chip<'_>) -> Result<()> {
-        let soc = Arc::new(Soc::read(&chip)?);
-        let mut chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner);
-        chips.retain(|held| held.name != soc.name);
-        chips.push(soc);
+        self.chips.add(chip.name, Soc::read(&chip)?);
         Ok(())
     }
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
-        let chips = match soc.map(|name| self.soc(name)) {
+        let chips = match soc.map(|name| self.chips.get(name)) {
             // Nobody told of it: another vendor's.
             Some(None) => return Ok(Vec::new()),
             Some(Some(soc)) => vec![soc],
             None => {
-                let mut chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let mut chips = self.chips.all();
                 chips.retain(|soc| soc.is_of_this_machine());
                 chips
             }

@@ -17,9 +17,10 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use shardwright_shim_abi::{Compatibility, WorkOrderView};
+use shardwright_shim_abi::{Compatibility, LoadedEntry, MemoryKinds, WorkOrderView};
 
 use crate::ShimError;
+use crate::port::{Port, bindings, check_ports};
 
 /// What a payload begins at a multiple of.
 pub const PAGE: u64 = 4096;
@@ -95,12 +96,62 @@ pub fn loads(answer: Compatibility, help: impl FnOnce() -> String) -> Result<(),
     }
 }
 
-/// An artefact taken apart: its descriptor is the one that was written, its payload was not looked
-/// at.
+/// Everything but the payload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Descriptor<H, E> {
+    /// As in the head beside the artefact.
+    pub head: H,
+    /// In the order of the work order.
+    pub entries: Vec<E>,
+}
+
+/// What has to be known of an artefact before it is loaded.
+pub trait Head: Serialize + DeserializeOwned {
+    /// Number of entry points.
+    fn entries(&self) -> u32;
+}
+
+/// An entry point of a descriptor.
+pub trait Entry: Serialize + DeserializeOwned {
+    /// What a port is in the compiled graph.
+    type Place;
+
+    /// What every shim's entry points have.
+    fn outline(&self) -> Outline<'_, Self::Place>;
+}
+
+/// What every shim's entry points have.
+#[derive(Debug)]
+pub struct Outline<'d, P> {
+    /// As in the work order.
+    pub name: &'d str,
+    /// Static rows.
+    pub rows: u64,
+    /// As in the work order.
+    pub context: u64,
+    /// Inputs and outputs.
+    pub ports: &'d [Port<P>],
+}
+
+impl<P> Outline<'_, P> {
+    /// What a run binds, aligned as told for each port.
+    pub fn loaded(&self, kinds: MemoryKinds, alignment: impl Fn(&Port<P>) -> u64) -> LoadedEntry {
+        LoadedEntry {
+            name: self.name.to_owned(),
+            rows: self.rows,
+            context: self.context,
+            bindings: bindings(self.ports, kinds, alignment),
+        }
+    }
+}
+
+/// An artefact taken apart: its descriptor is the one that was written and holds what any does, its
+/// payload was not looked at.
 #[derive(Clone, Debug)]
-pub struct Opened<'m, D> {
+pub struct Opened<'m, H, E> {
     /// The shim's descriptor.
-    pub descriptor: D,
+    pub descriptor: Descriptor<H, E>,
     /// Where the payload begins.
     pub payload_at: u64,
     /// To the end of the artefact.
@@ -145,12 +196,19 @@ impl Format {
         bytes.starts_with(self.magic)
     }
 
-    /// Everything before the payload, of a descriptor by [`json`].
+    /// Everything before a payload of that many bytes.
     ///
     /// # Errors
     ///
-    /// [`ShimError::Limit`] for a descriptor beyond [`MAX_DESCRIPTOR`].
-    pub fn prefix(&self, descriptor: &[u8], payload: u64) -> Result<Vec<u8>, ShimError> {
+    /// [`ShimError::Limit`] for more entries or ports than the format takes, and a descriptor beyond
+    /// [`MAX_DESCRIPTOR`].
+    pub fn prefix<H: Head, E: Entry>(
+        &self,
+        descriptor: &Descriptor<H, E>,
+        payload: u64,
+    ) -> Result<Vec<u8>, ShimError> {
+        check_limits(descriptor.entries.iter().map(|entry| entry.outline().ports.len()))?;
+        let descriptor = json(descriptor)?;
         limit("descriptor-bytes", descriptor.len() as u64, MAX_DESCRIPTOR)?;
         let payload_at = payload_at(descriptor.len());
         let mut bytes = Vec::with_capacity(payload_at as usize);
@@ -160,20 +218,20 @@ impl Format {
         bytes.extend((descriptor.len() as u64).to_le_bytes());
         bytes.extend(payload_at.to_le_bytes());
         bytes.extend(payload.to_le_bytes());
-        bytes.extend(Sha256::digest(descriptor));
+        bytes.extend(Sha256::digest(&descriptor));
         bytes.resize(PAGE as usize, 0);
         bytes.extend(descriptor);
         bytes.resize(payload_at as usize, 0);
         Ok(bytes)
     }
 
-    /// Reads the header and the descriptor.
+    /// Reads the header and the descriptor, whose entries and ports can be as they are.
     ///
     /// # Errors
     ///
     /// [`ShimError::IncompatibleArtefact`] for something else or another layout,
     /// [`ShimError::CorruptArtefact`] for damage.
-    pub fn open<'m, D: DeserializeOwned>(&self, bytes: &'m [u8]) -> Result<Opened<'m, D>, ShimError> {
+    pub fn open<'m, H: Head, E: Entry>(&self, bytes: &'m [u8]) -> Result<Opened<'m, H, E>, ShimError> {
         if !self.is_ours(bytes) {
             return Err(ShimError::IncompatibleArtefact {
                 reason: format!("the bytes are no artefact of the {} shim", self.shim),
@@ -218,6 +276,7 @@ impl Format {
         zeros(bytes, end..payload_at)?;
         let descriptor = serde_json::from_slice(text)
             .map_err(|error| corrupt(PAGE, format!("the descriptor cannot be read: {error}")))?;
+        check(&descriptor).map_err(|reason| corrupt(PAGE, reason))?;
         Ok(Opened { descriptor, payload_at, payload: &bytes[payload_at as usize..] })
     }
 }
@@ -278,31 +337,21 @@ fn limit(limit: &'static str, value: u64, max: u64) -> Result<(), ShimError> {
 }
 
 /// Whether an artefact may have that many entry points with those numbers of ports.
-///
-/// # Errors
-///
-/// [`ShimError::Limit`].
-pub fn check_limits(mut ports: impl ExactSizeIterator<Item = usize>) -> Result<(), ShimError> {
+fn check_limits(mut ports: impl ExactSizeIterator<Item = usize>) -> Result<(), ShimError> {
     limit("entries", ports.len() as u64, MAX_ENTRIES as u64)?;
     ports.try_for_each(|ports| limit("ports", ports as u64, MAX_PORTS as u64))
 }
 
-/// What holds for the entry points of any descriptor that anyone may have written, each told by
-/// name, rows and number of ports: there are as many as its head says, no two of a name.
-///
-/// # Errors
-///
-/// What is impossible.
-pub fn check_entries<'d>(
-    told: u32,
-    entries: impl ExactSizeIterator<Item = (&'d str, u64, usize)>,
-) -> Result<(), String> {
-    let count = entries.len();
+/// What holds for any descriptor that anyone may have written: it has as many entry points as its
+/// head says, no two of a name, and ports that can be.
+fn check<H: Head, E: Entry>(descriptor: &Descriptor<H, E>) -> Result<(), String> {
+    let (count, told) = (descriptor.entries.len(), descriptor.head.entries());
     if count == 0 || count > MAX_ENTRIES || count != told as usize {
         return Err(format!("{count} entries, {told} in the head"));
     }
     let mut names = std::collections::HashSet::new();
-    for (name, rows, ports) in entries {
+    for entry in &descriptor.entries {
+        let Outline { name, rows, ports, .. } = entry.outline();
         check_name("an entry", name)?;
         if !names.insert(name) {
             return Err(format!("two entries `{name}`"));
@@ -310,9 +359,10 @@ pub fn check_entries<'d>(
         if rows == 0 {
             return Err(format!("entry `{name}` has no rows"));
         }
-        if ports > MAX_PORTS {
-            return Err(format!("entry `{name}` has {ports} ports"));
+        if ports.len() > MAX_PORTS {
+            return Err(format!("entry `{name}` has {} ports", ports.len()));
         }
+        check_ports(name, ports)?;
     }
     Ok(())
 }

@@ -9,6 +9,10 @@ use shardwright_shim_abi::{TensorView, raw};
 pub trait Encoding: Copy + Debug + PartialEq {
     /// f16: what a value counts as that has no encoding of its own.
     const HALF: Self;
+    /// Fractions 0 to 1 where results are integers.
+    const FRACTION: Self;
+    /// −1 to 1 where results are integers.
+    const SIGNED_FRACTION: Self;
 
     /// The encoding of a tensor of an entry.
     ///
@@ -19,6 +23,17 @@ pub trait Encoding: Copy + Debug + PartialEq {
 
     /// Whether it holds positions or slots, not values.
     fn is_index(self) -> bool;
+
+    /// Whether values are integers with a scale.
+    fn is_fixed(self) -> bool;
+
+    /// How an operation computes whose result is stored like this.
+    fn computed(self) -> Self {
+        self
+    }
+
+    /// The same stored values, each standing for `factor` times as much; itself for floats.
+    fn scaled(self, factor: f32) -> Self;
 
     /// For reasons: `i16 (scale 1e-3)`.
     fn describe(self) -> String;

@@ -31,11 +31,15 @@ pub enum LibraryError {
     },
 }
 
-/// What a user should hear where nothing was found: what is wrong with what they named, after which
-/// nothing else is tried, else how to name one.
-pub fn remedy<'t>(tried: &'t [String], how: &'t str) -> &'t str {
-    let by_name = tried.len() <= Search::GIVEN;
-    tried.last().filter(|last| by_name && !last.ends_with(NOT_GIVEN)).map_or(how, String::as_str)
+impl LibraryError {
+    /// What a user should hear. Where nothing was found that is what is wrong with what they named,
+    /// after which nothing else is tried, else `how` to name one.
+    pub fn of_vendor(&self, vendor: &str, how: &str) -> String {
+        let LibraryError::NotFound { tried } = self else { return self.to_string() };
+        let by_name = tried.len() <= Search::GIVEN;
+        let remedy = tried.last().filter(|last| by_name && !last.ends_with(NOT_GIVEN));
+        format!("no {vendor} library was found: {}", remedy.map_or(how, String::as_str))
+    }
 }
 
 /// How a step ends in which nothing was named.

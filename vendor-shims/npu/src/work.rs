@@ -134,6 +134,13 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.act(kind, &[x], shape, encoding)
     }
 
+    /// Adds an operation on one value whose result keeps of the last axis an extent of 1.
+    pub fn act_reduced(&mut self, kind: impl Into<Kind<K>>, x: ValueId, encoding: E) -> ValueId {
+        let mut shape = self.draft.shape(x).to_vec();
+        shape.last_mut().into_iter().for_each(|last| *last = 1);
+        self.act(kind, &[x], shape, encoding)
+    }
+
     /// Adds an operation value by value on two values that broadcast.
     pub fn act_broadcast(
         &mut self,

@@ -7,15 +7,21 @@
 //! ```
 //!
 //! The layers are those that the head of `tests/benches/qnn_peer.py` defines: same inputs, outputs,
-//! types and context. Each is compiled by the rules, which is what a user gets unasked, and then as
-//! a search before compiling does: all variants in the mode of the rules, the best of them in the
-//! others, with a rotary embedding that has a cost. The answer on stdout is one JSON document; each
-//! trial is a line on stderr.
+//! types and context. Each is compiled by the rules, which is what a user gets unasked, and then
+//! searched: all candidates in the mode of the rules, the best of them in the others, with a rotary
+//! embedding that has a cost. The answer on stdout is one JSON document; each trial is a line on
+//! stderr.
+//!
+//! The compiler was seen to take minutes for a form whose likes take seconds, and cannot be told to
+//! give up. So each trial of a search is made by a process of its own, `trial sliding 64 w8 …`,
+//! which is killed when its time is over.
 //!
 //! `states` compares the two places where new keys and values can be written: by the runtime, after
 //! the run, or in the graph by ScatterNd.
 
-// They hold more than this program uses: they belong to the tests.
+#[path = "candidates/mod.rs"]
+mod candidates;
+// These hold more than this program uses: they belong to the tests.
 #[path = "../tests/chips/mod.rs"]
 mod chips;
 #[path = "../tests/lowering/layers.rs"]
@@ -25,11 +31,13 @@ mod layers;
 #[allow(dead_code, reason = "the tests use the rest")]
 mod tables;
 
-use std::process::ExitCode;
+use std::io::Read;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use shardwright_shim_abi::raw::{SW_DTYPE_I4, SW_DTYPE_I8};
-use shardwright_shim_qnn::estimate::{Cost, cost, spelled_out};
+use shardwright_shim_qnn::estimate::{Cost, EstimateError, cost, spelled_out};
 use shardwright_shim_qnn::graph::{
     DataType, Param, QnnEncoding, QnnGraph, QnnNode, QnnTensor, TensorIndex, TensorKind,
 };
@@ -50,6 +58,10 @@ const STAND_IN: SocId = SocId(72);
 const FINALISTS: usize = 2;
 /// What the peer is given, too.
 const VTCM_MEGABYTES: u32 = 8;
+/// Longest time of one trial: whole decoder layers take seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The first word of a process that makes one trial.
+const TRIAL: &str = "trial";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
@@ -68,21 +80,20 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if words.iter().any(|word| word == "states") {
-        return states(&driver);
+    match words.split_first() {
+        Some((word, way)) if word == TRIAL => return trial(&driver, way),
+        _ if words.iter().any(|word| word == "states") => return states(&driver),
+        _ => {}
     }
     let mut cells = Vec::new();
     for name in ["sliding", "full"] {
         for rows in [1, 64] {
-            for (weights, dtype) in [("w8", SW_DTYPE_I8), ("w4", SW_DTYPE_I4)] {
+            for weights in ["w8", "w4"] {
                 let chosen = wanted(&["sliding", "full"], name)
                     && wanted(&["1", "64"], &rows.to_string())
                     && wanted(&["w8", "w4"], weights);
                 if chosen {
-                    let layer =
-                        if name == "full" { Layer::full(rows, dtype) } else { Layer::sliding(rows, dtype) };
-                    let label = format!("{name:7} {rows:3} {weights}");
-                    let Some((unasked, best, tried)) = measured(&driver, &layer, &label) else {
+                    let Some((unasked, best, tried)) = measured(name, rows, weights) else {
                         eprintln!("error: the rules' form of {name} {rows} {weights} has no estimate");
                         return ExitCode::FAILURE;
                     };
@@ -114,6 +125,60 @@ struct Trial {
     mode: Option<u32>,
 }
 
+/// A layer by its words.
+fn layer(name: &str, rows: u64, weights: &str) -> Layer {
+    let dtype = if weights == "w4" { SW_DTYPE_I4 } else { SW_DTYPE_I8 };
+    if name == "full" { Layer::full(rows, dtype) } else { Layer::sliding(rows, dtype) }
+}
+
+/// Prints what one way costs: layer, rows, weights, mode and variants.
+fn trial(driver: &Driver, way: &[String]) -> ExitCode {
+    let [name, rows, weights, mode, variants] = way else { return ExitCode::FAILURE };
+    let (Ok(rows), Ok(mode), Ok(variants)) =
+        (rows.parse(), mode.parse::<u32>(), serde_json::from_str::<Variants>(variants))
+    else {
+        return ExitCode::FAILURE;
+    };
+    let tables = layer(name, rows, weights).tables(true);
+    let options = GraphOptions {
+        vtcm_megabytes: Some(VTCM_MEGABYTES),
+        finalize_mode: Some(mode).filter(|mode| *mode > 0),
+        ..GraphOptions::default()
+    };
+    let cost = lower(tables.view(), &chips::soc("soc-72"), &variants)
+        .map_err(EstimateError::from)
+        .and_then(|lowered| Ok(cost(driver, STAND_IN, &lowered.graph, &options)?));
+    match cost {
+        Ok(cost) => println!("{}", json!(cost)),
+        Err(error) => eprintln!("{error}"),
+    }
+    ExitCode::SUCCESS
+}
+
+/// What one way costs, told by a process of its own; none where it does not come to an end in time.
+fn cost_of(layer: [&str; 3], variants: &Variants, mode: Option<u32>) -> Option<Cost> {
+    let mode = mode.unwrap_or(0).to_string();
+    let mut child = Command::new(std::env::current_exe().ok()?)
+        .arg(TRIAL)
+        .args(layer)
+        .args([mode, serde_json::to_string(variants).ok()?])
+        .stdout(Stdio::piped())
+        .spawn()
+        .ok()?;
+    let end = Instant::now() + PATIENCE;
+    while child.try_wait().ok()?.is_none() {
+        if Instant::now() > end {
+            eprintln!("abandoned after {} s", PATIENCE.as_secs());
+            child.kill().and_then(|()| child.wait()).ok()?;
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut answer = String::new();
+    child.stdout.take()?.read_to_string(&mut answer).ok()?;
+    serde_json::from_str(answer.lines().last()?).ok()?
+}
+
 fn shown(trial: &Trial) -> Value {
     json!({
         "cycles": trial.cost.cycles,
@@ -141,22 +206,14 @@ fn words(variants: &Variants, mode: Option<u32>) -> String {
 }
 
 /// What the rules make, the best that was found, and how many ways were tried.
-fn measured(driver: &Driver, layer: &Layer, label: &str) -> Option<(Trial, Trial, usize)> {
-    let tables = layer.tables(true);
-    let entry = tables.view();
-    let soc = &chips::soc("soc-72");
+fn measured(name: &str, rows: u64, weights: &str) -> Option<(Trial, Trial, usize)> {
+    let label = format!("{name:7} {rows:3} {weights}");
     let trial = |variants: Variants, mode: Option<u32>| -> Option<Trial> {
         let shown = words(&variants, mode);
-        let lowered =
-            lower(entry, soc, &variants).inspect_err(|error| eprintln!("{label} {shown}: {error}")).ok()?;
-        let options = GraphOptions {
-            vtcm_megabytes: Some(VTCM_MEGABYTES),
-            finalize_mode: mode,
-            ..GraphOptions::default()
+        let Some(cost) = cost_of([name, &rows.to_string(), weights], &variants, mode) else {
+            eprintln!("{label}: no estimate of {shown}");
+            return None;
         };
-        let cost = cost(driver, STAND_IN, &lowered.graph, &options)
-            .inspect_err(|error| eprintln!("{label} {shown}: {error}"))
-            .ok()??;
         eprintln!("{label} {:>9}  {shown}", cost.cycles);
         // An estimate that leaves operations out would win for nothing.
         if !cost.uncosted.is_empty() {
@@ -165,9 +222,9 @@ fn measured(driver: &Driver, layer: &Layer, label: &str) -> Option<(Trial, Trial
         }
         Some(Trial { cost, variants, mode })
     };
-    let mode = soc.finalize_mode();
+    let mode = chips::soc("soc-72").finalize_mode();
     let mut candidates = Vec::new();
-    for variants in Variants::all(entry) {
+    for variants in candidates::candidates(layer(name, rows, weights).tables(true).view()) {
         let variants = spelled_out(variants);
         if !candidates.contains(&variants) {
             candidates.push(variants);

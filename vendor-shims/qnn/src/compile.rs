@@ -1,21 +1,19 @@
 //! A work order becomes one context of the library, all entry points in it, and that an artefact.
 
-use shardwright_shim_abi::raw::SW_LOG_INFO;
 use shardwright_shim_abi::{CompileOutput, EntryView, Error, FlagOutcome, Result, WorkOrderView};
 use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{entry_count, hash};
 use shardwright_shim_npu::port::{PortKind, at_node, vanished};
 
-use crate::artefact::{self, Descriptor, Entry, FORMAT, Head};
+use crate::artefact::{Descriptor, Entry, FORMAT, Head};
 use crate::driver::Driver;
 use crate::failure::QnnError;
 use crate::flags::{self, Asked, Flags, Reach};
 use crate::graph::{QnnGraph, TensorKind};
-use crate::lower::{self, Lowered, MOST_REPEATED_BYTES};
+use crate::lower::{self, Lowered, MOST_REPEATED_BYTES, Variants};
 use crate::probe::{self, FlagVerdict};
 use crate::recognise::{Made, recognise};
 use crate::rules;
-use crate::search::{self, Choice};
 use crate::session::{
     BinaryDescription, Context, ContextBinary, ContextOptions, GraphDescription, GraphOptions,
 };
@@ -44,7 +42,7 @@ pub struct Target<'a> {
 struct Compiling<'w> {
     entry: EntryView<'w>,
     lowered: Lowered<'w>,
-    choice: Choice,
+    variants: Variants,
     options: GraphOptions,
 }
 
@@ -69,17 +67,14 @@ pub fn compile(
     for (index, entry) in order.entries().enumerate() {
         let done = LOWERED * index as u32 / count as u32;
         output.progress(done, "lowering")?;
-        let stage = "comparing ways to write it";
-        let choice = search::search(driver, target.soc, entry, &flags, || output.progress(done, stage))?;
-        shardwright_shim_abi::log(SW_LOG_INFO, &format!("entry `{}`: {choice}", entry.name()));
-        let lowered = lower::lower(entry, target.soc, &choice.variants)?;
+        let options = flags.graph_options(target.soc, None);
+        let variants = flags.apply(rules::of(entry, &options));
+        let lowered = lower::lower(entry, target.soc, &variants)?;
         if lowered.stand_ins > 0 {
             let reason = format!("{} weights have no bytes", lowered.stand_ins);
             return Err(ShimError::InvalidGraph { entry: entry.name().to_owned(), reason }.into());
         }
-        let mut options = flags.graph_options(target.soc, None);
-        options.finalize_mode = choice.finalize_mode;
-        entries.push(Compiling { entry, lowered, choice, options });
+        entries.push(Compiling { entry, lowered, variants, options });
     }
     for (index, compiling) in entries.iter().enumerate() {
         let origins = compiling.lowered.graph.nodes.iter().filter_map(|node| node.origin);
@@ -116,7 +111,7 @@ pub fn compile(
             .map(|compiling| described_entry(compiling, &description.graphs))
             .collect::<std::result::Result<_, _>>()?,
     };
-    output.write(&artefact::prefix(&descriptor)?)?;
+    output.write(&FORMAT.prefix(&descriptor, descriptor.head.binary_bytes)?)?;
     let chunks = binary.bytes.chunks(CHUNK);
     let whole = chunks.len() as u32;
     for (index, chunk) in chunks.enumerate() {
@@ -202,7 +197,7 @@ fn described_entry(
     compiling: &Compiling<'_>,
     graphs: &[GraphDescription],
 ) -> std::result::Result<Entry, ShimError> {
-    let Compiling { entry, lowered, choice, .. } = compiling;
+    let Compiling { entry, lowered, variants, .. } = compiling;
     let wrong = |made: String| {
         wrong_code(format!("graph `{}` of entry `{}`", lowered.graph.name, entry.name()), made)
     };
@@ -224,7 +219,7 @@ fn described_entry(
         name: entry.name().to_owned(),
         rows: entry.rows(),
         context: entry.context(),
-        variants: choice.variants,
+        variants: *variants,
         graph: graph.clone(),
         ports,
     };
@@ -260,16 +255,6 @@ fn tell_flags(
                 Some(reason) => told(FlagOutcome::Refused, reason),
                 None => judge_lowering(soc, flags, index, entries),
             },
-            (Reach::Search, None) => {
-                let texts: Vec<String> = entries
-                    .iter()
-                    .map(|entry| format!("`{}`: {}", entry.entry.name(), entry.choice))
-                    .collect();
-                match entries.iter().any(|entry| entry.choice.cycles.is_some()) {
-                    true => told(FlagOutcome::Applied, texts.join("; ")),
-                    false => told(FlagOutcome::Inert, format!("nothing was compared; {}", texts.join("; "))),
-                }
-            }
             (Reach::Compiler(_), None) | (Reach::Unknown, None) => {
                 told(FlagOutcome::Unknown, "this shim has no such flag".to_owned())
             }
@@ -314,8 +299,8 @@ fn too_large(asked: &Asked, entries: &[Compiling<'_>]) -> Option<String> {
 /// Whether entries come out otherwise without a flag of the lowering.
 fn judge_lowering(soc: &Soc, flags: &Flags, index: usize, entries: &[Compiling<'_>]) -> FlagVerdict {
     let mut changed = Vec::new();
-    for Compiling { entry, lowered, choice, options } in entries {
-        let Some(variants) = flags.without(index, choice.variants, rules::of(*entry, options)) else {
+    for Compiling { entry, lowered, variants, options } in entries {
+        let Some(variants) = flags.without(index, *variants, rules::of(*entry, options)) else {
             return told(FlagOutcome::Inert, "it asks for what is done without it".to_owned());
         };
         match lower::lower(*entry, soc, &variants) {

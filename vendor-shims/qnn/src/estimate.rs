@@ -10,19 +10,16 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use shardwright_shim_abi::{EntryView, Estimate, Provenance};
 
 use crate::driver::Driver;
 use crate::failure::{QnnError, Result};
 use crate::graph::{DataType, QnnEncoding, QnnGraph, QnnNode, QnnTensor, TensorIndex, TensorKind};
-use crate::log;
 use crate::lower::{self, LowerError, Rotary, Variants};
 use crate::recognise::recognise;
 use crate::rules;
-use crate::session::child::{Bounds, Ended, in_child};
-use crate::session::{Context, ContextOptions, Device, GraphOptions, Preparation, Profile};
+use crate::session::{Context, ContextOptions, Device, GraphOptions, Profile};
 use crate::soc::{CodeFor, Soc, SocId};
 
 /// What a graph costs on a chip the library has costs of.
@@ -146,7 +143,7 @@ pub fn cost(
     graph: &QnnGraph<'_>,
     options: &GraphOptions,
 ) -> Result<Option<Cost>> {
-    let key = key(soc, graph, options);
+    let key = format!("{soc} {options:?} {}", shape_of(graph));
     if let Some(known) = driver.costs.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return Ok(known.clone());
     }
@@ -155,79 +152,11 @@ pub fn cost(
     Ok(cost)
 }
 
-/// What a cost is kept under.
-fn key(soc: SocId, graph: &QnnGraph<'_>, options: &GraphOptions) -> String {
-    format!("{soc} {options:?} {}", shape_of(graph))
-}
-
 fn measure(device: Arc<Device>, graph: &QnnGraph<'_>, options: &GraphOptions) -> Result<Option<Cost>> {
     let (graph, left_out) = without_final_conversions(graph);
     let mut context = Context::new(device, ContextOptions::default())?;
     let profile = context.compose(&graph, options)?.finalize(true)?;
     Ok(profile.and_then(|profile| told(profile, left_out)))
-}
-
-/// What came of costs that were asked for within a time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Within {
-    /// One for each graph; none for a graph that the library refuses, dies of, or has no costs of.
-    Costs(Vec<Option<Cost>>),
-    /// The library did not come to an end with them, and was left behind with the child it was
-    /// asked in.
-    Abandoned,
-}
-
-/// What graphs cost, in a child of this process that is let go of after `time`: the library cannot
-/// be told to give up. `proceed` is asked meanwhile.
-///
-/// # Errors
-///
-/// That there is no device or no child, in the outer result; those of `proceed`, in the inner.
-pub fn costs_within<E>(
-    driver: &Driver,
-    soc: SocId,
-    graphs: &[&QnnGraph<'_>],
-    options: &GraphOptions,
-    time: Duration,
-    proceed: impl FnMut() -> std::result::Result<(), E>,
-) -> Result<std::result::Result<Within, E>> {
-    let keys: Vec<String> = graphs.iter().map(|graph| key(soc, graph, options)).collect();
-    let kept = |keys: &[String]| -> Option<Vec<Option<Cost>>> {
-        let costs = driver.costs.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.iter().map(|key| costs.get(key).cloned()).collect()
-    };
-    if let Some(known) = kept(&keys) {
-        return Ok(Ok(Within::Costs(known)));
-    }
-    // Made here, so that the child needs no lock of the driver.
-    let device = driver.device(CodeFor::Chip(soc))?;
-    let work = || {
-        // What the library logs there is not for the host, whose ends of pipes the child has, too.
-        log::forward(None);
-        let costs: Vec<Option<Cost>> =
-            graphs.iter().map(|graph| measure(device.clone(), graph, options).ok().flatten()).collect();
-        serde_json::to_vec(&costs).unwrap_or_default()
-    };
-    let bounds = Bounds { patience: time, memory: None };
-    let ended = in_child(bounds, Preparation::begin(), work, proceed)
-        .map_err(|error| QnnError::NotOffered { what: "a child to compile in", reason: error.to_string() })?;
-    let ended = match ended {
-        Ok(ended) => ended,
-        Err(error) => return Ok(Err(error)),
-    };
-    let none = || vec![None; graphs.len()];
-    let costs: Vec<Option<Cost>> = match ended {
-        Ended::Late => return Ok(Ok(Within::Abandoned)),
-        Ended::Died(_) => none(),
-        Ended::Answer(text) => serde_json::from_slice(&text).unwrap_or_else(|_| none()),
-    };
-    if costs.len() != graphs.len() {
-        return Ok(Ok(Within::Costs(none())));
-    }
-    let mut known = driver.costs.lock().unwrap_or_else(PoisonError::into_inner);
-    known.extend(keys.into_iter().zip(costs.iter().cloned()));
-    drop(known);
-    Ok(Ok(Within::Costs(costs)))
 }
 
 fn told(profile: Profile, mut uncosted: Vec<String>) -> Option<Cost> {
@@ -376,6 +305,7 @@ fn origin(graph: &QnnGraph<'_>, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::LibraryError;
     use crate::graph::{ScaleOffset, StaticData};
 
     fn tensor(name: &str, kind: TensorKind<'static>, dtype: DataType, scale: f32) -> QnnTensor<'static> {
@@ -453,7 +383,7 @@ mod tests {
         use shardwright_shim_abi::{Error, ErrorClass};
         let lower = EstimateError::Lower(LowerError::TooLarge { limit: "ops", value: 2, max: 1 });
         let compile =
-            EstimateError::Compile(QnnError::LibraryNotFound { tried: vec!["/nowhere".to_owned()] });
+            EstimateError::Compile(LibraryError::NotFound { tried: vec!["/nowhere".to_owned()] }.into());
         assert_eq!(Error::from(lower).class, ErrorClass::ResourceLimit);
         let compile = Error::from(compile);
         assert!(compile.class == ErrorClass::InvalidArgument && compile.message.contains("/nowhere"));

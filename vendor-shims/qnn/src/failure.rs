@@ -6,11 +6,10 @@
 
 use crate::ffi::Version;
 use crate::log::{self, Level, Line};
-use shardwright_shim_abi as abi;
-use shardwright_shim_npu::library::LibraryError;
+use shardwright_shim_abi::{self as abi, ErrorClass};
+use shardwright_shim_npu::ShimError;
+pub use shardwright_shim_npu::library::LibraryError;
 use std::path::PathBuf;
-
-use shardwright_shim_npu::library::remedy;
 
 /// What functions of this crate that call the library return.
 pub type Result<T> = std::result::Result<T, QnnError>;
@@ -19,23 +18,9 @@ pub type Result<T> = std::result::Result<T, QnnError>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QnnError {
-    /// No library where the rule looks.
-    #[error(
-        "no Qualcomm library was found: {}",
-        remedy(tried, "set SHARDWRIGHT_QNN_LIB to libQnnHtp.so or its folder")
-    )]
-    LibraryNotFound {
-        /// Every place, with what was said there.
-        tried: Vec<String>,
-    },
-    /// The file is there, and the loader does not take it.
-    #[error("{} is there and cannot be loaded: {reason}", path.display())]
-    NotLoadable {
-        /// Which file.
-        path: PathBuf,
-        /// What the loader said.
-        reason: String,
-    },
+    /// No library where the rule looks, or one that the loader does not take.
+    #[error("{}", .0.of_vendor("Qualcomm", "set SHARDWRIGHT_QNN_LIB to libQnnHtp.so or its folder"))]
+    Library(#[from] LibraryError),
     /// A library, and not this kind of library.
     #[error("{} is not a QNN library: it has no symbol `{symbol}`", path.display())]
     NotAQnnLibrary {
@@ -138,26 +123,9 @@ pub enum QnnError {
         /// Its architecture.
         arch: Option<u32>,
     },
-    /// A profile says of a chip what the library does not make code for.
-    #[error("chip `{chip}`: {reason}")]
-    WrongFact {
-        /// Name of the profile.
-        chip: String,
-        /// The fact, as the profile names it.
-        fact: &'static str,
-        /// Why it cannot be as it is.
-        reason: String,
-    },
-    /// The library makes no code for a chip, whatever its profile says.
-    #[error("chip `{chip}`: {reason}")]
-    Unprepared {
-        /// Name of the profile.
-        chip: String,
-        /// The fact that is the reason, as the profile names it.
-        fact: &'static str,
-        /// What the library answered.
-        reason: String,
-    },
+    /// A chip that the library makes no code for as its profile describes it.
+    #[error(transparent)]
+    Chip(#[from] ShimError),
     /// The library answers that it has no such thing, on this platform.
     #[error("the library does not offer {what} on this platform: {reason}")]
     NotOffered {
@@ -172,8 +140,8 @@ pub enum QnnError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{function} failed with {code} ({name}){}: {reason}", node.as_ref().map(|node| format!(" at node `{node}`")).unwrap_or_default())]
 pub struct CallFailure {
-    /// What it means.
-    pub kind: FailureKind,
+    /// What it means to a planner.
+    pub class: ErrorClass,
     /// Which function, `graphFinalize`.
     pub function: &'static str,
     /// What it returned.
@@ -190,109 +158,71 @@ pub struct CallFailure {
     pub log: String,
 }
 
-/// What a failure means to a planner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FailureKind {
-    /// An operation, type or encoding that the processor has not, or one that by itself finds no
-    /// place.
-    UnsupportedOp,
-    /// Each operation is known; together they found no place.
-    Unmappable,
-    /// Memory ran out, or a size is beyond a limit.
-    ResourceLimit,
-    /// A binary for another processor, version or platform.
-    Incompatible,
-    /// A damaged binary.
-    Corrupt,
-    /// The processor went away; handles made before are dead.
-    DeviceLost,
-    /// The caller's mistake.
-    InvalidArgument,
-    /// Not known.
-    Internal,
-}
-
-impl FailureKind {
-    /// The class it has at the contract.
-    pub const fn class(self) -> abi::ErrorClass {
-        match self {
-            FailureKind::UnsupportedOp => abi::ErrorClass::UnsupportedOp,
-            FailureKind::Unmappable => abi::ErrorClass::Unmappable,
-            FailureKind::ResourceLimit => abi::ErrorClass::ResourceLimit,
-            FailureKind::Incompatible => abi::ErrorClass::IncompatibleArtefact,
-            FailureKind::Corrupt => abi::ErrorClass::CorruptArtefact,
-            FailureKind::DeviceLost => abi::ErrorClass::DeviceLost,
-            FailureKind::InvalidArgument => abi::ErrorClass::InvalidArgument,
-            FailureKind::Internal => abi::ErrorClass::Internal,
-        }
-    }
-}
-
 /// Phrases of the log at error level and what they mean, the most telling first.
-const PHRASES: &[(&str, FailureKind)] = &[
-    ("Shared weights buffer isn't supported", FailureKind::Incompatible),
-    ("lack of HMX thread", FailureKind::Incompatible),
-    ("Unsupported input/output datatypes", FailureKind::UnsupportedOp),
-    ("None of the combinations match", FailureKind::UnsupportedOp),
-    ("has incorrect", FailureKind::UnsupportedOp),
-    ("mismatching datatypes", FailureKind::UnsupportedOp),
+const PHRASES: &[(&str, ErrorClass)] = &[
+    ("Shared weights buffer isn't supported", ErrorClass::IncompatibleArtefact),
+    ("lack of HMX thread", ErrorClass::IncompatibleArtefact),
+    ("Unsupported input/output datatypes", ErrorClass::UnsupportedOp),
+    ("None of the combinations match", ErrorClass::UnsupportedOp),
+    ("has incorrect", ErrorClass::UnsupportedOp),
+    ("mismatching datatypes", ErrorClass::UnsupportedOp),
     // Of an operation that an architecture lacks, sometimes in place of `expected >=`.
-    (" for dsp arch v", FailureKind::UnsupportedOp),
-    ("tensor datatype", FailureKind::UnsupportedOp),
-    ("could not create op: ", FailureKind::UnsupportedOp),
-    ("no properties registered for", FailureKind::UnsupportedOp),
-    ("generated: could not create op", FailureKind::UnsupportedOp),
-    ("out of memory", FailureKind::ResourceLimit),
-    ("TCM allocation", FailureKind::ResourceLimit),
-    ("prepare failed", FailureKind::Unmappable),
+    (" for dsp arch v", ErrorClass::UnsupportedOp),
+    ("tensor datatype", ErrorClass::UnsupportedOp),
+    ("could not create op: ", ErrorClass::UnsupportedOp),
+    ("no properties registered for", ErrorClass::UnsupportedOp),
+    ("generated: could not create op", ErrorClass::UnsupportedOp),
+    ("out of memory", ErrorClass::ResourceLimit),
+    ("TCM allocation", ErrorClass::ResourceLimit),
+    ("prepare failed", ErrorClass::Unmappable),
 ];
 
 /// What a code means when the log says nothing that is known. The names are those the library
 /// itself gives them.
-const CODES: &[(u64, FailureKind)] = &[
+const CODES: &[(u64, ErrorClass)] = &[
     // SYSTEM_COMMUNICATION, recoverable and not, and HARDWARE_UNAVAILABLE: a restart of the
     // processor's subsystem shows as the first of them, as ONNX Runtime's public provider takes it.
     // Untried: no restart can be had on x86-64.
-    (1007, FailureKind::DeviceLost),
-    (1011, FailureKind::DeviceLost),
-    (14002, FailureKind::DeviceLost),
+    (1007, ErrorClass::DeviceLost),
+    (1011, ErrorClass::DeviceLost),
+    (14002, ErrorClass::DeviceLost),
     // Named MEM_ALLOC, and what every finalize that fails returns.
-    (1002, FailureKind::Unmappable),
-    (1006, FailureKind::Incompatible),
-    (1008, FailureKind::Incompatible),
-    (1010, FailureKind::ResourceLimit),
-    (3110, FailureKind::UnsupportedOp),
-    (4005, FailureKind::UnsupportedOp),
-    (5004, FailureKind::Incompatible),
-    (5005, FailureKind::Incompatible),
-    (5008, FailureKind::Incompatible),
-    (5011, FailureKind::Incompatible),
-    (6021, FailureKind::Unmappable),
-    (6022, FailureKind::Unmappable),
-    (7004, FailureKind::UnsupportedOp),
-    (7005, FailureKind::UnsupportedOp),
-    (30001, FailureKind::Corrupt),
-    (30010, FailureKind::Corrupt),
+    (1002, ErrorClass::Unmappable),
+    (1006, ErrorClass::IncompatibleArtefact),
+    (1008, ErrorClass::IncompatibleArtefact),
+    (1010, ErrorClass::ResourceLimit),
+    (3110, ErrorClass::UnsupportedOp),
+    (4005, ErrorClass::UnsupportedOp),
+    (5004, ErrorClass::IncompatibleArtefact),
+    (5005, ErrorClass::IncompatibleArtefact),
+    (5008, ErrorClass::IncompatibleArtefact),
+    (5011, ErrorClass::IncompatibleArtefact),
+    (6021, ErrorClass::Unmappable),
+    (6022, ErrorClass::Unmappable),
+    (7004, ErrorClass::UnsupportedOp),
+    (7005, ErrorClass::UnsupportedOp),
+    (30001, ErrorClass::CorruptArtefact),
+    (30010, ErrorClass::CorruptArtefact),
 ];
 
 impl CallFailure {
     /// A failure of `function`, with what was logged meanwhile.
     pub(crate) fn new(function: &'static str, code: u64, name: String, lines: &[Line]) -> CallFailure {
         let errors = || lines.iter().filter(|line| line.level == Level::Error);
-        let lost = CODES.iter().any(|(lost, kind)| *lost == code && *kind == FailureKind::DeviceLost);
-        let phrase = PHRASES.iter().filter(|_| !lost).find_map(|(phrase, kind)| {
-            errors().find(|line| line.text.contains(phrase)).map(|line| (*kind, &line.text))
+        let lost = CODES.iter().any(|(lost, class)| *lost == code && *class == ErrorClass::DeviceLost);
+        let phrase = PHRASES.iter().filter(|_| !lost).find_map(|(phrase, class)| {
+            errors().find(|line| line.text.contains(phrase)).map(|line| (*class, &line.text))
         });
-        let kind = match phrase {
-            Some((kind, _)) => kind,
+        let class = match phrase {
+            Some((class, _)) => class,
             None => CODES
                 .iter()
                 .find(|(known, _)| *known == code)
-                .map_or_else(|| by_range(code), |(_, kind)| *kind),
+                .map_or_else(|| by_range(code), |(_, class)| *class),
         };
         let reason = phrase.map(|(_, text)| text.clone()).or_else(|| Some(errors().next()?.text.clone()));
         CallFailure {
-            kind,
+            class,
             function,
             code,
             name,
@@ -305,7 +235,7 @@ impl CallFailure {
 }
 
 /// Arguments and calls out of order are the caller's mistake; the rest is not known.
-fn by_range(code: u64) -> FailureKind {
+fn by_range(code: u64) -> ErrorClass {
     match code {
         1004
         | 1005
@@ -317,69 +247,53 @@ fn by_range(code: u64) -> FailureKind {
         | 7000..=7999
         | 8000..=8999
         | 14000
-        | 14001 => FailureKind::InvalidArgument,
-        _ => FailureKind::Internal,
-    }
-}
-
-impl From<LibraryError> for QnnError {
-    fn from(error: LibraryError) -> QnnError {
-        match error {
-            LibraryError::NotFound { tried } => QnnError::LibraryNotFound { tried },
-            LibraryError::NotLoadable { path, reason } => QnnError::NotLoadable { path, reason },
-        }
+        | 14001 => ErrorClass::InvalidArgument,
+        _ => ErrorClass::Internal,
     }
 }
 
 impl QnnError {
     /// What it means to a planner.
-    pub fn kind(&self) -> FailureKind {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            QnnError::Call(failure) => failure.kind,
-            QnnError::BinaryInvalid { .. } => FailureKind::Corrupt,
-            QnnError::GraphMissing { .. } => FailureKind::Incompatible,
-            QnnError::MemorySize { .. } | QnnError::MemoryCount { .. } | QnnError::LibraryNotFound { .. } => {
-                FailureKind::InvalidArgument
-            }
-            QnnError::NotLoadable { .. }
+            QnnError::Call(failure) => failure.class,
+            QnnError::BinaryInvalid { .. } => ErrorClass::CorruptArtefact,
+            QnnError::GraphMissing { .. } => ErrorClass::IncompatibleArtefact,
+            QnnError::Chip(error) => error.class(),
+            QnnError::MemorySize { .. }
+            | QnnError::MemoryCount { .. }
+            | QnnError::Library(_)
             | QnnError::NotAQnnLibrary { .. }
             | QnnError::NoHtpProvider { .. }
-            | QnnError::WrongFact { .. }
-            | QnnError::Unprepared { .. }
-            | QnnError::VersionOutOfRange { .. } => FailureKind::InvalidArgument,
+            | QnnError::VersionOutOfRange { .. } => ErrorClass::InvalidArgument,
             QnnError::FunctionMissing { .. }
             | QnnError::GraphInvalid { .. }
             | QnnError::NotOffered { .. }
-            | QnnError::WrongTarget { .. } => FailureKind::Internal,
+            | QnnError::WrongTarget { .. } => ErrorClass::Internal,
         }
     }
 }
 
 impl From<QnnError> for abi::Error {
     fn from(error: QnnError) -> abi::Error {
-        let mut answer = abi::Error::new(error.kind().class(), error.to_string());
-        if let QnnError::WrongFact { chip, fact, .. } = &error {
-            answer = answer.detail("chip", chip).detail("fact", fact);
-        }
-        if let QnnError::Unprepared { chip, fact, .. } = &error {
-            answer = answer.detail("chip", chip).detail("fact", fact).detail("unsupported", true);
-        }
-        if let QnnError::LibraryNotFound { tried } = &error {
-            answer = answer.detail("looked at", tried.join(", "));
-        }
-        if let QnnError::Call(failure) = error {
-            answer = answer.vendor_code(failure.code as i64).detail("function", failure.function);
-            if let Some(node) = failure.node {
-                answer = answer.detail("node", node);
+        let mut answer = abi::Error::new(error.class(), error.to_string());
+        match error {
+            QnnError::Chip(error) => error.into(),
+            QnnError::Library(LibraryError::NotFound { tried }) => {
+                answer.detail("looked at", tried.join(", "))
             }
-            if let Some(op) = failure.op {
-                answer = answer.detail("op", op);
+            QnnError::Call(failure) => {
+                answer = answer.vendor_code(failure.code as i64).detail("function", failure.function);
+                if let Some(node) = failure.node {
+                    answer = answer.detail("node", node);
+                }
+                if let Some(op) = failure.op {
+                    answer = answer.detail("op", op);
+                }
+                if failure.log.is_empty() { answer } else { answer.log_tail(failure.log) }
             }
-            if !failure.log.is_empty() {
-                answer = answer.log_tail(failure.log);
-            }
+            _ => answer,
         }
-        answer
     }
 }
 
@@ -387,11 +301,11 @@ impl From<QnnError> for abi::Error {
 mod tests {
     use super::*;
 
-    fn told(code: u64, log: &[&str]) -> (FailureKind, String) {
+    fn told(code: u64, log: &[&str]) -> (ErrorClass, String) {
         let lines: Vec<Line> =
             log.iter().map(|text| Line { level: Level::Error, text: (*text).to_owned() }).collect();
         let failure = CallFailure::new("graphFinalize", code, String::new(), &lines);
-        (failure.kind, failure.reason)
+        (failure.class, failure.reason)
     }
 
     #[test]
@@ -399,20 +313,20 @@ mod tests {
         let unsupported = "graph_prepare.cc:211::ERROR:could not create op: q::QNN_RmsNorm";
         let (found, reason) =
             told(1002, &["something before", unsupported, "RouterX86 graph prepare failed 12"]);
-        assert_eq!((found, reason.as_str()), (FailureKind::UnsupportedOp, unsupported));
-        assert_eq!(told(1002, &["RouterX86 graph prepare failed 13"]).0, FailureKind::Unmappable);
-        assert_eq!(told(1002, &[]), (FailureKind::Unmappable, "the library logged no reason".to_owned()));
-        assert_eq!(told(1002, &["the device is out of memory"]).0, FailureKind::ResourceLimit);
+        assert_eq!((found, reason.as_str()), (ErrorClass::UnsupportedOp, unsupported));
+        assert_eq!(told(1002, &["RouterX86 graph prepare failed 13"]).0, ErrorClass::Unmappable);
+        assert_eq!(told(1002, &[]), (ErrorClass::Unmappable, "the library logged no reason".to_owned()));
+        assert_eq!(told(1002, &["the device is out of memory"]).0, ErrorClass::ResourceLimit);
         let shared = "Shared weights buffer isn't supported on this platform";
-        assert_eq!(told(1000, &[shared]).0, FailureKind::Incompatible);
-        assert_eq!(told(30010, &[]).0, FailureKind::Corrupt);
-        assert_eq!(told(12345, &[]).0, FailureKind::Internal);
+        assert_eq!(told(1000, &[shared]).0, ErrorClass::IncompatibleArtefact);
+        assert_eq!(told(30010, &[]).0, ErrorClass::CorruptArtefact);
+        assert_eq!(told(12345, &[]).0, ErrorClass::Internal);
     }
 
     #[test]
     fn a_lost_device_is_lost_whatever_is_logged_of_it() {
         for code in [1007, 1011, 14002] {
-            assert_eq!(told(code, &["could not create op: q::Add"]).0, FailureKind::DeviceLost);
+            assert_eq!(told(code, &["could not create op: q::Add"]).0, ErrorClass::DeviceLost);
         }
     }
 }

@@ -4,9 +4,7 @@
 //! asked for.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use shardwright_shim_abi::{Flag, FlagKind, FlagStage, Options};
 use shardwright_shim_npu::Power;
@@ -25,15 +23,10 @@ const MAX_HVX_THREADS: i64 = 16;
 /// Longest key or value handed to finalize.
 const MAX_KEY: usize = 256;
 
-/// Longest time of one trial of a search: whole decoder layers take seconds.
-const SEARCH_SECONDS: u64 = 120;
-/// A day.
-const MAX_SEARCH_SECONDS: i64 = 86_400;
 /// Narrower and wider products than these are nobody's wish: the one would be cut into thousands,
 /// the other takes hours.
 const WIDEST_RANGE: (i64, i64) = (256, 1 << 20);
 
-const SEARCH: &[&str] = &["off", "layers", "all"];
 const SWITCH: &[&str] = &["true", "false"];
 const AUTO: &str = "auto";
 
@@ -167,30 +160,6 @@ fn with_fields<'v>(
     serde_json::from_value(all).ok()
 }
 
-/// What of variants is not by rule, in the words of the flags.
-pub fn words(variants: &Variants, rule: &Variants) -> String {
-    let differs = |way: &&Way| field(variants, way.field) != field(rule, way.field);
-    let shown = WAYS.iter().filter(differs).map(|way| match field(variants, way.field) {
-        Value::String(word) => format!("{} {word}", way.flag),
-        other => format!("{} {other}", way.flag),
-    });
-    let shown: Vec<String> = shown.collect();
-    if shown.is_empty() { "as the rules have it".to_owned() } else { shown.join(", ") }
-}
-
-/// How much is compared before compiling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Search {
-    /// Nothing: the lowering's rules decide.
-    #[default]
-    Off,
-    /// One layer of each kind.
-    Layers,
-    /// Every entry as a whole.
-    All,
-}
-
 /// What a flag reaches.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reach {
@@ -198,8 +167,6 @@ pub enum Reach {
     Compiler(CompilerFlag),
     /// The graph the compiler is given.
     Lowering,
-    /// The comparison of variants before compiling.
-    Search,
     /// Nothing: not a legal value.
     Refused(String),
     /// Nothing: this shim has no such flag.
@@ -253,16 +220,8 @@ pub struct Asked {
 pub struct Flags {
     /// In the given order.
     pub asked: Vec<Asked>,
-    /// How much to compare.
-    pub search: Search,
-    search_seconds: Option<u64>,
-    /// Fields of [`Variants`] that are not left to rule and search.
+    /// Fields of [`Variants`] that are not left to the rules.
     ways: BTreeMap<&'static str, Value>,
-}
-
-/// A word as one of an enumeration's.
-fn word<T: DeserializeOwned>(value: &str, words: &[&str]) -> Result<T, String> {
-    serde_json::from_value(value.into()).map_err(|_| format!("`{value}` is none of {}", words.join(", ")))
 }
 
 fn number<T: TryFrom<i64>>(value: &str, most: i64, least: i64) -> Result<T, String> {
@@ -306,14 +265,6 @@ impl Flags {
                 "true" | "false" => Reach::Compiler(CompilerFlag::WeightsPacking(value == "true")),
                 _ => return Err(format!("`{value}` is none of true, false")),
             },
-            "search" => {
-                self.search = word(value, SEARCH)?;
-                Reach::Search
-            }
-            "search-seconds" => {
-                self.search_seconds = Some(number(value, MAX_SEARCH_SECONDS, 1)?);
-                Reach::Search
-            }
             POWER => return Err("it takes effect when a shard is loaded".to_owned()),
             _ => match name.strip_prefix(FINALIZE_PREFIX) {
                 Some(key) if key.is_empty() || key.len() > MAX_KEY || value.len() > MAX_KEY => {
@@ -355,17 +306,6 @@ impl Flags {
         options
     }
 
-    /// Whether a mode of finalize was asked for.
-    pub fn has_finalize_mode(&self) -> bool {
-        let is_mode = |asked: &Asked| matches!(asked.reach, Reach::Compiler(CompilerFlag::FinalizeMode(_)));
-        self.asked.iter().any(is_mode)
-    }
-
-    /// How long one trial of a search may take.
-    pub fn search_time(&self) -> Duration {
-        Duration::from_secs(self.search_seconds.unwrap_or(SEARCH_SECONDS))
-    }
-
     /// What would have been chosen without the flag of the lowering at `index`, all else equal;
     /// none when it leaves the choice open itself.
     pub fn without(&self, index: usize, chosen: Variants, rule: Variants) -> Option<Variants> {
@@ -374,7 +314,7 @@ impl Flags {
         with_fields(chosen, [(way.field, &field(&rule, way.field))])
     }
 
-    /// Variants with what was asked for in place of what a rule or a search chose.
+    /// Variants with what was asked for in place of what the rules chose.
     pub fn apply(&self, chosen: Variants) -> Variants {
         // Every value was tried when it was read.
         with_fields(chosen, self.ways.iter().map(|(field, value)| (*field, value))).unwrap_or(chosen)
@@ -419,18 +359,6 @@ pub fn schema(soc: &Soc) -> Vec<Flag> {
             None,
         ),
         flag("weights-packing", "the library's own packing of weights", FlagKind::Boolean, None),
-        flag(
-            "search",
-            "what is ranked by simulated cycles before compiling: nothing, a layer of each kind, or whole entries",
-            FlagKind::Choice(SEARCH.iter().map(|word| (*word).to_owned()).collect()),
-            Some("off"),
-        ),
-        flag(
-            "search-seconds",
-            "longest time of one trial of a search, which is abandoned then",
-            FlagKind::Integer { minimum: 1, maximum: MAX_SEARCH_SECONDS },
-            Some(&SEARCH_SECONDS.to_string()),
-        ),
     ];
     flags.extend(WAYS.iter().map(Way::schema));
     flags.push(Power::schema(
@@ -491,10 +419,6 @@ mod tests {
                 assert_eq!(found.as_str().map_or(found.to_string(), str::to_owned), *value);
                 let flags = Flags { ways: BTreeMap::from([(way.field, set)]), ..Flags::default() };
                 assert_eq!(flags.apply(Variants::default()), written);
-                // What a report says of it names the flag and the value.
-                if written != Variants::default() {
-                    assert_eq!(words(&written, &Variants::default()), format!("{} {value}", way.flag));
-                }
             }
             assert!(way.read("there is no such word").is_err());
             assert_eq!(way.read(AUTO), Ok(None));

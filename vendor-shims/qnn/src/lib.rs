@@ -11,7 +11,7 @@
 //!
 //! Reading order: [`QnnShim`]; on the way to an artefact [`soc`], `recognise`, [`lower`],
 //! [`graph`], [`session`], [`artefact`]; on the way back `compatibility`, `loaded`;
-//! beside it `rules`, `flags` and `probe`, `estimate` and `search`.
+//! beside it `rules`, `flags` and `probe`, `estimate`.
 
 pub mod artefact;
 mod compatibility;
@@ -31,7 +31,6 @@ mod memory;
 mod probe;
 mod recognise;
 pub mod rules;
-mod search;
 pub mod session;
 mod shim;
 mod simulation;

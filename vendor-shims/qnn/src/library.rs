@@ -102,7 +102,7 @@ impl Library {
     /// Opens the library by the rule of [this module](self).
     ///
     /// # Errors
-    /// [`QnnError::LibraryNotFound`] with every place tried, or what was wrong with the one found.
+    /// [`LibraryError::NotFound`](crate::failure::LibraryError::NotFound) with every place tried, or what was wrong with the one found.
     pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
         let mut steps = Steps::new(|text| log::note(format!("library: {text}")));
         let search = Search {

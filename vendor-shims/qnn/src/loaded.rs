@@ -5,8 +5,8 @@ use std::sync::Arc;
 use shardwright_shim_abi::{
     Bound, Control, FlagOutcome, FlagReport, LoadedEntry, LoadedShard, MemoryKinds, Result, Run,
 };
-use shardwright_shim_npu::artefact::{ReadHead, loads};
-use shardwright_shim_npu::port::{PortKind, bindings, check_run, element_bytes};
+use shardwright_shim_npu::artefact::{Entry as _, ReadHead, loads};
+use shardwright_shim_npu::port::{PortKind, check_run, element_bytes};
 use shardwright_shim_npu::{Power, ShimError};
 
 use crate::artefact::{Artefact, Entry, Port};
@@ -166,7 +166,9 @@ fn is_same(told: &GraphDescription, expected: &GraphDescription) -> bool {
 
 impl LoadedShard for Shard<'_> {
     fn entries(&self) -> Result<Vec<LoadedEntry>> {
-        Ok(self.entries.iter().map(|loaded| told(&loaded.entry)).collect())
+        let alignment = |port: &Port| element_bytes(port.dtype).unwrap_or(1);
+        let loaded = |loaded: &Loaded| loaded.entry.outline().loaded(memory_kinds(), alignment);
+        Ok(self.entries.iter().map(loaded).collect())
     }
 
     fn flag_verdicts(&self) -> Vec<FlagReport> {
@@ -263,16 +265,5 @@ impl Loaded {
                 *held = Some((memory.clone(), registered));
             }
         }
-    }
-}
-
-/// What a run binds.
-fn told(entry: &Entry) -> LoadedEntry {
-    let alignment = |port: &Port| element_bytes(port.dtype).unwrap_or(1);
-    LoadedEntry {
-        name: entry.name.clone(),
-        rows: entry.rows,
-        context: entry.context,
-        bindings: bindings(&entry.ports, memory_kinds(), alignment),
     }
 }

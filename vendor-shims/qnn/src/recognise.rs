@@ -5,9 +5,10 @@
 //! and it takes a chip's number over its architecture, all without a word. So a profile is held to
 //! what the binary says, before anything is planned for it.
 
-use std::convert::Infallible;
 use std::sync::PoisonError;
 use std::time::Duration;
+
+use shardwright_shim_npu::ShimError;
 
 use crate::driver::Driver;
 use crate::failure::{QnnError, Result};
@@ -128,15 +129,13 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
     };
     // No other thread is inside the libraries while the child is born.
     let held = (Preparation::begin(), alone());
-    let ended = in_child(BOUNDS, held, work, || Ok::<(), Infallible>(()));
-    let ended = ended
+    let ended = in_child(BOUNDS, held, work)
         .map_err(|error| QnnError::NotOffered { what: "a child to compile in", reason: error.to_string() })?;
     let answer = match ended {
-        Ok(Ended::Answer(text)) => serde_json::from_slice(&text)
+        Ended::Answer(text) => serde_json::from_slice(&text)
             .unwrap_or_else(|_| Answer::Failed("it gives no sensible answer".to_owned())),
-        Ok(Ended::Died(signal)) => Answer::Failed(format!("it dies of it (signal {signal:?})")),
-        Ok(Ended::Late) => Answer::Failed("it does not come to an end".to_owned()),
-        Err(never) => match never {},
+        Ended::Died(signal) => Answer::Failed(format!("it dies of it (signal {signal:?})")),
+        Ended::Late => Answer::Failed("it does not come to an end".to_owned()),
     };
     Ok(match answer {
         Answer::Made { soc, arch } => {
@@ -154,12 +153,13 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
 ///
 /// # Errors
 ///
-/// [`QnnError::WrongFact`] where number and architecture contradict each other and for a stand-in
-/// that there is not, [`QnnError::Unprepared`] where nothing is prepared for the number or the
+/// [`ShimError::WrongFact`] where number and architecture contradict each other and for a stand-in
+/// that there is not, [`ShimError::Unprepared`] where nothing is prepared for the number or the
 /// architecture.
 pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
-    let wrong = |fact, reason| QnnError::WrongFact { chip: soc.name.clone(), fact, reason };
-    let unprepared = |fact, reason| QnnError::Unprepared { chip: soc.name.clone(), fact, reason };
+    let chip = || soc.name.clone();
+    let wrong = |fact, reason| QnnError::from(ShimError::WrongFact { chip: chip(), fact, reason });
+    let unprepared = |fact, reason| QnnError::from(ShimError::Unprepared { chip: chip(), fact, reason });
     let asked = soc.arch;
     let by_number = match soc.id {
         None => None,

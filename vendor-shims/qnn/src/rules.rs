@@ -13,7 +13,7 @@ use crate::soc::DEFAULT_VTCM_MEGABYTES;
 /// joins.
 const JOINED_EIGHTHS: u64 = 9;
 
-/// What is taken for an entry when nothing is searched, with the fast memory that options give:
+/// What is taken for an entry unless flags say otherwise, with the fast memory that options give:
 /// keys and values that an entry adds to stay apart from those of the state where both together do
 /// not fit. Apart they cost up to a fifth of a layer more, and compile.
 pub fn of(entry: EntryView<'_>, options: &GraphOptions) -> Variants {

@@ -1,7 +1,7 @@
 //! The vendor's library behind the contract.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use shardwright_shim_abi::{
     Artefact, Buffer, Chip, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView,
@@ -9,6 +9,7 @@ use shardwright_shim_abi::{
     WorkOrderView,
 };
 use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
+use shardwright_shim_npu::instance::{Chips, Lazy, Named, SIMULATED};
 use shardwright_shim_npu::power::POWER;
 use shardwright_shim_npu::{Power, ShimError};
 
@@ -30,9 +31,6 @@ const LIBRARY: &str = "library";
 const SKEL: &str = "skel";
 const LOG_LEVEL: &str = "log-level";
 
-/// Ends the name of a device that runs in the x86-64 library's simulation.
-const SIMULATED: &str = ".simulated";
-
 /// Bytes of a context that are known to have been loaded, or thought to be: the processor's
 /// addresses have 32 bits.
 const CONTEXT_BYTES: u64 = 3_670_016_000;
@@ -47,23 +45,13 @@ const HAS_SIMULATOR: bool = cfg!(target_arch = "x86_64");
 /// of the vendor's log.
 pub struct QnnShim {
     settings: Settings,
-    driver: Mutex<Option<Arc<Driver>>>,
-    allocator: Mutex<Option<Arc<Allocator>>>,
-    /// Chips that were made known.
-    chips: Mutex<Vec<Arc<Soc>>>,
+    driver: Lazy<Driver>,
+    allocator: Lazy<Allocator>,
+    chips: Chips<Soc>,
 }
 
-/// A device by its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
-    soc: Arc<Soc>,
-    is_simulated: bool,
-}
-
-impl Named {
-    fn target(&self) -> Target<'_> {
-        Target { soc: &self.soc, is_simulated: self.is_simulated }
-    }
+fn target(named: &Named<Soc>) -> Target<'_> {
+    Target { soc: &named.soc, is_simulated: named.is_simulated }
 }
 
 fn log_level(value: &str) -> std::result::Result<Level, ShimError> {
@@ -105,36 +93,18 @@ fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
 }
 
 impl QnnShim {
-    /// The chip of that name, if it was made known.
-    fn soc(&self, name: &str) -> Option<Arc<Soc>> {
-        let chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner);
-        chips.iter().find(|soc| soc.name == name).cloned()
-    }
-
     /// A device of a chip that was made known.
-    fn named(&self, name: &str) -> std::result::Result<Named, ShimError> {
-        let (soc, is_simulated) = match name.strip_suffix(SIMULATED) {
-            Some(soc) => (soc, true),
-            None => (name, false),
-        };
-        match self.soc(soc) {
-            Some(soc) if HAS_SIMULATOR || !is_simulated => Ok(Named { soc, is_simulated }),
-            _ => Err(ShimError::UnknownDevice {
-                name: name.to_owned(),
-                help: "devices are named by the profile of their chip, which is made known before they are asked \
-                       for: `sm8850`, and `sm8850.simulated` to run on an x86-64 machine",
-            }),
-        }
+    fn named(&self, name: &str) -> std::result::Result<Named<Soc>, ShimError> {
+        let named = self.chips.named(name).filter(|named| HAS_SIMULATOR || !named.is_simulated);
+        named.ok_or_else(|| ShimError::UnknownDevice {
+            name: name.to_owned(),
+            help: "devices are named by the profile of their chip, which is made known before they are asked \
+                   for: `sm8850`, and `sm8850.simulated` to run on an x86-64 machine",
+        })
     }
 
     fn driver(&self) -> Result<Arc<Driver>> {
-        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = &*driver {
-            return Ok(open.clone());
-        }
-        let opened = Driver::open(&self.settings)?;
-        *driver = Some(opened.clone());
-        Ok(opened)
+        Ok(self.driver.get(|| Driver::open(&self.settings))?)
     }
 
     /// The allocator of a phone; none elsewhere.
@@ -142,11 +112,7 @@ impl QnnShim {
         if !memory::IS_PHONE {
             return Ok(None);
         }
-        let mut allocator = self.allocator.lock().unwrap_or_else(PoisonError::into_inner);
-        if allocator.is_none() {
-            *allocator = Some(Allocator::open()?);
-        }
-        Ok(allocator.clone())
+        Ok(Some(self.allocator.get(Allocator::open)?))
     }
 
     /// Whether this is a phone with that chip, by its number. **Untried**.
@@ -218,24 +184,16 @@ impl Shim for QnnShim {
             library: options.get(LIBRARY).map(PathBuf::from),
             log_level: options.get(LOG_LEVEL).map(log_level).transpose()?,
         };
-        Ok(QnnShim {
-            settings,
-            driver: Mutex::default(),
-            allocator: Mutex::default(),
-            chips: Mutex::default(),
-        })
+        Ok(QnnShim { settings, driver: Lazy::default(), allocator: Lazy::default(), chips: Chips::default() })
     }
 
     fn chip(&self, chip: Chip<'_>) -> Result<()> {
-        let soc = Arc::new(Soc::read(&chip)?);
-        let mut chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner);
-        chips.retain(|held| held.name != soc.name);
-        chips.push(soc);
+        self.chips.add(chip.name, Soc::read(&chip)?);
         Ok(())
     }
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
-        let asked = match soc.map(|name| self.soc(name)) {
+        let asked = match soc.map(|name| self.chips.get(name)) {
             // Nobody told of it: another vendor's.
             Some(None) => return Ok(Vec::new()),
             asked => asked.flatten(),
@@ -244,9 +202,8 @@ impl Shim for QnnShim {
         let driver = self.driver()?;
         let build = driver.backend().library().build_id();
         let Some(soc) = asked else {
-            let chips = self.chips.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let mut devices = Vec::new();
-            for soc in chips {
+            for soc in self.chips.all() {
                 if self.is_own(&soc)? {
                     let name = soc.name.clone();
                     devices.push(Self::device_of(build, &soc, None, name, DeviceKind::Present));
@@ -310,7 +267,7 @@ impl Shim for QnnShim {
 
     fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
         let named = self.named(device)?;
-        compile::compile(&*self.driver()?, named.target(), order, output)
+        compile::compile(&*self.driver()?, target(&named), order, output)
     }
 
     fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
@@ -341,7 +298,7 @@ impl Shim for QnnShim {
             );
             return Err(ShimError::CompilesOnly { device, help }.into());
         }
-        Ok(Box::new(Shard::load(&*self.driver()?, named.target(), artefact.bytes(), power)?))
+        Ok(Box::new(Shard::load(&*self.driver()?, target(&named), artefact.bytes(), power)?))
     }
 
     fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {

@@ -10,8 +10,8 @@ use shardwright_shim_qnn::ffi::Version;
 use shardwright_shim_qnn::graph::{DataType, Param, QnnEncoding, StaticData, TensorIndex, TensorKind};
 use shardwright_shim_qnn::log::{self, Level};
 use shardwright_shim_qnn::session::{
-    Backend, CallFailure, CodeFor, Context, ContextBinary, ContextOptions, Device, FailureKind,
-    FinalizeValue, GraphOptions, Library, LibraryChoice, LoadedContext, PowerVote, Profile, QnnError, SocId,
+    Backend, CallFailure, CodeFor, Context, ContextBinary, ContextOptions, Device, FinalizeValue,
+    GraphOptions, Library, LibraryChoice, LibraryError, LoadedContext, PowerVote, Profile, QnnError, SocId,
     System, describe_binary,
 };
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ fn a_named_library_that_is_missing_is_not_replaced_by_another() {
     for path in [folder.path().join("none.so"), folder.path().to_owned()] {
         let mut choice = only(&path);
         choice.variable = Some("/somewhere/else.so".into());
-        let Err(QnnError::LibraryNotFound { tried }) = Library::open(&choice) else {
+        let Err(QnnError::Library(LibraryError::NotFound { tried })) = Library::open(&choice) else {
             panic!("{path:?} is no library")
         };
         assert_eq!(tried.len(), 1, "{tried:?}");
@@ -77,7 +77,7 @@ fn every_place_is_named_when_there_is_none() {
     let folder = tempfile::tempdir().expect("a folder");
     let choice = LibraryChoice { beside: Some(folder.path().to_owned()), ..LibraryChoice::default() };
     match Library::open(&choice) {
-        Err(QnnError::LibraryNotFound { tried }) => {
+        Err(QnnError::Library(LibraryError::NotFound { tried })) => {
             assert_eq!(tried.len(), 4, "{tried:?}");
             assert!(tried[2].starts_with("beside the shim"), "{tried:?}");
             assert!(tried[3].starts_with("the loader's path"), "{tried:?}");
@@ -101,13 +101,13 @@ fn other_files_are_refused_for_what_they_are() {
     let text = folder.path().join("libQnnHtp.so");
     std::fs::write(&text, "no library").expect("written");
     match Library::open(&only(folder.path())) {
-        Err(QnnError::NotLoadable { path, reason }) => {
+        Err(QnnError::Library(LibraryError::NotLoadable { path, reason })) => {
             assert!(path == text && !reason.is_empty(), "{reason}")
         }
         other => panic!("{other:?}"),
     }
     let error = System::open_file("/no/such/libQnnSystem.so".into()).expect_err("there is none");
-    assert!(matches!(error, QnnError::LibraryNotFound { .. }), "{error}");
+    assert!(matches!(error, QnnError::Library(LibraryError::NotFound { .. })), "{error}");
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn equal_weights_of_two_graphs_are_kept_once_and_not_loaded_here() {
     if cfg!(target_arch = "x86_64") {
         let error =
             LoadedContext::from_binary(device.clone(), &shared.bytes).expect_err("not on this platform");
-        assert_eq!(error.kind(), FailureKind::Incompatible, "{error}");
+        assert_eq!(error.class(), ErrorClass::IncompatibleArtefact, "{error}");
     }
     let loaded = LoadedContext::from_binary(device, &apart.bytes).expect("loaded");
     match loaded.graph("rows_2") {
@@ -464,7 +464,7 @@ fn bytes_that_are_no_binary_are_refused() {
     for (what, bytes) in foreign {
         let error = describe_binary(system, &bytes).expect_err(what);
         assert!(matches!(error, QnnError::BinaryInvalid { .. }), "{what}: {error}");
-        assert_eq!(error.kind(), FailureKind::Corrupt, "{what}");
+        assert_eq!(error.class(), ErrorClass::CorruptArtefact, "{what}");
     }
 }
 
@@ -503,7 +503,7 @@ fn a_binary_for_a_newer_processor_is_incompatible() {
     let error =
         LoadedContext::from_binary(device(&library, 69), &newer).expect_err("made for v81, loaded on v79");
     let failure = failure(error);
-    assert_eq!((failure.kind, failure.code), (FailureKind::Incompatible, 5005), "{failure}");
+    assert_eq!((failure.class, failure.code), (ErrorClass::IncompatibleArtefact, 5005), "{failure}");
     assert!(failure.log.contains("HMX"), "{}", failure.log);
 }
 
@@ -512,7 +512,7 @@ fn chips_the_library_does_not_know_are_refused() {
     let Some(library) = library("chips_the_library_does_not_know_are_refused") else { return };
     let backend = device(&library, 69).backend().clone();
     let error = failure(Device::new(backend, CodeFor::Chip(SocId(9999))).expect_err("no such chip"));
-    assert_eq!((error.kind, error.code), (FailureKind::InvalidArgument, 14001));
+    assert_eq!((error.class, error.code), (ErrorClass::InvalidArgument, 14001));
     assert_eq!(error.function, "deviceCreate");
 }
 
@@ -527,7 +527,7 @@ fn the_newest_architecture_is_refused_with_the_logs_reason() {
     let error = failure(fully_connected("product", 1, 64, 32).run(&device(&library, 122)).expect_err("v89"));
     assert_eq!((error.function, error.code), ("graphFinalize", 1002), "{error}");
     assert!(error.log.contains("RouterX86 graph prepare failed"), "{}", error.log);
-    assert_ne!(error.kind, FailureKind::ResourceLimit, "the code is named after memory, and it is not that");
+    assert_ne!(error.class, ErrorClass::ResourceLimit, "the code is named after memory, and it is not that");
 }
 
 #[test]
@@ -556,7 +556,7 @@ fn refusals_name_the_node() {
     ] {
         let error = failure(case.run_with(&device, &options).expect_err(function));
         assert_eq!(error.function, function, "{error}");
-        assert_eq!(error.kind, FailureKind::UnsupportedOp, "{error}");
+        assert_eq!(error.class, ErrorClass::UnsupportedOp, "{error}");
         assert_eq!(error.node.as_deref(), Some(case.graph.nodes[1].name.as_str()), "{error}");
         let op = case.graph.nodes[1].op;
         let told: Error = QnnError::Call(Box::new(error.clone())).into();
@@ -575,12 +575,12 @@ fn calls_out_of_order_are_the_callers_mistake() {
     let mut graph = context.compose(&case.graph, &GraphOptions::default()).expect("composed");
     let mut output = vec![0u8; 64];
     let error = failure(graph.execute(&[&case.inputs[0]], &mut [&mut output]).expect_err("not finalized"));
-    assert_eq!((error.kind, error.code), (FailureKind::InvalidArgument, 6023));
+    assert_eq!((error.class, error.code), (ErrorClass::InvalidArgument, 6023));
     let error = failure(context.binary().expect_err("not finalized"));
-    assert_eq!((error.kind, error.code), (FailureKind::InvalidArgument, 5003));
+    assert_eq!((error.class, error.code), (ErrorClass::InvalidArgument, 5003));
     let error =
         failure(context.compose(&case.graph, &GraphOptions::default()).expect_err("the name is taken"));
-    assert_eq!((error.kind, error.code), (FailureKind::InvalidArgument, 6003));
+    assert_eq!((error.class, error.code), (ErrorClass::InvalidArgument, 6003));
     graph.finalize(false).expect("finalized");
 
     let count = graph.execute(&[], &mut [&mut output]).expect_err("no input");
@@ -698,9 +698,9 @@ fn an_encoding_that_kills_the_compiler_kills_a_child() {
 fn every_error_has_a_class_of_the_contract() {
     let path = PathBuf::from("libQnnHtp.so");
     let version = Version { major: 3, minor: 1, patch: 0 };
-    let call = |kind| {
+    let call = |class| {
         QnnError::Call(Box::new(CallFailure {
-            kind,
+            class,
             function: "graphExecute",
             code: 1007,
             name: "SYSTEM_COMMUNICATION".to_owned(),
@@ -744,14 +744,8 @@ fn every_error_has_a_class_of_the_contract() {
             "`graph`",
         ),
         (QnnError::BinaryInvalid { reason: "short".to_owned() }, ErrorClass::CorruptArtefact, "short"),
-        (call(FailureKind::UnsupportedOp), ErrorClass::UnsupportedOp, "at node `node`"),
-        (call(FailureKind::Unmappable), ErrorClass::Unmappable, "gone"),
-        (call(FailureKind::ResourceLimit), ErrorClass::ResourceLimit, "gone"),
-        (call(FailureKind::Incompatible), ErrorClass::IncompatibleArtefact, "gone"),
-        (call(FailureKind::Corrupt), ErrorClass::CorruptArtefact, "gone"),
-        (call(FailureKind::DeviceLost), ErrorClass::DeviceLost, "graphExecute failed with 1007"),
-        (call(FailureKind::InvalidArgument), ErrorClass::InvalidArgument, "gone"),
-        (call(FailureKind::Internal), ErrorClass::Internal, "gone"),
+        (call(ErrorClass::UnsupportedOp), ErrorClass::UnsupportedOp, "at node `node`"),
+        (call(ErrorClass::DeviceLost), ErrorClass::DeviceLost, "graphExecute failed with 1007"),
     ] {
         let told: Error = error.into();
         assert_eq!(told.class, class, "{told}");

@@ -1,8 +1,8 @@
 //! Attention written with as few operations as there are for it.
 
-use shardwright_neuron_adapter::operation;
 use shardwright_shim_npu::attention::Attention;
-use shardwright_shim_npu::{LowerError, ValueId};
+use shardwright_shim_npu::lowering::Binary;
+use shardwright_shim_npu::{LowerError, Lowering as _, ValueId};
 
 use super::import::Importer;
 
@@ -26,13 +26,8 @@ pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Resul
     let values = heads(importer, found.values, kv, slots, width)?;
 
     let encoding = importer.work.encoding(found.scores)?;
-    let mut scores = importer.mat_mul(query, keys, true, encoding);
-    for &node in &found.between {
-        let node = importer.work.source.nodes[node];
-        let out = node.output().map_err(|error| importer.work.refused(error.message))?;
-        let target = importer.work.encoding(out)?;
-        scores = importer.pointwise(node, scores, target)?;
-    }
+    let scores = importer.mat_mul(query, keys, true, encoding);
+    let scores = importer.between(found, scores)?;
     let mask = importer.work.held(found.mask)?;
     let mask = importer.work.reshape(mask, &[1, rows, 1, slots]);
     // With one row the mask is the same for all heads as it stands.
@@ -41,7 +36,7 @@ pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Resul
         _ => importer.work.reshape(scores, &[kv, rows, group, slots]),
     };
     let encoding = importer.work.encoding(found.masked)?;
-    let masked = importer.binary(operation::ADD, scores, mask, encoding);
+    let masked = importer.binary(Binary::Add, scores, mask, encoding);
     let weights = importer.softmax(masked);
     let weights = importer.work.reshape(weights, &[1, kv, rows * group, slots]);
     let encoding = importer.work.encoding(found.mixed)?;

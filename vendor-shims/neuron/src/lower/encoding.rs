@@ -34,6 +34,10 @@ pub(super) enum Family {
 
 impl npu::Encoding for Encoding {
     const HALF: Encoding = Encoding::Half;
+    /// What softmax, sigmoid and hyperbolic tangent give: −1 to 1 less one step, as TFLite fixes it
+    /// for 16 bits.
+    const FRACTION: Encoding = Encoding::Fixed(1.0 / 32_768.0);
+    const SIGNED_FRACTION: Encoding = Encoding::FRACTION;
 
     fn of(tensor: &TensorView<'_>) -> Result<Encoding, String> {
         match tensor.dtype() {
@@ -56,6 +60,17 @@ impl npu::Encoding for Encoding {
         self == Encoding::Index
     }
 
+    fn is_fixed(self) -> bool {
+        matches!(self, Encoding::Fixed(_))
+    }
+
+    fn scaled(self, factor: f32) -> Encoding {
+        match self {
+            Encoding::Fixed(scale) => Encoding::Fixed((scale * factor).max(f32::MIN_POSITIVE)),
+            other => other,
+        }
+    }
+
     fn describe(self) -> String {
         match self {
             Encoding::Single => "f32".to_owned(),
@@ -72,10 +87,6 @@ impl Encoding {
         Encoding::Fixed((most / LARGEST).max(f32::MIN_POSITIVE))
     }
 
-    /// What softmax, sigmoid and hyperbolic tangent give: −1 to 1 less one step, as TFLite fixes it
-    /// for 16 bits.
-    pub const FRACTION: Encoding = Encoding::Fixed(1.0 / 32_768.0);
-
     /// What it is computed in; none for indices.
     pub fn family(self) -> Option<Family> {
         match self {
@@ -84,11 +95,6 @@ impl Encoding {
             Encoding::Fixed(_) => Some(Family::Fixed),
             Encoding::Index => None,
         }
-    }
-
-    /// Whether values are integers with a scale.
-    pub fn is_fixed(self) -> bool {
-        matches!(self, Encoding::Fixed(_))
     }
 
     /// The scale of integers.

@@ -4,10 +4,10 @@
 //! the last step whatever the inner values are, so squares stop at 36 and the hyperbolic tangent's
 //! argument at 8.
 
-use shardwright_neuron_adapter::operation;
-use shardwright_shim_npu::ValueId;
+use shardwright_shim_npu::lowering::{Binary, Unary};
+use shardwright_shim_npu::{Encoding as _, Lowering as _, ValueId};
 
-use super::encoding::{Encoding, Family};
+use super::encoding::Encoding;
 use super::import::Importer;
 
 /// `√(2/π)`.
@@ -21,16 +21,14 @@ const MOST_INNER: f32 = 8.0;
 
 /// Eight operations.
 pub(super) fn spelled_out(importer: &mut Importer<'_, '_>, x: ValueId, target: Encoding) -> ValueId {
-    let family = target.family().unwrap_or(Family::Half);
-    let reaching = |most| if family == Family::Fixed { Encoding::reaching(most) } else { target };
-    let [a, b, one] = [A, B, 1.0].map(|value| importer.number(value, family));
-    let square = importer.binary(operation::MUL, x, x, reaching(MOST_SQUARE));
-    let cubic = importer.binary(operation::MUL, square, b, reaching(MOST_SQUARE * B));
-    let factor = importer.binary(operation::ADD, cubic, a, reaching(MOST_SQUARE * B + A));
-    let inner = importer.binary(operation::MUL, x, factor, reaching(MOST_INNER));
-    let fraction = if family == Family::Fixed { Encoding::FRACTION } else { target };
-    let bounded = importer.unary(operation::TANH, inner, fraction);
-    let gate = importer.binary(operation::ADD, bounded, one, reaching(2.0));
+    let reaching = |most| if target.is_fixed() { Encoding::reaching(most) } else { target };
+    let [a, b, one] = [A, B, 1.0].map(|value| importer.number(value, target));
+    let square = importer.binary(Binary::Multiply, x, x, reaching(MOST_SQUARE));
+    let cubic = importer.binary(Binary::Multiply, square, b, reaching(MOST_SQUARE * B));
+    let factor = importer.binary(Binary::Add, cubic, a, reaching(MOST_SQUARE * B + A));
+    let inner = importer.binary(Binary::Multiply, x, factor, reaching(MOST_INNER));
+    let bounded = importer.unary(Unary::Tanh, inner, target);
+    let gate = importer.binary(Binary::Add, bounded, one, reaching(2.0));
     let half = importer.scaled(x, 0.5);
-    importer.binary(operation::MUL, half, gate, target)
+    importer.binary(Binary::Multiply, half, gate, target)
 }

@@ -1,10 +1,12 @@
-//! An entry's nodes in the adapter's operations, node by node; attention as a whole where the lean
-//! lowering recognises it.
+//! An entry's nodes in the adapter's operations; attention as a whole where the lean lowering
+//! recognises it.
 
 use shardwright_neuron_adapter::{operand, operation};
-use shardwright_shim_abi::{NodeView, raw};
-use shardwright_shim_npu::attention::{Attention, Step, recognise, steps};
-use shardwright_shim_npu::{LowerError, Movements, ValueId};
+use shardwright_shim_abi::{WeightView, raw};
+use shardwright_shim_npu as npu;
+use shardwright_shim_npu::attention::{Attention, recognise};
+use shardwright_shim_npu::lowering::{Binary, Reduction, RmsNorm, Rotation, Unary};
+use shardwright_shim_npu::{Encoding as _, LowerError, Lowering as _, Movements, ValueId};
 
 use super::draft::{Compute, Constant, Content, Draft, Source, Work};
 use super::encoding::{Encoding, Family};
@@ -39,13 +41,7 @@ pub(super) fn import<'w>(
         Lowering::Lean => recognise(source),
         Lowering::Plain => Vec::new(),
     };
-    for (index, step) in steps(source, &attentions) {
-        let node = importer.work.begin(index);
-        match step {
-            Step::Node => importer.node(node)?,
-            Step::Attention(found) => importer.attention(found)?,
-        }
-    }
+    importer.import(&attentions)?;
     importer.work.finish()
 }
 
@@ -64,203 +60,87 @@ fn port_shape(role: u32, shape: &[u64], lowering: Lowering) -> Vec<u64> {
     }
 }
 
-impl<'w> Importer<'_, 'w> {
-    /// Family of a value that is no constant.
-    pub fn family_of(&self, value: ValueId) -> Family {
-        self.work.encoding_of(value).family().unwrap_or(Family::Half)
+impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
+    type Encoding = Encoding;
+    type Content = Content<'w>;
+    type Compute = Compute;
+
+    const EQUAL_RANKS: bool = false;
+
+    fn work(&mut self) -> &mut Work<'s, 'w> {
+        &mut self.work
     }
 
-    /// One number that is broadcast.
-    pub fn number(&mut self, value: f32, family: Family) -> ValueId {
-        self.work.constant(number(value, family))
-    }
-
-    /// Binds a value as the result of the node at work, in the encoding the entry gives it.
-    fn deliver(&mut self, tensor: u32, value: ValueId) -> Result<(), LowerError> {
-        let encoding = self.work.encoding(tensor)?;
-        let value = self.convert(value, encoding);
-        self.work.bind(tensor, value);
-        Ok(())
-    }
-
-    /// The same values in another encoding.
-    pub fn convert(&mut self, value: ValueId, encoding: Encoding) -> ValueId {
-        let from = self.work.encoding_of(value);
-        if from == encoding {
-            return value;
-        }
-        let kind = match (from.is_fixed(), encoding.is_fixed()) {
+    fn conversion(from: Encoding, to: Encoding) -> Compute {
+        Compute::Unary(match (from.is_fixed(), to.is_fixed()) {
             (_, true) => operation::QUANTIZE,
             (true, false) => operation::DEQUANTIZE,
             (false, false) => operation::CAST,
-        };
-        self.work.act_like(Compute::Unary(kind), value, encoding)
-    }
-
-    pub fn unary(&mut self, kind: i32, x: ValueId, encoding: Encoding) -> ValueId {
-        self.work.act_like(Compute::Unary(kind), x, encoding)
-    }
-
-    /// Value by value with broadcasting.
-    pub fn binary(&mut self, kind: i32, a: ValueId, b: ValueId, encoding: Encoding) -> ValueId {
-        let kind = match kind {
-            operation::MAXIMUM => Compute::Binary(kind),
-            _ => Compute::Fused(kind),
-        };
-        self.work.act_broadcast(kind, a, b, encoding)
-    }
-
-    fn node(&mut self, node: NodeView<'w>) -> Result<(), LowerError> {
-        let out = self.work.read(node.output())?;
-        let first = self.work.read(node.input(0))?;
-        let target = self.work.encoding(out)?;
-        let shape = self.work.source.tensor(out).shape.to_vec();
-        if let Some(moved) = self.work.movement(node)? {
-            return self.deliver(out, moved);
-        }
-        let result = match node.op() {
-            raw::SW_OP_LINEAR => {
-                let weight = self.work.read(node.input(1))?;
-                self.product(first, weight, out)?
-            }
-            raw::SW_OP_MAT_MUL => {
-                let second = self.work.read(node.input(1))?;
-                let transposed = self.work.read(node.attribute_i64("transpose_b"))? == 1;
-                match self.work.source.weight(second) {
-                    Some(_) => self.product(first, second, out)?,
-                    None => {
-                        let (a, b) = (self.work.value(first)?, self.work.value(second)?);
-                        let product = self.mat_mul(a, b, transposed, target);
-                        self.work.reshape(product, &shape)
-                    }
-                }
-            }
-            raw::SW_OP_RMS_NORM => self.rms_norm(node, first, target)?,
-            raw::SW_OP_ROTATE => self.rotate(node, first, target)?,
-            raw::SW_OP_SOFTMAX => {
-                let x = self.work.value(first)?;
-                let tensor = self.work.source.tensor(out);
-                let is_product = |reader: &usize| self.work.source.nodes[*reader].op() == raw::SW_OP_MAT_MUL;
-                let is_inside = !tensor.is_output && tensor.readers.iter().all(is_product);
-                let softmax = self.softmax(x);
-                if is_inside {
-                    self.work.bind(out, softmax);
-                    return Ok(());
-                }
-                softmax
-            }
-            raw::SW_OP_L2_NORMALIZE => {
-                let x = self.work.value(first)?;
-                island::l2_normalize(self, x, target)
-            }
-            raw::SW_OP_ADD | raw::SW_OP_SUB | raw::SW_OP_MUL => {
-                let kind = match node.op() {
-                    raw::SW_OP_ADD => operation::ADD,
-                    raw::SW_OP_SUB => operation::SUB,
-                    _ => operation::MUL,
-                };
-                let second = self.work.read(node.input(1))?;
-                let family = target.family().unwrap_or(Family::Half);
-                let [a, b] = [self.operand(first, family)?, self.operand(second, family)?];
-                self.binary(kind, a, b, target)
-            }
-            raw::SW_OP_DIV => {
-                let second = self.work.read(node.input(1))?;
-                let family = island::family(target);
-                let [a, b] = [self.operand(first, family)?, self.operand(second, family)?];
-                island::divide(self, a, b, target)
-            }
-            raw::SW_OP_REDUCE_SUM | raw::SW_OP_REDUCE_MEAN | raw::SW_OP_REDUCE_MAX => {
-                let kind = match node.op() {
-                    raw::SW_OP_REDUCE_SUM => operation::REDUCE_SUM,
-                    raw::SW_OP_REDUCE_MEAN => operation::MEAN,
-                    _ => operation::REDUCE_MAX,
-                };
-                let x = self.work.value(first)?;
-                island::reduce(self, kind, x, target)
-            }
-            _ => {
-                let x = self.work.value(first)?;
-                self.pointwise(node, x, target)?
-            }
-        };
-        self.deliver(out, result)
-    }
-
-    /// An operand of an operation value by value.
-    fn operand(&mut self, tensor: u32, family: Family) -> Result<ValueId, LowerError> {
-        if let Some(weight) = self.work.source.weight(tensor) {
-            let constant =
-                small(weight, family, 0.0).map_err(|reason| self.work.bad_weight(tensor, reason))?;
-            return Ok(self.work.constant(constant));
-        }
-        self.work.value(tensor)
-    }
-
-    /// An operation value by value with one operand, on a value of any shape.
-    pub fn pointwise(
-        &mut self,
-        node: NodeView<'w>,
-        x: ValueId,
-        target: Encoding,
-    ) -> Result<ValueId, LowerError> {
-        let family = target.family().unwrap_or(Family::Half);
-        let fraction = if target.is_fixed() { Encoding::FRACTION } else { target };
-        Ok(match node.op() {
-            raw::SW_OP_GELU => match self.lowering {
-                Lowering::Lean => self.work.act_like(Compute::Gelu, x, target),
-                Lowering::Plain => gelu::spelled_out(self, x, target),
-            },
-            raw::SW_OP_TANH => self.unary(operation::TANH, x, fraction),
-            raw::SW_OP_EXP => island::unary(self, operation::EXP, x, target),
-            raw::SW_OP_SQRT => island::unary(self, operation::SQRT, x, target),
-            raw::SW_OP_RSQRT => island::unary(self, operation::RSQRT, x, target),
-            raw::SW_OP_RECIPROCAL => {
-                let one = self.number(1.0, island::family(target));
-                island::divide(self, one, x, target)
-            }
-            raw::SW_OP_NEG => {
-                let minus = self.number(-1.0, family);
-                self.binary(operation::MUL, x, minus, target)
-            }
-            raw::SW_OP_SILU => {
-                let gate = self.unary(operation::LOGISTIC, x, fraction);
-                self.binary(operation::MUL, x, gate, target)
-            }
-            raw::SW_OP_SOFTCAP => {
-                let cap = self.work.read(node.attribute_f32("cap"))?;
-                let inner = self.scaled(x, cap.recip());
-                let bounded = self.unary(operation::TANH, inner, fraction);
-                let cap = self.number(cap, family);
-                self.binary(operation::MUL, bounded, cap, target)
-            }
-            raw::SW_OP_MAX_SCALAR => {
-                let value = self.work.read(node.attribute_f32("value"))?;
-                island::maximum(self, x, value, target)
-            }
-            op @ (raw::SW_OP_MUL_SCALAR | raw::SW_OP_ADD_SCALAR) => {
-                let value = self.work.read(node.attribute_f32("value"))?;
-                let value = self.number(value, family);
-                let kind = if op == raw::SW_OP_MUL_SCALAR { operation::MUL } else { operation::ADD };
-                self.binary(kind, x, value, target)
-            }
-            other => return Err(self.work.refused(format!("operation {other} is not known here"))),
         })
     }
 
-    /// `x · factor`, a factor above zero, in the encoding that keeps the stored values.
-    pub fn scaled(&mut self, x: ValueId, factor: f32) -> ValueId {
-        let encoding = match self.work.encoding_of(x) {
-            Encoding::Fixed(scale) => Encoding::Fixed((scale * factor).max(f32::MIN_POSITIVE)),
-            other => other,
+    fn mat_mul_of(transpose_second: bool) -> Compute {
+        Compute::BatchMatMul { transpose_second }
+    }
+
+    fn small(weight: WeightView<'w>, beside: Encoding, offset: f32) -> Result<Constant<'w>, String> {
+        small(weight, family(beside), offset)
+    }
+
+    fn scalar(value: f32, beside: Encoding) -> Constant<'w> {
+        number(value, family(beside))
+    }
+
+    fn beside(op: Binary, target: Encoding) -> Encoding {
+        match op {
+            Binary::Divide | Binary::Maximum => island::inside(target),
+            Binary::Add | Binary::Subtract | Binary::Multiply => target,
+        }
+    }
+
+    fn unary(&mut self, op: Unary, x: ValueId, target: Encoding) -> ValueId {
+        let fraction = if target.is_fixed() { Encoding::FRACTION } else { target };
+        let (kind, encoding) = match op {
+            Unary::Gelu if self.lowering == Lowering::Plain => return gelu::spelled_out(self, x, target),
+            Unary::Gelu => (Compute::Gelu, target),
+            Unary::Tanh => (Compute::Unary(operation::TANH), fraction),
+            Unary::Sigmoid => (Compute::Unary(operation::LOGISTIC), fraction),
+            Unary::Exp => return island::unary(self, operation::EXP, x, target),
+            Unary::Root => return island::unary(self, operation::SQRT, x, target),
+            Unary::ReciprocalRoot => return island::unary(self, operation::RSQRT, x, target),
+            Unary::Negate => {
+                let minus = self.number(-1.0, target);
+                return self.binary(Binary::Multiply, x, minus, target);
+            }
         };
-        let number = self.number(factor, self.family_of(x));
-        self.binary(operation::MUL, x, number, encoding)
+        self.work.act_like(kind, x, encoding)
+    }
+
+    fn binary(&mut self, op: Binary, a: ValueId, b: ValueId, target: Encoding) -> ValueId {
+        let kind = match op {
+            Binary::Add => operation::ADD,
+            Binary::Subtract => operation::SUB,
+            Binary::Multiply => operation::MUL,
+            Binary::Divide => return island::binary(self, Compute::Fused(operation::DIV), a, b, target),
+            Binary::Maximum => {
+                return island::binary(self, Compute::Binary(operation::MAXIMUM), a, b, target);
+            }
+        };
+        self.work.act_broadcast(Compute::Fused(kind), a, b, target)
+    }
+
+    fn reduce(&mut self, op: Reduction, x: ValueId, target: Encoding) -> ValueId {
+        let kind = match op {
+            Reduction::Sum => operation::REDUCE_SUM,
+            Reduction::Mean => operation::MEAN,
+            Reduction::Maximum => operation::REDUCE_MAX,
+        };
+        island::reduce(self, kind, x, target)
     }
 
     /// In floats: the tables of 16-bit integers are right to four steps of 1/32768, which is per
     /// cents of a weight among many keys.
-    pub fn softmax(&mut self, x: ValueId) -> ValueId {
+    fn softmax(&mut self, x: ValueId) -> ValueId {
         let encoding = self.work.encoding_of(x);
         if !encoding.is_fixed() {
             return self.work.act_like(Compute::Softmax, x, encoding);
@@ -270,12 +150,10 @@ impl<'w> Importer<'_, 'w> {
         self.convert(weights, Encoding::FRACTION)
     }
 
-    pub fn mat_mul(&mut self, a: ValueId, b: ValueId, transpose_second: bool, encoding: Encoding) -> ValueId {
-        let kind = Compute::BatchMatMul { transpose_second };
-        self.work.mat_mul(kind, a, b, transpose_second, encoding)
+    fn l2_normalize(&mut self, x: ValueId, target: Encoding) -> ValueId {
+        island::l2_normalize(self, x, target)
     }
 
-    /// x `[.., K]` by a constant `[N, K]`.
     fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, LowerError> {
         let target = self.work.encoding(out)?;
         let value = self.work.value(x)?;
@@ -288,39 +166,24 @@ impl<'w> Importer<'_, 'w> {
         Ok(self.work.reshape(product, self.work.source.tensor(out).shape))
     }
 
-    fn fully_connected(&mut self, value: ValueId, matrix: ValueId, target: Encoding) -> ValueId {
-        let inner = self.work.draft.shape(value).last().copied().unwrap_or(1);
-        let rows = self.work.draft.shape(value).iter().product::<u64>() / inner;
-        let outputs = self.work.draft.shape(matrix)[0];
-        let value = self.work.reshape(value, &[rows, inner]);
-        self.work.act(Compute::FullyConnected, &[value, matrix], vec![rows, outputs], target)
-    }
-
-    fn rms_norm(&mut self, node: NodeView<'w>, x: u32, target: Encoding) -> Result<ValueId, LowerError> {
-        let width = self.work.read(node.attribute_usize("width"))? as u64;
-        let eps = self.work.read(node.attribute_f32("eps"))?;
-        let offset = self.work.read(node.attribute_f32("weight_offset"))?;
-        let weight = match node.optional_input(1) {
-            Some(tensor) => Some((tensor, self.work.weight(tensor)?)),
-            None => None,
-        };
-        let value = self.work.value(x)?;
-        let family = match self.lowering {
-            Lowering::Lean => self.family_of(value),
-            Lowering::Plain => island::family(self.work.encoding_of(value)),
+    fn rms_norm(&mut self, norm: RmsNorm, target: Encoding) -> Result<ValueId, LowerError> {
+        let RmsNorm { x, width, eps, weight } = norm;
+        let value = self.value(x)?;
+        let encoding = self.work.encoding_of(value);
+        let beside = match self.lowering {
+            Lowering::Lean => encoding,
+            Lowering::Plain => island::inside(encoding),
         };
         let gamma = match weight {
-            Some((tensor, weight)) => {
-                Some(small(weight, family, offset).map_err(|reason| self.work.bad_weight(tensor, reason))?)
-            }
+            Some((tensor, offset)) => Some(self.constant(tensor, beside, offset)?),
             // Without a scale the extension's operation takes ones.
             None if self.lowering == Lowering::Lean => {
-                let ones = vec![1.0; width as usize];
-                Some(encoded(format!("ones.{width}.{family:?}").to_lowercase(), vec![width], &ones, family))
+                let (ones, family) = (vec![1.0; width as usize], family(beside));
+                let name = format!("ones.{width}.{family:?}").to_lowercase();
+                Some(self.work.constant(encoded(name, vec![width], &ones, family)))
             }
             None => None,
         };
-        let gamma = gamma.map(|gamma| self.work.constant(gamma));
         let whole = self.work.draft.shape(value).to_vec();
         let grouped = match self.work.source.tensor(x).last() == width {
             true => value,
@@ -337,44 +200,48 @@ impl<'w> Importer<'_, 'w> {
         Ok(self.work.reshape(normed, &whole))
     }
 
-    fn rotate(&mut self, node: NodeView<'w>, x: u32, target: Encoding) -> Result<ValueId, LowerError> {
-        let head = self.work.read(node.attribute_usize("head_dim"))? as u64;
-        let [cos, sin] = [self.work.read(node.input(1))?, self.work.read(node.input(2))?];
-        let value = self.work.value(x)?;
+    fn rotate(&mut self, rotation: Rotation, target: Encoding) -> Result<ValueId, LowerError> {
+        let Rotation { x, head, cos, sin, layer } = rotation;
+        let value = self.value(x)?;
         let whole = self.work.draft.shape(value).to_vec();
         let heads = self.work.apart(value, head);
         let turned = match self.lowering {
             Lowering::Lean => {
-                let (cos, sin) = self.whole_tables(cos, sin, head, node.layer())?;
+                let (cos, sin) = self.whole_tables(cos, sin, head, layer)?;
                 let shape = self.work.draft.shape(heads).to_vec();
                 let encoding = self.work.encoding_of(heads);
                 // The other half of each head with the sign it gets: a product with ones, exact.
-                let turn = turn(head, self.family_of(heads));
+                let turn = turn(head, family(encoding));
                 let turn = self.work.constant(turn);
                 let exchanged = self.fully_connected(heads, turn, encoding);
                 let exchanged = self.work.reshape(exchanged, &shape);
-                let straight = self.binary(operation::MUL, heads, cos, encoding);
-                let crossed = self.binary(operation::MUL, exchanged, sin, encoding);
-                self.binary(operation::ADD, straight, crossed, target)
+                let straight = self.binary(Binary::Multiply, heads, cos, encoding);
+                let crossed = self.binary(Binary::Multiply, exchanged, sin, encoding);
+                self.binary(Binary::Add, straight, crossed, target)
             }
             Lowering::Plain => {
-                let half = head / 2;
-                let rows = whole[0];
-                let [cos, sin] = [self.work.value(cos)?, self.work.value(sin)?];
-                let table = [1, rows, 1, half];
+                let table = [1, whole[0], 1, head / 2];
+                let [cos, sin] = [self.value(cos)?, self.value(sin)?];
                 let [cos, sin] = [self.work.reshape(cos, &table), self.work.reshape(sin, &table)];
                 let encoding = self.work.encoding_of(heads);
-                let (first, second) =
-                    (self.work.slice(heads, 3, 0, half), self.work.slice(heads, 3, half, head));
-                let mut times = |a, b| self.binary(operation::MUL, a, b, encoding);
-                let (first_cos, second_sin) = (times(first, cos), times(second, sin));
-                let (second_cos, first_sin) = (times(second, cos), times(first, sin));
-                let first = self.binary(operation::SUB, first_cos, second_sin, target);
-                let second = self.binary(operation::ADD, second_cos, first_sin, target);
-                self.work.concat(&[first, second], 3)
+                self.rotated_in_halves(heads, (cos, sin), encoding, target)
             }
         };
         Ok(self.work.reshape(turned, &whole))
+    }
+
+    fn attention(&mut self, found: &Attention) -> Result<ValueId, LowerError> {
+        attention::write(self, found)
+    }
+}
+
+impl Importer<'_, '_> {
+    fn fully_connected(&mut self, value: ValueId, matrix: ValueId, target: Encoding) -> ValueId {
+        let inner = self.work.draft.shape(value).last().copied().unwrap_or(1);
+        let rows = self.work.draft.shape(value).iter().product::<u64>() / inner;
+        let outputs = self.work.draft.shape(matrix)[0];
+        let value = self.work.reshape(value, &[rows, inner]);
+        self.work.act(Compute::FullyConnected, &[value, matrix], vec![rows, outputs], target)
     }
 
     /// Tables for both halves of a head, `[1, R, 1, head]`; once a layer.
@@ -399,11 +266,11 @@ impl<'w> Importer<'_, 'w> {
         self.tables.push((key, tables));
         Ok(tables)
     }
+}
 
-    fn attention(&mut self, found: &Attention) -> Result<(), LowerError> {
-        let value = attention::write(self, found)?;
-        self.deliver(found.output, value)
-    }
+/// What constants beside values of an encoding are of.
+fn family(encoding: Encoding) -> Family {
+    encoding.family().unwrap_or(Family::Half)
 }
 
 /// The matrix that exchanges the halves of a head and turns the sign of the first result.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use shardwright_neuron_adapter::operand::{Compilation as RawCompilation, Model as RawModel};
 use shardwright_neuron_adapter::setting::{PADDED_DIMENSIONS, hint, preference, priority};
+use shardwright_shim_abi::ErrorClass;
 
 use super::model::Model;
-use crate::failure::{FailureKind, NeuronError, Result};
+use crate::failure::{NeuronError, Result};
 use crate::library::{Library, call};
 
 /// Settings of a compilation beside its option string.
@@ -169,7 +170,7 @@ impl<'w> Compilation<'w> {
 /// The number of operations beside an answer that is about them.
 fn counted(error: NeuronError, operations: u64) -> NeuronError {
     match error {
-        NeuronError::Call(mut failure) if failure.kind == FailureKind::Unmappable => {
+        NeuronError::Call(mut failure) if failure.class == ErrorClass::Unmappable => {
             failure.details.push(("limit".to_owned(), "ops".to_owned()));
             failure.details.push(("value".to_owned(), operations.to_string()));
             if let Some(most) = told_most(&failure.message) {

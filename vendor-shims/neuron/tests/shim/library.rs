@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::json;
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_neuron::failure::NeuronError;
+use shardwright_shim_neuron::failure::{LibraryError, NeuronError};
 use shardwright_shim_neuron::library::{Library, LibraryChoice};
 use shardwright_shim_neuron::shim_entry;
 use shardwright_shim_testing::{Builder, Encoding, Host, refused};
@@ -84,8 +84,11 @@ fn what_is_no_adapter_is_told_from_what_is_not_there() {
     ));
     let text = folder.path().join("text.so");
     std::fs::write(&text, "no library").expect("written");
-    assert!(matches!(open(text), Err(NeuronError::NotLoadable { .. })));
-    assert!(matches!(open(folder.path().join("nowhere.so")), Err(NeuronError::LibraryNotFound { .. })));
+    assert!(matches!(open(text), Err(NeuronError::Library(LibraryError::NotLoadable { .. }))));
+    assert!(matches!(
+        open(folder.path().join("nowhere.so")),
+        Err(NeuronError::Library(LibraryError::NotFound { .. }))
+    ));
     let failing = "int Neuron_getVersion(void *v) { (void)v; return 4; }";
     match open(built(folder.path(), "failing", failing)) {
         Err(NeuronError::Call(failure)) => {

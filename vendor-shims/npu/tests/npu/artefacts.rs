@@ -6,8 +6,8 @@ use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::{Compatibility, Direction, MemoryKinds};
 use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{
-    Format, MAX_ENTRIES, MAX_PORTS, Opened, PAGE, ReadHead, check_entries, check_hash, check_limits, hash,
-    json, loads,
+    self, Descriptor, Format, MAX_ENTRIES, MAX_PORTS, Opened, Outline, PAGE, ReadHead, check_hash, hash,
+    loads,
 };
 use shardwright_shim_npu::port::{Port, PortKind, bindings, check_ports, check_run};
 
@@ -23,20 +23,53 @@ const FORMAT: Format = Format {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Head {
     format: u32,
+    entries: u32,
     hash: String,
 }
 
-fn written(payload: &[u8]) -> Vec<u8> {
-    let head = Head { format: FORMAT.number, hash: hash(payload) };
-    let descriptor = json(&head).expect("plain");
-    let mut bytes = FORMAT.prefix(&descriptor, payload.len() as u64).expect("small");
-    bytes.extend(payload);
-    bytes
+impl artefact::Head for Head {
+    fn entries(&self) -> u32 {
+        self.entries
+    }
 }
 
-fn read(bytes: &[u8]) -> Result<Opened<'_, Head>, ShimError> {
-    let opened = FORMAT.open::<Head>(bytes)?;
-    check_hash(opened.payload, &opened.descriptor.hash, "the payload", opened.payload_at)?;
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Entry {
+    name: String,
+    rows: u64,
+    ports: Vec<Port<u32>>,
+}
+
+impl artefact::Entry for Entry {
+    type Place = u32;
+
+    fn outline(&self) -> Outline<'_, u32> {
+        Outline { name: &self.name, rows: self.rows, context: 0, ports: &self.ports }
+    }
+}
+
+fn head(payload: &[u8]) -> Head {
+    Head { format: FORMAT.number, entries: 1, hash: hash(payload) }
+}
+
+fn entry(name: &str) -> Entry {
+    let ports = vec![port("x", PortKind::Input, SW_ROLE_HIDDEN, SW_DTYPE_U16)];
+    Entry { name: name.to_owned(), rows: 3, ports }
+}
+
+fn written_of(head: Head, entries: Vec<Entry>, payload: &[u8]) -> Result<Vec<u8>, ShimError> {
+    let mut bytes = FORMAT.prefix(&Descriptor { head, entries }, payload.len() as u64)?;
+    bytes.extend(payload);
+    Ok(bytes)
+}
+
+fn written(payload: &[u8]) -> Vec<u8> {
+    written_of(head(payload), vec![entry("e")], payload).expect("small")
+}
+
+fn read(bytes: &[u8]) -> Result<Opened<'_, Head, Entry>, ShimError> {
+    let opened = FORMAT.open::<Head, Entry>(bytes)?;
+    check_hash(opened.payload, &opened.descriptor.head.hash, "the payload", opened.payload_at)?;
     Ok(opened)
 }
 
@@ -73,7 +106,7 @@ fn another_kind_another_format_and_damage_are_three_answers() {
     );
     assert!(matches!(read(&bytes[..40]), Err(ShimError::CorruptArtefact { offset: 40, .. })));
 
-    let head = Head { format: FORMAT.number, hash: String::new() };
+    let head = head(&[]);
     let text = FORMAT.head_bytes(&head).expect("small");
     let of = |bytes: &[u8]| FORMAT.read_head::<Head>(bytes);
     assert_eq!(of(&text).expect("told").known(&FORMAT), Ok(&head));
@@ -107,27 +140,31 @@ fn port(name: &str, kind: PortKind, role: u32, dtype: u32) -> Port<u32> {
 
 #[test]
 fn entries_and_ports_that_cannot_be_are_refused() {
-    assert_eq!(check_limits([MAX_PORTS].into_iter()), Ok(()));
-    let limit = |refused: Result<(), ShimError>| match refused {
+    let limit = |entries: Vec<Entry>| match written_of(head(&[]), entries, &[]) {
         Err(ShimError::Limit { limit, .. }) => limit,
         other => panic!("{other:?}"),
     };
-    assert_eq!(limit(check_limits([MAX_PORTS + 1].into_iter())), "ports");
-    assert_eq!(limit(check_limits([0; MAX_ENTRIES + 1].into_iter())), "entries");
+    let with = |change: fn(&mut Entry)| {
+        let mut entry = entry("e");
+        change(&mut entry);
+        entry
+    };
+    assert_eq!(limit(vec![with(|entry| entry.ports = vec![entry.ports[0].clone(); MAX_PORTS + 1])]), "ports");
+    assert_eq!(limit(vec![entry("e"); MAX_ENTRIES + 1]), "entries");
 
-    let entries = |told, list: &[(&'static str, u64, usize)]| check_entries(told, list.iter().copied());
-    assert_eq!(entries(2, &[("a", 1, 2), ("b", 4, 2)]), Ok(()));
-    for (told, list, part) in [
-        (0, &[][..], "0 entries"),
-        (2, &[("a", 1, 2)], "1 entries, 2 in the head"),
-        (2, &[("a", 1, 2), ("a", 1, 2)], "two entries"),
-        (1, &[("a", 0, 2)], "no rows"),
-        (1, &[("a", 1, MAX_PORTS + 1)], "4097 ports"),
-        (1, &[("", 1, 1)], "a name of 0 bytes"),
-        (1, &[("a\0", 1, 1)], "a name of 2 bytes"),
+    for (told, entries, part) in [
+        (0, vec![], "0 entries"),
+        (2, vec![entry("e")], "1 entries, 2 in the head"),
+        (2, vec![entry("e"), entry("e")], "two entries"),
+        (1, vec![with(|entry| entry.rows = 0)], "no rows"),
+        (1, vec![entry("")], "a name of 0 bytes"),
+        (1, vec![entry("a\0")], "a name of 2 bytes"),
+        (1, vec![with(|entry| entry.ports[0].dtype = 99)], "element type 99"),
     ] {
-        let refused = entries(told, list).expect_err(part);
-        assert!(refused.contains(part), "`{part}` not in `{refused}`");
+        let bytes = written_of(Head { entries: told, ..head(&[]) }, entries, &[]).expect("within limits");
+        let refused = read(&bytes).expect_err(part);
+        assert!(matches!(refused, ShimError::CorruptArtefact { offset: PAGE, .. }), "{refused}");
+        assert!(refused.to_string().contains(part), "`{part}` not in `{refused}`");
     }
 
     let sound = port("x", PortKind::Input, SW_ROLE_HIDDEN, SW_DTYPE_U16);

@@ -19,6 +19,8 @@ enum Plain {
 
 impl Encoding for Plain {
     const HALF: Plain = Plain::Half;
+    const FRACTION: Plain = Plain::Fixed(1.0 / 32_768.0, 0);
+    const SIGNED_FRACTION: Plain = Plain::FRACTION;
 
     fn of(tensor: &TensorView<'_>) -> Result<Plain, String> {
         match tensor.dtype() {
@@ -31,6 +33,17 @@ impl Encoding for Plain {
 
     fn is_index(self) -> bool {
         self == Plain::Index
+    }
+
+    fn is_fixed(self) -> bool {
+        matches!(self, Plain::Fixed(..))
+    }
+
+    fn scaled(self, factor: f32) -> Plain {
+        match self {
+            Plain::Fixed(scale, zero) => Plain::Fixed(scale * factor, zero),
+            other => other,
+        }
     }
 
     fn describe(self) -> String {

@@ -1,9 +1,9 @@
 //! Attention written anew in the layout a variant asks for.
 
 use shardwright_shim_npu::attention::Attention;
-use shardwright_shim_npu::{LowerError, ValueId};
+use shardwright_shim_npu::lowering::Binary;
+use shardwright_shim_npu::{Encoding as _, LowerError, Lowering as _, ValueId};
 
-use super::draft::binary;
 use super::encoding::Encoding;
 use super::import::{Importer, Layout};
 use super::variants::{Heads, KeyRows, SharedMask};
@@ -24,8 +24,8 @@ pub(super) fn write(importer: &mut Importer<'_, '_>, attention: &Attention) -> R
         KeyRows::Split => attention.parts.clone(),
         KeyRows::Joined => vec![(attention.keys, attention.values)],
     };
-    let query = importer.wide(attention.query)?;
-    let mask = importer.wide(attention.mask)?;
+    let query = importer.value(attention.query)?;
+    let mask = importer.value(attention.mask)?;
     let keys = parts.iter().map(|(keys, _)| importer.second(*keys)).collect::<Result<Vec<_>, _>>()?;
     let values = parts.iter().map(|(_, values)| importer.second(*values)).collect::<Result<Vec<_>, _>>()?;
     let mut writer = Writer { importer, attention, mask };
@@ -137,17 +137,12 @@ impl Writer<'_, '_, '_> {
     }
 
     /// The softmax of scores that take `shape` for a mask of the shape `mask`.
-    fn weights(&mut self, mut scores: ValueId, shape: &[u64], mask: &[u64]) -> Result<ValueId, LowerError> {
-        for &node in &self.attention.between {
-            let node = self.importer.work.source.nodes[node];
-            let out = node.output().ok().and_then(|out| self.importer.work.encoding(out).ok());
-            let target = out.unwrap_or(Encoding::Half).computed();
-            scores = self.importer.pointwise(node, scores, target)?;
-        }
+    fn weights(&mut self, scores: ValueId, shape: &[u64], mask: &[u64]) -> Result<ValueId, LowerError> {
+        let scores = self.importer.between(self.attention, scores)?;
         let encoding = self.importer.work.encoding(self.attention.masked)?.computed();
         let scores = self.importer.work.reshape(scores, shape);
         let mask = self.mask_as(mask, shape);
-        let masked = self.importer.binary(binary::ADD, scores, mask, encoding);
+        let masked = self.importer.binary(Binary::Add, scores, mask, encoding);
         Ok(self.importer.softmax(masked))
     }
 
@@ -196,7 +191,7 @@ impl Writer<'_, '_, '_> {
                 None => mixed,
                 Some(sum) => {
                     let target = if is_last { encoding } else { within };
-                    self.importer.binary(binary::ADD, sum, mixed, target)
+                    self.importer.binary(Binary::Add, sum, mixed, target)
                 }
             });
         }

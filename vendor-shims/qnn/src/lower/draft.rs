@@ -29,15 +29,6 @@ pub(super) struct Content<'w> {
     pub data: StaticData<'w>,
 }
 
-/// The library's names of what is computed value by value with two operands.
-pub(super) mod binary {
-    pub const ADD: &str = "ElementWiseAdd";
-    pub const SUBTRACT: &str = "ElementWiseSubtract";
-    pub const MULTIPLY: &str = "ElementWiseMultiply";
-    pub const DIVIDE: &str = "ElementWiseDivide";
-    pub const MAXIMUM: &str = "ElementWiseMaximum";
-}
-
 /// Operations of the processor that compute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Compute {

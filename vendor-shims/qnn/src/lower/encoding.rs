@@ -40,6 +40,9 @@ pub(super) enum Encoding {
 
 impl npu::Encoding for Encoding {
     const HALF: Encoding = Encoding::Half;
+    /// As fine as 16 bits are.
+    const FRACTION: Encoding = Encoding::Fixed16(Affine { scale: 1.0 / 65_536.0, zero: 0 });
+    const SIGNED_FRACTION: Encoding = Encoding::Fixed16(Affine { scale: 1.0 / 32_768.0, zero: 32_768 });
 
     fn of(tensor: &TensorView<'_>) -> Result<Encoding, String> {
         let affine = || per_tensor(tensor).map(|(scale, zero)| Affine { scale, zero });
@@ -55,6 +58,28 @@ impl npu::Encoding for Encoding {
 
     fn is_index(self) -> bool {
         self == Encoding::Index
+    }
+
+    fn is_fixed(self) -> bool {
+        matches!(self, Encoding::Fixed16(_) | Encoding::Fixed8(_))
+    }
+
+    /// 16 bits over the same interval where it is 8.
+    fn computed(self) -> Encoding {
+        match (self, self.ends()) {
+            (Encoding::Fixed8(_), Some((low, high))) => Encoding::covering(low, high),
+            _ => self,
+        }
+    }
+
+    fn scaled(self, factor: f32) -> Encoding {
+        match self {
+            Encoding::Fixed16(affine) => {
+                let scale = (affine.scale * factor).max(f32::MIN_POSITIVE);
+                Encoding::Fixed16(Affine { scale, zero: affine.zero })
+            }
+            other => other,
+        }
     }
 
     fn describe(self) -> String {
@@ -79,12 +104,6 @@ impl Encoding {
         Encoding::Fixed16(Affine { scale, zero })
     }
 
-    /// Fractions 0 to 1, as fine as 16 bits are.
-    pub const FRACTION: Encoding = Encoding::Fixed16(Affine { scale: 1.0 / 65_536.0, zero: 0 });
-
-    /// −1 to 1.
-    pub const SIGNED_FRACTION: Encoding = Encoding::Fixed16(Affine { scale: 1.0 / 32_768.0, zero: 32_768 });
-
     /// The values that can be stored, for fixed point.
     pub fn ends(self) -> Option<(f32, f32)> {
         let (affine, largest) = match self {
@@ -94,20 +113,6 @@ impl Encoding {
         };
         let zero = affine.zero as f32;
         Some((-zero * affine.scale, (largest - zero) * affine.scale))
-    }
-
-    /// Whether values are integers with a scale.
-    pub fn is_fixed(self) -> bool {
-        matches!(self, Encoding::Fixed16(_) | Encoding::Fixed8(_))
-    }
-
-    /// What an operation computes in whose result is stored like this: 16 bits over the same
-    /// interval where it is 8.
-    pub fn computed(self) -> Encoding {
-        match (self, self.ends()) {
-            (Encoding::Fixed8(_), Some((low, high))) => Encoding::covering(low, high),
-            _ => self,
-        }
     }
 
     /// 16 bits over the same interval that hold exactly the same values: 65,535 is 257 times 255.
@@ -184,6 +189,8 @@ impl Encoding {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_shim_npu::Encoding as _;
+
     use super::*;
 
     #[test]

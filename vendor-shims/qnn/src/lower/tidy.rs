@@ -198,6 +198,8 @@ fn sink(draft: &mut Draft<'_>, round: &mut Round, act: Act, inputs: &[ValueId]) 
 
 #[cfg(test)]
 mod tests {
+    use shardwright_shim_npu::Encoding as _;
+
     use super::*;
 
     fn input(draft: &mut Draft<'_>, shape: &[u64]) -> ValueId {

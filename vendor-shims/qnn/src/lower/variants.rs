@@ -2,7 +2,6 @@
 //! than the other.
 
 use shardwright_shim_abi::EntryView;
-use shardwright_shim_abi::raw;
 
 /// How an entry is lowered where there is a choice. All choices compute the same, up to the
 /// rounding of what lies between.
@@ -138,59 +137,12 @@ impl Default for Variants {
 }
 
 impl Variants {
-    /// What is taken for an entry when nothing is searched: what cost few simulated cycles in all
+    /// What is taken for an entry unless flags say otherwise: what cost few simulated cycles in all
     /// decoder layers of Gemma 4 E2B, 1 and 64 rows, 8 and 4 bits, on SoC 72 in finalize mode 3.
     /// With one row all forms lie within 0.5 %. With 64, queries that stay where they are and keys
     /// that an operation turns save up to a fifth of a layer, and a result that leaves in blocks 2
     /// to 6 % of a graph of one layer.
     pub fn rules(_entry: EntryView<'_>) -> Variants {
         Variants::default()
-    }
-
-    /// What is worth comparing for an entry, the rule's choice first: the best forms of the layers
-    /// above, and what lies around them.
-    pub fn all(entry: EntryView<'_>) -> Vec<Variants> {
-        let rule = Variants::rules(entry);
-        let mut all = vec![rule];
-        // Without attention nothing differs but the form of products, which costs the same.
-        if !entry.nodes().any(|node| node.op() == raw::SW_OP_SOFTMAX) {
-            return all;
-        }
-        let heads: &[Heads] = match entry.rows() {
-            // One row is in no order.
-            1 => &[Heads::AfterNorm, Heads::Never],
-            _ => &[Heads::BeforeNorm, Heads::AfterRotary, Heads::Never, Heads::Grouped],
-        };
-        for rotary in [Rotary::Pairs, Rotary::Exchanged, Rotary::Negated] {
-            for &heads in heads {
-                let turned = Variants { rotary, heads, ..rule };
-                all.push(turned);
-                // Elsewhere keys that the product turns never won.
-                if matches!(heads, Heads::AfterNorm | Heads::Grouped) {
-                    all.push(Variants { turned: false, ..turned });
-                }
-            }
-        }
-        if entry.rows() > 1 {
-            for (rotary, heads) in [
-                (Rotary::Pairs, Heads::Never),
-                (Rotary::Exchanged, Heads::Never),
-                (Rotary::Exchanged, Heads::Grouped),
-            ] {
-                all.push(Variants { rotary, heads, mask: SharedMask::Broadcast, ..rule });
-            }
-            for leaving in [Leaving::Rows, Leaving::Whole] {
-                all.push(Variants { leaving, ..rule });
-            }
-            all.push(Variants {
-                rotary: Rotary::Negated,
-                heads: Heads::BeforeNorm,
-                leaving: Leaving::Rows,
-                ..rule
-            });
-        }
-        let mut seen = std::collections::HashSet::new();
-        all.retain(|variants| seen.insert(*variants));
-        all
     }
 }

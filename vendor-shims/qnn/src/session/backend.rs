@@ -1,10 +1,11 @@
 use super::{ContextHandle, Preparation, checked};
-use crate::failure::{FailureKind, QnnError, Result};
+use crate::failure::{QnnError, Result};
 use crate::ffi::{self, Handle, number};
 use crate::library::Library;
 use crate::log::{self, Level};
 use crate::simulation::Quiet;
 use crate::soc::CodeFor;
+use shardwright_shim_abi::ErrorClass;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -240,7 +241,7 @@ impl RegisteredMemory {
         match checked(&library, "memRegister", code, preparation.mark()) {
             Ok(()) => Ok(RegisteredMemory { context, handle, bytes }),
             Err(QnnError::Call(failure))
-                if failure.code == 1000 || failure.kind == FailureKind::UnsupportedOp =>
+                if failure.code == 1000 || failure.class == ErrorClass::UnsupportedOp =>
             {
                 Err(QnnError::NotOffered { what: "registered memory", reason: failure.reason })
             }

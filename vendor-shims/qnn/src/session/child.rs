@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 
 /// What a child writes beyond this is not read.
 const MOST_BYTES: usize = 64 << 20;
-/// Between two questions whether to go on waiting.
-const STEP: Duration = Duration::from_millis(500);
 
 /// Within what a child stays.
 #[derive(Clone, Copy, Debug)]
@@ -65,18 +63,16 @@ impl Drop for Child {
 }
 
 /// Does `work` in a child and gives what it answers. `held` is let go of on both sides once the
-/// child is born: a lock that keeps other threads out of what the child will call. `proceed` is
-/// asked while it is waited for; the child does not outlive a no.
+/// child is born: a lock that keeps other threads out of what the child will call.
 ///
 /// # Errors
 ///
-/// Those of `proceed` in the inner result; that there can be no child, in the outer.
-pub(crate) fn in_child<E>(
+/// That there can be no child.
+pub(crate) fn in_child(
     bounds: Bounds,
     held: impl Sized,
     work: impl FnOnce() -> Vec<u8>,
-    mut proceed: impl FnMut() -> Result<(), E>,
-) -> io::Result<Result<Ended, E>> {
+) -> io::Result<Ended> {
     let mut ends = [0 as RawFd; 2];
     // SAFETY: room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -112,66 +108,49 @@ pub(crate) fn in_child<E>(
         pid => {
             drop(writer);
             let mut child = Child { pid, is_over: false };
-            let end = Instant::now().checked_add(bounds.patience);
             let mut answer = Vec::new();
-            loop {
-                match read(&reader, &mut answer, end)? {
-                    Progress::Done => break,
-                    Progress::Late => return Ok(Ok(Ended::Late)),
-                    Progress::Some => {
-                        if let Err(error) = proceed() {
-                            return Ok(Err(error));
-                        }
-                    }
-                }
+            if !read(&reader, &mut answer, Instant::now() + bounds.patience)? {
+                return Ok(Ended::Late);
             }
             let status = child.end();
             let killed = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
-            Ok(Ok(match answer.is_empty() || answer.len() > MOST_BYTES {
+            Ok(match answer.is_empty() || answer.len() > MOST_BYTES {
                 // Closed without a word: killed by us if it had not ended yet.
                 true => Ended::Died(killed.filter(|signal| *signal != libc::SIGKILL)),
                 false => Ended::Answer(answer),
-            }))
+            })
         }
     }
 }
 
-/// How far reading came.
-enum Progress {
-    /// To the end, or beyond what is read.
-    Done,
-    /// A step.
-    Some,
-    /// No further in time.
-    Late,
-}
-
-/// Waits a step at most for what comes out of the pipe.
-fn read(reader: &OwnedFd, answer: &mut Vec<u8>, end: Option<Instant>) -> io::Result<Progress> {
-    let left = end.map_or(STEP, |end| end.saturating_duration_since(Instant::now()));
-    if left.is_zero() {
-        return Ok(Progress::Late);
-    }
-    let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let milliseconds = libc::c_int::try_from(left.min(STEP).as_millis().max(1)).unwrap_or(libc::c_int::MAX);
-    // SAFETY: one descriptor, open.
-    if unsafe { libc::poll(&mut poll, 1, milliseconds) } <= 0 {
-        return Ok(Progress::Some);
-    }
+/// Reads what comes out of the pipe, to its end or beyond what is read; whether that came in time.
+fn read(reader: &OwnedFd, answer: &mut Vec<u8>, end: Instant) -> io::Result<bool> {
     let mut chunk = [0u8; 64 << 10];
-    // SAFETY: the descriptor is open, the space is there.
-    let read = unsafe { libc::read(reader.as_raw_fd(), chunk.as_mut_ptr().cast(), chunk.len()) };
-    match usize::try_from(read) {
-        Ok(0) => return Ok(Progress::Done),
-        Ok(read) => answer.extend_from_slice(&chunk[..read]),
-        Err(_) => {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+    while answer.len() <= MOST_BYTES {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let milliseconds = libc::c_int::try_from(left.as_millis().max(1)).unwrap_or(libc::c_int::MAX);
+        // SAFETY: one descriptor, open.
+        if unsafe { libc::poll(&mut poll, 1, milliseconds) } <= 0 {
+            continue;
+        }
+        // SAFETY: the descriptor is open, the space is there.
+        let read = unsafe { libc::read(reader.as_raw_fd(), chunk.as_mut_ptr().cast(), chunk.len()) };
+        match usize::try_from(read) {
+            Ok(0) => break,
+            Ok(read) => answer.extend_from_slice(&chunk[..read]),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
             }
         }
     }
-    Ok(if answer.len() > MOST_BYTES { Progress::Done } else { Progress::Some })
+    Ok(true)
 }
 
 /// Its bounds, no core file, no last words on the parent's standard error or by handlers the parent
@@ -223,13 +202,9 @@ mod tests {
 
     const AMPLE: Bounds = Bounds { patience: Duration::from_secs(120), memory: None };
 
-    fn always() -> Result<(), &'static str> {
-        Ok(())
-    }
-
     /// This process has threads that may hold the output's lock: children of tests say nothing.
     fn ended(bounds: Bounds, work: impl FnOnce() -> Vec<u8>) -> Ended {
-        in_child(bounds, (), work, always).expect("a child").expect("waited for")
+        in_child(bounds, (), work).expect("a child")
     }
 
     #[test]
@@ -262,22 +237,5 @@ mod tests {
         });
         assert!(matches!(died, Ended::Died(Some(libc::SIGFPE))), "{died:?}");
         assert!(matches!(ended(AMPLE, Vec::new), Ended::Died(None)));
-    }
-
-    #[test]
-    fn a_no_ends_it() {
-        let mut asked = 0;
-        let waited = in_child(
-            AMPLE,
-            (),
-            || loop {
-                std::thread::sleep(Duration::from_secs(1));
-            },
-            || {
-                asked += 1;
-                if asked < 2 { Ok(()) } else { Err("no") }
-            },
-        );
-        assert_eq!(waited.expect("a child").expect_err("told to stop"), "no");
     }
 }

@@ -4,10 +4,11 @@ use super::data::materialise;
 use super::node::{NodeParts, blame};
 use super::tensor::TensorParts;
 use super::{ContextHandle, GraphOptions, Preparation, Profile, RunnableGraph, TensorDescription, checked};
-use crate::failure::{FailureKind, QnnError, Result};
+use crate::failure::{QnnError, Result};
 use crate::ffi::{self, number};
 use crate::graph::{QnnEncoding, QnnGraph, QnnNode, QnnTensor, StaticData, TensorKind};
 use crate::log;
+use shardwright_shim_abi::ErrorClass;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -68,8 +69,8 @@ impl ComposedGraph {
             failure.node = Some(name.clone());
             // One operation that the optimiser finds no place for has none in a smaller graph
             // either.
-            if failure.kind == FailureKind::Unmappable && failure.reason.contains(NO_PLACE) {
-                failure.kind = FailureKind::UnsupportedOp;
+            if failure.class == ErrorClass::Unmappable && failure.reason.contains(NO_PLACE) {
+                failure.class = ErrorClass::UnsupportedOp;
             }
             failure.op = Some((*op).to_owned());
         }

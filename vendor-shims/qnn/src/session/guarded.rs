@@ -10,7 +10,6 @@ use super::child::{Bounds, Ended, in_child};
 use super::describe::{describe_trusted, invalid};
 use crate::failure::{QnnError, Result};
 use crate::library::System;
-use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -43,22 +42,20 @@ pub(super) fn describe(system: &System, bytes: &[u8]) -> Result<BinaryDescriptio
         };
         serde_json::to_vec(&answer).unwrap_or_default()
     };
-    let ended = in_child(BOUNDS, alone(), work, || Ok::<(), Infallible>(()));
-    let ended = ended.map_err(|error| QnnError::NotOffered {
+    let ended = in_child(BOUNDS, alone(), work).map_err(|error| QnnError::NotOffered {
         what: "a child to read strange bytes in",
         reason: error.to_string(),
     })?;
     match ended {
-        Ok(Ended::Answer(text)) => match serde_json::from_slice(&text) {
+        Ended::Answer(text) => match serde_json::from_slice(&text) {
             Ok(Answer::Description(description)) => Ok(description),
             Ok(Answer::Invalid(reason)) => Err(invalid(reason)),
             Err(_) => Err(invalid("the system library gives no sensible description of it")),
         },
-        Ok(Ended::Died(Some(signal))) => {
+        Ended::Died(Some(signal)) => {
             Err(invalid(format!("the system library dies of it with signal {signal}: its head is damaged")))
         }
-        Ok(Ended::Died(None)) => Err(invalid("the system library gives no sensible description of it")),
-        Ok(Ended::Late) => Err(invalid("the system library does not come to an end with it")),
-        Err(never) => match never {},
+        Ended::Died(None) => Err(invalid("the system library gives no sensible description of it")),
+        Ended::Late => Err(invalid("the system library does not come to an end with it")),
     }
 }

@@ -35,7 +35,7 @@ mod power;
 mod profile;
 mod tensor;
 
-pub use crate::failure::{CallFailure, FailureKind, QnnError, Result};
+pub use crate::failure::{CallFailure, LibraryError, QnnError, Result};
 pub use crate::library::{Library, LibraryChoice, System};
 pub use crate::soc::{CodeFor, SocId};
 pub use backend::{Backend, Device, RegisteredMemory};

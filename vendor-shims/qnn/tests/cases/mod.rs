@@ -6,7 +6,8 @@ use shardwright_shim_qnn::graph::{
     TensorKind,
 };
 use shardwright_shim_qnn::session::{
-    Backend, CodeFor, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, QnnError, SocId,
+    Backend, CodeFor, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, LibraryError,
+    QnnError, SocId,
 };
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -44,7 +45,7 @@ pub fn library(test: &str) -> Option<Arc<Library>> {
         }
         match Library::open(&choice) {
             Ok(library) => Some(library),
-            Err(QnnError::LibraryNotFound { .. }) => None,
+            Err(QnnError::Library(LibraryError::NotFound { .. })) => None,
             Err(error) => panic!("{error}"),
         }
     });

@@ -232,7 +232,7 @@ fn layers_of_floats_are_right_with_any_number_of_rows() {
 #[test]
 fn layers_of_floats_are_right_in_every_form() {
     examine("layers_of_floats_are_right_in_every_form", 87, &[(12, 1), (16, 2)], |tables| {
-        let mut forms = Variants::all(tables.view());
+        let mut forms = crate::candidates::candidates(tables.view());
         let rule = forms[0];
         forms.push(Variants { keys: KeyRows::Split, ..rule });
         forms.push(Variants { product: Product::Convolution, ..rule });

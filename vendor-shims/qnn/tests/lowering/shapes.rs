@@ -77,7 +77,7 @@ fn every_variant_of_a_layer_is_sound() {
     for (rows, kv_heads) in [(1, 1), (5, 1), (1, 2), (5, 2), (5, 4)] {
         let tables = Layer::small(rows, kv_heads).tables(false);
         for rotary in [Rotary::Fused, Rotary::Pairs, Rotary::Exchanged, Rotary::Negated] {
-            let all = Variants::all(tables.view());
+            let all = crate::candidates::candidates(tables.view());
             let split = all.iter().map(|variants| Variants { keys: KeyRows::Split, ..*variants });
             for variants in all.iter().copied().chain(split) {
                 let lowered = lowered(&tables, &Variants { rotary, ..variants });
@@ -96,7 +96,7 @@ fn every_variant_of_a_layer_is_sound() {
 fn norms_of_floats_have_rows_alone_in_every_variant() {
     for (rows, kv_heads) in [(1, 1), (12, 1), (12, 2)] {
         let tables = Layer::small(rows, kv_heads).tables(false).halved();
-        for variants in Variants::all(tables.view()) {
+        for variants in crate::candidates::candidates(tables.view()) {
             let lowered = lowered(&tables, &variants);
             sound(&lowered.graph);
             assert_eq!(count(&lowered.graph, "RmsNorm"), 8, "{variants:?}");
@@ -214,7 +214,7 @@ fn a_mask_is_written_out_for_its_heads_up_to_a_mebibyte_in_every_variant() {
         let layer = Layer { context, heads: 8, ..Layer::small(64, 2) };
         let tables = if halved { layer.tables(false).halved() } else { layer.tables(false) };
         let mut most = 0;
-        for variants in Variants::all(tables.view()) {
+        for variants in crate::candidates::candidates(tables.view()) {
             for variants in [variants, Variants { mask: SharedMask::Repeated, ..variants }] {
                 let lowered = lowered(&tables, &variants);
                 sound(&lowered.graph);

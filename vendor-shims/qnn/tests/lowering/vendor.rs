@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use shardwright_shim_qnn::graph::QnnGraph;
 use shardwright_shim_qnn::session::{
-    Backend, CodeFor, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, Profile, Result,
-    SocId,
+    Backend, CodeFor, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, Result, SocId,
 };
 
 fn backend() -> Option<Arc<Backend>> {
@@ -58,17 +57,4 @@ pub fn run(device: &Arc<Device>, graph: &QnnGraph<'_>, inputs: &[Vec<u8>]) -> Re
     let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
     composed.execute(&inputs, &mut outputs.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>())?;
     Ok(outputs)
-}
-
-/// What the library estimates of a graph, at a finalization mode.
-pub fn estimate(device: &Arc<Device>, graph: &QnnGraph<'_>, mode: Option<u32>) -> Result<Profile> {
-    estimate_with(device, graph, &GraphOptions { finalize_mode: mode, ..GraphOptions::default() })
-}
-
-/// The same with all options but the fast memory.
-pub fn estimate_with(device: &Arc<Device>, graph: &QnnGraph<'_>, options: &GraphOptions) -> Result<Profile> {
-    let mut context = Context::new(device.clone(), ContextOptions::default())?;
-    let options = GraphOptions { vtcm_megabytes: Some(8), ..options.clone() };
-    let profile = context.compose(graph, &options)?.finalize(true)?;
-    Ok(profile.unwrap_or_default())
 }

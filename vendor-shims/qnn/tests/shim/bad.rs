@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_qnn::artefact::{self, Artefact};
+use shardwright_shim_qnn::artefact::{Artefact, FORMAT};
 
 use crate::Compiled;
 use crate::layer::HIDDEN;
@@ -218,7 +218,7 @@ fn a_binary_under_another_description_is_refused() {
     let mut descriptor = small.descriptor.clone();
     descriptor.head.binary_bytes = binary.len() as u64;
     descriptor.head.binary_sha256 = shardwright_shim_npu::artefact::hash(binary);
-    let mut bytes = artefact::prefix(&descriptor).expect("written");
+    let mut bytes = FORMAT.prefix(&descriptor, binary.len() as u64).expect("written");
     bytes.extend(binary);
     let region = Region::new(&bytes);
     refused(host.load(&region, &[]).map(|_| ()), SW_ERROR_CORRUPT_ARTEFACT, "is not the binary's");

@@ -1,0 +1,406 @@
+//! An entry's nodes in a vendor's operations, node by node; attention as a whole where it is
+//! recognised.
+
+use shardwright_shim_abi::{NodeView, WeightView, raw};
+
+use crate::attention::{Attention, Step, steps};
+use crate::{Constant, Encoding, LowerError, ValueId, Work};
+
+/// An operation on each value of one operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unary {
+    /// The hyperbolic form.
+    Gelu,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// The logistic function.
+    Sigmoid,
+    /// The exponential.
+    Exp,
+    /// The negative.
+    Negate,
+    /// The square root.
+    Root,
+    /// One divided by the square root.
+    ReciprocalRoot,
+}
+
+/// An operation value by value on two operands that broadcast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binary {
+    /// The sum.
+    Add,
+    /// The difference.
+    Subtract,
+    /// The product.
+    Multiply,
+    /// The quotient.
+    Divide,
+    /// The larger of both.
+    Maximum,
+}
+
+/// What becomes of the last axis, kept as 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Its sum.
+    Sum,
+    /// Its mean.
+    Mean,
+    /// Its largest value.
+    Maximum,
+}
+
+/// A root mean square norm.
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNorm {
+    /// The operand, a tensor of the entry.
+    pub x: u32,
+    /// Values that are normed together.
+    pub width: u64,
+    /// Added to the mean of squares.
+    pub eps: f32,
+    /// The weight, a tensor of the entry, and what is added to each of its values.
+    pub weight: Option<(u32, f32)>,
+}
+
+/// A rotary embedding of tensors of the entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation {
+    /// The operand.
+    pub x: u32,
+    /// Values of a head.
+    pub head: u64,
+    /// Cosines of half a head.
+    pub cos: u32,
+    /// Sines of half a head.
+    pub sin: u32,
+    /// The layer it belongs to.
+    pub layer: Option<u32>,
+}
+
+/// How one vendor's compiler is given the nodes of an entry that passed `check`: the walk over them
+/// is provided, the operations are the vendor's.
+///
+/// # Errors
+///
+/// All methods fail with [`LowerError`]: for weights that do not hold what their type promises, and
+/// for whatever `check` refuses.
+pub trait Lowering<'s, 'w: 's>: Sized + 's {
+    /// How activations are stored.
+    type Encoding: Encoding + 's;
+    /// What constants hold.
+    type Content: 's;
+    /// Operations that compute.
+    type Compute: 's;
+
+    /// Whether both operands of an operation value by value need as many axes as its result.
+    const EQUAL_RANKS: bool;
+
+    /// The entry on its way.
+    fn work(&mut self) -> &mut Work<'s, 'w, Self::Encoding, Self::Content, Self::Compute>;
+
+    /// The operation that turns one encoding into another.
+    fn conversion(from: Self::Encoding, to: Self::Encoding) -> Self::Compute;
+
+    /// The product of the two innermost axes.
+    fn mat_mul_of(transpose_second: bool) -> Self::Compute;
+
+    /// A constant that is no matrix, read beside activations stored like `beside`, with `offset`
+    /// added to every value.
+    fn small(
+        weight: WeightView<'w>,
+        beside: Self::Encoding,
+        offset: f32,
+    ) -> Result<Constant<Self::Content>, String>;
+
+    /// One number that is broadcast, read beside `beside`.
+    fn scalar(value: f32, beside: Self::Encoding) -> Constant<Self::Content>;
+
+    /// How the constant operands of an operation are stored whose result is stored like `target`.
+    fn beside(_: Binary, target: Self::Encoding) -> Self::Encoding {
+        target
+    }
+
+    /// Writes an operation on one value.
+    fn unary(&mut self, op: Unary, x: ValueId, target: Self::Encoding) -> ValueId;
+
+    /// Writes an operation on two values.
+    fn binary(&mut self, op: Binary, a: ValueId, b: ValueId, target: Self::Encoding) -> ValueId;
+
+    /// Writes a reduction of the last axis.
+    fn reduce(&mut self, op: Reduction, x: ValueId, target: Self::Encoding) -> ValueId;
+
+    /// Writes a softmax over the last axis, in an encoding of its own.
+    fn softmax(&mut self, x: ValueId) -> ValueId;
+
+    /// Makes vectors of length one along the last axis.
+    fn l2_normalize(&mut self, x: ValueId, target: Self::Encoding) -> ValueId;
+
+    /// Writes x `[.., K]` by a constant `[N, K]`, all three tensors of the entry.
+    fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, LowerError>;
+
+    /// Writes a norm.
+    fn rms_norm(&mut self, norm: RmsNorm, target: Self::Encoding) -> Result<ValueId, LowerError>;
+
+    /// Writes a rotary embedding.
+    fn rotate(&mut self, rotation: Rotation, target: Self::Encoding) -> Result<ValueId, LowerError>;
+
+    /// Writes an attention: `[R, kv · group · d]`.
+    fn attention(&mut self, found: &Attention) -> Result<ValueId, LowerError>;
+
+    /// A tensor of the entry as operations read it.
+    fn value(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
+        self.work().value(tensor)
+    }
+
+    /// A tensor of the entry as the second operand of a product.
+    fn second(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
+        self.value(tensor)
+    }
+
+    /// Called for each value that is bound as the result of a node.
+    fn delivered(&mut self, _tensor: u32, _value: ValueId) {}
+
+    /// Writes all nodes, those of attentions as wholes.
+    fn import(&mut self, attentions: &[Attention]) -> Result<(), LowerError> {
+        for (index, step) in steps(self.work().source, attentions) {
+            let node = self.work().begin(index);
+            match step {
+                Step::Node => self.node(node)?,
+                Step::Attention(found) => {
+                    let value = self.attention(found)?;
+                    self.deliver(found.output, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Binds a value as the result of the node at work, in the encoding the entry gives it.
+    fn deliver(&mut self, tensor: u32, value: ValueId) -> Result<(), LowerError> {
+        let encoding = self.work().encoding(tensor)?;
+        let value = self.convert(value, encoding);
+        self.delivered(tensor, value);
+        self.work().bind(tensor, value);
+        Ok(())
+    }
+
+    /// The same values in another encoding.
+    fn convert(&mut self, value: ValueId, encoding: Self::Encoding) -> ValueId {
+        let work = self.work();
+        if work.draft.encoding(value) == Some(encoding) {
+            return value;
+        }
+        let from = work.encoding_of(value);
+        work.act_like(Self::conversion(from, encoding), value, encoding)
+    }
+
+    /// One number that is broadcast.
+    fn number(&mut self, value: f32, beside: Self::Encoding) -> ValueId {
+        self.work().constant(Self::scalar(value, beside))
+    }
+
+    /// A weight that is no matrix.
+    fn constant(&mut self, tensor: u32, beside: Self::Encoding, offset: f32) -> Result<ValueId, LowerError> {
+        let weight = self.work().weight(tensor)?;
+        let constant =
+            Self::small(weight, beside, offset).map_err(|reason| self.work().bad_weight(tensor, reason))?;
+        Ok(self.work().constant(constant))
+    }
+
+    /// An operand of an operation value by value whose result has `rank` axes.
+    fn operand(&mut self, tensor: u32, beside: Self::Encoding, rank: usize) -> Result<ValueId, LowerError> {
+        if self.work().source.weight(tensor).is_some() {
+            return self.constant(tensor, beside, 0.0);
+        }
+        let value = self.value(tensor)?;
+        if !Self::EQUAL_RANKS {
+            return Ok(value);
+        }
+        let shape = self.work().draft.shape(value);
+        let mut full = vec![1; rank.saturating_sub(shape.len())];
+        full.extend(shape);
+        Ok(self.work().reshape(value, &full))
+    }
+
+    /// The product of the two innermost axes.
+    fn mat_mul(
+        &mut self,
+        a: ValueId,
+        b: ValueId,
+        transpose_second: bool,
+        encoding: Self::Encoding,
+    ) -> ValueId {
+        self.work().mat_mul(Self::mat_mul_of(transpose_second), a, b, transpose_second, encoding)
+    }
+
+    /// Writes a node by itself.
+    fn node(&mut self, node: NodeView<'w>) -> Result<(), LowerError> {
+        let work = self.work();
+        let source = work.source;
+        let out = work.read(node.output())?;
+        let first = work.read(node.input(0))?;
+        let target = work.encoding(out)?.computed();
+        if let Some(moved) = work.movement(node)? {
+            return self.deliver(out, moved);
+        }
+        let shape = source.tensor(out).shape;
+        let result = match node.op() {
+            raw::SW_OP_LINEAR => {
+                let weight = self.work().read(node.input(1))?;
+                self.product(first, weight, out)?
+            }
+            raw::SW_OP_MAT_MUL => {
+                let second = self.work().read(node.input(1))?;
+                let transposed = self.work().read(node.attribute_i64("transpose_b"))? == 1;
+                match source.weight(second) {
+                    Some(_) => self.product(first, second, out)?,
+                    None => {
+                        let (a, b) = (self.value(first)?, self.second(second)?);
+                        let product = self.mat_mul(a, b, transposed, target);
+                        self.work().reshape(product, shape)
+                    }
+                }
+            }
+            raw::SW_OP_RMS_NORM => {
+                let work = self.work();
+                let width = work.read(node.attribute_usize("width"))? as u64;
+                let eps = work.read(node.attribute_f32("eps"))?;
+                let offset = work.read(node.attribute_f32("weight_offset"))?;
+                let weight = node.optional_input(1).map(|weight| (weight, offset));
+                self.rms_norm(RmsNorm { x: first, width, eps, weight }, target)?
+            }
+            raw::SW_OP_ROTATE => {
+                let work = self.work();
+                let head = work.read(node.attribute_usize("head_dim"))? as u64;
+                let (cos, sin) = (work.read(node.input(1))?, work.read(node.input(2))?);
+                self.rotate(Rotation { x: first, head, cos, sin, layer: node.layer() }, target)?
+            }
+            raw::SW_OP_SOFTMAX => {
+                let x = self.value(first)?;
+                let tensor = source.tensor(out);
+                let is_product = |reader: &usize| source.nodes[*reader].op() == raw::SW_OP_MAT_MUL;
+                let is_inside = !tensor.is_output && tensor.readers.iter().all(is_product);
+                let softmax = self.softmax(x);
+                if is_inside {
+                    self.work().bind(out, softmax);
+                    return Ok(());
+                }
+                self.convert(softmax, target)
+            }
+            raw::SW_OP_L2_NORMALIZE => {
+                let x = self.value(first)?;
+                self.l2_normalize(x, target)
+            }
+            raw::SW_OP_ADD | raw::SW_OP_SUB | raw::SW_OP_MUL | raw::SW_OP_DIV => {
+                let op = match node.op() {
+                    raw::SW_OP_ADD => Binary::Add,
+                    raw::SW_OP_SUB => Binary::Subtract,
+                    raw::SW_OP_MUL => Binary::Multiply,
+                    _ => Binary::Divide,
+                };
+                let second = self.work().read(node.input(1))?;
+                let (beside, rank) = (Self::beside(op, target), shape.len());
+                let (a, b) = (self.operand(first, beside, rank)?, self.operand(second, beside, rank)?);
+                self.binary(op, a, b, target)
+            }
+            raw::SW_OP_REDUCE_SUM | raw::SW_OP_REDUCE_MEAN | raw::SW_OP_REDUCE_MAX => {
+                let op = match node.op() {
+                    raw::SW_OP_REDUCE_SUM => Reduction::Sum,
+                    raw::SW_OP_REDUCE_MEAN => Reduction::Mean,
+                    _ => Reduction::Maximum,
+                };
+                let x = self.value(first)?;
+                self.reduce(op, x, target)
+            }
+            _ => {
+                let x = self.value(first)?;
+                self.pointwise(node, x, target)?
+            }
+        };
+        self.deliver(out, result)
+    }
+
+    /// An operation value by value with one operand, on a value of any shape.
+    fn pointwise(
+        &mut self,
+        node: NodeView<'w>,
+        x: ValueId,
+        target: Self::Encoding,
+    ) -> Result<ValueId, LowerError> {
+        let fraction = |encoding| if target.is_fixed() { encoding } else { target };
+        Ok(match node.op() {
+            raw::SW_OP_GELU => self.unary(Unary::Gelu, x, target),
+            raw::SW_OP_TANH => self.unary(Unary::Tanh, x, target),
+            raw::SW_OP_EXP => self.unary(Unary::Exp, x, target),
+            raw::SW_OP_NEG => self.unary(Unary::Negate, x, target),
+            raw::SW_OP_SQRT => self.unary(Unary::Root, x, target),
+            raw::SW_OP_RSQRT => self.unary(Unary::ReciprocalRoot, x, target),
+            raw::SW_OP_RECIPROCAL => {
+                let one = self.number(1.0, Self::beside(Binary::Divide, target));
+                self.binary(Binary::Divide, one, x, target)
+            }
+            raw::SW_OP_SILU => {
+                let gate = self.unary(Unary::Sigmoid, x, fraction(Self::Encoding::FRACTION));
+                self.binary(Binary::Multiply, x, gate, target)
+            }
+            raw::SW_OP_SOFTCAP => {
+                let cap = self.work().read(node.attribute_f32("cap"))?;
+                let inner = self.scaled(x, cap.recip());
+                let bounded = self.unary(Unary::Tanh, inner, fraction(Self::Encoding::SIGNED_FRACTION));
+                let cap = self.number(cap, target);
+                self.binary(Binary::Multiply, bounded, cap, target)
+            }
+            op @ (raw::SW_OP_MUL_SCALAR | raw::SW_OP_ADD_SCALAR | raw::SW_OP_MAX_SCALAR) => {
+                let value = self.work().read(node.attribute_f32("value"))?;
+                let op = match op {
+                    raw::SW_OP_MUL_SCALAR => Binary::Multiply,
+                    raw::SW_OP_ADD_SCALAR => Binary::Add,
+                    _ => Binary::Maximum,
+                };
+                let value = self.number(value, Self::beside(op, target));
+                self.binary(op, x, value, target)
+            }
+            other => return Err(self.work().refused(format!("operation {other} is not known here"))),
+        })
+    }
+
+    /// `x · factor`, a factor above zero, in the encoding that keeps the stored values.
+    fn scaled(&mut self, x: ValueId, factor: f32) -> ValueId {
+        let encoding = self.work().encoding_of(x).scaled(factor);
+        let number = self.number(factor, encoding);
+        self.binary(Binary::Multiply, x, number, encoding)
+    }
+
+    /// Scores of an attention after what stands between the product and the mask.
+    fn between(&mut self, found: &Attention, mut scores: ValueId) -> Result<ValueId, LowerError> {
+        for &node in &found.between {
+            let work = self.work();
+            let node = work.source.nodes[node];
+            let out = work.read(node.output())?;
+            let target = work.encoding(out)?.computed();
+            scores = self.pointwise(node, scores, target)?;
+        }
+        Ok(scores)
+    }
+
+    /// A rotary embedding as four products of half heads, which are the last of four axes.
+    fn rotated_in_halves(
+        &mut self,
+        heads: ValueId,
+        (cos, sin): (ValueId, ValueId),
+        product: Self::Encoding,
+        target: Self::Encoding,
+    ) -> ValueId {
+        let work = self.work();
+        let head = work.draft.shape(heads)[3];
+        let (first, second) = (work.slice(heads, 3, 0, head / 2), work.slice(heads, 3, head / 2, head));
+        let mut times = |a, b| self.binary(Binary::Multiply, a, b, product);
+        let (first_cos, second_sin) = (times(first, cos), times(second, sin));
+        let (second_cos, first_sin) = (times(second, cos), times(first, sin));
+        let first = self.binary(Binary::Subtract, first_cos, second_sin, target);
+        let second = self.binary(Binary::Add, second_cos, first_sin, target);
+        self.work().concat(&[first, second], 3)
+    }
+}
