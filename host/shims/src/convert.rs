@@ -1,6 +1,6 @@
 //! Between the contract's numbers and the graph's types. A test holds the two against each other.
 
-use shardwright_shim_abi::raw;
+use shardwright_shim_abi::{numbers, raw};
 use shardwright_vocabulary::{DType, EntryKind, ErrorClass, Provenance};
 
 /// The graph's element type of a contract number.
@@ -35,17 +35,7 @@ pub(crate) fn error_class(number: u32) -> Option<ErrorClass> {
 }
 
 pub(crate) fn provenance(number: u32) -> Option<Provenance> {
-    Some(match number {
-        raw::SW_PROVENANCE_DECLARED => Provenance::Declared,
-        raw::SW_PROVENANCE_REPORTED => Provenance::Reported,
-        raw::SW_PROVENANCE_PROBED => Provenance::Probed,
-        raw::SW_PROVENANCE_LEARNED => Provenance::Learned,
-        raw::SW_PROVENANCE_USER => Provenance::User,
-        raw::SW_PROVENANCE_MEASURED => Provenance::Measured,
-        raw::SW_PROVENANCE_SIMULATED => Provenance::Simulated,
-        raw::SW_PROVENANCE_MODELLED => Provenance::Modelled,
-        _ => return None,
-    })
+    Provenance::ALL.iter().copied().find(|&provenance| numbers::provenance(provenance) == number)
 }
 
 #[cfg(test)]

@@ -62,6 +62,11 @@ impl Limit {
         Self { name: name.into(), value, provenance, note: String::new(), relief: Vec::new() }
     }
 
+    /// With what was observed, in one sentence.
+    pub fn with_note(self, note: impl Into<String>) -> Self {
+        Self { note: note.into(), ..self }
+    }
+
     /// The bound for a shard compiled with these flags: the largest that one of them gives.
     pub fn under(&self, flags: &[Flag]) -> u64 {
         let raised = self.relief.iter().filter(|relief| flags.contains(&relief.flag));

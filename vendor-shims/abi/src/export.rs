@@ -433,7 +433,8 @@ impl<T: Shim> Table<T> {
             let device = unsafe { view::text(device, "device") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
             for told in shim.limits(device)? {
-                let (name, note) = (c_string(&told.name), optional(&told.note));
+                let note = Some(told.note).filter(|note| !note.is_empty());
+                let (name, note) = (c_string(&told.name), optional(&note));
                 let item = SwLimit {
                     size: size_of::<SwLimit>() as u64,
                     name: name.as_ptr(),
@@ -471,7 +472,7 @@ impl<T: Shim> Table<T> {
                     name: name.as_ptr(),
                     description: description.as_ptr(),
                     kind,
-                    stage: told.stage as u32,
+                    stage: numbers::flag_stage(told.stage),
                     standard: pointer(&standard),
                     choices: if pointers.is_empty() { ptr::null() } else { pointers.as_ptr() },
                     choice_count: pointers.len() as u64,

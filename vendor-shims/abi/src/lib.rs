@@ -18,7 +18,7 @@ mod error;
 pub mod export;
 mod machine;
 mod module;
-mod numbers;
+pub mod numbers;
 mod options;
 pub mod raw;
 mod run;
@@ -36,11 +36,11 @@ pub use module::{ShimModule, ShimModuleRef};
 pub use options::Options;
 pub use run::{Artefact, Bound, Control, Element, Run, typed, typed_mut};
 pub use shardwright_vocabulary::{
-    Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds, Provenance,
+    Compatibility, Description, Device, DeviceKind, Estimate, FlagStage, Limit, MemoryKinds, Provenance,
 };
 pub use shim::{
-    Binding, Buffer, Chip, Direction, Fact, Flag, FlagKind, FlagOutcome, FlagReport, FlagStage, Import,
-    Inspection, Limit, LoadedEntry, LoadedShard, Shim, SyncDirection, Verdict,
+    Binding, Buffer, Chip, Direction, Fact, Flag, FlagKind, FlagOutcome, FlagReport, Import, Inspection,
+    LoadedEntry, LoadedShard, Shim, SyncDirection, Verdict,
 };
 pub use view::{
     EntryView, NodeView, PortView, QuantisationView, TensorIndex, TensorView, WeightView, WorkOrderView,

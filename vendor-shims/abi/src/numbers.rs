@@ -1,10 +1,11 @@
 //! Numbers of the contract for what the vocabulary names.
 
-use shardwright_vocabulary::{DeviceKind, Provenance};
+use shardwright_vocabulary::{DeviceKind, FlagStage, Provenance};
 
 use crate::raw;
 
-pub(crate) const fn device_kind(kind: DeviceKind) -> u32 {
+/// `SW_DEVICE_…`
+pub const fn device_kind(kind: DeviceKind) -> u32 {
     match kind {
         DeviceKind::Present => raw::SW_DEVICE_PRESENT,
         DeviceKind::Offline => raw::SW_DEVICE_OFFLINE,
@@ -12,7 +13,16 @@ pub(crate) const fn device_kind(kind: DeviceKind) -> u32 {
     }
 }
 
-pub(crate) const fn provenance(provenance: Provenance) -> u32 {
+/// `SW_FLAG_STAGE_…`
+pub const fn flag_stage(stage: FlagStage) -> u32 {
+    match stage {
+        FlagStage::Compile => raw::SW_FLAG_STAGE_COMPILE,
+        FlagStage::Load => raw::SW_FLAG_STAGE_LOAD,
+    }
+}
+
+/// `SW_PROVENANCE_…`
+pub const fn provenance(provenance: Provenance) -> u32 {
     match provenance {
         Provenance::Declared => raw::SW_PROVENANCE_DECLARED,
         Provenance::Reported => raw::SW_PROVENANCE_REPORTED,

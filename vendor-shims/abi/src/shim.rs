@@ -1,6 +1,6 @@
 //! The two traits a Rust shim implements, and the plain data they speak.
 
-use shardwright_vocabulary::{Compatibility, Description, Device, Estimate, MemoryKinds, Provenance};
+use shardwright_vocabulary::{Compatibility, Description, Device, Estimate, FlagStage, Limit, MemoryKinds};
 
 use crate::error::{Error, Result};
 use crate::raw;
@@ -36,7 +36,8 @@ pub trait Shim: Sized + Send + Sync + 'static {
     /// Devices of this machine, or with `soc` those this shim compiles for offline or simulates.
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>>;
 
-    /// What the device cannot exceed. Default: nothing is known.
+    /// What the device cannot exceed; [`Limit::relief`] is a profile's to tell and does not cross the
+    /// contract. Default: nothing is known.
     fn limits(&self, device: &str) -> Result<Vec<Limit>> {
         let _ = device;
         Ok(Vec::new())
@@ -153,19 +154,6 @@ pub enum SyncDirection {
     AfterHost,
 }
 
-/// An upper bound, inclusive.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// `ops`, `context-bytes`, …
-    pub name: String,
-    /// Largest legal value.
-    pub value: u64,
-    /// Where it comes from.
-    pub provenance: Provenance,
-    /// What was observed.
-    pub note: Option<String>,
-}
-
 /// Legal values of a flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlagKind {
@@ -184,17 +172,6 @@ pub enum FlagKind {
     Choice(Vec<String>),
     /// Any text.
     Text,
-}
-
-/// When a flag takes effect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u32)]
-pub enum FlagStage {
-    /// It is given with a work order, and the artefact may depend on it.
-    #[default]
-    Compile = raw::SW_FLAG_STAGE_COMPILE,
-    /// It is given among the options of a load, and no artefact depends on it.
-    Load = raw::SW_FLAG_STAGE_LOAD,
 }
 
 /// A flag.

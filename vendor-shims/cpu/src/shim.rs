@@ -96,12 +96,8 @@ impl Shim for CpuShim {
 
     fn limits(&self, device: &str) -> Result<Vec<Limit>> {
         known_device(device)?;
-        Ok(vec![Limit {
-            name: "ops".into(),
-            value: MAX_STEPS,
-            provenance: Provenance::Declared,
-            note: Some("nodes of one entry in the artefact's format".into()),
-        }])
+        let ops = Limit::new("ops", MAX_STEPS, Provenance::Declared);
+        Ok(vec![ops.with_note("nodes of one entry in the artefact's format")])
     }
 
     fn flags(&self, device: &str) -> Result<Vec<Flag>> {

@@ -177,11 +177,8 @@ impl Shim for NeuronShim {
 
     fn limits(&self, device: &str) -> Result<Vec<Limit>> {
         let (_, driver) = self.device(device)?;
-        let limit = |name: &str, value: u64, note: &str| Limit {
-            name: name.to_owned(),
-            value,
-            provenance: Provenance::Declared,
-            note: Some(note.to_owned()),
+        let limit = |name: &str, value: u64, note: &str| {
+            Limit::new(name, value, Provenance::Declared).with_note(note)
         };
         let mut limits = vec![
             limit("entries", MAX_ENTRIES as u64, "entry points of one artefact"),

@@ -225,11 +225,8 @@ impl Shim for QnnShim {
 
     fn limits(&self, device: &str) -> Result<Vec<Limit>> {
         self.named(device)?;
-        let limit = |name: &str, value: u64, provenance: Provenance, note: &str| Limit {
-            name: name.to_owned(),
-            value,
-            provenance,
-            note: Some(note.to_owned()),
+        let limit = |name: &str, value: u64, provenance: Provenance, note: &str| {
+            Limit::new(name, value, provenance).with_note(note)
         };
         Ok(vec![
             limit(

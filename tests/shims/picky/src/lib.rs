@@ -76,12 +76,7 @@ impl Shim for Picky {
 
     fn limits(&self, device: &str) -> Result<Vec<Limit>> {
         check_device(device)?;
-        let ops = self.pickiness.ops_limit.map(|value| Limit {
-            name: "ops".to_owned(),
-            value,
-            provenance: Provenance::Declared,
-            note: None,
-        });
+        let ops = self.pickiness.ops_limit.map(|value| Limit::new("ops", value, Provenance::Declared));
         Ok(ops.into_iter().collect())
     }
 
