@@ -10,6 +10,24 @@
 //!
 //! **Not its job.** It takes no decision a planner could take, reads no checkpoint format, and runs
 //! nothing: what is loaded ([`Settled::load`]) goes to `runtime`.
+//!
+//! ```
+//! use shardwright_build::{CheckpointSource, PlanOptions, PlanReport, open_checkpoint, plan};
+//! use shardwright_shims::ShimRegistry;
+//! use shardwright_vocabulary::Result;
+//!
+//! /// The plan of a checkpoint for a chip, made without its shim.
+//! fn planned(checkpoint: &std::path::Path, soc: &str) -> Result<PlanReport> {
+//!     let options = PlanOptions {
+//!         soc: Some(soc.to_owned()),
+//!         shims: ShimRegistry::builder(),
+//!         ..PlanOptions::default()
+//!     };
+//!     let checkpoint = open_checkpoint(checkpoint)?;
+//!     let planned = plan(&mut CheckpointSource::new(&checkpoint, &options), &options, &mut ())?;
+//!     Ok(planned.report)
+//! }
+//! ```
 
 mod bundled;
 mod chips;

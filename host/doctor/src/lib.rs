@@ -6,6 +6,16 @@
 //!
 //! **Not its job.** It compiles nothing, runs no model and changes nothing but the planner packs and
 //! keys it is asked to write.
+//!
+//! ```
+//! use shardwright::SearchPath;
+//! use shardwright_doctor::list_shims;
+//!
+//! // Nothing is looked into, so nothing is found.
+//! let report = list_shims(&SearchPath::default())?;
+//! assert!(report.shims.is_empty() && report.skipped.is_empty());
+//! # Ok::<(), shardwright::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

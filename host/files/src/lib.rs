@@ -7,6 +7,11 @@
 //!
 //! **Not its job.** It knows no format and no path of its own, keeps nothing, and decides nothing
 //! about what a file that was refused means to its reader.
+//!
+//! ```
+//! let error = shardwright_files::read_named("/dev/zero".as_ref(), 1 << 20).unwrap_err();
+//! assert!(error.to_string().contains("not a regular file"), "{error}");
+//! ```
 
 pub mod hex;
 pub mod own;

@@ -11,6 +11,21 @@
 //!
 //! Reading order: [`Op`], [`Role`], [`Component`], [`Graph::entry`], [`EntryGraph`],
 //! [`legalise()`].
+//!
+//! What the first two layers of a decoder are in primitive operations:
+//!
+//! ```
+//! use shardwright_graph::{
+//!     ComponentKind, EntryOptions, EntryPoint, Graph, GraphError, decompose_all,
+//! };
+//! use shardwright_vocabulary::{EntryKind, EntryName};
+//!
+//! fn primitives(graph: &Graph) -> Result<usize, GraphError> {
+//!     let decode = EntryPoint::of(EntryName { kind: EntryKind::Decode, rows: 1, context: 512 }, 1);
+//!     let entry = graph.entry(ComponentKind::Decoder, 0..2, decode, EntryOptions::default())?;
+//!     Ok(entry.map_or(0, |entry| decompose_all(&entry).nodes.len()))
+//! }
+//! ```
 
 mod builder;
 mod component;

@@ -5,6 +5,10 @@
 //! resident ([`resident_memory`]).
 //!
 //! **Not its job.** It measures no model and starts no program.
+//!
+//! ```
+//! assert_eq!(shardwright_measure::median(&[3.0, 1.0, 2.0]), 2.0);
+//! ```
 
 mod probe;
 mod statistics;

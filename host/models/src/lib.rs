@@ -12,6 +12,16 @@
 //!
 //! Reading order: [`Checkpoint::open`], `family.rs`, one of the families, `block.rs` for the pieces
 //! they share.
+//!
+//! ```
+//! use shardwright_models::Checkpoint;
+//!
+//! let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
+//! let checkpoint = Checkpoint::open(demo)?;
+//! assert_eq!(checkpoint.facts().family.to_string(), "gemma4_text");
+//! assert!(checkpoint.graph().layers() > 0 && checkpoint.graph().is_generative());
+//! # Ok::<(), shardwright_models::CheckpointError>(())
+//! ```
 
 mod block;
 mod checkpoint;

@@ -12,6 +12,18 @@
 //!
 //! Reading order: [`request::Request`], [`plan::Plan`], [`check::check`], [`sandbox::Planner`],
 //! [`session::PlanningSession`].
+//!
+//! What a planner answers, held against what it was asked:
+//!
+//! ```
+//! use shardwright_planning::check::{CheckedPlan, check};
+//! use shardwright_planning::request::Request;
+//! use shardwright_planning::sandbox::Planner;
+//!
+//! fn checked(planner: &Planner, request: &Request) -> Result<CheckedPlan, Box<dyn std::error::Error>> {
+//!     Ok(check(planner.make_plan(request).plan?, request)?)
+//! }
+//! ```
 
 mod bindings;
 #[cfg(feature = "compiler")]

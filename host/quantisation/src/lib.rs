@@ -16,6 +16,18 @@
 //!
 //! Reading order: [`Recipe`], [`quantise()`], [`Store`]; [`Calibrator`], [`Calibration`];
 //! [`evaluate()`], [`Sensitivities`].
+//!
+//! Every matrix of a model in 4 bits, a scale to 32 values:
+//!
+//! ```
+//! use shardwright_graph::Graph;
+//! use shardwright_quantisation::{QuantiseError, Recipe, TableFormats, Unwatched, quantise};
+//!
+//! fn smaller(graph: &Graph) -> Result<Graph, QuantiseError> {
+//!     let formats = "w4-block32/f32/f32".parse().expect("a tuple of formats");
+//!     quantise(graph, &Recipe::new(graph, &formats, TableFormats::default()), &mut Unwatched)
+//! }
+//! ```
 
 mod calibration;
 mod envelope;

@@ -35,6 +35,17 @@
 //! model family and no shim.
 //!
 //! Reading order: [`Evaluator`], the functions of [`step`], [`ReferenceModel`].
+//!
+//! The logits of a sequence, a row for each token:
+//!
+//! ```
+//! use shardwright_graph::Graph;
+//! use shardwright_reference::{Arrangement, Array, ReferenceError, ReferenceModel};
+//!
+//! fn logits(graph: &Graph, ids: &[u32]) -> Result<Array, ReferenceError> {
+//!     ReferenceModel::new(graph, Arrangement::whole(ids.len() as u64))?.logits(ids)
+//! }
+//! ```
 
 mod array;
 mod bindings;

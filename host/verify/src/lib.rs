@@ -6,6 +6,18 @@
 //!
 //! **Not its job.** It opens, plans and runs through the public crate and changes nothing of what
 //! it proves.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use shardwright::OpenOptions;
+//! use shardwright_verify::{VerifyOptions, verify};
+//!
+//! fn proved(checkpoint: &Path, goldens: &Path) -> shardwright::Result<bool> {
+//!     let open = OpenOptions::new().soc("generic");
+//!     Ok(verify(checkpoint, goldens, &open, &VerifyOptions::new(), &mut ())?.passed)
+//! }
+//! ```
 
 #![forbid(unsafe_code)]
 
