@@ -113,8 +113,8 @@ pub struct OrderWeight {
     pub quantisation: Option<OrderQuantisation>,
 }
 
-/// How a listed weight is quantised, as the head spells it; its scales follow its bytes, on the next
-/// page.
+/// How a listed weight is quantised, as the head spells it; its scales follow its bytes, on the
+/// next page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderQuantisation {

@@ -2,9 +2,10 @@
 //! it fails.
 //!
 //! **Job.** The words of plans, profiles, shims, bundles and reports: formats, encodings, entry
-//! points, limits, flags and their verdicts, costs, error classes; and the records of what was built
-//! and what ran: identities, flags, placements, rewrites, notices, tables, where a shard came from.
-//! A *target* is one device of one shim (the HTP of a phone, the CPU engine loaded under some name).
+//! points, limits, flags and their verdicts, costs, error classes; and the records of what was
+//! built and what ran: identities, flags, placements, rewrites, notices, tables, where a shard came
+//! from. A *target* is one device of one shim (the HTP of a phone, the CPU engine loaded under some
+//! name).
 //!
 //! **Not its job.** Nothing here decides anything and nothing here talks to a device: profiles fill
 //! these types, shims report them, planners read them, the plan check holds a plan against them. It

@@ -36,8 +36,8 @@ pub trait Shim: Sized + Send + Sync + 'static {
     /// Devices of this machine, or with `soc` those this shim compiles for offline or simulates.
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>>;
 
-    /// What the device cannot exceed; [`Limit::relief`] is a profile's to tell and does not cross the
-    /// contract. Default: nothing is known.
+    /// What the device cannot exceed; [`Limit::relief`] is a profile's to tell and does not cross
+    /// the contract. Default: nothing is known.
     fn limits(&self, device: &str) -> Result<Vec<Limit>> {
         let _ = device;
         Ok(Vec::new())
