@@ -4,16 +4,15 @@
 //! ([`Source`]), looks at everything about a node that holds for any compiler ([`check`], with what
 //! one compiler takes told by its [`Rules`]), recognises attention ([`attention`]), reads constants
 //! ([`constant`]), keeps the graph between an entry and the compiler's ([`Draft`], [`Work`]), and
-//! walks an entry's nodes for a shim that writes them ([`Lowering`]).
-//! Lays out compiled artefacts ([`artefact`]) and what their ports are to a run ([`port`]). Names
-//! how much power a session may ask for ([`power`]), and keeps what an instance knows between calls
-//! ([`instance`]).
+//! walks an entry's nodes for a shim that writes them ([`Lowering`]). Lays out compiled artefacts
+//! ([`artefact`]) and what their ports are to a run ([`port`]). Names how much power a session may
+//! ask for ([`power`]), and keeps what an instance knows between calls ([`instance`]).
 //!
 //! **Not its job.** It knows no vendor, no vendor's operation and no model family, calls no
 //! function of a vendor's library and decides no layout: those are the shims'.
 //!
-//! Reading order: [`source`], [`check`], [`work`], [`draft`], [`lowering`]; then [`artefact`] and [`port`];
-//! [`library`] stands alone.
+//! Reading order: [`source`], [`check`], [`work`], [`draft`], [`lowering`]; then [`artefact`] and
+//! [`port`]; [`library`] and [`instance`] stand alone.
 
 pub mod artefact;
 pub mod attention;
