@@ -24,10 +24,11 @@ use shardwright_graph::{
     legalise_encoded,
 };
 use shardwright_models::Checkpoint;
-use shardwright_shims::{Caps, Launcher, Place, ShimRegistry, WorkOrderBuilder};
+use shardwright_shims::{Place, ShimRegistry, WorkOrderBuilder};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::{profiles, program};
 use shardwright_vocabulary::{DType, EntryName, FormatTuple};
+use shardwright_worker::{Caps, Launcher};
 
 /// What is compiled: the model, its formats, into how many shards its decoder is cut.
 const CASES: [(&str, &str, u32); 8] = [

@@ -18,10 +18,11 @@ use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, PlanFault, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, Shard};
 use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
-use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription, ShardExecutor, ShimShard};
-use shardwright_shims::{Caps, Launcher, ShimInstance, ShimRegistry};
+use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription};
+use shardwright_shims::{LoadedShard, ShimInstance, ShimRegistry};
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{EntryKind, EntryName, SoftcapPlace, Target, TargetKind};
+use shardwright_worker::{Caps, Launcher};
 
 use crate::tree;
 
@@ -66,7 +67,7 @@ pub fn isolated_shims(folder: &Path) -> (ShimRegistry, Launcher) {
         }
         None => {
             build_shims(folder);
-            let output = cargo_build(&["--package", "shardwright-shims", "--bin", "shardwright-worker"]);
+            let output = cargo_build(&["--package", "shardwright-worker", "--bin", "shardwright-worker"]);
             (folder.to_owned(), output.join("shardwright-worker"))
         }
     };
@@ -349,13 +350,13 @@ impl<'g> Bench<'g> {
     /// # Panics
     /// If a shim refuses its own artefact.
     pub fn assemble(&self, built: &[BuiltShard], instances: &[usize]) -> Result<Chain, ChainError> {
-        let (mut shards, mut executors) = (Vec::new(), Vec::<Box<dyn ShardExecutor>>::new());
+        let (mut shards, mut executors) = (Vec::new(), Vec::<LoadedShard>::new());
         for (shard, &instance) in built.iter().zip(instances) {
             let executor = &self.executors[instance];
             let loaded = executor.instance.load(&executor.device, &shard.artefact, &[]);
             let loaded = loaded.unwrap_or_else(|error| panic!("{}: {error}", shard.name));
             shards.push(ShardDescription::of(&shard.name, &loaded).expect("an artefact has entries"));
-            executors.push(Box::new(ShimShard::new(loaded)));
+            executors.push(loaded);
         }
         Chain::new(ChainDescription::of(self.graph, shards), executors, self.graph.assets.clone())
     }

@@ -10,8 +10,8 @@ use shardwright_graph::{
     ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, LegaliseError, Legalised, PortSide, Role,
     Verdict, legalise_encoded,
 };
-use shardwright_runtime::{Chain, ChainDescription, ShardDescription, ShardExecutor, ShimShard};
-use shardwright_shims::{Place, ShimError, ShimInstance, ShimRegistry, WorkOrderBuilder};
+use shardwright_runtime::{Chain, ChainDescription, ShardDescription};
+use shardwright_shims::{LoadedShard, Place, ShimError, ShimInstance, ShimRegistry, WorkOrderBuilder};
 use shardwright_vocabulary::Encoding;
 
 use crate::tree;
@@ -180,7 +180,7 @@ impl Formatted<'_> {
     /// If a work order cannot be made, or the shards make no chain.
     pub fn chain(&self, shards: &[LegalShard], shim: &ShimInstance) -> Result<Chain, ShimError> {
         let device = device(shim);
-        let (mut described, mut executors) = (Vec::new(), Vec::<Box<dyn ShardExecutor>>::new());
+        let (mut described, mut executors) = (Vec::new(), Vec::<LoadedShard>::new());
         for shard in shards.iter().filter(|shard| !shard.entries.is_empty()) {
             let name = shard.name();
             let mut order = WorkOrderBuilder::new(&self.graph.weights);
@@ -191,7 +191,7 @@ impl Formatted<'_> {
             let artefact = shim.compile(&device, &order, Place::Temporary, &mut ())?;
             let loaded = shim.load(&device, &artefact, &[])?;
             described.push(ShardDescription::of(&name, &loaded).expect("an artefact has entries"));
-            executors.push(Box::new(ShimShard::new(loaded)));
+            executors.push(loaded);
         }
         let description = ChainDescription::of(self.graph, described);
         Ok(Chain::new(description, executors, self.graph.assets.clone())

@@ -34,7 +34,7 @@ const PROGRAMS: [&str; 6] = [
     "--package",
     "shardwright-cli",
     "--package",
-    "shardwright-shims",
+    "shardwright-worker",
     "--package",
     "shardwright-planner-build",
 ];

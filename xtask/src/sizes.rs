@@ -36,7 +36,7 @@ const SHIPPED: [Shipped; 4] = [
     },
     Shipped {
         name: "worker",
-        build: &["--package", "shardwright-shims", "--bin", "shardwright-worker"],
+        build: &["--package", "shardwright-worker"],
         file: || "shardwright-worker".to_owned(),
     },
 ];

@@ -1,8 +1,9 @@
 //! Who compiles and runs a target: its own shim's device, a simulator of it, or the CPU.
 
 use shardwright_planning::profile::{Profile, ProfileSource};
-use shardwright_shims::{ShimError, ShimInstance, Shims};
+use shardwright_shims::{ShimError, ShimInstance};
 use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Target, TargetKind};
+use shardwright_worker::Shims;
 
 use crate::chips::{about_profile, chip_of, in_its_words};
 use crate::places::thread_options;

@@ -5,8 +5,9 @@ use std::str::FromStr;
 
 use shardwright_files::read_named;
 use shardwright_graph::Graph;
-use shardwright_shims::{Isolation, RegistryBuilder};
+use shardwright_shims::RegistryBuilder;
 use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Result, UnknownName, WeightFormat};
+use shardwright_worker::Isolation;
 
 /// Formats that a plan may choose.
 #[derive(Clone, Debug, PartialEq, Eq)]

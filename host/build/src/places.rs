@@ -1,8 +1,9 @@
 //! Where the shards of a plan run, and how what was compiled is loaded there.
 
 use shardwright_planning::request::Request;
-use shardwright_shims::{Chip, LoadedShard, ShimInstance, Shims};
+use shardwright_shims::{Chip, LoadedShard, ShimInstance};
 use shardwright_vocabulary::{Flag, ShardOrigin};
+use shardwright_worker::Shims;
 
 use crate::{BuiltShard, CPU_SHIM, Result, TargetExecutor};
 

@@ -9,11 +9,12 @@ use shardwright_planning::profile::{FoundProfile, GENERIC, Profile, ProfileRegis
 use shardwright_planning::request::{Goals, PlannerOption, Request};
 use shardwright_planning::sandbox::LogLevel;
 use shardwright_planning::session::{Planned, PlanningSession};
-use shardwright_shims::{Part, Shims, Watch};
+use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{
     DeviceKind, Error, ErrorKind, Flag, FlagVerdict, Notice, NoticeKind, PlannerIdentity, TargetKind,
     limit_names,
 };
+use shardwright_worker::Shims;
 
 use crate::executors::{OwnShim, demand, executor, unusable};
 use crate::offers::{complete, known_formats, offered_formats, override_limits, targets};

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, ProvedFile, ShardEntry};
-use shardwright_shims::{Artefact, ShimInstance, Shims};
+use shardwright_shims::{Artefact, ShimInstance};
 use shardwright_vocabulary::{Compatibility, Device, DeviceKind, TargetKind};
+use shardwright_worker::Shims;
 
 use crate::advised::{Advisers, FlagAdvice};
 use shardwright_runtime::{devices_for, only_compiles};

@@ -6,10 +6,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, Examine, Inspection, Kind, Progress, identify, inspect as inspect_bundle};
-use shardwright_shims::{
-    Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, Shims, WorkOrder,
-};
+use shardwright_shims::{Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder};
 use shardwright_vocabulary::{ErrorClass, Flag};
+use shardwright_worker::Shims;
 
 use crate::ShowReport;
 use crate::advised::{Advisers, FlagAdvice};

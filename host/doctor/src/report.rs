@@ -5,7 +5,8 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_build::{Learned, LearnedFile};
 use shardwright_planning::profile::{ProfileError, ProfileRegistry, Profiles};
-use shardwright_shims::{Chip, Shims, find_worker};
+use shardwright_shims::Chip;
+use shardwright_worker::{Shims, find_worker};
 
 use crate::advised::Advisers;
 use crate::bundle::BundlePrognosis;

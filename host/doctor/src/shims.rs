@@ -3,9 +3,10 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_bundle::Digest;
 use shardwright_shims::{
-    Chip, FactSchema, LayoutCheck, Manifest, Running, Search, Shim, ShimError, ShimInstance, Shims,
+    Chip, FactSchema, LayoutCheck, Manifest, Running, Search, Shim, ShimError, ShimInstance,
 };
 use shardwright_vocabulary::{DeviceKind, FlagSchema, Limit};
+use shardwright_worker::Shims;
 
 use shardwright::{Isolation, SearchPath};
 use shardwright_files::read_named;

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::executor::Interrupt;
+use shardwright_shims::Canceller;
 
 /// Ends what a session is doing, from any thread.
 ///
@@ -16,7 +16,7 @@ pub struct CancelHandle {
 struct Shared {
     requested: AtomicBool,
     /// Ends the run in progress; only while that run is this session's.
-    running: Mutex<Option<Interrupt>>,
+    running: Mutex<Option<Canceller>>,
 }
 
 impl std::fmt::Debug for CancelHandle {
@@ -30,8 +30,8 @@ impl CancelHandle {
     /// progress is done.
     pub fn cancel(&self) {
         self.shared.requested.store(true, Ordering::SeqCst);
-        if let Some(interrupt) = self.running().as_ref() {
-            interrupt();
+        if let Some(run) = self.running().as_ref() {
+            run.cancel();
         }
     }
 
@@ -46,12 +46,12 @@ impl CancelHandle {
     }
 
     /// Until the guard is dropped, a request interrupts the run.
-    pub(crate) fn during(&self, interrupt: Option<Interrupt>) -> Running<'_> {
-        *self.running() = interrupt;
+    pub(crate) fn during(&self, run: Canceller) -> Running<'_> {
+        *self.running() = Some(run);
         Running { handle: self }
     }
 
-    fn running(&self) -> MutexGuard<'_, Option<Interrupt>> {
+    fn running(&self) -> MutexGuard<'_, Option<Canceller>> {
         self.shared.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod layout;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwright_graph::Asset;
+use shardwright_shims::{Canceller, LoadedShard, Running};
 use shardwright_vocabulary::{EntryKind, ProcessPlacement};
 
 pub use check::{ASSETS_MAX, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
@@ -13,7 +14,6 @@ use layout::Layout;
 
 use crate::description::ChainDescription;
 use crate::error::ChainError;
-use crate::executor::{Interrupt, ShardExecutor};
 
 /// Loaded shards that together are a model. Clones are cheap and mean the same shards.
 ///
@@ -27,8 +27,8 @@ pub struct Chain {
 struct Shared {
     description: ChainDescription,
     layout: Layout,
-    executors: Vec<Mutex<Box<dyn ShardExecutor>>>,
-    interrupts: Vec<Option<Interrupt>>,
+    executors: Vec<Mutex<LoadedShard>>,
+    cancellers: Vec<Canceller>,
     processes: Vec<ProcessPlacement>,
     assets: Vec<Asset>,
 }
@@ -49,16 +49,20 @@ impl Chain {
     /// readers, and loaded artefacts that bind exactly what is described.
     pub fn new(
         description: ChainDescription,
-        executors: Vec<Box<dyn ShardExecutor>>,
+        executors: Vec<LoadedShard>,
         assets: Vec<Asset>,
     ) -> Result<Chain, ChainError> {
         check::check(&description, &executors, &assets)?;
         let layout = layout::lay_out(&description, &executors)?;
-        let interrupts = executors.iter().map(|executor| executor.interrupt()).collect();
-        let processes = executors.iter().map(|executor| executor.process()).collect();
+        let cancellers = executors.iter().map(LoadedShard::canceller).collect();
+        let processes = executors.iter().map(|executor| match executor.running() {
+            Running::InProcess => ProcessPlacement::InProcess,
+            Running::Worker(worker) => ProcessPlacement::Worker { pid: worker.pid },
+        });
+        let processes = processes.collect();
         let executors = executors.into_iter().map(Mutex::new).collect();
         Ok(Chain {
-            shared: Arc::new(Shared { description, layout, executors, interrupts, processes, assets }),
+            shared: Arc::new(Shared { description, layout, executors, cancellers, processes, assets }),
         })
     }
 
@@ -79,12 +83,8 @@ impl Chain {
 
     /// Lends what runs a shard, for runs outside any session, such as those of a verification;
     /// sessions wait meanwhile. `None` beyond the last shard.
-    pub fn with_executor<R>(
-        &self,
-        shard: usize,
-        borrow: impl FnOnce(&mut dyn ShardExecutor) -> R,
-    ) -> Option<R> {
-        (shard < self.shared.executors.len()).then(|| borrow(self.executor(shard).as_mut()))
+    pub fn with_executor<R>(&self, shard: usize, borrow: impl FnOnce(&mut LoadedShard) -> R) -> Option<R> {
+        (shard < self.shared.executors.len()).then(|| borrow(&mut self.executor(shard)))
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -98,12 +98,12 @@ impl Chain {
 
     /// A panic in an executor poisons nothing that matters: the chain keeps no state of its own in
     /// it.
-    pub(crate) fn executor(&self, shard: usize) -> MutexGuard<'_, Box<dyn ShardExecutor>> {
+    pub(crate) fn executor(&self, shard: usize) -> MutexGuard<'_, LoadedShard> {
         self.shared.executors[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn interrupt(&self, shard: usize) -> Option<Interrupt> {
-        self.shared.interrupts[shard].clone()
+    pub(crate) fn canceller(&self, shard: usize) -> Canceller {
+        self.shared.cancellers[shard].clone()
     }
 
     pub(crate) fn process(&self, shard: usize) -> ProcessPlacement {

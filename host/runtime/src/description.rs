@@ -41,10 +41,13 @@ impl ShardDescription {
             name: name.into(),
             component: first.component,
             layers: first.layers,
-            place: shard.instance().place(shard.device()),
+            place: shard.place().clone(),
             entries,
             logits_softcap: None,
-            origin: ShardOrigin { loaded_with: shard.flags().to_vec(), ..shard.artefact().head().origin() },
+            origin: ShardOrigin {
+                loaded_with: shard.flags().to_vec(),
+                ..shard.artefact().map(|artefact| artefact.head().origin()).unwrap_or_default()
+            },
         })
     }
 }

@@ -162,7 +162,7 @@ impl Engine {
         }
         let chain = self.chain.clone();
         let mut executor = chain.executor(run.shard);
-        let running = self.cancel.during(chain.interrupt(run.shard));
+        let running = self.cancel.during(chain.canceller(run.shard));
         // Asked only now: a request that came earlier found nothing to interrupt.
         if self.cancel.is_requested() {
             return Err(Stop::Cancelled);

@@ -12,11 +12,12 @@
 //! ```no_run
 //! use std::error::Error;
 //!
-//! use shardwright_runtime::{Chain, ChainDescription, ShardExecutor};
+//! use shardwright_runtime::{Chain, ChainDescription};
+//! use shardwright_shims::LoadedShard;
 //!
 //! fn first_token(
 //!     description: ChainDescription,
-//!     shards: Vec<Box<dyn ShardExecutor>>,
+//!     shards: Vec<LoadedShard>,
 //!     tables: Vec<shardwright_graph::Asset>,
 //! ) -> Result<(), Box<dyn Error>> {
 //!     let chain = Chain::new(description, shards, tables)?;
@@ -29,7 +30,7 @@
 //! ```
 //!
 //! Reading order: [`ChainDescription`], [`Chain`], [`Session`], [`Generation`],
-//! [`PlacementRecord`]; for other executors than shims, [`ShardExecutor`]; for going on when a
+//! [`PlacementRecord`]; for other shards than those of shims, [`Shard`](shardwright_shims::Shard); for going on when a
 //! device is lost, [`NextChain`].
 
 #![forbid(unsafe_code)]
@@ -41,7 +42,6 @@ mod compiled_for;
 mod description;
 mod engine;
 mod error;
-mod executor;
 mod generation;
 mod next_chain;
 mod placement;
@@ -55,7 +55,6 @@ pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MA
 pub use compiled_for::{devices_for, know_chip, only_compiled_for, only_compiles};
 pub use description::{ChainDescription, ShardDescription};
 pub use error::{ChainError, SessionError};
-pub use executor::{Interrupt, ShardExecutor, ShimShard};
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
 pub use next_chain::{FallbackChains, NextChain, NextChainError};
 pub use placement::{

@@ -9,12 +9,13 @@ use shardwright_build::{PlanOptions, compile_recorded};
 use shardwright_bundle::{Bundle, ChainEntry, Proofs, ProvedFile, ShardEntry};
 use shardwright_runtime::{
     Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
-    ShardExecutor, ShimShard, know_chip, only_compiled_for, only_compiles,
+    know_chip, only_compiled_for, only_compiles,
 };
-use shardwright_shims::{Artefact, ShimInstance, Shims};
+use shardwright_shims::{Artefact, LoadedShard, ShimInstance};
 use shardwright_vocabulary::{
     Beforehand, Compatibility, Flag, FlagOutcome, FlagSchema, FlagVerdict, Notice, NoticeKind, PassedOver,
 };
+use shardwright_worker::Shims;
 
 use crate::load_flags;
 use crate::model::{BundleOrigin, NextChainMaker, OpeningTimes, Origin};
@@ -253,7 +254,7 @@ impl Loader {
         let ends = |error| NotLoaded { error, ends: true, elsewhere: false };
         let mut schemas: Vec<FlagSchema> = Vec::new();
         let mut instances: Vec<(String, ShimInstance)> = Vec::new();
-        let mut executors: Vec<Box<dyn ShardExecutor>> = Vec::new();
+        let mut executors: Vec<LoadedShard> = Vec::new();
         let mut shards = Vec::new();
         for shard in &entry.shards {
             let instance = match instances.iter().find(|(name, _)| *name == shard.target.name) {
@@ -308,7 +309,7 @@ impl Loader {
         shard: &ShardEntry,
         instance: &ShimInstance,
         flags: &[Flag],
-    ) -> Result<(ShardDescription, Box<dyn ShardExecutor>)> {
+    ) -> Result<(ShardDescription, LoadedShard)> {
         let device = &shard.compiled_by.device;
         let ProvedFile { path, file } = self.bundle.proved(&shard.artefact)?;
         let artefact = Artefact::proved(&path, file).map_err(|error| {
@@ -346,7 +347,7 @@ impl Loader {
         let nothing = || refused("it was compiled to nothing that can run".to_owned());
         let mut description = ShardDescription::of(&shard.name, &loaded).ok_or_else(nothing)?;
         description.origin.fallback = fallback;
-        Ok((description, Box::new(ShimShard::new(loaded))))
+        Ok((description, loaded))
     }
 
     fn options(&self, shim: &str) -> Vec<(String, String)> {

@@ -72,11 +72,12 @@ pub use shardwright_bundle::is_bundle;
 pub use shardwright_runtime::{
     CancelHandle, DoneReason, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
 };
-pub use shardwright_shims::{Isolation, Watch};
+pub use shardwright_shims::Watch;
 pub use shardwright_text::{Message, RenderOptions, SamplingParameters, Tokenizer};
 pub use shardwright_vocabulary::{
     Error, ErrorKind, FormatTuple, Notice, NoticeKind, PlannerIdentity, Result, UnknownName, WeightFormat,
 };
+pub use shardwright_worker::Isolation;
 
 #[cfg(feature = "planning")]
 pub use {

@@ -1,5 +1,6 @@
 use shardwright_build::Settled;
-use shardwright_runtime::{Chain, ChainDescription, ShardDescription, ShardExecutor, ShimShard};
+use shardwright_runtime::{Chain, ChainDescription, ShardDescription};
+use shardwright_shims::LoadedShard;
 use shardwright_vocabulary::Beforehand;
 
 use crate::{Error, ErrorKind, Result};
@@ -8,7 +9,7 @@ use crate::{Error, ErrorKind, Result};
 /// was settled by hand, and tools that stand beside this crate.
 pub fn load(settled: &Settled, beforehand: Beforehand) -> Result<Chain> {
     let mut descriptions = Vec::new();
-    let mut executors: Vec<Box<dyn ShardExecutor>> = Vec::new();
+    let mut executors: Vec<LoadedShard> = Vec::new();
     for part in settled.load()? {
         let mut description = ShardDescription::of(&part.name, &part.shard).ok_or_else(|| {
             Error::new(ErrorKind::Shim, format!("shard {} was compiled to nothing that can run", part.name))
@@ -16,7 +17,7 @@ pub fn load(settled: &Settled, beforehand: Beforehand) -> Result<Chain> {
         description.origin = part.origin;
         description.logits_softcap = part.logits_softcap;
         descriptions.push(description);
-        executors.push(Box::new(ShimShard::new(part.shard)));
+        executors.push(part.shard);
     }
     let mut description = ChainDescription::of(&settled.graph, descriptions);
     description.emulated_on.clone_from(&settled.report.emulated_on);

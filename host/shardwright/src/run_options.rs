@@ -1,6 +1,6 @@
 //! What opening a checkpoint and opening a bundle are both asked.
 
-use shardwright_shims::{Isolation, Shims};
+use shardwright_worker::{Isolation, Shims};
 
 use crate::text_side::TokenizerStart;
 use crate::{Result, SearchPath};

@@ -146,7 +146,7 @@ impl Artefact {
     }
 
     /// Maps a file that another process has opened and checked.
-    pub(crate) fn received(file: std::fs::File) -> Result<Artefact, ArtefactError> {
+    pub fn received(file: std::fs::File) -> Result<Artefact, ArtefactError> {
         Artefact::proved(Path::new("<received>"), file)
     }
 

@@ -1,19 +1,46 @@
 //! Memory that is bound to runs, shared between shards, and read or written by the host between
 //! runs.
 
-use std::ffi::c_void;
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use shardwright_shim_abi::raw::*;
-use shardwright_shim_abi::{Buffer as _, HostBuffer};
+use shardwright_shim_abi::HostBuffer;
+use shardwright_shim_abi::raw::{SW_SYNC_AFTER_HOST, SW_SYNC_BEFORE_HOST};
 
 use crate::error::ShimError;
-use crate::isolated::SharedMemory;
-use crate::local::{Local, c_text};
+
+/// The memory behind a [`Buffer`].
+///
+/// # Safety
+///
+/// Once it is made, `pointer` is null or that of `length` bytes that may be read and written as
+/// long as it lives; neither changes.
+pub unsafe trait Memory: Any + Send + Sync {
+    /// Host's view; null when there is none.
+    fn pointer(&self) -> *mut u8;
+
+    /// Bytes.
+    fn length(&self) -> u64;
+
+    /// Before and after the host looks at it: a `SW_SYNC_…` of the contract.
+    fn sync(&self, direction: u32) -> Result<(), ShimError> {
+        let _ = direction;
+        Ok(())
+    }
+}
+
+// SAFETY: memory of the process, freed when it is dropped.
+unsafe impl Memory for HostBuffer {
+    fn pointer(&self) -> *mut u8 {
+        shardwright_shim_abi::Buffer::pointer(self)
+    }
+
+    fn length(&self) -> u64 {
+        shardwright_shim_abi::Buffer::length(self) as u64
+    }
+}
 
 /// A buffer; cloning shares it.
 ///
@@ -24,59 +51,21 @@ use crate::local::{Local, c_text};
 pub struct Buffer(Arc<Inner>);
 
 struct Inner {
-    memory: Memory,
-    /// Host's view; null when there is none.
+    memory: Box<dyn Memory>,
     pointer: *mut u8,
     length: u64,
     /// Readers, or −1 for a writer.
     users: AtomicI32,
 }
 
-enum Memory {
-    Host(#[expect(dead_code, reason = "keeps the memory behind `pointer`")] HostBuffer),
-    /// Of an instance in a worker: memory of both processes.
-    Shared(Arc<SharedMemory>),
-    Shim {
-        local: Arc<Local>,
-        device: String,
-        raw: *mut SwBuffer,
-        /// The imported descriptor, which the contract keeps open until the buffer is freed.
-        _fd: Option<OwnedFd>,
-    },
-}
-
-// SAFETY: the memory is reached through `users`, which admits one writer or many readers; the
-// shim's functions are called under the instance's lock.
+// SAFETY: the memory is reached through `users`, which admits one writer or many readers.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Memory::Shim { local, raw, .. } = &self.memory
-            && let Some(free) = local.table().0.buffer_free
-        {
-            let _one = local.enter();
-            // SAFETY: made by this instance, freed once; `users` shows that nobody holds a view,
-            // for views borrow `self`.
-            unsafe { free(local.raw(), *raw) };
-        }
-    }
-}
-
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Buffer")
-            .field("bytes", &self.0.length)
-            .field(
-                "kind",
-                &match self.0.memory {
-                    Memory::Host(_) => "host",
-                    Memory::Shared(_) => "shared",
-                    Memory::Shim { .. } => "shim",
-                },
-            )
-            .finish_non_exhaustive()
+        f.debug_struct("Buffer").field("bytes", &self.0.length).finish_non_exhaustive()
     }
 }
 
@@ -91,113 +80,13 @@ impl Buffer {
             usize::try_from(alignment).map_err(too_large)?,
         )
         .map_err(|error| refuse(error.message))?;
-        let pointer = memory.pointer();
-        Ok(Buffer(Arc::new(Inner {
-            memory: Memory::Host(memory),
-            pointer,
-            length,
-            users: AtomicI32::new(0),
-        })))
+        Ok(Buffer::new(memory))
     }
 
-    pub(crate) fn shared(memory: SharedMemory) -> Buffer {
-        let (pointer, length) = (memory.pointer(), memory.length());
-        Buffer(Arc::new(Inner {
-            memory: Memory::Shared(Arc::new(memory)),
-            pointer,
-            length,
-            users: AtomicI32::new(0),
-        }))
-    }
-
-    pub(crate) fn allocate(
-        local: &Arc<Local>,
-        device: &str,
-        length: u64,
-        alignment: u64,
-    ) -> Result<Buffer, ShimError> {
-        let Some(function) = local.table().0.buffer_allocate else {
-            return Buffer::host(length, alignment);
-        };
-        let name = c_text("the device", device)?;
-        let mut raw = ptr::null_mut();
-        {
-            let _one = local.enter();
-            // SAFETY: pointers are as the contract says; the error came from this table.
-            unsafe {
-                let error = function(local.raw(), name.as_ptr(), length, alignment, &mut raw);
-                local.take("buffer_allocate", error)?;
-            }
-        }
-        Buffer::wrap(local, device, raw, length, None, "buffer_allocate")
-    }
-
-    pub(crate) fn import(
-        local: &Arc<Local>,
-        device: &str,
-        fd: OwnedFd,
-        offset: u64,
-        length: u64,
-    ) -> Result<Buffer, ShimError> {
-        let function = local.table().0.buffer_import.ok_or_else(|| local.missing("buffer_import"))?;
-        let name = c_text("the device", device)?;
-        let import = SwImport {
-            size: size_of::<SwImport>() as u64,
-            kind: SW_MEMORY_DMA_BUF,
-            fd: fd.as_raw_fd(),
-            fd_offset: offset,
-            handle: ptr::null_mut(),
-            length,
-        };
-        let mut raw = ptr::null_mut();
-        {
-            let _one = local.enter();
-            // SAFETY: pointers are as the contract says; the error came from this table.
-            unsafe {
-                let error = function(local.raw(), name.as_ptr(), &import, &mut raw);
-                local.take("buffer_import", error)?;
-            }
-        }
-        Buffer::wrap(local, device, raw, length, Some(fd), "buffer_import")
-    }
-
-    fn wrap(
-        local: &Arc<Local>,
-        device: &str,
-        raw: *mut SwBuffer,
-        length: u64,
-        fd: Option<OwnedFd>,
-        function: &'static str,
-    ) -> Result<Buffer, ShimError> {
-        if raw.is_null() {
-            return Err(local.contract(function, "success without a buffer"));
-        }
-        // From here on dropping frees the shim's buffer.
-        let mut buffer = Inner {
-            memory: Memory::Shim { local: local.clone(), device: device.to_owned(), raw, _fd: fd },
-            pointer: ptr::null_mut(),
-            length,
-            users: AtomicI32::new(0),
-        };
-        if let Some(map) = local.table().0.buffer_map {
-            let mut pointer: *mut c_void = ptr::null_mut();
-            let mapped = {
-                let _one = local.enter();
-                // SAFETY: pointers are as the contract says; the error came from this table.
-                unsafe {
-                    let error = map(local.raw(), raw, &mut pointer);
-                    local.take("buffer_map", error)
-                }
-            };
-            // A buffer that cannot be mapped is of use to its own shim still.
-            if let Err(error) = mapped {
-                tracing::debug!(shim = local.name(), "buffer not mapped: {error}");
-            } else if pointer.is_null() && length > 0 {
-                return Err(local.contract("buffer_map", "success without a pointer"));
-            }
-            buffer.pointer = pointer.cast();
-        }
-        Ok(Buffer(Arc::new(buffer)))
+    /// Over memory of any kind.
+    pub fn new(memory: impl Memory) -> Buffer {
+        let (pointer, length) = (memory.pointer(), Memory::length(&memory));
+        Buffer(Arc::new(Inner { memory: Box::new(memory), pointer, length, users: AtomicI32::new(0) }))
     }
 
     /// Bytes.
@@ -215,27 +104,14 @@ impl Buffer {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The shim's handle, when this memory belongs to that instance and device.
-    pub(crate) fn handle_for(&self, local: &Arc<Local>, device: &str) -> Option<*mut SwBuffer> {
-        match &self.0.memory {
-            Memory::Shim { local: own, device: own_device, raw, .. }
-                if Arc::ptr_eq(own, local) && own_device == device =>
-            {
-                Some(*raw)
-            }
-            _ => None,
-        }
+    /// The memory, if it is of that kind.
+    pub fn memory<M: Memory>(&self) -> Option<&M> {
+        let memory: &dyn Any = &*self.0.memory;
+        memory.downcast_ref()
     }
 
-    /// The memory, when workers can map it.
-    pub(crate) fn shared_memory(&self) -> Option<&Arc<SharedMemory>> {
-        match &self.0.memory {
-            Memory::Shared(memory) => Some(memory),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn pointer(&self) -> *mut u8 {
+    /// Host's view; null when there is none.
+    pub fn pointer(&self) -> *mut u8 {
         self.0.pointer
     }
 
@@ -262,27 +138,12 @@ impl Buffer {
         }
     }
 
-    fn sync(&self, direction: u32) -> Result<(), ShimError> {
-        let (local, raw) = match &self.0.memory {
-            Memory::Host(_) => return Ok(()),
-            Memory::Shared(memory) => return memory.sync(direction),
-            Memory::Shim { local, raw, .. } => (local, raw),
-        };
-        let Some(function) = local.table().0.buffer_sync else { return Ok(()) };
-        let _one = local.enter();
-        // SAFETY: pointers are as the contract says; the error came from this table.
-        unsafe {
-            let error = function(local.raw(), *raw, 0, self.0.length, direction);
-            local.take("buffer_sync", error)
-        }
-    }
-
     fn view(&self, write: bool) -> Result<(), ShimError> {
         if !self.is_mapped() {
             return Err(ShimError::Argument("this buffer cannot be mapped into the process".to_owned()));
         }
         self.acquire(write)?;
-        self.sync(SW_SYNC_BEFORE_HOST).inspect_err(|_| self.release(write))
+        self.0.memory.sync(SW_SYNC_BEFORE_HOST).inspect_err(|_| self.release(write))
     }
 
     /// Looks at the bytes. Many may look at once.
@@ -347,7 +208,7 @@ impl DerefMut for BufferWrite<'_> {
 
 impl Drop for BufferWrite<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.0.sync(SW_SYNC_AFTER_HOST) {
+        if let Err(error) = self.0.0.memory.sync(SW_SYNC_AFTER_HOST) {
             // The next run would read stale bytes; it is the shim that reports it then.
             tracing::error!("buffer not synchronised after writing: {error}");
         }

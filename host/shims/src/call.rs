@@ -1,13 +1,23 @@
 //! Calling a table's function: error objects in, typed errors out, and what sinks are told.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CString, c_char, c_void};
 
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::sized::{Ref, Struct};
+use shardwright_vocabulary::FlagType;
 
 use crate::convert;
 use crate::error::{Failure, ShimError};
-use crate::library::Table;
+
+/// A checked table; the library behind it is never unloaded.
+#[derive(Clone, Copy)]
+pub(crate) struct Table(pub(crate) &'static SwTable);
+
+// SAFETY: the contract lets functions of the table be called from any thread; the table itself
+// never changes.
+unsafe impl Send for Table {}
+// SAFETY: as above.
+unsafe impl Sync for Table {}
 
 /// Longest string taken from a shim. Log tails are the longest.
 const TEXT_LIMIT: usize = 1 << 16;
@@ -98,6 +108,11 @@ pub(crate) unsafe fn numbers<T: Copy>(pointer: *const T, count: u64) -> Result<V
     Ok(unsafe { std::slice::from_raw_parts(pointer, count as usize) }.to_vec())
 }
 
+/// A text as the contract takes it; `what` names it in the error.
+pub(crate) fn c_text(what: &str, text: &str) -> Result<CString, ShimError> {
+    CString::new(text).map_err(|_| ShimError::Argument(format!("{what} contains a NUL byte")))
+}
+
 /// Turns an error object into an error and frees it.
 ///
 /// # Safety
@@ -114,11 +129,7 @@ pub(crate) unsafe fn take_error(
     }
     // SAFETY: promised by the caller.
     let taken = match unsafe { value::<SwError>(error) } {
-        Err(reason) => ShimError::Contract {
-            shim: shim.to_owned(),
-            function,
-            reason: format!("its error object: {reason}"),
-        },
+        Err(reason) => ShimError::contract(shim, function, format!("its error object: {reason}")),
         Ok(object) => {
             let mut details = Vec::new();
             if !object.details.is_null() {
@@ -134,7 +145,7 @@ pub(crate) unsafe fn take_error(
             }
             ShimError::failed(Failure {
                 shim: shim.to_owned(),
-                function,
+                function: function.into(),
                 class: convert::error_class(object.error_class),
                 // SAFETY: the contract makes it a string.
                 message: unsafe { optional_text(object.message) }.unwrap_or_default(),
@@ -182,6 +193,34 @@ impl<T> Collected<T> {
             Some(problem) => Err(problem),
         }
     }
+}
+
+/// Longest text value a flag without a stated bound takes.
+const FLAG_TEXT_LIMIT: u32 = 1024;
+
+/// What values a flag or fact takes, by its kind, its range and its choices.
+pub(crate) fn value_type(
+    kind: u32,
+    (minimum, maximum): (i64, i64),
+    (choices, choice_count): (*const *const c_char, u64),
+) -> Result<FlagType, String> {
+    Ok(match kind {
+        SW_FLAG_BOOLEAN => FlagType::Switch,
+        SW_FLAG_INTEGER if minimum > maximum => FlagType::Integer { min: i64::MIN, max: i64::MAX },
+        SW_FLAG_INTEGER => FlagType::Integer { min: minimum, max: maximum },
+        SW_FLAG_CHOICE => {
+            // SAFETY: the contract gives that many strings.
+            let pointers = unsafe { numbers::<*const c_char>(choices, choice_count) }?;
+            let values = pointers
+                .into_iter()
+                // SAFETY: the contract makes them strings.
+                .map(|choice| unsafe { text(choice) }.map_err(str::to_owned))
+                .collect::<Result<_, _>>()?;
+            FlagType::Choice { values }
+        }
+        SW_FLAG_FLOAT | SW_FLAG_TEXT => FlagType::Text { max_bytes: FLAG_TEXT_LIMIT },
+        other => return Err(format!("flag kind {other}")),
+    })
 }
 
 macro_rules! sinks {

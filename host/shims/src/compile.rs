@@ -1,5 +1,4 @@
-//! The output of a compilation: from the shim's callbacks, or from a worker's messages, to an
-//! artefact.
+//! The output of a compilation: from the shim's callbacks to an artefact.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -15,15 +14,14 @@ use crate::call;
 use crate::chip::{Chip, FACTS_LIMIT, FactSchema};
 use crate::error::ShimError;
 use crate::interface::EntryInterface;
-use crate::local::contract;
 use crate::watch::Watch;
 use crate::work_order::WorkOrder;
 
 /// Most verdicts and placements taken in one compilation.
-pub(crate) const REPORT_LIMIT: usize = 1 << 20;
+pub const REPORT_LIMIT: usize = 1 << 20;
 
 /// Takes what a compilation gives.
-pub(crate) trait Output {
+pub trait Output {
     /// Appends to the artefact; false to stop.
     fn write(&mut self, bytes: &[u8]) -> bool;
     /// The shim's head, whose length was checked; given at most once.
@@ -41,7 +39,7 @@ pub(crate) trait Output {
 }
 
 /// Where a node runs, as a shim tells it: indices of entry and node, place, reason.
-pub(crate) type Placement = (u64, u64, String, String);
+pub type Placement = (u64, u64, String, String);
 
 /// The artefact being written, and the caller who watches.
 pub(crate) struct Compilation<'a> {
@@ -88,18 +86,18 @@ impl<'a> Compilation<'a> {
         // A shim whose bytes are no longer taken cannot know why, and answers with a fault.
         result.map_err(|error| if watch.cancelled() { error.cancelled() } else { error })?;
         if let Some(reason) = broken {
-            return Err(contract(instance, "compile", reason));
+            return Err(ShimError::contract(instance, "compile", reason));
         }
         if !writer.has_head() {
-            return Err(contract(instance, "compile", "success without a head"));
+            return Err(ShimError::contract(instance, "compile", "success without a head"));
         }
         if written == 0 {
-            return Err(contract(instance, "compile", "success without a byte of code"));
+            return Err(ShimError::contract(instance, "compile", "success without a byte of code"));
         }
         let declared = |name: &String| facts.iter().any(|schema| schema.fact.name == *name);
         if let Some(other) = made_for.keys().find(|name| !declared(name)) {
             let reason = format!("fact `{other}` was read back, which the shim does not declare");
-            return Err(contract(instance, "compile", reason));
+            return Err(ShimError::contract(instance, "compile", reason));
         }
         let flags = order
             .head()
@@ -122,11 +120,9 @@ impl<'a> Compilation<'a> {
                 reason: reason.clone(),
             })
         };
-        let placements = placements
-            .iter()
-            .map(named)
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| contract(instance, "compile", "the placement of a node that is not there"))?;
+        let placements = placements.iter().map(named).collect::<Option<Vec<_>>>().ok_or_else(|| {
+            ShimError::contract(instance, "compile", "the placement of a node that is not there")
+        })?;
         Ok(writer.finish(ArtefactHead {
             shim: description.name.clone(),
             shim_version: description.version.clone(),

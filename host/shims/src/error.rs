@@ -1,10 +1,10 @@
+use std::borrow::Cow;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{ErrorClass, ErrorKind};
 
 use crate::artefact::ArtefactError;
-use crate::chip::ChipError;
-use crate::isolated::WorkerFailure;
 use crate::work_order::WorkOrderError;
 
 /// Why a shim was not loaded.
@@ -151,17 +151,17 @@ pub enum LoadError {
         /// What it said.
         source: Box<ShimError>,
     },
-    /// The worker in which it was to be opened ended.
+    /// The process in which it was to be opened ended.
     #[error("`{}`: {source}", path.display())]
-    Worker {
+    Process {
         /// The library.
         path: PathBuf,
-        /// How the worker ended.
+        /// How it ended.
         source: Box<ShimError>,
     },
-    /// The library was not let in, in a worker.
+    /// The library was not let in, in a process of its own.
     #[error("{message}")]
-    InWorker {
+    Elsewhere {
         /// The library.
         path: PathBuf,
         /// The stable word of the reason there.
@@ -182,7 +182,7 @@ pub enum LoadError {
 impl LoadError {
     /// Whether somebody interrupted the asking: then nothing is known of the library.
     pub fn is_cancelled(&self) -> bool {
-        matches!(self, LoadError::Worker { source, .. } if source.is_cancelled())
+        matches!(self, LoadError::Process { source, .. } if source.is_cancelled())
     }
 
     /// A stable word for the reason, as in JSON reports.
@@ -204,15 +204,15 @@ impl LoadError {
             LoadError::OtherDraft { .. } => "other-draft",
             LoadError::MissingFunction { .. } => "function-missing",
             LoadError::Describe { .. } => "describe-failed",
-            LoadError::Worker { .. } => "worker-ended",
-            LoadError::InWorker { reason, .. } => reason,
+            LoadError::Process { .. } => "worker-ended",
+            LoadError::Elsewhere { reason, .. } => reason,
             LoadError::DuplicateName { .. } => "duplicate-name",
         }
     }
 
-    /// The word of that spelling, if a shim's own library can be refused for it.
-    pub(crate) fn known_reason(word: &str) -> Option<&'static str> {
-        const WORDS: [&str; 10] = [
+    /// That the library was refused elsewhere, for a word of [`LoadError::reason`].
+    pub fn elsewhere(path: PathBuf, reason: &str, message: String) -> LoadError {
+        const WORDS: [&str; 13] = [
             "not-found",
             "hash-mismatch",
             "not-a-library",
@@ -223,9 +223,12 @@ impl LoadError {
             "table-too-small",
             "other-draft",
             "function-missing",
+            "describe-failed",
+            "too-new",
+            "too-old",
         ];
-        const MORE: [&str; 3] = ["describe-failed", "too-new", "too-old"];
-        WORDS.into_iter().chain(MORE).find(|known| *known == word)
+        let reason = WORDS.into_iter().find(|known| *known == reason).unwrap_or("refused");
+        LoadError::Elsewhere { path, reason, message }
     }
 
     /// What would help.
@@ -239,19 +242,19 @@ impl LoadError {
             LoadError::Manifest { .. } => Some("vendor-shims/README.md lists the members of a manifest"),
             LoadError::TooNew { .. } => Some("update Shardwright, or use an older release of the shim"),
             LoadError::TooOld { .. } => Some("use a newer release of the shim"),
-            LoadError::HashMismatch { .. } | LoadError::InWorker { reason: "hash-mismatch", .. } => {
+            LoadError::HashMismatch { .. } | LoadError::Elsewhere { reason: "hash-mismatch", .. } => {
                 Some("fetch the shim again, or correct `sha256` in its manifest")
             }
-            LoadError::Open { .. } | LoadError::InWorker { reason: "not-a-library", .. } => {
+            LoadError::Open { .. } | LoadError::Elsewhere { reason: "not-a-library", .. } => {
                 Some("check that it was built for this machine and finds its own libraries")
             }
-            LoadError::NotAShim { .. } | LoadError::InWorker { reason: "not-a-shim", .. } => {
+            LoadError::NotAShim { .. } | LoadError::Elsewhere { reason: "not-a-shim", .. } => {
                 Some("a shim exports the entry symbol; `static` builds do not")
             }
             LoadError::OtherDraft { .. } => {
                 Some("build host and shim from the same `shim.h`; the table's `draft` is SW_DRAFT")
             }
-            LoadError::Layout { .. } | LoadError::InWorker { reason: "layout-differs", .. } => {
+            LoadError::Layout { .. } | LoadError::Elsewhere { reason: "layout-differs", .. } => {
                 Some("rebuild the shim against the same release of shardwright-shim-abi")
             }
             LoadError::DuplicateName { .. } => Some("rename one of them in its manifest"),
@@ -260,19 +263,20 @@ impl LoadError {
             | LoadError::TableTooSmall { .. }
             | LoadError::MissingFunction { .. }
             | LoadError::Describe { .. }
-            | LoadError::Worker { .. }
-            | LoadError::InWorker { .. } => Some("report this to the shim's vendor"),
+            | LoadError::Process { .. }
+            | LoadError::Elsewhere { .. } => Some("report this to the shim's vendor"),
         }
     }
 }
 
 /// What a shim's function failed with, in the shim's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Failure {
     /// Instance or shim that failed.
     pub shim: String,
     /// The function of the contract.
-    pub function: &'static str,
+    pub function: Cow<'static, str>,
     /// Its class; none when the call was cancelled.
     pub class: Option<ErrorClass>,
     /// Message.
@@ -298,7 +302,7 @@ pub enum ShimError {
         /// Which shim.
         shim: String,
         /// Its name in the table.
-        function: &'static str,
+        function: Cow<'static, str>,
     },
     /// The shim's answer is against the contract.
     #[error("shim `{shim}`, {function}: the answer is against the contract: {reason}")]
@@ -306,7 +310,7 @@ pub enum ShimError {
         /// Which shim.
         shim: String,
         /// The function.
-        function: &'static str,
+        function: Cow<'static, str>,
         /// What is wrong.
         reason: String,
     },
@@ -344,18 +348,11 @@ pub enum ShimError {
     /// The shim does not serve a chip as its profile describes it.
     #[error(transparent)]
     Chip(Box<ChipError>),
-    /// The worker process of the instance ended, which is how a shim that crashes, hangs or grows
-    /// shows in isolation. Every shard and buffer of that worker is dead; asking anew starts
-    /// another worker.
-    #[error(transparent)]
-    Worker(Box<WorkerFailure>),
-    /// Isolation is asked for and the program for it is not there.
-    #[error("the program `shardwright-worker` is not there; looked for {looked}")]
-    NoWorker {
-        /// Where.
-        looked: String,
-    },
-    /// The library was opened in a worker, and is refused in this process.
+    /// The process in which the shim runs ended, which is how a shim that crashes, hangs or grows
+    /// shows in isolation, or there is none for it. Every shard and buffer of it is dead.
+    #[error("{}", .0.cause)]
+    Process(Box<ProcessError>),
+    /// The library was opened elsewhere, and is refused in this process.
     #[error(transparent)]
     Load(Box<LoadError>),
     /// The artefact is damaged or not one.
@@ -366,7 +363,31 @@ pub enum ShimError {
     WorkOrder(#[from] WorkOrderError),
 }
 
+/// What went wrong with the process in which a shim runs.
+#[derive(Debug)]
+pub struct ProcessError {
+    /// What an application can do about it.
+    pub kind: ErrorKind,
+    /// Class on which a planner or session acts; none when somebody asked for the end.
+    pub class: Option<ErrorClass>,
+    /// Key and value pairs for planner feedback.
+    pub details: Vec<(String, String)>,
+    /// What would help.
+    pub help: Option<&'static str>,
+    /// What it was, in words and as a type of whoever runs such processes.
+    pub cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
 impl ShimError {
+    pub(crate) fn missing(shim: &str, function: &'static str) -> ShimError {
+        ShimError::Missing { shim: shim.to_owned(), function: function.into() }
+    }
+
+    /// That the answer of a function is against the contract.
+    pub fn contract(shim: &str, function: &'static str, reason: impl Into<String>) -> ShimError {
+        ShimError::Contract { shim: shim.to_owned(), function: function.into(), reason: reason.into() }
+    }
+
     /// Class on which a planner or session acts; none when the call was cancelled.
     pub fn class(&self) -> Option<ErrorClass> {
         match self {
@@ -377,8 +398,7 @@ impl ShimError {
             | ShimError::Chip(_)
             | ShimError::BufferBusy { .. } => Some(ErrorClass::InvalidArgument),
             ShimError::Taken { .. } => Some(ErrorClass::ResourceLimit),
-            ShimError::Worker(failure) => failure.class(),
-            ShimError::NoWorker { .. } => Some(ErrorClass::InvalidArgument),
+            ShimError::Process(error) => error.class,
             ShimError::Load(_) => Some(ErrorClass::Internal),
             ShimError::Contract { .. } => Some(ErrorClass::Internal),
             ShimError::Artefact(_) => Some(ErrorClass::CorruptArtefact),
@@ -390,7 +410,7 @@ impl ShimError {
     pub fn details(&self) -> &[(String, String)] {
         match self {
             ShimError::Failed(failure) => &failure.details,
-            ShimError::Worker(failure) => &failure.details,
+            ShimError::Process(error) => &error.details,
             _ => &[],
         }
     }
@@ -399,16 +419,16 @@ impl ShimError {
     pub fn is_cancelled(&self) -> bool {
         match self {
             ShimError::Failed(failure) => failure.class.is_none(),
-            ShimError::Worker(failure) => failure.end.is_cancelled(),
+            ShimError::Process(error) => error.class.is_none(),
             _ => false,
         }
     }
 
     /// A failure in the shim's words, whose details are logged: they say more than its sentence,
     /// and programs may act on them.
-    pub(crate) fn failed(failure: Failure) -> ShimError {
+    pub fn failed(failure: Failure) -> ShimError {
         for (key, value) in failure.details.iter().filter(|(key, _)| key != "help") {
-            tracing::info!(shim = failure.shim, function = failure.function, "{key}: {value}");
+            tracing::info!(shim = failure.shim, function = %failure.function, "{key}: {value}");
         }
         ShimError::Failed(Box::new(failure))
     }
@@ -419,14 +439,6 @@ impl ShimError {
             failure.class = None;
         }
         self
-    }
-
-    /// How the worker ended, when that is what went wrong.
-    pub fn worker(&self) -> Option<&WorkerFailure> {
-        match self {
-            ShimError::Worker(failure) => Some(failure),
-            _ => None,
-        }
     }
 
     /// What would help.
@@ -458,15 +470,88 @@ impl ShimError {
                     .to_owned(),
             ),
             ShimError::Taken { .. } => Some("close the other instance first".to_owned()),
-            ShimError::Worker(failure) => failure.help().map(str::to_owned),
-            ShimError::NoWorker { .. } => Some(
-                "put it beside the program or name it in SHARDWRIGHT_WORKER; without isolation shims run in this process"
-                    .to_owned(),
-            ),
+            ShimError::Process(error) => error.help.map(str::to_owned),
             ShimError::Load(error) => error.help().map(str::to_owned),
             ShimError::Artefact(error) => error.help().map(str::to_owned),
             ShimError::WorkOrder(error) => error.help().map(str::to_owned),
         }
+    }
+}
+
+/// Detail of a shim's error: the fact that it names may be so, and no code is made for such a chip.
+const UNSUPPORTED: &str = "unsupported";
+
+/// Why a shim does not serve a chip as its profile describes it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChipError {
+    /// A fact is not there without which the shim makes nothing.
+    #[error("profile `{chip}` has no fact `{fact}`, which shim `{shim}` needs: {description}")]
+    Missing {
+        /// The profile.
+        chip: String,
+        /// The shim.
+        shim: String,
+        /// The fact.
+        fact: String,
+        /// What it says of a chip.
+        description: String,
+    },
+    /// A fact has a value that is none.
+    #[error("profile `{chip}`, fact `{fact}`: `{value}` is not {expected}, as shim `{shim}` reads it")]
+    Value {
+        /// The profile.
+        chip: String,
+        /// The shim.
+        shim: String,
+        /// The fact.
+        fact: String,
+        /// As it stands in the profile.
+        value: String,
+        /// What would be legal.
+        expected: String,
+    },
+    /// The shim, or its vendor's library, says against a fact.
+    #[error("profile `{chip}`, fact `{fact}`: {source}")]
+    Refused {
+        /// The profile.
+        chip: String,
+        /// The fact.
+        fact: String,
+        /// In the shim's words.
+        source: Box<ShimError>,
+    },
+}
+
+impl ChipError {
+    /// The profile.
+    pub fn chip(&self) -> &str {
+        match self {
+            ChipError::Missing { chip, .. }
+            | ChipError::Value { chip, .. }
+            | ChipError::Refused { chip, .. } => chip,
+        }
+    }
+
+    /// Whether the profile may well be right, and nothing is made for such a chip.
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            ChipError::Refused { source, .. } => source.details().iter().any(|(key, _)| key == UNSUPPORTED),
+            ChipError::Missing { .. } | ChipError::Value { .. } => false,
+        }
+    }
+
+    /// What would help.
+    pub fn help(&self) -> String {
+        let (chip, fact) = match self {
+            ChipError::Missing { chip, fact, .. }
+            | ChipError::Value { chip, fact, .. }
+            | ChipError::Refused { chip, fact, .. } => (chip, fact),
+        };
+        format!(
+            "correct the fact `{fact}` in the profile `{chip}`; `shardwright shim list` tells which facts a \
+             shim reads"
+        )
     }
 }
 
@@ -475,7 +560,8 @@ impl From<ShimError> for shardwright_vocabulary::Error {
     fn from(error: ShimError) -> Self {
         let kind = match &error {
             error if error.is_cancelled() => ErrorKind::Cancelled,
-            ShimError::NoShim { .. } | ShimError::NoWorker { .. } => ErrorKind::Missing,
+            ShimError::NoShim { .. } => ErrorKind::Missing,
+            ShimError::Process(error) => error.kind,
             ShimError::Chip(error) if error.is_unsupported() => ErrorKind::Unsupported,
             ShimError::Chip(_) => ErrorKind::Invalid,
             error if error.class() == Some(ErrorClass::IncompatibleArtefact) => ErrorKind::Incompatible,

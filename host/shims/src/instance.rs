@@ -5,49 +5,23 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use shardwright_graph::{EntryGraph, Verdict, Weight};
 use shardwright_vocabulary::{Compatibility, Device, Estimate, Flag, FlagSchema, Limit};
 
 use crate::artefact::{Artefact, Place};
 use crate::buffer::Buffer;
-use crate::chip::{self, Chip};
-use crate::compile::{Compilation, Output};
+use crate::chip::Chip;
+use crate::chip_facts;
+use crate::compile::Compilation;
 use crate::error::ShimError;
-use crate::isolated::{Launcher, Remote, RemoteShard, Running};
-use crate::loaded::{LoadedShard, ShardEngine};
-use crate::local::{Local, LocalShard, contract};
-use crate::shim::{Inspection, Shim, lock};
+use crate::functions::{Functions, Opener, ShownEntry};
+use crate::loaded::{LoadReport, LoadedShard, Running};
+use crate::local::Local;
+use crate::shim::{Held, Inspection, Shim, lock};
+use crate::times::{CallLog, CallTimes};
 use crate::watch::Watch;
 use crate::work_order::WorkOrder;
-
-/// What an instance answers, in the shim's words: nothing is judged yet.
-pub(crate) trait Answers {
-    fn chip(&self, chip: &Chip) -> Result<(), ShimError>;
-    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError>;
-    fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError>;
-    fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError>;
-    fn check(
-        &self,
-        device: &str,
-        entry: &EntryGraph,
-        weights: &[Weight],
-    ) -> Result<Vec<(u64, Verdict)>, ShimError>;
-    /// `cancelled` is asked where the call can be ended.
-    fn estimate(
-        &self,
-        device: &str,
-        entry: &EntryGraph,
-        weights: &[Weight],
-        cancelled: &dyn Fn() -> bool,
-    ) -> Result<Vec<Estimate>, ShimError>;
-    fn compile(&self, device: &str, order: &WorkOrder, output: &mut dyn Output) -> Result<(), ShimError>;
-    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Vec<Compatibility>, ShimError>;
-    fn recover(&self, device: &str) -> Result<(), ShimError>;
-    /// Format and document of the bytes of a file from `offset` on.
-    fn inspect(&self, file: &File, offset: u64, length: u64) -> Result<Vec<(String, String)>, ShimError>;
-}
 
 /// An open instance of a shim; cloning shares it. It closes when the last clone, shard and buffer
 /// is gone.
@@ -57,28 +31,53 @@ pub struct ShimInstance(Arc<Inner>);
 struct Inner {
     shim: Shim,
     name: String,
-    engine: Engine,
-    times: Mutex<BTreeMap<&'static str, CallTimes>>,
+    functions: Box<dyn Functions>,
+    times: Arc<CallLog>,
     /// Chips that were made known, by name, as far as the shim reads of them.
     chips: Mutex<BTreeMap<String, Chip>>,
     /// The chip of each device that was told of.
     chip_of: Mutex<BTreeMap<String, String>>,
 }
 
-enum Engine {
-    Local(Arc<Local>),
-    Remote(Arc<Remote>),
-}
+impl Shim {
+    /// Opens an instance in this process with its own options, which win over its manifest's. Names
+    /// are for people and reports; one shim may be open many times.
+    pub fn open(&self, name: &str, options: &[(String, String)]) -> Result<ShimInstance, ShimError> {
+        self.open_by(name, options, |options, held| Ok(Box::new(Local::open(self, name, options, held)?)))
+    }
 
-/// How often a function of the contract was called, and how long that took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallTimes {
-    /// Calls, failed ones too.
-    pub calls: u64,
-    /// All of them together.
-    pub total: Duration,
-    /// The longest of them.
-    pub longest: Duration,
+    /// Opens an instance elsewhere, such as in a worker process.
+    pub fn open_isolated(
+        &self,
+        name: &str,
+        options: &[(String, String)],
+        opener: &dyn Opener,
+    ) -> Result<ShimInstance, ShimError> {
+        self.open_by(name, options, |options, held| opener.open(self, name, options, held))
+    }
+
+    fn open_by(
+        &self,
+        name: &str,
+        given: &[(String, String)],
+        open: impl FnOnce(&[(String, String)], Held) -> Result<Box<dyn Functions>, ShimError>,
+    ) -> Result<ShimInstance, ShimError> {
+        // What the manifest says for every instance and the caller did not, then what the caller
+        // said.
+        let standing = self.manifest().map(|manifest| manifest.options.clone()).unwrap_or_default();
+        let said = |key: &String| given.iter().any(|(other, _)| other == key);
+        let options: Vec<_> =
+            standing.into_iter().filter(|(key, _)| !said(key)).chain(given.iter().cloned()).collect();
+        let functions = open(&options, Held::take(self, name)?)?;
+        Ok(ShimInstance(Arc::new(Inner {
+            shim: self.clone(),
+            name: name.to_owned(),
+            functions,
+            times: Arc::default(),
+            chips: Mutex::default(),
+            chip_of: Mutex::default(),
+        })))
+    }
 }
 
 impl std::fmt::Debug for ShimInstance {
@@ -92,37 +91,9 @@ impl std::fmt::Debug for ShimInstance {
 }
 
 impl ShimInstance {
-    pub(crate) fn in_process(
-        shim: &Shim,
-        name: &str,
-        options: &[(String, String)],
-    ) -> Result<ShimInstance, ShimError> {
-        let local = Local::open(shim, name, options)?;
-        Ok(ShimInstance::new(shim, name, Engine::Local(local)))
-    }
-
-    pub(crate) fn in_worker(
-        shim: &Shim,
-        name: &str,
-        options: &[(String, String)],
-        isolation: &Launcher,
-    ) -> Result<ShimInstance, ShimError> {
-        let remote = Remote::open(shim, name, options, isolation)?;
-        Ok(ShimInstance::new(shim, name, Engine::Remote(remote)))
-    }
-
-    fn new(shim: &Shim, name: &str, engine: Engine) -> ShimInstance {
-        let times = Mutex::new(BTreeMap::new());
-        let (chips, chip_of) = (Mutex::default(), Mutex::default());
-        let (shim, name) = (shim.clone(), name.to_owned());
-        ShimInstance(Arc::new(Inner { shim, name, engine, times, chips, chip_of }))
-    }
-
-    fn answers(&self) -> &dyn Answers {
-        match &self.0.engine {
-            Engine::Local(local) => &**local,
-            Engine::Remote(remote) => &**remote,
-        }
+    /// The functions as the shim answers them, which are not judged.
+    pub fn functions(&self) -> &dyn Functions {
+        &*self.0.functions
     }
 
     /// Name given when it was opened.
@@ -151,27 +122,16 @@ impl ShimInstance {
 
     /// Where it runs: in this process, or in which worker.
     pub fn running(&self) -> Running {
-        match &self.0.engine {
-            Engine::Local(_) => Running::InProcess,
-            Engine::Remote(remote) => Running::Worker(remote.report()),
-        }
+        self.0.functions.running()
     }
 
     /// Calls so far, by function of the contract.
     pub fn call_times(&self) -> BTreeMap<&'static str, CallTimes> {
-        lock(&self.0.times).clone()
+        self.0.times.times()
     }
 
-    pub(crate) fn timed<T>(&self, function: &'static str, call: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let result = call();
-        let time = start.elapsed();
-        let mut times = lock(&self.0.times);
-        let times = times.entry(function).or_default();
-        times.calls += 1;
-        times.total += time;
-        times.longest = times.longest.max(time);
-        result
+    fn timed<T>(&self, function: &'static str, call: impl FnOnce(&dyn Functions) -> T) -> T {
+        self.0.times.timed(function, || call(self.functions()))
     }
 
     /// Makes a chip known, before its devices are asked for: of its facts those that the shim
@@ -185,9 +145,10 @@ impl ShimInstance {
         if shim.chip_facts().is_empty() {
             return Ok(());
         }
-        let chip = chip::read_by(shim.chip_facts(), shim.name(), chip)
+        let chip = chip_facts::read_by(shim.chip_facts(), shim.name(), chip)
             .map_err(|error| ShimError::Chip(Box::new(error)))?;
-        self.timed("chip", || self.answers().chip(&chip)).map_err(|error| chip::about(&chip.name, error))?;
+        self.timed("chip", |functions| functions.chip(&chip))
+            .map_err(|error| chip_facts::about(&chip.name, error))?;
         lock(&self.0.chips).insert(chip.name.clone(), chip);
         Ok(())
     }
@@ -205,9 +166,9 @@ impl ShimInstance {
     /// [`ShimError::Chip`] for a chip of which the vendor's library knows otherwise than its
     /// profile says.
     pub fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
-        let told = self.timed("devices", || self.answers().devices(soc));
+        let told = self.timed("devices", |functions| functions.devices(soc));
         let told = told.map_err(|error| match soc {
-            Some(soc) => chip::about(soc, error),
+            Some(soc) => chip_facts::about(soc, error),
             None => error,
         })?;
         let mut chip_of = lock(&self.0.chip_of);
@@ -221,12 +182,12 @@ impl ShimInstance {
 
     /// What the device cannot exceed.
     pub fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError> {
-        self.timed("limits", || self.answers().limits(device))
+        self.timed("limits", |functions| functions.limits(device))
     }
 
     /// Compiler flags of the device.
     pub fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError> {
-        self.timed("flags", || self.answers().flags(device))
+        self.timed("flags", |functions| functions.flags(device))
     }
 
     /// One verdict per node, in the graph's order. `weights` are those the graph's constants index;
@@ -237,8 +198,9 @@ impl ShimInstance {
         entry: &EntryGraph,
         weights: &[Weight],
     ) -> Result<Vec<Verdict>, ShimError> {
-        let told = self.timed("check", || self.answers().check(device, entry, weights))?;
-        let wrong = |reason: String| contract(&self.0.name, "check", reason);
+        let told =
+            self.timed("check", |functions| functions.check(device, ShownEntry::of(entry, weights)))?;
+        let wrong = |reason: String| ShimError::contract(&self.0.name, "check", reason);
         let mut verdicts: Vec<Option<Verdict>> = vec![None; entry.nodes.len()];
         for (node, verdict) in told {
             let place = usize::try_from(node)
@@ -272,9 +234,10 @@ impl ShimInstance {
         weights: &[Weight],
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<Estimate>, ShimError> {
-        let ask = || self.answers().estimate(device, entry, weights, cancelled);
-        let mut told = self.timed("estimate", ask)?;
-        let wrong = |reason: String| contract(&self.0.name, "estimate", reason);
+        let entry_shown = ShownEntry::of(entry, weights);
+        let mut told =
+            self.timed("estimate", |functions| functions.estimate(device, entry_shown, cancelled))?;
+        let wrong = |reason: String| ShimError::contract(&self.0.name, "estimate", reason);
         match (told.pop(), told.len()) {
             (Some(estimate), 0) => {
                 let nodes = entry.nodes.len() as u64;
@@ -299,7 +262,7 @@ impl ShimInstance {
     ) -> Result<Artefact, ShimError> {
         let entries = order.interfaces()?;
         let mut compilation = Compilation::new(place, watch)?;
-        let result = self.timed("compile", || self.answers().compile(device, order, &mut compilation));
+        let result = self.timed("compile", |functions| functions.compile(device, order, &mut compilation));
         let description = self.0.shim.description();
         let chip = (self.chip_of(device), self.0.shim.chip_facts());
         compilation.finish(result, order, entries, (&self.0.name, device, description), chip)
@@ -311,10 +274,10 @@ impl ShimInstance {
             return Ok(Compatibility::NotMine(format!("made by shim `{}`", artefact.head().shim)));
         }
         let head = artefact.shim_head();
-        let mut told = self.timed("compatibility", || self.answers().compatibility(device, head))?;
+        let mut told = self.timed("compatibility", |functions| functions.compatibility(device, head))?;
         match (told.pop(), told.len()) {
             (Some(answer), 0) => Ok(answer),
-            _ => Err(contract(&self.0.name, "compatibility", "not exactly one answer")),
+            _ => Err(ShimError::contract(&self.0.name, "compatibility", "not exactly one answer")),
         }
     }
 
@@ -340,27 +303,36 @@ impl ShimInstance {
         let mut options = options.to_vec();
         options.extend(flags.iter().map(|flag| (flag.name.clone(), flag.value.clone())));
         let options = options.as_slice();
-        let (engine, told) = self.timed("load", || match &self.0.engine {
-            Engine::Local(local) => {
-                let shard = LocalShard::load(local, device, artefact, options)?;
-                let told = (shard.told()?, shard.told_flags()?);
-                Ok::<_, ShimError>((ShardEngine::Local(shard), told))
-            }
-            Engine::Remote(remote) => {
-                let (shard, told) = RemoteShard::load(remote, device, artefact, options)?;
-                Ok((ShardEngine::Remote(shard), told))
-            }
-        })?;
-        LoadedShard::new(self, device, artefact, engine, told, flags)
+        Ok(self.loaded(device, artefact, options, flags)?.0)
+    }
+
+    /// [`ShimInstance::load`] with the shim's own report, for whoever passes it on.
+    pub fn load_reported(
+        &self,
+        device: &str,
+        artefact: &Artefact,
+        options: &[(String, String)],
+    ) -> Result<(LoadedShard, LoadReport), ShimError> {
+        self.loaded(device, artefact, options, &[])
+    }
+
+    fn loaded(
+        &self,
+        device: &str,
+        artefact: &Artefact,
+        options: &[(String, String)],
+        flags: &[Flag],
+    ) -> Result<(LoadedShard, LoadReport), ShimError> {
+        let (shard, report) = self.timed("load", |functions| functions.load(device, artefact, options))?;
+        let times = self.0.times.clone();
+        let loaded = LoadedShard::loaded(shard, report.clone(), self.place(device), artefact, flags, times)?;
+        Ok((loaded, report))
     }
 
     /// Allocates memory the device can see, zeroed: the shim's when it has its own, else the
     /// process's; with a worker, memory that it shares.
     pub fn allocate(&self, device: &str, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
-        match &self.0.engine {
-            Engine::Local(local) => Buffer::allocate(local, device, length, alignment),
-            Engine::Remote(remote) => remote.allocate(length, alignment),
-        }
+        self.0.functions.allocate(device, length, alignment)
     }
 
     /// Makes a dma-buf visible to the device. The descriptor must stay open until the buffer is
@@ -372,12 +344,7 @@ impl ShimInstance {
         offset: u64,
         length: u64,
     ) -> Result<Buffer, ShimError> {
-        match &self.0.engine {
-            Engine::Local(local) => Buffer::import(local, device, fd, offset, length),
-            Engine::Remote(_) => {
-                Err(ShimError::Missing { shim: self.0.name.clone(), function: "buffer_import" })
-            }
-        }
+        self.0.functions.import(device, fd, offset, length)
     }
 
     /// What a part of a file is: an artefact of this shim or a file of its vendor's tools, whoever
@@ -391,8 +358,8 @@ impl ShimInstance {
                 return Err(ShimError::Argument(reason));
             }
         };
-        let told = self.timed("inspect", || self.answers().inspect(file, part.start, length))?;
-        let wrong = |reason: &str| contract(&self.0.name, "inspect", reason);
+        let told = self.timed("inspect", |functions| functions.inspect(file, part.start, length))?;
+        let wrong = |reason: &str| ShimError::contract(&self.0.name, "inspect", reason);
         let mut told = told.into_iter();
         match (told.next(), told.next()) {
             (None, _) => Ok(None),
@@ -424,6 +391,6 @@ impl ShimInstance {
     /// Makes a lost device usable again. Its shards and buffers must be gone. A worker that ended
     /// is started anew.
     pub fn recover(&self, device: &str) -> Result<(), ShimError> {
-        self.timed("recover", || self.answers().recover(device))
+        self.timed("recover", |functions| functions.recover(device))
     }
 }

@@ -12,20 +12,10 @@ use shardwright_files::hex;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::version_text;
 
-use crate::LoadError;
-use crate::call;
+use crate::call::{self, Table};
+use crate::error::LoadError;
 use crate::layout::{self, LayoutCheck};
 use crate::manifest::{HOST_VERSIONS, check_range};
-
-/// A checked table; the library behind it is never unloaded.
-#[derive(Clone, Copy)]
-pub(crate) struct Table(pub(crate) &'static SwTable);
-
-// SAFETY: the contract lets functions of the table be called from any thread; the table itself
-// never changes.
-unsafe impl Send for Table {}
-// SAFETY: as above.
-unsafe impl Sync for Table {}
 
 struct Host(SwHost);
 
@@ -48,8 +38,8 @@ pub(crate) fn host() -> *const SwHost {
 /// Where lines of shims go instead of this process's own log.
 static LOG: OnceLock<fn(u32, &str)> = OnceLock::new();
 
-/// Sends what shims log elsewhere, from now on and for ever; a worker's host has the log.
-pub(crate) fn send_log_to(log: fn(u32, &str)) {
+/// Sends what shims log elsewhere, from now on and for ever.
+pub fn send_log_to(log: fn(u32, &str)) {
     let _ = LOG.set(log);
 }
 
@@ -63,7 +53,7 @@ unsafe extern "C" fn log(_context: *mut c_void, level: u32, message: *const c_ch
 }
 
 /// A line that a shim logged; `worker` names the instance whose worker passed it on.
-pub(crate) fn log_line(level: u32, worker: &str, message: &str) {
+pub fn log_line(level: u32, worker: &str, message: &str) {
     match level {
         SW_LOG_ERROR => tracing::error!(target: "shim", worker, "{message}"),
         SW_LOG_WARNING => tracing::warn!(target: "shim", worker, "{message}"),

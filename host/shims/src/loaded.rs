@@ -1,20 +1,19 @@
 //! A loaded shard: what it binds, running it, cancelling it.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::raw::*;
-use shardwright_vocabulary::{DType, Flag, FlagOutcome, FlagVerdict, MemoryKinds};
+use shardwright_vocabulary::{DType, Flag, FlagOutcome, FlagVerdict, MemoryKinds, Place};
 
 use crate::artefact::Artefact;
 use crate::buffer::Buffer;
 use crate::convert;
 use crate::error::ShimError;
-use crate::instance::ShimInstance;
 use crate::interface::{Direction, EntryInterface, Port};
-use crate::isolated::{RemoteCanceller, RemoteShard};
-use crate::local::{LocalCanceller, LocalShard, contract};
+use crate::times::CallLog;
 
 /// One thing a run binds: the port of the graph, and what the shim asks of its memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,29 +87,67 @@ pub struct RunOptions {
     pub largest_logits: Option<NonZeroUsize>,
 }
 
-/// Where a shard was loaded.
-pub(crate) enum ShardEngine {
-    Local(LocalShard),
-    Remote(RemoteShard),
+/// Where an instance runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Running {
+    /// In this process: what its shim does, this process does.
+    InProcess,
+    /// In a worker.
+    Worker(WorkerReport),
 }
 
-/// A shard that is ready to run. It keeps its instance open and its artefact mapped.
+/// The worker of an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerReport {
+    /// Its process; none when it ended and nothing was asked since.
+    pub pid: Option<u32>,
+    /// Most memory it had resident, as far as known.
+    pub peak_memory_bytes: Option<u64>,
+    /// Workers started for the instance so far.
+    pub started: u64,
+}
+
+/// What runs a shard, wherever that is. It keeps what it needs of its instance and its artefact.
+pub trait Shard: Send {
+    /// Runs an entry and blocks until it is done. `bound` was checked to have one element per
+    /// binding; each is to be found fit for it by [`Bound::placed`], and all are to be taken as
+    /// [`Acquired`] meanwhile.
+    fn run(
+        &mut self,
+        entry: usize,
+        rows: u64,
+        bindings: &[Binding],
+        bound: &mut [Bound<'_>],
+        options: RunOptions,
+    ) -> Result<(), ShimError>;
+
+    /// Zeroed memory that its device can see.
+    fn allocate(&self, length: u64, alignment: u64) -> Result<Buffer, ShimError>;
+
+    /// A handle by which another thread can end a run. It does not keep the shard.
+    fn canceller(&self) -> Canceller;
+
+    /// Where it runs.
+    fn running(&self) -> Running {
+        Running::InProcess
+    }
+}
+
+/// A shard that is ready to run: what there is to bind, and what runs it.
 pub struct LoadedShard {
-    // Unloaded before the instance may close.
-    engine: ShardEngine,
-    instance: ShimInstance,
-    device: String,
-    artefact: Artefact,
+    shard: Box<dyn Shard>,
+    place: Place,
+    artefact: Option<Artefact>,
     entries: Vec<LoadedEntry>,
     flags: Vec<FlagOutcome>,
+    times: Arc<CallLog>,
 }
 
 impl std::fmt::Debug for LoadedShard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let entries: Vec<&str> = self.entries.iter().map(|entry| entry.interface.name.as_str()).collect();
         f.debug_struct("LoadedShard")
-            .field("instance", &self.instance.name())
-            .field("device", &self.device)
+            .field("place", &self.place)
             .field("entries", &entries)
             .finish_non_exhaustive()
     }
@@ -118,27 +155,90 @@ impl std::fmt::Debug for LoadedShard {
 
 /// Ends the run in progress of one shard, from any thread.
 #[derive(Clone)]
-pub struct Canceller(Way);
-
-#[derive(Clone)]
-enum Way {
-    Local(LocalCanceller),
-    Remote(RemoteCanceller),
-}
+pub struct Canceller(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl Canceller {
+    /// Of what ends a run.
+    pub fn new(cancel: impl Fn() -> bool + Send + Sync + 'static) -> Canceller {
+        Canceller(Arc::new(cancel))
+    }
+
     /// The run in progress, if there is one, ends soon with a cancelled error. False when the shard
     /// is gone or its shim cannot cancel. A worker that was asked and does not obey is ended.
     pub fn cancel(&self) -> bool {
-        match &self.0 {
-            Way::Local(way) => way.cancel(),
-            Way::Remote(way) => way.cancel(),
+        (self.0)()
+    }
+}
+
+/// Where the memory for a binding lies, which is fit for it.
+pub struct Placed<'a> {
+    /// Its first byte, where the host has it mapped and there is one.
+    pub pointer: *mut u8,
+    /// Bytes from there on.
+    pub length: u64,
+    /// The buffer, and where in it; none for plain memory.
+    pub buffer: Option<(&'a Buffer, u64)>,
+    /// Whether the shim takes it as memory of its own.
+    pub own: bool,
+}
+
+impl<'a> Bound<'a> {
+    /// Finds whether the memory is fit for a binding, and where it lies. `is_own` tells buffers
+    /// that are memory of the shim.
+    pub fn placed(
+        &mut self,
+        binding: &Binding,
+        is_own: impl FnOnce(&Buffer) -> Result<bool, ShimError>,
+    ) -> Result<Placed<'a>, ShimError> {
+        let refuse =
+            |reason: String| ShimError::Argument(format!("binding `{}`: {reason}", binding.port.name));
+        let kinds = binding.memory_kinds;
+        let buffer = match self {
+            Bound::BufferAt(buffer, offset) => Some((*buffer, *offset)),
+            Bound::Buffer(buffer) => Some((*buffer, 0)),
+            Bound::Read(_) | Bound::Write(_) => None,
+        };
+        let mut own = false;
+        let (pointer, length) = match (self, buffer) {
+            (Bound::Read(_), _) if binding.port.direction.is_written() => {
+                return Err(refuse("it is written, but bound for reading".to_owned()));
+            }
+            // The contract does not write through an input.
+            (Bound::Read(bytes), _) => (bytes.as_ptr().cast_mut(), bytes.len() as u64),
+            (Bound::Write(bytes), _) => (bytes.as_mut_ptr(), bytes.len() as u64),
+            (_, None) => return Err(refuse("no buffer".to_owned())),
+            (_, Some((buffer, offset))) => {
+                let length = buffer
+                    .length()
+                    .checked_sub(offset)
+                    .ok_or_else(|| refuse(format!("offset {offset} in a buffer of {}", buffer.length())))?;
+                own = is_own(buffer)? && kinds.shim();
+                if !own && !(kinds.host() && buffer.is_mapped()) {
+                    let reason = "the device cannot see this buffer; copy it into one of its own";
+                    return Err(refuse(reason.to_owned()));
+                }
+                let first = buffer.pointer().wrapping_add(offset as usize);
+                (if length > 0 && buffer.is_mapped() { first } else { std::ptr::null_mut() }, length)
+            }
+        };
+        if length < binding.bytes {
+            return Err(refuse(format!("{length} bytes given, {} needed", binding.bytes)));
         }
+        if !own {
+            if !kinds.host() {
+                let reason = "the device takes no plain memory; bind a buffer it allocated";
+                return Err(refuse(reason.to_owned()));
+            }
+            if binding.bytes > 0 && !(pointer as u64).is_multiple_of(binding.alignment) {
+                return Err(refuse(format!("an alignment of {} is needed", binding.alignment)));
+            }
+        }
+        Ok(Placed { pointer, length, buffer, own })
     }
 }
 
 /// Buffers taken for a run; gives them back, also when it fails half-way.
-pub(crate) struct Acquired<'a, 'b> {
+pub struct Acquired<'a, 'b> {
     bound: &'a [Bound<'b>],
     bindings: &'a [Binding],
     count: usize,
@@ -146,7 +246,7 @@ pub(crate) struct Acquired<'a, 'b> {
 
 impl<'a, 'b> Acquired<'a, 'b> {
     /// Takes every buffer, those that a run writes whole.
-    pub(crate) fn all(bound: &'a [Bound<'b>], bindings: &'a [Binding]) -> Result<Self, ShimError> {
+    pub fn all(bound: &'a [Bound<'b>], bindings: &'a [Binding]) -> Result<Self, ShimError> {
         let mut acquired = Acquired { bound, bindings, count: 0 };
         for (given, binding) in bound.iter().zip(bindings) {
             if let Bound::Buffer(buffer) | Bound::BufferAt(buffer, _) = given {
@@ -169,46 +269,52 @@ impl Drop for Acquired<'_, '_> {
 }
 
 impl LoadedShard {
-    pub(crate) fn new(
-        instance: &ShimInstance,
-        device: &str,
+    /// Of a shard that binds what its `entries` say.
+    pub fn new(shard: Box<dyn Shard>, place: Place, entries: Vec<LoadedEntry>) -> LoadedShard {
+        let (artefact, flags, times) = (None, Vec::new(), Arc::default());
+        LoadedShard { shard, place, artefact, entries, flags, times }
+    }
+
+    /// Of an artefact, with what was reported of it and of the flags that were asked.
+    pub(crate) fn loaded(
+        shard: Box<dyn Shard>,
+        report: LoadReport,
+        place: Place,
         artefact: &Artefact,
-        engine: ShardEngine,
-        (told, told_flags): Told,
         asked: &[Flag],
+        times: Arc<CallLog>,
     ) -> Result<LoadedShard, ShimError> {
-        let entries = join_entries(instance.name(), told, &artefact.head().entries)?;
+        let entries = join_entries(&place.instance, report.entries, &artefact.head().entries)?;
         let flags = asked.iter().map(|flag| {
-            let found = told_flags.iter().find(|(name, ..)| *name == flag.name);
+            let found = report.flags.iter().find(|(name, ..)| *name == flag.name);
             let (verdict, reason) = match found {
                 Some((_, verdict, reason)) => (verdict.clone(), reason.clone()),
                 None => (FlagVerdict::Unknown, "the shim said nothing about it".to_owned()),
             };
             FlagOutcome { flag: flag.clone(), verdict, reason }
         });
-        Ok(LoadedShard {
-            flags: flags.collect(),
-            engine,
-            instance: instance.clone(),
-            device: device.to_owned(),
-            artefact: artefact.clone(),
-            entries,
-        })
+        let (artefact, flags) = (Some(artefact.clone()), flags.collect());
+        Ok(LoadedShard { shard, place, artefact, entries, flags, times })
     }
 
-    /// The instance it runs on.
-    pub fn instance(&self) -> &ShimInstance {
-        &self.instance
+    /// Where it was loaded.
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
-    /// The device it runs on.
-    pub fn device(&self) -> &str {
-        &self.device
+    /// In which process it runs.
+    pub fn running(&self) -> Running {
+        self.shard.running()
     }
 
-    /// The artefact it was made from.
-    pub fn artefact(&self) -> &Artefact {
-        &self.artefact
+    /// The artefact it was made from, if it was.
+    pub fn artefact(&self) -> Option<&Artefact> {
+        self.artefact.as_ref()
+    }
+
+    /// Zeroed memory that its device can see.
+    pub fn allocate(&self, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
+        self.shard.allocate(length, alignment)
     }
 
     /// The flags it was loaded with, and what became of each.
@@ -228,10 +334,7 @@ impl LoadedShard {
 
     /// A handle by which another thread can end a run. It does not keep the shard.
     pub fn canceller(&self) -> Canceller {
-        Canceller(match &self.engine {
-            ShardEngine::Local(shard) => Way::Local(shard.canceller()),
-            ShardEngine::Remote(shard) => Way::Remote(shard.canceller()),
-        })
+        self.shard.canceller()
     }
 
     /// Runs an entry and blocks until it is done.
@@ -263,19 +366,21 @@ impl LoadedShard {
                 told.bindings.len()
             )));
         }
-        let engine = &mut self.engine;
-        self.instance.timed("run", || match engine {
-            ShardEngine::Local(shard) => shard.run(entry, rows, &told.bindings, bound, options),
-            ShardEngine::Remote(shard) => shard.run(entry, rows, &told.bindings, bound, options),
-        })
+        let shard = &mut self.shard;
+        self.times.timed("run", || shard.run(entry, rows, &told.bindings, bound, options))
     }
 }
 
-/// A flag as the shim told of it: name, verdict, evidence or reason.
-pub(crate) type ToldFlag = (String, FlagVerdict, String);
-
-/// What a loaded shard tells of itself: its entries, and its verdicts on flags.
-pub(crate) type Told = (Vec<ToldEntry>, Vec<ToldFlag>);
+/// What a shim tells of a shard it has just loaded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadReport {
+    pub(crate) entries: Vec<ToldEntry>,
+    /// Verdicts on flags: name, verdict, evidence or reason.
+    pub(crate) flags: Vec<(String, FlagVerdict, String)>,
+    /// Whether its runs can be ended.
+    pub cancels: bool,
+}
 
 /// One entry as the shim told it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -310,12 +415,12 @@ pub(crate) struct ToldBinding {
 }
 
 /// Joins what a fresh shard told with what its artefact says.
-pub(crate) fn join_entries(
+fn join_entries(
     shim: &str,
     told: Vec<ToldEntry>,
     interfaces: &[EntryInterface],
 ) -> Result<Vec<LoadedEntry>, ShimError> {
-    let wrong = |reason: String| contract(shim, "entries", reason);
+    let wrong = |reason: String| ShimError::contract(shim, "entries", reason);
     let mut entries = Vec::with_capacity(told.len());
     for (place, ToldEntry { index, name, rows, count, bindings }) in told.into_iter().enumerate() {
         if index != place as u64 {
@@ -351,7 +456,8 @@ fn join_bindings(
     told: Vec<ToldBinding>,
     interface: &EntryInterface,
 ) -> Result<Vec<Binding>, ShimError> {
-    let wrong = |reason: String| contract(shim, "bindings", format!("`{}`: {reason}", interface.name));
+    let wrong =
+        |reason: String| ShimError::contract(shim, "bindings", format!("`{}`: {reason}", interface.name));
     let mut bindings: Vec<Binding> = Vec::with_capacity(told.len());
     for (place, told) in told.into_iter().enumerate() {
         if told.index != place as u64 {

@@ -1,36 +1,38 @@
-//! An instance in this process: the functions of its table, called one at a time. Also what a
-//! worker calls.
+//! An instance in this process: the functions of its table, called one at a time.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::c_void;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use memmap2::MmapOptions;
-use shardwright_graph::{EntryGraph, Verdict, Weight};
+use shardwright_graph::Verdict;
 use shardwright_shim_abi::raw::*;
 use shardwright_vocabulary::{
-    Compatibility, Device, DeviceKind, Estimate, FlagSchema, FlagStage, FlagType, Limit, MemoryKinds,
+    Compatibility, Device, DeviceKind, Estimate, FlagSchema, FlagStage, Limit, MemoryKinds,
 };
 
-use crate::call;
+use crate::artefact::Artefact;
+use crate::buffer::Buffer;
+use crate::call::{self, Table, c_text, value_type};
 use crate::chip::Chip;
 use crate::compile::{self, Output};
 use crate::convert;
 use crate::error::ShimError;
-use crate::instance::Answers;
-use crate::library::{self, Table};
+use crate::functions::{Functions, ShownEntry};
+use crate::library;
+use crate::loaded::{LoadReport, Running, Shard};
 use crate::shim::{Held, Shim, lock};
 use crate::tables::{ChipTable, EntryTables, OptionTables, WorkOrderTables};
 use crate::work_order::WorkOrder;
 
+mod memory;
 mod shard;
 
-pub(crate) use shard::{LocalCanceller, LocalShard};
-
-/// Longest text value a flag without a stated bound takes.
-const FLAG_TEXT_LIMIT: u32 = 1024;
+use memory::ShimMemory;
+use shard::LocalShard;
 
 /// An open instance. Shards and buffers hold it; it closes when the last is gone.
 pub(crate) struct Local {
@@ -56,52 +58,28 @@ impl Drop for Local {
     }
 }
 
-pub(crate) fn missing(shim: &str, function: &'static str) -> ShimError {
-    ShimError::Missing { shim: shim.to_owned(), function }
-}
-
-pub(crate) fn contract(shim: &str, function: &'static str, reason: impl Into<String>) -> ShimError {
-    ShimError::Contract { shim: shim.to_owned(), function, reason: reason.into() }
-}
-
-pub(crate) fn c_text(what: &str, text: &str) -> Result<CString, ShimError> {
-    CString::new(text).map_err(|_| ShimError::Argument(format!("{what} contains a NUL byte")))
-}
-
 impl Local {
     pub(crate) fn open(
         shim: &Shim,
         name: &str,
         options: &[(String, String)],
+        held: Held,
     ) -> Result<Arc<Local>, ShimError> {
-        let held = Held::take(shim, name)?;
         let options = OptionTables::new(options)?;
         let table = shim.table().map_err(|error| ShimError::Load(Box::new(error)))?;
-        let function = table.0.open.ok_or_else(|| missing(name, "open"))?;
+        let function = table.0.open.ok_or_else(|| ShimError::missing(name, "open"))?;
         let mut raw: *mut SwShim = ptr::null_mut();
         // SAFETY: pointers are as the contract says.
         let error = unsafe { function(library::host(), options.as_ptr(), options.len(), &mut raw) };
         // SAFETY: the error came from this table.
         unsafe { call::take_error(table, name, "open", error) }?;
         if raw.is_null() {
-            return Err(contract(name, "open", "success without an instance"));
+            return Err(ShimError::contract(name, "open", "success without an instance"));
         }
         Ok(Arc::new(Local { name: name.to_owned(), table, raw, lock: Mutex::new(()), _held: held }))
     }
 
-    pub(crate) fn table(&self) -> Table {
-        self.table
-    }
-
-    pub(crate) fn raw(&self) -> *mut SwShim {
-        self.raw
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(crate) fn enter(&self) -> MutexGuard<'_, ()> {
+    fn enter(&self) -> MutexGuard<'_, ()> {
         lock(&self.lock)
     }
 
@@ -110,17 +88,17 @@ impl Local {
     /// # Safety
     ///
     /// `error` came from this instance's table and was not freed.
-    pub(crate) unsafe fn take(&self, function: &'static str, error: *mut SwError) -> Result<(), ShimError> {
+    unsafe fn take(&self, function: &'static str, error: *mut SwError) -> Result<(), ShimError> {
         // SAFETY: promised by the caller.
         unsafe { call::take_error(self.table, &self.name, function, error) }
     }
 
-    pub(crate) fn missing(&self, function: &'static str) -> ShimError {
-        missing(&self.name, function)
+    fn missing(&self, function: &'static str) -> ShimError {
+        ShimError::missing(&self.name, function)
     }
 
-    pub(crate) fn contract(&self, function: &'static str, reason: impl Into<String>) -> ShimError {
-        contract(&self.name, function, reason)
+    fn contract(&self, function: &'static str, reason: impl Into<String>) -> ShimError {
+        ShimError::contract(&self.name, function, reason)
     }
 
     /// What a sink was told, unless the function failed.
@@ -136,7 +114,7 @@ impl Local {
     }
 }
 
-impl Answers for Local {
+impl Functions for Arc<Local> {
     fn chip(&self, chip: &Chip) -> Result<(), ShimError> {
         let function = self.table.0.chip.ok_or_else(|| self.missing("chip"))?;
         let table = ChipTable::new(chip)?;
@@ -213,15 +191,10 @@ impl Answers for Local {
         self.told("flags", error, told)
     }
 
-    fn check(
-        &self,
-        device: &str,
-        entry: &EntryGraph,
-        weights: &[Weight],
-    ) -> Result<Vec<(u64, Verdict)>, ShimError> {
+    fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, Verdict)>, ShimError> {
         let function = self.table.0.check.ok_or_else(|| self.missing("check"))?;
         let device = c_text("the device", device)?;
-        let tables = EntryTables::new(entry, weights)?;
+        let tables = EntryTables::new(&entry)?;
         let (error, told) = {
             let _one = self.enter();
             call::verdicts(
@@ -244,13 +217,12 @@ impl Answers for Local {
     fn estimate(
         &self,
         device: &str,
-        entry: &EntryGraph,
-        weights: &[Weight],
+        entry: ShownEntry,
         _cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<Estimate>, ShimError> {
         let Some(function) = self.table.0.estimate else { return Ok(Vec::new()) };
         let device = c_text("the device", device)?;
-        let tables = EntryTables::new(entry, weights)?;
+        let tables = EntryTables::new(&entry)?;
         let (error, told) = {
             let _one = self.enter();
             call::estimates(
@@ -357,31 +329,29 @@ impl Answers for Local {
             self.take("recover", error)
         }
     }
-}
 
-/// What values a flag or fact takes, by its kind, its range and its choices.
-pub(crate) fn value_type(
-    kind: u32,
-    (minimum, maximum): (i64, i64),
-    (choices, choice_count): (*const *const c_char, u64),
-) -> Result<FlagType, String> {
-    Ok(match kind {
-        SW_FLAG_BOOLEAN => FlagType::Switch,
-        SW_FLAG_INTEGER if minimum > maximum => FlagType::Integer { min: i64::MIN, max: i64::MAX },
-        SW_FLAG_INTEGER => FlagType::Integer { min: minimum, max: maximum },
-        SW_FLAG_CHOICE => {
-            // SAFETY: the contract gives that many strings.
-            let pointers = unsafe { call::numbers::<*const c_char>(choices, choice_count) }?;
-            let values = pointers
-                .into_iter()
-                // SAFETY: the contract makes them strings.
-                .map(|choice| unsafe { call::text(choice) }.map_err(str::to_owned))
-                .collect::<Result<_, _>>()?;
-            FlagType::Choice { values }
-        }
-        SW_FLAG_FLOAT | SW_FLAG_TEXT => FlagType::Text { max_bytes: FLAG_TEXT_LIMIT },
-        other => return Err(format!("flag kind {other}")),
-    })
+    fn load(
+        &self,
+        device: &str,
+        artefact: &Artefact,
+        options: &[(String, String)],
+    ) -> Result<(Box<dyn Shard>, LoadReport), ShimError> {
+        let shard = LocalShard::load(self, device, artefact, options)?;
+        let report = shard.report()?;
+        Ok((Box::new(shard), report))
+    }
+
+    fn allocate(&self, device: &str, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
+        ShimMemory::allocate(self, device, length, alignment)
+    }
+
+    fn import(&self, device: &str, fd: OwnedFd, offset: u64, length: u64) -> Result<Buffer, ShimError> {
+        ShimMemory::import(self, device, fd, offset, length)
+    }
+
+    fn running(&self) -> Running {
+        Running::InProcess
+    }
 }
 
 fn flag_schema(item: &SwFlag) -> Result<FlagSchema, String> {

@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use shardwright_shim_abi::raw::SwEntryFunction;
 
-use crate::isolated::{self, Launcher, Origin};
-use crate::layout::LayoutCheck;
-use crate::library;
+use crate::error::{LoadError, ShimError};
+use crate::functions::Opener;
+use crate::instance::ShimInstance;
 use crate::manifest::{MANIFEST_SUFFIX, Manifest, Search};
 use crate::shim::Shim;
-use crate::{LoadError, ShimError, ShimInstance};
 
 /// Files looked at in one directory. A directory with more is not a directory of shims.
 const DIRECTORY_LIMIT: usize = 4096;
@@ -53,7 +53,7 @@ enum Source {
 #[derive(Clone, Debug, Default)]
 pub struct RegistryBuilder {
     sources: Vec<Source>,
-    isolation: Option<Launcher>,
+    opener: Option<Arc<dyn Opener>>,
 }
 
 impl RegistryBuilder {
@@ -84,11 +84,10 @@ impl RegistryBuilder {
         self
     }
 
-    /// Opens every library in a worker of its own, for as long as it takes to say who it is, and
-    /// none in this process. They are opened here only when an instance is, by
-    /// [`ShimRegistry::open`].
-    pub fn isolated(mut self, isolation: Launcher) -> Self {
-        self.isolation = Some(isolation);
+    /// Has every library opened by `opener`, for as long as it takes to say who it is, and none in
+    /// this process. They are opened here only when an instance is, by [`ShimRegistry::open`].
+    pub fn isolated(mut self, opener: impl Opener + 'static) -> Self {
+        self.opener = Some(Arc::new(opener));
         self
     }
 
@@ -96,25 +95,23 @@ impl RegistryBuilder {
     pub fn build(self) -> ShimRegistry {
         let mut registry = ShimRegistry::default();
         let mut seen = HashSet::new();
-        let isolation = self.isolation.as_ref();
+        let opener = self.opener.as_deref();
         for source in self.sources {
             match source {
-                Source::Directory(path) => registry.search(&path, &mut seen, isolation),
-                Source::File(path) => registry.add_file(&path, &mut seen, isolation),
+                Source::Directory(path) => registry.search(&path, &mut seen, opener),
+                Source::File(path) => registry.add_file(&path, &mut seen, opener),
                 Source::Described(path, manifest) => {
                     let found = match path.exists() {
                         true => Manifest::parse(&path, manifest.as_bytes()),
                         false => Err(LoadError::NotFound { path: path.clone() }),
                     };
-                    let found = found.and_then(|manifest| opened(path.clone(), manifest, isolation));
+                    let found = found.and_then(|manifest| opened(path.clone(), manifest, opener));
                     seen.insert(canonical(&path));
                     registry.add(path, found);
                 }
                 Source::Linked(name, entry) => {
                     let path = PathBuf::from(format!("<linked {name}>"));
-                    let found = library::enter(&path, entry).and_then(|table| {
-                        Shim::new(path.clone(), None, table, LayoutCheck::Linked, Origin::Linked(name))
-                    });
+                    let found = Shim::linked(name, entry);
                     registry.add(path, found);
                 }
             }
@@ -160,15 +157,16 @@ impl ShimRegistry {
         self.known(name)?.open(instance, options)
     }
 
-    /// The same in a worker process: what the shim does wrong ends that process, not this one.
+    /// The same elsewhere, such as in a worker process: what the shim does wrong ends that process,
+    /// not this one.
     pub fn open_isolated(
         &self,
         name: &str,
         instance: &str,
         options: &[(String, String)],
-        isolation: &Launcher,
+        opener: &dyn Opener,
     ) -> Result<ShimInstance, ShimError> {
-        self.known(name)?.open_isolated(instance, options, isolation)
+        self.known(name)?.open_isolated(instance, options, opener)
     }
 
     fn known(&self, name: &str) -> Result<&Shim, ShimError> {
@@ -204,7 +202,7 @@ impl ShimRegistry {
         }
     }
 
-    fn search(&mut self, directory: &Path, seen: &mut HashSet<PathBuf>, isolation: Option<&Launcher>) {
+    fn search(&mut self, directory: &Path, seen: &mut HashSet<PathBuf>, opener: Option<&dyn Opener>) {
         let mut files = match list(directory) {
             Ok(files) => files,
             Err(error) => return self.add(directory.to_owned(), Err(error)),
@@ -213,7 +211,7 @@ impl ShimRegistry {
         let is_manifest = |path: &PathBuf| path.to_string_lossy().ends_with(MANIFEST_SUFFIX);
         let manifests: Vec<&PathBuf> = files.iter().filter(|path| is_manifest(path)).collect();
         for path in &manifests {
-            self.add_file(path, seen, isolation);
+            self.add_file(path, seen, opener);
         }
         let is_library = |path: &&PathBuf| path.to_string_lossy().ends_with(std::env::consts::DLL_SUFFIX);
         for library in files.iter().filter(is_library) {
@@ -227,7 +225,7 @@ impl ShimRegistry {
         }
     }
 
-    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, isolation: Option<&Launcher>) {
+    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, opener: Option<&dyn Opener>) {
         let manifest = match path.to_string_lossy().ends_with(MANIFEST_SUFFIX) {
             true => path.to_owned(),
             false => Manifest::path_for(path),
@@ -237,23 +235,20 @@ impl ShimRegistry {
         }
         let found = read(path, &manifest).and_then(|(read, library)| {
             seen.insert(canonical(&library));
-            opened(library, read, isolation)
+            opened(library, read, opener)
         });
         self.add(path.to_owned(), found);
     }
 }
 
-/// The shim of a library, asked who it is: in a worker, or here.
-fn opened(library: PathBuf, manifest: Manifest, isolation: Option<&Launcher>) -> Result<Shim, LoadError> {
-    match isolation {
-        Some(isolation) => {
-            let facts = isolated::ask_facts(&library, manifest.sha256.as_deref(), isolation)?;
-            Shim::told(library, Some(manifest), facts, Origin::Library, None)
+/// The shim of a library, asked who it is: elsewhere, or here.
+fn opened(library: PathBuf, manifest: Manifest, opener: Option<&dyn Opener>) -> Result<Shim, LoadError> {
+    match opener {
+        Some(opener) => {
+            let facts = opener.facts(&library, manifest.sha256.as_deref())?;
+            Shim::described(library, Some(manifest), facts, None)
         }
-        None => {
-            let (table, layout) = library::open(&library, manifest.sha256.as_deref())?;
-            Shim::new(library, Some(manifest), table, layout, Origin::Library)
-        }
+        None => Shim::of_manifest(library, manifest),
     }
 }
 

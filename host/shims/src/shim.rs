@@ -5,16 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use shardwright_shim_abi::raw::SwEntryFunction;
 use shardwright_vocabulary::{Description, FlagSchema, FlagStage};
 
-use crate::call;
+use crate::call::{self, Table, value_type};
 use crate::chip::{FACTS_LIMIT, FactSchema};
 use crate::error::{LoadError, ShimError};
-use crate::instance::ShimInstance;
-use crate::isolated::{Launcher, Origin};
 use crate::layout::LayoutCheck;
-use crate::library::{self, Table};
-use crate::local::{contract, missing, value_type};
+use crate::library;
 use crate::manifest::Manifest;
 
 /// A shim whose library was opened, here or in a worker, and whose table was checked; cloning
@@ -29,15 +27,17 @@ struct ShimInner {
     /// opened in it.
     table: OnceLock<Table>,
     facts: Facts,
-    origin: Origin,
+    /// Its name, where it is part of this program.
+    linked: Option<&'static str>,
     open: Mutex<u64>,
 }
 
 /// What is known of a shim once it answered at its door.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Facts {
-    pub(crate) description: Description,
+pub struct Facts {
+    /// Who it is.
+    pub description: Description,
     pub(crate) layout: LayoutCheck,
     pub(crate) version: u32,
     pub(crate) compiles: bool,
@@ -67,35 +67,33 @@ impl std::fmt::Debug for Shim {
 }
 
 impl Shim {
-    /// Of a library that was opened in this process.
-    pub(crate) fn new(
-        path: PathBuf,
-        manifest: Option<Manifest>,
-        table: Table,
-        layout: LayoutCheck,
-        origin: Origin,
-    ) -> Result<Shim, LoadError> {
-        let undescribed = |source| LoadError::Describe { path: path.clone(), source: Box::new(source) };
-        let description = describe(&path, table).map_err(undescribed)?;
-        let chip_facts = chip_facts(&path, table).map_err(undescribed)?;
-        let facts = Facts {
-            description,
-            layout,
-            version: table.0.version,
-            compiles: table.0.compile.is_some(),
-            runs: table.0.load.is_some(),
-            inspects: table.0.inspect.is_some(),
-            chip_facts,
-        };
-        Shim::told(path, manifest, facts, origin, Some(table))
+    /// Opens a library in this process and asks who it is. `sha256` is what its manifest states.
+    pub fn of_library(path: &Path, sha256: Option<&str>) -> Result<Shim, LoadError> {
+        let (table, layout) = library::open(path, sha256)?;
+        Shim::described(path.to_owned(), None, facts(path, table, layout)?, Some(table))
     }
 
-    /// Of a library that was opened here (then with its table) or in a worker.
-    pub(crate) fn told(
+    /// The same with its manifest.
+    pub(crate) fn of_manifest(path: PathBuf, manifest: Manifest) -> Result<Shim, LoadError> {
+        let (table, layout) = library::open(&path, manifest.sha256.as_deref())?;
+        let facts = facts(&path, table, layout)?;
+        Shim::described(path, Some(manifest), facts, Some(table))
+    }
+
+    /// One that is part of this program: `shim_entry()` of its crate.
+    pub fn linked(name: &'static str, entry: SwEntryFunction) -> Result<Shim, LoadError> {
+        let path = PathBuf::from(format!("<linked {name}>"));
+        let table = library::enter(&path, entry)?;
+        let facts = facts(&path, table, LayoutCheck::Linked)?;
+        let (table, open) = (OnceLock::from(table), Mutex::new(0));
+        Ok(Shim(Arc::new(ShimInner { path, manifest: None, table, facts, linked: Some(name), open })))
+    }
+
+    /// Of a library that was opened here (then with its table) or elsewhere.
+    pub(crate) fn described(
         path: PathBuf,
         manifest: Option<Manifest>,
         facts: Facts,
-        origin: Origin,
         table: Option<Table>,
     ) -> Result<Shim, LoadError> {
         if let Some(manifest) = &manifest
@@ -105,7 +103,8 @@ impl Shim {
             return Err(LoadError::Answer { path, reason });
         }
         let table = table.map_or_else(OnceLock::new, OnceLock::from);
-        Ok(Shim(Arc::new(ShimInner { path, manifest, table, facts, origin, open: Mutex::new(0) })))
+        let open = Mutex::new(0);
+        Ok(Shim(Arc::new(ShimInner { path, manifest, table, facts, linked: None, open })))
     }
 
     /// The table, for which the library is opened in this process if it was not yet.
@@ -113,21 +112,23 @@ impl Shim {
         if let Some(table) = self.0.table.get() {
             return Ok(*table);
         }
-        let (table, _) = library::open(&self.0.path, self.expected())?;
+        let (table, _) = library::open(&self.0.path, self.sha256())?;
         Ok(*self.0.table.get_or_init(|| table))
     }
 
     /// SHA-256 of its library, where its manifest states one.
-    pub(crate) fn expected(&self) -> Option<&str> {
+    pub fn sha256(&self) -> Option<&str> {
         self.0.manifest.as_ref()?.sha256.as_deref()
     }
 
-    pub(crate) fn facts(&self) -> &Facts {
+    /// What it says of itself.
+    pub fn facts(&self) -> &Facts {
         &self.0.facts
     }
 
-    pub(crate) fn origin(&self) -> &Origin {
-        &self.0.origin
+    /// Its name where it is part of this program.
+    pub fn linked_name(&self) -> Option<&'static str> {
+        self.0.linked
     }
 
     /// Name under which it is asked for.
@@ -179,34 +180,25 @@ impl Shim {
     pub fn runs(&self) -> bool {
         self.0.facts.runs
     }
+}
 
-    /// What its manifest says for every instance and the caller did not, then what the caller said.
-    fn all_options(&self, given: &[(String, String)]) -> Vec<(String, String)> {
-        let standing = self.manifest().map(|manifest| manifest.options.clone()).unwrap_or_default();
-        let said = |key: &String| given.iter().any(|(other, _)| other == key);
-        standing.into_iter().filter(|(key, _)| !said(key)).chain(given.iter().cloned()).collect()
-    }
-
-    /// Opens an instance in this process with its own options, which win over its manifest's. Names
-    /// are for people and reports; one shim may be open many times.
-    pub fn open(&self, name: &str, options: &[(String, String)]) -> Result<ShimInstance, ShimError> {
-        ShimInstance::in_process(self, name, &self.all_options(options))
-    }
-
-    /// Opens an instance in a worker process, which is started here and again whenever it was lost.
-    pub fn open_isolated(
-        &self,
-        name: &str,
-        options: &[(String, String)],
-        isolation: &Launcher,
-    ) -> Result<ShimInstance, ShimError> {
-        ShimInstance::in_worker(self, name, &self.all_options(options), isolation)
-    }
+/// Asks a library who it is.
+fn facts(path: &Path, table: Table, layout: LayoutCheck) -> Result<Facts, LoadError> {
+    let undescribed = |source| LoadError::Describe { path: path.to_owned(), source: Box::new(source) };
+    Ok(Facts {
+        description: describe(path, table).map_err(undescribed)?,
+        layout,
+        version: table.0.version,
+        compiles: table.0.compile.is_some(),
+        runs: table.0.load.is_some(),
+        inspects: table.0.inspect.is_some(),
+        chip_facts: chip_facts(path, table).map_err(undescribed)?,
+    })
 }
 
 fn describe(path: &Path, table: Table) -> Result<Description, ShimError> {
     let name = path.display().to_string();
-    let function = table.0.describe.ok_or_else(|| missing(&name, "describe"))?;
+    let function = table.0.describe.ok_or_else(|| ShimError::missing(&name, "describe"))?;
     let (error, told) = call::descriptions(
         |item| {
             // SAFETY: the contract makes them strings.
@@ -225,10 +217,10 @@ fn describe(path: &Path, table: Table) -> Result<Description, ShimError> {
     );
     // SAFETY: the error came from this table.
     unsafe { call::take_error(table, &name, "describe", error) }?;
-    let mut told = told.finish().map_err(|reason| contract(&name, "describe", reason))?;
+    let mut told = told.finish().map_err(|reason| ShimError::contract(&name, "describe", reason))?;
     match (told.pop(), told.is_empty()) {
         (Some(description), true) if !description.name.is_empty() => Ok(description),
-        _ => Err(contract(&name, "describe", "not exactly one description with a name")),
+        _ => Err(ShimError::contract(&name, "describe", "not exactly one description with a name")),
     }
 }
 
@@ -250,17 +242,19 @@ fn chip_facts(path: &Path, table: Table) -> Result<Vec<FactSchema>, ShimError> {
     );
     // SAFETY: the error came from this table.
     unsafe { call::take_error(table, &name, "facts", error) }?;
-    let told = told.finish().map_err(|reason| contract(&name, "facts", reason))?;
+    let told = told.finish().map_err(|reason| ShimError::contract(&name, "facts", reason))?;
     let mut names: Vec<&str> = told.iter().map(|schema| schema.fact.name.as_str()).collect();
     names.sort_unstable();
     let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
     match twice {
-        Some(pair) => Err(contract(&name, "facts", format!("fact `{}` is declared twice", pair[0]))),
+        Some(pair) => {
+            Err(ShimError::contract(&name, "facts", format!("fact `{}` is declared twice", pair[0])))
+        }
         None if told.len() > FACTS_LIMIT => {
-            Err(contract(&name, "facts", format!("{} facts, at most {FACTS_LIMIT}", told.len())))
+            Err(ShimError::contract(&name, "facts", format!("{} facts, at most {FACTS_LIMIT}", told.len())))
         }
         None if table.0.chip.is_none() && !told.is_empty() => {
-            Err(contract(&name, "facts", "facts without the function `chip` that takes them"))
+            Err(ShimError::contract(&name, "facts", "facts without the function `chip` that takes them"))
         }
         None => Ok(told),
     }
@@ -274,7 +268,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 static RESOURCES: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
 /// An instance's share of what is limited; given back when dropped.
-pub(crate) struct Held {
+pub struct Held {
     shim: Shim,
     resources: Vec<String>,
 }

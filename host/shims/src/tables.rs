@@ -6,14 +6,15 @@ use std::ffi::{CString, c_char, c_void};
 use std::marker::PhantomData;
 use std::ptr;
 
-use shardwright_graph::{AttributeValue, EntryGraph, Role, TensorId, Weight};
+use shardwright_graph::{AttributeValue, EntryGraph, Role, TensorId};
 use shardwright_shim_abi::raw::*;
 use shardwright_vocabulary::{Affine, DType, Granularity, Quantisation, scale_count};
 
 use crate::chip::Chip;
 use crate::convert;
+use crate::functions::ShownEntry;
 use crate::interface::port_name;
-use crate::work_order::{WorkOrder, WorkOrderError};
+use crate::work_order::{OrderWeight, WorkOrder, WorkOrderError};
 
 /// Owns what the tables point to. Values are kept behind raw pointers, so that moving the arena
 /// moves none of them.
@@ -56,17 +57,6 @@ impl Drop for Arena {
     }
 }
 
-/// A weight as the tables show it.
-struct ShownWeight<'a> {
-    name: &'a str,
-    part: &'a str,
-    dtype: DType,
-    shape: &'a [u64],
-    data: *const u8,
-    length: u64,
-    quantisation: Option<Quantisation<*const u8>>,
-}
-
 /// One entry graph as C tables, for `check` and `estimate`. Weights have no bytes.
 pub struct EntryTables {
     _arena: Arena,
@@ -74,8 +64,8 @@ pub struct EntryTables {
 }
 
 impl EntryTables {
-    /// Tables of `entry`, whose constants index `weights`.
-    pub fn new(entry: &EntryGraph, weights: &[Weight]) -> Result<EntryTables, WorkOrderError> {
+    /// Tables of an entry.
+    pub fn new(ShownEntry(entry, weights): &ShownEntry) -> Result<EntryTables, WorkOrderError> {
         let mut arena = Arena::default();
         let mut shown = BTreeMap::new();
         for (tensor, id) in entry.constants() {
@@ -84,18 +74,7 @@ impl EntryTables {
                 reason: format!("tensor {} is weight {} of {}", tensor.0, id.0, weights.len()),
             })?;
             if let std::collections::btree_map::Entry::Vacant(place) = shown.entry(id.0) {
-                place.insert(show_weight(
-                    &mut arena,
-                    &ShownWeight {
-                        name: &weight.name,
-                        part: weight.part,
-                        dtype: weight.dtype,
-                        shape: &weight.shape,
-                        data: ptr::null(),
-                        length: weight.data.length() as u64,
-                        quantisation: weight.quantisation.as_ref().map(|held| held.with(ptr::null())),
-                    },
-                )?);
+                place.insert(show_weight(&mut arena, weight, ptr::null(), ptr::null())?);
             }
         }
         let entry = show_entry(&mut arena, entry, &shown)?;
@@ -123,20 +102,8 @@ impl<'a> WorkOrderTables<'a> {
         let mut shown = BTreeMap::new();
         for (index, weight) in head.weights.iter().enumerate() {
             let bytes = order.weight_bytes(index);
-            let pointer = show_weight(
-                &mut arena,
-                &ShownWeight {
-                    name: &weight.name,
-                    part: &weight.part,
-                    dtype: weight.dtype,
-                    shape: &weight.shape,
-                    data: if bytes.is_empty() { ptr::null() } else { bytes.as_ptr() },
-                    length: bytes.len() as u64,
-                    quantisation: weight
-                        .quantisation()
-                        .map(|held| held.with(order.scale_bytes(index).as_ptr())),
-                },
-            )?;
+            let bytes = if bytes.is_empty() { ptr::null() } else { bytes.as_ptr() };
+            let pointer = show_weight(&mut arena, weight, bytes, order.scale_bytes(index).as_ptr())?;
             shown.insert(index as u32, pointer);
         }
         let entries = head
@@ -235,18 +202,23 @@ fn options<'a>(
         .collect()
 }
 
-fn show_weight(arena: &mut Arena, weight: &ShownWeight<'_>) -> Result<*const SwWeight, WorkOrderError> {
+fn show_weight(
+    arena: &mut Arena,
+    weight: &OrderWeight,
+    data: *const u8,
+    scales: *const u8,
+) -> Result<*const SwWeight, WorkOrderError> {
     let table = SwWeight {
         size: size_of::<SwWeight>() as u64,
-        name: arena.text(weight.name)?,
-        part: arena.text(weight.part)?,
-        data: weight.data.cast::<c_void>(),
+        name: arena.text(&weight.name)?,
+        part: arena.text(&weight.part)?,
+        data: data.cast::<c_void>(),
         length: weight.length,
         dtype: weight.dtype.number(),
         rank: weight.shape.len() as u32,
-        shape: arena.array(weight.shape.to_vec()),
-        quantisation: match &weight.quantisation {
-            Some(held) => show_quantisation(arena, weight, held),
+        shape: arena.array(weight.shape.clone()),
+        quantisation: match weight.quantisation() {
+            Some(held) => show_quantisation(arena, weight, &held.with(scales)),
             None => ptr::null(),
         },
     };
@@ -255,7 +227,7 @@ fn show_weight(arena: &mut Arena, weight: &ShownWeight<'_>) -> Result<*const SwW
 
 fn show_quantisation(
     arena: &mut Arena,
-    weight: &ShownWeight<'_>,
+    weight: &OrderWeight,
     held: &Quantisation<*const u8>,
 ) -> *const SwQuantisation {
     // Scales of blocks change along the last axis, those of channels along the first.
@@ -275,7 +247,7 @@ fn show_quantisation(
         scale_dtype: held.scale_dtype.number(),
         bits: weight.dtype.bits() as u32,
         scales: held.scales.cast::<c_void>(),
-        scale_count: scale_count(held.granularity, weight.shape).unwrap_or(0),
+        scale_count: scale_count(held.granularity, &weight.shape).unwrap_or(0),
         zero_point_count: zero_points.len() as u64,
         zero_points: arena.array(zero_points),
     };

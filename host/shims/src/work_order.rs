@@ -188,12 +188,12 @@ impl WorkOrder {
     }
 
     /// Maps a file that another process has opened and checked.
-    pub(crate) fn received(file: std::fs::File) -> Result<WorkOrder, WorkOrderError> {
+    pub fn received(file: std::fs::File) -> Result<WorkOrder, WorkOrderError> {
         WorkOrder::from_container(Container::written(("<received>".into(), file), &FORMAT)?)
     }
 
     /// The open file behind the mapping.
-    pub(crate) fn file(&self) -> &std::fs::File {
+    pub fn file(&self) -> &std::fs::File {
         &self.container.file
     }
 

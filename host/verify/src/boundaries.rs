@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shardwright_build::CompiledGraphs;
 use shardwright_graph::{Asset, EntryPoint, Graph};
-use shardwright_runtime::{Chain, ShardExecutor};
+use shardwright_runtime::Chain;
+use shardwright_shims::LoadedShard;
 use shardwright_vocabulary::EntryKind;
 
 use crate::next_norm::NextNorm;
@@ -146,7 +147,7 @@ impl BoundaryCheck<'_> {
         Ok(order.iter().map(report).collect())
     }
 
-    fn lend<R>(&self, shard: usize, borrow: impl FnOnce(&mut dyn ShardExecutor) -> Result<R>) -> Result<R> {
+    fn lend<R>(&self, shard: usize, borrow: impl FnOnce(&mut LoadedShard) -> Result<R>) -> Result<R> {
         let missing = || Error::new(ErrorKind::Internal, format!("the chain has no shard {shard}"));
         self.chain.with_executor(shard, borrow).ok_or_else(missing)?
     }

@@ -12,7 +12,8 @@ use shardwright_build::{
 use shardwright_bundle::{Bundle, BundleWriter, Digest, ProvedFile, TwinEntry, Verification as Proof};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::{devices_for, know_chip, only_compiled_for};
-use shardwright_shims::{Artefact, Part, Place, Shims, Watch, WorkOrder};
+use shardwright_shims::{Artefact, Part, Place, Watch, WorkOrder};
+use shardwright_worker::Shims;
 
 use crate::options::VerifyOptions;
 use crate::report::{TwinArtefact, TwinReport, VerifyReport};

@@ -6,8 +6,7 @@ use shardwright_build::CompiledGraphs;
 use shardwright_graph::{Asset, ComponentKind, EntryPoint, Graph, Role, StateId};
 use shardwright_reference::step::{Step, step_input};
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
-use shardwright_runtime::ShardExecutor;
-use shardwright_shims::{Bound, Buffer, Direction, LoadedEntry, Port, RunOptions, ShimError};
+use shardwright_shims::{Bound, Buffer, Direction, LoadedEntry, LoadedShard, Port, RunOptions, ShimError};
 
 use crate::progress::reference_fault;
 use crate::trace::{Chunk, Trace};
@@ -92,7 +91,7 @@ pub(crate) struct Rows {
 
 impl ShardMemory {
     /// Allocates what the entry points of a shard bind.
-    pub(crate) fn new(executor: &dyn ShardExecutor) -> Result<Self> {
+    pub(crate) fn new(executor: &LoadedShard) -> Result<Self> {
         let entries = executor.entries().to_vec();
         let allocate = |bytes: u64, alignment: u64| -> Result<Buffer> {
             let buffer = executor.allocate(bytes, alignment)?;
@@ -131,7 +130,7 @@ impl ShardMemory {
     /// Runs an entry point on the reference's values and gives its results beside the reference's.
     pub(crate) fn run(
         &mut self,
-        executor: &mut dyn ShardExecutor,
+        executor: &mut LoadedShard,
         entry: usize,
         feed: &Feed<'_>,
         rows: Rows,

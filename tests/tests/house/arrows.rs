@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright",
             "shardwright-verify",
             "shardwright-runtime",
+            "shardwright-worker",
             "shardwright-bundle",
             "shardwright-planning",
             "shardwright-build",
@@ -33,6 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-reference",
             "shardwright-text",
             "shardwright-shims",
+            "shardwright-worker",
             "shardwright-bundle",
             "shardwright-runtime",
             "shardwright",
@@ -64,6 +66,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-text",
             "shardwright-shims",
             "shardwright-bundle",
+            "shardwright-worker",
             "shardwright-runtime",
             "shardwright-build",
         ],
@@ -76,6 +79,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-graph",
             "shardwright-planning",
             "shardwright-shims",
+            "shardwright-worker",
             "shardwright-bundle",
             "shardwright-models",
             "shardwright-quantisation",
@@ -103,6 +107,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "shardwright-shims",
         &["shardwright-graph", "shardwright-shim-abi", "shardwright-files", "shardwright-vocabulary"],
+    ),
+    // Implements the shims' traits from outside: they do not know it.
+    (
+        "shardwright-worker",
+        &["shardwright-shims", "shardwright-graph", "shardwright-shim-abi", "shardwright-vocabulary"],
     ),
     ("shardwright-text", &["shardwright-files", "shardwright-vocabulary"]),
     // Opens files for all who read some that others named.

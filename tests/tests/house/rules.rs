@@ -158,6 +158,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("vendor-shims/neuron/", "calling the vendor's library, and the simulator's C ABI"),
     ("vendor-shims/template/", "the exported symbol"),
     ("host/shims/", "loading dylibs and calling through the C ABI, mapping files"),
+    ("host/worker/", "memory that two processes map, the worker's signal handler"),
     ("host/models/", "mapping checkpoint files"),
     ("host/bundle/", "mapping the files of a bundle, asking the system who writes one"),
     ("host/quantisation/", "mapping the files of a store"),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use shardwright::{BundleOptions, EmbedOptions, ErrorKind, Isolation, Model, OpenOptions, Session};
 use shardwright_runtime::FallbackChains;
-use shardwright_shims::{Caps, ShimRegistry, WorkerEnd};
+use shardwright_shims::ShimRegistry;
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::chain::{Bench, Cut, committed, menu, tokens};
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
@@ -15,6 +15,7 @@ use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::{self, Outcome, Run, shardwright};
 use shardwright_tests::{skipped, tree};
 use shardwright_vocabulary::ProcessPlacement;
+use shardwright_worker::{Caps, Launcher, WorkerEnd, WorkerFailure};
 
 const QUESTION: &str = "What does bug mean?";
 
@@ -241,7 +242,7 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
         return skipped("there is no worker to hang in");
     }
     let caps = Caps { run_time: Duration::from_millis(1500), ..Caps::default() };
-    let isolation = shardwright_shims::Launcher { worker, caps };
+    let isolation = Launcher { worker, caps };
     let registry = ShimRegistry::builder()
         .isolated(isolation.clone())
         .directory(chip.shims())
@@ -285,6 +286,6 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
     let mut session = chain.session().expect("a session");
     let error = session.append(&ids[..4]).expect_err("it hangs");
     let shardwright_runtime::SessionError::Run { source, .. } = &error else { panic!("{error:?}") };
-    let end = &source.worker().expect("a worker's end").end;
+    let end = &WorkerFailure::of(source).expect("a worker's end").end;
     assert!(matches!(end, WorkerEnd::OverTime { limit_ms: 1500 }), "{end:?}");
 }

@@ -8,12 +8,14 @@ use std::process::Command;
 
 use serde_json::Value;
 use shardwright_build::{
-    ArtefactStore, BuildError, CheckpointSource, PlanOptions, Purpose, TargetExecutor, open_checkpoint, settle,
+    ArtefactStore, BuildError, CheckpointSource, PlanOptions, Purpose, TargetExecutor, open_checkpoint,
+    settle,
 };
-use shardwright_shims::{Artefact, Isolation, Place, ShimRegistry, WorkOrder};
+use shardwright_shims::{Artefact, Place, ShimRegistry, WorkOrder};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
+use shardwright_worker::Isolation;
 use tempfile::TempDir;
 
 /// Layers that share keys and values, and per-layer inputs: the fixture that is hardest to cut.
@@ -251,7 +253,12 @@ impl ArtefactStore for Compiled {
         Ok(None)
     }
 
-    fn keep(&mut self, order: &WorkOrder, _: &TargetExecutor, made: Artefact) -> Result<Artefact, BuildError> {
+    fn keep(
+        &mut self,
+        order: &WorkOrder,
+        _: &TargetExecutor,
+        made: Artefact,
+    ) -> Result<Artefact, BuildError> {
         self.0.push(order.name().to_owned());
         Ok(made)
     }

@@ -4,10 +4,11 @@
 use std::process::Command;
 
 use shardwright_runtime::{Session, SessionError};
-use shardwright_shims::{Running, ShimInstance, WorkerEnd};
+use shardwright_shims::{Running, ShimInstance};
 use shardwright_tests::chain::{Bench, Cut, committed, isolated_shims, menu, tokens};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_vocabulary::ErrorClass;
+use shardwright_worker::{WorkerEnd, WorkerFailure};
 
 fn logits(session: &mut Session, ids: &[u32]) -> Vec<u32> {
     session.append(ids).unwrap_or_else(|error| panic!("{error}"));
@@ -62,7 +63,7 @@ fn a_model_in_workers_gives_the_same_bits_and_survives_one() {
         let error = session.append(&ids[..1]).expect_err("its worker is dead");
         let SessionError::Run { source, .. } = &error else { panic!("{error:?}") };
         assert_eq!(source.class(), Some(ErrorClass::DeviceLost), "{error}");
-        let end = &source.worker().expect("a worker's end").end;
+        let end = &WorkerFailure::of(source).expect("a worker's end").end;
         assert!(matches!(end, WorkerEnd::Signal { signal: 9, .. }), "{error}");
 
         // Anew on the same instances, from what the session was given.

@@ -4,13 +4,11 @@
 use std::collections::HashSet;
 
 use shardwright_graph::{Asset, ComponentKind, EntryPoint, Role, StateId};
-use shardwright_shims::{Binding, Direction, EntryInterface, Port};
+use shardwright_shims::{Binding, Direction, EntryInterface, LoadedShard, Port};
 use shardwright_vocabulary::{EntryKind, Table};
 
 use crate::description::{ChainDescription, ShardDescription};
 use crate::error::ChainError;
-use crate::executor::ShardExecutor;
-
 use crate::step::{POSITION_LIMIT, natural_shape, natural_storage};
 use crate::storage::{bytes_of, elements_of, is_storable, storage_of};
 
@@ -27,7 +25,7 @@ pub const PORTS_MAX: u64 = 16_384;
 
 pub(super) fn check(
     description: &ChainDescription,
-    executors: &[Box<dyn ShardExecutor>],
+    executors: &[LoadedShard],
     assets: &[Asset],
 ) -> Result<(), ChainError> {
     caps(description)?;
@@ -65,8 +63,7 @@ pub(super) fn check(
                     entry: entry.point.name().to_string(),
                 });
             }
-            EntryCheck { description, shard, entry, name: entry.point.name().to_string() }
-                .check(executor.as_ref())?;
+            EntryCheck { description, shard, entry, name: entry.point.name().to_string() }.check(executor)?;
         }
     }
     Ok(())
@@ -183,7 +180,7 @@ struct EntryCheck<'a> {
 }
 
 impl EntryCheck<'_> {
-    fn check(&self, executor: &dyn ShardExecutor) -> Result<(), ChainError> {
+    fn check(&self, executor: &LoadedShard) -> Result<(), ChainError> {
         self.point()?;
         self.states()?;
         self.ports()?;
@@ -388,7 +385,7 @@ impl EntryCheck<'_> {
     }
 
     /// What was loaded binds exactly what was described.
-    fn bindings(&self, executor: &dyn ShardExecutor) -> Result<(), ChainError> {
+    fn bindings(&self, executor: &LoadedShard) -> Result<(), ChainError> {
         let Some(loaded) = executor.entries().iter().find(|loaded| loaded.interface.name == self.name) else {
             let available: Vec<&str> =
                 executor.entries().iter().map(|entry| entry.interface.name.as_str()).collect();

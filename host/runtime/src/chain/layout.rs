@@ -2,12 +2,11 @@
 //! what is copied between.
 
 use shardwright_graph::{ComponentKind, EntryPoint, Role, StateId};
-use shardwright_shims::{Binding, Direction, EntryInterface, Port};
+use shardwright_shims::{Binding, Direction, EntryInterface, LoadedShard, Port};
 use shardwright_vocabulary::{EntryKind, Place};
 
 use crate::description::ChainDescription;
 use crate::error::ChainError;
-use crate::executor::ShardExecutor;
 use crate::step::natural_storage;
 use crate::storage::{Storage, elements_of, storage_of};
 
@@ -188,7 +187,7 @@ pub(crate) struct Layout {
 
 pub(super) fn lay_out(
     description: &ChainDescription,
-    executors: &[Box<dyn ShardExecutor>],
+    executors: &[LoadedShard],
 ) -> Result<Layout, ChainError> {
     let mut places: Vec<&Place> = Vec::new();
     let place_of = description
@@ -235,7 +234,7 @@ pub(super) fn lay_out(
 
 struct Builder<'a> {
     description: &'a ChainDescription,
-    executors: &'a [Box<dyn ShardExecutor>],
+    executors: &'a [LoadedShard],
     place_of: Vec<usize>,
     layout: Layout,
     /// The shard that writes each state.

@@ -5,10 +5,14 @@ use shardwright_graph::{
     AssetId, ComponentKind, Graph, Role, StateId, Weight, WeightData, WeightQuantisation,
 };
 use shardwright_runtime::{
-    ASSETS_MAX, ChainDescription, ChainError, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX, ShardExecutor,
+    ASSETS_MAX, ChainDescription, ChainError, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX,
 };
-use shardwright_shims::{Direction, EntryInterface, LoadedEntry, Port};
+use shardwright_shims::{
+    Binding, Bound, Buffer, Canceller, Direction, EntryInterface, LoadedEntry, LoadedShard, Port, RunOptions,
+    Shard, ShimError,
+};
 use shardwright_test_checkpoints::Spec;
+use shardwright_vocabulary::Place;
 use shardwright_vocabulary::{DType, Encoding, EntryKind, Granularity, ScaleBits, WeightFormat};
 
 fn gemma4() -> Graph {
@@ -35,7 +39,7 @@ fn both(graph: &Graph, plan: &Plan, shard: usize, change: impl Fn(&mut EntryInte
         for entry in &mut parts.description.shards[shard].entries {
             change(entry);
         }
-        let inner = std::mem::replace(&mut parts.executors[shard], Box::new(Told::default()));
+        let inner = &parts.executors[shard];
         let entries = inner.entries().iter().map(|entry| {
             let mut entry = entry.clone();
             change(&mut entry.interface);
@@ -49,7 +53,7 @@ fn both(graph: &Graph, plan: &Plan, shard: usize, change: impl Fn(&mut EntryInte
             entry
         });
         let entries = entries.collect();
-        parts.executors[shard] = Box::new(Told { place: Some(inner.place().clone()), entries });
+        parts.executors[shard] = Told::loaded(inner.place(), entries);
     })
 }
 
@@ -59,27 +63,21 @@ fn loaded(graph: &Graph, shard: usize, change: impl Fn(&mut Vec<LoadedEntry>)) -
         let inner = &parts.executors[shard];
         let mut entries = inner.entries().to_vec();
         change(&mut entries);
-        parts.executors[shard] = Box::new(Told { place: Some(inner.place().clone()), entries });
+        parts.executors[shard] = Told::loaded(inner.place(), entries);
     })
 }
 
-/// An executor that is never run.
-#[derive(Default)]
-struct Told {
-    place: Option<shardwright_vocabulary::Place>,
-    entries: Vec<LoadedEntry>,
+/// A shard that is never run.
+struct Told;
+
+impl Told {
+    fn loaded(place: &Place, entries: Vec<LoadedEntry>) -> LoadedShard {
+        LoadedShard::new(Box::new(Told), place.clone(), entries)
+    }
 }
 
-impl ShardExecutor for Told {
-    fn place(&self) -> &shardwright_vocabulary::Place {
-        self.place.as_ref().unwrap()
-    }
-
-    fn entries(&self) -> &[LoadedEntry] {
-        &self.entries
-    }
-
-    fn allocate(&self, _: u64, _: u64) -> Result<shardwright_shims::Buffer, shardwright_shims::ShimError> {
+impl Shard for Told {
+    fn allocate(&self, _: u64, _: u64) -> Result<Buffer, ShimError> {
         unreachable!()
     }
 
@@ -87,14 +85,15 @@ impl ShardExecutor for Told {
         &mut self,
         _: usize,
         _: u64,
-        _: &mut [shardwright_shims::Bound<'_>],
-        _: shardwright_shims::RunOptions,
-    ) -> Result<(), shardwright_shims::ShimError> {
+        _: &[Binding],
+        _: &mut [Bound<'_>],
+        _: RunOptions,
+    ) -> Result<(), ShimError> {
         unreachable!()
     }
 
-    fn interrupt(&self) -> Option<shardwright_runtime::Interrupt> {
-        None
+    fn canceller(&self) -> Canceller {
+        Canceller::new(|| false)
     }
 }
 
@@ -368,7 +367,7 @@ fn padding_and_unbound_inputs_are_fine() {
                 binding.alignment = 0;
             }
         }
-        parts.executors[shard] = Box::new(Told { place: Some(inner.place().clone()), entries });
+        parts.executors[shard] = Told::loaded(inner.place(), entries);
     }
     parts.chain().unwrap();
 }
@@ -694,7 +693,7 @@ fn neighbours_agree() {
                         binding.dtype = binding.port.dtype;
                     }
                 }
-                parts.executors[shard] = Box::new(Told { place: Some(inner.place().clone()), entries });
+                parts.executors[shard] = Told::loaded(inner.place(), entries);
             }
         }),
         ChainError::StateStorage { first_storage, second_storage, .. }

@@ -14,14 +14,14 @@ use shardwright_graph::{
 };
 use shardwright_models::Checkpoint;
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
-use shardwright_runtime::{Chain, ChainDescription, ChainError, Interrupt, ShardDescription, ShardExecutor};
+use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription};
 use shardwright_shims::{
-    Binding, Bound, Buffer, Direction, EntryInterface, Failure, LoadedEntry, Port, RunOptions, ShimError,
-    Update,
+    Binding, Bound, Buffer, Canceller, Direction, EntryInterface, Failure, LoadedEntry, LoadedShard, Port,
+    RunOptions, Shard, ShimError, Update,
 };
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{DType, Encoding, EntryKind, ErrorClass, MemoryKinds};
-use shardwright_vocabulary::{Place, ProcessPlacement, ShardOrigin};
+use shardwright_vocabulary::{Place, ShardOrigin};
 
 /// The graph of a generated checkpoint.
 pub fn graph(spec: &Spec) -> Graph {
@@ -125,19 +125,17 @@ pub struct Trouble {
 }
 
 pub struct PlainShard {
-    place: Place,
     entries: Vec<LoadedEntry>,
     evaluators: Vec<Evaluator>,
     /// For each binding of each entry what its values are rounded to.
     rounding: Vec<Vec<Option<Encoding>>>,
-    process: ProcessPlacement,
     trouble: Arc<Trouble>,
 }
 
 fn failure(class: Option<ErrorClass>) -> ShimError {
     ShimError::Failed(Box::new(Failure {
         shim: "plain".to_owned(),
-        function: "run",
+        function: "run".into(),
         class,
         message: "as the test wished".to_owned(),
         details: Vec::new(),
@@ -207,15 +205,7 @@ fn round(encoding: Option<Encoding>, values: &mut [f32]) {
     }
 }
 
-impl ShardExecutor for PlainShard {
-    fn place(&self) -> &Place {
-        &self.place
-    }
-
-    fn entries(&self) -> &[LoadedEntry] {
-        &self.entries
-    }
-
+impl Shard for PlainShard {
     fn allocate(&self, bytes: u64, alignment: u64) -> Result<Buffer, ShimError> {
         if let Some(class) = *self.trouble.full.lock().unwrap() {
             return Err(failure(Some(class)));
@@ -227,6 +217,7 @@ impl ShardExecutor for PlainShard {
         &mut self,
         entry: usize,
         rows: u64,
+        _bindings: &[Binding],
         bound: &mut [Bound<'_>],
         options: RunOptions,
     ) -> Result<(), ShimError> {
@@ -335,13 +326,12 @@ impl ShardExecutor for PlainShard {
         }
     }
 
-    fn process(&self) -> ProcessPlacement {
-        self.process
-    }
-
-    fn interrupt(&self) -> Option<Interrupt> {
+    fn canceller(&self) -> Canceller {
         let trouble = self.trouble.clone();
-        Some(Arc::new(move || trouble.interrupted.store(true, Ordering::SeqCst)))
+        Canceller::new(move || {
+            trouble.interrupted.store(true, Ordering::SeqCst);
+            true
+        })
     }
 }
 
@@ -373,7 +363,7 @@ pub fn hidden(encoding: Encoding) -> Option<Storages> {
 /// The shards of a graph under a plan, ready to be changed by a test before they become a chain.
 pub struct Parts {
     pub description: ChainDescription,
-    pub executors: Vec<Box<dyn ShardExecutor>>,
+    pub executors: Vec<LoadedShard>,
     pub assets: Vec<shardwright_graph::Asset>,
     pub troubles: Vec<Arc<Trouble>>,
 }
@@ -504,14 +494,8 @@ pub fn parts(graph: &Graph, plan: &Plan) -> Parts {
             });
             let trouble = Arc::new(Trouble::default());
             parts.troubles.push(trouble.clone());
-            parts.executors.push(Box::new(PlainShard {
-                place: place(instance),
-                entries,
-                evaluators,
-                rounding,
-                process: ProcessPlacement::InProcess,
-                trouble,
-            }));
+            let shard = PlainShard { entries: entries.clone(), evaluators, rounding, trouble };
+            parts.executors.push(LoadedShard::new(Box::new(shard), place(instance), entries));
         }
     }
     parts

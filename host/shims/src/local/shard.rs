@@ -2,16 +2,21 @@
 
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use shardwright_shim_abi::raw::*;
+use shardwright_vocabulary::FlagVerdict;
 
-use super::{Local, c_text};
+use super::Local;
+use super::memory::ShimMemory;
 use crate::artefact::Artefact;
-use crate::call;
+use crate::buffer::Buffer;
+use crate::call::{self, c_text};
 use crate::compile::flag_verdict;
 use crate::error::ShimError;
-use crate::loaded::{Acquired, Binding, Bound, RunOptions, ToldBinding, ToldEntry, ToldFlag};
+use crate::loaded::{
+    Acquired, Binding, Bound, Canceller, LoadReport, RunOptions, Shard, ToldBinding, ToldEntry,
+};
 use crate::tables::OptionTables;
 
 struct Inner {
@@ -30,7 +35,7 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(unload) = self.local.table().0.unload {
+        if let Some(unload) = self.local.table.0.unload {
             let _one = self.local.enter();
             // SAFETY: made by load, unloaded once; a run borrows the shard, so none is in progress.
             unsafe { unload(self.raw) };
@@ -39,7 +44,7 @@ impl Drop for Inner {
 }
 
 /// A loaded artefact.
-pub(crate) struct LocalShard {
+pub(super) struct LocalShard {
     inner: Arc<Inner>,
     device: String,
     bounds: Vec<SwBound>,
@@ -49,28 +54,14 @@ pub(crate) struct LocalShard {
 // SAFETY: the scratch arrays hold pointers only during a run, which borrows the shard.
 unsafe impl Send for LocalShard {}
 
-/// Ends runs of a shard that it does not keep.
-#[derive(Clone)]
-pub(crate) struct LocalCanceller(Weak<Inner>);
-
-impl LocalCanceller {
-    pub(crate) fn cancel(&self) -> bool {
-        let Some(inner) = self.0.upgrade() else { return false };
-        let Some(cancel) = inner.local.table().0.cancel else { return false };
-        // SAFETY: the shard is held by `inner`; the contract allows cancel from any thread.
-        unsafe { cancel(inner.raw) };
-        true
-    }
-}
-
 impl LocalShard {
-    pub(crate) fn load(
+    pub(super) fn load(
         local: &Arc<Local>,
         device: &str,
         artefact: &Artefact,
         options: &[(String, String)],
     ) -> Result<LocalShard, ShimError> {
-        let function = local.table().0.load.ok_or_else(|| local.missing("load"))?;
+        let function = local.table.0.load.ok_or_else(|| local.missing("load"))?;
         let name = c_text("the device", device)?;
         let options = OptionTables::new(options)?;
         let (head, payload) = (artefact.shim_head(), artefact.payload());
@@ -91,7 +82,7 @@ impl LocalShard {
             // unload; the error came from this table.
             unsafe {
                 let error =
-                    function(local.raw(), name.as_ptr(), &shown, options.as_ptr(), options.len(), &mut raw);
+                    function(local.raw, name.as_ptr(), &shown, options.as_ptr(), options.len(), &mut raw);
                 local.take("load", error)?;
             }
         }
@@ -103,10 +94,15 @@ impl LocalShard {
         Ok(LocalShard { inner, device: device.to_owned(), bounds: Vec::new(), pointers: Vec::new() })
     }
 
-    /// What a fresh shard says that it runs.
-    pub(crate) fn told(&self) -> Result<Vec<ToldEntry>, ShimError> {
+    /// What it says of itself when it is fresh.
+    pub(super) fn report(&self) -> Result<LoadReport, ShimError> {
+        let cancels = self.inner.local.table.0.cancel.is_some();
+        Ok(LoadReport { entries: self.told_entries()?, flags: self.told_flags()?, cancels })
+    }
+
+    fn told_entries(&self) -> Result<Vec<ToldEntry>, ShimError> {
         let local = &self.inner.local;
-        let function = local.table().0.entries.ok_or_else(|| local.missing("entries"))?;
+        let function = local.table.0.entries.ok_or_else(|| local.missing("entries"))?;
         let (error, told) = {
             let _one = local.enter();
             call::loaded_entries(
@@ -132,10 +128,10 @@ impl LocalShard {
         Ok(told)
     }
 
-    /// What a fresh shard says of the flags it was loaded with: name, verdict, evidence or reason.
-    pub(crate) fn told_flags(&self) -> Result<Vec<ToldFlag>, ShimError> {
+    /// Name, verdict, evidence or reason.
+    fn told_flags(&self) -> Result<Vec<(String, FlagVerdict, String)>, ShimError> {
         let local = &self.inner.local;
-        let Some(function) = local.table().0.flag_verdicts else { return Ok(Vec::new()) };
+        let Some(function) = local.table.0.flag_verdicts else { return Ok(Vec::new()) };
         let (error, told) = {
             let _one = local.enter();
             call::flag_verdicts(
@@ -155,7 +151,7 @@ impl LocalShard {
 
     fn told_bindings(&self, entry: u64) -> Result<Vec<ToldBinding>, ShimError> {
         let local = &self.inner.local;
-        let function = local.table().0.bindings.ok_or_else(|| local.missing("bindings"))?;
+        let function = local.table.0.bindings.ok_or_else(|| local.missing("bindings"))?;
         let (error, told) = {
             let _one = local.enter();
             call::bindings(
@@ -191,12 +187,14 @@ impl LocalShard {
         told.finish().map_err(|reason| local.contract("bindings", reason))
     }
 
-    pub(crate) fn canceller(&self) -> LocalCanceller {
-        LocalCanceller(Arc::downgrade(&self.inner))
+    /// The shim's handle of a buffer that is its own.
+    fn handle(&self, buffer: &Buffer) -> Option<*mut SwBuffer> {
+        buffer.memory::<ShimMemory>()?.handle_for(&self.inner.local, &self.device)
     }
+}
 
-    /// `bound` was checked to have one element per binding.
-    pub(crate) fn run(
+impl Shard for LocalShard {
+    fn run(
         &mut self,
         entry: usize,
         rows: u64,
@@ -205,11 +203,20 @@ impl LocalShard {
         options: RunOptions,
     ) -> Result<(), ShimError> {
         let local = &self.inner.local;
-        let function = local.table().0.run.ok_or_else(|| local.missing("run"))?;
+        let function = local.table.0.run.ok_or_else(|| local.missing("run"))?;
         self.bounds.clear();
         self.pointers.clear();
         for (given, binding) in bound.iter_mut().zip(bindings) {
-            self.bounds.push(bind(local, &self.device, given, binding)?);
+            let placed = given.placed(binding, |buffer| Ok(self.handle(buffer).is_some()))?;
+            let own = placed.buffer.filter(|_| placed.own);
+            let own = own.and_then(|(buffer, offset)| Some((self.handle(buffer)?, offset)));
+            self.bounds.push(SwBound {
+                size: size_of::<SwBound>() as u64,
+                buffer: own.map_or(ptr::null_mut(), |(handle, _)| handle),
+                pointer: if own.is_some() { ptr::null_mut() } else { placed.pointer.cast() },
+                offset: own.map_or(0, |(_, offset)| offset),
+                length: placed.length,
+            });
         }
         let _acquired = Acquired::all(bound, bindings)?;
         self.pointers.extend(self.bounds.iter().map(ptr::from_ref));
@@ -232,75 +239,19 @@ impl LocalShard {
             local.take("run", error)
         }
     }
-}
 
-/// What is handed over for one binding.
-fn bind(
-    local: &Arc<Local>,
-    device: &str,
-    given: &mut Bound<'_>,
-    binding: &Binding,
-) -> Result<SwBound, ShimError> {
-    let refuse = |reason: String| ShimError::Argument(format!("binding `{}`: {reason}", binding.port.name));
-    let mut shown = SwBound {
-        size: size_of::<SwBound>() as u64,
-        buffer: ptr::null_mut(),
-        pointer: ptr::null_mut(),
-        offset: 0,
-        length: 0,
-    };
-    match given {
-        Bound::Buffer(_) | Bound::BufferAt(..) => {
-            let (buffer, offset) = match given {
-                Bound::BufferAt(buffer, offset) => (*buffer, *offset),
-                Bound::Buffer(buffer) => (*buffer, 0),
-                _ => return Err(refuse("no buffer".to_owned())),
-            };
-            shown.length = buffer
-                .length()
-                .checked_sub(offset)
-                .ok_or_else(|| refuse(format!("offset {offset} in a buffer of {}", buffer.length())))?;
-            match buffer.handle_for(local, device) {
-                Some(handle) if binding.memory_kinds.shim() => {
-                    shown.buffer = handle;
-                    shown.offset = offset;
-                }
-                _ if binding.memory_kinds.host() && buffer.is_mapped() => {
-                    if shown.length > 0 {
-                        // SAFETY: the offset lies within the mapped buffer.
-                        shown.pointer = unsafe { buffer.pointer().add(offset as usize) }.cast();
-                    }
-                }
-                _ => {
-                    return Err(refuse(
-                        "the device cannot see this buffer; copy it into one of its own".to_owned(),
-                    ));
-                }
-            }
-        }
-        Bound::Read(bytes) => {
-            if binding.port.direction.is_written() {
-                return Err(refuse("it is written, but bound for reading".to_owned()));
-            }
-            shown.length = bytes.len() as u64;
-            // The contract does not write through an input.
-            shown.pointer = bytes.as_ptr().cast_mut().cast();
-        }
-        Bound::Write(bytes) => {
-            shown.length = bytes.len() as u64;
-            shown.pointer = bytes.as_mut_ptr().cast();
-        }
+    fn allocate(&self, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
+        ShimMemory::allocate(&self.inner.local, &self.device, length, alignment)
     }
-    if shown.length < binding.bytes {
-        return Err(refuse(format!("{} bytes given, {} needed", shown.length, binding.bytes)));
+
+    fn canceller(&self) -> Canceller {
+        let inner = Arc::downgrade(&self.inner);
+        Canceller::new(move || {
+            let Some(inner) = inner.upgrade() else { return false };
+            let Some(cancel) = inner.local.table.0.cancel else { return false };
+            // SAFETY: the shard is held by `inner`; the contract allows cancel from any thread.
+            unsafe { cancel(inner.raw) };
+            true
+        })
     }
-    if shown.buffer.is_null() {
-        if !binding.memory_kinds.host() {
-            return Err(refuse("the device takes no plain memory; bind a buffer it allocated".to_owned()));
-        }
-        if binding.bytes > 0 && !(shown.pointer as u64).is_multiple_of(binding.alignment) {
-            return Err(refuse(format!("an alignment of {} is needed", binding.alignment)));
-        }
-    }
-    Ok(shown)
 }

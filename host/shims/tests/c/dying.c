@@ -137,7 +137,7 @@ static void misbehave(const char *how) {
     }
     if (strcmp(how, "lie") == 0) {
         /* Answers for the worker, on every descriptor that takes it. */
-        static const char message[] = "\1\30\0\0\0{\"answer\":{\"limits\":[]}}";
+        static const char message[] = "\4\62\0\0\0" "[{\"name\":\"ops\",\"value\":1,\"provenance\":\"declared\"}]";
         for (int fd = 3; fd < 1024; fd++) (void)!write(fd, message, sizeof message - 1);
         for (;;) pause();
     }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod example;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,7 +11,7 @@ use shardwright_graph::{
     Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, State, StateId,
     StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, WeightQuantisation,
 };
-use shardwright_shims::{Caps, Launcher, ShimRegistry};
+use shardwright_shims::ShimRegistry;
 use shardwright_vocabulary::{Affine, DType, EntryKind, Granularity, ScaleBits};
 
 pub fn repository() -> PathBuf {
@@ -101,7 +103,7 @@ impl Shims {
 
     /// The shim that breaks the contract where it is told to.
     pub fn faulty(&self) -> PathBuf {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/faulty.c");
+        let source = repository().join("host/shims/tests/c/faulty.c");
         self.manifest("faulty", "faulty", |_| {});
         self.compile("faulty", &[source], &[])
     }
@@ -109,7 +111,7 @@ impl Shims {
     /// The shim that dies where and how its instance is told; `at_once` is the way it dies when it
     /// is opened or described.
     pub fn dying(&self, at_once: Option<(&str, &str)>) -> PathBuf {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/dying.c");
+        let source = repository().join("host/shims/tests/c/dying.c");
         self.manifest("dying", "dying", |_| {});
         let defines = at_once.map(|(place, how)| format!("-D{place}=\"{how}\""));
         self.compile("dying", &[source], &Vec::from_iter(defines))
@@ -117,7 +119,7 @@ impl Shims {
 
     /// The same with something wrong in what it declares.
     pub fn dying_with(&self, define: &str) -> PathBuf {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/dying.c");
+        let source = repository().join("host/shims/tests/c/dying.c");
         self.manifest("dying", "dying", |_| {});
         self.compile("dying", &[source], &[format!("-D{define}"), "-Wno-unused-function".to_owned()])
     }
@@ -127,11 +129,6 @@ impl Shims {
         assert!(registry.skipped().is_empty(), "{:?}", registry.skipped());
         registry
     }
-}
-
-/// The worker program, with caps that no test comes near to.
-pub fn isolation() -> Launcher {
-    Launcher { worker: env!("CARGO_BIN_EXE_shardwright-worker").into(), caps: Caps::default() }
 }
 
 pub fn f32_bytes(values: &[f32]) -> Vec<u8> {

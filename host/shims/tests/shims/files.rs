@@ -4,7 +4,7 @@
 use crate::common::{Shims, decoder, decoder_weights, doubling, quantised, quantised_weights, seal};
 use proptest::prelude::*;
 use shardwright_shims::{
-    Artefact, ArtefactError, ContainerError, Place, WorkOrder, WorkOrderBuilder, WorkOrderError,
+    Artefact, ArtefactError, ContainerError, Place, ShownEntry, WorkOrder, WorkOrderBuilder, WorkOrderError,
     WorkOrderTables,
 };
 use shardwright_vocabulary::{DType, EntryKind, Flag};
@@ -287,7 +287,7 @@ fn what_cannot_be_written_is_refused_before_anything_is() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     let mut named = doubling();
     named.nodes[0].name = "a\0b".to_owned();
-    let text = shardwright_shims::EntryTables::new(&named, &[]).map(|_| ());
+    let text = shardwright_shims::EntryTables::new(&ShownEntry::of(&named, &[])).map(|_| ());
     assert!(matches!(text, Err(WorkOrderError::Text { .. })), "{text:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Shims found, loaded, held to the contract, in process and in a worker.
+//! Shims found, loaded, held to the contract, in process.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -8,4 +8,3 @@ mod files;
 mod layout;
 mod loading;
 mod template;
-mod worker;

@@ -2,21 +2,21 @@
 //! shares.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use shardwright_shims::{
+    Artefact, Binding, Bound, Buffer, Direction, LoadReport, LoadedEntry, LoadedShard, RunOptions, ShimError,
+    ShimInstance,
+};
+
 use super::{Line, ShardState, cancelled, one, shared};
-use crate::artefact::Artefact;
-use crate::buffer::Buffer;
-use crate::error::ShimError;
-use crate::interface::Direction;
-use crate::isolated::protocol::{Answer, Ask, Fault, Shown};
-use crate::loaded::{Binding, Bound, LoadedEntry, RunOptions, join_entries};
-use crate::local::{Local, LocalShard};
+use crate::lock;
 use crate::os::{self, Region};
-use crate::shim::lock;
+use crate::protocol::{Ask, Shown};
 
 /// Longest message on a shard's channel: a run names what it binds.
 const RUN_LIMIT: usize = 4 << 20;
@@ -32,14 +32,14 @@ pub(super) struct Mapped {
     own: Mutex<BTreeMap<String, (Buffer, u64)>>,
 }
 
-/// Maps a shared memory, with pages before and behind it that fault.
+/// Maps a shared memory, with pages before and behind it that fault; gives its address.
 pub(super) fn map(
     buffer: u64,
     offset: u64,
     length: u64,
     alignment: u64,
     descriptors: Vec<OwnedFd>,
-) -> Result<Answer, ShimError> {
+) -> Result<u64, ShimError> {
     let fd = one(descriptors)?;
     let refuse = |reason: String| ShimError::Argument(format!("a shared memory cannot be mapped: {reason}"));
     let total = os::sealed_length(fd.as_fd()).map_err(|error| refuse(error.to_string()))?;
@@ -58,43 +58,47 @@ pub(super) fn map(
         own: Mutex::new(BTreeMap::new()),
     };
     lock(&shared().buffers).insert(buffer, Arc::new(mapped));
-    Ok(Answer::Mapped { address })
+    Ok(address)
 }
 
 /// Loads an artefact and starts the thread that runs it.
 pub(super) fn load(
-    local: &Arc<Local>,
+    instance: &ShimInstance,
     shard: u64,
     device: &str,
-    artefact: &Artefact,
     options: &[(String, String)],
-    channel: UnixStream,
-) -> Result<Answer, ShimError> {
-    let loaded = LocalShard::load(local, device, artefact, options)?;
-    let told = loaded.told()?;
-    let flags = loaded.told_flags()?;
-    // The host joins what was told with the artefact and refuses what does not fit; then nothing of
-    // it is run.
-    let entries = join_entries(local.name(), told.clone(), &artefact.head().entries)?;
+    descriptors: Vec<OwnedFd>,
+) -> Result<LoadReport, ShimError> {
+    let [artefact, channel] = <[OwnedFd; 2]>::try_from(descriptors)
+        .map_err(|given| ShimError::Argument(format!("{} descriptors, 2 expected", given.len())))?;
+    let artefact = Artefact::received(File::from(artefact))?;
+    let channel = UnixStream::from(os::move_high(channel));
+    // The host joins what was told with the artefact too, and refuses what does not fit; then
+    // nothing of it is run.
+    let (loaded, report) = instance.load_reported(device, &artefact, options)?;
     let state = ShardState { canceller: loaded.canceller(), running: 0, stopped: 0 };
-    let cancels = local.table().0.cancel.is_some();
-    let mut runner =
-        Runner { local: local.clone(), shard, device: device.to_owned(), loaded: Some(loaded), entries };
+    let mut runner = Runner {
+        instance: instance.name().to_owned(),
+        shard,
+        device: device.to_owned(),
+        entries: loaded.entries().to_vec(),
+        loaded: Some(loaded),
+    };
     lock(&shared().shards).insert(shard, state);
     let line = Line::new(channel, RUN_LIMIT);
     std::thread::Builder::new()
         .name(format!("shard-{shard}"))
         .spawn(move || runner.serve(line))
         .map_err(|error| ShimError::Argument(format!("no thread for the shard: {error}")))?;
-    Ok(Answer::Loaded { entries: told, flags, cancels })
+    Ok(report)
 }
 
 struct Runner {
-    local: Arc<Local>,
+    instance: String,
     shard: u64,
     device: String,
     /// None once it is unloaded.
-    loaded: Option<LocalShard>,
+    loaded: Option<LoadedShard>,
     entries: Vec<LoadedEntry>,
 }
 
@@ -107,24 +111,20 @@ impl Drop for Runner {
 impl Runner {
     fn serve(&mut self, mut line: Line) {
         while let Some((request, descriptors)) = line.next() {
-            let result = match request.ask {
+            match request.ask {
                 Ask::Map { buffer, offset, length, alignment } => {
-                    map(buffer, offset, length, alignment, descriptors)
+                    line.answer(map(buffer, offset, length, alignment, descriptors));
                 }
                 Ask::Run { number, entry, rows, bounds, deadline_nanoseconds, largest_logits } => {
                     let deadline = deadline_nanoseconds.map(Duration::from_nanos);
                     let options = RunOptions { deadline, largest_logits };
-                    self.numbered(number, entry, rows, &bounds, options).map(|()| Answer::Done)
+                    line.answer(self.numbered(number, entry, rows, &bounds, options));
                 }
                 Ask::Unload => {
                     self.loaded = None;
-                    Ok(Answer::Done)
+                    return line.answer(Ok(()));
                 }
-                _ => Err(ShimError::Argument("not asked of a shard".to_owned())),
-            };
-            line.answer(result.map_err(Fault::of));
-            if self.loaded.is_none() {
-                return;
+                _ => line.answer::<()>(Err(ShimError::Argument("not asked of a shard".to_owned()))),
             }
         }
     }
@@ -147,7 +147,7 @@ impl Runner {
         };
         if set(number) {
             set(0);
-            return Err(cancelled(&self.local, "run"));
+            return Err(cancelled(&self.instance, "run"));
         }
         let result = self.run(entry, rows, bounds, options);
         let mut shards = lock(&shared().shards);
@@ -173,7 +173,7 @@ impl Runner {
             let offset = offset.ok_or_else(|| refuse("an offset beyond the buffer"))?;
             let own = match binding.memory_kinds.host() {
                 true => None,
-                false => Some(mapped.own(&self.local, &self.device, change)?),
+                false => Some(mapped.own(loaded, &self.device, change)?),
             };
             places.push((mapped, offset, own));
         }
@@ -185,7 +185,7 @@ impl Runner {
                 None => mapped.bound(*offset, binding),
             })
             .collect();
-        let result = loaded.run(index, rows, &told.bindings, &mut bound, options);
+        let result = loaded.run(index, rows, &mut bound, options);
         drop(bound);
         for (((mapped, _, own), &Shown(_, _, change)), binding) in
             places.iter().zip(bounds).zip(&told.bindings)
@@ -225,10 +225,10 @@ impl Mapped {
     }
 
     /// Memory of the shim with the content that this has at the host's `change`.
-    fn own(&self, local: &Arc<Local>, device: &str, change: u64) -> Result<Buffer, ShimError> {
+    fn own(&self, shard: &LoadedShard, device: &str, change: u64) -> Result<Buffer, ShimError> {
         let mut own = lock(&self.own);
         if !own.contains_key(device) {
-            let buffer = Buffer::allocate(local, device, self.length as u64, self.alignment)?;
+            let buffer = shard.allocate(self.length as u64, self.alignment)?;
             own.insert(device.to_owned(), (buffer, u64::MAX));
         }
         let Some((buffer, newest)) = own.get_mut(device) else {

@@ -14,16 +14,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use super::end::{ExitReport, Touched, WorkerEnd, WorkerFailure};
-use super::protocol::{
-    ANSWER_LIMIT, Answer, Ask, Decoder, Fault, Kind, Library, Message, PROTOCOL, REQUEST_LIMIT, Request,
-    decode, encode,
-};
-use super::{Caps, Launcher};
+use serde::de::DeserializeOwned;
+use shardwright_shims::{Facts, Held, Output, ShimError};
+
 use crate::board::BoardPage;
-use crate::error::ShimError;
-use crate::os;
-use crate::shim::{Facts, Held, lock};
+use crate::end::{ExitReport, Touched, WorkerEnd, WorkerFailure};
+use crate::launcher::{Caps, Launcher};
+use crate::protocol::{
+    ANSWER_LIMIT, Ask, Broken, Decoder, Fault, Frame, Kind, Library, PROTOCOL, REQUEST_LIMIT, Refusal,
+    Report, Request, decode, encode,
+};
+use crate::{lock, os};
 
 /// How often a caller is asked whether to go on.
 const TICK: Duration = Duration::from_millis(20);
@@ -122,7 +123,9 @@ pub(crate) struct Call<'a> {
     pub(crate) descriptors: Vec<OwnedFd>,
     /// Asked often; once true the worker is asked to stop, and ended when it does not within its
     /// grace.
-    pub(crate) cancelled: Option<&'a mut dyn FnMut() -> bool>,
+    pub(crate) cancelled: Option<&'a dyn Fn() -> bool>,
+    /// Of a compilation: takes what arrives, and is asked whether to stop.
+    pub(crate) output: Option<&'a mut dyn Output>,
     pub(crate) cancel: Option<Signal>,
     /// The bound buffer beside which an address of the worker lies.
     pub(crate) touched: &'a dyn Fn(u64) -> Option<Touched>,
@@ -130,21 +133,6 @@ pub(crate) struct Call<'a> {
 
 /// Nothing is bound.
 pub(crate) const UNTOUCHED: &dyn Fn(u64) -> Option<Touched> = &|_| None;
-
-/// What comes before the answer, or is it.
-pub(crate) enum Incoming {
-    Message(Message),
-    Bytes(Vec<u8>),
-    Head(Vec<u8>),
-}
-
-/// What to do after something came.
-pub(crate) enum Step<T> {
-    More,
-    Done(T),
-    /// No worker sends that here.
-    Unexpected,
-}
 
 /// Why a worker is ended or was found ended.
 enum Cause {
@@ -197,7 +185,7 @@ impl Captured {
                             Ok(Some(frame)) => {
                                 if let Some((level, text)) = frame.content.split_first() {
                                     let text = String::from_utf8_lossy(text);
-                                    crate::library::log_line(u32::from(*level), name, &text);
+                                    shardwright_shims::log_line(u32::from(*level), name, &text);
                                 }
                             }
                             Ok(None) => break,
@@ -238,29 +226,10 @@ impl Captured {
     }
 }
 
-/// Why no worker came of it.
-pub(crate) enum StartError {
-    /// It opened the library and refused it, with a word of [`crate::LoadError::reason`].
-    Refused {
-        reason: String,
-        message: String,
-    },
-    Failed(ShimError),
-}
-
-impl StartError {
-    pub(crate) fn into_error(self, name: &str) -> ShimError {
-        match self {
-            StartError::Failed(error) => error,
-            StartError::Refused { message, .. } => start_failure(name, "open", message),
-        }
-    }
-}
-
-fn start_failure(name: &str, function: &'static str, reason: String) -> ShimError {
+pub(crate) fn start_failure(name: &str, function: &'static str, reason: String) -> ShimError {
     let end = WorkerEnd::Start { reason };
     let exit_report = ExitReport { end, pid: 0, peak_memory_bytes: 0, log_tail: None };
-    ShimError::Worker(Box::new(WorkerFailure::new(name, function, &exit_report, false)))
+    WorkerFailure::new(name, function, &exit_report, false).into()
 }
 
 /// A worker that was started. Dropping it closes it, or kills it when it takes longer than its
@@ -284,47 +253,28 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the program and has it open the library.
+    /// Starts the program and has it open the library, which it may refuse.
     pub(crate) fn start(
         name: &str,
-        isolation: &Launcher,
+        launcher: &Launcher,
         library: Library,
         held: Option<Arc<Held>>,
-    ) -> Result<(Worker, Facts), StartError> {
-        let (worker, descriptors) = Worker::spawn(name, isolation, held).map_err(|error| {
-            let reason = format!("`{}`: {error}", isolation.worker.display());
-            StartError::Failed(start_failure(name, "open", reason))
+    ) -> Result<Result<(Worker, Facts), Refusal>, ShimError> {
+        let (worker, descriptors) = Worker::spawn(name, launcher, held).map_err(|error| {
+            start_failure(name, "open", format!("`{}`: {error}", launcher.worker.display()))
         })?;
         let ask = Ask::Hello {
             protocol: PROTOCOL,
             release: env!("CARGO_PKG_VERSION").to_owned(),
             library,
-            memory_bytes: isolation.caps.memory_bytes,
+            memory_bytes: launcher.caps.memory_bytes,
         };
-        let mut refused = None;
-        let call = Call { descriptors, ..Call::plain("open", isolation.caps.probe_time) };
-        let facts = worker.exchange(&mut lock(&worker.control), call, ask, &mut |incoming| match incoming {
-            Incoming::Message(Message::Answer(Answer::Facts(facts))) => Step::Done(Some(facts)),
-            Incoming::Message(Message::Fault(Fault::Load { reason, message })) => {
-                refused = Some((reason, message));
-                Step::Done(None)
-            }
-            _ => Step::Unexpected,
-        });
-        match (facts.map_err(StartError::Failed)?, refused) {
-            (Some(facts), _) => Ok((worker, facts)),
-            (None, refused) => {
-                let (reason, message) = refused.unwrap_or_default();
-                Err(StartError::Refused { reason, message })
-            }
-        }
+        let call = Call { descriptors, ..Call::plain("open", launcher.caps.probe_time) };
+        let answer: Result<Facts, Refusal> = worker.ask_with(call, ask)?;
+        Ok(answer.map(|facts| (worker, facts)))
     }
 
-    fn spawn(
-        name: &str,
-        isolation: &Launcher,
-        held: Option<Arc<Held>>,
-    ) -> io::Result<(Worker, Vec<OwnedFd>)> {
+    fn spawn(name: &str, launcher: &Launcher, held: Option<Arc<Held>>) -> io::Result<(Worker, Vec<OwnedFd>)> {
         let (control, their_control) = UnixStream::pair()?;
         let (signals, their_signals) = UnixStream::pair()?;
         let (lines, their_lines) = UnixStream::pair()?;
@@ -334,7 +284,7 @@ impl Worker {
         signals.set_nonblocking(true)?;
         lines.set_nonblocking(true)?;
         let control = Channel::new(control)?;
-        let child = Command::new(&isolation.worker)
+        let child = Command::new(&launcher.worker)
             .stdin(Stdio::from(OwnedFd::from(their_control)))
             .stdout(Stdio::from(OwnedFd::from(their_pipe.try_clone()?)))
             .stderr(Stdio::from(OwnedFd::from(their_pipe)))
@@ -354,7 +304,7 @@ impl Worker {
             name: name.to_owned(),
             pid,
             process,
-            caps: isolation.caps,
+            caps: launcher.caps,
             control: Mutex::new(control),
             signals: Mutex::new(signals),
             captured: Mutex::new(captured),
@@ -412,7 +362,7 @@ impl Worker {
     pub(crate) fn gone(&self, function: &'static str) -> Option<ShimError> {
         let end = lock(&self.end);
         let exit_report = end.as_ref()?;
-        Some(ShimError::Worker(Box::new(WorkerFailure::new(&self.name, function, exit_report, true))))
+        Some(WorkerFailure::new(&self.name, function, exit_report, true).into())
     }
 
     /// An error of the host before anything was asked.
@@ -420,40 +370,41 @@ impl Worker {
         start_failure(&self.name, function, format!("{error}"))
     }
 
-    /// Asks on the control channel, where what comes is the answer.
-    pub(crate) fn ask<T>(
+    /// Asks on the control channel.
+    pub(crate) fn ask<T: DeserializeOwned>(
         &self,
         function: &'static str,
         time: Duration,
         ask: Ask,
-        mut take: impl FnMut(Answer) -> Option<T>,
     ) -> Result<T, ShimError> {
-        self.ask_with(Call::plain(function, time), ask, &mut |incoming| answered(incoming, &mut take))
+        self.ask_with(Call::plain(function, time), ask)
     }
 
     /// Asks on the control channel.
-    pub(crate) fn ask_with<T>(
-        &self,
-        call: Call<'_>,
-        ask: Ask,
-        on: &mut dyn FnMut(Incoming) -> Step<T>,
-    ) -> Result<T, ShimError> {
-        self.exchange(&mut lock(&self.control), call, ask, on)
+    pub(crate) fn ask_with<T: DeserializeOwned>(&self, call: Call<'_>, ask: Ask) -> Result<T, ShimError> {
+        self.exchange(&mut lock(&self.control), call, ask)
     }
 
     /// Asks on `channel` and reads until the answer.
-    pub(crate) fn exchange<T>(
+    pub(crate) fn exchange<T: DeserializeOwned>(
         &self,
         channel: &mut Channel,
         mut call: Call<'_>,
         ask: Ask,
-        on: &mut dyn FnMut(Incoming) -> Step<T>,
     ) -> Result<T, ShimError> {
+        let answer = self.answer(channel, &mut call, ask)?;
+        decode(&answer).map_err(|broken| {
+            self.broke(&call, format!("an answer that `{}` has not: {}", call.function, broken.0))
+        })
+    }
+
+    /// The answer as it came.
+    fn answer(&self, channel: &mut Channel, call: &mut Call<'_>, ask: Ask) -> Result<Vec<u8>, ShimError> {
         if let Some(gone) = self.gone(call.function) {
             return Err(gone);
         }
         let forget = std::mem::take(&mut *lock(&self.forgotten));
-        let bytes = encode(&Request { forget, ask }, REQUEST_LIMIT)
+        let bytes = encode(Kind::Message, &Request { forget, ask }, REQUEST_LIMIT)
             .map_err(|broken| ShimError::Argument(broken.0))?;
         let printed_before = lock(&self.captured).total;
         let start = Instant::now();
@@ -466,18 +417,16 @@ impl Worker {
         loop {
             while let Some(frame) = match channel.decoder.next() {
                 Ok(frame) => frame,
-                Err(broken) => return Err(self.broke(&call, broken.0)),
+                Err(broken) => return Err(self.broke(call, broken.0)),
             } {
-                let incoming = match frame.kind {
-                    Kind::Bytes => Incoming::Bytes(frame.content),
-                    Kind::Head => Incoming::Head(frame.content),
-                    Kind::Message => match decode(&frame.content) {
-                        Ok(message) => Incoming::Message(message),
-                        Err(broken) => return Err(self.broke(&call, broken.0)),
-                    },
-                };
-                match incoming {
-                    Incoming::Message(Message::Fault(fault)) if !matches!(fault, Fault::Load { .. }) => {
+                match frame.kind {
+                    Kind::Answer => {
+                        open.answered = true;
+                        return Ok(frame.content);
+                    }
+                    Kind::Fault => {
+                        let fault: Fault =
+                            decode(&frame.content).map_err(|broken| self.broke(call, broken.0))?;
                         let printed = || {
                             let mut captured = lock(&self.captured);
                             captured.drain(&self.name);
@@ -486,18 +435,7 @@ impl Worker {
                         open.answered = true;
                         return Err(fault.into_error(&self.name, call.function, printed));
                     }
-                    incoming => match on(incoming) {
-                        Step::More => {}
-                        Step::Done(done) => {
-                            open.answered = true;
-                            return Ok(done);
-                        }
-                        Step::Unexpected => {
-                            return Err(
-                                self.broke(&call, format!("an answer that `{}` has not", call.function))
-                            );
-                        }
-                    },
+                    _ => call.report(frame).map_err(|broken| self.broke(call, broken.0))?,
                 }
             }
             if closed {
@@ -508,12 +446,12 @@ impl Worker {
                         Cause::Killed(WorkerEnd::Protocol { reason: "it closed its connection".to_owned() })
                     }
                 };
-                return Err(self.end_call(&call, cause));
+                return Err(self.end_call(call, cause));
             }
             let now = Instant::now();
             let Some(left) = call.time.checked_sub(now - start).filter(|left| !left.is_zero()) else {
                 let limit_ms = u64::try_from(call.time.as_millis()).unwrap_or(u64::MAX);
-                return Err(self.end_call(&call, Cause::Killed(WorkerEnd::OverTime { limit_ms })));
+                return Err(self.end_call(call, Cause::Killed(WorkerEnd::OverTime { limit_ms })));
             };
             if sent < bytes.len() {
                 let with: Vec<_> = call.descriptors.iter().filter(|_| sent == 0).map(AsFd::as_fd).collect();
@@ -532,12 +470,12 @@ impl Worker {
                 }
             }
             let mut wait = left;
-            if let Some(cancelled) = &mut call.cancelled {
-                if stop_by.is_some() || cancelled() {
+            if let Some(cancelled) = call.is_cancelled() {
+                if stop_by.is_some() || cancelled {
                     let far = now + Duration::from_secs(1 << 20);
                     let by = *stop_by.get_or_insert(now.checked_add(self.caps.grace).unwrap_or(far));
                     if now >= by {
-                        return Err(self.end_call(&call, Cause::Killed(WorkerEnd::Cancelled)));
+                        return Err(self.end_call(call, Cause::Killed(WorkerEnd::Cancelled)));
                     }
                     // More than once: one that came before the shim was entered is lost on it.
                     if let Some(signal) = call.cancel
@@ -556,7 +494,7 @@ impl Worker {
             waiting.extend(printing.iter().map(os::readable));
             if let Err(error) = os::poll(&mut waiting, wait) {
                 let reason = format!("waiting for it failed: {error}");
-                return Err(self.end_call(&call, Cause::Killed(WorkerEnd::Protocol { reason })));
+                return Err(self.end_call(call, Cause::Killed(WorkerEnd::Protocol { reason })));
             }
             if waiting[2..].iter().any(os::is_readable) {
                 lock(&self.captured).drain(&self.name);
@@ -581,7 +519,7 @@ impl Worker {
     fn end_call(&self, call: &Call<'_>, cause: Cause) -> ShimError {
         let exit_report = self.bury(cause, call.touched);
         tracing::warn!(instance = %self.name, pid = self.pid, function = call.function, "worker {}", exit_report.end);
-        ShimError::Worker(Box::new(WorkerFailure::new(&self.name, call.function, &exit_report, false)))
+        WorkerFailure::new(&self.name, call.function, &exit_report, false).into()
     }
 
     /// Ends the worker because it wrote beside a buffer.
@@ -650,10 +588,7 @@ impl Worker {
         // At once, if nobody is asking; memory that is gone here should not stay there.
         if let Ok(mut control) = self.control.try_lock() {
             let call = Call::plain("buffer", self.caps.probe_time);
-            let asked = self.exchange(&mut control, call, Ask::Nothing, &mut |incoming| {
-                answered(incoming, &mut |answer| matches!(answer, Answer::Done).then_some(()))
-            });
-            if let Err(error) = asked {
+            if let Err(error) = self.exchange::<()>(&mut control, call, Ask::Nothing) {
                 tracing::debug!(instance = %self.name, "buffer not unmapped: {error}");
             }
         }
@@ -676,18 +611,38 @@ impl Drop for OpenCall<'_> {
     }
 }
 
-/// Where nothing but the answer comes.
-pub(crate) fn answered<T>(incoming: Incoming, take: &mut dyn FnMut(Answer) -> Option<T>) -> Step<T> {
-    match incoming {
-        Incoming::Message(Message::Answer(answer)) => take(answer).map_or(Step::Unexpected, Step::Done),
-        _ => Step::Unexpected,
-    }
-}
-
 impl<'a> Call<'a> {
     /// Without descriptors, not to be cancelled, about no buffer.
     pub(crate) fn plain(function: &'static str, time: Duration) -> Call<'a> {
-        Call { function, time, descriptors: Vec::new(), cancelled: None, cancel: None, touched: UNTOUCHED }
+        let (descriptors, touched) = (Vec::new(), UNTOUCHED);
+        Call { function, time, descriptors, cancelled: None, output: None, cancel: None, touched }
+    }
+
+    /// Whether the caller wants it to stop, where that can be.
+    fn is_cancelled(&mut self) -> Option<bool> {
+        match &mut self.output {
+            Some(output) => Some(output.cancelled()),
+            None => self.cancelled.map(|cancelled| cancelled()),
+        }
+    }
+
+    /// Passes on what comes before the answer, in a compilation.
+    fn report(&mut self, frame: Frame) -> Result<(), Broken> {
+        let Some(output) = &mut self.output else {
+            return Err(Broken(format!("an answer that `{}` has not", self.function)));
+        };
+        match frame.kind {
+            // A host that cannot write cancels; what still comes is read and dropped.
+            Kind::Bytes => drop(output.write(&frame.content)),
+            Kind::Head => output.head(&frame.content),
+            _ => match decode(&frame.content)? {
+                Report::Progress { per_mille, stage } => output.progress(per_mille, &stage),
+                Report::Flag { name, verdict, evidence } => output.flag(name, verdict, evidence),
+                Report::Placement(placement) => output.placement(placement),
+                Report::MadeFor { fact, value } => output.made_for(fact, value),
+            },
+        }
+        Ok(())
     }
 }
 

@@ -1,10 +1,9 @@
 //! Which work of shims happens in workers, and the shims opened so.
 
+use shardwright_shims::{RegistryBuilder, ShimInstance, ShimRegistry};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-use crate::ShimInstance;
-use crate::isolated::Launcher;
-use crate::registry::{RegistryBuilder, ShimRegistry};
+use crate::launcher::Launcher;
 
 /// Which work of shims happens in a process of its own, where a crash, a hang or an endless
 /// allocation of a vendor's library does no harm.

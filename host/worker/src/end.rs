@@ -1,6 +1,7 @@
 //! How workers end, as errors say it.
 
-use shardwright_vocabulary::ErrorClass;
+use shardwright_shims::{ProcessError, ShimError};
+use shardwright_vocabulary::{ErrorClass, ErrorKind};
 
 use crate::os;
 
@@ -172,6 +173,14 @@ impl WorkerFailure {
         }
     }
 
+    /// The failure of a worker that an error is, if it is one.
+    pub fn of(error: &ShimError) -> Option<&WorkerFailure> {
+        match error {
+            ShimError::Process(error) => error.cause.downcast_ref(),
+            _ => None,
+        }
+    }
+
     /// What a planner or session acts on.
     ///
     /// Of a shard or buffer: device-lost. Of a question about a graph: resource-limit when a cap
@@ -211,6 +220,19 @@ impl WorkerFailure {
             WorkerEnd::Protocol { .. } => "the worker program must be of the same release",
             _ => "plan again: smaller shards or other formats may fit; and report this to the shim's vendor",
         })
+    }
+}
+
+impl From<WorkerFailure> for ShimError {
+    fn from(failure: WorkerFailure) -> ShimError {
+        let class = failure.class();
+        ShimError::Process(Box::new(ProcessError {
+            kind: if class.is_some() { ErrorKind::Shim } else { ErrorKind::Cancelled },
+            class,
+            details: failure.details.clone(),
+            help: failure.help(),
+            cause: Box::new(failure),
+        }))
     }
 }
 

@@ -6,9 +6,9 @@ mod common;
 use common::{Shims, doubling, f32_bytes, isolation};
 use shardwright_shims::{
     Artefact, Bound, Place, RunOptions, ShimError, ShimInstance, ShimRegistry, WorkOrder, WorkOrderBuilder,
-    WorkerEnd,
 };
 use shardwright_test_checkpoints::cases;
+use shardwright_worker::{WorkerEnd, WorkerFailure};
 
 /// What could be left behind.
 #[derive(Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Bench {
             // And once more in the new worker of the same instance.
             for _ in 0..2 {
                 let error = self.die(&instance, place);
-                let failure = error.worker().unwrap_or_else(|| panic!("{place}:{how}: {error:?}"));
+                let failure = WorkerFailure::of(&error).unwrap_or_else(|| panic!("{place}:{how}: {error:?}"));
                 let never = matches!(failure.end, WorkerEnd::OverTime { .. } | WorkerEnd::Start { .. });
                 assert!(!never, "{place}:{how}: {error}");
             }

@@ -1,6 +1,6 @@
 //! The program that the host starts to have a shim in a process of its own; see
-//! `shardwright_shims::Launcher`.
+//! `shardwright_worker::Launcher`.
 
 fn main() {
-    shardwright_shims::worker_main(&[])
+    shardwright_worker::worker_main(&[])
 }

@@ -4,7 +4,7 @@
 //! The host is trusted; the shim is not. So the process limits itself before it opens the library,
 //! tells what it knows of its own crash, and ends with the host.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,24 +15,21 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use serde::Serialize;
 use shardwright_shim_abi::raw::{SW_LOG_WARNING, SwEntryFunction};
+use shardwright_shims::{
+    Canceller, Facts, Failure, LoadError, Output, Placement, REPORT_LIMIT, Shim, ShimError, ShimInstance,
+    WorkOrder,
+};
 use shardwright_vocabulary::FlagVerdict;
 
-use crate::artefact::Artefact;
 use crate::board::BoardPage;
-use crate::compile::{Output, Placement, REPORT_LIMIT};
-use crate::error::{Failure, LoadError, ShimError};
-use crate::instance::Answers;
-use crate::isolated::protocol::{
-    ANSWER_LIMIT, Answer, Ask, Decoder, Fault, Kind, Library, Message, PIECE_LIMIT, PROTOCOL, REQUEST_LIMIT,
-    Request, decode, encode, planned_weights, put,
+use crate::process::{LINE_LIMIT, SIGNAL_SIZE, Signal};
+use crate::protocol::{
+    ANSWER_LIMIT, Ask, Decoder, Fault, Kind, Library, PIECE_LIMIT, PROTOCOL, REQUEST_LIMIT, Refusal, Report,
+    Request, ToldVerdict, decode, encode, put,
 };
-use crate::isolated::{LINE_LIMIT, Origin, SIGNAL_SIZE, Signal};
-use crate::layout::LayoutCheck;
-use crate::local::{Local, LocalCanceller};
-use crate::shim::{Shim, lock};
-use crate::work_order::WorkOrder;
-use crate::{library, os};
+use crate::{lock, os};
 
 mod crash;
 mod shard;
@@ -45,9 +42,6 @@ const EXIT_DISCONNECTED: i32 = 70;
 const EXIT_SETUP: i32 = 71;
 /// It panicked; the panic is printed.
 const EXIT_PANIC: i32 = 101;
-
-/// Different words for the part of a weight that are kept; checkpoints have a few dozen.
-const PART_LIMIT: usize = 1 << 10;
 
 /// Runs the worker; what the program `shardwright-worker` is. `linked` are shims that are part of
 /// the program, by the name they have in the host's registry.
@@ -77,18 +71,16 @@ pub fn worker_main(linked: &[(&'static str, SwEntryFunction)]) -> ! {
         let message = format!(
             "this worker is of release {own}, protocol {PROTOCOL}; the host of {release}, {protocol}"
         );
-        line.answer(Err(Fault::Load { reason: "too-old".to_owned(), message }));
-        leave(0);
+        line.refuse("too-old", message);
     }
     set_up(descriptors, memory_bytes).unwrap_or_else(|error| fail(&format!("setting up: {error}")));
     let shim = match open(&library, linked) {
         Ok(shim) => shim,
         Err(error) => {
-            line.answer(Err(Fault::of_load(&error)));
-            leave(0);
+            line.refuse(error.reason(), error.to_string());
         }
     };
-    line.answer(Ok(Answer::Facts(shim.facts().clone())));
+    line.answer(Ok(Ok::<&Facts, Refusal>(shim.facts())));
     serve(line, &shim);
     // The instance is closed; handlers of the vendor's have no business after that.
     leave(0)
@@ -115,7 +107,7 @@ struct Shared {
 
 /// What a request to stop needs to know of a shard.
 struct ShardState {
-    canceller: LocalCanceller,
+    canceller: Canceller,
     /// Number of the run in progress.
     running: u64,
     /// Number of the last run that was asked to stop.
@@ -198,7 +190,7 @@ fn set_up(descriptors: Vec<OwnedFd>, memory_bytes: u64) -> io::Result<()> {
     let stream = UnixStream::from(os::move_high(lines));
     stream.set_nonblocking(true)?;
     let _ = LINES.set(Mutex::new(Lines { stream, rest: Vec::new(), dropped: 0 }));
-    library::send_log_to(send_line);
+    shardwright_shims::send_log_to(send_line);
     // Before the limits: an alternative stack for signals is made with every thread.
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || listen(signals))?;
     crash::install(board, memory_bytes)?;
@@ -243,18 +235,12 @@ fn listen(mut signals: UnixStream) {
 fn open(library: &Library, linked: &[(&'static str, SwEntryFunction)]) -> Result<Shim, LoadError> {
     match library {
         Library::File { path, sha256 } => {
-            let path = PathBuf::from(OsString::from_vec(path.clone()));
-            let (table, layout) = library::open(&path, sha256.as_deref())?;
-            Shim::new(path, None, table, layout, Origin::Library)
+            Shim::of_library(&PathBuf::from(OsString::from_vec(path.clone())), sha256.as_deref())
         }
-        Library::Linked(name) => {
-            let path = PathBuf::from(format!("<linked {name}>"));
-            let Some((name, entry)) = linked.iter().find(|(known, _)| known == name) else {
-                return Err(LoadError::NotFound { path });
-            };
-            let table = library::enter(&path, *entry)?;
-            Shim::new(path, None, table, LayoutCheck::Linked, Origin::Linked(name))
-        }
+        Library::Linked(name) => match linked.iter().find(|(known, _)| known == name) {
+            Some((name, entry)) => Shim::linked(name, *entry),
+            None => Err(LoadError::NotFound { path: PathBuf::from(format!("<linked {name}>")) }),
+        },
     }
 }
 
@@ -320,10 +306,10 @@ impl Line {
         }
     }
 
-    fn message(&mut self, message: &Message) {
-        let bytes = encode(message, ANSWER_LIMIT).or_else(|broken| {
+    fn message<T: Serialize>(&mut self, kind: Kind, message: &T) {
+        let bytes = encode(kind, message, ANSWER_LIMIT).or_else(|broken| {
             let reason = format!("the answer cannot be sent: {}", broken.0);
-            encode(&Message::Fault(Fault::Contract { function: String::new(), reason }), ANSWER_LIMIT)
+            encode(Kind::Fault, &Fault::Contract { function: None, reason }, ANSWER_LIMIT)
         });
         match bytes {
             Ok(bytes) => self.send(&bytes),
@@ -331,38 +317,35 @@ impl Line {
         }
     }
 
-    fn answer(&mut self, result: Result<Answer, Fault>) {
+    fn answer<T: Serialize>(&mut self, result: Result<T, ShimError>) {
         if let Some(lines) = LINES.get() {
             lock(lines).settle();
         }
-        self.message(&match result {
-            Ok(answer) => Message::Answer(answer),
-            Err(fault) => Message::Fault(fault),
-        });
+        match result {
+            Ok(answer) => self.message(Kind::Answer, &answer),
+            Err(error) => self.message(Kind::Fault, &Fault::of(error)),
+        }
+    }
+
+    /// Says why the library is not let in; then there is nothing to serve.
+    fn refuse(&mut self, reason: &str, message: String) -> ! {
+        self.answer(Ok(Err::<(), Refusal>(Refusal { reason: reason.to_owned(), message })));
+        leave(0)
     }
 }
 
 /// Answers on the control channel until the host hangs up.
 fn serve(mut line: Line, shim: &Shim) {
-    let mut instance: Option<Arc<Local>> = None;
-    let mut parts = BTreeSet::new();
+    let mut open: Option<ShimInstance> = None;
     while let Some((request, descriptors)) = line.next() {
-        let result = answer(&mut line, shim, &mut instance, &mut parts, request.ask, descriptors);
-        line.answer(result.map_err(Fault::of));
+        match (request.ask, &open) {
+            (Ask::Open { name, options }, None) => {
+                line.answer(shim.open(&name, &options).map(|instance| open = Some(instance)));
+            }
+            (ask, Some(instance)) => answer(&mut line, instance, ask, descriptors),
+            (_, None) => line.answer::<()>(Err(ShimError::Argument("no instance is open".to_owned()))),
+        }
     }
-}
-
-/// The word, kept for ever; more different ones than there can be are one.
-fn part_word(parts: &mut BTreeSet<&'static str>, word: &str) -> &'static str {
-    if let Some(known) = parts.get(word) {
-        return known;
-    }
-    if parts.len() >= PART_LIMIT {
-        return "other";
-    }
-    let kept: &'static str = Box::leak(word.to_owned().into_boxed_str());
-    parts.insert(kept);
-    kept
 }
 
 fn one(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, ShimError> {
@@ -371,70 +354,42 @@ fn one(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, ShimError> {
     Ok(fd)
 }
 
-fn answer(
-    line: &mut Line,
-    shim: &Shim,
-    instance: &mut Option<Arc<Local>>,
-    parts: &mut BTreeSet<&'static str>,
-    ask: Ask,
-    descriptors: Vec<OwnedFd>,
-) -> Result<Answer, ShimError> {
-    let local = match (&ask, &*instance) {
-        (Ask::Open { name, options }, None) => {
-            *instance = Some(Local::open(shim, name, options)?);
-            return Ok(Answer::Done);
-        }
-        (_, Some(local)) => local,
-        (_, None) => return Err(ShimError::Argument("no instance is open".to_owned())),
-    };
-    let parts = std::cell::RefCell::new(parts);
-    let word = |word: &str| part_word(&mut parts.borrow_mut(), word);
-    Ok(match ask {
-        Ask::Nothing => Answer::Done,
-        Ask::Chip { chip } => {
-            local.chip(&chip)?;
-            Answer::Done
-        }
-        Ask::Devices { soc } => Answer::Devices(local.devices(soc.as_deref())?),
-        Ask::Limits { device } => Answer::Limits(local.limits(&device)?),
-        Ask::Flags { device } => Answer::Flags(local.flags(&device)?),
-        Ask::Check { device, entry, weights } => {
-            let told = local.check(&device, &entry, &planned_weights(weights, word))?;
+fn answer(line: &mut Line, instance: &ShimInstance, ask: Ask, descriptors: Vec<OwnedFd>) {
+    let shim = instance.functions();
+    match ask {
+        Ask::Nothing => line.answer(Ok(())),
+        Ask::Chip { chip } => line.answer(shim.chip(&chip)),
+        Ask::Devices { soc } => line.answer(shim.devices(soc.as_deref())),
+        Ask::Limits { device } => line.answer(shim.limits(&device)),
+        Ask::Flags { device } => line.answer(shim.flags(&device)),
+        Ask::Check { device, entry } => line.answer(shim.check(&device, entry).map(|told| {
             let told = told.into_iter().map(|(node, verdict)| (node, verdict.accepted, verdict.reason));
-            Answer::Verdicts(told.collect())
-        }
-        Ask::Estimate { device, entry, weights } => {
-            let weights = planned_weights(weights, word);
-            Answer::Estimates(local.estimate(&device, &entry, &weights, &|| false)?)
-        }
+            told.collect::<Vec<ToldVerdict>>()
+        })),
+        Ask::Estimate { device, entry } => line.answer(shim.estimate(&device, entry, &|| false)),
         Ask::Compile { device, number } => {
-            let order = WorkOrder::received(File::from(one(descriptors)?))?;
-            let mut forward = Forward { line, number, reports: 0 };
-            local.compile(&device, &order, &mut forward)?;
-            Answer::Done
+            let order = one(descriptors).and_then(|order| Ok(WorkOrder::received(File::from(order))?));
+            let result = order.and_then(|order| {
+                let mut forward = Forward { line, number, reports: 0 };
+                shim.compile(&device, &order, &mut forward)
+            });
+            line.answer(result);
         }
-        Ask::Compatibility { device, head } => Answer::Compatibilities(local.compatibility(&device, &head)?),
+        Ask::Compatibility { device, head } => line.answer(shim.compatibility(&device, &head)),
         Ask::Load { shard, device, options } => {
-            let [artefact, channel] = <[OwnedFd; 2]>::try_from(descriptors)
-                .map_err(|given| ShimError::Argument(format!("{} descriptors, 2 expected", given.len())))?;
-            let artefact = Artefact::received(File::from(artefact))?;
-            let channel = os::move_high(channel);
-            shard::load(local, shard, &device, &artefact, &options, UnixStream::from(channel))?
+            line.answer(shard::load(instance, shard, &device, &options, descriptors));
         }
         Ask::Map { buffer, offset, length, alignment } => {
-            shard::map(buffer, offset, length, alignment, descriptors)?
+            line.answer(shard::map(buffer, offset, length, alignment, descriptors));
         }
-        Ask::Recover { device } => {
-            local.recover(&device)?;
-            Answer::Done
-        }
+        Ask::Recover { device } => line.answer(shim.recover(&device)),
         Ask::Inspect { offset, length } => {
-            Answer::Inspections(local.inspect(&File::from(one(descriptors)?), offset, length)?)
+            line.answer(one(descriptors).and_then(|file| shim.inspect(&File::from(file), offset, length)));
         }
         Ask::Hello { .. } | Ask::Open { .. } | Ask::Run { .. } | Ask::Unload => {
-            return Err(ShimError::Argument("not asked here, or not twice".to_owned()));
+            line.answer::<()>(Err(ShimError::Argument("not asked here, or not twice".to_owned())));
         }
-    })
+    }
 }
 
 /// Passes the output of a compilation on.
@@ -464,7 +419,7 @@ impl Output for Forward<'_> {
     }
 
     fn progress(&mut self, per_mille: u32, stage: &str) {
-        self.line.message(&Message::Progress { per_mille, stage: stage.to_owned() });
+        self.line.message(Kind::Message, &Report::Progress { per_mille, stage: stage.to_owned() });
     }
 
     fn cancelled(&mut self) -> bool {
@@ -472,32 +427,33 @@ impl Output for Forward<'_> {
     }
 
     fn flag(&mut self, name: String, verdict: FlagVerdict, evidence: String) {
-        self.reports += 1;
-        if self.reports <= REPORT_LIMIT {
-            self.line.message(&Message::Flag { name, verdict, evidence });
-        }
+        self.report(&Report::Flag { name, verdict, evidence });
     }
 
     fn placement(&mut self, placement: Placement) {
-        self.reports += 1;
-        if self.reports <= REPORT_LIMIT {
-            self.line.message(&Message::Placement(placement));
-        }
+        self.report(&Report::Placement(placement));
     }
 
     fn made_for(&mut self, fact: String, value: String) {
+        self.report(&Report::MadeFor { fact, value });
+    }
+}
+
+impl Forward<'_> {
+    /// Passes one of not too many things on.
+    fn report(&mut self, report: &Report) {
         self.reports += 1;
         if self.reports <= REPORT_LIMIT {
-            self.line.message(&Message::MadeFor { fact, value });
+            self.line.message(Kind::Message, report);
         }
     }
 }
 
 /// A call that was asked to stop before it began.
-fn cancelled(local: &Local, function: &'static str) -> ShimError {
+fn cancelled(shim: &str, function: &'static str) -> ShimError {
     ShimError::Failed(Box::new(Failure {
-        shim: local.name().to_owned(),
-        function,
+        shim: shim.to_owned(),
+        function: function.into(),
         class: None,
         message: "cancelled".to_owned(),
         details: Vec::new(),

@@ -1,6 +1,8 @@
 //! Shims in a worker process: the same as in this one while all is well, and a typed error with
 //! nothing left behind when not.
 
+mod common;
+
 use std::num::NonZeroUsize;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -8,17 +10,18 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::common::{
-    self, CONTEXT, HIDDEN, KEY, Shims, decoder, decoder_weights, doubling, f32_bytes, f32_values, i32_bytes,
+use common::example::{earlier, later, says_and_runs};
+use common::{
+    CONTEXT, HIDDEN, KEY, Shims, decoder, decoder_weights, doubling, f32_bytes, f32_values, i32_bytes,
     isolation,
 };
 use shardwright_graph::WeightId;
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Caps, Chip, ChipError, Direction, Launcher, LoadError, LoadedShard, Place,
-    RunOptions, Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder,
-    WorkOrderBuilder, WorkerEnd, WorkerReport, find_worker,
+    Artefact, Bound, Buffer, Chip, ChipError, Direction, LoadError, LoadedShard, Place, RunOptions, Running,
+    ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder, WorkOrderBuilder, WorkerReport,
 };
 use shardwright_vocabulary::{Compatibility, EntryKind, ErrorClass, Flag, FlagOutcome, FlagVerdict};
+use shardwright_worker::{Caps, Launcher, WorkerEnd, WorkerFailure, find_worker};
 
 /// The dying shim, found by a registry that opens no library in this process.
 fn registry() -> &'static ShimRegistry {
@@ -75,8 +78,7 @@ fn load(instance: &ShimInstance) -> LoadedShard {
 
 /// Runs the doubling shard over buffers of the instance.
 fn run(shard: &mut LoadedShard, values: &[f32]) -> Result<Vec<f32>, ShimError> {
-    let instance = shard.instance().clone();
-    let (x, y) = (instance.allocate("npu", 16, 16)?, instance.allocate("npu", 16, 16)?);
+    let (x, y) = (shard.allocate(16, 16)?, shard.allocate(16, 16)?);
     x.write()?.copy_from_slice(&f32_bytes(values));
     shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default())?;
     Ok(f32_values(&y.read()?))
@@ -107,9 +109,10 @@ fn a_file_is_inspected_in_the_worker_and_one_that_kills_it_is_an_error() {
     assert_eq!((told.format.as_str(), told.document), ("dying-file", serde_json::json!({"graphs": []})));
     assert_eq!(open("").inspect(&file, 5..14).unwrap(), None);
     let dead = open("inspect:abort").inspect(&file, 4..14);
-    assert!(matches!(&dead, Err(ShimError::Worker(failure)) if failure.function == "inspect"), "{dead:?}");
+    let dead = dead.unwrap_err();
+    assert_eq!(WorkerFailure::of(&dead).map(|failure| failure.function), Some("inspect"), "{dead:?}");
     let slow = open_with("inspect:hang", short()).unwrap().inspect(&file, 4..14);
-    assert!(matches!(&slow, Err(ShimError::Worker(_))), "{slow:?}");
+    assert!(WorkerFailure::of(&slow.unwrap_err()).is_some());
 }
 
 #[test]
@@ -189,7 +192,6 @@ struct Session {
 
 impl Session {
     fn run(&mut self, entry: &str, position: i32, hidden: &[f32], plain: bool) -> Vec<f32> {
-        let instance = self.shard.instance().clone();
         let entry = self.shard.entry(entry).unwrap();
         let told = self.shard.entries()[entry].clone();
         let capacity = told.interface.point.rows as usize;
@@ -211,7 +213,7 @@ impl Session {
             .map(|(_, bytes)| {
                 let buffer = match plain {
                     true => Buffer::host(bytes.len() as u64, 64).unwrap(),
-                    false => instance.allocate("cpu", bytes.len() as u64, 64).unwrap(),
+                    false => self.shard.allocate(bytes.len() as u64, 64).unwrap(),
                 };
                 buffer.write().unwrap().copy_from_slice(bytes);
                 buffer
@@ -314,7 +316,10 @@ fn shims_that_take_only_their_own_memory_are_given_copies() {
         .unwrap_err();
     assert!(refused.to_string().contains("cannot see this buffer"), "{refused}");
     let import = instance.import_dma_buf("npu", std::fs::File::open("/dev/null").unwrap().into(), 0, 16);
-    assert!(matches!(import, Err(ShimError::Missing { function: "buffer_import", .. })), "{import:?}");
+    assert!(
+        matches!(&import, Err(ShimError::Missing { function, .. }) if function == "buffer_import"),
+        "{import:?}"
+    );
 }
 
 #[test]
@@ -426,7 +431,7 @@ const DEATHS: &[Death] = &[
 
 fn check_death(death: &Death, place: &str, pid: u32, error: &ShimError) {
     let what = format!("{place}:{}: {error}", death.how);
-    let failure = error.worker().unwrap_or_else(|| panic!("{what}: {error:?}"));
+    let failure = WorkerFailure::of(&error).unwrap_or_else(|| panic!("{what}: {error:?}"));
     assert!((death.end)(&failure.end), "{what}: {failure:?}");
     assert!(error.to_string().contains(death.text), "{what}");
     assert_eq!((failure.pid, failure.earlier), (pid, false), "{what}");
@@ -463,7 +468,11 @@ fn a_worker_that_is_interrupted_was_cancelled() {
             "devices" => instance.devices(None).unwrap_err(),
             _ => instance.check("npu", &doubling(), &[]).unwrap_err(),
         };
-        assert_eq!(error.worker().map(|failure| &failure.end), Some(&WorkerEnd::Interrupted), "{error}");
+        assert_eq!(
+            WorkerFailure::of(&error).map(|failure| &failure.end),
+            Some(&WorkerEnd::Interrupted),
+            "{error}"
+        );
         assert!(error.is_cancelled() && error.class().is_none() && error.help().is_none(), "{error}");
         assert!(error.to_string().ends_with("its worker was interrupted"), "{error}");
     }
@@ -515,7 +524,7 @@ fn a_shim_that_dies_when_it_is_opened_is_skipped_with_that_reason() {
         let registry = ShimRegistry::builder().isolated(isolation).directory(shims.path()).build();
         assert!(registry.shims().is_empty());
         let error = &registry.skipped()[0].error;
-        assert!(matches!(error, LoadError::Worker { .. }), "{error:?}");
+        assert!(matches!(error, LoadError::Process { .. }), "{error:?}");
         assert_eq!(error.reason(), "worker-ended");
         assert!(error.to_string().contains(text) && error.help().is_some(), "{error}");
     }
@@ -525,12 +534,12 @@ fn a_shim_that_dies_when_it_is_opened_is_skipped_with_that_reason() {
     std::fs::write(shims.library("dying"), b"not a library").unwrap();
     let registry = ShimRegistry::builder().isolated(isolation()).directory(shims.path()).build();
     let error = &registry.skipped()[0].error;
-    assert!(matches!(error, LoadError::InWorker { .. }), "{error:?}");
+    assert!(matches!(error, LoadError::Elsewhere { .. }), "{error:?}");
     assert_eq!((error.reason(), error.help().is_some()), ("not-a-library", true));
     // An instance that dies in open, and one whose options are refused.
     let error = open_with("open:abort", Caps::default()).unwrap_err();
     assert_eq!(
-        (error.class(), error.worker().map(|failure| failure.function)),
+        (error.class(), WorkerFailure::of(&error).map(|failure| failure.function)),
         (Some(ErrorClass::Internal), Some("open"))
     );
     let error = open_with("nonsense", Caps::default()).unwrap_err();
@@ -551,7 +560,7 @@ fn a_library_that_kills_this_process_can_be_known_and_is_refused_here_later() {
     assert!(error.help().is_some() && error.class() == Some(ErrorClass::Internal));
     let error = registry.open_isolated("dying", "there", &[], &isolation()).unwrap_err();
     assert!(
-        matches!(&error.worker().unwrap().end, WorkerEnd::Start { reason } if reason.contains("library")),
+        matches!(&WorkerFailure::of(&error).unwrap().end, WorkerEnd::Start { reason } if reason.contains("library")),
         "{error}"
     );
 }
@@ -563,7 +572,7 @@ fn what_is_not_a_worker_is_an_error_too() {
         registry().open_isolated("dying", "x", &[], &isolation).unwrap_err()
     };
     let missing = open("/nowhere/shardwright-worker");
-    assert!(matches!(missing, ShimError::NoWorker { .. }) && missing.help().is_some(), "{missing}");
+    assert!(missing.to_string().contains("is not there") && missing.help().is_some(), "{missing}");
     assert_eq!(missing.class(), Some(ErrorClass::InvalidArgument));
     // A program that says something else on the socket.
     let directory = tempfile::tempdir().unwrap();
@@ -584,7 +593,7 @@ fn what_is_not_a_worker_is_an_error_too() {
     // Beside a test program there is none; nobody sets the variable here.
     if std::env::var_os("SHARDWRIGHT_WORKER").is_none() {
         assert!(
-            matches!(find_worker(), Err(ShimError::NoWorker { looked }) if looked.contains("shardwright-worker"))
+            find_worker().is_err_and(|error| error.to_string().contains("shardwright-worker` is not there"))
         );
         assert!(Launcher::found().is_err());
     }
@@ -603,7 +612,7 @@ fn memory_without_end_ends_at_the_cap() {
             "check" => instance.check("npu", &doubling(), &[]).unwrap_err(),
             _ => run(&mut load(&instance), &[1.0; 4]).unwrap_err(),
         };
-        let failure = error.worker().unwrap();
+        let failure = WorkerFailure::of(&error).unwrap();
         assert_eq!(failure.end, WorkerEnd::OverMemory { limit_bytes: 256 << 20 }, "{error}");
         assert!(
             failure.peak_memory_bytes > 128 << 20 && failure.peak_memory_bytes < 512 << 20,
@@ -645,7 +654,10 @@ fn a_compilation_is_asked_to_stop_and_then_made_to() {
         let mut watch = Impatient { patience: 3.into(), heard: 0 };
         let error = instance.compile("npu", &order(), place, &mut watch).unwrap_err();
         assert!(error.is_cancelled() && error.class().is_none() && error.help().is_none(), "{error:?}");
-        assert_eq!(error.worker().map(|failure| &failure.end), dies.then_some(&WorkerEnd::Cancelled));
+        assert_eq!(
+            WorkerFailure::of(&error).map(|failure| &failure.end),
+            dies.then_some(&WorkerEnd::Cancelled)
+        );
         assert_eq!(die == "compile:hang", watch.heard == 0);
         assert_eq!(exists(first), !dies);
         assert_empty(directory.path());
@@ -681,7 +693,7 @@ fn artefacts_appear_whole_or_not_at_all() {
     std::fs::remove_file(artefact.path()).unwrap();
     for die in ["compile-half:abort", "compile-headless:exit", "compile-end:segv", "compile-end:exit-3"] {
         let error = open(die).compile("npu", &order(), place, &mut ()).unwrap_err();
-        assert!(error.worker().is_some(), "{die}: {error:?}");
+        assert!(WorkerFailure::of(&error).is_some(), "{die}: {error:?}");
         assert_empty(directory.path());
     }
     // Too short, and the shim calls it a success: that shows where it is loaded, as what it is.
@@ -708,7 +720,7 @@ fn writing_beside_a_buffer_is_found() {
         let instance = open(die);
         let mut shard = load(&instance);
         let error = run(&mut shard, &[1.0; 4]).unwrap_err();
-        let failure = error.worker().unwrap();
+        let failure = WorkerFailure::of(&error).unwrap();
         let WorkerEnd::Signal { signal: 11, touched: Some(touched), .. } = &failure.end else {
             panic!("{die}: {failure:?}")
         };
@@ -736,7 +748,7 @@ fn writing_beside_a_buffer_is_found() {
             (instance.allocate("npu", 16, 16).unwrap(), instance.allocate("npu", length, 16).unwrap());
         let error =
             shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
-        match &error.worker().unwrap().end {
+        match &WorkerFailure::of(&error).unwrap().end {
             WorkerEnd::Overrun(touched) => {
                 assert_eq!((touched.offset, touched.length), (offset, length), "{die}");
             }
@@ -749,7 +761,10 @@ fn writing_beside_a_buffer_is_found() {
         assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
     }
     let error = run(&mut load(&open("run-before:9999")), &[1.0; 4]).unwrap_err();
-    assert!(matches!(error.worker().unwrap().end, WorkerEnd::Signal { signal: 11, .. }), "{error}");
+    assert!(
+        matches!(WorkerFailure::of(&error).unwrap().end, WorkerEnd::Signal { signal: 11, .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -760,17 +775,23 @@ fn every_handle_of_a_dead_worker_is_dead_and_recovering_brings_a_new_one() {
     let (x, y) = (instance.allocate("npu", 16, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
     let first = pid(&instance);
     let error = run(&mut shards[0], &[-1.0; 4]).unwrap_err();
-    assert_eq!((error.class(), error.worker().unwrap().earlier), (Some(ErrorClass::DeviceLost), false));
+    assert_eq!(
+        (error.class(), WorkerFailure::of(&error).unwrap().earlier),
+        (Some(ErrorClass::DeviceLost), false)
+    );
     for shard in &mut shards {
         let error =
             shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
-        assert!(error.worker().unwrap().earlier && error.class() == Some(ErrorClass::DeviceLost), "{error}");
+        assert!(
+            WorkerFailure::of(&error).unwrap().earlier && error.class() == Some(ErrorClass::DeviceLost),
+            "{error}"
+        );
         assert!(error.to_string().contains("ended earlier: it was killed by signal 6"), "{error}");
     }
     for dead in [x.read().map(drop), y.write().map(drop)] {
         let error = dead.unwrap_err();
         assert_eq!(
-            (error.class(), error.worker().unwrap().function),
+            (error.class(), WorkerFailure::of(&error).unwrap().function),
             (Some(ErrorClass::DeviceLost), "buffer")
         );
     }
@@ -781,7 +802,7 @@ fn every_handle_of_a_dead_worker_is_dead_and_recovering_brings_a_new_one() {
     let fresh = instance.allocate("npu", 16, 16).unwrap();
     let error =
         shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&fresh)], RunOptions::default()).unwrap_err();
-    assert!(error.worker().unwrap().earlier, "{error}");
+    assert!(WorkerFailure::of(&error).unwrap().earlier, "{error}");
     assert_eq!(run(&mut shard, &[3.0; 4]).unwrap(), [6.0; 4]);
     let Running::Worker(report) = instance.running() else { panic!() };
     assert_eq!(report.started, 2);
@@ -813,14 +834,14 @@ fn a_run_is_cancelled_or_made_to_end() {
         // A request that overtakes the run ends it before the shim, which would not stop, is
         // entered.
         for _ in 0..100 {
-            if !dies || error.worker().is_some() {
+            if !dies || WorkerFailure::of(&error).is_some() {
                 break;
             }
             assert!(error.is_cancelled(), "{error:?}");
             error = cancelled_run();
         }
         assert!(error.is_cancelled(), "{error:?}");
-        assert_eq!(error.worker().is_some(), dies);
+        assert_eq!(WorkerFailure::of(&error).is_some(), dies);
         assert_eq!(exists(pid_of(&instance).unwrap_or(0)), !dies);
         drop(shard);
         assert!(!canceller.cancel());
@@ -859,7 +880,7 @@ fn a_run_past_its_deadline_is_ended_after_its_grace() {
     let (x, y) = (instance.allocate("npu", 16, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
     let options = RunOptions { deadline: Some(Duration::from_millis(50)), ..RunOptions::default() };
     let error = shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], options).unwrap_err();
-    assert_eq!(error.worker().unwrap().end, WorkerEnd::OverTime { limit_ms: 150 });
+    assert_eq!(WorkerFailure::of(&error).unwrap().end, WorkerEnd::OverTime { limit_ms: 150 });
     assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
 }
 
@@ -898,7 +919,7 @@ fn an_answer_that_a_shim_forges_is_not_believed_beyond_its_type() {
     // It answers `devices` with limits: no answer of that question. To `limits` it is one, and
     // harmless.
     let error = open_with("devices:lie", short()).unwrap().devices(None).unwrap_err();
-    let failure = error.worker().unwrap();
+    let failure = WorkerFailure::of(&error).unwrap();
     assert!(
         matches!(&failure.end, WorkerEnd::Protocol { reason } if reason.contains("`devices` has not")),
         "{error}"
@@ -942,10 +963,13 @@ fn one_death_ends_the_runs_of_every_shard() {
             }
         });
         let error = run(second, &[-1.0; 4]).unwrap_err();
-        assert!(matches!(error.worker().unwrap().end, WorkerEnd::Signal { signal: 6, .. }));
+        assert!(matches!(WorkerFailure::of(&error).unwrap().end, WorkerEnd::Signal { signal: 6, .. }));
         let error = long.join().unwrap();
         assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
-        assert!(matches!(error.worker().unwrap().end, WorkerEnd::Signal { signal: 6, .. }), "{error}");
+        assert!(
+            matches!(WorkerFailure::of(&error).unwrap().end, WorkerEnd::Signal { signal: 6, .. }),
+            "{error}"
+        );
     });
     // That of another instance goes on.
     let canceller = hanging.canceller();
@@ -958,7 +982,10 @@ fn one_death_ends_the_runs_of_every_shard() {
         // Where it had not begun yet, no worker has to end for it.
         let error = run.join().unwrap();
         assert!(error.is_cancelled(), "{error}");
-        assert!(error.worker().is_none_or(|failure| failure.end == WorkerEnd::Cancelled), "{error}");
+        assert!(
+            WorkerFailure::of(&error).is_none_or(|failure| failure.end == WorkerEnd::Cancelled),
+            "{error}"
+        );
     });
 }
 
@@ -1047,7 +1074,7 @@ fn a_worker_ends_with_its_host_whatever_it_is_doing() {
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("pid");
     let mut host = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "worker::host_that_is_killed"])
+        .args(["--exact", "host_that_is_killed"])
         .env("SHARDWRIGHT_TEST_HOST", &report)
         .stdout(Stdio::null())
         .spawn()
@@ -1139,7 +1166,7 @@ fn a_chip_is_made_known_by_the_facts_a_shim_declares_and_again_to_every_new_work
     assert_eq!(compile(&steady).unwrap().head().made_otherwise().count(), 0, "the last word counts");
     let strange = open("compile-strange:never");
     match compile(&strange) {
-        Err(ShimError::Contract { function: "compile", reason, .. }) => {
+        Err(ShimError::Contract { function, reason, .. }) if function == "compile" => {
             assert!(reason.contains("fact `weight`"), "{reason}");
         }
         other => panic!("{other:?}"),
@@ -1156,5 +1183,63 @@ fn declarations_of_facts_that_make_no_sense_are_caught() {
         let skipped = &registry.skipped()[0].error;
         assert_eq!(skipped.reason(), "describe-failed", "{skipped}");
         assert!(skipped.to_string().contains(says), "{skipped}");
+    }
+}
+
+#[test]
+fn what_breaks_the_contract_in_a_worker_is_told_alike() {
+    let shims = Shims::new();
+    shims.faulty();
+    let registry = shims.registry();
+    for (fault, text) in [("flag-blank", "without evidence"), ("flag-twice", "two verdicts")] {
+        let options = [("fault".to_owned(), fault.to_owned())];
+        let flag = Flag { name: "opt".to_owned(), value: "3".to_owned() };
+        let order = WorkOrderBuilder::new(&[]).entry(&doubling()).unwrap().flag(flag).temporary().unwrap();
+        let isolated = registry.open_isolated("faulty", fault, &options, &isolation()).unwrap();
+        match isolated.compile("npu", &order, Place::Temporary, &mut ()) {
+            Err(ShimError::Contract { function, reason, .. }) => {
+                assert!(function == "compile" && reason.contains(text), "{function}: {reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // Also where the option that makes it so stands in the manifest.
+    shims.manifest("faulty", "faulty", |manifest| {
+        manifest["options"] = serde_json::json!({"fault": "open-null", "library": "/a/b.so"});
+    });
+    match shims.registry().open_isolated("faulty", "x", &[], &isolation()) {
+        Err(ShimError::Contract { function, reason, .. }) => {
+            assert!(function == "open" && reason.contains("without an instance"), "{function}: {reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The path leads to another file than the one that was hashed.
+#[test]
+fn a_worker_holds_a_library_against_its_hash_again() {
+    use sha2::Digest;
+    let shims = Shims::new();
+    let template = shims.template();
+    let content = std::fs::read(&template).unwrap();
+    let hash: String = sha2::Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+    shims.manifest("template_c", "template-c", |manifest| manifest["sha256"] = hash.into());
+    let registry = shims.registry();
+    std::fs::remove_file(&template).unwrap();
+    std::fs::write(&template, [content, vec![0]].concat()).unwrap();
+    let error = registry.open_isolated("template-c", "there", &[], &isolation()).unwrap_err();
+    assert!(error.to_string().contains("SHA-256"), "{error}");
+}
+
+#[test]
+fn shims_of_an_earlier_and_of_a_later_header_run_in_a_worker_like_todays() {
+    let today = Shims::new();
+    today.template();
+    let expected = says_and_runs(&today.registry().open("template-c", "today", &[]).unwrap());
+    for change in [earlier as fn(&str, String) -> String, later] {
+        let shims = Shims::new();
+        shims.changed_template(change);
+        let isolated = shims.registry().open_isolated("template-c", "there", &[], &isolation()).unwrap();
+        assert_eq!(says_and_runs(&isolated), expected);
     }
 }

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use shardwright_shim_abi::raw::SW_SYNC_AFTER_HOST;
+use shardwright_shims::{Memory, ShimError};
 
-use super::end::Touched;
-use super::process::Worker;
-use crate::error::ShimError;
+use crate::end::Touched;
+use crate::lock;
 use crate::os::{self, Region};
-use crate::shim::lock;
+use crate::process::Worker;
 
 /// Bytes beside a buffer that nobody asked for.
 const MARK: u8 = 0xa5;
@@ -26,8 +26,11 @@ const USUAL_ALIGNMENT: u64 = 64;
 /// Largest alignment; address space is set aside for it.
 const ALIGNMENT_LIMIT: u64 = 1 << 30;
 
-/// A piece of shared memory.
-pub(crate) struct SharedMemory {
+/// A piece of shared memory; cloning shares it.
+#[derive(Clone)]
+pub(crate) struct SharedMemory(Arc<Inner>);
+
+struct Inner {
     /// Unique in this process.
     id: u64,
     fd: OwnedFd,
@@ -44,10 +47,33 @@ pub(crate) struct SharedMemory {
     users: Mutex<Vec<Weak<Worker>>>,
 }
 
-impl Drop for SharedMemory {
+impl Drop for Inner {
     fn drop(&mut self) {
         for worker in lock(&self.users).drain(..).filter_map(|worker| worker.upgrade()) {
             worker.forget(self.id);
+        }
+    }
+}
+
+// SAFETY: mapped for that many bytes until the last handle is dropped.
+unsafe impl Memory for SharedMemory {
+    fn pointer(&self) -> *mut u8 {
+        // SAFETY: lies within the region, or one past its end.
+        unsafe { self.0.region.data().add(self.0.offset) }
+    }
+
+    fn length(&self) -> u64 {
+        self.0.length as u64
+    }
+
+    fn sync(&self, direction: u32) -> Result<(), ShimError> {
+        if direction == SW_SYNC_AFTER_HOST {
+            self.changed();
+            return Ok(());
+        }
+        match self.0.owner.as_ref().and_then(|owner| owner.gone("buffer")) {
+            None => Ok(()),
+            Some(gone) => Err(gone),
         }
     }
 }
@@ -79,7 +105,7 @@ impl SharedMemory {
         let offset = total - taken;
         let fd = os::shared_memory(total).map_err(|error| refuse(&error))?;
         let region = Region::map(fd.as_fd(), total, alignment as usize).map_err(|error| refuse(&error))?;
-        let memory = SharedMemory {
+        let memory = Inner {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             fd,
             region,
@@ -90,75 +116,55 @@ impl SharedMemory {
             owner,
             users: Mutex::new(Vec::new()),
         };
+        let memory = SharedMemory(Arc::new(memory));
         for (start, end) in memory.margins() {
             // SAFETY: lies within the region, which nobody else has yet.
-            unsafe { memory.region.data().add(start).write_bytes(MARK, end - start) };
+            unsafe { memory.0.region.data().add(start).write_bytes(MARK, end - start) };
         }
         Ok(memory)
     }
 
     /// Marked ranges of the region.
     fn margins(&self) -> [(usize, usize); 2] {
-        let end = self.offset + self.length;
-        [(self.offset.saturating_sub(FRONT), self.offset), (end, self.region.length())]
+        let end = self.0.offset + self.0.length;
+        [(self.0.offset.saturating_sub(FRONT), self.0.offset), (end, self.0.region.length())]
     }
 
     pub(crate) fn id(&self) -> u64 {
-        self.id
+        self.0.id
     }
 
     pub(crate) fn fd(&self) -> &OwnedFd {
-        &self.fd
+        &self.0.fd
     }
 
     /// Where in the shared memory it begins.
     pub(crate) fn offset(&self) -> u64 {
-        self.offset as u64
-    }
-
-    pub(crate) fn length(&self) -> u64 {
-        self.length as u64
+        self.0.offset as u64
     }
 
     pub(crate) fn alignment(&self) -> u64 {
-        self.alignment
-    }
-
-    pub(crate) fn pointer(&self) -> *mut u8 {
-        // SAFETY: lies within the region, or one past its end.
-        unsafe { self.region.data().add(self.offset) }
+        self.0.alignment
     }
 
     /// The worker it belongs to.
     pub(crate) fn owner(&self) -> Option<&Arc<Worker>> {
-        self.owner.as_ref()
+        self.0.owner.as_ref()
     }
 
     pub(crate) fn used_by(&self, worker: &Arc<Worker>) {
-        let mut users = lock(&self.users);
+        let mut users = lock(&self.0.users);
         users.retain(|user| user.strong_count() > 0);
         users.push(Arc::downgrade(worker));
     }
 
     /// Times it may have changed.
     pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+        self.0.changes.load(Ordering::Acquire)
     }
 
     pub(crate) fn changed(&self) {
-        self.changes.fetch_add(1, Ordering::Release);
-    }
-
-    /// Before and after the host looks at it.
-    pub(crate) fn sync(&self, direction: u32) -> Result<(), ShimError> {
-        if direction == SW_SYNC_AFTER_HOST {
-            self.changed();
-            return Ok(());
-        }
-        match self.owner.as_ref().and_then(|owner| owner.gone("buffer")) {
-            None => Ok(()),
-            Some(gone) => Err(gone),
-        }
+        self.0.changes.fetch_add(1, Ordering::Release);
     }
 
     /// The first marked byte that is not as it was, counted from the buffer's first.
@@ -166,9 +172,9 @@ impl SharedMemory {
         self.margins().into_iter().find_map(|(start, end)| {
             // SAFETY: lies within the region. A worker that writes at the same time broke the
             // contract; then any bytes are right.
-            let marked = unsafe { std::slice::from_raw_parts(self.region.data().add(start), end - start) };
+            let marked = unsafe { std::slice::from_raw_parts(self.0.region.data().add(start), end - start) };
             let at = start + marked.iter().position(|&byte| byte != MARK)?;
-            Some(self.touched(binding, at as i64 - self.offset as i64))
+            Some(self.touched(binding, at as i64 - self.0.offset as i64))
         })
     }
 
@@ -177,12 +183,12 @@ impl SharedMemory {
     pub(crate) fn locate(&self, binding: &str, mapped: u64, address: u64) -> Option<Touched> {
         let page = os::page() as u64;
         let from = mapped.checked_sub(page)?;
-        let to = mapped.checked_add(self.region.length() as u64)?.checked_add(page)?;
-        let first = mapped.checked_add(self.offset as u64)?;
+        let to = mapped.checked_add(self.0.region.length() as u64)?.checked_add(page)?;
+        let first = mapped.checked_add(self.0.offset as u64)?;
         (from..to).contains(&address).then(|| self.touched(binding, address.wrapping_sub(first) as i64))
     }
 
     fn touched(&self, binding: &str, offset: i64) -> Touched {
-        Touched { binding: binding.to_owned(), offset, length: self.length as u64 }
+        Touched { binding: binding.to_owned(), offset, length: self.0.length as u64 }
     }
 }

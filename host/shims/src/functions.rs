@@ -1,0 +1,112 @@
+//! What an open instance answers wherever it runs, and who opens it there.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use shardwright_graph::{EntryGraph, Verdict, Weight, WeightId};
+use shardwright_vocabulary::{Compatibility, Device, Estimate, FlagSchema, Limit};
+
+use crate::artefact::Artefact;
+use crate::buffer::Buffer;
+use crate::chip::Chip;
+use crate::compile::Output;
+use crate::error::{LoadError, ShimError};
+use crate::loaded::{LoadReport, Running, Shard};
+use crate::shim::{Facts, Held, Shim};
+use crate::work_order::{OrderWeight, WorkOrder};
+
+/// The functions of an open instance, in the shim's words: nothing is judged yet, as
+/// [`ShimInstance`](crate::ShimInstance) does. It closes when the last of its shards and buffers is
+/// gone.
+pub trait Functions: Send + Sync {
+    /// Makes a chip known.
+    fn chip(&self, chip: &Chip) -> Result<(), ShimError>;
+    /// Devices of this machine, or those of a chip.
+    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError>;
+    /// What a device cannot exceed.
+    fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError>;
+    /// Compiler flags of a device.
+    fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError>;
+    /// Verdicts, each with the index of its node.
+    fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, Verdict)>, ShimError>;
+    /// Estimates of one run; `cancelled` is asked where the call can be ended.
+    fn estimate(
+        &self,
+        device: &str,
+        entry: ShownEntry,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Vec<Estimate>, ShimError>;
+    /// Compiles a work order into `output`.
+    fn compile(&self, device: &str, order: &WorkOrder, output: &mut dyn Output) -> Result<(), ShimError>;
+    /// Whether an artefact can be used, by its head.
+    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Vec<Compatibility>, ShimError>;
+    /// Makes a lost device usable again.
+    fn recover(&self, device: &str) -> Result<(), ShimError>;
+    /// Format and document of the bytes of a file from `offset` on.
+    fn inspect(&self, file: &File, offset: u64, length: u64) -> Result<Vec<(String, String)>, ShimError>;
+    /// Makes an artefact ready to run.
+    fn load(
+        &self,
+        device: &str,
+        artefact: &Artefact,
+        options: &[(String, String)],
+    ) -> Result<(Box<dyn Shard>, LoadReport), ShimError>;
+    /// Zeroed memory that the device can see.
+    fn allocate(&self, device: &str, length: u64, alignment: u64) -> Result<Buffer, ShimError>;
+    /// A dma-buf that the device can see.
+    fn import(&self, device: &str, fd: OwnedFd, offset: u64, length: u64) -> Result<Buffer, ShimError>;
+    /// Where it runs.
+    fn running(&self) -> Running;
+}
+
+/// Opens shims elsewhere than in this process.
+pub trait Opener: std::fmt::Debug + Send + Sync {
+    /// What the library says of itself, of which `sha256` is expected where its manifest states it.
+    fn facts(&self, library: &Path, sha256: Option<&str>) -> Result<Facts, LoadError>;
+
+    /// An instance of the shim; `held` is given back when it closes.
+    fn open(
+        &self,
+        shim: &Shim,
+        name: &str,
+        options: &[(String, String)],
+        held: Held,
+    ) -> Result<Box<dyn Functions>, ShimError>;
+}
+
+/// An entry graph and the weights it uses, without their bytes: what a check or an estimate looks
+/// at.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct ShownEntry(pub(crate) Box<EntryGraph>, pub(crate) Vec<OrderWeight>);
+
+impl ShownEntry {
+    /// Of a graph whose constants index `weights`.
+    pub fn of(entry: &EntryGraph, weights: &[Weight]) -> ShownEntry {
+        let mut entry = Box::new(entry.clone());
+        let mut renumbered = std::collections::BTreeMap::new();
+        let mut shown = Vec::new();
+        for tensor in &mut entry.tensors {
+            let Some(id) = tensor.weight else { continue };
+            // One that is not there stays not there, and is refused where the tables are made.
+            let Some(weight) = weights.get(id.0 as usize) else {
+                tensor.weight = Some(WeightId(u32::MAX));
+                continue;
+            };
+            let next = WeightId(shown.len() as u32);
+            let number = *renumbered.entry(id).or_insert(next);
+            if number == next {
+                shown.push(OrderWeight::of(weight));
+            }
+            tensor.weight = Some(number);
+        }
+        ShownEntry(entry, shown)
+    }
+}
+
+/// The bytes of an entry graph and the weights it uses, without theirs: equal where a shim is shown
+/// the same by a check or an estimate.
+pub fn entry_identity(entry: &EntryGraph, weights: &[Weight]) -> Result<Vec<u8>, ShimError> {
+    let shown = ShownEntry::of(entry, weights);
+    serde_json::to_vec(&shown).map_err(|error| ShimError::Argument(format!("the entry as JSON: {error}")))
+}

@@ -1,0 +1,41 @@
+//! How often the functions of the contract are called, and how long that takes.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::shim::lock;
+
+/// How often a function of the contract was called, and how long that took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallTimes {
+    /// Calls, failed ones too.
+    pub calls: u64,
+    /// All of them together.
+    pub total: Duration,
+    /// The longest of them.
+    pub longest: Duration,
+}
+
+/// The calls of an instance and its shards.
+#[derive(Default)]
+pub(crate) struct CallLog(Mutex<BTreeMap<&'static str, CallTimes>>);
+
+impl CallLog {
+    /// Calls so far, by function.
+    pub(crate) fn times(&self) -> BTreeMap<&'static str, CallTimes> {
+        lock(&self.0).clone()
+    }
+
+    pub(crate) fn timed<T>(&self, function: &'static str, call: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = call();
+        let time = start.elapsed();
+        let mut times = lock(&self.0);
+        let times = times.entry(function).or_default();
+        times.calls += 1;
+        times.total += time;
+        times.longest = times.longest.max(time);
+        result
+    }
+}

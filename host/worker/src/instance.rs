@@ -1,0 +1,153 @@
+//! The functions of an instance in a worker, each asked over its socket, and opening one.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shardwright_graph::Verdict;
+use shardwright_shims::{
+    Artefact, Buffer, Chip, Facts, Functions, Held, LoadError, LoadReport, Opener, Output, Running, Shard,
+    Shim, ShimError, ShownEntry, WorkOrder,
+};
+use shardwright_vocabulary::{Compatibility, Device, Estimate, FlagSchema, Limit};
+
+use crate::launcher::{Launcher, no_worker};
+use crate::lock;
+use crate::process::{Call, Signal, Worker};
+use crate::protocol::{Ask, Library, ToldVerdict};
+use crate::remote::{Remote, reopened};
+use crate::shard::RemoteShard;
+
+impl Opener for Launcher {
+    fn facts(&self, library: &Path, sha256: Option<&str>) -> Result<Facts, LoadError> {
+        let name = library.display().to_string();
+        match Worker::start(&name, self, Library::file(library, sha256), None) {
+            Ok(Ok((_, facts))) => Ok(facts),
+            Ok(Err(refusal)) => {
+                Err(LoadError::elsewhere(library.to_owned(), &refusal.reason, refusal.message))
+            }
+            Err(source) => Err(LoadError::Process { path: library.to_owned(), source: Box::new(source) }),
+        }
+    }
+
+    fn open(
+        &self,
+        shim: &Shim,
+        name: &str,
+        options: &[(String, String)],
+        held: Held,
+    ) -> Result<Box<dyn Functions>, ShimError> {
+        if !self.worker.is_file() {
+            return Err(no_worker(format!("`{}`", self.worker.display())));
+        }
+        Ok(Box::new(Instance(Remote::open(shim, name, options, self, held)?)))
+    }
+}
+
+/// The functions of an instance in a worker.
+struct Instance(Arc<Remote>);
+
+impl Functions for Instance {
+    fn chip(&self, chip: &Chip) -> Result<(), ShimError> {
+        self.0.probe::<()>("chip", Ask::Chip { chip: chip.clone() })?;
+        let mut chips = lock(&self.0.chips);
+        chips.retain(|held| held.name != chip.name);
+        chips.push(chip.clone());
+        Ok(())
+    }
+
+    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
+        self.0.probe("devices", Ask::Devices { soc: soc.map(str::to_owned) })
+    }
+
+    fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError> {
+        self.0.probe("limits", Ask::Limits { device: device.to_owned() })
+    }
+
+    fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError> {
+        self.0.probe("flags", Ask::Flags { device: device.to_owned() })
+    }
+
+    fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, Verdict)>, ShimError> {
+        let told: Vec<ToldVerdict> =
+            self.0.probe("check", Ask::Check { device: device.to_owned(), entry })?;
+        let verdict = |(node, accepted, reason)| (node, Verdict { accepted, reason });
+        Ok(told.into_iter().map(verdict).collect())
+    }
+
+    fn estimate(
+        &self,
+        device: &str,
+        entry: ShownEntry,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Vec<Estimate>, ShimError> {
+        // An estimate may be made by compiling, and there is no way to ask a shim to give one up:
+        // its worker ends.
+        let call =
+            Call { cancelled: Some(cancelled), ..Call::plain("estimate", self.0.launcher.caps.compile_time) };
+        let worker = self.0.worker()?;
+        self.0.has_compiled.store(true, Ordering::Relaxed);
+        worker.ask_with(call, Ask::Estimate { device: device.to_owned(), entry })
+    }
+
+    fn compile(&self, device: &str, order: &WorkOrder, output: &mut dyn Output) -> Result<(), ShimError> {
+        let worker = self.0.fresh()?;
+        let number = self.0.compilations.fetch_add(1, Ordering::Relaxed) + 1;
+        let file = reopened(order.file()).map_err(|error| worker.host_failure("compile", &error))?;
+        let call = Call {
+            descriptors: vec![file.into()],
+            output: Some(output),
+            cancel: Some(Signal::Compile { number }),
+            ..Call::plain("compile", self.0.launcher.caps.compile_time)
+        };
+        let result = worker.ask_with(call, Ask::Compile { device: device.to_owned(), number });
+        self.0.compiled_peak.fetch_max(worker.peak_memory_bytes().unwrap_or(0), Ordering::Relaxed);
+        result
+    }
+
+    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Vec<Compatibility>, ShimError> {
+        self.0.probe("compatibility", Ask::Compatibility { device: device.to_owned(), head: head.to_vec() })
+    }
+
+    fn inspect(&self, file: &File, offset: u64, length: u64) -> Result<Vec<(String, String)>, ShimError> {
+        let worker = self.0.worker()?;
+        let file = reopened(file).map_err(|error| worker.host_failure("inspect", &error))?;
+        let time = self.0.launcher.caps.probe_time;
+        let call = Call { descriptors: vec![file.into()], ..Call::plain("inspect", time) };
+        worker.ask_with(call, Ask::Inspect { offset, length })
+    }
+
+    fn recover(&self, device: &str) -> Result<(), ShimError> {
+        let ended = lock(&self.0.worker).as_ref().is_none_or(|worker| worker.ended().is_some());
+        if ended {
+            // A new process is as good as any recovery.
+            return self.0.worker().map(drop);
+        }
+        self.0.probe("recover", Ask::Recover { device: device.to_owned() })
+    }
+
+    fn load(
+        &self,
+        device: &str,
+        artefact: &Artefact,
+        options: &[(String, String)],
+    ) -> Result<(Box<dyn Shard>, LoadReport), ShimError> {
+        let (shard, report) = RemoteShard::load(&self.0, device, artefact, options)?;
+        Ok((Box::new(shard), report))
+    }
+
+    fn allocate(&self, _device: &str, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
+        self.0.allocate(length, alignment)
+    }
+
+    /// A worker takes none.
+    fn import(&self, _: &str, _: OwnedFd, _: u64, _: u64) -> Result<Buffer, ShimError> {
+        Err(ShimError::Missing { shim: self.0.name.clone(), function: "buffer_import".into() })
+    }
+
+    fn running(&self) -> Running {
+        self.0.running()
+    }
+}

@@ -1,0 +1,194 @@
+//! Where the worker program is, and what a worker may take.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use shardwright_shims::{ProcessError, ShimError};
+use shardwright_vocabulary::{ErrorClass, ErrorKind};
+
+use crate::os;
+
+/// File name of the worker program.
+const WORKER: &str = "shardwright-worker";
+
+/// Names the worker program for every program that looks for one.
+const WORKER_VARIABLE: &str = "SHARDWRIGHT_WORKER";
+
+/// Says how much memory a worker may have.
+const MEMORY_VARIABLE: &str = "SHARDWRIGHT_WORKER_MEMORY";
+
+/// Says how many seconds one run in a worker may take.
+const RUN_VARIABLE: &str = "SHARDWRIGHT_WORKER_RUN_SECONDS";
+
+/// With less the worker program itself does not start.
+const LEAST_MEMORY: u64 = 64 << 20;
+
+/// Of a machine that does not say how much it has.
+const UNKNOWN_MEMORY: u64 = 16 << 30;
+
+/// Opens shims in workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launcher {
+    /// The program `shardwright-worker`, of this release.
+    pub worker: PathBuf,
+    /// What a worker cannot exceed.
+    pub caps: Caps,
+}
+
+impl Launcher {
+    /// With the worker that [`find_worker`] finds and the usual caps, as far as
+    /// `SHARDWRIGHT_WORKER_MEMORY` and `SHARDWRIGHT_WORKER_RUN_SECONDS` say nothing else.
+    pub fn found() -> Result<Launcher, ShimError> {
+        let named = |variable| std::env::var_os(variable).filter(|named| !named.is_empty());
+        let mut caps = Caps::default();
+        if let Some(named) = named(MEMORY_VARIABLE) {
+            caps = caps.with_memory(&named.to_string_lossy())?;
+        }
+        if let Some(named) = named(RUN_VARIABLE) {
+            caps = caps.with_run_seconds(&named.to_string_lossy())?;
+        }
+        Ok(Launcher { worker: find_worker()?, caps })
+    }
+}
+
+/// What a worker cannot exceed. One that does is killed, and the call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// For each question but estimating, compiling, loading and running, and for starting.
+    pub probe_time: Duration,
+    /// For one compilation or estimate.
+    pub compile_time: Duration,
+    /// For loading a shard, and for one run, whatever its own deadline.
+    pub run_time: Duration,
+    /// How long a worker that was asked to stop may take: a cancelled call, a run past its
+    /// deadline, closing.
+    pub grace: Duration,
+    /// Private memory in bytes. Mapped files and shared memory do not count.
+    pub memory_bytes: u64,
+}
+
+impl Caps {
+    /// With as much memory as `text` says: bytes, or a number of `MiB` or `GiB`.
+    fn with_memory(self, text: &str) -> Result<Caps, ShimError> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit: Option<u64> = match &text[digits.len()..] {
+            "" => Some(1),
+            "MiB" => Some(1 << 20),
+            "GiB" => Some(1 << 30),
+            _ => None,
+        };
+        let bytes =
+            digits.trim().parse::<u64>().ok().zip(unit).and_then(|(count, unit)| count.checked_mul(unit));
+        match bytes.filter(|bytes| *bytes >= LEAST_MEMORY) {
+            Some(memory_bytes) => Ok(Caps { memory_bytes, ..self }),
+            None => Err(ShimError::Argument(format!(
+                "{MEMORY_VARIABLE} is `{text}`: it takes bytes, MiB or GiB such as `20GiB`, at least {} MiB",
+                LEAST_MEMORY >> 20
+            ))),
+        }
+    }
+
+    /// With as much time for loading and for one run as `text` says, in seconds.
+    fn with_run_seconds(self, text: &str) -> Result<Caps, ShimError> {
+        const MOST: u64 = 7 * 24 * 3600;
+        match text.parse::<u64>().ok().filter(|seconds| (1..=MOST).contains(seconds)) {
+            Some(seconds) => Ok(Caps { run_time: Duration::from_secs(seconds), ..self }),
+            None => Err(ShimError::Argument(format!(
+                "{RUN_VARIABLE} is `{text}`: it takes whole seconds from 1 to {MOST}"
+            ))),
+        }
+    }
+
+    /// Seven eighths of a machine's memory: beyond them it would begin to kill, and not the worker
+    /// first.
+    fn memory_of(machine: u64) -> u64 {
+        match machine {
+            0 => UNKNOWN_MEMORY,
+            bytes => (bytes / 8 * 7).max(LEAST_MEMORY),
+        }
+    }
+}
+
+impl Default for Caps {
+    /// Half a minute to answer, an hour to compile, two minutes to load or run, a second to obey;
+    /// seven eighths of the machine's memory. A simulator may take longer for a run of a large
+    /// shard, and a compiler was seen to take four times the bytes of what it makes:
+    /// [`Isolation::found`] takes both from the environment.
+    fn default() -> Self {
+        Caps {
+            probe_time: Duration::from_secs(30),
+            compile_time: Duration::from_secs(3600),
+            run_time: Duration::from_secs(120),
+            grace: Duration::from_secs(1),
+            memory_bytes: Caps::memory_of(os::memory_bytes()),
+        }
+    }
+}
+
+/// The worker program: the one that `SHARDWRIGHT_WORKER` names, else the one beside this program.
+pub fn find_worker() -> Result<PathBuf, ShimError> {
+    let beside = || Some(std::env::current_exe().ok()?.with_file_name(WORKER));
+    let named = std::env::var_os(WORKER_VARIABLE).filter(|named| !named.is_empty());
+    match named.map(PathBuf::from).or_else(beside) {
+        Some(path) if path.is_file() => Ok(path),
+        Some(path) => Err(no_worker(format!("`{}`", path.display()))),
+        None => Err(no_worker(WORKER_VARIABLE.to_owned())),
+    }
+}
+
+/// Isolation is asked for and the program for it is not there.
+pub(crate) fn no_worker(looked: String) -> ShimError {
+    ShimError::Process(Box::new(ProcessError {
+        kind: ErrorKind::Missing,
+        class: Some(ErrorClass::InvalidArgument),
+        details: Vec::new(),
+        help: Some(
+            "put it beside the program or name it in SHARDWRIGHT_WORKER; without isolation shims run in this process",
+        ),
+        cause: format!("the program `{WORKER}` is not there; looked for {looked}").into(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_workers_is_a_number_with_a_unit() {
+        let memory = |text: &str| Caps::default().with_memory(text).map(|caps| caps.memory_bytes);
+        for (text, bytes) in [("20GiB", 20 << 30), ("512MiB", 512 << 20), ("100000000", 100_000_000)] {
+            assert_eq!(memory(text).unwrap(), bytes, "{text}");
+        }
+        for text in ["", "GiB", "20 GB", "-1", "1.5GiB", "1MiB", "99999999999GiB", "20Gi\u{e4}"] {
+            let error = memory(text).unwrap_err();
+            assert!(
+                matches!(&error, ShimError::Argument(why) if why.contains("SHARDWRIGHT_WORKER_MEMORY")),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_worker_never_may_have_what_the_machine_does_not() {
+        for (machine, cap) in
+            [(8 << 30, 7 << 30), (16 << 30, 14 << 30), (64 << 30, 56 << 30), (1 << 20, LEAST_MEMORY)]
+        {
+            assert_eq!(Caps::memory_of(machine), cap);
+        }
+        assert_eq!(Caps::memory_of(0), UNKNOWN_MEMORY);
+        assert!(Caps::default().memory_bytes < os::memory_bytes());
+    }
+
+    #[test]
+    fn the_time_of_runs_is_a_number_of_seconds() {
+        let caps = Caps::default().with_memory("512MiB").unwrap().with_run_seconds("3600").unwrap();
+        assert_eq!((caps.run_time, caps.memory_bytes), (Duration::from_secs(3600), 512 << 20));
+        for text in ["", "0", "-1", "1.5", "10m", "99999999999"] {
+            let error = Caps::default().with_run_seconds(text).unwrap_err();
+            assert!(
+                matches!(&error, ShimError::Argument(why) if why.contains("SHARDWRIGHT_WORKER_RUN_SECONDS")),
+                "{text}"
+            );
+        }
+    }
+}

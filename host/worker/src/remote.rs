@@ -1,0 +1,148 @@
+//! The worker of an instance: started, started anew, told again what the one before it was told.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde::de::DeserializeOwned;
+use shardwright_shims::{Buffer, Chip, Held, Running, Shim, ShimError, WorkerReport};
+
+use crate::launcher::Launcher;
+use crate::lock;
+use crate::process::{self, Worker};
+use crate::protocol::{Ask, Library};
+use crate::shared::SharedMemory;
+
+/// An instance and its worker, which is started when something is asked and there is none.
+pub(crate) struct Remote {
+    pub(crate) name: String,
+    shim: Shim,
+    options: Vec<(String, String)>,
+    /// What was made known, and is again whenever a worker is started.
+    pub(crate) chips: Mutex<Vec<Chip>>,
+    pub(crate) launcher: Launcher,
+    held: Arc<Held>,
+    pub(crate) worker: Mutex<Option<Arc<Worker>>>,
+    started: AtomicU64,
+    pub(crate) compilations: AtomicU64,
+    /// Whether the worker has compiled before; an estimate may be made by compiling.
+    pub(crate) has_compiled: AtomicBool,
+    /// Most memory that workers for one compilation had.
+    pub(crate) compiled_peak: AtomicU64,
+}
+
+impl Remote {
+    pub(crate) fn open(
+        shim: &Shim,
+        name: &str,
+        options: &[(String, String)],
+        launcher: &Launcher,
+        held: Held,
+    ) -> Result<Arc<Remote>, ShimError> {
+        let remote = Remote {
+            name: name.to_owned(),
+            shim: shim.clone(),
+            options: options.to_vec(),
+            chips: Mutex::new(Vec::new()),
+            launcher: launcher.clone(),
+            held: Arc::new(held),
+            worker: Mutex::new(None),
+            started: AtomicU64::new(0),
+            compilations: AtomicU64::new(0),
+            has_compiled: AtomicBool::new(false),
+            compiled_peak: AtomicU64::new(0),
+        };
+        remote.worker()?;
+        Ok(Arc::new(remote))
+    }
+
+    /// The worker; a new one when there is none or it ended.
+    pub(crate) fn worker(&self) -> Result<Arc<Worker>, ShimError> {
+        let mut held = lock(&self.worker);
+        if let Some(worker) = &*held {
+            match worker.ended() {
+                None => return Ok(worker.clone()),
+                Some(end) => {
+                    tracing::warn!(instance = %self.name, "a new worker is started: the last one {end}");
+                }
+            }
+        }
+        // What the old one held is given back before the new one starts.
+        *held = None;
+        let worker = self.start()?;
+        self.has_compiled.store(false, Ordering::Relaxed);
+        *held = Some(worker.clone());
+        Ok(worker)
+    }
+
+    /// A new worker in which the shim is open.
+    fn start(&self) -> Result<Arc<Worker>, ShimError> {
+        let library = match self.shim.linked_name() {
+            Some(name) => Library::Linked(name.to_owned()),
+            None => Library::file(self.shim.path(), self.shim.sha256()),
+        };
+        let started = Worker::start(&self.name, &self.launcher, library, Some(self.held.clone()))?;
+        let (worker, facts) =
+            started.map_err(|refusal| process::start_failure(&self.name, "open", refusal.message))?;
+        self.started.fetch_add(1, Ordering::Relaxed);
+        let (now, told) = (&facts.description, self.shim.description());
+        if (&now.name, &now.version) != (&told.name, &told.version) {
+            let reason = format!("the library is now `{}` {}", now.name, now.version);
+            return Err(ShimError::contract(&self.name, "describe", reason));
+        }
+        let time = self.launcher.caps.probe_time;
+        worker.ask::<()>(
+            "open",
+            time,
+            Ask::Open { name: self.name.clone(), options: self.options.clone() },
+        )?;
+        for chip in lock(&self.chips).clone() {
+            worker.ask::<()>("chip", time, Ask::Chip { chip })?;
+        }
+        Ok(Arc::new(worker))
+    }
+
+    /// A worker that has compiled nothing yet. Equal orders give equal bytes only from equal
+    /// beginnings, where a vendor's compiler numbers what it makes through the life of its process;
+    /// and what it held back goes with the process.
+    pub(crate) fn fresh(&self) -> Result<Arc<Worker>, ShimError> {
+        let worker = match self.has_compiled.load(Ordering::Relaxed) {
+            true => self.start()?,
+            false => self.worker()?,
+        };
+        self.has_compiled.store(true, Ordering::Relaxed);
+        Ok(worker)
+    }
+
+    /// Memory of one worker, with which it dies.
+    pub(crate) fn allocate(&self, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
+        let owner = self.worker()?;
+        Ok(Buffer::new(SharedMemory::new(length, alignment, Some(owner))?))
+    }
+
+    pub(crate) fn running(&self) -> Running {
+        let held = lock(&self.worker);
+        let worker = held.as_ref();
+        Running::Worker(WorkerReport {
+            pid: worker.filter(|worker| worker.ended().is_none()).map(|worker| worker.pid()),
+            peak_memory_bytes: worker
+                .and_then(|worker| worker.peak_memory_bytes())
+                .max(Some(self.compiled_peak.load(Ordering::Relaxed)).filter(|peak| *peak > 0)),
+            started: self.started.load(Ordering::Relaxed),
+        })
+    }
+
+    pub(crate) fn probe<T: DeserializeOwned>(
+        &self,
+        function: &'static str,
+        ask: Ask,
+    ) -> Result<T, ShimError> {
+        self.worker()?.ask(function, self.launcher.caps.probe_time, ask)
+    }
+}
+
+/// The same file for reading only, whether it still has a name or not.
+pub(crate) fn reopened(file: &File) -> std::io::Result<File> {
+    use std::os::fd::AsRawFd;
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}

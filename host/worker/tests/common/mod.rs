@@ -1,0 +1,13 @@
+//! What tests of shims share, and the worker program.
+
+use shardwright_worker::{Caps, Launcher};
+
+#[path = "../../../shims/tests/common/mod.rs"]
+mod shims;
+
+pub use shims::*;
+
+/// The worker program, with caps that no test comes near to.
+pub fn isolation() -> Launcher {
+    Launcher { worker: env!("CARGO_BIN_EXE_shardwright-worker").into(), caps: Caps::default() }
+}
