@@ -120,7 +120,7 @@ fn number(feedback: &Feedback, name: &str) -> Option<u64> {
 fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
     let mut known: Vec<Relief> = Vec::new();
     for relief in target.limits.iter().filter(|limit| limit.name == name).flat_map(|limit| &limit.relief) {
-        if known.iter().any(|held| held.flag == relief.flag) {
+        if known.iter().any(|existing| existing.flag == relief.flag) {
             continue;
         }
         known.push(match flags.contains(&relief.flag) {

@@ -81,7 +81,7 @@ pub fn unit_kinds(component: &Component) -> Vec<u32> {
 /// The same with the soft-cap of the component, if it has one, computed at `softcap`.
 pub fn unit_kinds_at(component: &Component, softcap: Option<SoftcapPlace>) -> Vec<u32> {
     match (&component.softcap, softcap) {
-        (Some(held), Some(SoftcapPlace::Runtime)) => vec![held.kind_without],
+        (Some(existing), Some(SoftcapPlace::Runtime)) => vec![existing.kind_without],
         _ => unit_kinds(component),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn about_profile(error: ShimError, source: &ProfileSource) -> Error {
 pub(crate) fn made_otherwise(shard: &BuiltShard) -> Vec<Notice> {
     let head = shard.artefact.head();
     let profile = head.chip.as_ref().map_or("", |chip| chip.name.as_str());
-    let told = head.made_otherwise().map(|(fact, asked, made)| match asked {
+    let reported = head.made_otherwise().map(|(fact, asked, made)| match asked {
         Some(asked) => Notice::fallback(format!(
             "shard {}: its code is made for {fact} {made}: the compiler does not know {asked}, which \
              profile {profile} says",
@@ -37,7 +37,7 @@ pub(crate) fn made_otherwise(shard: &BuiltShard) -> Vec<Notice> {
             shard.name
         )),
     });
-    told.collect()
+    reported.collect()
 }
 
 /// A shim's own failure in its words alone, where its name is said already.
@@ -46,9 +46,9 @@ pub fn in_its_words(error: ShimError) -> Error {
         ShimError::Failed(failure) => failure.message.clone(),
         error => error.to_string(),
     };
-    let told = Error::from(error);
-    let shortened = Error::new(told.kind(), said);
-    match told.help() {
+    let reported = Error::from(error);
+    let shortened = Error::new(reported.kind(), said);
+    match reported.help() {
         Some(help) => shortened.with_help(help),
         None => shortened,
     }

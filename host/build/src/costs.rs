@@ -115,7 +115,7 @@ impl Costs {
             Err(error) => {
                 // A plan can be made without times; that one is missing is said.
                 let shim = instance.shim().name();
-                match told.failed.iter_mut().find(|(held, ..)| held == shim) {
+                match told.failed.iter_mut().find(|(existing, ..)| existing == shim) {
                     Some((_, count, _)) => *count += 1,
                     None => told.failed.push((shim.to_owned(), 1, error.to_string())),
                 }

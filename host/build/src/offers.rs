@@ -64,7 +64,7 @@ pub(crate) fn known_formats(
     let mut notices = Vec::new();
     if !named.is_empty() && !known.is_empty() {
         for tuple in offered {
-            if known.iter().all(|(held, _)| held != tuple) {
+            if known.iter().all(|(existing, _)| existing != tuple) {
                 notices.push(Notice::note(format!(
                     "profile {} does not say whether the chip takes {tuple}; it is taken at your word",
                     profile.name
@@ -115,7 +115,7 @@ pub(crate) fn complete(
     let mut at_load: Vec<FlagSchema> = Vec::new();
     if let Some((instance, device)) = own {
         for limit in instance.limits(&device.name)? {
-            if summary.limits.iter().all(|held| held.name != limit.name) {
+            if summary.limits.iter().all(|existing| existing.name != limit.name) {
                 summary.limits.push(limit);
             }
         }
@@ -177,7 +177,7 @@ pub(crate) fn complete(
                     format!("flag {flag} is set when a session is opened: no plan and no bundle decides it");
                 return Err(Error::new(ErrorKind::Argument, what).with_help("give it to `run`"));
             }
-            loaded_with.retain(|held| held.name != flag.name);
+            loaded_with.retain(|existing| existing.name != flag.name);
             loaded_with.push(flag);
             continue;
         }
@@ -200,14 +200,14 @@ pub(crate) fn complete(
             refused(format!("it takes {expected}")).with_help("`shardwright shim list` tells of every flag")
         };
         known.accepts(value).map_err(takes)?;
-        match summary.recommended.iter_mut().find(|held| held.name == *name) {
-            Some(held) if *held == flag => {}
-            Some(held) => {
+        match summary.recommended.iter_mut().find(|existing| existing.name == *name) {
+            Some(existing) if *existing == flag => {}
+            Some(existing) => {
                 let name = &profile.name;
                 notices.push(Notice::note(format!(
-                    "flag {flag}, as you ask, in place of {held} of profile {name}"
+                    "flag {flag}, as you ask, in place of {existing} of profile {name}"
                 )));
-                *held = flag;
+                *existing = flag;
             }
             None => {
                 let name = &profile.name;
@@ -229,10 +229,10 @@ pub(crate) fn override_limits(targets: &mut [TargetSummary], limits: &[(String, 
             targets.iter_mut().filter(|target| !accelerated || target.target.kind != TargetKind::Cpu)
         {
             let mut limit = Limit::new(name, *value, Provenance::User);
-            if let Some(position) = target.limits.iter().position(|held| held.name == *name) {
-                let held = target.limits.remove(position);
-                limit.note = format!("instead of {} ({})", held.value, held.provenance);
-                limit.relief = held.relief;
+            if let Some(position) = target.limits.iter().position(|existing| existing.name == *name) {
+                let existing = target.limits.remove(position);
+                limit.note = format!("instead of {} ({})", existing.value, existing.provenance);
+                limit.relief = existing.relief;
             }
             target.limits.push(limit);
         }

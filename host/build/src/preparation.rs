@@ -73,7 +73,8 @@ impl Preparation {
         watch: &mut dyn Watch,
     ) -> Result<Self> {
         let directories = options.profiles.iter();
-        let profiles = directories.fold(ProfileRegistry::new(), |held, path| held.with_directory(path));
+        let profiles =
+            directories.fold(ProfileRegistry::new(), |existing, path| existing.with_directory(path));
         let FoundProfile { profile, source: file } =
             profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
         let graph = source.graph();
@@ -293,14 +294,13 @@ impl Preparation {
         if self.emulated_on.is_none() {
             // A flag of the profile may be of no use to a shard; one that the user set was to do
             // something.
-            let inert = origin
-                .flags
-                .iter()
-                .filter(|held| held.verdict == FlagVerdict::Inert && self.asked_flags.contains(&held.flag));
-            found.extend(inert.map(|held| {
+            let inert = origin.flags.iter().filter(|existing| {
+                existing.verdict == FlagVerdict::Inert && self.asked_flags.contains(&existing.flag)
+            });
+            found.extend(inert.map(|existing| {
                 (
-                    format!("flag {}, which you set, is {}", held.flag, held.verdict.name()),
-                    held.reason.clone(),
+                    format!("flag {}, which you set, is {}", existing.flag, existing.verdict.name()),
+                    existing.reason.clone(),
                 )
             }));
         }

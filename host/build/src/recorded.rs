@@ -73,7 +73,8 @@ pub fn compile_recorded(
         entry.name,
         nanoseconds as f64 / 1e9
     ));
-    let known = |notice: &&Notice| bundle.manifest().notices.iter().all(|held| held.text != notice.text);
+    let known =
+        |notice: &&Notice| bundle.manifest().notices.iter().all(|existing| existing.text != notice.text);
     let report = settled.report_now();
     let notices = std::iter::once(compiled).chain(report.notices.iter().filter(known).cloned()).collect();
     Ok(CompiledAnew { settled, compiled_here: CompiledHere { because, nanoseconds }, notices })

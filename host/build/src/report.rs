@@ -307,10 +307,10 @@ fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
         for part in &cost.entries {
             // The runtime caps what is read: one row of a step, whatever the entry point holds.
             let time = part.time.map(|time| runtime.map_or(time, |runtime| together(time, runtime)));
-            match times.iter_mut().find(|held| held.entry == part.entry) {
-                Some(held) => {
-                    held.time = held.time.zip(time).map(|(held, time)| together(held, time));
-                    held.uncosted_ops = held.uncosted_ops.saturating_add(part.uncosted_ops);
+            match times.iter_mut().find(|existing| existing.entry == part.entry) {
+                Some(existing) => {
+                    existing.time = existing.time.zip(time).map(|(existing, time)| together(existing, time));
+                    existing.uncosted_ops = existing.uncosted_ops.saturating_add(part.uncosted_ops);
                 }
                 None => times.push(EntryTime { entry: part.entry, time, uncosted_ops: part.uncosted_ops }),
             }

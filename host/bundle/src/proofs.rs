@@ -197,8 +197,8 @@ mod tests {
     /// What is said of the file now, and whether that was remembered.
     fn ask(proofs: &Proofs, path: &Path) -> (Digest, bool) {
         let file = File::open(path).unwrap();
-        let held = proofs.hold(&file, Digest::of(CONTENT));
-        (proofs.digest(&file, Digest::of(CONTENT)).unwrap(), held)
+        let existing = proofs.hold(&file, Digest::of(CONTENT));
+        (proofs.digest(&file, Digest::of(CONTENT)).unwrap(), existing)
     }
 
     /// Where temporary files lie in memory, nothing may be remembered, and the tests below hold the
@@ -231,8 +231,8 @@ mod tests {
         file.write_all(b"c").unwrap();
         file.set_modified(modified).unwrap();
         drop(file);
-        let (found, held) = ask(&proofs, &path);
-        assert!(found != good && !held);
+        let (found, existing) = ask(&proofs, &path);
+        assert!(found != good && !existing);
     }
 
     #[test]
@@ -263,8 +263,8 @@ mod tests {
         let mut late = map();
         assert_eq!(late[4096], 7);
         late[4096] = 9;
-        let (found, held) = ask(&proofs, &path);
-        assert!(found != good && !held);
+        let (found, existing) = ask(&proofs, &path);
+        assert!(found != good && !existing);
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl BundleWriter {
             return Err(invalid(format!("shape {:?} is no table", asset.table.shape)));
         }
         let mut table = asset.to_table();
-        let scales = table.quantisation.as_ref().map(|held| (&held.scales, "scales"));
+        let scales = table.quantisation.as_ref().map(|existing| (&existing.scales, "scales"));
         for (data, what) in std::iter::once((&table.table, "values")).chain(scales) {
             if !data.is_present() {
                 return Err(invalid(format!("its {what} were planned and never made")));

@@ -188,7 +188,7 @@ fn compare(name: &str, soc: &str, profile: &Profile, held: &[(Flag, Option<Strin
         ..FlagAdvice::unknown(name, None, "")
     };
     for advised in &profile.flags {
-        let told = |held: Option<String>| AdvisedFlag {
+        let reported = |held: Option<String>| AdvisedFlag {
             flag: advised.flag(),
             provenance: advised.provenance,
             note: advised.note.clone(),
@@ -196,11 +196,11 @@ fn compare(name: &str, soc: &str, profile: &Profile, held: &[(Flag, Option<Strin
         };
         // Of one given twice the last is looked at: which of them a compiler takes is not known.
         match held.iter().rev().find(|(flag, _)| flag.name == advised.name) {
-            None => advice.missing.push(told(None)),
+            None => advice.missing.push(reported(None)),
             Some((flag, _)) if flag.value != advised.value => {
-                advice.different.push(told(Some(flag.value.clone())));
+                advice.different.push(reported(Some(flag.value.clone())));
             }
-            Some((_, Some(became))) => advice.without_effect.push(told(Some(became.clone()))),
+            Some((_, Some(became))) => advice.without_effect.push(reported(Some(became.clone()))),
             Some((_, None)) => {}
         }
     }
@@ -218,9 +218,9 @@ mod tests {
     use super::*;
 
     fn advice(document: &Value, soc: Option<&str>) -> FlagAdvice {
-        let mut told = Advisers::built_in().on_document(document, soc);
-        assert_eq!(told.len(), 1, "{told:?}");
-        told.remove(0)
+        let mut reported = Advisers::built_in().on_document(document, soc);
+        assert_eq!(reported.len(), 1, "{reported:?}");
+        reported.remove(0)
     }
 
     fn compiled(soc: Value, flags: Value) -> Value {
@@ -230,12 +230,14 @@ mod tests {
     #[test]
     fn one_flag_of_twenty_lacks_nineteen_and_says_what_that_cost() {
         let document = compiled(json!("MT6993"), json!([{"name": "relax-fp32", "value": "true"}]));
-        let told = advice(&document, None);
-        assert_eq!((told.advised, told.missing.len(), told.different.len()), (20, 19, 0));
-        assert_eq!(told.profile.as_deref(), Some("mt6993"));
-        assert!(told.is_wanting() && told.cost.as_deref().is_some_and(|cost| cost.contains("153 times")));
-        assert!(told.missing.iter().any(|missing| missing.flag.to_string() == "num-mdla=4"));
-        let summary = told.summary();
+        let reported = advice(&document, None);
+        assert_eq!((reported.advised, reported.missing.len(), reported.different.len()), (20, 19, 0));
+        assert_eq!(reported.profile.as_deref(), Some("mt6993"));
+        assert!(
+            reported.is_wanting() && reported.cost.as_deref().is_some_and(|cost| cost.contains("153 times"))
+        );
+        assert!(reported.missing.iter().any(|missing| missing.flag.to_string() == "num-mdla=4"));
+        let summary = reported.summary();
         assert!(
             summary.starts_with("19 of 20 flags worth setting on mt6993 are not in effect; missing: "),
             "{summary}"
@@ -252,17 +254,20 @@ mod tests {
             .map(|flag| json!({"name": flag.name, "value": flag.value}))
             .chain([json!({"name": "show-exec-plan", "value": "true"})])
             .collect();
-        let told = advice(&compiled(json!("mt6989"), json!(flags)), None);
-        assert!(!told.is_wanting() && told.cost.is_none() && told.unknown.is_none(), "{told:?}");
+        let reported = advice(&compiled(json!("mt6989"), json!(flags)), None);
+        assert!(
+            !reported.is_wanting() && reported.cost.is_none() && reported.unknown.is_none(),
+            "{reported:?}"
+        );
         flags[0]["value"] = json!("2");
-        let told = advice(&compiled(Value::Null, json!(flags)), Some("mt6989"));
-        assert_eq!((told.missing.len(), told.different.len()), (0, 1));
+        let reported = advice(&compiled(Value::Null, json!(flags)), Some("mt6989"));
+        assert_eq!((reported.missing.len(), reported.different.len()), (0, 1));
         assert_eq!(
-            (told.different[0].flag.to_string(), told.different[0].held.as_deref()),
+            (reported.different[0].flag.to_string(), reported.different[0].held.as_deref()),
             ("opt=3".to_owned(), Some("2"))
         );
         // At another value it may be as fast: nobody says what that cost.
-        assert_eq!(told.cost, None);
+        assert_eq!(reported.cost, None);
     }
 
     #[test]
@@ -273,9 +278,9 @@ mod tests {
             (compiled(json!("mt6989"), Value::Null), "with which flags"),
         ];
         for (document, why) in cases {
-            let told = advice(&document, None);
-            assert!(told.unknown.as_deref().is_some_and(|unknown| unknown.contains(why)), "{told:?}");
-            assert!(!told.is_wanting());
+            let reported = advice(&document, None);
+            assert!(reported.unknown.as_deref().is_some_and(|unknown| unknown.contains(why)), "{reported:?}");
+            assert!(!reported.is_wanting());
         }
         for nothing in [json!({}), json!({"compilations": 3}), json!({"compilations": []}), json!(null)] {
             assert!(Advisers::built_in().on_document(&nothing, None).is_empty());

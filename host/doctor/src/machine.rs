@@ -132,8 +132,8 @@ fn short(value: &str) -> String {
 fn processor(cpuinfo: &str) -> Option<String> {
     let values = |key: &'static str| {
         cpuinfo.lines().filter_map(move |line| {
-            let (held, value) = line.split_once(':')?;
-            (held.trim() == key).then(|| short(value))
+            let (existing, value) = line.split_once(':')?;
+            (existing.trim() == key).then(|| short(value))
         })
     };
     if let Some(model) = values("model name").next() {
@@ -167,7 +167,7 @@ fn page_bytes(root: &Path) -> Option<u64> {
 fn identities(root: &Path, cpuinfo: &str, properties: &[&str]) -> Vec<Identity> {
     let mut found: Vec<Identity> = Vec::new();
     let mut add = |source: String, value: String| {
-        if !value.is_empty() && !found.iter().any(|held| held.source == source) {
+        if !value.is_empty() && !found.iter().any(|existing| existing.source == source) {
             found.push(Identity { source, value });
         }
     };

@@ -112,7 +112,7 @@ pub fn show(checkpoint: &Path) -> Result<ShowReport> {
     let mut reports = Vec::new();
     for (kind, &layer) in kinds.representative.iter().enumerate() {
         let one = entry(ComponentKind::Decoder, layer..layer + 1, step)?;
-        let of_kind = |(layer, held): (usize, &u32)| (*held as usize == kind).then_some(layer as u32);
+        let of_kind = |(layer, existing): (usize, &u32)| (*existing as usize == kind).then_some(layer as u32);
         reports.push(LayerKindReport {
             layers: kinds.of_layer.iter().enumerate().filter_map(of_kind).collect(),
             ops: one.as_ref().map_or(0, |entry| entry.nodes.len()),

@@ -170,12 +170,12 @@ impl EntryGraph {
 
     /// The input with that role.
     pub fn input(&self, role: &Role) -> Option<TensorId> {
-        self.inputs.iter().find(|(_, held)| held == role).map(|(id, _)| *id)
+        self.inputs.iter().find(|(_, existing)| existing == role).map(|(id, _)| *id)
     }
 
     /// The output with that role.
     pub fn output(&self, role: &Role) -> Option<TensorId> {
-        self.outputs.iter().find(|(_, held)| held == role).map(|(id, _)| *id)
+        self.outputs.iter().find(|(_, existing)| existing == role).map(|(id, _)| *id)
     }
 
     /// Constants in order of first use.

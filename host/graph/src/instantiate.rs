@@ -99,7 +99,7 @@ impl Graph {
         }
         if options.taps && kind != EntryKind::Prefill {
             for (name, value) in &component.taps {
-                let leaves = wanted.iter().any(|(held, _)| held == value);
+                let leaves = wanted.iter().any(|(existing, _)| existing == value);
                 if !leaves && component.is_made_within(*value, layers) {
                     wanted.push((*value, Role::Tap { name: name.clone() }));
                 }

@@ -62,11 +62,11 @@ fn structure(entry: Option<&EntryGraph>) -> String {
     for node in &entry.nodes {
         text += &format!("n {:?} {:?} {:?}\n", node.op, node.inputs, node.output);
     }
-    for (tensor, held) in &entry.inputs {
-        text += &format!("i {} {}\n", tensor.0, role(held));
+    for (tensor, existing) in &entry.inputs {
+        text += &format!("i {} {}\n", tensor.0, role(existing));
     }
-    for (tensor, held) in &entry.outputs {
-        text += &format!("o {} {}\n", tensor.0, role(held));
+    for (tensor, existing) in &entry.outputs {
+        text += &format!("o {} {}\n", tensor.0, role(existing));
     }
     text
 }

@@ -54,10 +54,10 @@ pub struct RefusedWhole {
 }
 
 fn refused_before(within: &[RefusedWhole]) -> String {
-    let told = |RefusedWhole { node, op, reason }: &RefusedWhole| {
+    let reported = |RefusedWhole { node, op, reason }: &RefusedWhole| {
         format!("; it is a step of {op} `{node}`, which was refused: {reason}")
     };
-    within.iter().rev().map(told).collect()
+    within.iter().rev().map(reported).collect()
 }
 
 /// A graph that a shim does not take even in primitives.

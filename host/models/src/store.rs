@@ -93,7 +93,7 @@ impl TensorStore {
             });
         }
         for (tensor, &file) in listed.iter().flat_map(|listed| &listed.tensors) {
-            if places.get(tensor).map(|(held, _)| *held) != Some(file) {
+            if places.get(tensor).map(|(existing, _)| *existing) != Some(file) {
                 let file = listed.map_or_else(String::new, |listed| listed.files[file].clone());
                 return Err(CheckpointError::IndexMismatch { path: listing, tensor: tensor.clone(), file });
             }
@@ -224,7 +224,7 @@ impl Listed {
         let tensors = named
             .into_iter()
             .filter_map(|(tensor, file)| {
-                let index = files.binary_search_by(|held| held.as_str().cmp(file)).ok()?;
+                let index = files.binary_search_by(|existing| existing.as_str().cmp(file)).ok()?;
                 Some((tensor.clone(), index))
             })
             .collect();

@@ -185,16 +185,16 @@ fn component<'request>(request: &'request Request, shard: &Shard) -> Option<&'re
 fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFault> {
     let resolve = |(position, planned): (u32, &Shard)| {
         let unknown = || PlanFault::UnknownComponent { shard: position, component: planned.component };
-        let held = component(request, planned).ok_or_else(unknown)?;
+        let existing = component(request, planned).ok_or_else(unknown)?;
         let target = request.targets.get(planned.target as usize);
         let formats = request.formats.get(planned.formats as usize);
-        let layers = (held.layer_count() > 0).then_some(planned.first..planned.end);
+        let layers = (existing.layer_count() > 0).then_some(planned.first..planned.end);
         Ok(CheckedShard {
             name: match &layers {
-                Some(layers) => format!("{}.{}-{}", held.name, layers.start, layers.end),
-                None => held.name.clone(),
+                Some(layers) => format!("{}.{}-{}", existing.name, layers.start, layers.end),
+                None => existing.name.clone(),
             },
-            component: ComponentKind::from_name(&held.name).ok_or_else(unknown)?,
+            component: ComponentKind::from_name(&existing.name).ok_or_else(unknown)?,
             layers,
             target: target
                 .map(|target| target.target.clone())

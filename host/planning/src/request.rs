@@ -102,7 +102,7 @@ impl Component {
     pub fn shard_kinds(&self, first: u32, end: u32, softcap: Option<SoftcapPlace>) -> Option<Vec<u32>> {
         let kinds = self.kinds(first, end)?;
         match (&self.softcap, softcap) {
-            (Some(held), Some(SoftcapPlace::Runtime)) => Some(vec![held.kind_without]),
+            (Some(existing), Some(SoftcapPlace::Runtime)) => Some(vec![existing.kind_without]),
             _ => Some(kinds),
         }
     }

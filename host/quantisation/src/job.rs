@@ -91,7 +91,7 @@ impl<'s> Job<'s> {
             Target::Activation => float.planned_constant()?,
         };
         let (rows, width) = (planned.rows(), planned.row_width());
-        let granularity = planned.quantisation.as_ref().map(|held| held.granularity);
+        let granularity = planned.quantisation.as_ref().map(|existing| existing.granularity);
         let channels = planned.shape.first().map_or(1, |&extent| extent as usize).max(1);
         let unit = match granularity {
             Some(Granularity::PerChannel) if planned.shape.len() > 1 => (rows / channels).max(1),
@@ -142,14 +142,14 @@ impl<'s> Job<'s> {
 
     /// Scale bytes that belong to a row's chunk, per unit.
     fn unit_scale_bytes(&self) -> usize {
-        let Some(held) = &self.planned.quantisation else { return 0 };
-        let scales = match held.granularity {
+        let Some(existing) = &self.planned.quantisation else { return 0 };
+        let scales = match existing.granularity {
             Granularity::PerTensor => 0,
             Granularity::PerChannel if self.planned.shape.len() == 1 => self.width,
             Granularity::PerChannel => 1,
             Granularity::PerBlock { size } => self.width.div_ceil(size.max(1) as usize),
         };
-        scales * held.scale_dtype.bytes() as usize
+        scales * existing.scale_dtype.bytes() as usize
     }
 
     /// Where a chunk's bytes lie within the data and within the scales.
@@ -162,7 +162,10 @@ impl<'s> Job<'s> {
 
     /// Whether something of the whole tensor must be known before chunks.
     pub fn needs_whole(&self) -> bool {
-        self.planned.quantisation.as_ref().is_some_and(|held| held.granularity == Granularity::PerTensor)
+        self.planned
+            .quantisation
+            .as_ref()
+            .is_some_and(|existing| existing.granularity == Granularity::PerTensor)
     }
 
     /// What must be known of the whole tensor, in one pass over it or two; `alive` ends the work
@@ -239,9 +242,9 @@ impl<'s> Job<'s> {
     pub fn weight(&self, data: WeightData, scales: Option<WeightData>, whole: Option<Whole>) -> Weight {
         let mut weight = self.planned.clone();
         weight.data = data;
-        if let (Some(held), Some(scales)) = (&mut weight.quantisation, scales) {
-            held.scales = scales;
-            held.zero_point = whole.map_or(0, |whole| whole.zero_point);
+        if let (Some(existing), Some(scales)) = (&mut weight.quantisation, scales) {
+            existing.scales = scales;
+            existing.zero_point = whole.map_or(0, |whole| whole.zero_point);
         }
         weight
     }
@@ -293,7 +296,7 @@ impl<'s> Job<'s> {
             DType::I4 => 7.0,
             _ => 127.0,
         };
-        let scale = self.planned.quantisation.as_ref().map_or(DType::F32, |held| held.scale_dtype);
+        let scale = self.planned.quantisation.as_ref().map_or(DType::F32, |existing| existing.scale_dtype);
         Steps { limit, scale }
     }
 
@@ -301,12 +304,12 @@ impl<'s> Job<'s> {
         let (data, scales) = self.places(chunk);
         let mut made =
             Chunk { data: Vec::with_capacity(data.len()), scales: Vec::with_capacity(scales.len()) };
-        let Some(held) = &self.planned.quantisation else {
+        let Some(existing) = &self.planned.quantisation else {
             pack::floats(self.planned.dtype, values, &mut made.data);
             return made;
         };
         let mut codes = vec![0_i32; self.width];
-        match (held.granularity, whole) {
+        match (existing.granularity, whole) {
             (Granularity::PerTensor, Some(whole)) if self.planned.dtype == DType::U16 => {
                 for row in values.chunks(self.width) {
                     let encode = |value: f32| raw(value, whole);

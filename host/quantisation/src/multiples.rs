@@ -130,10 +130,13 @@ impl<'v> Block<'v> {
         if self.plain == 0.0 {
             return (1, 0.0);
         }
-        let held = |multiple: f64| multiple.clamp(1.0, f64::from(LARGEST_MULTIPLE)) as u8;
+        let existing = |multiple: f64| multiple.clamp(1.0, f64::from(LARGEST_MULTIPLE)) as u8;
         let times = self.free / f64::from(scale);
-        let mut tried =
-            [held(times.floor()), held(times.floor() + 1.0), held((self.plain / f64::from(scale)).ceil())];
+        let mut tried = [
+            existing(times.floor()),
+            existing(times.floor() + 1.0),
+            existing((self.plain / f64::from(scale)).ceil()),
+        ];
         tried.sort_unstable();
         let mut best = (0, f64::INFINITY);
         for multiple in tried {

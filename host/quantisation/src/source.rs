@@ -84,9 +84,12 @@ impl RowSource for Weight {
             })
             .collect();
         parts.iter().for_each(|part| digest.update(part));
-        if let Some(held) = &self.quantisation {
-            digest.update(format!("{:?} {} {}", held.granularity, held.scale_dtype, held.zero_point));
-            digest.update(held.scales.bytes());
+        if let Some(existing) = &self.quantisation {
+            digest.update(format!(
+                "{:?} {} {}",
+                existing.granularity, existing.scale_dtype, existing.zero_point
+            ));
+            digest.update(existing.scales.bytes());
         }
         Ok(digest.finalize().into())
     }

@@ -223,8 +223,8 @@ impl Array {
         match &self.values {
             Values::Stored(encoding, _) => Some(RowScales::One(f64::from(encoding.scale.get()))),
             Values::Constant(weight) => {
-                let held = weight.quantisation.as_ref()?;
-                Some(match held.granularity {
+                let existing = weight.quantisation.as_ref()?;
+                Some(match existing.granularity {
                     PerTensor => RowScales::One(f64::from(weight.scale(0, 0)?)),
                     PerChannel if weight.shape.len() > 1 => RowScales::PerRow(weight),
                     PerChannel => RowScales::Blocks(weight, 1),
@@ -274,7 +274,7 @@ impl Array {
             }
             Values::Constant(weight) => {
                 debug_assert!(stride == 1 && into.len() == weight.row_width());
-                let zero = weight.quantisation.as_ref().map_or(0, |held| held.zero_point);
+                let zero = weight.quantisation.as_ref().map_or(0, |existing| existing.zero_point);
                 if let Some(stored) = weight.raw_row(start / into.len()) {
                     into.iter_mut().zip(stored).for_each(|(to, from)| *to = f64::from(from - zero));
                 }
@@ -314,21 +314,23 @@ impl Array {
     pub(crate) fn overwrite(&mut self, at: usize, from: &Array, run: Range<usize>) {
         let into = at..at + run.len();
         match (&mut self.values, &from.values) {
-            (Values::Floats(_, held), Values::Floats(_, from)) => {
-                held[into].copy_from_slice(&from[run]);
+            (Values::Floats(_, existing), Values::Floats(_, from)) => {
+                existing[into].copy_from_slice(&from[run]);
             }
-            (Values::Stored(_, held), Values::Stored(_, from)) => held[into].copy_from_slice(&from[run]),
+            (Values::Stored(_, existing), Values::Stored(_, from)) => {
+                existing[into].copy_from_slice(&from[run])
+            }
             _ => debug_assert!(false, "moved between encodings"),
         }
     }
 
     fn is_filled(&self) -> bool {
-        let held = match &self.values {
+        let existing = match &self.values {
             Values::Floats(_, values) => values.len(),
             Values::Stored(_, values) | Values::Indices(values) => values.len(),
             Values::Constant(_) => self.elements(),
         };
-        held == self.elements()
+        existing == self.elements()
     }
 
     /// The same elements under another shape of equal extent.

@@ -439,7 +439,7 @@ impl Pass<'_, '_, '_> {
             match role {
                 Role::Tap { name } => self.show_tap(name, array),
                 Role::StateRows { state } => {
-                    let capacity = states.get(*state).map_or(1, |held| held.shape()[0] as u64);
+                    let capacity = states.get(*state).map_or(1, |existing| existing.shape()[0] as u64);
                     states.place(*state, array, &slots(self.step, capacity))?;
                 }
                 Role::PerLayer { .. } => self.trace.per_layer = Some(array.clone()),

@@ -55,10 +55,13 @@ impl States {
     /// states with `update: by-runtime`. Slot −1 is skipped.
     pub fn place(&mut self, state: StateId, rows: &Array, slots: &[i32]) -> Result<(), ReferenceError> {
         let width = rows.shape().last().copied().unwrap_or(0);
-        let held = self.buffers.get_mut(&state);
-        let fits = held.as_ref().is_some_and(|held| held.shape().len() == 2 && held.shape()[1] == width);
-        let (Some(held), true) = (held, fits && rows.shape() == [slots.len(), width]) else {
-            let found = self.buffers.get(&state).map(|held| held.shape().to_vec()).unwrap_or_default();
+        let existing = self.buffers.get_mut(&state);
+        let fits = existing
+            .as_ref()
+            .is_some_and(|existing| existing.shape().len() == 2 && existing.shape()[1] == width);
+        let (Some(existing), true) = (existing, fits && rows.shape() == [slots.len(), width]) else {
+            let found =
+                self.buffers.get(&state).map(|existing| existing.shape().to_vec()).unwrap_or_default();
             return Err(ReferenceError::State {
                 state,
                 found,
@@ -66,12 +69,12 @@ impl States {
                 width: width as u64,
             });
         };
-        crate::ops::state::check_slots(slots, held.shape()[0])?;
-        match held.encoding().filter(|held| rows.encoding() != Some(*held)) {
+        crate::ops::state::check_slots(slots, existing.shape()[0])?;
+        match existing.encoding().filter(|existing| rows.encoding() != Some(*existing)) {
             Some(encoding) => {
-                crate::ops::state::write_rows(held, &rows.clone().encoded(encoding), slots);
+                crate::ops::state::write_rows(existing, &rows.clone().encoded(encoding), slots);
             }
-            None => crate::ops::state::write_rows(held, rows, slots),
+            None => crate::ops::state::write_rows(existing, rows, slots),
         }
         Ok(())
     }

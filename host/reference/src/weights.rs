@@ -50,9 +50,9 @@ pub fn widen(weight: &Weight) -> Result<Vec<f32>, ReferenceError> {
 /// Whether a weight can be read: [`check_layout`], and its scales are possible.
 pub(crate) fn check(weight: &Weight) -> Result<(), ReferenceError> {
     check_layout(weight)?;
-    let Some(held) = &weight.quantisation else { return Ok(()) };
-    let bytes = held.scales.bytes();
-    let is_finite = match held.scale_dtype {
+    let Some(existing) = &weight.quantisation else { return Ok(()) };
+    let bytes = existing.scales.bytes();
+    let is_finite = match existing.scale_dtype {
         DType::F16 => bytes.as_chunks::<2>().0.iter().all(|&bytes| f16::from_le_bytes(bytes).is_finite()),
         _ => bytes.as_chunks::<4>().0.iter().all(|&bytes| f32::from_le_bytes(bytes).is_finite()),
     };
@@ -85,16 +85,18 @@ pub(crate) fn check_layout(weight: &Weight) -> Result<(), ReferenceError> {
     if !weight.data.is_present() {
         return fault("its bytes are not made yet");
     }
-    let (Some(held), Some((low, high))) = (&weight.quantisation, weight.dtype.raw_range()) else {
+    let (Some(existing), Some((low, high))) = (&weight.quantisation, weight.dtype.raw_range()) else {
         return Ok(());
     };
-    if !matches!(held.scale_dtype, DType::F32 | DType::F16) {
+    if !matches!(existing.scale_dtype, DType::F32 | DType::F16) {
         return fault("its scales are neither f32 nor f16");
     }
-    if held.scale_bytes(&weight.shape) != Some(held.scales.length() as u64) || !held.scales.is_present() {
+    if existing.scale_bytes(&weight.shape) != Some(existing.scales.length() as u64)
+        || !existing.scales.is_present()
+    {
         return fault("its scales are not as many as its shape says");
     }
-    if !(low..=high).contains(&held.zero_point) {
+    if !(low..=high).contains(&existing.zero_point) {
         return fault("its zero point lies outside its type");
     }
     Ok(())

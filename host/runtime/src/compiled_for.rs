@@ -29,7 +29,7 @@ pub fn devices_for(
     let mut devices = instance.devices(None)?;
     if shard.target.kind != TargetKind::Cpu && shard.compiled_by.shim == shard.target.shim {
         for device in instance.devices(Some(soc))? {
-            if devices.iter().all(|held| held.name != device.name) {
+            if devices.iter().all(|existing| existing.name != device.name) {
                 devices.push(device);
             }
         }

@@ -77,8 +77,8 @@ impl PlacementRecord {
     pub fn fallbacks(&self) -> Vec<Fallback> {
         let mut found = Vec::new();
         for shard in &self.shards {
-            let told = shard.origin.fallbacks(&shard.place, self.emulated_on.is_some());
-            found.extend(told.into_iter().map(|(what, because)| Fallback {
+            let reported = shard.origin.fallbacks(&shard.place, self.emulated_on.is_some());
+            found.extend(reported.into_iter().map(|(what, because)| Fallback {
                 shard: shard.shard.clone(),
                 what,
                 because,

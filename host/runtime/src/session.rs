@@ -137,7 +137,7 @@ impl StepView<'_> {
     pub fn tensor(&mut self, name: &str) -> Option<StepTensor> {
         let chain = self.engine.chain.clone();
         let named = &chain.layout().schedules[self.schedule].named;
-        let (_, located) = named.iter().find(|(held, _)| held == name)?;
+        let (_, located) = named.iter().find(|(existing, _)| existing == name)?;
         let elements = located.shape.iter().product::<u64>() as usize;
         let mut values = Vec::new();
         self.engine.read(located, elements, &mut values).ok()?;
@@ -309,7 +309,7 @@ impl Session {
         let Some(last) = ids.len().checked_sub(1) else { return Err(SessionError::NoTokens) };
         // Before anything is given up.
         self.check_tokens(ids, 0)?;
-        let common = self.tokens.iter().zip(ids).take_while(|(held, given)| held == given).count();
+        let common = self.tokens.iter().zip(ids).take_while(|(existing, given)| existing == given).count();
         if common == ids.len() && common == self.tokens.len() && self.holds_logits() {
             return Ok(Prompted { reused: common, run: 0 });
         }

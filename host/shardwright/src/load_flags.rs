@@ -18,12 +18,12 @@ pub(crate) fn taken(flag: &Flag, schema: &[FlagSchema], shard: &ShardEntry) -> R
     if flag.is_taken_at_load(schema)? || !is_known {
         return Ok(is_known);
     }
-    let held = match shard.flags.iter().find(|held| held.flag.name == flag.name) {
-        Some(held) => format!("shard {} was compiled with {}", shard.name, held.flag),
+    let existing = match shard.flags.iter().find(|existing| existing.flag.name == flag.name) {
+        Some(existing) => format!("shard {} was compiled with {}", shard.name, existing.flag),
         None => format!("shard {} was compiled without it", shard.name),
     };
     Err(flag
-        .refused(&format!("the bundle has decided it: {held}"))
+        .refused(&format!("the bundle has decided it: {existing}"))
         .with_help("compile the checkpoint again to set it"))
 }
 

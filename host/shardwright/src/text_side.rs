@@ -61,7 +61,8 @@ impl TextSide {
                 texts.push((file.name(), bytes));
             }
         }
-        let given = |name: &str| texts.iter().find(|(held, _)| *held == name).map(|(_, bytes)| bytes.clone());
+        let given =
+            |name: &str| texts.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.clone());
         let directory = bundle.directory();
         Ok(TextSide {
             template: ChatTemplate::from_files(directory, given)?,

@@ -84,8 +84,9 @@ impl ArtefactHead {
     /// profile does not say: the fact, what was asked, what was made.
     pub fn made_otherwise(&self) -> impl Iterator<Item = (&str, Option<&str>, &str)> {
         let asked = |fact: &String| self.chip.as_ref()?.facts.get(fact).map(String::as_str);
-        let told = self.made_for.iter().map(move |(fact, made)| (fact.as_str(), asked(fact), made.as_str()));
-        told.filter(|(_, asked, made)| *asked != Some(made))
+        let reported =
+            self.made_for.iter().map(move |(fact, made)| (fact.as_str(), asked(fact), made.as_str()));
+        reported.filter(|(_, asked, made)| *asked != Some(made))
     }
 
     /// Who compiled it, its flags and its nodes.

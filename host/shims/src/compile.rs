@@ -175,8 +175,8 @@ impl Output for Compilation<'_> {
             Entry::Vacant(place) => {
                 place.insert((verdict, evidence));
             }
-            Entry::Occupied(told) => {
-                self.contract = Some(format!("two verdicts on flag `{}`", told.key()));
+            Entry::Occupied(reported) => {
+                self.contract = Some(format!("two verdicts on flag `{}`", reported.key()));
             }
         }
     }

@@ -43,7 +43,9 @@ impl Shim {
     /// Opens an instance in this process with its own options, which win over its manifest's. Names
     /// are for people and reports; one shim may be open many times.
     pub fn open(&self, name: &str, options: &[(String, String)]) -> Result<ShimInstance, ShimError> {
-        self.open_by(name, options, |options, held| Ok(Box::new(Local::open(self, name, options, held)?)))
+        self.open_by(name, options, |options, existing| {
+            Ok(Box::new(Local::open(self, name, options, existing)?))
+        })
     }
 
     /// Opens an instance elsewhere, such as in a worker process.
@@ -53,7 +55,7 @@ impl Shim {
         options: &[(String, String)],
         opener: &dyn Opener,
     ) -> Result<ShimInstance, ShimError> {
-        self.open_by(name, options, |options, held| opener.open(self, name, options, held))
+        self.open_by(name, options, |options, existing| opener.open(self, name, options, existing))
     }
 
     fn open_by(
@@ -166,18 +168,18 @@ impl ShimInstance {
     /// [`ShimError::Chip`] for a chip of which the vendor's library knows otherwise than its
     /// profile says.
     pub fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
-        let told = self.timed("devices", |functions| functions.devices(soc));
-        let told = told.map_err(|error| match soc {
+        let reported = self.timed("devices", |functions| functions.devices(soc));
+        let reported = reported.map_err(|error| match soc {
             Some(soc) => chip_facts::about(soc, error),
             None => error,
         })?;
         let mut chip_of = lock(&self.0.chip_of);
-        for device in &told {
+        for device in &reported {
             if let Some(soc) = &device.soc {
                 chip_of.insert(device.name.clone(), soc.clone());
             }
         }
-        Ok(told)
+        Ok(reported)
     }
 
     /// What the device cannot exceed.
@@ -198,11 +200,11 @@ impl ShimInstance {
         entry: &EntryGraph,
         weights: &[Weight],
     ) -> Result<Vec<Verdict>, ShimError> {
-        let told =
+        let reported =
             self.timed("check", |functions| functions.check(device, ShownEntry::of(entry, weights)))?;
         let wrong = |reason: String| ShimError::contract(&self.0.name, "check", reason);
         let mut verdicts: Vec<Option<Verdict>> = vec![None; entry.nodes.len()];
-        for (node, verdict) in told {
+        for (node, verdict) in reported {
             let place = usize::try_from(node)
                 .ok()
                 .and_then(|node| verdicts.get_mut(node))
@@ -235,10 +237,10 @@ impl ShimInstance {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Option<Estimate>, ShimError> {
         let entry_shown = ShownEntry::of(entry, weights);
-        let mut told =
+        let mut reported =
             self.timed("estimate", |functions| functions.estimate(device, entry_shown, cancelled))?;
         let wrong = |reason: String| ShimError::contract(&self.0.name, "estimate", reason);
-        match (told.pop(), told.len()) {
+        match (reported.pop(), reported.len()) {
             (Some(estimate), 0) => {
                 let nodes = entry.nodes.len() as u64;
                 match estimate.uncosted.iter().find(|&&node| node >= nodes) {
@@ -274,8 +276,8 @@ impl ShimInstance {
             return Ok(Compatibility::NotMine(format!("made by shim `{}`", artefact.head().shim)));
         }
         let head = artefact.shim_head();
-        let mut told = self.timed("compatibility", |functions| functions.compatibility(device, head))?;
-        match (told.pop(), told.len()) {
+        let mut reported = self.timed("compatibility", |functions| functions.compatibility(device, head))?;
+        match (reported.pop(), reported.len()) {
             (Some(answer), 0) => Ok(answer),
             _ => Err(ShimError::contract(&self.0.name, "compatibility", "not exactly one answer")),
         }
@@ -358,10 +360,10 @@ impl ShimInstance {
                 return Err(ShimError::Argument(reason));
             }
         };
-        let told = self.timed("inspect", |functions| functions.inspect(file, part.start, length))?;
+        let reported = self.timed("inspect", |functions| functions.inspect(file, part.start, length))?;
         let wrong = |reason: &str| ShimError::contract(&self.0.name, "inspect", reason);
-        let mut told = told.into_iter();
-        match (told.next(), told.next()) {
+        let mut reported = reported.into_iter();
+        match (reported.next(), reported.next()) {
             (None, _) => Ok(None),
             (Some((format, document)), None) => {
                 let kebab = (1..=64).contains(&format.len())

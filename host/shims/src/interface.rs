@@ -79,7 +79,7 @@ impl EntryInterface {
     /// The interface of a graph.
     pub fn of(entry: &EntryGraph) -> Result<EntryInterface, String> {
         let mut ports: Vec<Port> = Vec::with_capacity(entry.inputs.len() + entry.outputs.len());
-        let written = |role: &Role| entry.outputs.iter().any(|(_, held)| held == role);
+        let written = |role: &Role| entry.outputs.iter().any(|(_, existing)| existing == role);
         let inputs = entry.inputs.iter().map(|port| (port, true));
         for ((tensor, role), is_input) in inputs.chain(entry.outputs.iter().map(|port| (port, false))) {
             let name = port_name(entry, *tensor, role)

@@ -199,7 +199,7 @@ fn facts(path: &Path, table: Table, layout: LayoutCheck) -> Result<Facts, LoadEr
 fn describe(path: &Path, table: Table) -> Result<Description, ShimError> {
     let name = path.display().to_string();
     let function = table.0.describe.ok_or_else(|| ShimError::missing(&name, "describe"))?;
-    let (error, told) = call::descriptions(
+    let (error, reported) = call::descriptions(
         |item| {
             // SAFETY: the contract makes them strings.
             unsafe {
@@ -217,8 +217,8 @@ fn describe(path: &Path, table: Table) -> Result<Description, ShimError> {
     );
     // SAFETY: the error came from this table.
     unsafe { call::take_error(table, &name, "describe", error) }?;
-    let mut told = told.finish().map_err(|reason| ShimError::contract(&name, "describe", reason))?;
-    match (told.pop(), told.is_empty()) {
+    let mut reported = reported.finish().map_err(|reason| ShimError::contract(&name, "describe", reason))?;
+    match (reported.pop(), reported.is_empty()) {
         (Some(description), true) if !description.name.is_empty() => Ok(description),
         _ => Err(ShimError::contract(&name, "describe", "not exactly one description with a name")),
     }
@@ -228,7 +228,7 @@ fn describe(path: &Path, table: Table) -> Result<Description, ShimError> {
 fn chip_facts(path: &Path, table: Table) -> Result<Vec<FactSchema>, ShimError> {
     let Some(function) = table.0.facts else { return Ok(Vec::new()) };
     let name = path.display().to_string();
-    let (error, told) = call::facts(
+    let (error, reported) = call::facts(
         |item| {
             let values =
                 value_type(item.kind, (item.minimum, item.maximum), (item.choices, item.choice_count))?;
@@ -242,21 +242,23 @@ fn chip_facts(path: &Path, table: Table) -> Result<Vec<FactSchema>, ShimError> {
     );
     // SAFETY: the error came from this table.
     unsafe { call::take_error(table, &name, "facts", error) }?;
-    let told = told.finish().map_err(|reason| ShimError::contract(&name, "facts", reason))?;
-    let mut names: Vec<&str> = told.iter().map(|schema| schema.fact.name.as_str()).collect();
+    let reported = reported.finish().map_err(|reason| ShimError::contract(&name, "facts", reason))?;
+    let mut names: Vec<&str> = reported.iter().map(|schema| schema.fact.name.as_str()).collect();
     names.sort_unstable();
     let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
     match twice {
         Some(pair) => {
             Err(ShimError::contract(&name, "facts", format!("fact `{}` is declared twice", pair[0])))
         }
-        None if told.len() > FACTS_LIMIT => {
-            Err(ShimError::contract(&name, "facts", format!("{} facts, at most {FACTS_LIMIT}", told.len())))
-        }
-        None if table.0.chip.is_none() && !told.is_empty() => {
+        None if reported.len() > FACTS_LIMIT => Err(ShimError::contract(
+            &name,
+            "facts",
+            format!("{} facts, at most {FACTS_LIMIT}", reported.len()),
+        )),
+        None if table.0.chip.is_none() && !reported.is_empty() => {
             Err(ShimError::contract(&name, "facts", "facts without the function `chip` that takes them"))
         }
-        None => Ok(told),
+        None => Ok(reported),
     }
 }
 

@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn parts_of_a_whole_follow_each_other_and_never_go_back() {
-        let mut told = Told::default();
-        let mut whole = Part::new(&mut told, 0..1000);
+        let mut reported = Told::default();
+        let mut whole = Part::new(&mut reported, 0..1000);
         whole.then(200).progress(500, "costs");
         for attempt in ["first", "second"] {
             let mut part = whole.most_of_the_rest();
@@ -111,10 +111,10 @@ mod tests {
             part.progress(2000, "too far");
         }
         whole.then(5000).progress(1000, "loading");
-        let places: Vec<u32> = told.0.iter().map(|(place, _)| *place).collect();
+        let places: Vec<u32> = reported.0.iter().map(|(place, _)| *place).collect();
         assert!(places.is_sorted(), "{places:?}");
         assert_eq!((places[0], *places.last().unwrap()), (100, 1000), "{places:?}");
-        assert!(told.0.iter().any(|(_, stage)| stage == "decoder.0-4: serialising"), "{:?}", told.0);
+        assert!(reported.0.iter().any(|(_, stage)| stage == "decoder.0-4: serialising"), "{:?}", reported.0);
     }
 
     /// Whose answer a part passes on.

@@ -135,10 +135,10 @@ impl OrderWeight {
             dtype: weight.dtype,
             shape: weight.shape.clone(),
             length: weight.data.length() as u64,
-            quantisation: weight.quantisation.as_ref().map(|held| OrderQuantisation {
-                scales: held.granularity,
-                scale_dtype: held.scale_dtype,
-                zero_point: held.zero_point,
+            quantisation: weight.quantisation.as_ref().map(|existing| OrderQuantisation {
+                scales: existing.granularity,
+                scale_dtype: existing.scale_dtype,
+                zero_point: existing.zero_point,
             }),
         }
     }
@@ -151,7 +151,7 @@ impl OrderWeight {
 
     /// Bytes of its scales; `None` where the shape has none of that granularity.
     pub(crate) fn scale_bytes(&self) -> Option<u64> {
-        self.quantisation().map_or(Some(0), |held| held.scale_bytes(&self.shape))
+        self.quantisation().map_or(Some(0), |existing| existing.scale_bytes(&self.shape))
     }
 }
 
@@ -383,13 +383,13 @@ impl WorkOrderHead {
 fn check_quantisation(weight: &OrderWeight) -> Result<(), String> {
     let possible = match weight.quantisation() {
         None => weight.dtype.is_float(),
-        Some(held) => {
-            held.fits(weight.dtype) && weight.scale_bytes().is_some_and(|bytes| bytes <= BYTES_LIMIT)
+        Some(existing) => {
+            existing.fits(weight.dtype) && weight.scale_bytes().is_some_and(|bytes| bytes <= BYTES_LIMIT)
         }
     };
-    let told =
+    let reported =
         || format!("weight `{}` of {} is quantised as {:?}", weight.name, weight.dtype, weight.quantisation);
-    if possible { Ok(()) } else { Err(told()) }
+    if possible { Ok(()) } else { Err(reported()) }
 }
 
 /// Everything the tables and a compiler rely on: indices, order of nodes, sizes, and that every
@@ -602,7 +602,7 @@ impl<'w> WorkOrderBuilder<'w> {
         writer.align().map_err(|error| writer.error(error))?;
         for id in &self.used {
             let weight = &self.weights[id.0 as usize];
-            let scales = weight.quantisation.as_ref().map(|held| &held.scales);
+            let scales = weight.quantisation.as_ref().map(|existing| &existing.scales);
             for data in std::iter::once(&weight.data).chain(scales).filter(|data| data.length() > 0) {
                 if !data.is_present() {
                     return Err(WorkOrderError::Order(format!(

@@ -88,8 +88,8 @@ fn visit(value: &Value, each: &mut dyn FnMut(&str)) {
         let is_map = value.kind() == ValueKind::Map;
         for item in value.try_iter().into_iter().flatten() {
             visit(&item, each);
-            if is_map && let Ok(held) = value.get_item(&item) {
-                visit(&held, each);
+            if is_map && let Ok(existing) = value.get_item(&item) {
+                visit(&existing, each);
             }
         }
     }
@@ -161,10 +161,10 @@ impl Marks {
         match value.kind() {
             ValueKind::Seq => items().map(|item| self.mark(&item, control)).collect(),
             ValueKind::Map => Value::from_pairs(items().map(|name| {
-                let held = value.get_item(&name).unwrap_or_default();
+                let existing = value.get_item(&name).unwrap_or_default();
                 let name =
                     name.as_str().map_or_else(|| name.to_string(), |name| self.mark_text(name, control));
-                (name, self.mark(&held, control))
+                (name, self.mark(&existing, control))
             })),
             _ => value.clone(),
         }
@@ -376,14 +376,14 @@ mod tests {
             ("[]é", "[]é", "é"),
         ] {
             let marks = marks();
-            let told = marks.told_apart(rendered, &control());
-            assert_eq!(told.broken(), broken);
-            assert_eq!(told.text(Vec::new()).0, text);
+            let reported = marks.told_apart(rendered, &control());
+            assert_eq!(reported.broken(), broken);
+            assert_eq!(reported.text(Vec::new()).0, text);
         }
         let marks = marks();
-        let told = marks.told_apart("é[<|turn>)<turn|>]b", &control());
-        assert_eq!(told.broken(), "é<[|turn><turn|>]b");
-        let (text, found) = told.text(vec![(10..17, 5), (18..19, 6)]);
+        let reported = marks.told_apart("é[<|turn>)<turn|>]b", &control());
+        assert_eq!(reported.broken(), "é<[|turn><turn|>]b");
+        let (text, found) = reported.text(vec![(10..17, 5), (18..19, 6)]);
         assert_eq!((text.as_str(), found), ("é<|turn><turn|>b", vec![(9..16, 5), (16..17, 6)]));
     }
 

@@ -291,7 +291,7 @@ impl Run<'_, '_> {
         let got = normed(got, self.norms)?;
         let wanted = normed(wanted, self.norms)?;
         let compiled = compiled.map(|values| normed(values, self.norms)).transpose()?;
-        let index = match tally.outputs.iter().position(|held| held.what == what) {
+        let index = match tally.outputs.iter().position(|existing| existing.what == what) {
             Some(index) => index,
             None => {
                 let plain = RowErrors::default();

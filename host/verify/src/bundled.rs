@@ -45,27 +45,27 @@ pub fn verify_bundle(
     options.thresholds(Thresholds::SAME_FLOATS)?;
     watch.progress(0, "reading the bundle");
     let mut all = Part::new(watch, 0..1000);
-    let held = Arc::new(Bundle::open(bundle)?);
-    held.verify_all(|_| ())?;
+    let existing = Arc::new(Bundle::open(bundle)?);
+    existing.verify_all(|_| ())?;
     let intact = open_checkpoint(checkpoint)?;
-    let (own, other) = (Digest::from(intact.content_hash()), held.manifest().model.checkpoint);
+    let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);
     if own != other {
         let (bundle, checkpoint) = (bundle.display(), checkpoint.display());
         let what = format!("{bundle} was compiled from checkpoint {other}, and {checkpoint} is {own}");
         return Err(Error::new(ErrorKind::Incompatible, what)
             .with_help("name the checkpoint the bundle was compiled from"));
     }
-    let sibling = simulated_sibling(&held, open)?;
+    let sibling = simulated_sibling(&existing, open)?;
     let open = &match sibling {
         Some(_) => open.clone().on(Executor::Simulator),
         None => open.clone(),
     };
     let (model, compiled, chain, twin) = match sibling {
-        Some(device) => twin_of(&held, &intact, device, open, &mut all.then(OPENED))?,
+        Some(device) => twin_of(&existing, &intact, device, open, &mut all.then(OPENED))?,
         None => {
             let model = open.bundle_options().open(bundle)?;
             let chain = model.bundle_chain().unwrap_or_default().to_owned();
-            let compiled = compiled_graphs(&intact, &held, &chain, open, &mut all.then(OPENED))?;
+            let compiled = compiled_graphs(&intact, &existing, &chain, open, &mut all.then(OPENED))?;
             (model, compiled, chain, None)
         }
     };
@@ -159,7 +159,7 @@ pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String
         report: writer.add_bytes(&text)?,
         twin: report.twin.as_ref().map(stored_twin).transpose()?,
     };
-    manifest.verifications.retain(|held| held.name != name);
+    manifest.verifications.retain(|existing| existing.name != name);
     manifest.verifications.push(proof);
     Ok(writer.finish(&manifest)?.sha256().to_string())
 }

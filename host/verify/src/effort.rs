@@ -49,8 +49,9 @@ impl AskedEffort {
             ("--evaluation", evaluation.is_some()),
         ];
         let unused = asked.into_iter().filter(|(_, asked)| *asked && !is_generative);
-        let told = |name| format!("`{name}` is for models that generate, and is not used: this one embeds");
-        unused.map(|(name, _)| told(name)).collect()
+        let reported =
+            |name| format!("`{name}` is for models that generate, and is not used: this one embeds");
+        unused.map(|(name, _)| reported(name)).collect()
     }
 
     /// The effort where a simulator runs a shard, or none does.
@@ -206,8 +207,8 @@ mod tests {
             (AskedEffort { evaluation: Some(1), ..nothing }, "--evaluation"),
         ] {
             assert!(asked.unused(true).is_empty());
-            let told = asked.unused(false);
-            assert!(told.len() == 1 && told[0].contains(name), "{told:?}");
+            let reported = asked.unused(false);
+            assert!(reported.len() == 1 && reported[0].contains(name), "{reported:?}");
         }
     }
 

@@ -314,8 +314,8 @@ impl Place<'_> {
     /// too, where another shard, which ran before, writes the state.
     fn known_rows(&self, entry: &LoadedEntry, state: StateId) -> usize {
         let writes = |role: &Role, direction: Direction| match role {
-            Role::State { state: held } => *held == state && direction == Direction::State,
-            Role::StateRows { state: held } => *held == state,
+            Role::State { state: existing } => *existing == state && direction == Direction::State,
+            Role::StateRows { state: existing } => *existing == state,
             _ => false,
         };
         let ports = &entry.interface.ports;
@@ -451,10 +451,10 @@ impl Place<'_> {
         }
         for (_, role) in &entry.outputs {
             if let Role::State { state } = role
-                && let Some(held) = states.get(*state)
+                && let Some(existing) = states.get(*state)
             {
-                let (capacity, width) = (held.shape()[0], held.shape()[1]);
-                let values = held.floats();
+                let (capacity, width) = (existing.shape()[0], existing.shape()[1]);
+                let values = existing.floats();
                 let rows = self.slots(capacity).flat_map(|slot| &values[slot * width..(slot + 1) * width]);
                 twins.push(self.state(*state, rows.copied().collect()));
             }

@@ -85,9 +85,9 @@ impl<'p, 'g> Trace<'p, 'g> {
         let first = self.position;
         self.position += ids.len();
         for (index, rows) in self.states.iter_mut().enumerate() {
-            let Some(held) = self.sequence.states.get(StateId(index as u32)) else { continue };
-            let (capacity, width) = (held.shape()[0].max(1), held.shape()[1]);
-            let values = held.floats();
+            let Some(existing) = self.sequence.states.get(StateId(index as u32)) else { continue };
+            let (capacity, width) = (existing.shape()[0].max(1), existing.shape()[1]);
+            let values = existing.floats();
             for position in first..self.position {
                 let slot = position % capacity;
                 rows.extend_from_slice(&values[slot * width..(slot + 1) * width]);

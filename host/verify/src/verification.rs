@@ -217,8 +217,9 @@ fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Asset]) -> boo
                 let pair = shard.weights.get(id.0 as usize).zip(graph.weights.get(id.0 as usize));
                 pair.is_some_and(|(made, from)| keeps(made, from))
             };
-            let held = entry.tensors.iter().filter(|tensor| tensor.weight.is_none() && !tensor.is_index());
-            held.map(|tensor| tensor.dtype).all(|dtype| dtype == DType::F32)
+            let existing =
+                entry.tensors.iter().filter(|tensor| tensor.weight.is_none() && !tensor.is_index());
+            existing.map(|tensor| tensor.dtype).all(|dtype| dtype == DType::F32)
                 && entry.constants().all(|(_, weight)| kept(weight))
         })
     };

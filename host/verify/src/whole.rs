@@ -417,7 +417,7 @@ impl StepComparer<'_> {
 fn argmax(logits: &[f32]) -> Option<u32> {
     let mut best: Option<(usize, f32)> = None;
     for (index, &value) in logits.iter().enumerate() {
-        if best.is_none_or(|(_, held)| value > held) {
+        if best.is_none_or(|(_, existing)| value > existing) {
             best = Some((index, value));
         }
     }

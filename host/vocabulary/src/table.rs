@@ -68,7 +68,7 @@ impl<Bytes> Table<Bytes> {
     ) -> Result<Table<Other>, Error> {
         let quantisation = match &self.quantisation {
             None => None,
-            Some(held) => Some(held.with(place(&held.scales)?)),
+            Some(existing) => Some(existing.with(place(&existing.scales)?)),
         };
         Ok(Table {
             name: self.name.clone(),
@@ -92,7 +92,7 @@ impl<Bytes> Table<Bytes> {
         let shape = [self.entries, self.width];
         let scales = match &self.quantisation {
             None if self.dtype.is_float() => 0,
-            Some(held) if held.fits(self.dtype) => held.scale_bytes(&shape)?,
+            Some(existing) if existing.fits(self.dtype) => existing.scale_bytes(&shape)?,
             _ => return None,
         };
         Some([self.dtype.packed_bytes(&shape)?, scales])
@@ -100,12 +100,15 @@ impl<Bytes> Table<Bytes> {
 
     /// How values are stored, for messages: `bf16`, `i4 (per-channel, scales f32, zero 0)`.
     pub fn format(&self) -> String {
-        let Some(held) = &self.quantisation else { return self.dtype.to_string() };
-        let granularity = match held.granularity {
+        let Some(existing) = &self.quantisation else { return self.dtype.to_string() };
+        let granularity = match existing.granularity {
             Granularity::PerTensor => "per-tensor".to_owned(),
             Granularity::PerChannel => "per-channel".to_owned(),
             Granularity::PerBlock { size } => format!("per-block of {size}"),
         };
-        format!("{} ({granularity}, scales {}, zero {})", self.dtype, held.scale_dtype, held.zero_point)
+        format!(
+            "{} ({granularity}, scales {}, zero {})",
+            self.dtype, existing.scale_dtype, existing.zero_point
+        )
     }
 }

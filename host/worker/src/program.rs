@@ -362,9 +362,10 @@ fn answer(line: &mut Line, instance: &ShimInstance, ask: Ask, descriptors: Vec<O
         Ask::Devices { soc } => line.answer(shim.devices(soc.as_deref())),
         Ask::Limits { device } => line.answer(shim.limits(&device)),
         Ask::Flags { device } => line.answer(shim.flags(&device)),
-        Ask::Check { device, entry } => line.answer(shim.check(&device, entry).map(|told| {
-            let told = told.into_iter().map(|(node, verdict)| (node, verdict.accepted, verdict.reason));
-            told.collect::<Vec<ToldVerdict>>()
+        Ask::Check { device, entry } => line.answer(shim.check(&device, entry).map(|reported| {
+            let reported =
+                reported.into_iter().map(|(node, verdict)| (node, verdict.accepted, verdict.reason));
+            reported.collect::<Vec<ToldVerdict>>()
         })),
         Ask::Estimate { device, entry } => line.answer(shim.estimate(&device, entry, &|| false)),
         Ask::Compile { device, number } => {

@@ -445,11 +445,11 @@ mod tests {
         }
         for message in &messages {
             let (kind, content) = (message[0], &message[PREFIX..]);
-            let told = again::<Request>(kind, content).or_else(|| again::<Report>(kind, content));
-            let told = told.or_else(|| again::<LoadReport>(kind, content));
-            let told = told.or_else(|| again::<Vec<ToldVerdict>>(kind, content));
-            let told = told.or_else(|| again::<Fault>(kind, content));
-            assert_eq!(&told.unwrap(), message);
+            let reported = again::<Request>(kind, content).or_else(|| again::<Report>(kind, content));
+            let reported = reported.or_else(|| again::<LoadReport>(kind, content));
+            let reported = reported.or_else(|| again::<Vec<ToldVerdict>>(kind, content));
+            let reported = reported.or_else(|| again::<Fault>(kind, content));
+            assert_eq!(&reported.unwrap(), message);
         }
     }
 

@@ -85,8 +85,8 @@ impl Remote {
         let (worker, facts) =
             started.map_err(|refusal| process::start_failure(&self.name, "open", refusal.message))?;
         self.started.fetch_add(1, Ordering::Relaxed);
-        let (now, told) = (&facts.description, self.shim.description());
-        if (&now.name, &now.version) != (&told.name, &told.version) {
+        let (now, reported) = (&facts.description, self.shim.description());
+        if (&now.name, &now.version) != (&reported.name, &reported.version) {
             let reason = format!("the library is now `{}` {}", now.name, now.version);
             return Err(ShimError::contract(&self.name, "describe", reason));
         }

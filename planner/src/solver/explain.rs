@@ -52,7 +52,7 @@ impl Solution {
 
     /// Flags of a target beyond those that are set for it.
     fn relieving_flags(&self, target: u32) -> Vec<Flag> {
-        let own = self.relieving.iter().filter(|(held, _)| *held == target);
+        let own = self.relieving.iter().filter(|(existing, _)| *existing == target);
         own.map(|(_, flag)| flag.clone()).collect()
     }
 

@@ -27,8 +27,8 @@ pub(super) fn candidates(request: &Request, solution: Option<&Solution>) -> Vec<
             for relief in &limit.relief {
                 let flag = &relief.flag;
                 let known = target.schema.iter().any(|schema| schema.name == flag.name);
-                let decided = target.recommended.iter().any(|held| held.name == flag.name)
-                    || found.iter().any(|(held, other)| *held == index && other.name == flag.name);
+                let decided = target.recommended.iter().any(|existing| existing.name == flag.name)
+                    || found.iter().any(|(existing, other)| *existing == index && other.name == flag.name);
                 if known && !decided && relief.value.is_some_and(|value| value > limit.value) {
                     found.push((index, flag.clone()));
                 }

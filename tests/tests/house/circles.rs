@@ -10,9 +10,6 @@ use std::path::Path;
 use shardwright_tests::rust_source::code_only;
 use shardwright_tests::tree;
 
-/// Crates in which there still is one, and why.
-const KNOWN: &[(&str, &str)] = &[("host/shims", "an instance in a worker is woven into the one in process")];
-
 /// `chain::check`; empty for the root of the crate.
 type Module = Vec<String>;
 
@@ -31,17 +28,9 @@ fn no_circle_of_imports_crosses_folders() {
     assert!(crates.len() > 20, "{} crates", crates.len());
 
     let mut wrong = Vec::new();
-    let mut found = BTreeSet::new();
     for (folder, files) in &crates {
-        for circle in Source::new(files).circles_across_folders() {
-            found.insert(folder.as_str());
-            if !KNOWN.iter().any(|(known, _)| known == folder) {
-                wrong.push(format!("{folder}: {}", circle.join(", ")));
-            }
-        }
-    }
-    for (known, _) in KNOWN {
-        assert!(found.contains(known), "{known} has no circle of imports across folders any more");
+        let circles = Source::new(files).circles_across_folders();
+        wrong.extend(circles.iter().map(|circle| format!("{folder}: {}", circle.join(", "))));
     }
     assert!(wrong.is_empty(), "circles of imports across folders:\n  {}", wrong.join("\n  "));
 }

@@ -306,17 +306,17 @@ impl<T: Shim> Table<T> {
         guard(|| {
             // SAFETY: as the contract says.
             let sink = unsafe { view::value(sink, "sink") }?;
-            let told = T::describe();
+            let reported = T::describe();
             let (name, vendor, version) =
-                (c_string(&told.name), c_string(&told.vendor), c_string(&told.version));
-            let library = optional(&told.vendor_library);
+                (c_string(&reported.name), c_string(&reported.vendor), c_string(&reported.version));
+            let library = optional(&reported.vendor_library);
             let item = SwDescription {
                 size: size_of::<SwDescription>() as u64,
                 name: name.as_ptr(),
                 vendor: vendor.as_ptr(),
                 version: version.as_ptr(),
                 vendor_library: pointer(&library),
-                instance_limit: told.instance_limit,
+                instance_limit: reported.instance_limit,
             };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
             // SAFETY: the host's function; the item outlives the call.
@@ -330,9 +330,9 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let sink = unsafe { view::value(sink, "sink") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
-            for told in T::facts() {
-                let (name, description) = (c_string(&told.name), c_string(&told.description));
-                let (kind, minimum, maximum, choices) = raw_kind(&told.kind);
+            for reported in T::facts() {
+                let (name, description) = (c_string(&reported.name), c_string(&reported.description));
+                let (kind, minimum, maximum, choices) = raw_kind(&reported.kind);
                 let choices: Vec<CString> = choices.iter().map(|choice| c_string(choice)).collect();
                 let pointers: Vec<*const c_char> = choices.iter().map(|choice| choice.as_ptr()).collect();
                 let item = SwFact {
@@ -340,7 +340,7 @@ impl<T: Shim> Table<T> {
                     name: name.as_ptr(),
                     description: description.as_ptr(),
                     kind,
-                    required: u32::from(told.required),
+                    required: u32::from(reported.required),
                     choices: if pointers.is_empty() { ptr::null() } else { pointers.as_ptr() },
                     choice_count: pointers.len() as u64,
                     minimum,
@@ -403,16 +403,17 @@ impl<T: Shim> Table<T> {
                 false => Some(unsafe { view::text(soc, "SoC") }?),
             };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
-            for told in shim.devices(soc)? {
-                let (name, soc, detail) = (c_string(&told.name), optional(&told.soc), optional(&told.detail));
+            for reported in shim.devices(soc)? {
+                let (name, soc, detail) =
+                    (c_string(&reported.name), optional(&reported.soc), optional(&reported.detail));
                 let item = SwDevice {
                     size: size_of::<SwDevice>() as u64,
                     name: name.as_ptr(),
                     soc: pointer(&soc),
                     detail: pointer(&detail),
-                    kind: numbers::device_kind(told.kind),
-                    memory_kinds: told.memory_kinds.0,
-                    memory_bytes: told.memory_bytes,
+                    kind: numbers::device_kind(reported.kind),
+                    memory_kinds: reported.memory_kinds.0,
+                    memory_bytes: reported.memory_bytes,
                 };
                 // SAFETY: the host's function; the item outlives the call.
                 unsafe { function(sink.context, &item) };
@@ -432,14 +433,14 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let device = unsafe { view::text(device, "device") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
-            for told in shim.limits(device)? {
-                let note = Some(told.note).filter(|note| !note.is_empty());
-                let (name, note) = (c_string(&told.name), optional(&note));
+            for reported in shim.limits(device)? {
+                let note = Some(reported.note).filter(|note| !note.is_empty());
+                let (name, note) = (c_string(&reported.name), optional(&note));
                 let item = SwLimit {
                     size: size_of::<SwLimit>() as u64,
                     name: name.as_ptr(),
-                    value: told.value,
-                    provenance: numbers::provenance(told.provenance),
+                    value: reported.value,
+                    provenance: numbers::provenance(reported.provenance),
                     reserved: 0,
                     note: pointer(&note),
                 };
@@ -461,10 +462,10 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let device = unsafe { view::text(device, "device") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
-            for told in shim.flags(device)? {
-                let (name, description) = (c_string(&told.name), c_string(&told.description));
-                let standard = optional(&told.default);
-                let (kind, minimum, maximum, choices) = raw_kind(&told.kind);
+            for reported in shim.flags(device)? {
+                let (name, description) = (c_string(&reported.name), c_string(&reported.description));
+                let standard = optional(&reported.default);
+                let (kind, minimum, maximum, choices) = raw_kind(&reported.kind);
                 let choices: Vec<CString> = choices.iter().map(|choice| c_string(choice)).collect();
                 let pointers: Vec<*const c_char> = choices.iter().map(|choice| choice.as_ptr()).collect();
                 let item = SwFlag {
@@ -472,7 +473,7 @@ impl<T: Shim> Table<T> {
                     name: name.as_ptr(),
                     description: description.as_ptr(),
                     kind,
-                    stage: numbers::flag_stage(told.stage),
+                    stage: numbers::flag_stage(reported.stage),
                     standard: pointer(&standard),
                     choices: if pointers.is_empty() { ptr::null() } else { pointers.as_ptr() },
                     choice_count: pointers.len() as u64,
@@ -498,8 +499,8 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let (device, entry) = unsafe { (view::text(device, "device")?, EntryView::new(entry)?) };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
-            for (node, told) in shim.check(device, entry)?.into_iter().enumerate() {
-                let (verdict, reason) = match told {
+            for (node, reported) in shim.check(device, entry)?.into_iter().enumerate() {
+                let (verdict, reason) = match reported {
                     Verdict::Taken => (SW_VERDICT_TAKEN, None),
                     Verdict::Refused(reason) => (SW_VERDICT_REFUSED, Some(c_string(&reason))),
                 };
@@ -529,18 +530,22 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let (device, entry) = unsafe { (view::text(device, "device")?, EntryView::new(entry)?) };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
-            if let Some(told) = shim.estimate(device, entry)? {
+            if let Some(reported) = shim.estimate(device, entry)? {
                 let item = SwEstimate {
                     size: size_of::<SwEstimate>() as u64,
-                    time_microseconds: told.time_microseconds,
-                    provenance: numbers::provenance(told.provenance),
+                    time_microseconds: reported.time_microseconds,
+                    provenance: numbers::provenance(reported.provenance),
                     reserved: 0,
-                    bytes_moved: told.bytes_moved,
-                    uncosted: if told.uncosted.is_empty() { ptr::null() } else { told.uncosted.as_ptr() },
-                    uncosted_count: told.uncosted.len() as u64,
-                    operations: told.operations,
-                    artefact_bytes: told.artefact_bytes,
-                    shared_bytes: told.shared_bytes,
+                    bytes_moved: reported.bytes_moved,
+                    uncosted: if reported.uncosted.is_empty() {
+                        ptr::null()
+                    } else {
+                        reported.uncosted.as_ptr()
+                    },
+                    uncosted_count: reported.uncosted.len() as u64,
+                    operations: reported.operations,
+                    artefact_bytes: reported.artefact_bytes,
+                    shared_bytes: reported.shared_bytes,
                 };
                 // SAFETY: the host's function; the item outlives the call.
                 unsafe { function(sink.context, &item) };
@@ -708,8 +713,8 @@ impl<T: Shim> Table<T> {
             // SAFETY: as the contract says.
             let content = unsafe { bytes(content, length, "file") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
-            if let Some(told) = shim.inspect(content)? {
-                let length = told.document.len() as u64;
+            if let Some(reported) = shim.inspect(content)? {
+                let length = reported.document.len() as u64;
                 if length > u64::from(SW_DOCUMENT_LIMIT) {
                     return Err(Error::resource_limit(
                         "document-bytes",
@@ -717,7 +722,7 @@ impl<T: Shim> Table<T> {
                         u64::from(SW_DOCUMENT_LIMIT),
                     ));
                 }
-                let (format, document) = (c_string(&told.format), c_string(&told.document));
+                let (format, document) = (c_string(&reported.format), c_string(&reported.document));
                 let item = SwInspection {
                     size: size_of::<SwInspection>() as u64,
                     format: format.as_ptr(),
@@ -802,15 +807,15 @@ unsafe extern "C" fn entries(shard: *mut SwShard, sink: *const SwLoadedEntrySink
         // SAFETY: as the contract says.
         let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(sink, "sink")?) };
         let function = sink.item.ok_or_else(|| null("sink function"))?;
-        for (index, told) in shard.entries.iter().enumerate() {
-            let name = c_string(&told.name);
+        for (index, reported) in shard.entries.iter().enumerate() {
+            let name = c_string(&reported.name);
             let item = SwLoadedEntry {
                 size: size_of::<SwLoadedEntry>() as u64,
                 index: index as u64,
                 name: name.as_ptr(),
-                rows: told.rows,
-                context: told.context,
-                binding_count: told.bindings.len() as u64,
+                rows: reported.rows,
+                context: reported.context,
+                binding_count: reported.bindings.len() as u64,
             };
             // SAFETY: the host's function; the item outlives the call.
             unsafe { function(sink.context, &item) };
@@ -824,12 +829,12 @@ unsafe extern "C" fn flag_verdicts(shard: *mut SwShard, sink: *const SwFlagVerdi
         // SAFETY: as the contract says.
         let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(sink, "sink")?) };
         let function = sink.item.ok_or_else(|| null("sink function"))?;
-        for told in &shard.flags {
-            let (name, evidence) = (c_string(&told.name), c_string(&told.evidence));
+        for reported in &shard.flags {
+            let (name, evidence) = (c_string(&reported.name), c_string(&reported.evidence));
             let item = SwFlagVerdict {
                 size: size_of::<SwFlagVerdict>() as u64,
                 name: name.as_ptr(),
-                verdict: told.outcome as u32,
+                verdict: reported.outcome as u32,
                 reserved: 0,
                 evidence: evidence.as_ptr(),
             };
@@ -852,25 +857,25 @@ unsafe extern "C" fn bindings(shard: *mut SwShard, entry: u64, sink: *const SwBi
         // SAFETY: as the contract says.
         let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(sink, "sink")?) };
         let function = sink.item.ok_or_else(|| null("sink function"))?;
-        for (index, told) in entry_of(shard, entry)?.bindings.iter().enumerate() {
-            let name = c_string(&told.name);
+        for (index, reported) in entry_of(shard, entry)?.bindings.iter().enumerate() {
+            let name = c_string(&reported.name);
             let item = SwBinding {
                 size: size_of::<SwBinding>() as u64,
                 index: index as u64,
                 name: name.as_ptr(),
-                direction: told.direction as u32,
-                role: told.role,
-                dtype: told.dtype,
-                update: told.update,
-                shape: if told.shape.is_empty() { ptr::null() } else { told.shape.as_ptr() },
-                strides: told.strides.as_ref().map_or(ptr::null(), |strides| strides.as_ptr()),
-                rank: told.shape.len() as u64,
-                bytes: told.bytes,
-                alignment: told.alignment,
-                memory_kinds: told.memory_kinds.0,
+                direction: reported.direction as u32,
+                role: reported.role,
+                dtype: reported.dtype,
+                update: reported.update,
+                shape: if reported.shape.is_empty() { ptr::null() } else { reported.shape.as_ptr() },
+                strides: reported.strides.as_ref().map_or(ptr::null(), |strides| strides.as_ptr()),
+                rank: reported.shape.len() as u64,
+                bytes: reported.bytes,
+                alignment: reported.alignment,
+                memory_kinds: reported.memory_kinds.0,
                 reserved: 0,
-                scale: told.scale,
-                zero_point: told.zero_point,
+                scale: reported.scale,
+                zero_point: reported.zero_point,
             };
             // SAFETY: the host's function; the item outlives the call.
             unsafe { function(sink.context, &item) };
@@ -949,18 +954,18 @@ unsafe fn bind<'a>(binding: &crate::Binding, given: &SwBound) -> Result<Bound<'a
         given.pointer.cast::<u8>()
     } else {
         // SAFETY: the host hands back what this table made.
-        let held = &unsafe { handle::<BufferHandle, _>(given.buffer, "buffer") }?.buffer;
+        let existing = &unsafe { handle::<BufferHandle, _>(given.buffer, "buffer") }?.buffer;
         let end = given.offset.checked_add(binding.bytes);
-        if end.is_none_or(|end| end > held.length() as u64) {
+        if end.is_none_or(|end| end > existing.length() as u64) {
             return refuse(format!(
                 "{} bytes from {} in a buffer of {}",
                 binding.bytes,
                 given.offset,
-                held.length()
+                existing.length()
             ));
         }
-        buffer = Some((held.as_ref(), given.offset as usize));
-        let pointer = held.pointer();
+        buffer = Some((existing.as_ref(), given.offset as usize));
+        let pointer = existing.pointer();
         if pointer.is_null() {
             return Ok(Bound { memory: Memory::Opaque, buffer });
         }
@@ -1009,8 +1014,8 @@ unsafe extern "C" fn buffer_map(
 ) -> *mut SwError {
     guard(|| {
         // SAFETY: as the contract says.
-        let held = unsafe { handle::<BufferHandle, _>(buffer, "buffer") }?;
-        let pointer = held.buffer.pointer();
+        let existing = unsafe { handle::<BufferHandle, _>(buffer, "buffer") }?;
+        let pointer = existing.buffer.pointer();
         if pointer.is_null() {
             return Err(Error::invalid_argument("this buffer cannot be mapped"));
         }
@@ -1032,8 +1037,8 @@ unsafe extern "C" fn buffer_sync(
 ) -> *mut SwError {
     guard(|| {
         // SAFETY: as the contract says.
-        let held = unsafe { handle::<BufferHandle, _>(buffer, "buffer") }?;
-        let within = offset.checked_add(length).is_some_and(|end| end <= held.buffer.length() as u64);
+        let existing = unsafe { handle::<BufferHandle, _>(buffer, "buffer") }?;
+        let within = offset.checked_add(length).is_some_and(|end| end <= existing.buffer.length() as u64);
         if !within {
             return Err(Error::invalid_argument(format!(
                 "{length} bytes from {offset} lie outside the buffer"
@@ -1043,7 +1048,7 @@ unsafe extern "C" fn buffer_sync(
             [(SW_SYNC_BEFORE_HOST, SyncDirection::BeforeHost), (SW_SYNC_AFTER_HOST, SyncDirection::AfterHost)]
         {
             if direction & bit != 0 {
-                held.buffer.sync(offset as usize, length as usize, side)?;
+                existing.buffer.sync(offset as usize, length as usize, side)?;
             }
         }
         Ok(())

@@ -24,7 +24,7 @@ impl<'a> Options<'a> {
 
     /// The value of a key; the last one when it is given twice.
     pub fn get(&self, key: &str) -> Option<&'a str> {
-        self.pairs.iter().rev().find(|(held, _)| *held == key).map(|(_, value)| *value)
+        self.pairs.iter().rev().find(|(existing, _)| *existing == key).map(|(_, value)| *value)
     }
 
     /// The value of a key as a number.

@@ -231,10 +231,10 @@ fn is_held(port: &Port) -> bool {
     let bytes = |element, shape: &[u64]| {
         shape.iter().try_fold(element, |bytes: u64, extent| bytes.checked_mul(*extent))
     };
-    let held = element_bytes(port.dtype).and_then(|element| bytes(element, &port.place));
+    let existing = element_bytes(port.dtype).and_then(|element| bytes(element, &port.place));
     matches!(port.dtype, SW_DTYPE_F16 | SW_DTYPE_I16 | SW_DTYPE_F32)
         && port.place.len() <= MAX_RANK
-        && held == port.bytes()
+        && existing == port.bytes()
 }
 
 #[cfg(test)]

@@ -273,18 +273,18 @@ mod tests {
             (NeuronError::Impossible { what: "x".to_owned(), reason: "long".to_owned() }, invalid, &["long"]),
         ];
         for (error, class, parts) in cases {
-            let told = abi::Error::from(error);
-            assert_eq!(told.class, class, "{told}");
+            let reported = abi::Error::from(error);
+            assert_eq!(reported.class, class, "{reported}");
             for part in parts {
-                assert!(told.message.contains(part), "`{part}` not in `{told}`");
+                assert!(reported.message.contains(part), "`{part}` not in `{reported}`");
             }
         }
-        let told = abi::Error::from(failure(ErrorClass::Unmappable, 6));
-        assert_eq!(told.vendor_code, 6);
-        let log = told.log_tail.expect("a log");
+        let reported = abi::Error::from(failure(ErrorClass::Unmappable, 6));
+        assert_eq!(reported.vendor_code, 6);
+        let log = reported.log_tail.expect("a log");
         assert!(log.contains("NeuronModel_finish: 0") && log.contains("no plan"), "{log}");
         for key in ["function", "code", "adapter-version", "limit", "help"] {
-            assert!(told.details.iter().any(|(held, _)| held == key), "{key}");
+            assert!(reported.details.iter().any(|(existing, _)| existing == key), "{key}");
         }
     }
 }

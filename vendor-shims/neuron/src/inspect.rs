@@ -29,11 +29,11 @@ struct Inspected<'a> {
 pub(crate) fn inspect(bytes: &[u8]) -> Result<Option<Inspection>> {
     if !FORMAT.is_ours(bytes) {
         let found = containers::inspect(bytes).map_err(unreadable)?;
-        let told = |found: containers::Inspected| Inspection {
+        let reported = |found: containers::Inspected| Inspection {
             format: found.format.to_owned(),
             document: found.document.to_string(),
         };
-        return Ok(found.map(told));
+        return Ok(found.map(reported));
     }
     let artefact = Artefact::read(bytes)?;
     let head = &artefact.descriptor.head;

@@ -200,11 +200,11 @@ impl Library {
         };
         let simulator = text_function(SIMULATOR_SYMBOL).map(|function| {
             // SAFETY: without arguments.
-            let told = unsafe { text(function()) };
+            let reported = unsafe { text(function()) };
             // That it is one is what the symbol says; a text that cannot be read does not make it
             // another.
-            serde_json::from_str(&told).unwrap_or(SimulatorDescription {
-                name: told,
+            serde_json::from_str(&reported).unwrap_or(SimulatorDescription {
+                name: reported,
                 version: version.to_string(),
                 soc: String::new(),
             })
@@ -374,7 +374,7 @@ unsafe fn text(pointer: *const c_char) -> String {
 pub(crate) fn set_platform(soc: &str) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if std::env::var_os(setting::PLATFORM_VARIABLE).is_some_and(|held| held == soc) {
+    if std::env::var_os(setting::PLATFORM_VARIABLE).is_some_and(|existing| existing == soc) {
         return;
     }
     // SAFETY: only the library reads this variable, inside calls this shim makes; the host makes

@@ -239,8 +239,8 @@ pub(crate) mod tests {
             ),
         ] {
             match soc(facts) {
-                Err(ShimError::WrongFact { fact: told, reason, .. }) => {
-                    assert_eq!(told, fact);
+                Err(ShimError::WrongFact { fact: reported, reason, .. }) => {
+                    assert_eq!(reported, fact);
                     assert!(reason.contains(says), "{reason}");
                 }
                 other => panic!("{facts:?}: {other:?}"),
@@ -254,7 +254,7 @@ pub(crate) mod tests {
         let known = soc(&[("platform", "mt6897"), ("system-properties", properties)]).expect("a chip");
         let of = |pairs: &[(&str, &str)]| {
             known.is_of(|name| {
-                pairs.iter().find(|(held, _)| *held == name).map(|(_, value)| (*value).to_owned())
+                pairs.iter().find(|(existing, _)| *existing == name).map(|(_, value)| (*value).to_owned())
             })
         };
         assert!(of(&[("ro.soc.model", "MT8792"), ("ro.board.platform", "mt6897")]));

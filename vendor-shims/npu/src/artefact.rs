@@ -263,8 +263,8 @@ impl Format {
             ));
         }
         if payload_at.checked_add(payload) != Some(bytes.len() as u64) {
-            let (held, what) = (bytes.len(), self.payload);
-            let reason = format!("{held} bytes where {what} of {payload} from {payload_at} on is told");
+            let (existing, what) = (bytes.len(), self.payload);
+            let reason = format!("{existing} bytes where {what} of {payload} from {payload_at} on is told");
             return Err(corrupt(32, reason));
         }
         // Within the artefact by the comparison above.
@@ -345,9 +345,9 @@ fn check_limits(mut ports: impl ExactSizeIterator<Item = usize>) -> Result<(), S
 /// What holds for any descriptor that anyone may have written: it has as many entry points as its
 /// head says, no two of a name, and ports that can be.
 fn check<H: Head, E: Entry>(descriptor: &Descriptor<H, E>) -> Result<(), String> {
-    let (count, told) = (descriptor.entries.len(), descriptor.head.entries());
-    if count == 0 || count > MAX_ENTRIES || count != told as usize {
-        return Err(format!("{count} entries, {told} in the head"));
+    let (count, reported) = (descriptor.entries.len(), descriptor.head.entries());
+    if count == 0 || count > MAX_ENTRIES || count != reported as usize {
+        return Err(format!("{count} entries, {reported} in the head"));
     }
     let mut names = std::collections::HashSet::new();
     for entry in &descriptor.entries {

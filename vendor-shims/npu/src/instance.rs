@@ -74,12 +74,12 @@ impl<T> Lazy<T> {
     ///
     /// Those of `open`.
     pub fn get<E>(&self, open: impl FnOnce() -> Result<Arc<T>, E>) -> Result<Arc<T>, E> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = &*held {
+        let mut existing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = &*existing {
             return Ok(open.clone());
         }
         let opened = open()?;
-        *held = Some(opened.clone());
+        *existing = Some(opened.clone());
         Ok(opened)
     }
 }

@@ -264,14 +264,14 @@ mod tests {
         std::fs::write(folder.path().join(name), "no library").expect("written");
         let here =
             "library::tests::what_the_loader_finds_and_does_not_take_is_told_from_what_it_does_not_find";
-        let told = Command::new(std::env::current_exe().expect("a program"))
+        let reported = Command::new(std::env::current_exe().expect("a program"))
             .args([here, "--exact"])
             .env("LD_LIBRARY_PATH", folder.path())
             .env(CHILD, "1")
             .output()
             .expect("started");
-        let text = String::from_utf8_lossy(&told.stdout);
-        assert!(told.status.success() && text.contains("1 passed"), "{text}");
+        let text = String::from_utf8_lossy(&reported.stdout);
+        assert!(reported.status.success() && text.contains("1 passed"), "{text}");
     }
 
     #[test]

@@ -143,9 +143,9 @@ impl<'m> Artefact<'m> {
     pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
         let opened = FORMAT.open::<Head, Entry>(bytes)?;
         check(&opened.descriptor).map_err(|reason| corrupt(PAGE, reason))?;
-        let (told, found) = (opened.descriptor.head.binary_bytes, opened.payload.len());
-        if told != found as u64 {
-            return Err(corrupt(32, format!("{found} bytes, {told} described")));
+        let (reported, found) = (opened.descriptor.head.binary_bytes, opened.payload.len());
+        if reported != found as u64 {
+            return Err(corrupt(32, format!("{found} bytes, {reported} described")));
         }
         Ok(Artefact { descriptor: opened.descriptor, binary: opened.payload, binary_at: opened.payload_at })
     }

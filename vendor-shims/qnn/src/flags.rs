@@ -408,9 +408,9 @@ mod tests {
                 assert_eq!(legal, taken(&name), "words of `{name}`");
             }
             let schema = schema(&crate::soc::tests::of_profile("sm8850"));
-            let told = schema.iter().find(|flag| flag.name == way.flag).expect("in the schema");
+            let reported = schema.iter().find(|flag| flag.name == way.flag).expect("in the schema");
             for value in &legal {
-                if let FlagKind::Choice(words) = &told.kind {
+                if let FlagKind::Choice(words) = &reported.kind {
                     assert!(words.contains(value), "`{value}` of `{name}` is not in the schema");
                 }
                 let set = way.read(value).expect("legal").expect("set");

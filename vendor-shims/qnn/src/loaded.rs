@@ -243,17 +243,17 @@ impl Loaded {
     /// Registers what is bound as a whole buffer the processor can see. Where that fails the mapped
     /// bytes are bound, which only costs a copy.
     fn register(&mut self, context: &LoadedContext, bound: &[Bound<'_>]) {
-        for ((port, bound), held) in self.entry.ports.iter().zip(bound).zip(&mut self.registered) {
+        for ((port, bound), existing) in self.entry.ports.iter().zip(bound).zip(&mut self.registered) {
             let shared = bound.buffer().filter(|(_, offset)| *offset == 0);
             let shared = shared.and_then(|(buffer, _)| buffer.as_any().downcast_ref::<SharedBuffer>());
             let Some(SharedBuffer(memory)) = shared else {
-                *held = None;
+                *existing = None;
                 continue;
             };
-            if held.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, memory)) {
+            if existing.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, memory)) {
                 continue;
             }
-            *held = None;
+            *existing = None;
             let sides = [&self.entry.graph.inputs, &self.entry.graph.outputs];
             let tensor = sides.into_iter().flatten().find(|tensor| tensor.id == port.place);
             let Some((tensor, dtype)) = tensor.and_then(|tensor| Some((tensor, tensor.dtype()?))) else {
@@ -262,7 +262,7 @@ impl Loaded {
             if memory.length() as u64 == port.bytes().unwrap_or(0)
                 && let Ok(registered) = context.register_ion(memory.fd(), dtype, &tensor.dims)
             {
-                *held = Some((memory.clone(), registered));
+                *existing = Some((memory.clone(), registered));
             }
         }
     }

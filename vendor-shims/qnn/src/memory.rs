@@ -101,7 +101,8 @@ impl SharedMemory {
         let pointer = unsafe { (allocator.allocate)(SYSTEM_HEAP, CACHED, size) };
         let pointer = NonNull::new(pointer.cast::<u8>())
             .ok_or_else(|| refuse(format!("no {length} bytes in the system heap")))?;
-        let mut held = SharedMemory { pointer, length, fd: -1, owner: Owner::Allocator(allocator.clone()) };
+        let mut existing =
+            SharedMemory { pointer, length, fd: -1, owner: Owner::Allocator(allocator.clone()) };
         // SAFETY: that many bytes were allocated, and nobody else knows them yet.
         unsafe { pointer.as_ptr().write_bytes(0, length) };
         // SAFETY: allocated above.
@@ -109,8 +110,8 @@ impl SharedMemory {
         if fd < 0 {
             return Err(refuse(format!("{length} bytes without a file descriptor")));
         }
-        held.fd = fd;
-        Ok(held)
+        existing.fd = fd;
+        Ok(existing)
     }
 
     /// Maps a dma-buf.

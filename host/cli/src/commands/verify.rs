@@ -57,7 +57,7 @@ fn all_run(report: &VerifyReport, strict: bool) -> Result<(), Failure> {
 fn verify_options(arguments: &VerifyArguments) -> Result<VerifyOptions, Failure> {
     let mut options = VerifyOptions::new();
     for (index, (name, bound)) in arguments.thresholds.iter().enumerate() {
-        if arguments.thresholds[..index].iter().any(|(held, _)| held == name) {
+        if arguments.thresholds[..index].iter().any(|(existing, _)| existing == name) {
             return Err(Failure::Arguments(format!("--threshold sets `{name}` twice")));
         }
         options = options.threshold(name, *bound);

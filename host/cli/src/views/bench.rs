@@ -26,18 +26,18 @@ pub fn bench(report: &BenchReport) -> String {
     let mut speeds =
         table(&["test", "logits", "repetitions", "tok/s", "median", "best", "worst", "median step"]);
     for work in &report.results {
-        let held = &work.tokens_per_second;
+        let existing = &work.tokens_per_second;
         speeds.add_row([
             work.test.clone(),
             match work.logits {
                 Logits::All => "all".to_owned(),
                 Logits::Largest => "the largest".to_owned(),
             },
-            held.samples.len().to_string(),
-            format!("{} ± {}", rate(held.mean), rate(held.deviation)),
-            rate(held.median),
-            rate(held.best),
-            rate(held.worst),
+            existing.samples.len().to_string(),
+            format!("{} ± {}", rate(existing.mean), rate(existing.deviation)),
+            rate(existing.median),
+            rate(existing.best),
+            rate(existing.worst),
             work.steps.map_or_else(|| "-".to_owned(), |steps| rate(steps.median)),
         ]);
     }

@@ -151,8 +151,11 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
         let mut shards = table(&["shard", "target", "shim", "formats", "entry points", "artefact", "flags"]);
         for shard in &chain.shards {
             let entries: Vec<String> = shard.entries.iter().map(ToString::to_string).collect();
-            let flags: Vec<String> =
-                shard.flags.iter().map(|held| format!("{} {}", held.flag, held.verdict.name())).collect();
+            let flags: Vec<String> = shard
+                .flags
+                .iter()
+                .map(|existing| format!("{} {}", existing.flag, existing.verdict.name()))
+                .collect();
             shards.add_row([
                 shard.name.clone(),
                 shard.target.name.clone(),

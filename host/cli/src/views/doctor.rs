@@ -89,7 +89,7 @@ fn profiles(report: &DoctorReport, detail: Detail) -> String {
     let mut by_shim: Vec<(String, Vec<&str>)> = Vec::new();
     for profile in &report.profiles {
         let shim = format!("{}{}", profile.shim, if profile.shim_found { "" } else { " (not here)" });
-        match by_shim.iter_mut().find(|(held, _)| *held == shim) {
+        match by_shim.iter_mut().find(|(existing, _)| *existing == shim) {
             Some((_, names)) => names.push(&profile.name),
             None => by_shim.push((shim, vec![&profile.name])),
         }

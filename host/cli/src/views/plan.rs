@@ -72,8 +72,8 @@ fn body(report: &PlanReport, detail: Detail) -> String {
         &mut text,
         "entries",
         &shared(report, |shard| {
-            let held = shard.entries.iter().filter(|entry| entry.ops > 0);
-            held.map(|entry| entry.entry.to_string()).collect::<Vec<_>>().join(" ")
+            let existing = shard.entries.iter().filter(|entry| entry.ops > 0);
+            existing.map(|entry| entry.entry.to_string()).collect::<Vec<_>>().join(" ")
         }),
     );
     member(&mut text, "build", &shared(report, |shard| shard.build.clone()));
@@ -162,7 +162,7 @@ fn reasons(report: &PlanReport, detail: Detail) -> Vec<String> {
         let shard: Vec<u32> = shard.map(|shard| shard as u32).into_iter().collect();
         match grounds
             .iter_mut()
-            .find(|(_, shards, _, held)| *held == ground && shards.is_empty() == shard.is_empty())
+            .find(|(_, shards, _, existing)| *existing == ground && shards.is_empty() == shard.is_empty())
         {
             Some((_, shards, choices, _)) => {
                 shards.extend(
@@ -260,7 +260,7 @@ fn totals(text: &mut String, totals: &PlanTotals) {
 fn grouped(texts: impl Iterator<Item = (usize, String)>) -> Vec<(Vec<u32>, String)> {
     let mut groups: Vec<(Vec<u32>, String)> = Vec::new();
     for (shard, text) in texts {
-        match groups.iter_mut().find(|(_, held)| *held == text) {
+        match groups.iter_mut().find(|(_, existing)| *existing == text) {
             Some((shards, _)) => shards.push(shard as u32),
             None => groups.push((vec![shard as u32], text)),
         }

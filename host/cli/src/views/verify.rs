@@ -163,7 +163,7 @@ fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVeri
                 shard
                     .entries
                     .iter()
-                    .find(|held| held.entry == entry.entry)
+                    .find(|existing| existing.entry == entry.entry)
                     .map(|entry| groups(&entry.outputs))
             });
             for group in groups(&entry.outputs) {
@@ -179,12 +179,10 @@ fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVeri
                     worst.after.clone().unwrap_or_default(),
                     worst.worst_at.clone(),
                 ];
-                let beside = beside.iter().flatten().find(|held| held.kind == group.kind);
-                row.extend(
-                    beside.into_iter().flat_map(|held| {
-                        [format!("{:.1e}", held.relative_p95), format!("{:.6}", held.cosine)]
-                    }),
-                );
+                let beside = beside.iter().flatten().find(|existing| existing.kind == group.kind);
+                row.extend(beside.into_iter().flat_map(|existing| {
+                    [format!("{:.1e}", existing.relative_p95), format!("{:.6}", existing.cosine)]
+                }));
                 rows.add_row(row);
                 (name, entry_name) = ("", "");
             }

@@ -385,8 +385,8 @@ fn every_file_of_the_folder_is_built_in() {
     files.sort();
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(BUILTIN.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
-    for ((name, text), (_, held)) in BUILTIN.iter().zip(&files) {
-        assert!(text == held, "{name} is not as it lies there");
+    for ((name, text), (_, existing)) in BUILTIN.iter().zip(&files) {
+        assert!(text == existing, "{name} is not as it lies there");
         let profile = parse(text.as_bytes(), &ProfileSource::Builtin(name)).unwrap();
         assert_eq!(format!("{}.json", profile.name), **name);
     }

@@ -59,9 +59,9 @@ pub(super) fn examine(wasm: &[u8]) -> Result<(), PlannerErrorKind> {
             }
             Payload::TypeSection(section) => {
                 count("types of functions", &mut totals.types, section.count().into(), TYPES)?;
-                for held in section.into_iter_err_on_gc_types() {
-                    let held = held.map_err(garbage)?;
-                    let values = (held.params().len() + held.results().len()) as u64;
+                for existing in section.into_iter_err_on_gc_types() {
+                    let existing = existing.map_err(garbage)?;
+                    let values = (existing.params().len() + existing.results().len()) as u64;
                     count("parameters and results of a function", &mut 0, values, TYPE_VALUES)?;
                     module.types.push(values);
                 }

@@ -49,11 +49,11 @@ impl Histogram {
 
     /// Makes bins at least as wide as 2 to `exponent`.
     fn grow(&mut self, exponent: i32) {
-        let Some(held) = self.exponent else {
+        let Some(existing) = self.exponent else {
             self.exponent = Some(exponent);
             return;
         };
-        for _ in held..exponent {
+        for _ in existing..exponent {
             for side in [&mut self.negative, &mut self.positive] {
                 for bin in 0..side.len() {
                     side[bin] = match 2 * bin < BINS {
@@ -63,7 +63,7 @@ impl Histogram {
                 }
             }
         }
-        self.exponent = Some(held.max(exponent));
+        self.exponent = Some(existing.max(exponent));
     }
 
     /// Counts what the other counted.
@@ -75,11 +75,14 @@ impl Histogram {
             other.grow(exponent);
         }
         let sides = [(&mut self.negative, other.negative), (&mut self.positive, other.positive)];
-        for (held, other) in sides {
-            if held.is_empty() {
-                *held = other;
+        for (existing, other) in sides {
+            if existing.is_empty() {
+                *existing = other;
             } else {
-                held.iter_mut().zip(other).for_each(|(held, other)| *held = held.saturating_add(other));
+                existing
+                    .iter_mut()
+                    .zip(other)
+                    .for_each(|(existing, other)| *existing = existing.saturating_add(other));
             }
         }
     }

@@ -77,8 +77,8 @@ impl Seen {
 
     fn widen(&mut self, ends: Option<(f32, f32)>) {
         self.range = match (self.range, ends) {
-            (Some(held), Some(other)) => Some((held.0.min(other.0), held.1.max(other.1))),
-            (held, other) => held.or(other),
+            (Some(existing), Some(other)) => Some((existing.0.min(other.0), existing.1.max(other.1))),
+            (existing, other) => existing.or(other),
         };
     }
 
@@ -131,7 +131,7 @@ impl Columns {
         self.squares
             .iter_mut()
             .zip(&other.squares)
-            .for_each(|(held, other)| *held = held.saturating_add(*other));
+            .for_each(|(existing, other)| *existing = existing.saturating_add(*other));
         self.rows = self.rows.saturating_add(other.rows);
     }
 }
@@ -178,7 +178,7 @@ impl<'g> Calibrator<'g> {
         // Collected apart, so that a fault leaves what was collected before as it was.
         let mut tensors: BTreeMap<String, Seen> = BTreeMap::new();
         let mut columns: BTreeMap<String, Columns> = BTreeMap::new();
-        let held = &self.collected.columns;
+        let existing = &self.collected.columns;
         self.model.observe(ids, &mut |key, values| {
             let seen = match tensors.get_mut(key) {
                 Some(seen) => seen,
@@ -187,8 +187,8 @@ impl<'g> Calibrator<'g> {
             if let Err(error) = seen.add(key, values) {
                 fault.get_or_insert(error);
             }
-            if let Some(held) = held.get(key) {
-                let empty = || Columns { squares: vec![0; held.squares.len()], rows: 0 };
+            if let Some(existing) = existing.get(key) {
+                let empty = || Columns { squares: vec![0; existing.squares.len()], rows: 0 };
                 columns.entry(key.to_owned()).or_insert_with(empty).add(values);
             }
         })?;
@@ -305,7 +305,7 @@ impl Calibration {
         }
         for (key, columns) in other.columns {
             match self.columns.get_mut(&key) {
-                Some(held) => held.merge(&columns),
+                Some(existing) => existing.merge(&columns),
                 None => {
                     self.columns.insert(key, columns);
                 }

@@ -66,7 +66,7 @@ impl Header {
             address,
             chunks: job.chunks() as u64,
             data: planned.data.length() as u64,
-            scales: planned.quantisation.as_ref().map_or(0, |held| held.scales.length()) as u64,
+            scales: planned.quantisation.as_ref().map_or(0, |existing| existing.scales.length()) as u64,
             table: String::new(),
         }
     }

@@ -66,12 +66,12 @@ pub(crate) fn mat_mul(a: &Array, b: &Array, transpose_b: bool, shape: &[usize]) 
     let a_matrices = broadcast_offsets(&leading(a), batch);
     let b_matrices = broadcast_offsets(&leading(b), batch);
     // Columns of a constant are not stored together.
-    let held = if transpose_b { std::borrow::Cow::Borrowed(b) } else { b.in_memory() };
+    let existing = if transpose_b { std::borrow::Cow::Borrowed(b) } else { b.in_memory() };
     let mut y = Vec::with_capacity(shape.iter().product());
     for (a_matrix, b_matrix) in a_matrices.into_iter().zip(b_matrices) {
         let b = match transpose_b {
-            true => Operand::rows(&held, b_matrix * k * n, k),
-            false => Operand::columns(&held, b_matrix * k * n, n),
+            true => Operand::rows(&existing, b_matrix * k * n, k),
+            false => Operand::columns(&existing, b_matrix * k * n, n),
         };
         let product = product(Operand::rows(a, a_matrix * m * k, k), b, m, n, k);
         y.extend(product.into_iter().map(|y| y as f32));

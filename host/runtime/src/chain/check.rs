@@ -164,7 +164,7 @@ fn check_assets(described: &[Table<()>], given: &[Asset]) -> Result<(), ChainErr
             let given = asset.table.data.bytes().len();
             return fault("its size", format!("{values} bytes"), format!("{given} bytes"));
         }
-        let given = asset.table.quantisation.as_ref().map_or(0, |held| held.scales.bytes().len());
+        let given = asset.table.quantisation.as_ref().map_or(0, |existing| existing.scales.bytes().len());
         if given as u64 != scales {
             return fault("the size of its scales", format!("{scales} bytes"), format!("{given} bytes"));
         }
@@ -274,9 +274,9 @@ impl EntryCheck<'_> {
             if port.written && !(layers.0..layers.1).contains(&state.layer) {
                 return fault(port.id, "is written outside its layer");
             }
-            let written = self.entry.ports.iter().filter(|held| {
-                held.direction.is_written()
-                    && matches!(held.role, Role::State { state } | Role::StateRows { state } if state == port.id)
+            let written = self.entry.ports.iter().filter(|existing| {
+                existing.direction.is_written()
+                    && matches!(existing.role, Role::State { state } | Role::StateRows { state } if state == port.id)
             });
             if written.count() != usize::from(port.written) {
                 return fault(port.id, "is not given exactly once by an entry that writes it");
@@ -327,7 +327,7 @@ impl EntryCheck<'_> {
         let rows = self.entry.point.rows;
         let decoder = self.shard.component == ComponentKind::Decoder;
         let of_state = |state: StateId| {
-            let port = self.entry.states.iter().find(|held| held.id == state);
+            let port = self.entry.states.iter().find(|existing| existing.id == state);
             port.map_or((0, 0), |port| (port.capacity, port.state.width))
         };
         let expected = match (&port.role, port.direction) {
@@ -349,8 +349,9 @@ impl EntryCheck<'_> {
                 Some(vec![rows, self.description.structure.hidden])
             }
             (Role::PerLayer { first, layers }, Direction::Input | Direction::Output) => {
-                let held = if decoder { self.shard.layers } else { (0, self.description.structure.layers) };
-                let fits = held == (*first, first.saturating_add(*layers));
+                let existing =
+                    if decoder { self.shard.layers } else { (0, self.description.structure.layers) };
+                let fits = existing == (*first, first.saturating_add(*layers));
                 fits.then(|| vec![u64::from(*layers), rows, self.description.structure.per_layer_width])
             }
             (Role::State { state }, Direction::State | Direction::StateRead) => {

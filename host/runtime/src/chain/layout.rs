@@ -676,12 +676,14 @@ impl<'a, 'b> Wiring<'a, 'b> {
             Role::Embedding => self.schedule.embedding = Some(located),
             Role::Tap { name } => self.schedule.named.push((name.clone(), located)),
             Role::StateRows { state } => {
-                let Some(held) = entry.states.iter().find(|held| held.id == *state) else { return Ok(()) };
+                let Some(existing) = entry.states.iter().find(|existing| existing.id == *state) else {
+                    return Ok(());
+                };
                 let (stored, row_bytes) = {
                     let plan = &self.builder.layout.states[state.0 as usize];
                     (plan.storage, plan.row_bytes)
                 };
-                let need = Need { bytes: held.capacity.saturating_mul(row_bytes), alignment: 1 };
+                let need = Need { bytes: existing.capacity.saturating_mul(row_bytes), alignment: 1 };
                 let memory_of_state = self.state(*state, need);
                 if storage_of(port) != stored {
                     self.builder.layout.states[state.0 as usize].rows_storage = Some(storage_of(port));
@@ -692,8 +694,8 @@ impl<'a, 'b> Wiring<'a, 'b> {
                     rows_storage: storage_of(port),
                     state: memory_of_state,
                     state_storage: stored,
-                    capacity: held.capacity,
-                    width: held.state.width,
+                    capacity: existing.capacity,
+                    width: existing.state.width,
                 });
             }
             _ => {}

@@ -103,7 +103,7 @@ impl LocalShard {
     fn told_entries(&self) -> Result<Vec<ToldEntry>, ShimError> {
         let local = &self.inner.local;
         let function = local.table.0.entries.ok_or_else(|| local.missing("entries"))?;
-        let (error, told) = {
+        let (error, reported) = {
             let _one = local.enter();
             call::loaded_entries(
                 |item| {
@@ -118,21 +118,21 @@ impl LocalShard {
         };
         // SAFETY: the error came from this table.
         unsafe { local.take("entries", error) }?;
-        let mut told = told.finish().map_err(|reason| local.contract("entries", reason))?;
-        for (place, entry) in told.iter_mut().enumerate() {
+        let mut reported = reported.finish().map_err(|reason| local.contract("entries", reason))?;
+        for (place, entry) in reported.iter_mut().enumerate() {
             // The shim is asked about places it knows.
             if entry.index == place as u64 {
                 entry.bindings = self.told_bindings(entry.index)?;
             }
         }
-        Ok(told)
+        Ok(reported)
     }
 
     /// Name, verdict, evidence or reason.
     fn told_flags(&self) -> Result<Vec<(String, FlagVerdict, String)>, ShimError> {
         let local = &self.inner.local;
         let Some(function) = local.table.0.flag_verdicts else { return Ok(Vec::new()) };
-        let (error, told) = {
+        let (error, reported) = {
             let _one = local.enter();
             call::flag_verdicts(
                 |item| {
@@ -146,13 +146,13 @@ impl LocalShard {
         };
         // SAFETY: the error came from this table.
         unsafe { local.take("flag_verdicts", error) }?;
-        told.finish().map_err(|reason| local.contract("flag_verdicts", reason))
+        reported.finish().map_err(|reason| local.contract("flag_verdicts", reason))
     }
 
     fn told_bindings(&self, entry: u64) -> Result<Vec<ToldBinding>, ShimError> {
         let local = &self.inner.local;
         let function = local.table.0.bindings.ok_or_else(|| local.missing("bindings"))?;
-        let (error, told) = {
+        let (error, reported) = {
             let _one = local.enter();
             call::bindings(
                 |item| {
@@ -184,7 +184,7 @@ impl LocalShard {
         };
         // SAFETY: the error came from this table.
         unsafe { local.take("bindings", error) }?;
-        told.finish().map_err(|reason| local.contract("bindings", reason))
+        reported.finish().map_err(|reason| local.contract("bindings", reason))
     }
 
     /// The shim's handle of a buffer that is its own.

@@ -258,7 +258,7 @@ fn directory(files: &[(&str, &[u8])]) -> tempfile::TempDir {
 
 /// The same files as bytes.
 fn given(files: &[(&str, &[u8])]) -> impl Fn(&str) -> Option<Vec<u8>> {
-    move |name| files.iter().find(|(held, _)| *held == name).map(|(_, bytes)| bytes.to_vec())
+    move |name| files.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.to_vec())
 }
 
 #[test]

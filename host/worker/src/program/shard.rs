@@ -160,13 +160,13 @@ impl Runner {
     fn run(&mut self, entry: u64, rows: u64, bounds: &[Shown], options: RunOptions) -> Result<(), ShimError> {
         let index = entry as usize;
         let refuse = |reason: &str| ShimError::Argument(reason.to_owned());
-        let told = self.entries.get(index).ok_or_else(|| refuse("no such entry"))?;
+        let reported = self.entries.get(index).ok_or_else(|| refuse("no such entry"))?;
         let loaded = self.loaded.as_mut().ok_or_else(|| refuse("the shard is unloaded"))?;
-        if bounds.len() != told.bindings.len() {
+        if bounds.len() != reported.bindings.len() {
             return Err(refuse("not as many memories as bindings"));
         }
         let mut places = Vec::with_capacity(bounds.len());
-        for (&Shown(buffer, offset, change), binding) in bounds.iter().zip(&told.bindings) {
+        for (&Shown(buffer, offset, change), binding) in bounds.iter().zip(&reported.bindings) {
             let mapped = lock(&shared().buffers).get(&buffer).cloned();
             let mapped = mapped.ok_or_else(|| refuse("a buffer that is not mapped"))?;
             let offset = usize::try_from(offset).ok().filter(|&offset| offset <= mapped.length);
@@ -179,7 +179,7 @@ impl Runner {
         }
         let mut bound: Vec<Bound<'_>> = places
             .iter()
-            .zip(&told.bindings)
+            .zip(&reported.bindings)
             .map(|((mapped, offset, own), binding)| match own {
                 Some(own) => Bound::BufferAt(own, *offset as u64),
                 None => mapped.bound(*offset, binding),
@@ -188,7 +188,7 @@ impl Runner {
         let result = loaded.run(index, rows, &mut bound, options);
         drop(bound);
         for (((mapped, _, own), &Shown(_, _, change)), binding) in
-            places.iter().zip(bounds).zip(&told.bindings)
+            places.iter().zip(bounds).zip(&reported.bindings)
         {
             if let Some(own) = own
                 && binding.port.direction.is_written()

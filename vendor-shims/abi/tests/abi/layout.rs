@@ -138,13 +138,13 @@ fn every_struct_lies_in_memory_as_the_header_says() {
         }
     }
     source.push_str("return 0; }\n");
-    let told = run_c(&source, "cc", "c");
+    let reported = run_c(&source, "cc", "c");
     for layout in &layouts {
-        assert_eq!(told[layout.name], layout.size as u64, "{}", layout.name);
+        assert_eq!(reported[layout.name], layout.size as u64, "{}", layout.name);
         for (member, offset, size) in &layout.members {
             let key = format!("{}.{member}", layout.name);
-            assert_eq!(told[&key], *offset as u64, "{key}");
-            assert_eq!(told[&format!("{key}.size")], *size as u64, "{key}");
+            assert_eq!(reported[&key], *offset as u64, "{key}");
+            assert_eq!(reported[&format!("{key}.size")], *size as u64, "{key}");
         }
         // Rule 2 of the header.
         assert_eq!(layout.members[0], ("size", 0, 8), "{}", layout.name);
@@ -290,13 +290,13 @@ fn the_header_is_also_cxx() {
         eprintln!("skipped: no C++ compiler here");
         return;
     }
-    let told = run_c(
+    let reported = run_c(
         "#include <shim.h>\n#include <cstdio>\nint main() { std::printf(\"table %llu\\n\", \
          static_cast<unsigned long long>(sizeof(sw_table))); return 0; }\n",
         "c++",
         "c++",
     );
-    assert_eq!(told["table"], size_of::<SwTable>() as u64);
+    assert_eq!(reported["table"], size_of::<SwTable>() as u64);
 }
 
 /// The header without its comments.

@@ -112,7 +112,7 @@ impl<'a> Constant<'a> {
         };
         let zero_points = quantisation.zero_points().map_err(|error| error.message)?;
         let zero_point = zero_points.first().copied().unwrap_or(0);
-        if zero_points.iter().any(|held| *held != zero_point) {
+        if zero_points.iter().any(|existing| *existing != zero_point) {
             return Err("zero points differ within one constant".into());
         }
         let scale_dtype = quantisation.scale_dtype();

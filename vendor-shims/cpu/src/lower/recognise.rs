@@ -233,11 +233,11 @@ impl<'g, 'a> Here<'g, 'a> {
         let output = self.output()?;
         for place in places {
             let tensor = self.any(place)?;
-            let held = match tensor.weight() {
+            let existing = match tensor.weight() {
                 Some(weight) if weight.quantisation().is_none() => Some(Encoding::F32),
                 _ => tensor.encoding,
             };
-            if held != output.encoding {
+            if existing != output.encoding {
                 return invalid(format!("moves input {place} `{}` into another encoding", tensor.name));
             }
         }

@@ -139,7 +139,7 @@ impl Storage {
             let tensor = &graph.tensors[index as usize];
             let encoding = binding_encoding(&port, "output", tensor)?;
             if port.role() == SW_ROLE_STATE {
-                let held = match (storage.stored[index as usize], storage.views[index as usize]) {
+                let existing = match (storage.stored[index as usize], storage.views[index as usize]) {
                     (Some(number), _) => Some(number),
                     (None, Some(View { root, offset: 0 })) => match storage.roots[root].place {
                         Place::Bound(number) => Some(number),
@@ -147,9 +147,10 @@ impl Storage {
                     },
                     _ => None,
                 };
-                let held = held.map(|number| &storage.ports[number as usize]);
-                if held.is_none_or(|held| held.direction != PortDirection::State || held.name != port.name())
-                {
+                let existing = existing.map(|number| &storage.ports[number as usize]);
+                if existing.is_none_or(|existing| {
+                    existing.direction != PortDirection::State || existing.name != port.name()
+                }) {
                     return Err(invalid(format!(
                         "state `{}` is not an update of the input of that name",
                         port.name()
@@ -336,17 +337,17 @@ impl Storage {
 
     fn copy_crossed_inputs(&mut self, graph: &Graph<'_>, rows: &Rows) {
         for port in 0..graph.entry.inputs().len() {
-            let held = self.roots.iter().position(|root| root.place == Place::Bound(port as u32));
-            let Some(held) = held.filter(|_| self.ports[port].encoding.is_direct()) else { continue };
+            let existing = self.roots.iter().position(|root| root.place == Place::Bound(port as u32));
+            let Some(existing) = existing.filter(|_| self.ports[port].encoding.is_direct()) else { continue };
             let crossed = (0..self.views.len()).any(|tensor| {
-                rows.crossed[tensor] && self.views[tensor].is_some_and(|view| view.root == held)
+                rows.crossed[tensor] && self.views[tensor].is_some_and(|view| view.root == existing)
             });
             if crossed {
-                let elements = self.roots[held].elements;
-                let last = self.roots[held].last;
+                let elements = self.roots[existing].elements;
+                let last = self.roots[existing].last;
                 let copy = self.root(Place::Arena, elements, 0);
                 self.roots[copy].last = last;
-                for view in self.views.iter_mut().flatten().filter(|view| view.root == held) {
+                for view in self.views.iter_mut().flatten().filter(|view| view.root == existing) {
                     view.root = copy;
                 }
                 self.copies.push((port, copy));
@@ -448,13 +449,13 @@ fn binding_encoding(
         )));
     };
     let (scale, zero_point) = (f64::from(encoding.scale), i64::from(encoding.zero_point));
-    let told = (port.dtype(), port.scale(), port.zero_point());
-    if told != (encoding.element.dtype(), scale, zero_point) {
+    let reported = (port.dtype(), port.scale(), port.zero_point());
+    if reported != (encoding.element.dtype(), scale, zero_point) {
         return Err(unsupported(format!(
             "encoded as element type {}, scale {}, zero point {}, while its tensor is of type {}, {scale}, {zero_point}",
-            told.0,
-            told.1,
-            told.2,
+            reported.0,
+            reported.1,
+            reported.2,
             encoding.element.dtype()
         )));
     }

@@ -159,8 +159,8 @@ impl Pool {
     /// wait from then on fetch it into their caches.
     pub fn announce(&self, upcoming: [&[u8]; PIECES]) {
         // Whoever runs a job at the moment has said what is of use to it.
-        if let Ok(mut held) = self.busy.try_lock() {
-            *held = Upcoming::of(upcoming);
+        if let Ok(mut existing) = self.busy.try_lock() {
+            *existing = Upcoming::of(upcoming);
         }
     }
 
@@ -241,12 +241,12 @@ impl Shared {
         if self.ending.spin(|| self.gate.load(Ordering::Acquire) == 0, || ahead.fetch()) {
             return;
         }
-        let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut existing = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         // Who leaves last sees the mark, and takes the lock before it gives notice: either the
         // count is zero here or the notice comes.
         let mut gate = self.gate.fetch_or(AWAITED, Ordering::AcqRel);
         while gate & !AWAITED != 0 {
-            held = self.left.wait(held).unwrap_or_else(PoisonError::into_inner);
+            existing = self.left.wait(existing).unwrap_or_else(PoisonError::into_inner);
             gate = self.gate.load(Ordering::Acquire);
         }
         self.gate.store(0, Ordering::Release);
@@ -318,14 +318,14 @@ fn wait(shared: &Shared, seen: u64, ahead: &mut Ahead) -> u64 {
     if shared.between.spin(changed, || ahead.fetch()) {
         return shared.generation.load(Ordering::SeqCst);
     }
-    let mut held = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut existing = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
     shared.sleepers.fetch_add(1, Ordering::SeqCst);
     let generation = loop {
         let generation = shared.generation.load(Ordering::SeqCst);
         if generation != seen {
             break generation;
         }
-        held = shared.wake.wait(held).unwrap_or_else(PoisonError::into_inner);
+        existing = shared.wake.wait(existing).unwrap_or_else(PoisonError::into_inner);
     };
     shared.sleepers.fetch_sub(1, Ordering::SeqCst);
     generation
@@ -417,8 +417,8 @@ mod tests {
                 total.fetch_add(task, Ordering::Relaxed);
             });
             assert_eq!(total.load(Ordering::Relaxed), 4950);
-            let held = *pool.busy.lock().unwrap();
-            assert_eq!(held, Upcoming::of([&weights[..end], &weights[end..], &[], &[]]));
+            let existing = *pool.busy.lock().unwrap();
+            assert_eq!(existing, Upcoming::of([&weights[..end], &weights[end..], &[], &[]]));
         }
     }
 

@@ -342,11 +342,11 @@ impl Bounds<'_> {
                     }
                     AttentionKeys::Rows { .. } => rows,
                 };
-                let held = product(&[capacity, heads.kv_heads as u64, heads.head_dim as u64])?;
+                let existing = product(&[capacity, heads.kv_heads as u64, heads.head_dim as u64])?;
                 product(&[capacity + 1, heads.heads as u64])?;
                 self.reads(*q, count)?;
-                self.reads_stored(*k, held)?;
-                self.reads_stored(*v, held)?;
+                self.reads_stored(*k, existing)?;
+                self.reads_stored(*v, existing)?;
                 self.writes(*out, count, &[*q, *k, *v, *positions])
             }
             Step::Unary { x, count, out, .. } => {

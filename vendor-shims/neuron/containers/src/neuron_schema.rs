@@ -104,24 +104,24 @@ pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<NeuronSchema> {
         let data = match subgraph.u8(2)?.unwrap_or(0) {
             INDEX => {
                 let index = reference.i32(0)?.unwrap_or(-1);
-                let held = usize::try_from(index).ok().filter(|index| *index < buffers.len);
-                let index = held.ok_or_else(|| {
+                let existing = usize::try_from(index).ok().filter(|index| *index < buffers.len);
+                let index = existing.ok_or_else(|| {
                     refused(format!("its code is number {index} of {} buffers", buffers.len))
                 })?;
                 buffers.table(index)?.bytes(1)?
             }
             IDENTIFIER => {
                 let name = reference.text(0)?.unwrap_or_default();
-                let mut held = None;
+                let mut existing = None;
                 for index in 0..buffers.len {
                     let buffer = buffers.table(index)?;
                     budget.entries(1, buffer.offset())?;
                     if buffer.text(0)? == Some(name) {
-                        held = Some(buffer);
+                        existing = Some(buffer);
                         break;
                     }
                 }
-                held.ok_or_else(|| refused("no buffer has the name of its code".to_owned()))?.bytes(1)?
+                existing.ok_or_else(|| refused("no buffer has the name of its code".to_owned()))?.bytes(1)?
             }
             other => {
                 return Err(refused(format!(

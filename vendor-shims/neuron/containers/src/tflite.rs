@@ -154,7 +154,7 @@ pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Tflite> {
         for (position, subgraph) in subgraphs.all("functions", MAX_SUBGRAPHS)?.enumerate() {
             let subgraph = subgraph?;
             budget.entries(1, subgraph.offset())?;
-            let mut told = Subgraph {
+            let mut reported = Subgraph {
                 name: subgraph.text(4)?.map(shown).unwrap_or_default(),
                 operations: 0,
                 dispatched: 0,
@@ -164,10 +164,10 @@ pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Tflite> {
                 for operation in operations.all("operations", usize::MAX)? {
                     let operation = operation?;
                     let kind = operation.u32(0)?.unwrap_or(0) as usize;
-                    told.operations += 1;
+                    reported.operations += 1;
                     match kinds.get(kind) {
                         Some(name) if name == DISPATCH => {
-                            told.dispatched += 1;
+                            reported.dispatched += 1;
                             model.dispatches.push(dispatch(bytes, &operation, position)?);
                             if model.dispatches.len() > MAX_DISPATCHES {
                                 return Err(too_many("dispatch operations", &operations, MAX_DISPATCHES));
@@ -184,7 +184,7 @@ pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Tflite> {
                     }
                 }
             }
-            model.subgraphs.push(told);
+            model.subgraphs.push(reported);
         }
     }
     for (name, count) in kinds.into_iter().zip(outside).filter(|(_, count)| *count > 0) {

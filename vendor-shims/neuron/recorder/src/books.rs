@@ -197,9 +197,9 @@ impl Books {
 
     fn free(&mut self, handle: usize, kind: &str) -> Kept<()> {
         keep(handle != 0, Rule::Null, || format!("a null {kind} is freed"))?;
-        let held = self.objects.get(handle - 1);
-        let (object, live) =
-            held.ok_or_else(|| Violation::new(Rule::UnknownHandle, format!("{handle:#x} was never made")))?;
+        let existing = self.objects.get(handle - 1);
+        let (object, live) = existing
+            .ok_or_else(|| Violation::new(Rule::UnknownHandle, format!("{handle:#x} was never made")))?;
         keep(object.name() == kind, Rule::UnknownHandle, || {
             format!("{} {handle} is no {kind}", object.name())
         })?;

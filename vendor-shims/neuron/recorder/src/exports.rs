@@ -667,7 +667,7 @@ fn map(length: usize, protection: c_int, descriptor: c_int, offset: usize) -> Ke
 
 /// Undoes a mapping, if the handle is of memory.
 fn forget(state: &mut State, memory: usize) {
-    let Some(position) = state.memories.iter().position(|(held, _)| *held == memory) else { return };
+    let Some(position) = state.memories.iter().position(|(existing, _)| *existing == memory) else { return };
     let (_, mapped) = state.memories.swap_remove(position);
     // SAFETY: mapped by `map`, and unknown to anyone but this library.
     unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(mapped.base), mapped.skip + mapped.length) };
@@ -678,8 +678,9 @@ fn present(state: &State, place: Place) -> Kept<usize> {
     match place {
         Place::Host { address, .. } => Ok(address),
         Place::Memory { memory, offset, .. } => {
-            let held = state.memories.iter().find(|(held, _)| *held == memory);
-            let (_, mapped) = held.ok_or_else(|| broken(Rule::UnknownHandle, format!("memory {memory}")))?;
+            let existing = state.memories.iter().find(|(existing, _)| *existing == memory);
+            let (_, mapped) =
+                existing.ok_or_else(|| broken(Rule::UnknownHandle, format!("memory {memory}")))?;
             if file_of(mapped.descriptor).map(|(file, _)| file) != Some(mapped.file) {
                 let what = format!("descriptor {} of memory {memory} was closed", mapped.descriptor);
                 return Err(broken(Rule::Descriptor, what));

@@ -256,20 +256,22 @@ mod tests {
             let code = if options.contains("--opt 3") { [1; 32] } else { [2; 32] };
             Ok(stored(&code, options))
         };
-        let told = judged(&all, &mut compile, Some("--opt 3 --relax-fp32"));
+        let reported = judged(&all, &mut compile, Some("--opt 3 --relax-fp32"));
         use FlagOutcome::{Applied, Inert, Refused};
-        assert_eq!(outcomes(&told), [Applied, Inert, Refused, Inert], "{told:?}");
-        assert!(told[0].evidence.contains("32 bytes of code differ"));
-        assert!(told[1].evidence.contains("the same code") && told[1].evidence.contains("shows nothing"));
-        assert!(told[3].evidence.contains("what is done without it"));
+        assert_eq!(outcomes(&reported), [Applied, Inert, Refused, Inert], "{reported:?}");
+        assert!(reported[0].evidence.contains("32 bytes of code differ"));
+        assert!(
+            reported[1].evidence.contains("the same code") && reported[1].evidence.contains("shows nothing")
+        );
+        assert!(reported[3].evidence.contains("what is done without it"));
     }
 
     #[test]
     fn a_compiler_that_repeats_everything_and_uses_nothing_is_inert_throughout() {
         let all = flags(&[("opt", "3"), ("gno", "LTS"), ("num-mdla", "4"), ("mlo", "true")]);
-        let told =
+        let reported =
             judged(&all, &mut |options| Ok(stored(&[7; 100], options)), Some(&all.option_string(None)));
-        assert!(outcomes(&told).iter().all(|outcome| *outcome == FlagOutcome::Inert), "{told:?}");
+        assert!(outcomes(&reported).iter().all(|outcome| *outcome == FlagOutcome::Inert), "{reported:?}");
     }
 
     #[test]
@@ -300,14 +302,14 @@ mod tests {
             true => Err("code 4".to_owned()),
             false => Ok(stored(&[1; 8], options)),
         };
-        let told = judged(&all, &mut fails, None);
-        assert_eq!(told[0].outcome, FlagOutcome::Refused);
-        assert!(told[0].evidence.contains("code 4"));
+        let reported = judged(&all, &mut fails, None);
+        assert_eq!(reported[0].outcome, FlagOutcome::Refused);
+        assert!(reported[0].evidence.contains("code 4"));
         // Left out, the other still meets the one that fails.
-        assert_eq!(told[1].outcome, FlagOutcome::Unknown);
-        let told = judged(&all, &mut |_| Err("no library".to_owned()), Some("--opt 3"));
-        assert_eq!(outcomes(&told), [FlagOutcome::Recorded, FlagOutcome::Unknown]);
-        assert!(told[1].evidence.contains("do not repeat it"));
+        assert_eq!(reported[1].outcome, FlagOutcome::Unknown);
+        let reported = judged(&all, &mut |_| Err("no library".to_owned()), Some("--opt 3"));
+        assert_eq!(outcomes(&reported), [FlagOutcome::Recorded, FlagOutcome::Unknown]);
+        assert!(reported[1].evidence.contains("do not repeat it"));
         let none = all.judge(&mut [], None, &mut Trials::default());
         assert_eq!(outcomes(&none), [FlagOutcome::Unknown; 2]);
         let empty = judged(&all, &mut |_| Ok(Vec::new()), None);

@@ -74,11 +74,11 @@ impl<'w> Emitter<'_, 'w> {
         if let Some(known) = self.operands[value.0] {
             return Ok(known);
         }
-        let held = &self.draft.values[value.0];
-        let dims = dimensions(&held.shape)?;
-        let operand = match &held.kind {
+        let existing = &self.draft.values[value.0];
+        let dims = dimensions(&existing.shape)?;
+        let operand = match &existing.kind {
             ValueKind::Input(encoding) | ValueKind::Computed(encoding) => Operand {
-                name: held.name.clone(),
+                name: existing.name.clone(),
                 kind: OperandKind::Numbered(encoding.kind()),
                 dims,
                 scale: encoding.scale().unwrap_or(0.0),

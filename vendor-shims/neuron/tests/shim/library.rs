@@ -122,8 +122,8 @@ fn a_missing_function_is_named_when_it_is_needed_and_not_called() {
 
 #[test]
 fn a_simulator_is_told_by_what_it_says_and_plays_no_chip_itself() {
-    let held = Simulator::with(json!({}));
-    let host = held.host("mt6989.simulated", "lean");
+    let existing = Simulator::with(json!({}));
+    let host = existing.host("mt6989.simulated", "lean");
     let devices = host.devices(Some("mt6989")).expect("told");
     assert_eq!(devices.len(), 1);
     assert_eq!((devices[0].name.as_str(), devices[0].kind), ("mt6989.simulated", SW_DEVICE_SIMULATED));
@@ -153,8 +153,8 @@ fn facts_are_declared_and_a_chip_under_another_name_is_the_chip_of_its_platform(
     let required: Vec<&str> =
         declared.iter().filter(|(_, required)| *required).map(|(name, _)| name.as_str()).collect();
     assert_eq!((required, declared.len()), (vec!["platform"], 5));
-    let held = Simulator::with(json!({}));
-    let host = held.host("nobodys.simulated", "lean");
+    let existing = Simulator::with(json!({}));
+    let host = existing.host("nobodys.simulated", "lean");
     for (facts, fact, says) in [
         (&[("platform", "Dimensity")][..], "platform", "`Dimensity`"),
         (&[("platform", "mt6989"), ("four-bits-per-channel", "maybe")], "four-bits-per-channel", "`maybe`"),

@@ -84,9 +84,9 @@ impl<'w> Emitter<'_, 'w> {
         if let Some(known) = self.tensors[value.0] {
             return Ok(known);
         }
-        let held = &self.draft.values[value.0];
-        let mut dims = Vec::with_capacity(held.shape.len());
-        for extent in &held.shape {
+        let existing = &self.draft.values[value.0];
+        let mut dims = Vec::with_capacity(existing.shape.len());
+        for extent in &existing.shape {
             let extent = u32::try_from(*extent).map_err(|_| LowerError::TooLarge {
                 limit: "tensor-extent",
                 value: *extent,
@@ -95,7 +95,7 @@ impl<'w> Emitter<'_, 'w> {
             dims.push(extent);
         }
         let computed = |encoding: Encoding| (encoding.dtype(), encoding.qnn());
-        let (kind, (dtype, encoding)): (TensorKind<'w>, (DataType, QnnEncoding)) = match &held.kind {
+        let (kind, (dtype, encoding)): (TensorKind<'w>, (DataType, QnnEncoding)) = match &existing.kind {
             ValueKind::Input(encoding) => (TensorKind::Input, computed(*encoding)),
             ValueKind::Computed(encoding) if is_port => (TensorKind::Output, computed(*encoding)),
             ValueKind::Computed(encoding) => (TensorKind::Native, computed(*encoding)),
@@ -104,9 +104,9 @@ impl<'w> Emitter<'_, 'w> {
                 (TensorKind::Static(content.data.clone()), (content.dtype, content.encoding.clone()))
             }
         };
-        let name = match &held.kind {
+        let name = match &existing.kind {
             ValueKind::Constant(constant) => constant.name.clone(),
-            _ => unique(&mut self.names, &held.name),
+            _ => unique(&mut self.names, &existing.name),
         };
         self.graph.tensors.push(QnnTensor { name, kind, dtype, dims, encoding });
         let index = TensorIndex(self.graph.tensors.len() as u32 - 1);

@@ -31,11 +31,11 @@ impl Backend {
             return Ok(None);
         }
         // SAFETY: not null; the struct lives until it is freed below.
-        let told = unsafe { (*info).v1 };
-        let count = if told.devices.is_null() { 0 } else { told.device_count.min(MOST_DEVICES) };
+        let reported = unsafe { (*info).v1 };
+        let count = if reported.devices.is_null() { 0 } else { reported.device_count.min(MOST_DEVICES) };
         let extensions = (0..count as usize).filter_map(|index| {
             // SAFETY: the library says there are that many devices.
-            let extension = unsafe { (*told.devices.add(index)).v1.extension };
+            let extension = unsafe { (*reported.devices.add(index)).v1.extension };
             // SAFETY: null, or an extension that lives as long as the struct.
             unsafe { extension.as_ref() }
         });

@@ -190,11 +190,11 @@ fn judge_and_lower(seed: u64, form: usize) {
             assert_eq!(lowered.ports.len(), taken.inputs.len() + taken.outputs.len());
         }
         Err(error) => {
-            let told = error.to_string();
+            let reported = error.to_string();
             // An entry with a tensor beyond the limit is refused as a whole: no node of it is
             // taken.
-            let too_large = told.contains("tensor-values") && taken.nodes.is_empty();
-            assert!(told.contains("port") || too_large, "{told}");
+            let too_large = reported.contains("tensor-values") && taken.nodes.is_empty();
+            assert!(reported.contains("port") || too_large, "{reported}");
         }
     }
 }

@@ -421,13 +421,13 @@ impl Tables {
 
 impl Weight {
     fn table(&self) -> testing::Weight {
-        let scales = self.scales.as_ref().map(|held| testing::Scales {
-            kind: held.kind,
-            axis: held.axis,
-            block: held.block,
-            values: held.values.clone(),
-            zero_point: held.zero,
-            half: held.half,
+        let scales = self.scales.as_ref().map(|existing| testing::Scales {
+            kind: existing.kind,
+            axis: existing.axis,
+            block: existing.block,
+            values: existing.values.clone(),
+            zero_point: existing.zero,
+            half: existing.half,
         });
         let (name, shape) = (&self.name, &self.shape);
         match self.planned {

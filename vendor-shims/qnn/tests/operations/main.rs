@@ -109,8 +109,8 @@ fn run_child(soc: u32, first: usize, end: usize) -> (Vec<String>, Option<&'stati
     let stdout = child.stdout.take().expect("a pipe");
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if let Some(told) = line.strip_prefix(TELLS)
-                && send.send(told.to_owned()).is_err()
+            if let Some(reported) = line.strip_prefix(TELLS)
+                && send.send(reported.to_owned()).is_err()
             {
                 return;
             }
@@ -119,8 +119,10 @@ fn run_child(soc: u32, first: usize, end: usize) -> (Vec<String>, Option<&'stati
     let mut outcomes = Vec::new();
     let stopped = loop {
         match receive.recv_timeout(PATIENCE) {
-            Ok(told) if told == "end" => break None,
-            Ok(told) => outcomes.push(told.split_once(' ').expect("a number and an outcome").1.to_owned()),
+            Ok(reported) if reported == "end" => break None,
+            Ok(reported) => {
+                outcomes.push(reported.split_once(' ').expect("a number and an outcome").1.to_owned())
+            }
             Err(RecvTimeoutError::Timeout) => break Some("hang"),
             Err(RecvTimeoutError::Disconnected) => break Some("crash"),
         }

@@ -72,9 +72,9 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
     let (small, large) = (shared.artefact.bytes().len(), unshared.artefact.bytes().len());
     assert!(small < large * 3 / 4, "{small} bytes shared, {large} not");
 
-    let told = |bytes| inspected(&phone, bytes).expect("told").expect("an artefact");
-    let (format, mut shared_text) = told(shared.artefact.bytes());
-    let (_, mut unshared_text) = told(unshared.artefact.bytes());
+    let reported = |bytes| inspected(&phone, bytes).expect("told").expect("an artefact");
+    let (format, mut shared_text) = reported(shared.artefact.bytes());
+    let (_, mut unshared_text) = reported(unshared.artefact.bytes());
     assert_eq!(format, "qnn-artefact");
     assert_eq!(
         (&shared_text["head"]["is_shared"], &unshared_text["head"]["is_shared"]),
@@ -161,7 +161,11 @@ fn progress_is_told_and_cancelling_ends_it() {
     for stage in
         ["lowering", "handing over `decode_1@8`", "compiling `prefill_64@8`", "serialising", "writing"]
     {
-        assert!(compiled.stages.iter().any(|told| told == stage), "{stage} not in {:?}", compiled.stages);
+        assert!(
+            compiled.stages.iter().any(|reported| reported == stage),
+            "{stage} not in {:?}",
+            compiled.stages
+        );
     }
     for patience in [1, 3, 5, 7] {
         refused(host.compile_until(&entries, &[], patience).map(|_| ()), SW_ERROR_CANCELLED, "cancelled");
@@ -206,12 +210,12 @@ fn states_are_read_and_new_rows_are_given_back() {
     let weight = Weight::matrix("k", [64, 64], &values(64 * 64, 9, 0.1), 8);
     let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
     let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[4, 64], a16(4.0));
-    let held = b.input_as("layer.0.k", SW_ROLE_STATE, &[8, 64], state);
+    let existing = b.input_as("layer.0.k", SW_ROLE_STATE, &[8, 64], state);
     b.encoding = a16(4.0);
     let keys = b.linear(x, &weight);
     b.encoding = state;
     let rows = b.unary(SW_OP_CONVERT, keys, vec![]);
-    let all = b.concat(&[held, rows], 0);
+    let all = b.concat(&[existing, rows], 0);
     b.encoding = a16(64.0);
     let scores = b.mat_mul(x, all, true);
     b.output("layer.0.k.rows", SW_ROLE_STATE_ROWS, rows);
@@ -224,30 +228,30 @@ fn states_are_read_and_new_rows_are_given_back() {
     let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
     let bindings = loaded.bindings("decode_4@8").to_vec();
     let binding = |name: &str| bindings.iter().find(|binding| binding.name == name).expect("a binding");
-    let told = |name: &str| {
+    let reported = |name: &str| {
         let binding = binding(name);
         (binding.direction, binding.role, binding.dtype, binding.update, binding.bytes)
     };
-    assert_eq!(told("hidden"), (SW_BINDING_INPUT, SW_ROLE_HIDDEN, SW_DTYPE_U16, SW_UPDATE_NONE, 512));
+    assert_eq!(reported("hidden"), (SW_BINDING_INPUT, SW_ROLE_HIDDEN, SW_DTYPE_U16, SW_UPDATE_NONE, 512));
     assert_eq!(
-        told("layer.0.k"),
+        reported("layer.0.k"),
         (SW_BINDING_STATE_READ, SW_ROLE_STATE, SW_DTYPE_U8, SW_UPDATE_BY_RUNTIME, 512)
     );
     assert_eq!(
-        told("layer.0.k.rows"),
+        reported("layer.0.k.rows"),
         (SW_BINDING_OUTPUT, SW_ROLE_STATE_ROWS, SW_DTYPE_U8, SW_UPDATE_NONE, 256)
     );
-    assert_eq!(told("tap"), (SW_BINDING_OUTPUT, SW_ROLE_TAP, SW_DTYPE_U16, SW_UPDATE_NONE, 96));
+    assert_eq!(reported("tap"), (SW_BINDING_OUTPUT, SW_ROLE_TAP, SW_DTYPE_U16, SW_UPDATE_NONE, 96));
     assert_eq!(
         (binding("layer.0.k").scale, binding("layer.0.k").zero_point),
         (f64::from(2.0f32 / 128.0), 128)
     );
     assert_eq!(binding("layer.0.k").shape, [8, 64]);
 
-    let (x, held) = (values(4 * 64, 1, 3.0), values(8 * 64, 2, 1.5));
+    let (x, existing) = (values(4 * 64, 1, 3.0), values(8 * 64, 2, 1.5));
     let mut bound = std::collections::HashMap::from([
         ("hidden".to_owned(), a16(4.0).encode_f32(&x)),
-        ("layer.0.k".to_owned(), state.encode_f32(&held)),
+        ("layer.0.k".to_owned(), state.encode_f32(&existing)),
     ]);
     loaded.run("decode_4@8", 4, &mut bound).expect("run");
     let rows = state.decode_f32(&bound["layer.0.k.rows"]);
@@ -261,7 +265,7 @@ fn states_are_read_and_new_rows_are_given_back() {
             );
         }
     }
-    let all: Vec<f32> = state.decode_f32(&state.encode_f32(&held)).into_iter().chain(rows).collect();
+    let all: Vec<f32> = state.decode_f32(&state.encode_f32(&existing)).into_iter().chain(rows).collect();
     let expected: Vec<f32> =
         x.chunks(64).flat_map(|x| all.chunks(64).map(|key| product(x, key)).collect::<Vec<_>>()).collect();
     let scores = a16(64.0).decode_f32(&bound["tap"]);

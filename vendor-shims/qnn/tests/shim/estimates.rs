@@ -9,21 +9,22 @@ fn cycles_follow_the_work_and_say_where_they_are_from() {
     let Some(library) = library("cycles_follow_the_work_and_say_where_they_are_from") else { return };
     let host = on(&library, "sm8850");
     let (wide, narrow) = (Layer::new(512, 4096, 8).without_bytes(), Layer::new(512, 4096, 4).without_bytes());
-    let told = |host: &Host, layer: &Layer, rows| {
+    let reported = |host: &Host, layer: &Layer, rows| {
         host.estimate(layer.entry("decode@8", rows).build()).expect("estimated").expect("costed")
     };
-    let (eight, four, many) = (told(&host, &wide, 1), told(&host, &narrow, 1), told(&host, &wide, 64));
+    let (eight, four, many) =
+        (reported(&host, &wide, 1), reported(&host, &narrow, 1), reported(&host, &wide, 64));
     assert_eq!(eight.provenance, SW_PROVENANCE_SIMULATED);
     assert!(eight.microseconds > 0 && many.microseconds >= eight.microseconds, "{eight:?} {many:?}");
     // One row is bound by the bytes of weights: 4 MiB and half of it.
     assert!((4_000_000..6_000_000).contains(&eight.bytes), "{eight:?}");
     assert!(four.bytes < eight.bytes * 2 / 3 && four.microseconds < eight.microseconds, "{eight:?} {four:?}");
-    assert_eq!(told(&host, &wide, 1), eight, "an estimate is the same every time");
+    assert_eq!(reported(&host, &wide, 1), eight, "an estimate is the same every time");
     // Weights that are there cost what those do that are not yet.
-    let there = told(&host, &Layer::new(512, 4096, 8), 1);
+    let there = reported(&host, &Layer::new(512, 4096, 8), 1);
     assert_eq!(there.microseconds, eight.microseconds);
     let other = on(&library, "sm8650.simulated");
-    assert_eq!(told(&other, &wide, 1).provenance, SW_PROVENANCE_MODELLED);
+    assert_eq!(reported(&other, &wide, 1).provenance, SW_PROVENANCE_MODELLED);
 }
 
 #[test]
@@ -62,6 +63,6 @@ fn what_has_no_cost_is_named() {
     let entry = b.build();
     assert_eq!(host.refusals(entry).expect("checked"), []);
     // Of floats the library knows no cost of activations.
-    let told = host.estimate(entry).expect("estimated").expect("costed");
-    assert!(told.microseconds > 0 && told.uncosted == [1], "{told:?}");
+    let reported = host.estimate(entry).expect("estimated").expect("costed");
+    assert!(reported.microseconds > 0 && reported.uncosted == [1], "{reported:?}");
 }

@@ -235,11 +235,11 @@ fn each<S: Simd>(
     f: impl Fn(S::V, S::V) -> S::V,
 ) {
     let count = out.len();
-    let held = |values: &[f32], step: usize| {
+    let existing = |values: &[f32], step: usize| {
         if step == 0 { !values.is_empty() } else { values.len() > (count - 1) * step }
     };
     assert!(
-        count == 0 || (held(a, a_step) && held(b, b_step) && a_step <= 1 && b_step <= 1),
+        count == 0 || (existing(a, a_step) && existing(b, b_step) && a_step <= 1 && b_step <= 1),
         "operand too short"
     );
     let mut at = 0;

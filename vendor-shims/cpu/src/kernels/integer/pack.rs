@@ -154,7 +154,7 @@ mod tests {
                 let mut target = vec![0x77; geometry.panel_bytes(kind) + 1];
                 pack_tiles(kind, geometry, &rows, &mut target);
                 assert_eq!(target.pop(), Some(0x77), "nothing beyond the panel is touched");
-                let mut held = vec![0i32; LANES * geometry.length];
+                let mut existing = vec![0i32; LANES * geometry.length];
                 let parts = 8 / kind.bits();
                 for (at, byte) in target.iter().enumerate() {
                     for part in 0..parts {
@@ -163,7 +163,7 @@ mod tests {
                             IntegerType::I8 => i32::from(*byte as i8),
                             _ => (i32::from(*byte) >> (part * kind.bits())) % span - kind.offset(),
                         };
-                        held[at % VECTOR / 4 * geometry.length + place] = raw;
+                        existing[at % VECTOR / 4 * geometry.length + place] = raw;
                     }
                 }
                 let mut expected = vec![0i32; LANES * geometry.length];
@@ -172,7 +172,7 @@ mod tests {
                     let place = k / geometry.block * geometry.stride + k % geometry.block;
                     expected[lane * geometry.length + place] = i32::from(*value);
                 }
-                assert_eq!(held, expected, "{kind:?}, {geometry:?}");
+                assert_eq!(existing, expected, "{kind:?}, {geometry:?}");
             }
         }
     }

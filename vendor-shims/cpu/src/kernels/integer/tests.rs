@@ -93,11 +93,11 @@ proptest! {
             let integers = Integers::new(kind, Geometry::new(inputs, None), outputs, seed ^ 0x55);
             let mut expected = Vec::new();
             for (scale, q) in quantised(&x, inputs) {
-                for (output, held) in scales.iter().enumerate() {
+                for (output, existing) in scales.iter().enumerate() {
                     let w = &integers.raw[output * inputs..][..inputs];
                     let sum: i64 = q.iter().zip(w).map(|(q, w)| q * i64::from(*w)).sum();
                     let bias = bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]));
-                    expected.push((sum as f64 * (f64::from(scale) * f64::from(*held)) + bias) as f32);
+                    expected.push((sum as f64 * (f64::from(scale) * f64::from(*existing)) + bias) as f32);
                 }
             }
             let tiles = Tiles { kind, data: &integers.packed, scales: Scales::PerOutput(&scales), inputs, outputs };
@@ -126,10 +126,10 @@ proptest! {
                     let (mut near, mut exact, mut size) = (0.0f32, 0.0f64, 0.0f64);
                     for (index, (q, w)) in q.chunks(geometry.block).zip(w.chunks(geometry.block)).enumerate() {
                         let part: i64 = q.iter().zip(w).map(|(q, w)| q * i64::from(*w)).sum();
-                        let held = widen_f16(halves[output * blocks + index]);
-                        near = (part as f32).mul_add(held, near);
-                        exact += part as f64 * f64::from(held);
-                        size += (part as f64 * f64::from(held)).abs();
+                        let existing = widen_f16(halves[output * blocks + index]);
+                        near = (part as f32).mul_add(existing, near);
+                        exact += part as f64 * f64::from(existing);
+                        size += (part as f64 * f64::from(existing)).abs();
                     }
                     let added = bias.as_ref().map_or(0.0, |bias| bias[output]);
                     twin.push(if bias.is_some() { near.mul_add(scale, added) } else { near * scale });

@@ -42,7 +42,7 @@ pub fn mat_mul(
     let (a_size, b_size, out_size) = (m * k, k * n, m * n);
     let packed_size = packed_elements(k, n);
     let packed = &mut scratch[..packed_size];
-    let mut held = None;
+    let mut existing = None;
     for index in 0..count {
         let (mut rest, mut a_at, mut b_at) = (index, 0, 0);
         for axis in (0..batch.shape.len()).rev() {
@@ -52,8 +52,8 @@ pub fn mat_mul(
             b_at += step * batch.b[axis];
         }
         let matrix = &b[b_at * b_size..(b_at + 1) * b_size];
-        if held != Some(b_at) {
-            held = Some(b_at);
+        if existing != Some(b_at) {
+            existing = Some(b_at);
             let target = SharedOutput::new(packed);
             let body = |panel: usize| {
                 // SAFETY: every task has its own panel.

@@ -20,8 +20,8 @@ fn the_corpus_is_what_is_written_here() {
             std::fs::create_dir_all(root.join(target)).expect("a folder");
             std::fs::write(&path, &bytes).expect("written");
         }
-        let held = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        assert_eq!(held, bytes, "{}", path.display());
+        let existing = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(existing, bytes, "{}", path.display());
         expected.push(path);
     }
     for folder in std::fs::read_dir(&root).expect("a corpus").flatten() {

@@ -27,14 +27,14 @@ fn read_model(bytes: &[u8]) -> Result<tflite::Tflite, ContainerError> {
 
 #[test]
 fn a_compiled_model_says_who_compiled_it_for_what_and_what_stayed_outside() {
-    let (format, told) = document(&samples::model("mt6989", [8, 2, 28], BARE).bytes());
+    let (format, reported) = document(&samples::model("mt6989", [8, 2, 28], BARE).bytes());
     assert_eq!(format, "tflite");
-    assert_eq!(told["stamp"], json!({"manufacturer": "MediaTek", "soc": "mt6989"}));
-    assert_eq!((&told["dispatched"], &told["outside"]), (&json!(2), &json!(2)));
-    assert_eq!(told["outside_by_kind"], json!({"GATHER": 1, "DYNAMIC_UPDATE_SLICE": 1}));
-    assert_eq!(told["functions"][0], json!({"name": "main_0", "operations": 3, "dispatched": 1}));
-    assert_eq!(told["dispatches"][1]["name"], "Partition_1");
-    let container = &told["containers"][0];
+    assert_eq!(reported["stamp"], json!({"manufacturer": "MediaTek", "soc": "mt6989"}));
+    assert_eq!((&reported["dispatched"], &reported["outside"]), (&json!(2), &json!(2)));
+    assert_eq!(reported["outside_by_kind"], json!({"GATHER": 1, "DYNAMIC_UPDATE_SLICE": 1}));
+    assert_eq!(reported["functions"][0], json!({"name": "main_0", "operations": 3, "dispatched": 1}));
+    assert_eq!(reported["dispatches"][1]["name"], "Partition_1");
+    let container = &reported["containers"][0];
     assert_eq!(
         (&container["sdk_version"], &container["partitions"][0]["kind"]),
         (&json!("8.2.28"), &json!("adapter-cache"))
@@ -43,7 +43,7 @@ fn a_compiled_model_says_who_compiled_it_for_what_and_what_stayed_outside() {
     assert_eq!(container["offset"].as_u64().expect("a number") % 16, 0);
     for (index, name) in ["Partition_0", "Partition_1"].into_iter().enumerate() {
         assert_eq!(
-            told["compilations"][index],
+            reported["compilations"][index],
             json!({
                 "name": name,
                 "soc": "mt6989",
@@ -57,15 +57,15 @@ fn a_compiled_model_says_who_compiled_it_for_what_and_what_stayed_outside() {
         );
     }
     assert!(
-        warned(&told, "`--dla-file /build/dir/a.dla` is a path of the machine it was compiled on"),
-        "{told:#}"
+        warned(&reported, "`--dla-file /build/dir/a.dla` is a path of the machine it was compiled on"),
+        "{reported:#}"
     );
 }
 
 #[test]
 fn both_spellings_of_the_record_and_all_published_flags_are_read() {
-    let (_, told) = document(&samples::model("mt6993", [9, 2, 1], PUBLISHED).bytes());
-    let compilation = &told["compilations"][0];
+    let (_, reported) = document(&samples::model("mt6993", [9, 2, 1], PUBLISHED).bytes());
+    let compilation = &reported["compilations"][0];
     assert_eq!(
         compilation["compiler"],
         json!({"name": "adapter", "version": "9.2.1", "build": "b3a8289961"})
@@ -76,10 +76,10 @@ fn both_spellings_of_the_record_and_all_published_flags_are_read() {
 
 #[test]
 fn a_model_of_which_nothing_was_compiled_says_so() {
-    let (format, told) = document(&samples::untouched().bytes());
-    assert_eq!((format, &told["dispatched"], &told["outside"]), ("tflite", &json!(0), &json!(4)));
-    assert_eq!(told["outside_by_kind"], json!({"ADD": 1, "FULLY_CONNECTED": 2, "GELU": 1}));
-    assert!(warned(&told, "nothing of it was compiled for an accelerator"));
+    let (format, reported) = document(&samples::untouched().bytes());
+    assert_eq!((format, &reported["dispatched"], &reported["outside"]), ("tflite", &json!(0), &json!(4)));
+    assert_eq!(reported["outside_by_kind"], json!({"ADD": 1, "FULLY_CONNECTED": 2, "GELU": 1}));
+    assert!(warned(&reported, "nothing of it was compiled for an accelerator"));
     // Stamped, and nothing behind the stamp: a compile that did nothing and said nothing.
     let stamped = Model { stamp: Some(("MediaTek".to_owned(), "mt6993".to_owned())), ..samples::untouched() };
     assert!(warned(&document(&stamped.bytes()).1, "stamped as compiled, and nothing of it runs"));
@@ -101,30 +101,30 @@ fn another_makers_container_is_named_and_not_read() {
         container: vec![0xee; 64],
         ..samples::model("", [8, 2, 28], BARE)
     };
-    let (_, told) = document(&other.bytes());
-    assert_eq!(told["compilations"], json!([]));
-    assert!(warned(&told, "not MediaTek's and was not read"), "{told:#}");
+    let (_, reported) = document(&other.bytes());
+    assert_eq!(reported["compilations"], json!([]));
+    assert!(warned(&reported, "not MediaTek's and was not read"), "{reported:#}");
 }
 
 #[test]
 fn a_partition_that_is_not_in_the_container_is_missed() {
     let mut model = samples::model("mt6989", [8, 2, 28], BARE);
     model.functions[0].0 = vec!["Partition_7".to_owned()];
-    let (_, told) = document(&model.bytes());
-    assert!(warned(&told, "asks for `Partition_7`, which the container has not"), "{told:#}");
+    let (_, reported) = document(&model.bytes());
+    assert!(warned(&reported, "asks for `Partition_7`, which the container has not"), "{reported:#}");
 }
 
 #[test]
 fn a_container_without_a_version_and_one_that_contradicts_its_code_are_warned_of() {
     let cache = samples::cache([8, 2, 28], BARE);
     let silent = support::neuron_schema(None, &[("Partition_0", 2, &cache)]);
-    let (format, told) = document(&silent);
+    let (format, reported) = document(&silent);
     assert_eq!(format, "neuron-container");
-    assert!(warned(&told, "names no version of the SDK"));
+    assert!(warned(&reported, "names no version of the SDK"));
     let other = support::neuron_schema(Some([9, 0, 3]), &[("Partition_0", 0, &cache)]);
-    let (_, told) = document(&other);
-    assert!(warned(&told, "compiled by 8.2.28, and the container says SDK 9"), "{told:#}");
-    assert!(warned(&told, "not of the kind the container says"));
+    let (_, reported) = document(&other);
+    assert!(warned(&reported, "compiled by 8.2.28, and the container says SDK 9"), "{reported:#}");
+    assert!(warned(&reported, "not of the kind the container says"));
 }
 
 #[test]
@@ -136,20 +136,20 @@ fn a_language_models_file_is_read_section_by_section() {
         (3, vec![("model_type", "tf_lite_embedder")], samples::untouched().bytes()),
         (77, vec![], vec![0]),
     ]);
-    let (format, told) = document(&file);
-    assert_eq!((format, &told["version"]), ("litertlm", &json!("1.7.0")));
-    assert_eq!(told["system"][1], json!({"key": "creation_timestamp", "value": "0"}));
-    let kinds: Vec<&str> = told["sections"]
+    let (format, reported) = document(&file);
+    assert_eq!((format, &reported["version"]), ("litertlm", &json!("1.7.0")));
+    assert_eq!(reported["system"][1], json!({"key": "creation_timestamp", "value": "0"}));
+    let kinds: Vec<&str> = reported["sections"]
         .as_array()
         .expect("a list")
         .iter()
         .filter_map(|section| section["kind"].as_str())
         .collect();
     assert_eq!(kinds, ["sentencepiece-tokenizer", "tflite-model", "tflite-model", "kind 77"]);
-    assert_eq!(told["sections"][1]["model"]["stamp"]["soc"], "mt6989");
-    assert_eq!(told["compilations"][0]["name"], "tf_lite_prefill_decode Partition_0");
+    assert_eq!(reported["sections"][1]["model"]["stamp"]["soc"], "mt6989");
+    assert_eq!(reported["compilations"][0]["name"], "tf_lite_prefill_decode Partition_0");
     // An embedder is meant to stay outside; nobody is warned of that.
-    assert!(!warned(&told, "tf_lite_embedder"), "{told:#}");
+    assert!(!warned(&reported, "tf_lite_embedder"), "{reported:#}");
     assert!(warned(&document(&support::litertlm(&[])).1, "no model of it was compiled"));
 }
 
@@ -171,8 +171,8 @@ fn files_of_other_majors_and_sections_that_cannot_be_are_refused() {
         Err(ContainerError::Empty { what: "model", .. })
     ));
     // A close neighbour begins where no reader of others expects it.
-    let (_, told) = document(&support::litertlm_with(1, 16, &[(3, vec![], untouched)]));
-    assert!(warned(&told, "no multiple of 16384"));
+    let (_, reported) = document(&support::litertlm_with(1, 16, &[(3, vec![], untouched)]));
+    assert!(warned(&reported, "no multiple of 16384"));
 }
 
 #[test]
@@ -190,16 +190,16 @@ fn code_alone_is_recognised_by_its_first_words() {
         ),
     ];
     for (expected, bytes, version) in cases {
-        let (format, told) = document(&bytes);
+        let (format, reported) = document(&bytes);
         assert_eq!(format, expected);
-        assert_eq!(told["compilations"][0]["compiler"]["version"], version, "{told:#}");
+        assert_eq!(reported["compilations"][0]["compiler"]["version"], version, "{reported:#}");
     }
-    let (_, told) = document(&support::simulated([9, 0, 3], "mt6993", &[5; 9], "--opt 3"));
+    let (_, reported) = document(&support::simulated([9, 0, 3], "mt6993", &[5; 9], "--opt 3"));
     assert_eq!(
-        (&told["compilations"][0]["soc"], &told["code"]["operations"]),
+        (&reported["compilations"][0]["soc"], &reported["code"]["operations"]),
         (&json!("mt6993"), &json!(17))
     );
-    assert!(warned(&told, "no MediaTek chip runs it"));
+    assert!(warned(&reported, "no MediaTek chip runs it"));
     for nothing in [&b""[..], b"x", &[0; 1000], b"{\"Compiler\": \"adapter 1.2.3\"}", &[1; 13]] {
         assert_eq!(inspect(nothing).expect("no error"), None);
     }
@@ -207,13 +207,13 @@ fn code_alone_is_recognised_by_its_first_words() {
 
 #[test]
 fn options_that_contradict_themselves_and_missing_records_are_warned_of() {
-    let (_, told) = document(&samples::cache([8, 2, 28], "--opt 3 --opt 2"));
-    assert!(warned(&told, "different values: opt"), "{told:#}");
-    let (_, told) = document(&support::dla(&[0; 20], &[]));
-    assert!(warned(&told, "no record of a compiler"));
-    assert_eq!(told["compilations"][0]["flags"], Value::Null);
-    let (_, told) = document(&samples::cache([8, 2, 28], "--config \"open"));
-    assert!(warned(&told, "does not end"), "{told:#}");
+    let (_, reported) = document(&samples::cache([8, 2, 28], "--opt 3 --opt 2"));
+    assert!(warned(&reported, "different values: opt"), "{reported:#}");
+    let (_, reported) = document(&support::dla(&[0; 20], &[]));
+    assert!(warned(&reported, "no record of a compiler"));
+    assert_eq!(reported["compilations"][0]["flags"], Value::Null);
+    let (_, reported) = document(&samples::cache([8, 2, 28], "--config \"open"));
+    assert!(warned(&reported, "does not end"), "{reported:#}");
     let twice = [
         support::text(&support::record("a", [1, 2, 3])),
         support::trailer(&support::record("a", [1, 2, 4]), "--x"),
@@ -223,8 +223,8 @@ fn options_that_contradict_themselves_and_missing_records_are_warned_of() {
 
 #[test]
 fn the_chip_stands_in_the_options_where_nothing_else_says() {
-    let (_, told) = document(&samples::cache([9, 2, 1], "--platform-config mt6993 --subsys npu"));
-    assert_eq!(told["compilations"][0]["soc"], "mt6993");
+    let (_, reported) = document(&samples::cache([9, 2, 1], "--platform-config mt6993 --subsys npu"));
+    assert_eq!(reported["compilations"][0]["soc"], "mt6993");
 }
 
 #[test]
@@ -371,9 +371,9 @@ proptest! {
     #[test]
     fn payloads_are_read_back(inputs in 0u32..100, outputs in 0u32..100, code in proptest::collection::vec(any::<u8>(), 0..50)) {
         let dla = support::dla(&code, &support::trailer(&support::record("adapter", [8, 2, 28]), "--opt 3"));
-        let (format, told) = document(&support::executorch(inputs, outputs, &dla));
+        let (format, reported) = document(&support::executorch(inputs, outputs, &dla));
         prop_assert_eq!(format, "executorch-neuron-payload");
-        prop_assert_eq!((&told["inputs"], &told["outputs"]), (&json!(inputs), &json!(outputs)));
-        prop_assert_eq!(&told["code"]["offset"], 13);
+        prop_assert_eq!((&reported["inputs"], &reported["outputs"]), (&json!(inputs), &json!(outputs)));
+        prop_assert_eq!(&reported["code"]["offset"], 13);
     }
 }

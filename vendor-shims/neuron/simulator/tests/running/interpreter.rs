@@ -412,11 +412,11 @@ fn product(what: &str, x: Kind, out: Kind, depth: usize, per_channel: bool) -> C
     let biases: Vec<i32> = (0..columns as i32).map(|column| column * 7001 - 80_000).collect();
     let theirs = biases.iter().flat_map(|bias| bias.to_le_bytes()).collect();
     let bias_scales: Vec<f32> = scales.iter().map(|scale| scale * x.scale).collect();
-    let (held, all) = (weights.clone(), scales.clone());
+    let (existing, all) = (weights.clone(), scales.clone());
     let x_scale = x.scale;
     let rest = move |model: &mut Model| {
         let scale = if per_channel { 0.0 } else { all[0] };
-        let weight = model.constant(&tensor(of, &shape, scale, 0), held.clone());
+        let weight = model.constant(&tensor(of, &shape, scale, 0), existing.clone());
         if per_channel {
             assert_eq!(model.symmetric_channels(weight, 0, &all), 0);
         }
@@ -478,9 +478,9 @@ fn convolutions_are_theirs() {
         let biases = [500i32, -70_000, 9];
         let theirs = biases.iter().flat_map(|bias| bias.to_le_bytes()).collect();
         let scale = x.scale * 0.01;
-        let held = weights.clone();
+        let existing = weights.clone();
         let rest = move |model: &mut Model| {
-            let weight = model.constant(&tensor(TENSOR_QUANT8_SYMM, &shape, 0.01, 0), held.clone());
+            let weight = model.constant(&tensor(TENSOR_QUANT8_SYMM, &shape, 0.01, 0), existing.clone());
             let bytes = biases.iter().flat_map(|bias| bias.to_le_bytes()).collect();
             let bias = model.constant(&tensor(TENSOR_INT32, &[3], scale, 0), bytes);
             let settings = [1, 1, 1, 0].map(|value| model.int(value));

@@ -163,12 +163,12 @@ impl Runtime {
                     false => (all.input_tensor, all.input_needs),
                     true => (all.output_tensor, all.output_needs),
                 };
-                let (mut held, mut needed, mut buffer) = (null_mut(), null_mut(), null_mut());
+                let (mut existing, mut needed, mut buffer) = (null_mut(), null_mut(), null_mut());
                 let mut shape = TensorType([0; 256]);
                 // SAFETY: as above; there is room for any type.
                 unsafe {
-                    fine(tensor(signature, index, &mut held), "LiteRtGetSignatureTensor")?;
-                    fine((all.tensor_type)(held, &mut shape), "LiteRtGetRankedTensorType")?;
+                    fine(tensor(signature, index, &mut existing), "LiteRtGetSignatureTensor")?;
+                    fine((all.tensor_type)(existing, &mut shape), "LiteRtGetRankedTensorType")?;
                     fine(needs(made.compiled, 0, index, &mut needed), "LiteRtGetBufferRequirements")?;
                     let code = (all.create_buffer)(self.environment, &shape, needed, &mut buffer);
                     fine(code, "LiteRtCreateManagedTensorBufferFromRequirements")?;

@@ -43,9 +43,9 @@ impl Packed {
         let largest = x.iter().fold(1e-30f32, |largest, value| largest.max(value.abs()));
         let scale = largest * (1.0 / 127.0);
         let q: Vec<i64> = x.iter().map(|value| (value / scale).round_ties_even() as i64).collect();
-        let result = |(row, held): (&[i8], &f32)| {
+        let result = |(row, existing): (&[i8], &f32)| {
             let sum: i64 = q.iter().zip(row).map(|(q, w)| q * i64::from(*w)).sum();
-            let result = (sum as f64 * (f64::from(scale) * f64::from(*held)) + 0.0) as f32;
+            let result = (sum as f64 * (f64::from(scale) * f64::from(*existing)) + 0.0) as f32;
             cap.map_or(result, |cap| softcap(Scalar, [result; LANES], cap)[0])
         };
         self.raw.chunks(self.inputs).zip(&self.scales).map(result).collect()
@@ -191,8 +191,8 @@ fn a_bound_is_never_below_what_it_bounds() {
         let mut low = [0xff; 2 * THIRDS];
         assert_eq!(pack_low(&row, &mut low), spread);
         let part = row[0] as u8 & 7;
-        let held = [[part % 4 * 0x55; 32].as_slice(), &[part / 4 * 0xff; 16]].concat();
-        assert_eq!(low.as_slice(), [held.as_slice(), &held].concat());
+        let existing = [[part % 4 * 0x55; 32].as_slice(), &[part / 4 * 0xff; 16]].concat();
+        assert_eq!(low.as_slice(), [existing.as_slice(), &existing].concat());
     }
 }
 
