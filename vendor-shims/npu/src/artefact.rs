@@ -200,8 +200,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ShimError::Limit`] for more entries or ports than the format takes, and a descriptor beyond
-    /// [`MAX_DESCRIPTOR`].
+    /// [`ShimError::Limit`] for more entries or ports than the format takes, and for a descriptor
+    /// beyond [`MAX_DESCRIPTOR`].
     pub fn prefix<H: Head, E: Entry>(
         &self,
         descriptor: &Descriptor<H, E>,
