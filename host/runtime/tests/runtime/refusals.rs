@@ -12,8 +12,7 @@ use shardwright_shims::{
     Shard, ShimError,
 };
 use shardwright_test_checkpoints::Spec;
-use shardwright_vocabulary::Place;
-use shardwright_vocabulary::{DType, Encoding, EntryKind, Granularity, ScaleBits, WeightFormat};
+use shardwright_vocabulary::{DType, Encoding, EntryKind, Granularity, Place, ScaleBits, WeightFormat};
 
 fn gemma4() -> Graph {
     graph(&Spec::gemma4())
