@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use shardwright::Model;
 use tempfile::TempDir;
 
+use crate::chain::tokens_below;
 use crate::program::shardwright;
 
 /// A bundle in a folder of its own, gone when dropped.
@@ -115,11 +116,5 @@ pub fn logits(model: &Model, prompt: &[u32], further: &[u32]) -> Vec<Vec<u32>> {
 
 /// `count` tokens of a model's vocabulary without a pattern, the same ones every time.
 pub fn some_tokens(model: &Model, count: usize) -> Vec<u32> {
-    let vocabulary = model.chain().description().structure.vocabulary.max(2);
-    let mut state = 0x9e37_79b9_u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % vocabulary
-    };
-    (0..count).map(|_| next() as u32).collect()
+    tokens_below(model.chain().description().structure.vocabulary.max(2), count)
 }

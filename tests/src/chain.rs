@@ -151,15 +151,20 @@ pub fn made(spec: &Spec) -> Graph {
     Checkpoint::open(folder.path()).unwrap_or_else(|error| panic!("{spec:?}: {error}")).into_graph()
 }
 
-/// `count` tokens in an order without a pattern, the same ones every time.
-pub fn tokens(graph: &Graph, count: usize) -> Vec<u32> {
-    let vocabulary = graph.assets[0].entries();
+/// `count` tokens of a vocabulary in an order without a pattern, the same ones every time: records
+/// of what comes out are compared from tree to tree.
+pub(crate) fn tokens_below(vocabulary: u64, count: usize) -> Vec<u32> {
     let mut state = 0x9e37_79b9_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % vocabulary
     };
     (0..count).map(|_| next() as u32).collect()
+}
+
+/// `count` tokens in an order without a pattern, the same ones every time.
+pub fn tokens(graph: &Graph, count: usize) -> Vec<u32> {
+    tokens_below(graph.assets[0].entries(), count)
 }
 
 /// A menu of prefill and decode entries.

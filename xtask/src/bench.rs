@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: the bench targets of the workspace, release, one after the other;
-//! `cargo xtask bench peers [MODEL …]`: the CPU engine beside others; `cargo xtask bench pair BUNDLE
-//! GGUF`: a bundle beside llama.cpp; `cargo xtask bench growth`: how the engine's work grows.
+//! `cargo xtask bench peers [MODEL …]`: the CPU engine beside others;
+//! `cargo xtask bench pair BUNDLE GGUF`: a bundle beside llama.cpp; `cargo xtask bench growth`: how
+//! the engine's work grows.
 
 mod neuron;
 mod peers;

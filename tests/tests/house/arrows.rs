@@ -146,7 +146,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("shardwright-shim-template", &["shardwright-shim-abi"]),
     // A shim for tests.
-    ("shardwright-shim-picky", &["shardwright-shim-abi"]),
+    (
+        "shardwright-shim-picky",
+        &["shardwright-shim-abi", "shardwright-shim-testing", "shardwright-vocabulary"],
+    ),
     (TESTS, &[]),
     ("shardwright-test-checkpoints", &[]),
     ("shardwright-test-features", &[]),

@@ -1,5 +1,6 @@
-//! Writers that die, step by step; `tests/tests/program/cli_bundle.rs` kills real ones. Whatever moment they die at, what they leave is no bundle or a complete one,
-//! and the next writer ends with the bytes of one that was never disturbed.
+//! Writers that end step by step; `tests/tests/program/cli_bundle.rs` kills real ones. Whatever
+//! moment they die at, what they leave is no bundle or a complete one, and the next writer ends
+//! with the bytes of one that was never disturbed.
 
 use std::fs;
 use std::path::Path;

@@ -5,7 +5,7 @@ use shardwright_shim_abi::{
     EntryView, Error, NodeView, PortView, QuantisationView, Result, TensorIndex, WeightView,
 };
 
-use crate::step::{Step, op_name, op_named};
+use crate::step::{moves, numbers, op_name, op_named};
 
 /// How much pickier than usual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,10 +74,11 @@ impl Judge<'_> {
         if self.options.missing == Some(node.op()) {
             return Some(format!("there is no {name}"));
         }
-        let step = match Step::of(node) {
-            Ok(step) => step,
+        let numbers = match numbers(node) {
+            Ok(numbers) => numbers,
             Err(error) => return Some(error.message),
         };
+        let is_map = node.op() == SW_OP_MAT_MUL && numbers != [[0]];
         let output = match node.output() {
             Ok(output) => output,
             Err(error) => return Some(error.message),
@@ -85,7 +86,7 @@ impl Judge<'_> {
         for (place, operand) in node.inputs().enumerate() {
             let Some(operand) = operand else { return Some(format!("operand {place} is left out")) };
             let refusal = match self.weights[operand as usize] {
-                Some(weight) => self.constant(operand, weight, &step, place),
+                Some(weight) => self.constant(operand, weight, is_map && place == 1),
                 None => self.activation(operand),
             };
             if refusal.is_some() {
@@ -96,7 +97,7 @@ impl Judge<'_> {
         if refusal.is_some() {
             return refusal;
         }
-        if step.moves() {
+        if moves(node.op()) {
             return self.moved(node, output);
         }
         None
@@ -120,15 +121,8 @@ impl Judge<'_> {
     }
 
     /// The scales and bytes of constants may be missing while they are judged.
-    fn constant(
-        &self,
-        index: TensorIndex,
-        weight: WeightView<'_>,
-        step: &Step,
-        place: usize,
-    ) -> Option<String> {
+    fn constant(&self, index: TensorIndex, weight: WeightView<'_>, is_matrix: bool) -> Option<String> {
         let name = weight.name();
-        let is_matrix = *step == (Step::MatMul { transpose_b: true }) && place == 1;
         let (wanted, words) = if is_matrix { (SW_DTYPE_I8, "i8") } else { (SW_DTYPE_U16, "u16") };
         if weight.dtype() != wanted {
             return Some(format!("constant `{name}` is {}, not {words}", type_name(weight.dtype())));

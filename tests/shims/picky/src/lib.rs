@@ -4,18 +4,17 @@
 //! **Job.** Takes primitives alone, activations in unsigned 16-bit integers alone, matrices in
 //! signed 8-bit integers with one scale an output channel alone, states that it only reads, and
 //! whatever depends on positions as tensors. It refuses the rest with a reason, and computes what
-//! it takes in integer arithmetic of its own, written from the definitions of the operations and
-//! from nothing else. Options make it pickier still (see `judge.rs`).
+//! it takes by the plain evaluator of `vendor-shims/abi/testing`, which is written from the
+//! definitions of the operations and from nothing else. Options make it pickier still (see
+//! `judge.rs`).
 //!
 //! **Not its job.** It is not fast, it ships with nothing, and it knows neither the reference
 //! evaluator nor the CPU shim.
 //!
-//! Reading order: [`Picky`], `judge.rs`, `step.rs`, `program.rs`, `arithmetic.rs`.
+//! Reading order: [`Picky`], `judge.rs`, `step.rs`, `program.rs`.
 
 #![deny(unsafe_code)]
 
-mod affine;
-mod arithmetic;
 mod judge;
 mod program;
 mod step;
@@ -134,12 +133,12 @@ impl Shim for Picky {
     }
 }
 
-/// A program whose constants lie in the mapping.
-struct Loaded<'m> {
-    program: Program<'m>,
+/// A program that was read.
+struct Loaded {
+    program: Program,
 }
 
-impl LoadedShard for Loaded<'_> {
+impl LoadedShard for Loaded {
     fn entries(&self) -> Result<Vec<LoadedEntry>> {
         self.program.entries()
     }

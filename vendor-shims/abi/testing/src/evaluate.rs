@@ -69,11 +69,14 @@ impl Tensor {
 
     /// Value at an index, broadcasting missing and single axes.
     fn at(&self, index: &[usize]) -> f64 {
+        self.data[self.place(index)]
+    }
+
+    fn place(&self, index: &[usize]) -> usize {
         let skip = index.len() - self.shape.len();
-        let place = self.shape.iter().enumerate().fold(0, |place, (axis, extent)| {
+        self.shape.iter().enumerate().fold(0, |place, (axis, extent)| {
             place * extent + if *extent == 1 { 0 } else { index[axis + skip] }
-        });
-        self.data[place]
+        })
     }
 }
 
@@ -124,6 +127,7 @@ pub fn evaluate_all(builder: &Builder, rows: usize, bound: &HashMap<String, Boun
         let shape = shape_of(node.outputs[0]);
         let result = match node.op {
             SW_OP_DYNAMIC_LINEAR => dynamic_linear(builder, node, &inputs),
+            SW_OP_MAT_MUL => mat_mul(builder, node, &inputs, &shape),
             _ => one(node, &inputs, &shape, rows),
         };
         assert_eq!(result.shape, shape, "op {}", node.op);
@@ -159,6 +163,56 @@ fn dynamic_linear(builder: &Builder, node: &Node, inputs: &[&Tensor]) -> Tensor 
             })
             .collect()
     })
+}
+
+/// Products of integers are summed exactly and multiplied by their scales once.
+fn mat_mul(builder: &Builder, node: &Node, inputs: &[&Tensor], shape: &[usize]) -> Tensor {
+    let transposed = integer(node, "transpose_b") == 1;
+    let [a, b] = [0, 1].map(|place| steps(builder, node.inputs[place], inputs[place], transposed));
+    let data = match (a, b) {
+        (Some((a, a_scales)), Some((b, b_scales))) if a_scales.len() == 1 => {
+            let columns = shape[shape.len() - 1];
+            let scale = |column: usize| f64::from(b_scales[if b_scales.len() == 1 { 0 } else { column }]);
+            let sums = products(&a, &b, shape, transposed).into_iter().enumerate();
+            sums.map(|(at, sum)| sum * (f64::from(a_scales[0]) * scale(at % columns))).collect()
+        }
+        _ => products(inputs[0], inputs[1], shape, transposed),
+    };
+    Tensor { shape: shape.to_vec(), data }
+}
+
+/// Steps from zero of a factor in integers, and its scale, or that of each row of a matrix whose
+/// rows are columns of the result. None for other factors.
+fn steps(builder: &Builder, tensor: u32, values: &Tensor, transposed: bool) -> Option<(Tensor, Vec<f32>)> {
+    let tensor_of = |data| Tensor { shape: values.shape.clone(), data };
+    let Some((_, weight)) = builder.constants.iter().find(|(held, _)| *held == tensor) else {
+        let (scale, _) = builder.tensors[tensor as usize].encoding.affine?;
+        let data = values.data.iter().map(|value| (value / f64::from(scale)).round()).collect();
+        return Some((tensor_of(data), vec![scale]));
+    };
+    let rows = || weight.stored.chunks(values.last());
+    let mut scales: Vec<f32> = rows().map(|row| row[0].1).collect();
+    let uniform = rows().zip(&scales).all(|(row, scale)| row.iter().all(|(_, held)| held == scale));
+    if scales.iter().all(|scale| *scale == scales[0]) {
+        scales.truncate(1);
+    }
+    let fits =
+        scales.len() == 1 || (transposed && scales.len() == values.shape[0] && values.shape.len() == 2);
+    (uniform && fits)
+        .then(|| (tensor_of(weight.stored.iter().map(|(steps, _)| f64::from(*steps)).collect()), scales))
+}
+
+fn products(x: &Tensor, y: &Tensor, shape: &[usize], transposed: bool) -> Vec<f64> {
+    let step = if transposed { 1 } else { y.last() };
+    let one = |mut index: Vec<usize>| {
+        let rank = index.len();
+        let column = std::mem::take(&mut index[rank - 1]);
+        let a = x.place(&index);
+        (index[rank - 2], index[rank - 1]) = if transposed { (column, 0) } else { (0, column) };
+        let b = y.place(&index);
+        (0..x.last()).map(|k| x.data[a + k] * y.data[b + k * step]).sum()
+    };
+    indices(shape).into_iter().map(one).collect()
 }
 
 fn one(node: &Node, inputs: &[&Tensor], shape: &[usize], rows: usize) -> Tensor {
@@ -275,28 +329,6 @@ fn one(node: &Node, inputs: &[&Tensor], shape: &[usize], rows: usize) -> Tensor 
         SW_OP_REDUCE_SUM => by_last(x, |row| vec![row.iter().sum()]),
         SW_OP_REDUCE_MEAN => by_last(x, |row| vec![row.iter().sum::<f64>() / row.len() as f64]),
         SW_OP_REDUCE_MAX => by_last(x, |row| vec![row.iter().copied().fold(f64::NEG_INFINITY, f64::max)]),
-        SW_OP_MAT_MUL => {
-            let transposed = integer(node, "transpose_b") == 1;
-            let data = indices(shape)
-                .iter()
-                .map(|index| {
-                    let rank = index.len();
-                    (0..x.last())
-                        .map(|k| {
-                            let (mut a, mut b) = (index.clone(), index.clone());
-                            a[rank - 1] = k;
-                            if transposed {
-                                (b[rank - 2], b[rank - 1]) = (index[rank - 1], k);
-                            } else {
-                                b[rank - 2] = k;
-                            }
-                            x.at(&a) * inputs[1].at(&b)
-                        })
-                        .sum()
-                })
-                .collect();
-            Tensor { shape: shape.to_vec(), data }
-        }
         SW_OP_RESHAPE => Tensor { shape: shape.to_vec(), data: x.data.clone() },
         SW_OP_TRANSPOSE => {
             let perm = integers(node, "perm");

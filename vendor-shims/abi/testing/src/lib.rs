@@ -1,12 +1,11 @@
-//! What the tests of shims share: a writer of contract tables, the host's side of the door, a plain
-//! evaluator and a small decoder.
+//! What the tests of shims share: a writer of contract tables, the host's side of the door and a
+//! plain evaluator, which is the one beside `host/reference`.
 //!
 //! Knows the contract alone and no shim: a test hands over the shim's entry function. Tables are
 //! leaked, since a test's process is short; a misuse panics, since it is the test that is wrong.
 //!
-//! **Not its job.** It is used by no program and tests nothing by itself.
+//! **Not its job.** It is used by no program, tests nothing by itself, and holds no model.
 
-pub mod decoder;
 pub mod encoding;
 pub mod evaluate;
 pub mod host;

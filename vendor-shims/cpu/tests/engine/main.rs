@@ -7,6 +7,7 @@ mod targets;
 
 mod contract;
 mod corpus;
+mod decoder;
 mod hostile;
 mod joined;
 mod largest;

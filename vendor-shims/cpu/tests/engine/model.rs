@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::support::decoder::{CHUNK, CONTEXT, Decoder};
+use crate::decoder::{CHUNK, CONTEXT, Decoder};
 use crate::support::*;
 use shardwright_shim_abi::raw::*;
 

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::support::decoder::{CHUNK, Decoder};
+use crate::decoder::{CHUNK, Decoder};
 use crate::support::encoding::bits_of;
 use crate::support::ranges::{Ends, encode_all, observe};
 use crate::support::*;

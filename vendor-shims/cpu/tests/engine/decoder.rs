@@ -4,9 +4,7 @@ use std::collections::HashMap;
 
 use shardwright_shim_abi::raw::*;
 
-use crate::memory::Bound;
-use crate::numbers::values;
-use crate::tables::{Attribute, Builder, Weight, weight};
+use crate::support::*;
 
 /// A small decoder with everything that makes real ones hard: rings, a shared state, partial
 /// rotary, soft caps, grouped heads, per-layer inputs, odd sizes, weights of three types.
@@ -94,12 +92,6 @@ pub const LAYERS: [Layer; 4] = [
         donor: Some(1),
     },
 ];
-
-impl Default for Decoder {
-    fn default() -> Decoder {
-        Decoder::new()
-    }
-}
 
 impl Decoder {
     /// With weights in f32, bf16 and f16 by turns.
