@@ -285,12 +285,12 @@ mod tests {
             for steps in [WIDE, NARROW, BLOCK, TERNARY] {
                 let found = error(&values, importance, best_scale(&values, importance, steps), steps.limit);
                 let plain = error(&values, importance, plain(steps, &values), steps.limit);
-                // Where a grid meets the values exactly, what is left is the rounding of the scale
-                // itself to f32.
+                // Where a grid meets the values exactly, what is left is the rounding to f32 of the
+                // scale and of its multiple: twice 2⁻²⁴ of a value, squared.
                 let squares = |(i, &value): (usize, &f32)| {
                     f64::from(value).powi(2) * importance.map_or(1.0, |importance| f64::from(importance[i]))
                 };
-                let rounding = 2.0_f64.powi(-48) * values.iter().enumerate().map(squares).sum::<f64>();
+                let rounding = 2.0_f64.powi(-46) * values.iter().enumerate().map(squares).sum::<f64>();
                 prop_assert!(found <= plain * (1.0 + 1e-5) + rounding + 1e-30, "{steps:?}: {found} > {plain}");
             }
         }
