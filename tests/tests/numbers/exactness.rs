@@ -395,7 +395,6 @@ fn chunks_and_pieces_change_no_bit() {
             (vec![1], vec![1]),
             (vec![3, 5, 31], vec![1]),
             (vec![64, 16, 4], vec![1, 7]),
-            (vec![], vec![1, 4]),
         ] {
             let what = format!("{folder}, prefill {prefill:?}, decode {decode:?}");
             let chain = chain(&prefill, &decode);

@@ -97,3 +97,16 @@ fn why_a_boundary_is_copied_is_told() {
         serde_json::to_string(&record).unwrap();
     }
 }
+
+/// No plan is so, and a chain may be.
+#[test]
+fn without_a_prefill_entry_point_decoding_fills_the_states() {
+    let graph = graph(&Spec::gemma3());
+    let tokens = ids(17, graph.vocabulary);
+    let with = |prefill: Vec<u64>, decode: Vec<u64>| {
+        let plan = Plan { largest: 32, prefill, decode, ..Plan::default() };
+        last_logits(&chain(&graph, &plan), &tokens)
+    };
+    let once = with(vec![32], vec![1]);
+    assert_eq!((with(vec![], vec![1]), with(vec![], vec![1, 4])), (once.clone(), once));
+}
