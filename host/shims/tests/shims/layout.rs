@@ -206,8 +206,8 @@ fn a_rust_shim_of_a_later_minor_version_runs() {
             (raw, "    pub option_count: u64,\n}", "    pub option_count: u64,\n    pub later: u64,\n}"),
             (
                 "vendor-shims/abi/src/export.rs",
-                "memory_bytes: told.memory_bytes,",
-                "memory_bytes: told.memory_bytes, later: u64::MAX,",
+                "memory_bytes: reported.memory_bytes,",
+                "memory_bytes: reported.memory_bytes, later: u64::MAX,",
             ),
             ("Cargo.toml", "version = \"0.1.0\"", "version = \"0.2.0\""),
         ],
