@@ -1,7 +1,6 @@
 //! Reading JSON settings: capped files and typed fields with the path of every fault.
 
 use std::fs::File;
-use std::io::Read as _;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -25,12 +24,13 @@ pub(crate) fn read_capped(path: &Path, cap: u64) -> Result<Vec<u8>, CheckpointEr
     if bytes > cap {
         return Err(CheckpointError::FileTooLarge { path: path.to_owned(), bytes, cap });
     }
-    let mut content = Vec::with_capacity(bytes as usize);
     // The file may have grown since; the cap holds all the same.
-    file.take(cap)
-        .read_to_end(&mut content)
-        .map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
-    Ok(content)
+    shardwright_files::read_from(file, cap).map_err(|error| match error {
+        FileError::TooLong { limit } => {
+            CheckpointError::FileTooLarge { path: path.to_owned(), bytes: limit.saturating_add(1), cap }
+        }
+        error => CheckpointError::Read { path: path.to_owned(), source: error.into() },
+    })
 }
 
 /// Parses JSON text. Nesting deeper than the parser's limit of 128 is an error.

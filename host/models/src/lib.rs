@@ -18,7 +18,7 @@
 //!
 //! let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
 //! let checkpoint = Checkpoint::open(demo)?;
-//! assert_eq!(checkpoint.facts().family.to_string(), "gemma4_text");
+//! assert_eq!(checkpoint.facts().family.to_string(), "gemma4");
 //! assert!(checkpoint.graph().layers() > 0 && checkpoint.graph().is_generative());
 //! # Ok::<(), shardwright_models::CheckpointError>(())
 //! ```

@@ -6,6 +6,20 @@
 //! compiles a [`WorkOrder`] to an [`Artefact`] and loads it as a [`LoadedShard`], which runs. All C
 //! pointers stay in here: what leaves is safe and `Send`.
 //!
+//! ```no_run
+//! use shardwright_shims::{Place, ShimRegistry, WorkOrder};
+//!
+//! let registry = ShimRegistry::builder().directory("shims").build();
+//! for skipped in registry.skipped() {
+//!     eprintln!("not used: {}", skipped.error);
+//! }
+//! let instance = registry.open("cpu", "compiler", &[])?;
+//! let order = WorkOrder::open("decoder.0-12.swo".as_ref())?;
+//! let artefact = instance.compile("cpu", &order, Place::Temporary, &mut ())?;
+//! let shard = instance.load("cpu", &artefact, &[])?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! **Elsewhere.** An instance answers through [`Functions`], and a loaded shard runs through
 //! [`Shard`]: in this process, or wherever an [`Opener`] opened it. The `worker` crate has one that
 //! opens shims in processes of their own.

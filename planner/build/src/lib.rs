@@ -7,6 +7,12 @@
 //!
 //! **Not its job.** It installs nothing, and it does not judge whether the component is a sound
 //! planner.
+//!
+//! ```no_run
+//! let planner = shardwright_planner_build::build("my-planner/Cargo.toml".as_ref(), "target/planners".as_ref())?;
+//! std::fs::write("my-planner.wasm", planner)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod compose;
 

@@ -50,6 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-models",
             "shardwright-planning",
             "shardwright-shims",
+            "shardwright-worker",
             "shardwright-bundle",
             "shardwright-runtime",
             "shardwright",

@@ -9,6 +9,64 @@
 //! **Not its job.** It loads no library and parses no file (the host's `shims` crate does), and it
 //! computes nothing.
 //!
+//! A shim that takes no operation yet, as an author begins:
+//!
+//! ```
+//! use shardwright_shim_abi::{
+//!     Artefact, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Error, LoadedShard,
+//!     MemoryKinds, Options, Result, Shim, Verdict, WorkOrderView,
+//! };
+//!
+//! struct Mine;
+//!
+//! impl Shim for Mine {
+//!     fn describe() -> Description {
+//!         let (name, vendor) = ("mine".to_owned(), "me".to_owned());
+//!         Description { name, vendor, version: "0.1.0".to_owned(), ..Description::default() }
+//!     }
+//!
+//!     fn open(options: &Options<'_>) -> Result<Self> {
+//!         options.only(&[])?;
+//!         Ok(Mine)
+//!     }
+//!
+//!     fn devices(&self, _soc: Option<&str>) -> Result<Vec<Device>> {
+//!         Ok(vec![Device {
+//!             name: "npu".to_owned(),
+//!             soc: None,
+//!             detail: None,
+//!             kind: DeviceKind::Present,
+//!             memory_kinds: MemoryKinds::HOST,
+//!             memory_bytes: 0,
+//!         }])
+//!     }
+//!
+//!     fn check(&self, _device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
+//!         Ok(entry.nodes().map(|node| Verdict::Refused(format!("op {} is not written", node.op()))).collect())
+//!     }
+//!
+//!     fn compile(&self, _: &str, _: WorkOrderView<'_>, _: &mut CompileOutput<'_>) -> Result<()> {
+//!         Err(Error::unsupported_op("no operation is written"))
+//!     }
+//!
+//!     fn compatibility(&self, _device: &str, _head: &[u8]) -> Result<Compatibility> {
+//!         Ok(Compatibility::NotMine("this shim writes no artefact".to_owned()))
+//!     }
+//!
+//!     fn load<'m>(
+//!         &'m self,
+//!         _device: &str,
+//!         _artefact: Artefact<'m>,
+//!         _options: &Options<'_>,
+//!     ) -> Result<Box<dyn LoadedShard + 'm>> {
+//!         Err(Error::invalid_argument("this shim writes no artefact"))
+//!     }
+//! }
+//!
+//! shardwright_shim_abi::export_shim!(Mine);
+//! # fn main() {}
+//! ```
+//!
 //! Reading order: `vendor-shims/README.md`, `include/shim.h`, [`Shim`], [`LoadedShard`],
 //! `vendor-shims/template/rust`.
 

@@ -35,13 +35,7 @@ use shardwright_shim_cpu::simd::dot::DotLevel;
 use shardwright_shim_cpu::simd::{LANES, Level};
 
 fn values(count: usize) -> Vec<f32> {
-    let mut state = count as u64;
-    (0..count)
-        .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect()
+    shardwright_shim_testing::values(count, count as u64, 1.0)
 }
 
 /// Seconds this thread has spent on a core, where the system tells; for figures on a busy machine.

@@ -11,6 +11,15 @@
 //! **Not its job.** It knows no vendor, no vendor's operation and no model family, calls no
 //! function of a vendor's library and decides no layout: those are the shims'.
 //!
+//! ```
+//! use shardwright_shim_abi::Options;
+//! use shardwright_shim_npu::Power;
+//!
+//! let asked = Power::read(&Options::default())?;
+//! assert_eq!(asked, None, "without the option a shim uses its own default");
+//! # Ok::<(), shardwright_shim_npu::ShimError>(())
+//! ```
+//!
 //! Reading order: [`source`], [`check`], [`work`], [`draft`], [`lowering`]; then [`artefact`] and
 //! [`port`]; [`library`] and [`instance`] stand alone.
 

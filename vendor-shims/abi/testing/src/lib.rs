@@ -4,6 +4,20 @@
 //! Knows the contract alone and no shim: a test hands over the shim's entry function. Tables are
 //! leaked, since a test's process is short; a misuse panics, since it is the test that is wrong.
 //!
+//! ```
+//! use std::collections::HashMap;
+//!
+//! use shardwright_shim_abi::raw::{SW_ENTRY_DECODE, SW_OP_NEG, SW_ROLE_HIDDEN};
+//! use shardwright_shim_testing::{Bound, Builder, evaluate};
+//!
+//! let mut entry = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
+//! let x = entry.input("x", SW_ROLE_HIDDEN, &[1, 2]);
+//! let y = entry.unary(SW_OP_NEG, x, vec![]);
+//! entry.output("y", SW_ROLE_HIDDEN, y);
+//! let bound = HashMap::from([("x".to_owned(), Bound::F32(vec![1.0, -2.0]))]);
+//! assert_eq!(evaluate(&entry, 1, &bound)["y"].data, [-1.0, 2.0]);
+//! ```
+//!
 //! **Not its job.** It is used by no program, tests nothing by itself, and holds no model.
 
 pub mod encoding;

@@ -205,11 +205,8 @@ fn with_program(original: &[u8], program: &[u8]) -> Region {
 fn forge(original: &Region) {
     let host = open(&[("threads", "1")]).expect("opened");
     let program = program_of(original.bytes()).expect("a program");
-    let mut state = 1u64;
-    let mut next = move || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize
-    };
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut next = move || random.u32(..) as usize;
     let (mut taken, mut refused) = (0, 0);
     for round in 0..8000 {
         let mut bytes = program.to_vec();
@@ -243,11 +240,8 @@ fn forge(original: &Region) {
 #[test]
 fn senseless_work_orders_are_refused_or_run() {
     let host = open(&[("threads", "1")]).expect("opened");
-    let mut state = 7u64;
-    let mut next = move || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize
-    };
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut next = move || random.u32(..) as usize;
     let ops: Vec<u32> = (1..=11).chain(64..=86).chain([0, 12, 999]).collect();
     let mut compiled = 0;
     for round in 0..8000 {

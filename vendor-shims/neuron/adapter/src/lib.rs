@@ -19,6 +19,12 @@
 //! extension's 4-bit and 32-bit unsigned types, hints for flushing caches, kinds of compilation,
 //! batched executions, first versions.
 //!
+//! ```
+//! use shardwright_neuron_adapter::operation;
+//!
+//! assert_eq!(operation::name(operation::ADD), Some("ADD"));
+//! ```
+//!
 //! Nothing here was run on a phone. 64-bit little-endian systems only.
 
 pub mod extension;

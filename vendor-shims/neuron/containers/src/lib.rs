@@ -13,6 +13,14 @@
 //! Every length, offset and count is checked before it is used, and every list has a cap: the files
 //! are anyone's.
 //!
+//! ```
+//! use shardwright_neuron_containers::options::OptionString;
+//!
+//! let options = OptionString::parse("--arch=mdla5.3 -O3 --relax-fp32")?;
+//! assert_eq!(options.get("opt"), Some("3"));
+//! # Ok::<(), shardwright_neuron_containers::options::OptionsError>(())
+//! ```
+//!
 //! Reading order: [`inspect`](mod@inspect) is the door; [`tflite`], [`litertlm`], [`executorch`]
 //! and [`neuron_schema`] are what wraps a [`blob`]; [`record`] is what a compiler says of itself in
 //! it; [`options`] what it was told; [`flatbuffer`] and [`flexbuffer`] are the encodings below.

@@ -68,7 +68,7 @@ impl Store {
         self.encoding().decode(bytes)
     }
 
-    fn encoding(self) -> Encoding {
+    pub fn encoding(self) -> Encoding {
         Encoding { dtype: self.dtype(), affine: self.affine() }
     }
 }
@@ -384,7 +384,8 @@ impl Tables {
         self.builder().build()
     }
 
-    fn builder(&self) -> testing::Builder {
+    /// The same as tables of the contract, with the values of the constants that have bytes.
+    pub fn builder(&self) -> testing::Builder {
         let mut builder = testing::Builder::new(&self.name, SW_ENTRY_DECODE, self.rows, 512);
         for (name, shape, store) in &self.tensors {
             builder.tensor(name, store.map_or(Encoding::F32, Store::encoding), shape);
@@ -432,7 +433,10 @@ impl Weight {
         let (name, shape) = (&self.name, &self.shape);
         match self.planned {
             true => testing::Weight::planned(name, shape, self.dtype, self.bytes.len() as u64, scales),
-            false => testing::Weight::raw(name, shape, self.dtype, self.bytes.clone(), scales),
+            false => testing::Weight {
+                values: self.values.iter().map(|value| *value as f32).collect(),
+                ..testing::Weight::raw(name, shape, self.dtype, self.bytes.clone(), scales)
+            },
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use shardwright_shim_abi::raw::*;
+use shardwright_shim_testing::{Bound, evaluate};
 
 use crate::{Builder, Encoding, Loaded, Weight, a16, values};
 
@@ -56,25 +57,12 @@ impl Layer {
         b.binary(SW_OP_ADD, x, a)
     }
 
-    /// In plain arithmetic.
+    /// What the plain evaluator makes of the layer.
     pub fn expected(&self, x: &[f32]) -> Vec<f32> {
-        let width = self.norm.values.len();
-        let inner = self.up.values.len() / width;
-        let product = |x: &[f32], w: &[f32], n: usize| -> Vec<f32> {
-            (0..n).map(|row| x.iter().zip(&w[row * x.len()..]).map(|(x, w)| x * w).sum()).collect()
-        };
-        let gelu = |x: f32| 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh());
-        x.chunks(width)
-            .flat_map(|row| {
-                let mean = row.iter().map(|x| x * x).sum::<f32>() / width as f32;
-                let scale = (mean + 1e-6).sqrt().recip();
-                let normed: Vec<f32> =
-                    row.iter().zip(&self.norm.values).map(|(x, w)| x * scale * w).collect();
-                let up: Vec<f32> = product(&normed, &self.up.values, inner).into_iter().map(gelu).collect();
-                let down = product(&up, &self.down.values, width);
-                row.iter().zip(down).map(|(x, y)| x + y).collect::<Vec<_>>()
-            })
-            .collect()
+        let rows = x.len() / self.norm.values.len();
+        let bound = HashMap::from([("hidden".to_owned(), Bound::store(HIDDEN, x))]);
+        let outputs = evaluate(&self.entry("decode", rows as u64), rows, &bound);
+        outputs["hidden.out"].data.iter().map(|value| *value as f32).collect()
     }
 }
 

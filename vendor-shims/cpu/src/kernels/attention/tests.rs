@@ -2,19 +2,10 @@ use super::*;
 use crate::kernels::encoding::{Element, Encoding, StoredMut, decode, encode};
 use crate::simd::Level;
 use proptest::prelude::*;
+use shardwright_shim_testing::bits;
 
 fn values(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed | 1;
-    (0..count)
-        .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect()
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
+    shardwright_shim_testing::values(count, seed, 1.0)
 }
 
 /// Values in an encoding, and what they became.

@@ -1,20 +1,11 @@
 use proptest::prelude::*;
+use shardwright_shim_testing::bits;
 
 use super::*;
 use crate::simd::widen_f16;
 
 fn values(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed | 1;
-    (0..count)
-        .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * 2.0
-        })
-        .collect()
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
+    shardwright_shim_testing::values(count, seed, 2.0)
 }
 
 const KINDS: [IntegerType; 3] = [IntegerType::I8, IntegerType::I4, IntegerType::I2];

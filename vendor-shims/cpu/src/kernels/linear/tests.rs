@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use shardwright_shim_testing::bits;
 
 use super::*;
 use crate::simd::Level;
@@ -30,17 +31,7 @@ fn pack<T: Copy + Default>(w: &[T], inputs: usize, outputs: usize) -> Vec<T> {
 }
 
 fn values(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed | 1;
-    (0..count)
-        .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * 2.0
-        })
-        .collect()
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
+    shardwright_shim_testing::values(count, seed, 2.0)
 }
 
 fn float_panels<'a>(data: PanelData<'a>, inputs: usize, outputs: usize) -> Panels<'a> {

@@ -1,10 +1,7 @@
 use proptest::prelude::*;
+use shardwright_shim_testing::bits;
 
 use super::*;
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
 
 fn close(got: &[f32], exact: &[f64], what: &str) {
     for (index, (got, exact)) in got.iter().zip(exact).enumerate() {

@@ -1,4 +1,6 @@
+use fastrand::Rng;
 use proptest::prelude::*;
+use shardwright_shim_testing::bits;
 
 use super::*;
 use crate::simd::Scalar;
@@ -61,10 +63,6 @@ impl Packed {
     }
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
 /// What is left of results of which so many are wanted.
 fn largest_of(results: &[f32], wanted: usize) -> Vec<f32> {
     let mut order: Vec<usize> = (0..results.len()).collect();
@@ -74,28 +72,19 @@ fn largest_of(results: &[f32], wanted: usize) -> Vec<f32> {
     left
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        self.0 >> 33
-    }
-
-    /// Roughly normal, within −1 and 1.
-    fn value(&mut self) -> f32 {
-        (0..4).map(|_| (self.next() % 20001) as f32 / 10000.0 - 1.0).sum::<f32>() / 4.0
-    }
+/// Roughly normal, within −1 and 1.
+fn value(random: &mut Rng) -> f32 {
+    (0..4).map(|_| random.f32() * 2.0 - 1.0).sum::<f32>() / 4.0
 }
 
 /// Weights of several kinds: roughly normal, of the whole range, few different rows, all alike.
 fn packed(kind: u8, inputs: usize, outputs: usize, seed: u64) -> Packed {
-    let mut random = Random(seed | 1);
+    let mut random = Rng::with_seed(seed);
     let mut raw: Vec<i8> = (0..inputs * outputs)
         .map(|_| match kind {
-            0 => (random.value() * 127.0) as i8,
-            1 => random.next() as i8,
-            _ => (random.next() % 3) as i8 - 1,
+            0 => (value(&mut random) * 127.0) as i8,
+            1 => random.i8(..),
+            _ => random.i8(-1..=1),
         })
         .collect();
     if kind >= 2 {
@@ -106,8 +95,8 @@ fn packed(kind: u8, inputs: usize, outputs: usize, seed: u64) -> Packed {
     }
     let scales = (0..outputs)
         .map(|_| match kind {
-            0 => 0.01 + random.value().abs() / 1000.0,
-            1 => random.value() / 100.0,
+            0 => 0.01 + value(&mut random).abs() / 1000.0,
+            1 => value(&mut random) / 100.0,
             2 => 0.5,
             _ => 0.0,
         })
@@ -126,8 +115,8 @@ proptest! {
     ) {
         let inputs = steps * STEP;
         let mut packed = packed(kind, inputs, outputs, seed);
-        let mut random = Random(seed ^ 77);
-        let mut x: Vec<f32> = (0..inputs).map(|_| random.value()).collect();
+        let mut random = Rng::with_seed(seed ^ 77);
+        let mut x: Vec<f32> = (0..inputs).map(|_| value(&mut random)).collect();
         if tiny {
             // Products of scales that a number of 32 bits hardly holds.
             packed.scales.iter_mut().for_each(|scale| *scale *= 1e-11);
@@ -150,8 +139,8 @@ proptest! {
 #[test]
 fn rows_whose_second_halves_decide_are_found() {
     let inputs = 3 * STEP;
-    let mut random = Random(5);
-    let x: Vec<f32> = (0..inputs).map(|_| random.value()).collect();
+    let mut random = Rng::with_seed(5);
+    let x: Vec<f32> = (0..inputs).map(|_| value(&mut random)).collect();
     let mut raw = Vec::new();
     for output in 0..1500 {
         // First parts are all alike, and only one row has second parts that are the largest
@@ -159,7 +148,7 @@ fn rows_whose_second_halves_decide_are_found() {
         raw.extend(x.iter().map(|x| match (output == 1234, *x > 0.0) {
             (true, true) => 47,
             (true, false) => 40,
-            _ => 43 + (random.next() % 3) as i8 - 1,
+            _ => 43 + random.i8(-1..=1),
         }));
     }
     let packed = Packed::new(raw, vec![0.01; 1500], inputs);
