@@ -4,8 +4,8 @@
 //! ([`list_shims`]), what a checkpoint consists of ([`show()`]), what any file is and was made with
 //! ([`inspect()`]), and whether a planner keeps its rules ([`check_planner`]).
 //!
-//! **Not its job.** It compiles nothing, runs no model and changes nothing but the planner packs and
-//! keys it is asked to write.
+//! **Not its job.** It compiles nothing, runs no model and changes nothing but the planner packs
+//! and keys it is asked to write.
 //!
 //! ```
 //! use shardwright::SearchPath;

@@ -251,6 +251,8 @@ const TOLD_BY_WORDS: &[(&str, &str, &str, &str)] = &[
     ("LoadError", "TableTooSmall", "host/shims/tests/shims/loading.rs", "table-too-small"),
     ("LoadError", "OtherDraft", "host/shims/tests/shims/loading.rs", "other-draft"),
     ("LoadError", "MissingFunction", "host/shims/tests/shims/loading.rs", "function-missing"),
+    // Another crate's opener raises it.
+    ("LoadError", "Elsewhere", "host/worker/tests/worker.rs", "LoadError::Elsewhere"),
     ("PackError", "Altered", "host/planning/tests/planning/runtime_only.rs", "was altered"),
     ("TextError", "TemplateOutOfFuel", "host/text/src/template/tests.rs", "\"steps\""),
     ("TextError", "TemplateTooLarge", "host/text/src/template/tests.rs", "builds more than"),

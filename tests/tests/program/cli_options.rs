@@ -70,13 +70,8 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
             "--all-logits",
             "--first-tokens",
             "--text",
-            "--peer-llama-bench",
-            "--peer-model",
-            "--peer-timeout",
             "--probe",
             "--probe-mebibytes",
-            "--slow-below",
-            "--fast-above",
         ],
     ),
 ];
@@ -200,9 +195,7 @@ fn an_option_is_refused_where_it_says_nothing() {
     assert!(completions.code == Some(2) && completions.stderr.contains("no JSON"), "{}", completions.stderr);
     // Where the command line itself says that an option needs another, or is none of the command's.
     for (arguments, word) in [
-        (&["bench", generates, "--peer-timeout", "3"][..], "--peer-llama-bench"),
-        (&["bench", generates, "--slow-below", "3"], "--peer-llama-bench"),
-        (&["bench", generates, "--probe-mebibytes", "3"], "--probe"),
+        (&["bench", generates, "--probe-mebibytes", "3"][..], "--probe"),
         (&["run", generates, "--system", "x"], "--chat"),
         (&["run", generates, "--threads", "0"], "--threads"),
         (&["shim", "list", "--planners", "x"], "--planners"),
