@@ -287,7 +287,7 @@ fn senseless_work_orders_are_refused_or_run() {
                 8 => {
                     let dtypes = [1, 2, 3, 4, 6, 7, 8, 10];
                     let tensor = (next() % b.tensors.len()) as u32;
-                    let affine = (f32::from_bits(next() as u32 * 2), next() as i32 % 300);
+                    let affine = (f32::from_bits(next() as u32), next() as i32 % 300);
                     let dtype = dtypes[next() % dtypes.len()];
                     b.encode(tensor, Encoding { dtype, affine: (next() % 3 > 0).then_some(affine) });
                 }
