@@ -1,5 +1,5 @@
-//! Every operation that is taken, compiled and run by the vendor's library, against the contract's
-//! meaning in f64.
+//! Every supported operation, compiled and run by the vendor's library, compared with the
+//! contract's definition in f64.
 
 use std::f64::consts::PI;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,15 +14,15 @@ use super::vendor::{device, run};
 type OfRow = Box<dyn Fn(&[f64]) -> Vec<f64>>;
 type Meaning = Box<dyn Fn(&[Vec<f64>]) -> Vec<Vec<f64>>>;
 
-/// An entry of a few operations, with what it should compute.
+/// An entry of a few operations, with its expected result.
 struct Trial {
     name: String,
     tables: Tables,
     variants: Variants,
-    /// Of each input's values.
+    /// Range of each input's values.
     ranges: Vec<(f64, f64)>,
     meaning: Meaning,
-    /// How many steps of an output's encoding may lie between.
+    /// Tolerance in steps of an output's encoding.
     steps: f64,
 }
 
@@ -56,7 +56,7 @@ impl Trial {
             let store = self.tables.store(port.tensor);
             let got = store.decode(bytes);
             assert_eq!(got.len(), expected.len(), "{}", self.name);
-            // What cannot be stored is expected at the end of what can.
+            // Values out of range are expected at the end of the range.
             let nearest = store.decode(&store.encode(expected));
             for ((got, expected), nearest) in got.iter().zip(expected).zip(nearest) {
                 let scale = if store == Store::F16 || store == Store::F32 {
@@ -408,9 +408,9 @@ fn matrix_products() -> Vec<Trial> {
                         tables,
                         variants: Variants { product, ..Variants::default() },
                         ranges: vec![(-3.0, 2.0)],
-                        meaning: Box::new(move |given| {
+                        meaning: Box::new(move |arguments| {
                             vec![products(
-                                &given[0],
+                                &arguments[0],
                                 &values,
                                 [rows as usize, outputs as usize, inputs as usize],
                                 true,
@@ -445,7 +445,9 @@ fn matrix_products() -> Vec<Trial> {
             tables,
             variants: Variants { widest, ..Variants::default() },
             ranges: vec![(-3.0, 2.0)],
-            meaning: Box::new(move |given| vec![products(&given[0], &values, [count, 96, 128], true)]),
+            meaning: Box::new(move |arguments| {
+                vec![products(&arguments[0], &values, [count, 96, 128], true)]
+            }),
             steps: if eight { 1.0 } else { 8.0 },
         });
     }
@@ -475,15 +477,15 @@ fn products_of_activations() -> Vec<Trial> {
                     tables,
                     variants: Variants::default(),
                     ranges: vec![(-3.0, 3.0), (-2.0, 3.0)],
-                    meaning: Box::new(move |given| {
+                    meaning: Box::new(move |arguments| {
                         vec![products(
-                            &given[0],
-                            &given[1],
+                            &arguments[0],
+                            &arguments[1],
                             [rows as usize, keys as usize, d as usize],
                             transposed,
                         )]
                     }),
-                    // Of two operands of 16 bits the products of their low bytes are not summed.
+                    // For two operands of 16 bits the products of their low bytes are not summed.
                     steps: match name {
                         "f16" => 60.0,
                         "a16 a16" => 24.0,
@@ -545,9 +547,9 @@ fn binaries() -> Vec<Trial> {
                     tables,
                     variants: Variants::default(),
                     ranges,
-                    meaning: Box::new(move |given| {
-                        let a = first.as_ref().unwrap_or(&given[0]);
-                        let b = second.as_ref().unwrap_or_else(|| given.last().expect("an input"));
+                    meaning: Box::new(move |arguments| {
+                        let a = first.as_ref().unwrap_or(&arguments[0]);
+                        let b = second.as_ref().unwrap_or_else(|| arguments.last().expect("an input"));
                         let at = |values: &[f64], from: &[u64], index: u64| {
                             let (mut rest, mut place, mut stride) = (index, 0, 1);
                             for (back, extent) in shape.iter().rev().enumerate() {
@@ -594,7 +596,7 @@ fn movements() -> Vec<Trial> {
                 tables,
                 variants: Variants::default(),
                 ranges: vec![(-3.0, 3.0); shapes.len()],
-                meaning: Box::new(move |given| vec![meaning(given)]),
+                meaning: Box::new(move |arguments| vec![meaning(arguments)]),
                 steps: 0.1,
             });
         };
@@ -658,8 +660,8 @@ fn movements() -> Vec<Trial> {
             |t, x| t.concat("y", x, 1),
             |x| x[0].chunks(32).zip(x[1].chunks(8)).flat_map(|(a, b)| [a, b].concat()).collect(),
         );
-        // Ports that meet: an input that leaves as it is, one that nobody reads, a result that
-        // leaves twice and is read again.
+        // Special ports: an input that is an output, one that is never read, a result that is two
+        // outputs and is read again.
         add("input as output", &[&[6, 32]], |_, x| x[0], |x| x[0].clone());
         add(
             "unread input",
@@ -679,9 +681,9 @@ fn movements() -> Vec<Trial> {
             tables,
             variants: Variants::default(),
             ranges: vec![(-3.0, 3.0)],
-            meaning: Box::new(|given| {
+            meaning: Box::new(|arguments| {
                 let cut = |width: usize| {
-                    given[0].chunks(32).flat_map(|row| row[..width].to_vec()).collect::<Vec<_>>()
+                    arguments[0].chunks(32).flat_map(|row| row[..width].to_vec()).collect::<Vec<_>>()
                 };
                 vec![cut(16), cut(16), cut(8)]
             }),
@@ -723,8 +725,8 @@ fn conversions() -> Vec<Trial> {
     trials
 }
 
-/// Sums and products that leave, in every form of leaving: operands of the result's extents, of one
-/// row, of one value.
+/// Sums and products at outputs, in every form of `leaving`: operands of the result's extents, of
+/// one row, of one value.
 fn results_in_blocks() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (family, half) in FAMILIES {
@@ -741,8 +743,8 @@ fn results_in_blocks() -> Vec<Trial> {
                     tables,
                     variants: Variants { leaving, ..Variants::default() },
                     ranges: vec![(-3.0, 4.0); 2],
-                    meaning: Box::new(|given| {
-                        let [a, b] = given else { panic!("two inputs") };
+                    meaning: Box::new(|arguments| {
+                        let [a, b] = arguments else { panic!("two inputs") };
                         vec![a.iter().enumerate().map(|(at, value)| value + b[at % b.len()]).collect()]
                     }),
                     steps: 3.0,
