@@ -1,8 +1,8 @@
-//! What formats cost the demo model on the CPU shim: bytes, likelihood of held-out text, chosen
-//! tokens, and in which layer.
+//! Cost of formats for the demo model on the CPU shim: bytes, likelihood of held-out text, chosen
+//! tokens, and errors by layer.
 //!
-//! Everything about the running model is [`shardwright_verify::verify`]'s finding. What it is held against
-//! besides is the reference evaluator, which quantises and runs the same formats by itself.
+//! All results of the running model come from [`shardwright_verify::verify`]. They are also
+//! compared with the reference evaluator, which quantises and runs the same formats by itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;

@@ -825,7 +825,7 @@ fn child(test: &str) -> Command {
     command
 }
 
-/// Whether this is the child that runs the test; otherwise runs it and looks how it ends.
+/// Whether this is the child that runs the test; otherwise runs it and checks how it ends.
 fn alone(test: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return true;

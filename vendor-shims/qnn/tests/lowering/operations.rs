@@ -755,7 +755,7 @@ fn results_in_blocks() -> Vec<Trial> {
     trials
 }
 
-/// Runs trials and says at once what is wrong with all of them.
+/// Runs trials and reports all failures at once.
 fn examine(test: &str, soc: u32, trials: Vec<Trial>) {
     let mut wrong = Vec::new();
     for trial in &trials {
