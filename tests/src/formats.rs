@@ -183,7 +183,7 @@ impl Recorded {
             ("lengths".to_owned(), view(vec![rows.len()], &lengths)),
         ];
         write(tensors, folder.path().join("eval.safetensors"));
-        // Of all rows: what a part is held against is the model as stored on the same part.
+        // Recorded for all rows: a part is compared with the model as stored on the same part.
         std::fs::copy(recorded("eval.json"), folder.path().join("eval.json")).expect("copied");
         Recorded::Some(Part { folder, rows })
     }

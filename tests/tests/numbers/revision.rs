@@ -184,10 +184,10 @@ fn what_was_learned_makes_the_next_plan_right_first_time() {
     );
 
     // The user's limit overrides it; the refusal comes back, and is handled.
-    let report = on_the_chip("verify", &chip).arguments(["--limit", "ops=100000"]).json();
+    let overridden = on_the_chip("verify", &chip).arguments(["--limit", "ops=100000"]).json();
     assert!(
-        revised(&report).is_some() && report["notices"].to_string().contains("does not count"),
-        "{report}"
+        revised(&overridden).is_some() && overridden["notices"].to_string().contains("does not count"),
+        "{overridden}"
     );
 
     let whole = fs::read_to_string(kept).expect("read");
