@@ -268,8 +268,8 @@ fn fetch(wheel: &Wheel, folder: &Path, check: Check) -> Result<(), Error> {
     usable_here(wheel)?;
     let Some(parent) = folder.parent() else { return Err(Error::NoCacheFolder) };
     fs::create_dir_all(parent).map_err(|source| file_error(parent, source))?;
-    // Locked until the end: a second command waits and then finds the library. The system lets go of
-    // it if this one dies.
+    // Locked until the end: a second command waits and then finds the library. The system releases
+    // the lock if this process dies.
     let lock_path = parent.join(".lock");
     let lock = File::create(&lock_path).map_err(|source| file_error(&lock_path, source))?;
     lock.lock().map_err(|source| file_error(&lock_path, source))?;

@@ -103,8 +103,8 @@ impl Library {
     /// Opens the library by the search order of [this module](self).
     ///
     /// # Errors
-    /// [`LibraryError::NotFound`](crate::failure::LibraryError::NotFound) with every place tried, or the
-    /// fault of the library that was found.
+    /// [`LibraryError::NotFound`](crate::failure::LibraryError::NotFound) with every place tried, or
+    /// the fault of the library that was found.
     pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
         let mut steps = Steps::new(|text| log::note(format!("library: {text}")));
         let search = Search {
