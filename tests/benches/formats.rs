@@ -1,9 +1,9 @@
-//! What formats cost the demo model on the CPU shim: tables in Markdown, or JSON after
-//! `--format json`; `combinations`, `weights` or `ranges` alone where that is named.
+//! Cost of formats for the demo model on the CPU shim: tables in Markdown, or JSON after `--format
+//! json`; only `combinations`, `weights` or `ranges` if named.
 //!
 //! Every combination runs all held-out rows, chooses tokens after every recorded prompt, runs every
-//! layer alone, and is run again by the reference on a few rows. `docs/benchmarks/quality.md` holds
-//! a run of it.
+//! layer alone, and is run again by the reference on a few rows. `docs/benchmarks/quality.md`
+//! contains the output of one run.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use shardwright_tests::formats::{
     Weighing, ranging, weighing, weight_error,
 };
 
-/// Formats of weights that are looked at by themselves.
+/// Formats of weights that are compared separately.
 const WEIGHTS: [WeightFormat; 7] = [
     WeightFormat::W8PerChannel,
     WeightFormat::W8PerTensor,
@@ -26,11 +26,13 @@ const WEIGHTS: [WeightFormat; 7] = [
     WeightFormat::W2PerChannel,
 ];
 
-/// Rows they are run on by the reference: every so many-th held-out row, and so many tokens of it.
+/// Rows of the reference for them: every `WEIGHING_EVERY`-th held-out row, and the number of its
+/// tokens.
 const WEIGHING_EVERY: usize = 2;
 const WEIGHING_TOKENS: usize = 128;
 
-/// Rows the reference runs too: every so many-th held-out row, and so many tokens of it.
+/// Rows that the reference runs too: every `REFERENCE_EVERY`-th held-out row, and the number of its
+/// tokens.
 const REFERENCE_EVERY: usize = 16;
 const REFERENCE_TOKENS: usize = 64;
 
@@ -88,7 +90,7 @@ fn combinations(as_json: bool, cache: &Path) {
     assert!(loss("w4-per-channel/f32/f32") < loss("w2-per-channel/f32/f32"));
 }
 
-/// Formats of weights by themselves.
+/// Formats of weights separately.
 fn weights(as_json: bool, cache: &Path) {
     eprintln!("weights");
     let part = Recorded::some(1, WEIGHING_EVERY, WEIGHING_TOKENS);
@@ -103,7 +105,7 @@ fn weights(as_json: bool, cache: &Path) {
     }
 }
 
-/// Ways to ranges of 16 bits.
+/// Methods of choosing ranges at 16 bits.
 fn ranges(as_json: bool, cache: &Path) {
     eprintln!("ranges");
     let (float, found) = ranging(&Recorded::some(1, REFERENCE_EVERY, REFERENCE_TOKENS), cache);

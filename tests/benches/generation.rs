@@ -12,10 +12,10 @@ use shardwright_tests::{program, tree};
 /// Tokens generated per repetition.
 const GENERATED: usize = 256;
 
-/// Repetitions; the best and the middle are shown.
+/// Repetitions; the best and the median are shown.
 const REPETITIONS: usize = 5;
 
-/// What a user may wait for the first word.
+/// Longest acceptable time to the first word.
 const FIRST_OUTPUT_MAX: Duration = Duration::from_secs(1);
 
 fn main() {
@@ -37,7 +37,7 @@ fn main() {
     assert!(times[0] < FIRST_OUTPUT_MAX, "the first output must come within {FIRST_OUTPUT_MAX:?}");
 }
 
-/// Prints the speeds of one way to run the model and returns the text it gave.
+/// Prints the throughput of one way to run the model and returns its text.
 fn speeds(threads: u32, name: &str, soc: &str, limits: &[(&str, u64)]) -> String {
     let mut options =
         OpenOptions::new().soc(soc).on(Executor::Cpu).threads(threads).search_path(program::search_path());

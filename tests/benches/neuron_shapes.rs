@@ -1,15 +1,15 @@
 //! Gemma 4 E2B at its real shapes for mt6989, through MediaTek's shim and the simulator of its
-//! library that takes as many operations as Dimensity 9300 was reported to: from a checkpoint to a
+//! library, limited to as many operations as reported for Dimensity 9300: from a checkpoint to a
 //! refused plan, a cut, a bundle and a step, in both lowerings.
 //!
 //! ```text
 //! cargo bench -p shardwright-tests --bench neuron_shapes -- [e2b|toy] [plain|lean] [--into FOLDER]
 //! ```
 //!
-//! Weights are random numbers, written piece by piece into a checkpoint that is gone afterwards (22
-//! GB of disk for `e2b`); the table of per-layer embeddings, which no shard holds, reads as zeros.
-//! Each case runs in child processes of this program, whose memory is watched. With `--into` the
-//! tables are also written into a folder, as Markdown and as JSON.
+//! Weights are random numbers, written piece by piece into a temporary checkpoint (22 GB of disk
+//! for `e2b`); the table of per-layer embeddings, which no shard contains, reads as zeros. Each
+//! case runs in child processes of this program, whose memory is measured. With `--into` the tables
+//! are also written into a folder, as Markdown and as JSON.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -22,11 +22,11 @@ use shardwright::{BundleOptions, Executor, FormatChoice, OpenOptions, PlanReport
 use shardwright_test_checkpoints::{Part, Random, Spec, TensorSpec};
 use shardwright_tests::{program, tree};
 
-/// What Dimensity 9300 was reported to take at once.
+/// The operations limit reported for Dimensity 9300.
 const CEILING: u64 = 2600;
 const SOC: &str = "mt6989";
 const FORMATS: &str = "w8-per-channel/a16-symmetric/a16";
-/// The same in half the bytes of weights: what the reports tried first.
+/// The same with half the bytes of weights: what the reports tried first.
 const HALVED: &str = "w4-per-tensor/a16-symmetric/a16";
 const CONTEXT: u32 = 512;
 /// Steps of one row that are timed.
@@ -57,11 +57,11 @@ fn main() {
     }
 }
 
-/// A checkpoint of that model, and what is read beside one.
+/// A checkpoint of that model, and the files beside it.
 fn checkpoint(model: &str, folder: &Path) {
     let spec = match model {
         "e2b" => Spec::e2b(),
-        // For trying the program itself: layers enough to be cut.
+        // For testing this program: enough layers to be cut.
         _ => Spec {
             vocabulary: 1024,
             hidden: 64,
@@ -91,10 +91,10 @@ fn checkpoint(model: &str, folder: &Path) {
     .expect("written");
 }
 
-/// Random numbers that one tensor repeats: a prime, so that rows of no width do.
+/// Number of random numbers, which tensors repeat: a prime, so that rows of no width do.
 const NUMBERS: usize = 1_048_573;
 
-/// Writes random content into a checkpoint's file, which is there in its length already.
+/// Writes random content into a checkpoint's file, which already has its full length.
 fn fill(spec: &Spec, path: &Path) -> io::Result<()> {
     let mut file = File::options().read(true).write(true).open(path)?;
     let mut length = [0; 8];
@@ -124,7 +124,7 @@ fn fill(spec: &Spec, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Scales keep the stream near 1.
+/// Scales keep the residual stream near 1.
 fn scaled(spec: &Spec, tensor: &TensorSpec, number: f32) -> f32 {
     let root = |extent: u64| (extent as f32).sqrt();
     match tensor.part {
@@ -166,7 +166,7 @@ fn case(model: &str, lowering: &str, folder: &Path) -> Value {
     })
 }
 
-/// This program in a child process, or another with the same surroundings.
+/// This program in a child process, or another with the same environment.
 fn surrounded(program: &Path, folder: &Path, lowering: Option<&str>) -> Command {
     let beside = program::folder();
     let mut command = Command::new(program);
@@ -184,8 +184,8 @@ fn surrounded(program: &Path, folder: &Path, lowering: Option<&str>) -> Command 
     command
 }
 
-/// What a child of this program prints, the most memory that it and that any child of its own had
-/// resident.
+/// Output of a child of this program, and the peak resident memory of it and of any child of its
+/// own.
 fn child(folder: &Path, lowering: &str, arguments: &[&str]) -> (Value, (u64, u64)) {
     let this = std::env::current_exe().expect("this program");
     let child = surrounded(&this, folder, Some(lowering)).args(arguments).spawn().expect("it starts");
@@ -193,7 +193,7 @@ fn child(folder: &Path, lowering: &str, arguments: &[&str]) -> (Value, (u64, u64
     (serde_json::from_str(&output).expect("what this program prints"), peaks)
 }
 
-/// Waits for a child; what it printed, and peaks of memory as [`child`] gives them.
+/// Waits for a child; returns its output, and peaks of memory as [`child`] does.
 fn watched(mut child: Child, what: &str) -> (String, (u64, u64)) {
     let mut pipe = child.stdout.take().expect("piped");
     let reader = std::thread::spawn(move || {
@@ -245,22 +245,22 @@ fn options(folder: &Path) -> OpenOptions {
         .strict(true)
 }
 
-/// Plans without a known ceiling, compiles, plans again; prints what came of it.
+/// Plans without a known limit, compiles, plans again; prints the outcome.
 fn compile(folder: &Path, lowering: &str) {
     let checkpoint = folder.join("checkpoint");
     let layers = operations_of_layers(&options(folder), &checkpoint);
-    // Nothing that was reported of the chip stands in the way of one shard.
+    // No reported limit of the chip prevents a single shard.
     let open = options(folder).limit("ops", 1_000_000);
     let wanted = open.plan(&checkpoint).expect("the plan").report;
-    // What was reported holds for graphs of this kind, which the first plan is to find out by
-    // itself; the lean one is planned as a user's.
+    // The reported limit applies to graphs of this kind, which the first plan has to find out by
+    // itself; the lean one is planned as for a user.
     let open = if lowering == "plain" { open } else { options(folder) };
     let mut stages = Stages::default();
     let report = open.compile(&checkpoint, folder.join("bundle"), &mut stages).expect("compiled");
     stages.end();
     let next = options(folder).plan(&checkpoint).expect("the next plan").report;
     let plan = &report.plan;
-    // Where that happened to be is nobody's business.
+    // The temporary path is irrelevant.
     let place = folder.display().to_string();
     println!(
         "{}",
@@ -315,7 +315,7 @@ fn artefacts(bundle: &Path) -> Value {
     sized.collect()
 }
 
-/// Seconds spent in what a build says it does.
+/// Seconds per stage that a build reports.
 #[derive(Default)]
 struct Stages {
     seen: Vec<(String, Duration)>,
@@ -326,8 +326,8 @@ impl Stages {
     fn end(&mut self) {
         let Some((stage, since)) = self.now.take() else { return };
         let took = since.elapsed();
-        match self.seen.iter_mut().find(|(held, _)| *held == stage) {
-            Some((_, held)) => *held += took,
+        match self.seen.iter_mut().find(|(name, _)| *name == stage) {
+            Some((_, total)) => *total += took,
             None => self.seen.push((stage, took)),
         }
     }
@@ -344,7 +344,7 @@ impl Watch for Stages {
     fn progress(&mut self, _: u32, stage: &str) {
         // Without the name of an entry point.
         let stage = stage.split('`').next().unwrap_or_default().trim().to_owned();
-        if self.now.as_ref().is_none_or(|(held, _)| *held != stage) {
+        if self.now.as_ref().is_none_or(|(name, _)| *name != stage) {
             self.end();
             eprintln!("{stage} …");
             self.now = Some((stage, Instant::now()));
@@ -462,7 +462,7 @@ fn tables(cases: &[Value]) -> String {
     row("of a layer, in a step of one row", &|case| {
         let mut counts: Vec<(u64, usize)> = Vec::new();
         for count in list(&case["compiled"]["operations_of_layers"]).iter().filter_map(Value::as_u64) {
-            match counts.iter_mut().find(|(held, _)| *held == count) {
+            match counts.iter_mut().find(|(seen, _)| *seen == count) {
                 Some((_, times)) => *times += 1,
                 None => counts.push((count, 1)),
             }
@@ -484,8 +484,8 @@ fn tables(cases: &[Value]) -> String {
     let seconds = |case: &Value, stage: &str| -> f64 {
         let stages = list(&case["compiled"]["seconds"]);
         let named =
-            stages.iter().filter(|told| told["stage"].as_str().is_some_and(|name| name.starts_with(stage)));
-        named.filter_map(|told| told["seconds"].as_f64()).sum()
+            stages.iter().filter(|entry| entry["stage"].as_str().is_some_and(|name| name.starts_with(stage)));
+        named.filter_map(|entry| entry["seconds"].as_f64()).sum()
     };
     row("quantising", &|case| format!("{:.0} s", seconds(case, "quantising")));
     row("lowering, compiling and storing", &|case| {

@@ -1,6 +1,6 @@
-//! What a plan costs: the planner compiled and asked for the first time, loaded from the private
-//! cache, and asked again, under the compiler and under the interpreter; beside it everything from
-//! the checkpoint's folder to the plan.
+//! Cost of a plan: the planner compiled and called for the first time, loaded from the private
+//! cache, and called again, with the compiler and with the interpreter; also everything from the
+//! checkpoint's folder to the plan.
 
 use shardwright::OpenOptions;
 use shardwright_planning::builtin;

@@ -1,8 +1,8 @@
-//! What Qualcomm's compiler and simulation make of small models in formats and cuts: a table in
-//! Markdown, or JSON after `--format json`.
+//! Accuracy of small models in formats and cuts under Qualcomm's compiler and simulation: a table
+//! in Markdown, or JSON after `--format json`.
 //!
-//! Every shard alone is fed the reference's values and held against it; the chain as a whole scores
-//! held-out text and chooses tokens. Names of formats or checkpoints choose cases.
+//! Every shard alone is fed the reference's values and compared with it; the chain as a whole
+//! scores held-out text and chooses tokens. Names of formats or checkpoints choose cases.
 
 use serde_json::Value;
 use shardwright_tests::checkpoints::DEMO_MODEL;
@@ -54,8 +54,7 @@ fn main() {
         return;
     }
     let cache = tempfile::tempdir().expect("a temporary folder");
-    // One recorded prompt, and the beginnings of some held-out rows: a simulated step takes its
-    // time.
+    // One recorded prompt, and the beginnings of some held-out rows: a simulated step is slow.
     let part = Recorded::some(1, 24, 32);
     let float = float_nll(DEMO_MODEL, &part, cache.path());
     eprintln!("the demo model in float: {float:.4} nats per token of the same text");
@@ -76,7 +75,7 @@ fn main() {
             true => rows.push(finding.json(case)),
             false => println!("{}", finding.row(case)),
         }
-        // What is measured must be right, in the formats that keep the model.
+        // The measured formats that keep the model's quality must be right.
         if [W8_WIDE_STATES, F16].contains(&case.formats)
             || (case.formats == W8 && case.checkpoint == DEMO_MODEL)
         {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ONNX Runtime's QNN provider makes of Gemma 4's decoder layers, in the vendor's simulated cycles.
+"""Gemma 4's decoder layers through ONNX Runtime's QNN provider, in the vendor's simulated cycles.
 
 The provider compiles an ONNX model with QuantizeLinear/DequantizeLinear pairs through the library our shim uses, and the
 library estimates the cycles of the compiled graph for SoC id 72 (v81) while the session is created; nothing is executed.
@@ -55,7 +55,7 @@ LAYERS = {"sliding": (256, 6144, True), "full": (512, 12288, False)}
 ROWS = (1, 64)
 WEIGHTS = ("w8", "w4")
 EPSILON = 1e-6
-# A trial takes a few seconds; the compiler was seen to hang.
+# A trial takes a few seconds, but the compiler sometimes hangs.
 TRIAL_SECONDS = 90
 # As low as the provider's own opset allows: its RMSNormalization is the standard's of opset 23.
 OPSET, IR_VERSION = 23, 11
@@ -69,23 +69,23 @@ FORMS = {
     "heads": ("flat", "rotate-first", "norm-first", "transpose-first"),
     # One product over [state ; rows], or one over each.
     "keys": ("joined", "split"),
-    # How keys are kept: [keys, d] or [d, keys]. Another layout of the state than the one our runtime has.
+    # Layout of keys: [keys, d] or [d, keys]. The latter is not the layout of the state in our runtime.
     "stored": ("rows", "transposed"),
     "norm": ("op", "spelled"),
     "gelu": ("op", "spelled"),
-    # Halves apart and joined; or the whole row and a copy with its halves exchanged, one half of it or of sin negated.
+    # Halves separate and concatenated; or the whole row and a copy with exchanged halves, one half of it or of sin negated.
     "rotary": ("halves", "exchanged", "signed-sine"),
-    # The mask meets scores of [rows, heads, keys], or is repeated for the heads first.
+    # The mask is added to scores of [rows, heads, keys], or repeated for the heads first.
     "mask": ("broadcast", "repeated"),
     # Keys and values of one head, or repeated for the eight first, as grouped attention is often exported.
     "groups": ("broadcast", "repeated"),
-    # Gate and up apart, or one matrix twice as wide and its result cut in two.
+    # Gate and up separate, or one matrix twice as wide with its result split in two.
     "gate_up": ("apart", "joined"),
     # New keys and values converted to u8 at the end, or computed into u8 by their last operation.
     "rows8": ("converted", "direct"),
     # Leading dimensions of one in front of the rows, and of heads and rows.
     "rank": (2, 3, 4),
-    # Finalization. Mode 2 made the same code as 0 in a hundred graphs of a hundred.
+    # Finalization. Mode 2 produced the same code as 0 in a hundred of a hundred graphs.
     "mode": ("3", "0", "1"),
 }
 
@@ -113,8 +113,8 @@ class Model:
         self.np, self.onnx = numpy, onnx
         self.nodes, self.constants, self.inputs, self.outputs = [], [], [], []
         self.known, self.counter = {}, 0
-        # What the graph's inputs and outputs were in the float run.
-        self.given, self.results = {}, {}
+        # Values of the graph's inputs and outputs in the float run.
+        self.float_inputs, self.results = {}, {}
 
     def name(self, stem):
         self.counter += 1
@@ -157,7 +157,7 @@ class Model:
         types = self.onnx.TensorProto
         element = types.UINT16 if kind == "u16" else types.UINT8
         self.inputs.append(self.onnx.helper.make_tensor_value_info(name, element, value.shape))
-        self.given[name] = Tensor(name, value, scale, zero, kind)
+        self.float_inputs[name] = Tensor(name, value, scale, zero, kind)
         return self.dequantise(name, value, scale, zero, kind)
 
     def static(self, value, kind="u16"):
@@ -169,7 +169,7 @@ class Model:
         return self.dequantise(self.constant(stored), value, scale, zero, kind)
 
     def op(self, kind, inputs, value, encoding=None, to="u16", **attributes):
-        """One operation and the encoding of its result: `encoding` for one that only moves what it gets."""
+        """One operation and the encoding of its result: `encoding` for one that only moves its input."""
         names = [item.name if isinstance(item, Tensor) else item for item in inputs]
         result = self.node(kind, names, **attributes)
         scale, zero = encoding or self.encoding(value, to)
@@ -216,7 +216,7 @@ class Model:
 
 
 class Weights:
-    """Random matrices of one layer, made once per layer and width; the search only arranges them anew."""
+    """Random matrices of one layer, made once per layer and width; the search only rearranges them."""
 
     def __init__(self, layer, width):
         import numpy as np
@@ -518,7 +518,7 @@ def build(layer, rows, weights, forms):
 
 
 def library():
-    """The vendor's library: the one our side is told to open, else the one that came with the provider."""
+    """The vendor's library: the one set for our side, otherwise the one shipped with the provider."""
     import onnxruntime_qnn
 
     said = os.environ.get("SHARDWRIGHT_QNN_LIB")
@@ -533,7 +533,7 @@ def library():
 def compile_in_child(path, mode, folder, sender):
     """Creates the session and sends what the library estimated. Its own process: some encodings kill the compiler, and a
     library that starts anew keeps the trials independent."""
-    # What the library prints goes to a file, so that a failed trial can say why.
+    # The library's output goes to a file, so that a failed trial can report the reason.
     log = os.open(os.path.join(folder, "log"), os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -544,7 +544,7 @@ def compile_in_child(path, mode, folder, sender):
         device = [device for device in onnxruntime.get_ep_devices() if device.ep_name == "QNN"][0]
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 2
-        # Nothing may be left to the CPU: the estimate would be of a part.
+        # Nothing may fall back to the CPU: the estimate would cover only a part.
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         profile = os.path.join(folder, "profile.csv")
         options.add_provider_for_devices([device], {
@@ -565,7 +565,7 @@ def compile_in_child(path, mode, folder, sender):
 
 
 def estimate(rows):
-    """The figures of one profile; several graphs would mean that the model was not taken whole."""
+    """The figures of one profile; several graphs would mean that the model was not compiled as a whole."""
     names = {
         "Simulated (Accelerator exec cycles)": "cycles",
         "Simulated (Accelerator exec time us)": "microseconds",
@@ -611,8 +611,8 @@ def trial(model, mode):
         if "error" in result:
             with open(os.path.join(folder, "log"), errors="replace") as log:
                 text = log.read()
-            told = [line for line in text.splitlines() if "rror" in line or "nsupported" in line]
-            result["log"] = "\n".join(told[-4:])[-800:]
+            lines = [line for line in text.splitlines() if "rror" in line or "nsupported" in line]
+            result["log"] = "\n".join(lines[-4:])[-800:]
         return result
 
 
@@ -636,11 +636,11 @@ class Cell:
             self.tried[shown] = result
             said = result.get("cycles", result.get("error", "")[:120])
             cell = f"{self.key['layer']:7} {self.key['rows']:3} {self.key['weights']}"
-            # The time each took is told and not kept: equal libraries give equal files.
+            # The time of each trial is printed but not stored: equal libraries give equal files.
             seconds = result.pop("seconds")
             print(f"{cell} {said!s:>9}  {' '.join(map(str, shown))}  ({seconds} s)", file=sys.stderr, flush=True)
         result = self.tried[shown]
-        # An estimate that leaves operations out would win for nothing.
+        # An estimate that omits operations would win unfairly.
         return result["cycles"] if result.get("uncosted") == 0 else float("inf")
 
     def search(self, thorough):
@@ -651,7 +651,7 @@ class Cell:
             each = [change for change in each if set(change) & {"heads", "stored", "rotary"}]
         best = self.improve(default_forms(), each)
         if thorough and self.key["rows"] > 1:
-            # These decide together how the compiler schedules. At one row bytes decide, and what moves is tenths of a percent.
+            # Together these decide how the compiler schedules. At one row bytes dominate, and differences are tenths of a percent.
             crossed = {name: forms[name] for name in ("heads", "stored", "rotary", "mask")}
             crossed["mode"] = ("3", "0")
             self.improve(best, [dict(zip(crossed, values)) for values in itertools.product(*crossed.values())])
@@ -664,7 +664,7 @@ class Cell:
         return self.result()
 
     def improve(self, best, changes):
-        """Takes each change that makes the best so far better; returns what is best then."""
+        """Applies each change that improves the best form; returns the best."""
         cycles = self.try_forms(best)
         for change in changes:
             forms = {**best, **change}
@@ -673,16 +673,16 @@ class Cell:
         return best
 
     def costed(self):
-        """What compiled with a cost of every operation, best first."""
+        """The forms that compiled with a cost for every operation, best first."""
         return sorted((item for item in self.tried.values() if item.get("uncosted") == 0), key=lambda item: item["cycles"])
 
     def result(self):
-        told = self.costed()
-        same_layout = [item for item in told if item["forms"]["stored"] == "rows"]
+        costed = self.costed()
+        same_layout = [item for item in costed if item["forms"]["stored"] == "rows"]
         shown = lambda item: {**item, "forms": " ".join(map(str, item["forms"].values()))}
         return {
             **self.key,
-            "best": shown(told[0]) if told else None,
+            "best": shown(costed[0]) if costed else None,
             "best_with_keys_in_rows": shown(same_layout[0]) if same_layout else None,
             "tried": [shown(item) for item in self.tried.values()],
         }
@@ -720,7 +720,7 @@ def write(path, result):
 
 
 def kept(path, cells):
-    """The cells of a file, with those measured anew in their places."""
+    """The cells of a file, with remeasured ones replaced."""
     key = lambda cell: (list(LAYERS).index(cell["layer"]), cell["rows"], WEIGHTS.index(cell["weights"]))
     found = {}
     if os.path.exists(path):
@@ -746,16 +746,16 @@ def table(peer, ours):
         kilocycles = lambda item: f"{item['cycles'] / 1000:.1f}"
         timed = lambda item: f"{kilocycles(item)} ({item['microseconds']})"
         if not found:
-            told = ["-", timed(best), "-", kilocycles(rows), "-", "-", "-", f"- / {best['read_bytes'] / 1e6:.2f}", "not measured", form]
+            columns = ["-", timed(best), "-", kilocycles(rows), "-", "-", "-", f"- / {best['read_bytes'] / 1e6:.2f}", "not measured", form]
         else:
             searched = found["searched"]
             ratio = lambda item, other: f"{item['cycles'] / other['cycles']:.4f}"
-            told = [
+            columns = [
                 timed(found), timed(best), f"**{ratio(found, best)}**", kilocycles(rows), ratio(found, rows),
                 timed(searched), ratio(searched, best), f"{found['read_bytes'] / 1e6:.2f} / {best['read_bytes'] / 1e6:.2f}",
                 f"{searched['variant']}, best of {found['tried']}", form,
             ]
-        lines.append("| " + " | ".join([shapes[cell["layer"]], str(cell["rows"]), cell["weights"], *told]) + " |")
+        lines.append("| " + " | ".join([shapes[cell["layer"]], str(cell["rows"]), cell["weights"], *columns]) + " |")
     return "\n".join(lines)
 
 
@@ -768,16 +768,16 @@ def check():
     for layer, rows, width in (("sliding", 3, "w4"), ("full", 2, "w8")):
         weights = Weights(layer, width)
         single = [{name: value} for name, values in FORMS.items() if name != "mode" for value in values]
-        # What concerns the heads shows only where heads are apart.
+        # Options of the heads only matter where heads are separate.
         for forms in single + [{"heads": "norm-first", **forms} for forms in single if "heads" not in forms]:
             model = build(layer, rows, weights, {**default_forms(), **forms})
             session = onnxruntime.InferenceSession(model.bytes(), providers=["CPUExecutionProvider"])
-            given = {}
-            for name, tensor in model.given.items():
+            fed = {}
+            for name, tensor in model.float_inputs.items():
                 stored = np.round(tensor.value / tensor.scale) + tensor.zero
-                given[name] = np.clip(stored, 0, 65535).astype(np.uint16) if tensor.kind == "u16" else np.clip(stored, 0, 255).astype(np.uint8)
+                fed[name] = np.clip(stored, 0, 65535).astype(np.uint16) if tensor.kind == "u16" else np.clip(stored, 0, 255).astype(np.uint8)
             names = [output.name for output in session.get_outputs()]
-            for name, stored in zip(names, session.run(names, given)):
+            for name, stored in zip(names, session.run(names, fed)):
                 wanted = model.results[name]
                 got = (stored.astype(np.float64) - wanted.zero) * wanted.scale
                 real = wanted.value.astype(np.float64)
@@ -796,23 +796,23 @@ def main():
     arguments.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1, help="cells searched at a time")
     arguments.add_argument("--table", nargs=2, metavar=("PEER", "OURS"))
     arguments.add_argument("--check", action="store_true")
-    given = arguments.parse_args()
-    if given.table:
-        with open(given.table[0]) as peer, open(given.table[1]) as ours:
+    options = arguments.parse_args()
+    if options.table:
+        with open(options.table[0]) as peer, open(options.table[1]) as ours:
             return print(table(json.load(peer), json.load(ours)))
-    if given.check:
+    if options.check:
         return check()
-    chosen = [tuple(item.split(",")) for item in given.only or []]
+    chosen = [tuple(item.split(",")) for item in options.only or []]
     head = {"soc": int(SOC), "context": CONTEXT, "vtcm_megabytes": 8, "forms": " ".join(FORMS), **versions()}
     keys = [key for key in itertools.product(LAYERS, ROWS, WEIGHTS) if not chosen or (key[0], str(key[1]), key[2]) in chosen]
-    # Cells know nothing of each other and cycles nothing of the time a trial took, so several are searched at once.
+    # Cells are independent of each other and cycles of the time a trial took, so several are searched at once.
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
         cells = []
-        for cell in pool.map(searched, keys, itertools.repeat(given.search == "full")):
+        for cell in pool.map(searched, keys, itertools.repeat(options.search == "full")):
             cells.append(cell)
-            if given.out:
-                write(given.out, {**head, "cells": kept(given.out, cells) if chosen else cells})
+            if options.out:
+                write(options.out, {**head, "cells": kept(options.out, cells) if chosen else cells})
 
 
 def searched(key, thorough):

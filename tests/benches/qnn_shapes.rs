@@ -5,10 +5,10 @@
 //! cargo bench -p shardwright-tests --bench qnn_shapes -- [e2b|e4b|toy …] [--formats w4] [--soc sm8850] [--context 512]
 //! ```
 //!
-//! The plan is the planner's, made from the checkpoint's shapes. Weights are random numbers made on
-//! the fly, one shard at a time: the compiler's work and the artefact's size do not depend on their
-//! values, as long as no two are equal. Each shard is compiled in a worker that a child process of
-//! this program starts; its peak memory is the worker's.
+//! The plan is the planner's, made from the checkpoint's shapes. Weights are random numbers
+//! generated on the fly, one shard at a time: the compiler's work and the artefact's size do not
+//! depend on their values, as long as no two are equal. Each shard is compiled in a worker that a
+//! child process of this program starts; its peak memory is the worker's.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,7 +30,7 @@ use shardwright_tests::{profiles, program};
 use shardwright_vocabulary::{DType, EntryName, FormatTuple};
 use shardwright_worker::{Caps, Launcher};
 
-/// What is compiled: the model, its formats, into how many shards its decoder is cut.
+/// The cases: the model, its formats, and the number of decoder shards.
 const CASES: [(&str, &str, u32); 8] = [
     ("e2b", "w8-per-channel/a16/a8", 1),
     ("e2b", "w8-per-channel/a16/a8", 2),
@@ -58,7 +58,7 @@ fn main() {
         place.and_then(|place| arguments.get(place + 1)).cloned().unwrap_or_else(|| default.to_owned())
     };
     let soc = option("--soc", "sm8850");
-    // Those that begin so.
+    // Prefix of the formats.
     let begins = option("--formats", "");
     let context: u32 = option("--context", "512").parse().expect("a number");
     let asked: Vec<&String> =
@@ -80,7 +80,7 @@ fn main() {
     }
 }
 
-/// A folder with the checkpoint's shapes; it takes no room on the disk.
+/// A folder with the checkpoint's shapes, which needs no disk space.
 fn checkpoint(model: &str, folder: &Path) -> Graph {
     let spec = match model {
         "e2b" => Spec::e2b(),
@@ -167,7 +167,7 @@ fn compile_in_child(model: &str, soc: &str, plan: &PlanReport, index: usize) -> 
     serde_json::from_slice(&output.stdout).expect("what this program prints")
 }
 
-/// Compiles one shard and prints what it took.
+/// Compiles one shard and prints its time and memory.
 fn compile_one(task: &Value) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let graph = checkpoint(task["model"].as_str().expect("a model"), folder.path());
@@ -211,7 +211,7 @@ fn compile_one(task: &Value) {
         order = order.entry(&legal.graph).expect("an order");
     }
     let order = order.temporary().expect("an order");
-    // What is compiled stands in the order's file now.
+    // The order's file now contains everything that is compiled.
     drop(planned);
 
     let (peak, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -254,7 +254,7 @@ fn peak_of_children() -> u64 {
         .unwrap_or(0)
 }
 
-/// Fills a planned weight: random values, scales of the size that random matrices would have.
+/// Fills a planned weight: random values, with scales like those of random matrices.
 fn fill(weight: &mut Weight, seed: u64) {
     let length = weight.data.length();
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -14,8 +14,8 @@ use shardwright_tests::measure::{row, timed};
 use shardwright_tests::tree;
 use shardwright_text::Tokenizer;
 
-/// An argument that makes this program load one file and print what that took of memory: only a
-/// fresh process can say, an earlier load leaves memory behind.
+/// Argument that makes this program load one file and print its memory use: only a fresh process
+/// can measure that, since an earlier load leaves memory allocated.
 const MEMORY_OF: &str = "--memory-of";
 
 fn main() {

@@ -1,9 +1,9 @@
-/* A chip that is none: the CPU shim under another name, which dies in a run as a file tells it to.
+/* A test chip: the CPU shim under another name, which fails in a run as a file says.
  *
- * CPU_SHIM is the path of the CPU shim's library and ORDERS that of the file, which is read when an instance is opened: a way to die and the number of
- * the run, counted from there, such as `abort 7`; or what it says of artefacts, such as `recompile 0`; or `slip 0`. Without the file it serves as well as
- * the CPU. `broken 0` is a chip whose library is not here, `offline 0` one that is compiled for and simulated here and not in this machine;
- * `refuses N` a compiler that finds no place for a linear operation of layer N, in whatever shard; `no-tangent 0` one that takes neither a soft-cap nor a hyperbolic tangent; `estimates 0` one that estimates, and notes each in a file beside ORDERS. Files that begin with CHIP are its vendor's. The name of shim and chip is
+ * CPU_SHIM is the path of the CPU shim's library and ORDERS that of the file, which is read when an instance is opened: a way to fail and the number of
+ * the run, counted from there, such as `abort 7`; or an answer about artefacts, such as `recompile 0`; or `slip 0`. Without the file it behaves as
+ * the CPU. `broken 0` is a chip whose library is missing, `offline 0` one that is only compiled for and simulated in this machine;
+ * `refuses N` a compiler that finds no place for a linear operation of layer N, in any shard; `no-tangent 0` one that supports neither a soft-cap nor a hyperbolic tangent; `estimates 0` one that estimates, and notes each in a file beside ORDERS. Files that begin with CHIP are its vendor's. The name of shim and chip is
  * NAME. */
 #include "shim.h"
 
@@ -85,7 +85,7 @@ static sw_error *open_shim(const sw_host *host, const sw_option *const *options,
     return cpu->open(host, options, count, shim);
 }
 
-/* The CPU is the chip when it is asked for by that name, and nothing otherwise. */
+/* Lists the CPU as the chip's device; other chips have none. */
 static sw_error *devices(sw_shim *shim, const char *soc, const sw_device_sink *sink) {
     (void)shim;
     if (soc && strcmp(soc, NAME) != 0) return NULL;
@@ -117,7 +117,7 @@ static sw_error *devices(sw_shim *shim, const char *soc, const sw_device_sink *s
     return NULL;
 }
 
-/* Gives an error, or nothing where what was done is not noticed; returns at all only then. */
+/* Returns an error, or null if the failure goes unnoticed; other failures do not return. */
 static sw_error *die(const sw_run *run) {
     if (strcmp(how, "abort") == 0) {
         fprintf(stderr, "chip: assertion failed: the die is cast\n");
@@ -137,16 +137,16 @@ static sw_error *die(const sw_run *run) {
 static sw_error *compatibility(sw_shim *shim, const char *device, const void *head, uint64_t length,
                                const sw_compatibility_sink *sink) {
     (void)device;
-    sw_compatibility told = {.size = sizeof told, .reason = "the chip's compiler has moved on"};
-    if (strcmp(how, "recompile") == 0) told.answer = SW_COMPATIBILITY_RECOMPILE;
-    if (strcmp(how, "unsupported") == 0) told.answer = SW_COMPATIBILITY_UNSUPPORTED;
-    if (strcmp(how, "not-mine") == 0) told.answer = SW_COMPATIBILITY_NOT_MINE;
-    if (!told.answer) return cpu->compatibility(shim, "cpu", head, length, sink);
-    sink->item(sink->context, &told);
+    sw_compatibility answer = {.size = sizeof answer, .reason = "the chip's compiler has moved on"};
+    if (strcmp(how, "recompile") == 0) answer.answer = SW_COMPATIBILITY_RECOMPILE;
+    if (strcmp(how, "unsupported") == 0) answer.answer = SW_COMPATIBILITY_UNSUPPORTED;
+    if (strcmp(how, "not-mine") == 0) answer.answer = SW_COMPATIBILITY_NOT_MINE;
+    if (!answer.answer) return cpu->compatibility(shim, "cpu", head, length, sink);
+    sink->item(sink->context, &answer);
     return NULL;
 }
 
-/* Lets the first node of each work order's first entry run on the CPU, without being asked, if it is told to slip. */
+/* Places the first node of each work order's first entry on the CPU, without a request, if ORDERS says `slip`. */
 static sw_error *compile(sw_shim *shim, const char *device, const sw_work_order *order, const sw_compile_output *out) {
     (void)device;
     if (is("refuses")) {
@@ -180,16 +180,16 @@ struct asked {
     const sw_verdict_sink *sink;
 };
 
-/* Hands a verdict on, but for hyperbolic tangents, of which it takes none. */
+/* Passes a verdict on, but refuses hyperbolic tangents. */
 static void without_tangents(void *context, const sw_verdict *verdict) {
     const struct asked *asked = context;
     const uint32_t op = asked->entry->nodes[verdict->node]->op;
-    sw_verdict told = *verdict;
+    sw_verdict answered = *verdict;
     if (op == SW_OP_SOFTCAP || op == SW_OP_TANH) {
-        told.verdict = SW_VERDICT_REFUSED;
-        told.reason = "the chip has no hyperbolic tangent";
+        answered.verdict = SW_VERDICT_REFUSED;
+        answered.reason = "the chip has no hyperbolic tangent";
     }
-    asked->sink->item(asked->sink->context, &told);
+    asked->sink->item(asked->sink->context, &answered);
 }
 
 static sw_error *check(sw_shim *shim, const char *device, const sw_entry *entry, const sw_verdict_sink *sink) {
@@ -208,11 +208,11 @@ static sw_error *estimate(sw_shim *shim, const char *device, const sw_entry *ent
         fprintf(asked, "%s %s\n", device, entry->name);
         fclose(asked);
     }
-    const sw_estimate told = {.size = sizeof told,
+    const sw_estimate cost = {.size = sizeof cost,
                               .time_microseconds = 10 + entry->node_count,
                               .provenance = SW_PROVENANCE_SIMULATED,
                               .bytes_moved = 1000};
-    sink->item(sink->context, &told);
+    sink->item(sink->context, &cost);
     return NULL;
 }
 
@@ -229,15 +229,15 @@ static sw_error *allocate(sw_shim *shim, const char *device, uint64_t length, ui
 
 static sw_error *inspect(sw_shim *shim, const void *bytes, uint64_t length, const sw_inspection_sink *sink) {
     (void)shim;
-    const sw_inspection told = {
-        .size = sizeof told,
+    const sw_inspection inspection = {
+        .size = sizeof inspection,
         .format = "chip-binary",
         .document = "{\"chip\": \"" NAME "\", \"build\": {\"id\": \"v1\", \"year\": 2026}, \"graphs\": [{\"name\": \"decode_1\", "
                     "\"inputs\": [{\"name\": \"hidden\", \"dtype\": \"u16\", \"shape\": [1, 64]}], \"outputs\": []}]}",
     };
     if (length < 4 || memcmp(bytes, "CHIP", 4) != 0) return NULL;
     if (length < 8) return &cut;
-    sink->item(sink->context, &told);
+    sink->item(sink->context, &inspection);
     return NULL;
 }
 

@@ -1,4 +1,4 @@
-//! Bundles compiled by the program, and what is in them.
+//! Bundles compiled by the program, and their contents.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

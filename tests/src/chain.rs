@@ -1,9 +1,9 @@
-//! Chains of shards on real shims, cut by hand: what lies between a graph and a session, without a
+//! Chains of shards on real shims, cut by hand: everything between a graph and a session, without a
 //! planner.
 //!
-//! [`Bench`] walks the way of the program: a request from the graph, a plan, the check, the build,
-//! loaded shards, a chain. Only the plan is written here, one [`Cut`] at a time. Every step that a
-//! test does not ask about panics when it fails.
+//! [`Bench`] follows the steps of the program: a request from the graph, a plan, the check, the
+//! build, loaded shards, a chain. Only the plan is written here, one [`Cut`] at a time. Every step
+//! that a test does not examine panics when it fails.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,9 +77,9 @@ pub fn isolated_shims(folder: &Path) -> (ShimRegistry, Launcher) {
     (registry, isolation)
 }
 
-/// Has cargo build into this program's own target folder; gives the folder of its profile. What
-/// things there depend on was built with this program, so that takes a moment at most; it sees to
-/// it that they are not older than their source.
+/// Has cargo build into this program's own target folder; returns the folder of its profile. Their
+/// dependencies were built with this program, so that is quick; it ensures that they are not older
+/// than their source.
 fn cargo_build(selection: &[&str]) -> PathBuf {
     let this = std::env::current_exe().expect("the test program's own path");
     // <target>/<profile>/deps/<this>
@@ -118,14 +118,14 @@ fn build_c_example(folder: &Path) {
     }
     match compile.arg("-lm").status() {
         Ok(status) => assert!(status.success(), "the C example does not build"),
-        // Whoever needs it says that it is missing.
+        // The test that needs it reports that it is missing.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
         Err(error) => panic!("cc: {error}"),
     }
     copy_manifest("vendor-shims/template/c", "template_c", folder);
 }
 
-/// A manifest lies beside its library and is called after it.
+/// A manifest lies beside its library and has the same name.
 fn copy_manifest(source: &str, library: &str, folder: &Path) {
     let name = format!("{library}.shim.json");
     std::fs::copy(tree::root().join(source).join(&name), folder.join(&name)).expect("a shim has a manifest");
@@ -151,8 +151,8 @@ pub fn made(spec: &Spec) -> Graph {
     Checkpoint::open(folder.path()).unwrap_or_else(|error| panic!("{spec:?}: {error}")).into_graph()
 }
 
-/// `count` tokens of a vocabulary in an order without a pattern, the same ones every time: records
-/// of what comes out are compared from tree to tree.
+/// `count` tokens of a vocabulary without a pattern, the same ones every time: recorded outputs are
+/// compared between revisions of the tree.
 pub(crate) fn tokens_below(vocabulary: u64, count: usize) -> Vec<u32> {
     let mut state = 0x9e37_79b9_u64;
     let mut next = || {
@@ -184,9 +184,9 @@ pub fn encode_menu(rows: u32) -> EntryMenu {
 pub struct Opened {
     /// The shim.
     pub shim: &'static str,
-    /// What this opening of it is called.
+    /// Name of this instance.
     pub name: &'static str,
-    /// Threads; 0 for what the shim does of its own accord.
+    /// Threads; 0 for the shim's default.
     pub threads: u32,
 }
 
@@ -197,15 +197,15 @@ impl Opened {
     }
 }
 
-/// A plan in short: where the decoder is cut, and what runs where. Numbers count the bench's
+/// A short form of a plan: where the decoder is cut, and what runs where. Numbers index the bench's
 /// instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Layers before which the decoder is cut, ascending.
     pub before: Vec<u32>,
-    /// Where all but the decoder runs.
+    /// Instance of everything but the decoder.
     pub around: usize,
-    /// Where each decoder shard runs; the last stands for those that follow. Empty: like all the
+    /// Instance of each decoder shard; the last applies to all that follow. Empty: like all the
     /// rest.
     pub decoders: Vec<usize>,
 }

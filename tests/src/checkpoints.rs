@@ -1,4 +1,4 @@
-//! Checkpoints to spoil: copies of a fixture, each with one thing wrong.
+//! Damaged checkpoints: copies of a fixture, each with one thing wrong.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! A chip to lose: the shim of `tests/shims/chip.c`, which is the CPU under another name, with a
-//! profile, and orders to die.
+//! A chip that can fail: the shim of `tests/shims/chip.c`, which is the CPU under another name,
+//! with a profile and instructions to fail.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,15 +14,15 @@ use crate::tree;
 /// Name of the chip, its profile and its shim.
 pub const CHIP: &str = "testchip";
 
-/// A folder with the chip's shim and another with its profile, gone when dropped. Each has a
-/// library of its own, so that the runs of one are not counted with another's.
+/// A folder with the chip's shim and another with its profile, gone when dropped. Each has its own
+/// copy of the library, so that the runs of one are not counted for another.
 #[derive(Debug)]
 pub struct Chip {
     folder: TempDir,
 }
 
 impl Chip {
-    /// A chip in good health.
+    /// A working chip.
     ///
     /// # Panics
     /// If there is no C compiler, or the shim does not build.
@@ -60,38 +60,39 @@ impl Chip {
         chip
     }
 
-    /// A chip that dies in a run: `how` is `abort`, `overrun` (writes behind a buffer), `hang` or
-    /// `lost` (says so and lives on), `run` counts from when an instance is opened, from 1.
+    /// A chip that fails in a run: `how` is `abort`, `overrun` (writes behind a buffer), `hang` or
+    /// `lost` (reports the loss and lives on), `run` counts from when an instance is opened, from
+    /// 1.
     ///
     /// # Panics
     /// As [`Chip::new`].
     pub fn that_dies(how: &str, run: u32) -> Self {
         let chip = Self::new();
-        chip.is_to_die(how, run);
+        chip.fails_in(how, run);
         chip
     }
 
-    /// Gives orders for instances that are opened from now on.
+    /// Sets the failure of instances that are opened from now on.
     ///
     /// # Panics
     /// If they cannot be written.
-    pub fn is_to_die(&self, how: &str, run: u32) {
+    pub fn fails_in(&self, how: &str, run: u32) {
         fs::write(self.orders(), format!("{how} {run}\n")).expect("written");
     }
 
-    /// Has instances that are opened from now on be of a chip whose library is not here (`broken`),
-    /// of one that is only compiled for and simulated here (`offline`), or of one that estimates
-    /// (`estimates`); or say of every artefact `recompile`, `unsupported` or `not-mine`, or compile
-    /// with a node that slips to the CPU (`slip`); or take no hyperbolic tangent (`no-tangent`).
+    /// Sets the behaviour of instances that are opened from now on: a chip whose library is missing
+    /// (`broken`), one that is only compiled for and simulated here (`offline`), or one that
+    /// estimates (`estimates`); an answer of `recompile`, `unsupported` or `not-mine` for every
+    /// artefact; compiling with a node that falls back to the CPU (`slip`); or no support for
+    /// hyperbolic tangents (`no-tangent`).
     ///
     /// # Panics
-    /// As [`Chip::is_to_die`].
-    pub fn is_to_answer(&self, answer: &str) {
-        self.is_to_die(answer, 0);
+    /// As [`Chip::fails_in`].
+    pub fn behaves_as(&self, answer: &str) {
+        self.fails_in(answer, 0);
     }
 
-    /// What it was asked to estimate so far, where it was told to (`estimates`): device and entry
-    /// point of each.
+    /// The estimates requested so far, if set to `estimates`: device and entry point of each.
     ///
     /// # Panics
     /// If the notes cannot be read.
@@ -117,7 +118,7 @@ impl Chip {
         self.folder.path().join("orders")
     }
 
-    /// Where the program's library finds it, besides what else there is.
+    /// Search path of the program's library for it, besides the usual ones.
     pub fn search_path(&self) -> SearchPath {
         let mut path = program::search_path();
         path.shims.insert(0, self.shims());

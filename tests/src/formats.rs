@@ -1,7 +1,7 @@
-//! What formats cost the demo model on the CPU shim: bytes, likelihood of held-out text, chosen
-//! tokens, and in which layer.
+//! Cost of formats for the demo model on the CPU shim: bytes, likelihood of held-out text, chosen
+//! tokens, and errors by layer.
 //!
-//! What is measured of the running model comes from [`shardwright_verify::verify`]. It is also
+//! All results of the running model come from [`shardwright_verify::verify`]. They are also
 //! compared with the reference evaluator, which quantises and runs the same formats by itself.
 
 use std::collections::{BTreeMap, HashMap};
@@ -183,7 +183,7 @@ impl Recorded {
             ("lengths".to_owned(), view(vec![rows.len()], &lengths)),
         ];
         write(tensors, folder.path().join("eval.safetensors"));
-        // Of all rows: what a part is held against is the model as stored on the same part.
+        // Recorded for all rows: a part is compared with the model as stored on the same part.
         std::fs::copy(recorded("eval.json"), folder.path().join("eval.json")).expect("copied");
         Recorded::Some(Part { folder, rows })
     }

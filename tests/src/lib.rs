@@ -1,14 +1,14 @@
-//! The tests of the whole project: the program from outside, the arrows between the crates, the
-//! house rules.
+//! The tests of the whole project: the program from outside, the dependencies between the crates,
+//! the project rules.
 //!
-//! **Job.** What no single crate can test: goldens and hostile inputs through the program's own
-//! commands, the how-to pages followed step by step, the dependency arrows, the rules every crate
-//! keeps. This library holds what those tests share.
+//! **Job.** Everything that no single crate can test: goldens and hostile inputs through the
+//! program's own commands, the how-to pages followed step by step, the dependency arrows, the rules
+//! every crate keeps. This library contains the shared parts of those tests.
 //!
 //! **Not its job.** It tests no function of a crate; that is done beside the function. Nothing
 //! depends on it.
 //!
-//! The test files under `tests/` say in their first lines what they check.
+//! The first lines of each test file under `tests/` describe its checks.
 
 pub mod bundles;
 pub mod chain;
@@ -28,14 +28,14 @@ pub mod worker;
 
 use std::io::Write;
 
-/// Positions that hold the longest prompt of a fixture and what follows it: what a simulator is
-/// asked for unless a sweep is to be whole.
+/// Positions that suffice for the longest prompt of a fixture and its continuation: the context for
+/// a simulator unless a sweep is to be complete.
 pub const SIMULATED_CONTEXT: u32 = 160;
 
-/// Says loudly that something was not checked and why. Written past the test harness's capture,
-/// which would hide the line of a passing test; `cargo xtask test` repeats these lines at its end
-/// and, with `--ci`, fails over them.
+/// Reports conspicuously that something was not checked and why. Written past the test harness's
+/// capture, which would hide the line of a passing test; `cargo xtask test` repeats these lines at
+/// its end and, with `--ci`, fails because of them.
 pub fn skipped(why: &str) {
-    // A standard output that went away is no reason to fail a test.
+    // A closed standard output is no reason to fail a test.
     let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {why}");
 }

@@ -1,11 +1,11 @@
-//! Timing for the benches: few repetitions, the middle one reported, beside the best one. On a
-//! shared machine the best says what the code can do and the distance of the middle one how quiet
-//! the machine was.
+//! Timing for the benches: few repetitions, of which the median and the best are reported. On a
+//! shared machine the best shows what the code can do, and its distance to the median how quiet the
+//! machine was.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// What repeating something took.
+/// Time of a repeated operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// The quickest repetition.
@@ -38,7 +38,7 @@ impl fmt::Display for Timing {
     }
 }
 
-/// A duration in the unit a reader compares in, three digits.
+/// A duration with three digits, in a readable unit.
 pub fn shown(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     let (value, unit) = match seconds {

@@ -1,4 +1,4 @@
-//! Checkpoints through the MediaTek shim and the simulator of its library: what comes out beside
+//! Checkpoints through the MediaTek shim and the simulator of its library: results compared with
 //! the reference's numbers.
 
 use std::fs;
@@ -16,14 +16,14 @@ use crate::{program, tree};
 /// Formats of 16-bit activations without a zero point over weights of 8 bits.
 pub const A16W8: &str = "w8-per-channel/a16-symmetric/a16";
 
-/// The shim beside a manifest that names the simulator and the lowering, gone when dropped.
+/// The shim with a manifest that names the simulator and the lowering, gone when dropped.
 #[derive(Debug)]
 pub struct Shim {
     folder: TempDir,
 }
 
 impl Shim {
-    /// The shim that was built, with these options of its instances.
+    /// The built shim, with these options of its instances.
     ///
     /// # Panics
     /// If it or the simulator was not built.
@@ -78,8 +78,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// How a table names it.
-    pub fn told(&self) -> crate::qnn::Case {
+    /// The case as a table names it.
+    pub fn table_case(&self) -> crate::qnn::Case {
         crate::qnn::Case {
             checkpoint: self.checkpoint,
             formats: A16W8,
@@ -89,8 +89,8 @@ impl Case {
         }
     }
 
-    /// Every shard alone against the reference and the chain as a whole against what was recorded,
-    /// on the simulator.
+    /// Compares every shard alone with the reference and the chain as a whole with recorded
+    /// outputs, on the simulator.
     ///
     /// # Panics
     /// If it cannot be run, or another plan than the one asked for is.

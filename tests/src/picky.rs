@@ -1,5 +1,5 @@
 //! Chains on the picky shim of `tests/shims/picky`: from a quantised graph to a running chain
-//! without a planner, so that a test sees what legalisation made of each entry point on the way.
+//! without a planner, so that a test sees the result of legalisation for each entry point.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ const PACKAGE: &str = "shardwright-shim-picky";
 const FOLDER: &str = "tests/shims/picky";
 const MANIFEST: &str = "libshardwright_shim_picky.shim.json";
 
-/// The registry of the picky shim alone, which lies beside no program.
+/// The registry with only the picky shim, which is not laid out beside any program.
 ///
 /// # Panics
 /// If it does not build or is refused.
@@ -75,8 +75,8 @@ pub fn open(options: &[(&str, &str)]) -> ShimInstance {
     registry().open("picky", "picky", &options).unwrap_or_else(|error| panic!("picky: {error}"))
 }
 
-/// A model whose constants are in their formats, and how its activations are to be encoded; ports
-/// of the encodings are left out.
+/// A model with quantised constants, and the encodings of its activations; ports with their own
+/// encodings are omitted.
 pub struct Formatted<'a> {
     /// The model.
     pub graph: &'a Graph,
@@ -84,15 +84,15 @@ pub struct Formatted<'a> {
     pub encodings: Encodings<'a>,
 }
 
-/// How a port is encoded otherwise than the inside of its shard; asked for every port but states.
+/// Encoding of a port that differs from the inside of its shard; called for every port but states.
 pub type PortEncodings<'a> = &'a dyn Fn(&EntryGraph, PortSide, &Role) -> Option<Encoding>;
 
-/// Ports as the inside.
+/// Ports encoded like the inside.
 pub fn as_inside(_: &EntryGraph, _: PortSide, _: &Role) -> Option<Encoding> {
     None
 }
 
-/// A shard: its part of the model, and what legalisation made of each entry point it takes part in.
+/// A shard: its part of the model, and the legalised entry points it takes part in.
 pub struct LegalShard {
     /// Which component.
     pub component: ComponentKind,
@@ -112,7 +112,7 @@ impl LegalShard {
 }
 
 impl Formatted<'_> {
-    /// Shows every entry point of every shard to the shim, the decoder cut before these layers.
+    /// Presents every entry point of every shard to the shim, the decoder cut before these layers.
     ///
     /// # Errors
     /// With what the shim does not take.
@@ -207,8 +207,8 @@ fn device(shim: &ShimInstance) -> String {
 fn port_encodings(entry: &EntryGraph, ports: PortEncodings<'_>) -> Vec<(PortSide, Role, Encoding)> {
     let sides = [(PortSide::Input, &entry.inputs), (PortSide::Output, &entry.outputs)];
     let mut found = Vec::new();
-    for (side, held) in sides {
-        for (_, role) in held.iter().filter(|(_, role)| !matches!(role, Role::State { .. })) {
+    for (side, roles) in sides {
+        for (_, role) in roles.iter().filter(|(_, role)| !matches!(role, Role::State { .. })) {
             found.extend(ports(entry, side, role).map(|encoding| (side, role.clone(), encoding)));
         }
     }

@@ -1,11 +1,11 @@
-//! Chips as a host makes them known to a shim, for tests that hold an instance in their own hands.
+//! Chips as a host registers them with a shim, for tests that use an instance directly.
 
 use serde_json::Value;
 use shardwright_shims::Chip;
 
 use crate::tree;
 
-/// What a shipped profile says. The shim is handed those of the facts that it reads.
+/// The facts of a shipped profile that the shim reads.
 ///
 /// # Panics
 /// If there is no such profile.

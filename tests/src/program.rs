@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 
 use crate::tree;
 
-/// The longest any one command of a test may take. The machine may be a loaded one with two cores;
-/// a command that hangs must still end the test, not the run.
+/// The longest any one command of a test may run. The machine may be a loaded one with two cores; a
+/// command that hangs must end its test without hanging the test run.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The folder that holds the program and, beside it, `shims/`, `planners/` and `profiles/`: what
-/// `SHARDWRIGHT_BIN_DIR` says (`cargo xtask test` sets it), else what `cargo xtask build` makes
-/// now.
+/// The folder of the program and, beside it, `shims/`, `planners/` and `profiles/`: from
+/// `SHARDWRIGHT_BIN_DIR` (`cargo xtask test` sets it), otherwise built now by `cargo xtask build`.
 ///
 /// # Panics
 /// If there is no such folder and none can be built.
@@ -36,7 +35,7 @@ pub fn executable() -> PathBuf {
     folder().join(format!("shardwright{}", std::env::consts::EXE_SUFFIX))
 }
 
-/// Where the program looks for shims, planners and profiles, for tests that use its library.
+/// The program's search path for shims, planners and profiles, for tests that use its library.
 ///
 /// # Panics
 /// As [`folder`].
@@ -84,8 +83,7 @@ pub struct Outcome {
 pub fn shardwright<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Run {
     let mut command = Command::new(executable());
     command.current_dir(tree::root()).args(arguments).stdin(Stdio::null());
-    // The last one a shim sets for a chip, in this very process where a test compiles without a
-    // worker.
+    // A shim sets the last one for a chip, in this process if a test compiles without a worker.
     let variables = [
         "SHARDWRIGHT_SHIM_PATH",
         "SHARDWRIGHT_PLANNER_PATH",
@@ -162,9 +160,9 @@ impl Run {
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{shown}: {error}\n{stdout}"))
     }
 
-    /// Runs to the end and expects it to refuse in the way all commands do: an exit code of its
-    /// own, nothing that looks like an answer, an `error:` line and a `help:` line. Returns the
-    /// code and standard error.
+    /// Runs to the end and expects it to refuse as all commands do: an exit code of its own, no
+    /// output that looks like an answer, an `error:` line and a `help:` line. Returns the code and
+    /// standard error.
     ///
     /// # Panics
     /// As [`Run::outcome`], and if it succeeds, is ended by a signal or says too little.
@@ -222,7 +220,7 @@ fn wait(child: &mut Child, shown: &str) -> Option<i32> {
             return status.code();
         }
         if start.elapsed() > DEADLINE {
-            // It may have ended just now; either way nothing more is wanted of it.
+            // It may have ended just now; either way it is not needed any more.
             let _ = child.kill();
             let _ = child.wait();
             panic!("{shown}: not finished after {} s", DEADLINE.as_secs());

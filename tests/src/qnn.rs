@@ -1,4 +1,4 @@
-//! Checkpoints through Qualcomm's compiler and its simulation of a chip: what comes out beside the
+//! Checkpoints through Qualcomm's compiler and its simulation of a chip: results compared with the
 //! reference's numbers.
 
 use std::path::Path;
@@ -11,25 +11,25 @@ use crate::formats::{Effort, Recorded};
 use crate::{program, skipped, tree};
 
 /// Relative error of a row against the same quantised graph that 95 of 100 rows keep, after the
-/// norm that reads them. The vendor's products and functions round in places of their own.
+/// norm that reads them. The vendor's products and functions round at different places.
 pub const ROW_P95: f64 = 0.03;
 /// The same of the worst row.
 pub const ROW_WORST: f64 = 0.1;
 /// Least cosine of a row.
 pub const COSINE: f64 = 0.999;
-/// What eight bits of weights may lose of the demo model's likelihood.
+/// Largest acceptable loss of the demo model's likelihood with 8-bit weights.
 pub const LOSS: f64 = 0.02;
 
-/// Where the vendor's library is said to be. Without it there is nothing to test: that is said
-/// loudly.
+/// Whether the vendor's library is set. Without it nothing is tested, which is reported
+/// conspicuously.
 pub fn library() -> bool {
-    let given = std::env::var_os("SHARDWRIGHT_QNN_LIB").is_some_and(|path| !path.is_empty());
-    if !given {
+    let is_set = std::env::var_os("SHARDWRIGHT_QNN_LIB").is_some_and(|path| !path.is_empty());
+    if !is_set {
         skipped(
             "Qualcomm's library: SHARDWRIGHT_QNN_LIB is not set; `cargo xtask vendor qnn` fetches it and says what to set",
         );
     }
-    given
+    is_set
 }
 
 /// A checkpoint in formats, its decoder cut into pieces, for a chip.
@@ -68,8 +68,8 @@ impl Case {
             .formats(choice)
     }
 
-    /// Every shard alone against the reference and the chain as a whole against what was recorded,
-    /// on the vendor's simulation.
+    /// Compares every shard alone with the reference and the chain as a whole with recorded
+    /// outputs, on the vendor's simulation.
     ///
     /// # Panics
     /// If it cannot be run, or another plan than the one asked for is.
@@ -93,8 +93,8 @@ impl Case {
     }
 }
 
-/// Nats per token that the model in float gives of the same text, on this machine's CPU. A part of
-/// the recorded rows has no recorded likelihood.
+/// Nats per token of the float model on the same text, on this machine's CPU. A part of the
+/// recorded rows has no recorded likelihood.
 ///
 /// # Panics
 /// If it cannot be run.
@@ -106,7 +106,7 @@ pub fn float_nll(checkpoint: &str, recorded: &Recorded, cache: &Path) -> f64 {
     report.expect("the model in float").tokens.expect("a model that generates").nll
 }
 
-/// What a verification found, in a line.
+/// The results of a verification, in a line.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// Of every result of every shard against the same quantised graph: the largest error that 95
@@ -123,16 +123,16 @@ pub struct Finding {
     pub float_cosine_mean: f64,
     /// Rows compared.
     pub rows: u64,
-    /// Nats per token and how much more than the checkpoint in float gives, of so many tokens: none
+    /// Nats per token, the increase over the checkpoint in float, and the number of tokens: zeros
     /// for an encoder.
     pub nll: (f64, f64, u64),
-    /// Tokens chosen as the model in float chose them after its own, of how many; and those before
-    /// the first difference of their prompt.
+    /// Tokens chosen as the float model chose them after its own, of how many; and those before the
+    /// first difference of their prompt.
     pub greedy: (u64, u64, u64),
 }
 
 impl Finding {
-    /// The same with likelihoods held against those of the model in float on the same text.
+    /// The same with likelihoods compared with those of the float model on the same text.
     #[must_use]
     pub fn against(self, float_nll: f64) -> Finding {
         let (nll, _, predicted) = self.nll;
@@ -145,8 +145,8 @@ impl Finding {
     /// If nothing was compared.
     pub fn of(report: &VerifyReport) -> Finding {
         let outputs = |judged: bool| {
-            let held = report.boundaries.iter().filter(move |boundaries| boundaries.judged == judged);
-            let shards = held.flat_map(|boundaries| &boundaries.shards);
+            let compared = report.boundaries.iter().filter(move |boundaries| boundaries.judged == judged);
+            let shards = compared.flat_map(|boundaries| &boundaries.shards);
             shards.flat_map(|shard| {
                 let entries = shard.entries.iter().flat_map(|entry| &entry.outputs);
                 entries.map(move |output| (shard.layers.is_some(), output))

@@ -1,5 +1,5 @@
-//! Simple scans of Rust source. They read text, not syntax: they know comments and literals, and
-//! otherwise rely on rustfmt, which the whole tree passes.
+//! Simple scans of Rust source. They read text, not syntax: they recognise comments and literals,
+//! and otherwise rely on rustfmt, which the whole tree passes.
 
 /// The source with comments, strings and character literals blanked out, line breaks kept: what
 /// remains is code.

@@ -1,8 +1,8 @@
-//! Checkpoints of shapes nobody chose, for properties that hold for all of them.
+//! Checkpoints of random shapes, for properties that hold for all of them.
 
 use shardwright_test_checkpoints::{Family, Random, Spec, Spelling};
 
-/// A checkpoint of a shape nobody chose.
+/// A checkpoint of a random shape.
 pub fn random_spec(random: &mut Random, seed: u64) -> Spec {
     let base = [Spec::gemma3(), Spec::gemma4(), Spec::gemma4(), Spec::qwen3()];
     let base = base[random.below(4) as usize].clone();

@@ -1,7 +1,7 @@
 //! `cargo xtask aarch64`: the kernels' tests of the CPU shim, as programs for 64-bit ARM.
 //!
-//! On such a machine they run as they are, elsewhere under qemu's user-mode emulation with every
-//! instruction it knows. Nothing is measured: emulation says what is right, not what is fast.
+//! On such a machine they run natively, elsewhere under qemu's user-mode emulation with every
+//! instruction set it supports. Nothing is measured: emulation checks correctness, not speed.
 
 use std::process::Command;
 
@@ -16,18 +16,18 @@ const LINKER: &str = "aarch64-linux-gnu-gcc";
 /// Runs them there.
 const EMULATOR: &str = "qemu-aarch64";
 
-/// Where what is emulated finds the C library, as Debian's cross compilers lay it out.
+/// Where emulated programs find the C library, as Debian's cross compilers lay it out.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 
-/// Says to the tests that the processor has every instruction set that the kernels know.
+/// Makes the tests require every instruction set that the kernels support.
 const EVERY_LEVEL: &str = "SHARDWRIGHT_EVERY_LEVEL";
 
 /// Builds and runs the tests.
 pub fn test(workspace: &Workspace) -> Result<(), Error> {
     setup::target(workspace, TARGET, "the kernels' tests are")?;
     let mut command = workspace.cargo();
-    // What is written once for all processors, with every instruction set of the target, is in the
-    // library's own tests.
+    // Code for all processors, with every instruction set of the target, is tested in the library's
+    // own tests.
     command.args(["test", "--package", "shardwright-shim-cpu", "--lib", "--target", TARGET]);
     if !cfg!(target_arch = "aarch64") {
         for program in [LINKER, EMULATOR] {
@@ -43,8 +43,8 @@ pub fn test(workspace: &Workspace) -> Result<(), Error> {
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
             format!("{EMULATOR} -cpu max -L {LIBRARIES}"),
         );
-        // What is emulated has every instruction set, and a test fails unless it finds them all:
-        // none may go untested unnoticed.
+        // The emulated processor has every instruction set, and a test fails unless it finds them
+        // all: none may go untested unnoticed.
         command.env(EVERY_LEVEL, "1");
     }
     process::run(&mut command)

@@ -1,7 +1,7 @@
-//! `cargo xtask bench`: the bench targets of the workspace, release, one after the other;
-//! `cargo xtask bench peers [MODEL …]`: the CPU engine beside others;
-//! `cargo xtask bench pair BUNDLE GGUF`: a bundle beside llama.cpp; `cargo xtask bench growth`: how
-//! the engine's work grows.
+//! `cargo xtask bench`: the bench targets of the workspace, release, one after the other; `cargo
+//! xtask bench peers [MODEL …]`: the CPU engine compared with others; `cargo xtask bench pair
+//! BUNDLE GGUF`: a bundle compared with llama.cpp; `cargo xtask bench growth`: how the engine's
+//! work grows.
 
 mod neuron;
 mod peers;
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, process, setup};
 
-/// Names of benches that take long begin so: they run when a filter names them.
+/// Prefixes of benches that take long: they run only when a filter names them.
 const LONG: [&str; 2] = ["qnn_", "neuron_"];
 
 /// Runs every bench target whose name contains one of the filters (without a filter all but the
@@ -49,7 +49,7 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
         .flat_map(|package| &package.benches)
         .filter(|bench| wanted(bench.as_str()))
         .collect();
-    // Layers beside the peer need nothing of the workspace but their own package.
+    // The comparison with the peer needs no package of the workspace but its own.
     if wanted.iter().any(|bench| *bench != qnn::OURS) {
         setup::prepare(workspace)?;
         build::build(workspace, Profile::Release, Scope::Workspace)?;
@@ -64,7 +64,7 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What runs one bench target.
+/// The command for one bench target.
 fn target(workspace: &Workspace, bench: &str) -> Command {
     let mut command = workspace.cargo();
     command

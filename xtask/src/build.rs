@@ -11,11 +11,11 @@ use crate::{process, shims};
 /// How much of the workspace is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The program, shims and planners: what a user needs.
+    /// The program, shims and planners: for a user.
     Program,
-    /// All members. Cargo unites features over what one command builds, so a program built alone
-    /// first and with the tests later would compile its dependencies twice: whoever tests or
-    /// measures afterwards builds everything.
+    /// All members. Cargo unifies features over the packages of one command, so building the
+    /// program alone first and the tests later would compile its dependencies twice: commands that
+    /// test or measure afterwards build everything.
     Workspace,
     /// All members and their tests: with these, dependencies have the features that `cargo test`
     /// asks for. A build without them would compile the engine, and what makes its bindings, a
@@ -23,13 +23,12 @@ pub enum Scope {
     Tests,
 }
 
-/// What selects all members. The excluded one is built by a test: it is about fewer features than
-/// the workspace has together.
+/// Selects all members. The excluded one is built by a test: it needs fewer features than the
+/// workspace has together.
 pub const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "shardwright-planning-runtime-only"];
 
-/// The program, the one in whose processes it has shims when asked to, and the one that makes
-/// planners into components. Cargo puts them into one folder, which is where they look for each
-/// other.
+/// The program, its worker, and the tool that makes planners into components. Cargo puts them into
+/// one folder, which is where they look for each other.
 const PROGRAMS: [&str; 6] = [
     "--package",
     "shardwright-cli",
@@ -60,7 +59,7 @@ pub fn build(workspace: &Workspace, profile: Profile, scope: Scope) -> Result<Pa
     process::run(&mut command)?;
     lay_out_shims(workspace, profile)?;
     lay_out_planners(workspace, profile)?;
-    // The profiles that come with the program are inside it; the folder is for others.
+    // The shipped profiles are inside the program; the folder is for others.
     let profiles = workspace.output(profile).join("profiles");
     std::fs::create_dir_all(&profiles).map_err(|source| Error::File { path: profiles, source })?;
     Ok(workspace.program(profile))
@@ -75,7 +74,7 @@ fn lay_out_shims(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
     workspace::settle(&workspace.output(profile).join("shims"), &laid_out)
 }
 
-/// What a planner's package name begins with; the rest names the file.
+/// Prefix of a planner's package name; the rest names the file.
 const PLANNER_PREFIX: &str = "shardwright-planner-";
 
 fn lay_out_planners(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
@@ -90,7 +89,7 @@ fn lay_out_planners(workspace: &Workspace, profile: Profile) -> Result<(), Error
     workspace::settle(&folder, &laid_out)
 }
 
-/// Builds one planner into a component, with the program the workspace has for that.
+/// Builds one planner into a component, with the workspace's own tool.
 fn planner(workspace: &Workspace, package: &Package, profile: Profile) -> Result<Vec<u8>, Error> {
     let scratch = workspace.target.join("planner-components");
     std::fs::create_dir_all(&scratch).map_err(|source| Error::File { path: scratch.clone(), source })?;

@@ -93,7 +93,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         Some(Value(name)) => name.string()?,
         Some(other) => return Err(other.unexpected()),
     };
-    // Whatever follows is the other program's, `--help` too.
+    // Everything after it belongs to the other program, `--help` too.
     if name == "run" {
         let arguments = parser.raw_args()?.collect();
         return Ok(Command::Run { arguments });

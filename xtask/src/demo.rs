@@ -8,11 +8,10 @@ use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, process, setup, vendor};
 
-/// What the demo asks for: a limit low enough that the eight layers of the demo model need three
-/// shards.
+/// The demo's limit: low enough that the eight layers of the demo model need three shards.
 const DEMO_LIMIT: &str = "ops=400";
 
-/// A question the demo model answers well.
+/// A question that the demo model answers well.
 const DEMO_PROMPT: &str = "What does bug mean?";
 
 /// Builds with the release profile and runs `shardwright` with the arguments, in the caller's
@@ -25,8 +24,8 @@ pub fn run(workspace: &Workspace, arguments: &[OsString]) -> Result<(), Error> {
     process::run(command.args(arguments))
 }
 
-/// Plans the demo model for a phone whose compiler takes few operations at a time, then lets it
-/// answer a question, cut in the same way, on the CPU.
+/// Plans the demo model for a phone whose compiler supports few operations at a time, then runs it
+/// on the CPU, cut in the same way, to answer a question.
 pub fn demo(workspace: &Workspace) -> Result<(), Error> {
     setup::prepare(workspace)?;
     let program = build::build(workspace, Profile::Dev, Scope::Workspace)?;

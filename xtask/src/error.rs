@@ -1,6 +1,5 @@
-//! What can go wrong, and what would help. Written out rather than derived: the macro and what
-//! parses for it would be compiled a second time for this program, which is built before everything
-//! else.
+//! Errors and suggestions. Written by hand instead of derived: the macro and its parser would be
+//! compiled a second time for this program, which is built before everything else.
 
 use std::fmt;
 use std::io;
@@ -9,7 +8,7 @@ use std::path::PathBuf;
 /// A failed command of `cargo xtask`.
 #[derive(Debug)]
 pub enum Error {
-    /// The command line cannot be followed.
+    /// The command line is invalid.
     Usage(String),
     /// A program could not be started at all.
     NotStarted {
@@ -36,7 +35,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// A file of the workspace does not say what is expected of it.
+    /// A file of the workspace has unexpected content.
     Unexpected {
         /// The file.
         path: PathBuf,
@@ -50,13 +49,13 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// An environment variable says something that cannot be followed.
+    /// An environment variable has an invalid value.
     Variable {
         /// The variable.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it may say.
+        /// The valid values.
         expected: &'static str,
     },
     /// Tests failed.
@@ -66,16 +65,16 @@ pub enum Error {
         /// Of how many that ran.
         all: u64,
     },
-    /// Something that is fetched does not run on this machine.
+    /// A fetched program does not run on this machine.
     NotForThisMachine {
-        /// What was asked for.
+        /// The requested item.
         what: &'static str,
         /// Why not.
         problem: String,
     },
     /// A program that fetches something failed; its own messages came before this one.
     NotFetched {
-        /// What was asked for.
+        /// The requested item.
         what: String,
         /// The program.
         with: &'static str,
@@ -84,14 +83,14 @@ pub enum Error {
     },
     /// There is too little memory.
     Memory {
-        /// What it was for.
+        /// Purpose of the memory.
         what: String,
-        /// What the allocator says.
+        /// The allocator's message.
         problem: String,
     },
-    /// There is no place for what is fetched.
+    /// There is no folder for fetched files.
     NoCacheFolder,
-    /// Something was skipped where nothing may be.
+    /// Checks were skipped although none may be.
     Skipped(usize),
 }
 
@@ -135,7 +134,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl Error {
-    /// What would help, for a `help:` line.
+    /// A suggestion, for a `help:` line.
     pub fn help(&self) -> Option<&str> {
         match self {
             Self::Usage(_) => Some("`cargo xtask --help` lists the commands"),
@@ -156,7 +155,7 @@ impl Error {
         }
     }
 
-    /// The code to exit with: that of the program that failed, 1 otherwise.
+    /// The exit code: that of the program that failed, 1 otherwise.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Failed { code, .. } => *code,

@@ -1,5 +1,5 @@
-//! What makes a component of a planner in JavaScript, from npm: fetched once, for the test of the
-//! page that says how.
+//! The tool that makes a component of a planner in JavaScript, from npm: fetched once, for the test
+//! of the how-to page.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,7 +20,7 @@ const PROGRAM: &str = "node_modules/.bin/componentize-qjs";
 /// The folder of the example, whose `package.json` says the version.
 const EXAMPLE: &str = "plugins/javascript";
 
-/// Fetches it unless it is there or named by the environment.
+/// Fetches it unless it exists or the environment names it.
 pub fn fetch_for_tests(workspace: &Workspace) -> Result<(), Error> {
     let folder = folder(workspace)?;
     if is_said() || folder.join(PROGRAM).exists() {
@@ -29,7 +29,7 @@ pub fn fetch_for_tests(workspace: &Workspace) -> Result<(), Error> {
     let failed = |source| Error::File { path: folder.clone(), source };
     let parent = folder.parent().unwrap_or(&folder);
     fs::create_dir_all(parent).map_err(failed)?;
-    // It takes its name when it is whole.
+    // Renamed when it is complete.
     let begun = parent.join(format!("{}.{}", name(&folder), std::process::id()));
     fs::create_dir_all(&begun).map_err(failed)?;
     let manifest = workspace.root.join(EXAMPLE).join("package.json");
@@ -40,13 +40,13 @@ pub fn fetch_for_tests(workspace: &Workspace) -> Result<(), Error> {
     if fetched.is_ok() && !folder.join(PROGRAM).exists() {
         fs::rename(&begun, &folder).map_err(failed)?;
     } else {
-        // What remains of it would be met by nobody again.
+        // The remains would never be used again.
         let _ = fs::remove_dir_all(&begun);
     }
     fetched
 }
 
-/// Tells a command where it is, unless the caller's environment does or it was not fetched.
+/// Passes its path to a command, unless the caller's environment does or it was not fetched.
 pub fn offer(workspace: &Workspace, command: &mut Command) {
     if let (false, Ok(folder)) = (is_said(), folder(workspace)) {
         let program = folder.join(PROGRAM);
@@ -60,7 +60,7 @@ fn is_said() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|said| !said.is_empty())
 }
 
-/// One for each version of what the example asks for.
+/// A folder for each version that the example requires.
 fn folder(workspace: &Workspace) -> Result<PathBuf, Error> {
     let path = workspace.root.join(EXAMPLE).join("package.json");
     let text = fs::read_to_string(&path).map_err(|source| Error::File { path: path.clone(), source })?;

@@ -1,5 +1,5 @@
-//! Running other programs: each command line is shown before it runs, and a failure carries its
-//! exit code on.
+//! Runs other programs: each command line is shown before it runs, and a failure preserves its exit
+//! code.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
@@ -7,16 +7,17 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use crate::error::Error;
 
-/// A `cargo` of the toolchain this program was started with, freed of what `cargo run` put into the
-/// environment about the package `xtask`: build scripts that watch such variables would otherwise
-/// run again in every mode.
+/// A `cargo` of the toolchain this program was started with, without the variables that `cargo run`
+/// sets about the package `xtask`: build scripts that watch them would otherwise run again in every
+/// mode.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     without_this_package(&mut command);
     command
 }
 
-/// Frees a command of what `cargo run` put into the environment about the package `xtask`.
+/// Removes the variables that `cargo run` sets about the package `xtask` from a command's
+/// environment.
 pub fn without_this_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -100,12 +101,12 @@ pub fn not_started(command: &Command, source: io::Error) -> Error {
     Error::NotStarted { program, help, source }
 }
 
-/// Turns an exit status into a result that carries the code on.
+/// Turns an exit status into a result that preserves the code.
 pub fn check(command: &Command, status: ExitStatus) -> Result<(), Error> {
     ended(shown(command), status)
 }
 
-/// The same for a command line that was shown.
+/// The same for a command line that was already shown.
 pub fn ended(command: String, status: ExitStatus) -> Result<(), Error> {
     if status.success() {
         return Ok(());

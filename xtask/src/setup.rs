@@ -1,4 +1,4 @@
-//! What a machine with only rustup, git and a C compiler lacks.
+//! Installs what a machine with only rustup, git and a C compiler lacks.
 
 use std::process::Command;
 
@@ -6,11 +6,11 @@ use crate::error::Error;
 use crate::process;
 use crate::workspace::Workspace;
 
-/// The target planners are compiled for.
+/// The compilation target of planners.
 pub const PLANNER_TARGET: &str = "wasm32-unknown-unknown";
 
-/// Adds the planners' target to the pinned toolchain and checks the C compiler. Quick when nothing
-/// is to be done.
+/// Adds the planners' target to the pinned toolchain and checks the C compiler. Quick if nothing is
+/// missing.
 pub fn prepare(workspace: &Workspace) -> Result<(), Error> {
     target(workspace, PLANNER_TARGET, "planners are")?;
     // `cc` links every Rust program, so it is here if this program was built here; the C shim needs

@@ -1,10 +1,9 @@
 //! Shims: a dylib and a manifest beside it, the same for one built by cargo and one built by the C
 //! compiler.
 //!
-//! A shim's folder under `vendor-shims/` holds its manifest as `<name>.shim.json`. The one laid out
-//! beside the dylib is named after it, as the host looks for it. It states no hash: whoever strips
-//! a library, as packagers do, would have one that nobody loads. `shardwright shim hash` adds it,
-//! after that.
+//! A shim's folder under `vendor-shims/` contains its manifest as `<name>.shim.json`. The one laid
+//! out beside the dylib is named after it, as the host expects. It states no hash: stripping the
+//! library, as packagers do, would invalidate it. `shardwright shim hash` adds it after that.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,11 +14,11 @@ use crate::error::Error;
 use crate::process;
 use crate::workspace::{self, Package, Profile, Workspace};
 
-/// What a manifest's file name ends with.
+/// Suffix of a manifest's file name.
 const MANIFEST_SUFFIX: &str = ".shim.json";
 
-/// Lays out the dylib and the manifest of a shim that cargo has built; nothing for a package that
-/// is none.
+/// Lays out the dylib and the manifest of a shim that cargo has built; does nothing for other
+/// packages.
 pub fn lay_out(workspace: &Workspace, package: &Package, profile: Profile) -> Result<Vec<PathBuf>, Error> {
     let Some(library) = &package.library else { return Ok(Vec::new()) };
     let built = workspace.output(profile).join(library);
@@ -94,7 +93,8 @@ fn manifest_of(folder: &Path) -> Result<Option<(PathBuf, Value)>, Error> {
     Ok(Some((path, manifest)))
 }
 
-/// The file a manifest's `library` means: without a dot, the name as this system decorates it.
+/// The file that a manifest's `library` refers to: without a dot, the name as this system decorates
+/// it.
 fn file_named(manifest: &Value) -> Option<String> {
     let said = manifest["library"].as_str()?;
     Some(if said.contains('.') { said.to_owned() } else { workspace::library_file(said) })

@@ -1,5 +1,5 @@
-//! `cargo xtask sizes`: what an application ships, with two profiles, and what the crates in it
-//! weigh.
+//! `cargo xtask sizes`: the files an application ships, with two profiles, and the code sizes of
+//! their crates.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::process;
 use crate::workspace::{self, Workspace};
 
-/// What is shipped: its name in the table, what cargo is told, and the file below the profile's
+/// A shipped file: its name in the table, cargo's arguments, and its path below the profile's
 /// folder.
 struct Shipped {
     name: &'static str,
@@ -41,13 +41,13 @@ const SHIPPED: [Shipped; 4] = [
     },
 ];
 
-/// Profiles by which they are built; the second is meant for what is shipped.
+/// Profiles they are built with; the second is meant for shipping.
 const PROFILES: [&str; 2] = ["release", "small"];
 
-/// Crates named by weight.
+/// Number of crates listed by size.
 const HEAVIEST: usize = 12;
 
-/// Builds what is shipped and prints the tables, as a page takes them.
+/// Builds the shipped files and prints the tables, in the form of the documentation page.
 pub fn run(workspace: &Workspace) -> Result<(), Error> {
     let mut weights = BTreeMap::new();
     let mut rows = Vec::new();
@@ -85,7 +85,7 @@ fn stripped_bytes(built: &Path) -> Result<u64, Error> {
     length.and_then(|length| removed.map(|()| length)).map_err(|source| Error::File { path: copy, source })
 }
 
-/// Bytes of functions and constants by the crate that they are of.
+/// Bytes of functions and constants by crate.
 fn weights_of(program: &Path) -> Result<BTreeMap<String, u64>, Error> {
     let symbols = process::output(
         Command::new("nm").args(["--print-size", "--demangle", "--defined-only"]).arg(program),
@@ -104,7 +104,7 @@ fn weights_of(program: &Path) -> Result<BTreeMap<String, u64>, Error> {
     Ok(weights)
 }
 
-/// The crate of a demangled name: that of the type which a method is of. `C` for names of no crate.
+/// The crate of a demangled name: for a method, that of its type. `C` for names without a crate.
 fn crate_of(name: &str) -> String {
     let plain = name
         .trim_start_matches(['<', '&', '*', '[', '('])

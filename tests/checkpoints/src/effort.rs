@@ -1,6 +1,6 @@
 //! How much of a long sweep a test does.
 
-/// The variable that asks for whole sweeps: `SHARDWRIGHT_THOROUGH=1 cargo xtask test`.
+/// The variable that enables whole sweeps: `SHARDWRIGHT_THOROUGH=1 cargo xtask test`.
 pub const THOROUGH: &str = "SHARDWRIGHT_THOROUGH";
 
 /// How many cases of a sweep of `whole` a test does: `part` of them, all with [`THOROUGH`] set to

@@ -97,8 +97,8 @@ impl Stored {
     }
 }
 
-/// Writes the model in 16-bit floats; what llama.cpp keeps in 32 bits, in those. An interrupted
-/// call that is made again goes on where it stopped.
+/// Writes the model in 16-bit floats, and in 32 bits the tensors that llama.cpp keeps in 32. An
+/// interrupted call can be repeated and continues where it stopped.
 pub(crate) fn write(spec: &Spec, name: &str, path: &Path) -> io::Result<()> {
     let stored_tensors = all(spec);
     let metadata = metadata(spec, name);
@@ -125,7 +125,7 @@ pub(crate) fn write(spec: &Spec, name: &str, path: &Path) -> io::Result<()> {
         let tensor = &stored_tensors[index];
         match &tensor.source {
             Source::Tensor(source) if tensor.dtype == "F32" => {
-                // Published files of Gemma 3 hold its norms with the one added that the formula
+                // Published files of Gemma 3 store its norms including the one that the formula
                 // adds.
                 let one = f32::from(u8::from(adds_one(spec) && source.part != Part::Scalar));
                 let values = tensors::values(spec, source).map(|value| value + one);
@@ -143,7 +143,7 @@ fn adds_one(spec: &Spec) -> bool {
     spec.family == Family::Gemma3
 }
 
-/// The tensors under llama.cpp's names; those it does not have are left out.
+/// The tensors under llama.cpp's names; those it does not have are omitted.
 fn all(spec: &Spec) -> Vec<Stored> {
     let shared_from = spec.depth() - if spec.family == Family::Gemma4 { spec.kv_shared } else { 0 };
     let mut found = Vec::new();
@@ -155,7 +155,7 @@ fn all(spec: &Spec) -> Vec<Stored> {
     if spec.family == Family::Gemma4 {
         let half = (spec.global_head_dim / 2) as usize;
         let turning = (spec.global_head_dim as f64 * spec.partial / 2.0) as usize;
-        // What does not turn is divided by a number beyond all angles.
+        // Pairs that do not rotate are divided by a number beyond all angles.
         let values = (0..half).map(|pair| if pair < turning { 1.0 } else { 1e30 }).collect();
         let shape = vec![half as u64];
         found.push(Stored {
@@ -168,8 +168,8 @@ fn all(spec: &Spec) -> Vec<Stored> {
     found
 }
 
-/// llama.cpp's name of a tensor; none for towers and for keys and values that sharing layers do not
-/// use.
+/// llama.cpp's name of a tensor; `None` for towers and for keys and values that sharing layers do
+/// not use.
 fn named(spec: &Spec, name: &str, shared_from: usize) -> Option<String> {
     let short = name.rsplit_once("language_model.").map_or(name, |(_, rest)| rest);
     let short = short.strip_prefix("model.").unwrap_or(short);

@@ -8,8 +8,8 @@
 //! models with a tokenizer of their size, and the same weights as llama.cpp reads them
 //! ([`write_real`], [`write_gguf`]).
 //!
-//! **Not its job.** It reads nothing, knows no room, and is **not** used outside of tests: its
-//! functions panic where a spec contradicts itself.
+//! **Not its job.** It reads nothing, depends on no crate of the project, and is **not** used
+//! outside of tests: its functions panic if a spec contradicts itself.
 
 mod config;
 mod effort;

@@ -2,12 +2,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// What a file begins with is compared in pieces of so many bytes.
+/// The beginning of a file is compared in pieces of this many bytes.
 const PIECE_BYTES: usize = 1 << 16;
 
-/// Writes a file that consists of a head and of parts of known lengths, and goes on where an
-/// interrupted call with the same head stopped. Until it is whole it has `.partial` at the end of
-/// its name. `content` writes the part of that index.
+/// Writes a file that consists of a head and of parts of known lengths, continuing where an
+/// interrupted call with the same head stopped. Until it is complete, its name ends with
+/// `.partial`. `content` writes the part of that index.
 pub(crate) fn write(
     path: &Path,
     head: &[u8],
@@ -20,11 +20,11 @@ pub(crate) fn write(
     }
     let partial = partial(path);
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&partial)?;
-    let held = file.metadata()?.len();
+    let length = file.metadata()?.len();
     let mut done = 0;
     let mut end = head.len() as u64;
     if begins(&mut file, head)? {
-        while done < lengths.len() && end + lengths[done] <= held {
+        while done < lengths.len() && end + lengths[done] <= length {
             end += lengths[done];
             done += 1;
         }
@@ -32,7 +32,7 @@ pub(crate) fn write(
         file.rewind()?;
         file.write_all(head)?;
     }
-    // What was written of the next part counts for nothing.
+    // A partially written part is discarded.
     file.set_len(end)?;
     file.seek(SeekFrom::Start(end))?;
     let mut file = BufWriter::with_capacity(1 << 20, file);
@@ -59,14 +59,14 @@ fn length(path: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Whether the file begins with these bytes.
+/// Whether the file starts with these bytes.
 fn begins(file: &mut File, head: &[u8]) -> io::Result<bool> {
     file.rewind()?;
     let mut piece = vec![0; PIECE_BYTES];
     for wanted in head.chunks(PIECE_BYTES) {
-        let held = &mut piece[..wanted.len()];
-        match file.read_exact(held) {
-            Ok(()) if held == wanted => {}
+        let actual = &mut piece[..wanted.len()];
+        match file.read_exact(actual) {
+            Ok(()) if actual == wanted => {}
             Ok(()) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
             Err(error) => return Err(error),
@@ -92,7 +92,7 @@ mod tests {
             index => part(index, to),
         });
         assert!(error.is_err() && !path.exists());
-        // Half of a part more, as if it had been killed there.
+        // Half of a further part, as if the process had been killed there.
         let partial = partial(&path);
         let mut bytes = std::fs::read(&partial).unwrap();
         bytes.push(b'x');

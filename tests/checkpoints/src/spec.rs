@@ -28,12 +28,12 @@ pub enum Spelling {
     Newer,
 }
 
-/// What stands in the weight files.
+/// Content of the weight files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Random numbers.
     Random,
-    /// Nothing: the files have their full length but take no room on the disk, and read as zeros.
+    /// Nothing: the files have their full length but need no disk space, and read as zeros.
     Sparse,
 }
 
@@ -80,7 +80,7 @@ pub struct Spec {
     pub kv_shared: usize,
     /// Whether those have a feed-forward block twice as wide.
     pub double_wide: bool,
-    /// Whether the file holds keys and values for the sharing layers all the same.
+    /// Whether the file contains keys and values for the sharing layers anyway.
     pub stale_keys: bool,
     /// Whether the output matrix is the embedding table.
     pub tied: bool,
@@ -89,7 +89,7 @@ pub struct Spec {
     /// Whether the text model is part of a multimodal checkpoint, with `text_config` and a few
     /// tower tensors.
     pub multimodal: bool,
-    /// What stands before the tensor names; `None` for what the library writes.
+    /// Prefix of the tensor names; `None` for the library's own.
     pub prefix: Option<String>,
     /// Element type: `F32`, `F16` or `BF16`.
     pub dtype: &'static str,
@@ -161,7 +161,7 @@ impl Spec {
         Spec { family: Family::EmbeddingGemma, dense: vec![48, 24], ..Spec::gemma3() }
     }
 
-    /// Gemma 4 E2B at its real shape, without content: ten gigabytes that take no room.
+    /// Gemma 4 E2B at its real shape, without content: ten gigabytes that need no disk space.
     pub fn e2b() -> Self {
         Spec {
             spelling: Spelling::Older,
@@ -238,7 +238,7 @@ impl Spec {
         }
     }
 
-    /// What `config.json` will hold.
+    /// The contents of `config.json`.
     pub fn config(&self) -> serde_json::Value {
         config::config(self)
     }

@@ -1,7 +1,7 @@
 use crate::pool::stored;
 use crate::{Family, Random, Spec};
 
-/// What a tensor is for, which decides how its content is scaled.
+/// Use of a tensor, which decides how its content is scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Rows gathered by token id.
@@ -108,7 +108,7 @@ pub(crate) fn content(spec: &Spec, tensor: &TensorSpec) -> Vec<u8> {
 }
 
 /// The deviation of values that are normally distributed around 0; `None` for the others. Scales
-/// keep the stream near 1 and the logits large enough to tell tokens apart.
+/// keep the residual stream near 1 and the logits large enough to distinguish tokens.
 pub(crate) fn deviation(spec: &Spec, tensor: &TensorSpec) -> Option<f64> {
     Some(match tensor.part {
         Part::Embedding if spec.family == Family::Qwen3 => 1.0,

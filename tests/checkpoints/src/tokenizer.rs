@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-/// What a tokenizer of so many tokens is made of, by id.
+/// The contents of a tokenizer of a requested size, by id.
 pub(crate) struct Vocabulary {
     /// `<pad>`, `<eos>`, `<bos>`, `<unk>`, then one token for each byte, then symbols and what
     /// merges make of them.

@@ -1,14 +1,14 @@
-//! Bytes of anyone's for the readers of what the host is given: checkpoints, bundles, plans, work
-//! orders, templates.
+//! Fuzz targets for the readers of the host's input: checkpoints, bundles, plans, work orders,
+//! templates.
 //!
-//! **Job.** One function per kind, which must return whatever the bytes are, and says whether they
-//! were taken. Hashes and lengths are made to fit, since they protect against accidents only and
-//! would stop every other damage at the door. `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET`
-//! drives them from `tests`, and the ordinary tests run them over the corpus and over damaged
-//! copies of it.
+//! **Job.** One function per kind, which must return for any bytes, and returns whether they were
+//! accepted. Hashes and lengths are corrected first, since they protect against accidents only and
+//! would otherwise reject every mutation. `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives
+//! them from `tests`, and the ordinary tests run them over the corpus and over damaged copies of
+//! it.
 //!
-//! **Not its job.** It does **not** check that what is sound is read right: the tests of each crate
-//! do.
+//! **Not its job.** It does **not** check that valid input is read correctly: the tests of each
+//! crate do.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use shardwright_planning::request::Request;
 use shardwright_shims::WorkOrder;
 use shardwright_text::{ChatTemplate, Message, RenderOptions, TemplateValue};
 
-/// A target: its name and its function, which says whether the bytes were taken.
+/// A target: its name and its function, which returns whether the bytes were accepted.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
 
 /// Every target.
@@ -32,7 +32,7 @@ pub const TARGETS: &[Target] = &[
     ("template", template),
 ];
 
-/// Most bytes of weights that a weight file is made to have; they are no bytes on the disk.
+/// Most bytes of weights of a weight file; they occupy no disk space.
 const MOST_WEIGHTS: u64 = 1 << 24;
 
 /// Two parts of a text: the length of the first comes before it.
@@ -47,8 +47,7 @@ pub fn joined(first: &[u8], second: &[u8]) -> Vec<u8> {
     [&(first.len() as u32).to_le_bytes(), first, second].concat()
 }
 
-/// Settings, then the head of a weight file behind the number of its weights' bytes, which are
-/// zero.
+/// Settings, then the head of a weight file after the number of its weights' bytes, which are zero.
 pub fn checkpoint(bytes: &[u8]) -> bool {
     let Some((settings, weights)) = parts(bytes) else { return false };
     let Some((length, head)) = weights.split_at_checked(8) else { return false };
@@ -67,12 +66,12 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
     true
 }
 
-/// How a manifest is wrapped: what stands before the hash's digits, and how many those are.
+/// The envelope of a manifest: the text before the hash's digits, and their number.
 const SEAL: &[u8] = b"{\"shardwright-bundle\":1,\"sha256\":\"";
 const DIGITS: usize = 64;
 
-/// A manifest, in a bundle of no other files. One that names a file is taken where only the file is
-/// missing.
+/// A manifest, in a bundle of no other files. One that names a file counts as accepted if only the
+/// file is missing.
 pub fn manifest(bytes: &[u8]) -> bool {
     let mut bytes = bytes.to_vec();
     if let Some(after) = bytes.strip_prefix(SEAL).and_then(|rest| rest.get(DIGITS..)) {
@@ -116,8 +115,8 @@ pub fn plan(bytes: &[u8]) -> bool {
     }
 }
 
-/// Where the length of a work order's head stands, its own length, and the hash of what follows the
-/// prefix.
+/// Offset of the length of a work order's head, its own length, and the hash of everything after
+/// the prefix.
 const LENGTH_AT: usize = 24;
 const HASH_AT: usize = 32;
 const PREFIX: usize = 64;
@@ -142,7 +141,7 @@ pub fn work_order(bytes: &[u8]) -> bool {
     order.interfaces().is_ok()
 }
 
-/// A chat template, on a conversation with everything that templates look at.
+/// A chat template, on a conversation with everything that templates read.
 pub fn template(bytes: &[u8]) -> bool {
     let Ok(source) = std::str::from_utf8(bytes) else { return false };
     let tokens = [("bos_token", "<bos>"), ("eos_token", "<eos>")];

@@ -1,4 +1,4 @@
-//! Which crate may use which. The table is the project's; any other arrow fails.
+//! Which crate may use which. The table defines the project's structure; any other arrow fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use shardwright_tests::tree;
 
 /// A crate and the crates its library or program may use.
 const ARROWS: &[(&str, &[&str])] = &[
-    // Authors of planners have no other program.
+    // Only for authors of planners.
     (
         "shardwright-cli",
         &[
@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-planner-build",
         ],
     ),
-    // These stand on the public crate, for people and tools.
+    // Built on the public crate, for people and tools.
     (
         "shardwright-verify",
         &[
@@ -109,15 +109,15 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright-shims",
         &["shardwright-graph", "shardwright-shim-abi", "shardwright-files", "shardwright-vocabulary"],
     ),
-    // Implements the shims' traits from outside: they do not know it.
+    // Implements the shims' traits from outside, without their crates depending on it.
     (
         "shardwright-worker",
         &["shardwright-shims", "shardwright-graph", "shardwright-shim-abi", "shardwright-vocabulary"],
     ),
     ("shardwright-text", &["shardwright-files", "shardwright-vocabulary"]),
-    // Opens files for all who read some that others named.
+    // Opens files for all crates that read user-supplied paths.
     ("shardwright-files", &["shardwright-vocabulary"]),
-    // The plain data all others share; shims stand on it through the contract.
+    // The plain data that all others share; shims reach it through the contract.
     ("shardwright-vocabulary", &[]),
     ("shardwright-graph", &["shardwright-vocabulary"]),
     ("shardwright-planner", &[]),
@@ -157,12 +157,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Programs that the tests of planning build or start.
     ("shardwright-planner-hostile", &["shardwright-planner"]),
     ("shardwright-planning-runtime-only", &["shardwright-planning", "shardwright-build"]),
-    // What `shardwright bench` and the comparison with others have in common.
+    // Shared by `shardwright bench` and the comparison with peers.
     ("shardwright-measure", &[]),
     ("xtask", &["shardwright-measure"]),
 ];
 
-/// What a crate may use behind a feature that is off unless asked for.
+/// Dependencies behind a feature that is off by default.
 const OPTIONAL_ARROWS: &[(&str, &str, &str)] = &[(
     "shardwright",
     "shardwright-shim-cpu",
@@ -200,33 +200,33 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// May look into any crate; no crate may use it.
+/// May use any crate; no crate may use it.
 const TESTS: &str = "shardwright-tests";
 
 /// Made for the tests of any crate.
 const TEST_HELPER: &str = "shardwright-test-checkpoints";
 
 #[test]
-fn every_arrow_between_rooms_is_in_the_plan() {
+fn every_arrow_between_crates_is_in_the_plan() {
     let metadata = MetadataCommand::new()
         .manifest_path(tree::root().join("Cargo.toml"))
         .no_deps()
         .exec()
         .expect("cargo metadata");
     let plan: BTreeMap<_, BTreeSet<_>> =
-        ARROWS.iter().map(|(room, uses)| (*room, uses.iter().copied().collect())).collect();
-    let rooms: BTreeSet<_> = metadata.packages.iter().map(|package| package.name.as_str()).collect();
+        ARROWS.iter().map(|(name, uses)| (*name, uses.iter().copied().collect())).collect();
+    let crates: BTreeSet<_> = metadata.packages.iter().map(|package| package.name.as_str()).collect();
 
     let mut wrong = Vec::new();
     for package in &metadata.packages {
-        let room = package.name.as_str();
-        let Some(allowed) = plan.get(room) else {
-            wrong.push(format!("{room} is a room the plan does not know"));
+        let name = package.name.as_str();
+        let Some(allowed) = plan.get(name) else {
+            wrong.push(format!("{name} is a crate that the plan does not list"));
             continue;
         };
         for dependency in &package.dependencies {
             let used = dependency.name.as_str();
-            if !rooms.contains(used) || allowed.contains(used) || room == TESTS {
+            if !crates.contains(used) || allowed.contains(used) || name == TESTS {
                 continue;
             }
             let (kind, further) = match dependency.kind {
@@ -236,14 +236,14 @@ fn every_arrow_between_rooms_is_in_the_plan() {
                 _ if dependency.optional => ("optionally ", OPTIONAL_ARROWS),
                 _ => ("", [].as_slice()),
             };
-            if !further.iter().any(|(from, to, _)| (*from, *to) == (room, used)) {
-                wrong.push(format!("{kind}{room} → {used}"));
+            if !further.iter().any(|(from, to, _)| (*from, *to) == (name, used)) {
+                wrong.push(format!("{kind}{name} → {used}"));
             }
         }
     }
-    for room in plan.keys() {
-        if !rooms.contains(room) {
-            wrong.push(format!("{room} is in the plan and not in the workspace"));
+    for name in plan.keys() {
+        if !crates.contains(name) {
+            wrong.push(format!("{name} is in the plan and not in the workspace"));
         }
     }
     assert!(wrong.is_empty(), "arrows that are not in the plan:\n  {}", wrong.join("\n  "));
@@ -254,11 +254,11 @@ fn the_plan_has_no_circle() {
     let mut settled = BTreeSet::new();
     while settled.len() < ARROWS.len() {
         let before = settled.len();
-        for (room, uses) in ARROWS {
+        for (name, uses) in ARROWS {
             if uses.iter().all(|used| settled.contains(used)) {
-                settled.insert(*room);
+                settled.insert(*name);
             }
         }
-        assert!(settled.len() > before, "circle among the rooms beyond {settled:?}");
+        assert!(settled.len() > before, "circle among the crates beyond {settled:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! No circle of imports between the files of a crate crosses its folders.
 //!
-//! A file and the files of its own folder (`session.rs` and `session/`) may know each other; files
-//! of one folder may too. But what lies in two folders is told apart for a reason, and a circle
-//! through both says that neither can be read, tested or moved without the other.
+//! A file and the files of its own folder (`session.rs` and `session/`) may import each other;
+//! files of one folder may too. But two folders are separate for a reason, and a circle through
+//! both means that neither can be read, tested or moved without the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -58,7 +58,7 @@ impl Source {
         Source(files.map(|(module, code)| (module.clone(), imports(code))).collect())
     }
 
-    /// The module whose file has what `path` names as seen from `module`; `None` for other crates.
+    /// The module that defines `path` as seen from `module`; `None` for other crates.
     fn resolve(&self, module: &Module, path: &[String], depth: usize) -> Option<Module> {
         let (first, mut rest) = path.split_first()?;
         let mut at = match first.as_str() {
@@ -78,7 +78,7 @@ impl Source {
             } else if self.0.contains_key(&child) {
                 at = child;
             } else {
-                // Imported there from elsewhere: what counts is where it is.
+                // Re-exported there: follow it to where it is defined.
                 let imported = self.0.get(&at)?.iter().find(|(path, here)| here == name && path.len() > 1);
                 return match imported {
                     Some((path, _)) if depth < 8 => self.resolve(&at, path, depth + 1),
@@ -91,14 +91,14 @@ impl Source {
         Some(at)
     }
 
-    /// Files that import each other, where they lie in several folders.
+    /// Files that import each other across folders.
     fn circles_across_folders(&self) -> BTreeSet<Vec<String>> {
         let uses: BTreeMap<&Module, BTreeSet<Module>> = self
             .0
             .iter()
             .map(|(module, imports)| {
                 let used = imports.iter().filter_map(|(path, _)| self.resolve(module, path, 0));
-                // The files of a folder and the file that has it belong together.
+                // The files of a folder and the file that declares it belong together.
                 let apart = |used: &Module| !used.starts_with(module) && !module.starts_with(used);
                 (module, used.filter(apart).collect())
             })
@@ -139,7 +139,7 @@ fn test_modules(module: &Module, code: &str) -> Vec<Module> {
     names.map(|name| [&module[..], &[name.to_owned()]].concat()).collect()
 }
 
-/// What the code before the first module of tests names: `use` and paths from `crate` and `super`.
+/// The paths named before the first module of tests: `use` and paths from `crate` and `super`.
 fn imports(code: &str) -> Vec<(Module, String)> {
     let is_tests = |at: usize| code[at..].lines().nth(1).is_some_and(|line| line.trim_end().ends_with('{'));
     let tests = code.match_indices("#[cfg(test)]\nmod ").map(|(at, _)| at).find(|&at| is_tests(at));
@@ -159,7 +159,7 @@ fn imports(code: &str) -> Vec<(Module, String)> {
         for (at, _) in code.match_indices(start).filter(begins) {
             let path = code[at..].split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).next();
             let path = path.unwrap_or_default().trim_end_matches(':');
-            // Through `use` it was met with its whole tree.
+            // A `use` was already expanded as a tree.
             let names: Module = path.split("::").map(str::to_owned).collect();
             imports.push((names, String::new()));
         }

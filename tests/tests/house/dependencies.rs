@@ -1,4 +1,4 @@
-//! What comes from outside: licences that allow shipping, one registry, one version of the engine
+//! External dependencies: licences that allow shipping, one registry, one version of the engine
 //! planners run in.
 
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ fn metadata() -> cargo_metadata::Metadata {
     MetadataCommand::new()
         .manifest_path(tree::root().join("Cargo.toml"))
         .features(CargoOpt::AllFeatures)
-        // Only what is built here: crates of other systems need not be downloaded to run this test.
+        // Only for this system: crates of other systems need not be downloaded to run this test.
         .other_options(["--filter-platform".to_owned(), "x86_64-unknown-linux-gnu".to_owned()])
         .exec()
         .expect("cargo metadata")

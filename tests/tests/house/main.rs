@@ -1,4 +1,4 @@
-//! The rules of the project: what may use what, and what can be read off the files.
+//! The project rules: which crate may use which, and rules that can be checked in the files.
 
 mod arrows;
 mod circles;

@@ -1,6 +1,6 @@
-//! The project rules that can be read off the files: first lines, how-to pages, unsafe code, stray
-//! paths, big files, errors that no test raises. Each scan reads text and says what it found where;
-//! none of them understands Rust.
+//! The project rules that can be checked in the files: first lines, how-to pages, unsafe code,
+//! stray paths, big files, errors that no test raises. Each scan reads text and reports its
+//! findings with their places; none of them parses Rust.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use shardwright_tests::rust_source::{code_only, has_word, public_enums, test_part};
 use shardwright_tests::{skipped, tree};
 
-/// The tree's files, or nothing and a loud line where there is no git.
+/// The tree's files; without git none, after reporting that.
 fn files() -> Vec<PathBuf> {
     tree::files().unwrap_or_else(|| {
-        skipped("house rules: no git repository to list the project's files");
+        skipped("project rules: no git repository to list the project's files");
         Vec::new()
     })
 }
 
 fn rust_files() -> Vec<PathBuf> {
     tree::rust_files().unwrap_or_else(|| {
-        skipped("house rules: no git repository to list the project's files");
+        skipped("project rules: no git repository to list the project's files");
         Vec::new()
     })
 }
@@ -29,19 +29,19 @@ fn assert_none(what: &str, found: &[String]) {
 }
 
 #[test]
-fn every_room_begins_by_saying_its_job_and_what_is_not_its_job() {
+fn every_crate_begins_with_its_job_and_what_is_not_its_job() {
     let mut silent = Vec::new();
     for path in rust_files() {
-        // A program beside a library is a front of it; the library speaks for both.
+        // A program beside a library is its front end; the library documents both.
         let is_root = path.ends_with("src/lib.rs")
             || path.ends_with("src/main.rs") && !tree::root().join(path.with_file_name("lib.rs")).is_file();
         // A crate has its manifest two folders up; fixtures for the tests of a crate are not
         // crates.
-        let is_room = path
+        let is_crate = path
             .parent()
             .and_then(Path::parent)
             .is_some_and(|folder| tree::root().join(folder).join("Cargo.toml").is_file());
-        if !is_root || !is_room || path.to_string_lossy().contains("/tests/") {
+        if !is_root || !is_crate || path.to_string_lossy().contains("/tests/") {
             continue;
         }
         let source = tree::read(&path);
@@ -50,10 +50,10 @@ fn every_room_begins_by_saying_its_job_and_what_is_not_its_job() {
             silent.push(format!("{}: its first lines do not say what is **not** its job", path.display()));
         }
     }
-    assert_none("rooms that do not introduce themselves", &silent);
+    assert_none("crates that do not introduce themselves", &silent);
 }
 
-/// The pages a person who extends the project follows, and what each adds.
+/// The pages for extending the project, and what each adds.
 const HOW_TO_PAGES: &[(&str, &str)] = &[
     ("plugins/README.md", "a SoC or a planner"),
     ("plugins/javascript/README.md", "a planner in JavaScript"),
@@ -78,7 +78,7 @@ fn the_how_to_pages_are_numbered_lists() {
     assert_none("how-to pages", &wrong);
 }
 
-/// A page of a model, written with it: the paths on it are those of its making.
+/// A page that was written with its model: its paths refer to where the model was made.
 const FOREIGN_PAGES: &str = "demo-model";
 
 #[test]
@@ -91,10 +91,10 @@ fn what_a_page_names_exists() {
         }
         let text = tree::read(&page);
         let folder = page.parent().unwrap_or(Path::new(""));
-        // A page may name files from the root, from where it lies, or from its crate or the crate's
-        // sources.
-        let room = room_of(&page);
-        let bases = [PathBuf::new(), folder.to_owned(), room.clone(), room.join("src")];
+        // A page may name files relative to the root, to its own folder, to its crate or to the
+        // crate's sources.
+        let crate_folder = crate_of(&page);
+        let bases = [PathBuf::new(), folder.to_owned(), crate_folder.clone(), crate_folder.join("src")];
         for named in paths_named_in(&text) {
             if !bases.iter().any(|base| tree::root().join(base).join(&named).exists()) {
                 wrong.push(format!("{}: `{named}` does not exist", page.display()));
@@ -123,9 +123,9 @@ fn is_step(line: &str) -> bool {
     number > 0 && line[number..].starts_with(". ")
 }
 
-/// What stands in backticks and looks like a path of the tree: a slash between names and no blank.
-/// Left out are placeholders (`<name>`, `*`, `…`, `my-…`), commands, what a build makes (`target/`)
-/// and places of the reader's.
+/// Text in backticks that looks like a path of the tree: a slash between names and no blank.
+/// Omitted are placeholders (`<name>`, `*`, `…`, `my-…`), commands, build outputs (`target/`) and
+/// places on the reader's machine.
 fn paths_named_in(text: &str) -> Vec<String> {
     let mut fenced = false;
     let mut paths = Vec::new();
@@ -149,7 +149,7 @@ fn paths_named_in(text: &str) -> Vec<String> {
     paths
 }
 
-/// Where unsafe code may stand, and why.
+/// Where unsafe code is allowed, and why.
 const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("vendor-shims/abi/", "the contract is a C ABI"),
     ("vendor-shims/cpu/", "SIMD kernels"),
@@ -169,7 +169,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn unsafe_code_stands_only_where_it_may_and_with_its_reason() {
+fn unsafe_code_is_only_where_allowed_and_has_a_reason() {
     let mut wrong = Vec::new();
     for path in rust_files() {
         let source = tree::read(&path);
@@ -181,7 +181,7 @@ fn unsafe_code_stands_only_where_it_may_and_with_its_reason() {
             }
             let place = format!("{}:{}", path.display(), number + 1);
             if !allowed {
-                wrong.push(format!("{place}: unsafe outside the rooms that may"));
+                wrong.push(format!("{place}: unsafe outside the crates that may use it"));
             } else if line.contains("unsafe {") && !has_reason(&source, number) {
                 wrong.push(format!("{place}: an unsafe block without a SAFETY reason above it"));
             }
@@ -190,7 +190,7 @@ fn unsafe_code_stands_only_where_it_may_and_with_its_reason() {
     assert_none("unsafe code", &wrong);
 }
 
-/// Whether a `SAFETY:` comment stands on the line, or above it within the same statement and its
+/// Whether a `SAFETY:` comment is on the line, or above it within the same statement and its
 /// comment.
 fn has_reason(source: &str, number: usize) -> bool {
     /// A reason may be a paragraph, and the block may end a long statement.
@@ -201,7 +201,7 @@ fn has_reason(source: &str, number: usize) -> bool {
 
 #[test]
 fn no_file_names_a_place_on_somebodys_machine() {
-    // Put together here, so that this file does not name them.
+    // Assembled here, so that this file does not contain them.
     let places = ["work", "root", "tmp", "home", "Users"].map(|folder| format!("/{folder}/"));
     let mut wrong = Vec::new();
     for path in files() {
@@ -222,7 +222,7 @@ fn no_file_names_a_place_on_somebodys_machine() {
     assert_none("absolute paths of a machine", &wrong);
 }
 
-/// The largest file the tree may hold: a clone stays quick.
+/// The largest file allowed in the tree: cloning stays quick.
 const LARGEST_FILE_BYTES: u64 = 4 << 20;
 
 /// The one exception: trained weights, which nothing can regenerate bit for bit.
@@ -240,9 +240,9 @@ fn no_file_is_large_but_the_demo_models_weights() {
     assert_none("files beyond 4 MiB", &large);
 }
 
-/// Variants that a test tells by their words rather than by their name: enum, variant, test file,
-/// words in it.
-const TOLD_BY_WORDS: &[(&str, &str, &str, &str)] = &[
+/// Variants that a test identifies by their text instead of their name: enum, variant, test file,
+/// text in it.
+const TESTED_BY_TEXT: &[(&str, &str, &str, &str)] = &[
     ("LoadError", "NoManifest", "host/shims/tests/shims/loading.rs", "no-manifest"),
     ("LoadError", "Open", "host/shims/tests/shims/loading.rs", "not-a-library"),
     ("LoadError", "NotAShim", "host/shims/tests/shims/loading.rs", "not-a-shim"),
@@ -259,33 +259,35 @@ const TOLD_BY_WORDS: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// A variant counts as raised when its name occurs in a test of its own crate or in the tests of
-/// the project. That is weak evidence, and what a text scan can give: it finds the variant nobody
-/// thought of, not the test that lies.
+/// the project. That is weak evidence, but all a text scan can give: it finds forgotten variants,
+/// not wrong tests.
 #[test]
 fn every_error_has_a_test_that_names_it() {
     let mut tests: BTreeMap<PathBuf, String> = BTreeMap::new();
     let mut enums = Vec::new();
     for path in rust_files() {
         let source = tree::read(&path);
-        let room = room_of(&path);
+        let crate_folder = crate_of(&path);
         let test = if is_test_file(&path) { source.as_str() } else { test_part(&source) };
-        tests.entry(room.clone()).or_default().push_str(test);
+        tests.entry(crate_folder.clone()).or_default().push_str(test);
         if !is_test_file(&path) {
             enums.extend(
-                public_enums(&source, "Error").into_iter().map(|found| (room.clone(), path.clone(), found)),
+                public_enums(&source, "Error")
+                    .into_iter()
+                    .map(|found| (crate_folder.clone(), path.clone(), found)),
             );
         }
     }
-    let of_the_house = tests.get(Path::new("tests")).cloned().unwrap_or_default();
+    let of_the_project = tests.get(Path::new("tests")).cloned().unwrap_or_default();
 
     let mut unraised = Vec::new();
-    for (room, path, found) in &enums {
-        let own = tests.get(room).map_or("", String::as_str);
+    for (crate_folder, path, found) in &enums {
+        let own = tests.get(crate_folder).map_or("", String::as_str);
         for variant in &found.variants {
-            let told = TOLD_BY_WORDS.iter().any(|(name, of, file, words)| {
+            let by_text = TESTED_BY_TEXT.iter().any(|(name, of, file, words)| {
                 (*name, *of) == (found.name.as_str(), variant) && tree::read(Path::new(file)).contains(words)
             });
-            if !told && !has_word(own, variant) && !has_word(&of_the_house, variant) {
+            if !by_text && !has_word(own, variant) && !has_word(&of_the_project, variant) {
                 unraised.push(format!("{}: {}::{variant}", path.display(), found.name));
             }
         }
@@ -294,7 +296,7 @@ fn every_error_has_a_test_that_names_it() {
 }
 
 /// The folder of the nearest manifest.
-fn room_of(path: &Path) -> PathBuf {
+fn crate_of(path: &Path) -> PathBuf {
     path.ancestors()
         .skip(1)
         .find(|folder| tree::root().join(folder).join("Cargo.toml").is_file())
@@ -324,8 +326,8 @@ fn the_scans_read_what_they_should() {
     assert!(!has_reason("let a = unsafe { f() };\n// SAFETY: late", 0));
 }
 
-/// A manifest may switch the empty test programs of its library off, which saves compiling it
-/// twice; then nothing may stand in it that would have run.
+/// A manifest may disable the empty test programs of its library, which saves compiling it twice;
+/// then the library must contain no tests or doc tests.
 #[test]
 fn tests_are_switched_off_only_where_there_are_none() {
     let mut lost = Vec::new();
@@ -353,7 +355,7 @@ fn tests_are_switched_off_only_where_there_are_none() {
     assert_none("tests that nothing runs", &lost);
 }
 
-/// Whether the section of the library says so.
+/// Whether the section of the library has the setting.
 fn says(manifest: &str, setting: &str) -> bool {
     let library = manifest.split("\n[").find(|section| section.starts_with("lib]"));
     library.is_some_and(|section| section.lines().any(|line| line.trim() == setting))
@@ -379,8 +381,8 @@ fn examples_and_settings_are_seen() {
     assert!(says(manifest, "test = false") && !says(manifest, "doctest = false"));
 }
 
-/// Where the program may write to standard error itself: the one place that disarms what it says,
-/// and a prompt that says nothing of anybody's.
+/// Where the program may write to standard error directly: the one place that escapes its output,
+/// and a prompt without foreign text.
 const SAYS_ITSELF: [(&str, &str); 2] =
     [("host/cli/src/views.rs", "eprintln!"), ("host/cli/src/commands/run.rs", "eprint!")];
 
@@ -407,8 +409,8 @@ fn the_program_says_everything_through_one_place() {
 /// Columns of a line of comment or prose.
 const WIDTH: usize = 100;
 
-/// Comments of Rust and prose of pages have one width. Tables, code, links and what a bench printed
-/// are as wide as they are.
+/// Comments of Rust and prose of pages have one width. Tables, code, links and bench output may be
+/// wider.
 #[test]
 fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
     let mut found = Vec::new();

@@ -1,9 +1,9 @@
 //! Numbers through the whole project, on the CPU shim's own library: wherever a model is cut,
-//! however a prompt is chunked, on however many threads, the bits are the same; and they are what
-//! the oracle says.
+//! however a prompt is chunked, on however many threads, the bits are the same, and they agree with
+//! the oracle.
 //!
-//! Contexts here are long enough for every ring to go round several times, and every prompt is
-//! longer than the window.
+//! Contexts here are long enough for every ring to wrap several times, and every prompt is longer
+//! than the window.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use shardwright_tests::shapes::random_spec;
 use shardwright_tests::skipped;
 
 /// Largest distance from the oracle, as [`distance`] measures it. The oracle computes in f64 and
-/// rounds once per operation; what is measured is the f32 arithmetic of the shim.
+/// rounds once per operation; the bound covers the f32 arithmetic of the shim.
 const BOUND: f64 = 3e-4;
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -72,28 +72,31 @@ fn walk(chain: &Chain, ids: &[u32]) -> Vec<Vec<u32>> {
     seen
 }
 
-/// The first place where two walks differ; bits alone would fill screens.
-fn assert_same(given: &[Vec<u32>], expected: &[Vec<u32>], what: &str) {
-    assert_eq!(given.len(), expected.len(), "{what}");
-    for (row, (given, expected)) in given.iter().zip(expected).enumerate() {
-        let differ = given.iter().zip(expected).filter(|(given, expected)| given != expected).count();
-        assert!(differ == 0 && given.len() == expected.len(), "{what}: row {row} differs in {differ} logits");
+/// Fails with the first row that differs; all bits would fill screens.
+fn assert_same(actual: &[Vec<u32>], expected: &[Vec<u32>], what: &str) {
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    for (row, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        let differ = actual.iter().zip(expected).filter(|(actual, expected)| actual != expected).count();
+        assert!(
+            differ == 0 && actual.len() == expected.len(),
+            "{what}: row {row} differs in {differ} logits"
+        );
     }
 }
 
 /// Largest difference in a row over the row's largest value, or over 1 where that is larger.
-fn distance(given: &[f32], expected: &[f32]) -> f64 {
-    assert_eq!(given.len(), expected.len());
+fn distance(actual: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(actual.len(), expected.len());
     let scale = expected.iter().fold(1.0_f64, |scale, value| scale.max(f64::from(value.abs())));
-    let differences = given.iter().zip(expected).map(|(given, expected)| {
-        let difference = (f64::from(*given) - f64::from(*expected)).abs();
-        // A comparison with NaN must not pass for small.
+    let differences = actual.iter().zip(expected).map(|(actual, expected)| {
+        let difference = (f64::from(*actual) - f64::from(*expected)).abs();
+        // A comparison with NaN must not count as small.
         if difference.is_nan() { f64::INFINITY } else { difference / scale }
     });
     differences.fold(0.0, f64::max)
 }
 
-/// The positions a window can reach back, and the whole context where a layer has none.
+/// The positions a window can reach back; the whole context if a layer has none.
 fn window(graph: &Graph) -> usize {
     let windows = graph.states.iter().filter_map(|state| match state.kind {
         StateKind::Ring { window } => Some(window as usize),
@@ -174,8 +177,8 @@ fn every_cut_of_an_encoder_changes_no_bit() {
         let mut cuts: Vec<Vec<u32>> = bench.cuts().map(|cut| vec![cut]).collect();
         cuts.push(bench.cuts().collect());
         for cut in cuts {
-            for (given, whole) in encode(&bench.chain(&Cut::before(&cut))).iter().zip(&whole) {
-                assert_eq!(bits(given), bits(whole), "before {cut:?}: {name}");
+            for (actual, whole) in encode(&bench.chain(&Cut::before(&cut))).iter().zip(&whole) {
+                assert_eq!(bits(actual), bits(whole), "before {cut:?}: {name}");
             }
         }
     }
@@ -224,7 +227,7 @@ fn a_reader_is_never_parted_from_its_donor() {
             assert!(matches!(fault, PlanFault::StateNotShareable { .. }), "{fault}");
             assert!(fault.to_string().contains("state-not-shareable"), "{fault}");
             assert!(fault.help().is_some());
-            // Shards that were built together and loaded apart make no chain either.
+            // Shards that were built together but loaded separately make no chain either.
             let built = bench.build(&Cut { decoders: vec![0, 0], ..apart });
             let places: Vec<usize> = built.iter().map(|shard| usize::from(shard.layers.0 == layer)).collect();
             let error = bench.assemble(&built, &places).expect_err("a reader without its donor");
@@ -298,7 +301,7 @@ fn boundaries_on_one_instance_are_shared_and_between_two_copied_and_counted() {
     }
 }
 
-/// The decoder on the C example, all else on the CPU shim; nothing where there is no C compiler to
+/// The decoder on the C example, all else on the CPU shim; `None` if there is no C compiler to
 /// build it.
 fn beside_the_c_example() -> Option<[Opened; 2]> {
     if shims().get("template-c").is_none() {
@@ -334,8 +337,8 @@ fn a_decoder_on_the_c_example_agrees_with_the_oracle() {
             let mut scored = session(&chain);
             let rows = scores(&mut scored, &ids);
             let mut worst = 0.0_f64;
-            for (row, given) in rows.iter().enumerate() {
-                worst = worst.max(distance(given, &expected.row(row)));
+            for (row, actual) in rows.iter().enumerate() {
+                worst = worst.max(distance(actual, &expected.row(row)));
             }
             println!("{folder} {cut:?}: logits {worst:.1e}");
             assert!(worst <= BOUND, "{folder} {cut:?}: {worst:e}");
@@ -355,7 +358,7 @@ fn a_decoder_on_the_c_example_agrees_with_the_oracle() {
     }
 }
 
-/// Ways to give the same tokens to a session piece by piece.
+/// Ways to pass the same tokens to a session piece by piece.
 fn pieces(length: usize) -> Vec<Vec<usize>> {
     let mut random = Random::new(7, "pieces");
     let mut ways = vec![vec![1; length], vec![length - 1, 1], vec![1, length - 1]];
@@ -406,10 +409,10 @@ fn chunks_and_pieces_change_no_bit() {
         for way in pieces(prompt.len()) {
             let what = format!("{folder} in pieces {way:?}");
             let mut session = session(&mixed);
-            let mut given = 0;
+            let mut appended = 0;
             for piece in &way {
-                append(&mut session, &prompt[given..given + piece]);
-                given += piece;
+                append(&mut session, &prompt[appended..appended + piece]);
+                appended += piece;
             }
             assert_eq!(logits(&session), whole, "{what}");
             assert_same(&end(&mut session), &whole_end, &what);
@@ -436,15 +439,15 @@ fn a_continued_session_equals_a_fresh_one() {
         let mut continued = session(&chain);
         let mut end = 0;
         for turn in [1, 40, 1, 1, 17, 33, 2, 90, 16, 55] {
-            let given = append(&mut continued, &ids[end..end + turn]);
+            let actual = append(&mut continued, &ids[end..end + turn]);
             end += turn;
             assert_eq!(continued.tokens(), &ids[..end]);
-            assert_eq!(given, fresh(&chain, &ids[..end]), "{folder} at {end}");
+            assert_eq!(actual, fresh(&chain, &ids[..end]), "{folder} at {end}");
         }
         assert_eq!((end, continued.remaining()), (256, 0));
         let error = continued.append(&ids[..1]).expect_err("a full context");
         assert!(matches!(error, SessionError::PromptTooLong { .. }), "{error}");
-        // A refused call takes nothing back.
+        // A refused call loses nothing.
         assert_eq!(continued.tokens().len(), 256);
     }
 }
@@ -477,7 +480,7 @@ fn a_truncated_session_equals_a_fresh_one() {
                 fresh(&chain, &history),
                 "{folder} back by {back}"
             );
-            // And the other way round: from the new history back to the old one.
+            // And vice versa: from the new history back to the old one.
             let prompted = session.prompt(&ids).expect("a prompt");
             assert_eq!(prompted.reused + prompted.run, ids.len());
             assert_eq!(logits(&session), fresh(&chain, &ids), "{folder} back by {back} and again");
@@ -495,7 +498,7 @@ fn a_run_that_ends_early_leaves_no_trace() {
         let ids = tokens(&graph, 120);
         let mut session = session(&chain);
         append(&mut session, &ids[..50]);
-        // Passed already; and passing in the midst, after any number of steps.
+        // Already expired; and expiring midway, after any number of steps.
         let limits =
             [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(1), Duration::from_millis(3)];
         for limit in limits {
@@ -538,14 +541,14 @@ fn sessions_of_one_chain_do_not_disturb_each_other() {
             append(session, &prompt[piece * 10..][..10]);
         }
     }
-    let given: Vec<_> = sessions.iter().map(logits).collect();
-    assert_same(&given, &expected, "in turns");
+    let actual: Vec<_> = sessions.iter().map(logits).collect();
+    assert_same(&actual, &expected, "in turns");
     // … and at once.
-    let given: Vec<_> = std::thread::scope(|scope| {
+    let actual: Vec<_> = std::thread::scope(|scope| {
         let running: Vec<_> = prompts.iter().map(|&prompt| scope.spawn(|| fresh(&chain, prompt))).collect();
         running.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
-    assert_same(&given, &expected, "at once");
+    assert_same(&actual, &expected, "at once");
 }
 
 #[test]
@@ -584,7 +587,7 @@ fn distances(graph: &Graph, bench: &Bench<'_>, ids: &[u32]) -> (f64, f64) {
     let oracle = ReferenceModel::new(graph, Arrangement::whole(ids.len() as u64)).expect("a reference");
     let trace = oracle.trace(ids).expect("a reference");
     let expected = trace.logits.as_ref().expect("logits");
-    // Cut before every layer, each of them shows its output.
+    // Cut before every layer, so that each of them outputs its result.
     let chain = bench.chain(&Cut::before(&bench.cuts().collect::<Vec<_>>()));
     let width = graph.hidden as usize;
     let (mut hidden, mut logits) = (0.0_f64, 0.0_f64);
@@ -597,19 +600,19 @@ fn distances(graph: &Graph, bench: &Bench<'_>, ids: &[u32]) -> (f64, f64) {
                 let stream =
                     step.tensor(&name).unwrap_or_else(|| panic!("no `{name}` in {:?}", step.names()));
                 for row in 0..step.rows() {
-                    let given = &stream.values[row * width..][..width];
-                    hidden = hidden.max(distance(given, &array.row(step.position() + row)));
+                    let actual = &stream.values[row * width..][..width];
+                    hidden = hidden.max(distance(actual, &array.row(step.position() + row)));
                     seen += 1;
                 }
             }
             for row in 0..step.rows() {
-                let given = step.logits(row).expect("a scored row");
-                logits = logits.max(distance(given, &expected.row(step.position() + row)));
+                let actual = step.logits(row).expect("a scored row");
+                logits = logits.max(distance(actual, &expected.row(step.position() + row)));
             }
         })
         .unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(seen, ids.len() * (graph.layers() as usize + 1));
-    // What prefill gives is what scoring gave; the logits above thereby hold for prompts too.
+    // Prefill gives the same as scoring; so the logits above hold for prompts too.
     let mut prompted = session(&chain);
     append(&mut prompted, ids);
     let last = distance(prompted.logits().expect("logits"), &expected.row(ids.len() - 1));
@@ -660,9 +663,9 @@ fn the_demo_model_is_right_over_its_whole_context() {
     assert_eq!(single.remaining(), 0);
 }
 
-/// What rounding between primitives alone does to the oracle's logits: how much a model magnifies
-/// the last bit. Wide heads on a narrow stream, unscaled and of random weights, magnify it a great
-/// deal.
+/// The effect of rounding between primitives alone on the oracle's logits: how much a model
+/// amplifies the last bit. Wide heads on a narrow stream, unscaled and with random weights, amplify
+/// it a lot.
 fn rounding(graph: &Graph, ids: &[u32]) -> f64 {
     let logits = |form| {
         let arrangement = Arrangement { form, ..Arrangement::whole(ids.len() as u64) };
@@ -676,7 +679,7 @@ fn rounding(graph: &Graph, ids: &[u32]) -> f64 {
 #[test]
 fn checkpoints_of_other_shapes_are_right_and_cut_without_a_bit_changed() {
     const SEEDS: Range<u64> = 0..48;
-    /// However much a shape magnifies the last bit, beyond this the result is another one.
+    /// However much a shape amplifies the last bit, a result beyond this bound is wrong.
     const CEILING: f64 = 1e-2;
     let (mut worst_hidden, mut worst_logits, mut worst_rounding) = (0.0_f64, 0.0_f64, 0.0_f64);
     for seed in SEEDS {

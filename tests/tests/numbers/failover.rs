@@ -1,5 +1,6 @@
-//! A chip that dies costs the user a second, not the reply: the session goes on with the CPU from
-//! its history of tokens, to the same text, and says so; under `--strict` it is an error instead.
+//! A chip that dies costs the user a second, not the reply: the session continues on the CPU from
+//! its history of tokens, to the same text, and reports it; under `--strict` it is an error
+//! instead.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ fn ask(checkpoint: &str) -> Run {
     shardwright(["run", checkpoint, "--chat", "--greedy", "--prompt", QUESTION])
 }
 
-/// What the demo model answers on this machine's CPU, in peace.
+/// The demo model's answer on this machine's CPU, without a failure.
 fn undisturbed() -> String {
     ask(DEMO_MODEL).succeeds()
 }
@@ -34,13 +35,13 @@ fn lines<'o>(outcome: &'o Outcome, start: &str) -> Vec<&'o str> {
 }
 
 /// The one line that says where the reply resumed.
-fn move_told(outcome: &Outcome) -> &str {
-    let told = lines(outcome, "fallback:");
-    assert_eq!(told.len(), 1, "{}", outcome.stderr);
+fn move_notice(outcome: &Outcome) -> &str {
+    let notices = lines(outcome, "fallback:");
+    assert_eq!(notices.len(), 1, "{}", outcome.stderr);
     for word in ["failed on", CHIP, "resumed on cpu (cpu on cpu)"] {
-        assert!(told[0].contains(word), "no `{word}` in {}", told[0]);
+        assert!(notices[0].contains(word), "no `{word}` in {}", notices[0]);
     }
-    told[0]
+    notices[0]
 }
 
 #[test]
@@ -51,7 +52,7 @@ fn the_plan_for_the_chip_runs_on_it_and_names_the_cpu_to_go_on_with() {
     assert!(!shards.is_empty() && shards.iter().all(|shard| shard["target"] == CHIP), "{plan}");
     assert_eq!(plan["fallback"], serde_json::json!(["cpu"]), "{plan}");
 
-    // In peace nothing is moved, and the text is the CPU's.
+    // Without a failure nothing is moved, and the text is the CPU's.
     let outcome =
         chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", "process", "--strict"]).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
@@ -71,13 +72,13 @@ fn whatever_the_chip_dies_of_the_text_is_the_undisturbed_one() {
         ("abort", 150, "SIGABRT"),
         ("lost", 9, "fell off its bus"),
     ] {
-        chip.is_to_die(how, run);
+        chip.fails_in(how, run);
         let outcome = chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", "process"]).outcome();
         assert_eq!(outcome.code, Some(0), "{how} {run}: {}", outcome.stderr);
         assert_eq!(outcome.stdout, expected, "{how} {run}");
-        let told = move_told(&outcome);
-        assert!(told.contains(word), "{how} {run}: {told}");
-        println!("{how} {run}: {told}");
+        let line = move_notice(&outcome);
+        assert!(line.contains(word), "{how} {run}: {line}");
+        println!("{how} {run}: {line}");
     }
 }
 
@@ -88,11 +89,11 @@ fn an_error_is_enough_no_process_has_to_die() {
     for isolation in ["off", "automatic"] {
         let outcome = chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", isolation]).outcome();
         assert_eq!((outcome.code, &outcome.stdout), (Some(0), &expected), "{}", outcome.stderr);
-        assert!(move_told(&outcome).contains("fell off its bus"));
+        assert!(move_notice(&outcome).contains("fell off its bus"));
     }
-    // `--quiet` keeps statistics away, not this.
+    // `--quiet` hides statistics, but not this.
     let outcome = chip.planned_by(ask(DEMO_MODEL)).argument("--quiet").outcome();
-    move_told(&outcome);
+    move_notice(&outcome);
 }
 
 #[test]
@@ -111,14 +112,14 @@ fn the_last_line_of_json_tells_the_move() {
     assert_eq!((&moved["from"]["shim"], &moved["to"][0]["shim"]), (&CHIP.into(), &"cpu".into()), "{moved}");
     assert!(moved["error"].as_str().is_some_and(|error| error.contains("SIGABRT")), "{moved}");
     assert!(moved["tokens"].as_u64() > Some(0), "{moved}");
-    // Two seconds are promised; a loaded machine may take longer, and what it took is printed.
+    // Two seconds are promised; a loaded machine may take longer, and the actual time is printed.
     let seconds = moved["seconds_to_catch_up"].as_f64().unwrap_or_else(|| panic!("{moved}"));
     println!("{} tokens were run again; {seconds:.2} s from the loss to the next token", moved["tokens"]);
     assert!(seconds.is_finite() && seconds > 0.0);
     let pid = &moved["before"]["shards"][0]["pid"];
     assert!(pid.is_null() || pid.is_u64(), "{moved}");
     assert_eq!(moved["before"]["shards"][0]["process"], "worker", "{moved}");
-    move_told(&outcome);
+    move_notice(&outcome);
 }
 
 #[test]
@@ -160,18 +161,18 @@ fn a_bundle_goes_on_with_its_second_chain() {
     for (how, run_number, isolation) in
         [("abort", 25, "process"), ("overrun", 8, "process"), ("lost", 90, "off")]
     {
-        chip.is_to_die(how, run_number);
+        chip.fails_in(how, run_number);
         let outcome = run(isolation).outcome();
         assert_eq!((outcome.code, &outcome.stdout), (Some(0), &expected), "{how}: {}", outcome.stderr);
-        move_told(&outcome);
+        move_notice(&outcome);
         let outcome = run(isolation).argument("--strict").outcome();
         assert_eq!(outcome.code, Some(8), "{how}: {}", outcome.stderr);
     }
 
-    // A bundle that was compiled to run on the chip or not at all.
+    // A bundle that was compiled to run only on the chip.
     let only = compile(&["--strict"]);
     assert_eq!(names(&only), ["primary"]);
-    chip.is_to_die("abort", 25);
+    chip.fails_in("abort", 25);
     let directory = only.path().display().to_string();
     let outcome = chip.found_by(ask(&directory)).arguments(["--isolation", "process"]).outcome();
     assert_eq!(outcome.code, Some(8), "{}", outcome.stderr);
@@ -181,7 +182,7 @@ fn on_the_chip(chip: &Chip, isolation: Isolation) -> OpenOptions {
     OpenOptions::new().search_path(chip.search_path()).soc(CHIP).isolation(isolation)
 }
 
-/// In the formats that a chip without known ones is planned for.
+/// In the default formats of a chip without known ones.
 fn on_the_cpu() -> OpenOptions {
     let options = OpenOptions::new().search_path(program::search_path()).isolation(Isolation::Off);
     options.formats("stored".parse().expect("a choice"))
@@ -191,7 +192,7 @@ fn opened(options: &OpenOptions, checkpoint: &str) -> Model {
     options.open(tree::root().join(checkpoint)).unwrap_or_else(|error| panic!("{checkpoint}: {error}"))
 }
 
-/// A reply of so many tokens.
+/// A reply of `tokens` tokens.
 fn reply(session: &mut Session, text: &str, tokens: usize) -> shardwright::Result<String> {
     session.options.sampling.do_sample = false;
     session.options.max_tokens = Some(tokens);
@@ -213,7 +214,7 @@ fn an_embedding_survives_too() {
 }
 
 #[test]
-fn where_nothing_is_left_to_go_on_with_the_loss_is_told_with_what_was_tried() {
+fn without_a_fallback_the_loss_is_reported_with_what_was_tried() {
     let chip = Chip::that_dies("lost", 5);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
@@ -223,7 +224,7 @@ fn where_nothing_is_left_to_go_on_with_the_loss_is_told_with_what_was_tried() {
         .unwrap_or_else(|error| panic!("{error}"));
     let open = BundleOptions::new().search_path(chip.search_path()).isolation(Isolation::Off);
     let model = open.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
-    // The files of the second chain go after it was opened.
+    // The files of the second chain are removed after it was opened.
     for shard in &model.bundle().expect("a bundle").manifest().chains[1].shards {
         fs::remove_file(bundle.join("files").join(shard.artefact.sha256.to_string())).expect("removed");
     }
@@ -277,7 +278,7 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
     assert!(error.contains("run") && error.contains(CHIP), "{error}");
     assert!(matches!(record.moves[0].before.shards[0].process, ProcessPlacement::Worker { .. }));
 
-    // Without anything to go on with it is an error that says what became of the worker.
+    // Without a fallback it is an error that says what happened to the worker.
     let chip = Chip::that_dies("hang", 1);
     let registry = ShimRegistry::builder().isolated(isolation.clone()).directory(chip.shims()).build();
     let alone = registry.open_isolated(CHIP, CHIP, &[], &isolation).unwrap_or_else(|error| panic!("{error}"));

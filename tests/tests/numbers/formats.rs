@@ -1,5 +1,5 @@
-//! What formats may cost the demo model on the CPU shim, on a part of the held-out rows.
-//! `benches/formats.rs` takes all of them.
+//! Bounds on the cost of formats for the demo model on the CPU shim, on a part of the held-out
+//! rows. `benches/formats.rs` uses all of them.
 
 use std::collections::BTreeSet;
 
@@ -40,19 +40,19 @@ fn formats_cost_what_they_may() {
     let losses: Vec<_> = all.iter().map(|cost| (cost.case.formats, loss(cost))).collect();
     println!("{losses:#?}");
     assert!(all.iter().all(|cost| cost.nll.is_finite()), "{losses:?}");
-    // Both ways: a likelihood that rises by more than that is a fault too.
+    // In both directions: a likelihood that rises by more than that is a fault too.
     assert!(loss(&w8).abs() <= W8_PER_CHANNEL_LOSS_MAX, "{losses:?}");
     assert!(loss(&w4).abs() <= W4_BLOCK32_LOSS_MAX, "{losses:?}");
     assert!(loss(&f16).abs() <= 0.1 && loss(&a16).abs() <= 2.0 && loss(&a8).abs() <= 1.0, "{losses:?}");
     assert!(loss(&w4) < loss(&w4_channel) && loss(&w4_channel) < loss(&w2), "{losses:?}");
 
-    // Each layer alone says the same of the weights without the luck of one text.
+    // Each layer alone confirms that of the weights, independent of one text.
     let worst = |cost: &Cost| cost.worst_layer().map_or(0.0, |(_, error)| error);
     let errors = [&w8, &w8_tensor, &w4, &w4_channel, &w2].map(worst);
     assert!(errors.is_sorted() && errors[0] > 0.0, "{errors:?}");
     assert!(w8.as_float > 120 && w4.as_float > 96 && w2.as_float < 64, "{w8:?} {w4:?} {w2:?}");
 
-    // Text that calibration has not seen is not cut off.
+    // Text that calibration has not seen is not clipped.
     let a16_alone = cost("bf16/a16/f32");
     assert!(worst(&a16_alone) < 4e-3, "{a16_alone:?}");
 
@@ -62,7 +62,7 @@ fn formats_cost_what_they_may() {
     assert_eq!(a16.state_bytes * 4, stored.state_bytes);
     assert!(all.iter().all(|cost| cost.table_bytes == stored.table_bytes));
 
-    // What runs is what the reference says of the same graph.
+    // The running model agrees with the reference on the same graph.
     for cost in all {
         assert!(cost.off_reference.1 < 1e-2, "{cost:?}");
     }
@@ -71,8 +71,8 @@ fn formats_cost_what_they_may() {
     }
 }
 
-/// How far numbers of a normal distribution are from themselves in the best scales: searched finely
-/// over 2,000 rows of 256 by a program of its own.
+/// Error of normally distributed numbers with the best scales: searched finely over 2,000 rows of
+/// 256 by a separate program.
 const NORMAL: [(WeightFormat, f64); 7] = [
     (WeightFormat::W8PerChannel, 0.006_98),
     (WeightFormat::W8PerTensor, 0.009_37),
@@ -100,9 +100,9 @@ fn the_reference_finds_the_same_likelihood_in_the_same_formats() {
     let part = Recorded::some(1, 60, 40);
     let tabled =
         CASES.iter().find(|case| case.embedding == "w8-per-channel" && case.per_layer == "w4-block32");
-    // A value near the middle between two steps falls to either side, and all that follows from it
-    // differs as much as if it had been rounded anew: over some eighty tokens that is as much as
-    // the format itself costs. Of 65,536 steps little is seen.
+    // A value near the middle between two steps is rounded to either side, and everything that
+    // depends on it differs as much as if it had been rounded again: over some eighty tokens that
+    // is as much as the cost of the format itself. With 65,536 steps the effect is small.
     const EIGHT_BITS: f64 = 1e-2;
     const SIXTEEN_BITS: f64 = 1e-3;
     let cases = [
@@ -130,11 +130,15 @@ fn calibration_and_evaluation_share_no_text() {
     let (calibration, evaluation) = (calibration(&model), held_out());
     assert!(calibration.len() > 20 && evaluation.len() == 111);
 
-    // They are what the model was calibrated on.
+    // These are what the model was calibrated on.
     let tokens: usize = calibration.iter().map(Vec::len).sum();
-    let told = format!("calibrated on {tokens} tokens");
+    let notice_text = format!("calibrated on {tokens} tokens");
     let plan = model.plan().expect("a built model has a plan");
-    assert!(plan.notices.iter().any(|notice| notice.text.contains(&told)), "{told}: {:?}", plan.notices);
+    assert!(
+        plan.notices.iter().any(|notice| notice.text.contains(&notice_text)),
+        "{notice_text}: {:?}",
+        plan.notices
+    );
 
     let windows: BTreeSet<&[u32]> = calibration.iter().flat_map(|ids| ids.windows(WINDOW)).collect();
     for row in &evaluation {

@@ -1,5 +1,5 @@
-//! Whoever looks at the largest logits alone gets those, and chooses the tokens, of whoever looks
-//! at all.
+//! A caller that reads only the largest logits gets the same ones, and chooses the same tokens, as
+//! one that reads all.
 
 use std::num::NonZeroUsize;
 
@@ -9,7 +9,7 @@ use shardwright_tests::bundles::some_tokens;
 use shardwright_tests::program::search_path;
 use shardwright_tests::worker;
 
-/// A head of more rows than one task of the engine has, as wide as it splits.
+/// A head with more rows than one task of the engine, of a width that is split.
 fn checkpoint() -> Spec {
     Spec { vocabulary: 5000, hidden: 256, ..Spec::gemma3() }
 }
@@ -20,14 +20,14 @@ fn open(folder: &std::path::Path, format: &str, isolation: Isolation) -> Model {
     options.open(folder).unwrap_or_else(|error| panic!("{format}: {error}"))
 }
 
-/// Places of the largest, best first, of equal ones the first.
+/// Indices of the largest, best first, ties by lower index.
 fn order(logits: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).expect("numbers").then(a.cmp(b)));
     order
 }
 
-/// How many logits of some steps were left out, of all.
+/// How many logits of some steps were omitted, of all.
 fn left_out(model: &Model, wanted: usize) -> (usize, usize) {
     let [mut whole, mut part] = [(); 2].map(|()| model.chain().session().expect("a session"));
     part.set_largest_logits(NonZeroUsize::new(wanted));
@@ -67,7 +67,7 @@ fn the_largest_logits_are_those_of_all() {
         }
         assert_eq!(left_out(&model, 5000).0, 0);
     }
-    // Heads of other weights are read whole.
+    // Heads of other weights are not split.
     let model = open(folder.path(), "w4-block32/a8-dynamic", Isolation::Off);
     assert_eq!(left_out(&model, 1).0, 0);
 }

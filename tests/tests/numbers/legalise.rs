@@ -1,6 +1,6 @@
-//! Legalisation against a shim that takes as little as a real chip might: primitives alone, 16-bit
-//! activations alone, states it only reads, positions as tensors. What it cannot take is refused by
-//! name; what it takes gives the oracle's numbers.
+//! Legalisation against a shim that accepts as little as a real chip might: only primitives, 16-bit
+//! activations, states it only reads, positions as tensors. Everything else is refused by name;
+//! what it accepts gives the oracle's numbers.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use shardwright_vocabulary::{
     ActivationFormat, DType, Encoding, EntryKind, ErrorClass, FormatTuple, StateFormat, WeightFormat,
 };
 
-/// What the picky shim takes.
+/// The formats the picky shim accepts.
 const A16W8: FormatTuple =
     FormatTuple::uniform(WeightFormat::W8PerChannel, ActivationFormat::A16, StateFormat::A16);
 
@@ -30,7 +30,7 @@ fn models() -> impl Iterator<Item = (&'static str, Graph)> {
     TEXT_FIXTURES.into_iter().chain([DEMO_MODEL]).map(|folder| (folder, committed(folder)))
 }
 
-/// The names of what a graph computes by a semantic operation.
+/// The names of the results that a graph computes by a semantic operation.
 fn semantic(graph: &EntryGraph) -> BTreeSet<&str> {
     let nodes = graph.nodes.iter().filter(|node| node.op.is_semantic() && node.op != Op::StateUpdate);
     nodes.map(|node| node.name.as_str()).collect()
@@ -58,8 +58,8 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
                 assert!(entry.nodes.iter().all(|node| node.op != Op::Convert), "{what}");
                 assert!(entry.tensors.iter().all(|tensor| !tensor.is_index()), "{what}");
 
-                // Every operation of the model is in the record, with a reason, and besides only
-                // what they fell into on the way.
+                // Every operation of the model is in the record, with a reason, and beyond those
+                // only the operations they were decomposed into.
                 let plain = graph
                     .entry(shard.component, shard.layers.0..shard.layers.1, entry.point, Default::default())
                     .expect("a graph")
@@ -76,7 +76,8 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
                 assert!(parts.iter().all(|name| is_part(name)), "{what}: {parts:?}");
                 assert!(legal.decomposed.values().all(|reason| !reason.is_empty()), "{what}");
 
-                // Every update became rows that leave; what another shard wrote is read as it is.
+                // Every update became outputs of new rows; states written by another shard are read
+                // unchanged.
                 for port in &entry.states {
                     let role = Role::StateRows { state: port.id };
                     assert_eq!(entry.output(&role).is_some(), port.written, "{what}");
@@ -116,8 +117,8 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
     }
 }
 
-/// Each question is about a whole entry point: what was taken before is shown again beside what is
-/// new.
+/// Each question is about a whole entry point: nodes accepted before are shown again together with
+/// the new ones.
 #[test]
 fn every_question_is_about_a_whole_entry_point() {
     let shim = picky::open(&[]);
@@ -137,7 +138,7 @@ fn every_question_is_about_a_whole_entry_point() {
     assert_eq!(names(decoder[0]), names(&whole.expect("a graph").expect("a part in it")));
     assert!(decoder.len() <= 4, "{} questions", decoder.len());
     for (before, after) in decoder.iter().zip(&decoder[1..]) {
-        // Every round gives all that the entry gives, encoded, and has fewer semantic operations.
+        // Every round has all outputs of the entry, encoded, and fewer semantic operations.
         assert!(after.outputs.len() == before.outputs.len());
         let left = |entry: &EntryGraph| entry.nodes.iter().filter(|node| node.op.is_semantic()).count();
         assert!(left(after) < left(before));
@@ -172,7 +173,7 @@ fn refusal(
 }
 
 #[test]
-fn a_refused_primitive_is_told_with_its_layer_and_reason() {
+fn a_refused_primitive_is_reported_with_its_layer_and_reason() {
     let w8 = WeightFormat::W8PerChannel;
     let a16 = |weights| FormatTuple::uniform(weights, ActivationFormat::A16, StateFormat::A16);
     let with = |activations, states| FormatTuple::uniform(w8, activations, states);
@@ -193,10 +194,10 @@ fn a_refused_primitive_is_told_with_its_layer_and_reason() {
         (f32, &[], "mul-scalar", "is f32, not u16"),
     ];
     for (formats, options, op, reason) in table {
-        let (node, found, layer, told) = refusal(&formats, options, &as_inside);
-        assert_eq!(found, op, "{formats} {options:?}: `{node}` {told}");
-        assert!(told.contains(reason), "{formats} {options:?}: {told}");
-        // What comes before the decoder has no layers.
+        let (node, found, layer, message) = refusal(&formats, options, &as_inside);
+        assert_eq!(found, op, "{formats} {options:?}: `{node}` {message}");
+        assert!(message.contains(reason), "{formats} {options:?}: {message}");
+        // Components before the decoder have no layers.
         let before = ["mul-scalar", "rsqrt", "mat-mul"].contains(&op);
         assert_eq!(layer.is_none(), before, "{formats} {options:?}: `{node}`");
     }
@@ -232,10 +233,10 @@ fn numbers_menu() -> EntryMenu {
     menu(CONTEXT, &[ROWS], &[1, ROWS])
 }
 
-/// Tokens of calibration; those that follow are run.
+/// Tokens for calibration; the following ones are run.
 const CALIBRATION: usize = 96;
 
-/// A model in the picky shim's formats, calibrated on text that is not what it is run on.
+/// A model in the picky shim's formats, calibrated on other text than it is run on.
 struct Calibrated {
     name: String,
     float: Graph,
@@ -301,7 +302,7 @@ impl Calibrated {
         Arrangement { context: CONTEXT.into(), rows: ROWS.into(), cuts: before.to_vec(), form }
     }
 
-    /// What the quantised model should give, cut and chunked the same.
+    /// The expected results of the quantised model, cut and chunked the same.
     fn oracle(&self, before: &[u32], ports: Vec<(PortSide, Role, Encoding)>) -> ReferenceModel<'_> {
         let encodings = Encodings { ports, ..Encodings::of(&A16W8, &self.ranges) };
         ReferenceModel::new_encoded(&self.graph, self.arrangement(before, Form::ByRuntime), encodings)
@@ -348,10 +349,10 @@ fn walk_oracle(oracle: &ReferenceModel<'_>, ids: &[u32]) -> Vec<Vec<f32>> {
 }
 
 /// Largest distance in steps of the logits' encoding, and how many logits differ at all.
-fn apart(given: &[Vec<f32>], expected: &[Vec<f32>], step: f32) -> (f32, usize) {
-    assert_eq!(given.len(), expected.len());
-    let pairs = given.iter().flatten().zip(expected.iter().flatten());
-    let steps = pairs.map(|(given, expected)| ((given - expected) / step).abs().round());
+fn apart(actual: &[Vec<f32>], expected: &[Vec<f32>], step: f32) -> (f32, usize) {
+    assert_eq!(actual.len(), expected.len());
+    let pairs = actual.iter().flatten().zip(expected.iter().flatten());
+    let steps = pairs.map(|(actual, expected)| ((actual - expected) / step).abs().round());
     let (mut most, mut differ) = (0.0_f32, 0);
     for steps in steps {
         assert!(!steps.is_nan());
@@ -374,26 +375,26 @@ fn logits_step(chain: &Chain) -> f32 {
 }
 
 /// Cosines of rows of logits to others, ascending.
-fn cosines(given: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f64> {
-    let mut cosines: Vec<f64> = given.iter().zip(expected).map(|(a, b)| cosine(a, b)).collect();
+fn cosines(actual: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f64> {
+    let mut cosines: Vec<f64> = actual.iter().zip(expected).map(|(a, b)| cosine(a, b)).collect();
     cosines.sort_by(f64::total_cmp);
     cosines
 }
 
-/// Two implementations of one definition, with nothing in common but it: they agree in every bit of
-/// every logit. How far the quantised model is from the one in floats is the formats' doing;
-/// generated weights and tokens magnify it a great deal.
+/// Two implementations of one definition, with nothing else in common: they agree in every bit of
+/// every logit. The distance of the quantised model from the one in floats is caused by the
+/// formats; generated weights and tokens amplify it a lot.
 #[test]
 fn the_picky_shim_gives_what_the_oracle_says_the_quantised_model_gives() {
     for model in Calibrated::all() {
         let chain = model.chain(&[], &as_inside);
-        let given = walk(&chain, &model.ids);
+        let actual = walk(&chain, &model.ids);
         let expected = walk_oracle(&model.oracle(&[], Vec::new()), &model.ids);
-        let (steps, differ) = apart(&given, &expected, logits_step(&chain));
+        let (steps, differ) = apart(&actual, &expected, logits_step(&chain));
         assert_eq!(differ, 0, "{}: logits differ, by up to {steps} steps", model.name);
 
         let float = ReferenceModel::new(&model.float, model.arrangement(&[], Form::Semantic));
-        let cosines = cosines(&given, &walk_oracle(&float.expect("a reference"), &model.ids));
+        let cosines = cosines(&actual, &walk_oracle(&float.expect("a reference"), &model.ids));
         let (least, median) = (cosines[0], cosines[cosines.len() / 2]);
         println!("{}: no logit differs; cosine to floats {median:.4}, at least {least:.4}", model.name);
         let bound = if model.name == DEMO_MODEL { 0.99 } else { 0.8 };
@@ -401,8 +402,8 @@ fn the_picky_shim_gives_what_the_oracle_says_the_quantised_model_gives() {
     }
 }
 
-/// One definition holds whoever writes the states: in the graph, on the CPU shim, or by the
-/// runtime.
+/// The same definition holds whether the states are written in the graph, on the CPU shim, or by
+/// the runtime.
 #[test]
 fn both_kinds_of_update_give_the_same_numbers() {
     for model in Calibrated::all() {
@@ -416,8 +417,8 @@ fn both_kinds_of_update_give_the_same_numbers() {
         let step = logits_step(&chain);
         assert_eq!(apart(&in_graph, &by_runtime, step).1, 0, "{}: the oracle, in either form", model.name);
 
-        // The CPU shim takes more; here it is shown primitives and state updates, as another chip
-        // would take them.
+        // The CPU shim supports more; here it is shown primitives and state updates, as another
+        // chip would need them.
         let cpu = shims().open("cpu", "cpu", &[("threads".to_owned(), "1".to_owned())]).expect("a CPU shim");
         let device = cpu.devices(None).expect("devices")[0].name.clone();
         let check = |shown: &EntryGraph| {
@@ -434,9 +435,9 @@ fn both_kinds_of_update_give_the_same_numbers() {
         let shards = shards.unwrap_or_else(|error| panic!("{}: {error}", model.name));
         assert!(shards.iter().flat_map(|shard| &shard.entries).all(|legal| legal.by_runtime.is_empty()));
         let chain = formatted.chain(&shards, &cpu).unwrap_or_else(|error| panic!("{}: {error}", model.name));
-        let given = walk(&chain, &model.ids);
-        let (steps, differ) = apart(&given, &in_graph, step);
-        let least = cosines(&given, &in_graph)[0];
+        let actual = walk(&chain, &model.ids);
+        let (steps, differ) = apart(&actual, &in_graph, step);
+        let least = cosines(&actual, &in_graph)[0];
         println!(
             "{}: {differ} logits of the CPU shim differ, by up to {steps} steps; cosine {least:.7}",
             model.name
@@ -463,11 +464,11 @@ fn cuts_convert_nothing_and_change_no_bit() {
         let whole = walk(&model.chain(&[], &as_inside), &model.ids);
         for before in cuts(&model.graph) {
             let chain = model.chain(&before, &as_inside);
-            let given = walk(&chain, &model.ids);
-            let (_, differ) = apart(&given, &whole, logits_step(&chain));
+            let actual = walk(&chain, &model.ids);
+            let (_, differ) = apart(&actual, &whole, logits_step(&chain));
             assert_eq!(differ, 0, "{} before {before:?}", model.name);
             let (_, differ) = apart(
-                &given,
+                &actual,
                 &walk_oracle(&model.oracle(&before, Vec::new()), &model.ids),
                 logits_step(&chain),
             );
@@ -482,8 +483,8 @@ fn cuts_convert_nothing_and_change_no_bit() {
     }
 }
 
-/// A boundary in 16-bit integers of other steps than the inside's: a conversion on each side, which
-/// the shim takes.
+/// A boundary in 16-bit integers with other steps than the inside: a conversion on each side, which
+/// the shim accepts.
 #[test]
 fn a_port_in_other_steps_is_converted_on_both_sides() {
     let model = Calibrated::new(TEXT_FIXTURES[1]);
@@ -492,9 +493,9 @@ fn a_port_in_other_steps_is_converted_on_both_sides() {
         (entry.component == ComponentKind::Decoder && *role == Role::Hidden).then_some(wide)
     };
     let chain = model.chain(&[2], &ports);
-    let given = walk(&chain, &model.ids);
-    // The oracle has the ports of every component so; the residual stream passes through them all
-    // the same.
+    let actual = walk(&chain, &model.ids);
+    // The oracle encodes the ports of every component that way; the residual stream passes through
+    // all of them anyway.
     let everywhere = [PortSide::Input, PortSide::Output].map(|side| (side, Role::Hidden, wide)).to_vec();
     let all = |_: &EntryGraph, _: PortSide, role: &Role| (*role == Role::Hidden).then_some(wide);
     let alike = walk(&model.chain(&[2], &all), &model.ids);
@@ -502,7 +503,7 @@ fn a_port_in_other_steps_is_converted_on_both_sides() {
     let (_, differ) = apart(&alike, &expected, logits_step(&chain));
     assert_eq!(differ, 0);
     let whole = walk(&model.chain(&[], &as_inside), &model.ids);
-    let (steps, differ) = apart(&given, &whole, logits_step(&chain));
+    let (steps, differ) = apart(&actual, &whole, logits_step(&chain));
     assert!(steps > 0.0 && differ > 0, "coarser steps are seen");
 
     let shim = picky::open(&[]);
@@ -516,7 +517,7 @@ fn a_port_in_other_steps_is_converted_on_both_sides() {
     assert_eq!(counts, [2, 2]);
 }
 
-/// The new rows of a state leave, the state itself is bound for reading, and no run is given a
+/// The new rows of a state are outputs, the state itself is bound for reading, and no run gets a
 /// position or a slot.
 #[test]
 fn what_a_picky_shard_binds() {
@@ -538,10 +539,10 @@ fn what_a_picky_shard_binds() {
     assert_eq!(by_runtime, 3 * model.graph.states.len());
 }
 
-/// A limit on the number of operations is no verdict on a node: compiling fails with the numbers a
-/// planner needs.
+/// A limit on the number of operations is not a verdict on a node: compiling fails with the numbers
+/// a planner needs.
 #[test]
-fn a_limit_on_operations_is_told_when_compiling() {
+fn a_limit_on_operations_is_reported_when_compiling() {
     let model = Calibrated::new(TEXT_FIXTURES[3]);
     let shim = picky::open(&[("ops-limit", "300")]);
     let limits = shim.limits("picky").expect("limits");
@@ -555,7 +556,7 @@ fn a_limit_on_operations_is_told_when_compiling() {
     assert_eq!(error.class(), Some(ErrorClass::ResourceLimit), "{error}");
     let detail = |key: &str| {
         let details = error.details();
-        details.iter().find(|(held, _)| held == key).map(|(_, value)| value.clone()).unwrap_or_default()
+        details.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone()).unwrap_or_default()
     };
     assert_eq!((detail("limit").as_str(), detail("max").as_str()), ("ops", "300"));
     let largest = shards.iter().flat_map(|shard| &shard.entries).map(|legal| legal.graph.nodes.len());
@@ -592,16 +593,17 @@ fn an_encoder_is_taken_and_agrees() {
     let float = ReferenceModel::new(&model.float, Arrangement::whole(24)).expect("a reference");
     for length in [24, 1, 17] {
         let ids = &model.ids[..length];
-        let given = chain.session().expect("a session").encode(ids).unwrap_or_else(|error| panic!("{error}"));
+        let actual =
+            chain.session().expect("a session").encode(ids).unwrap_or_else(|error| panic!("{error}"));
         let expected = oracle.embedding(ids).expect("a reference");
-        assert_eq!(given, expected, "{length} tokens");
-        let cosine = cosine(&given, &float.embedding(ids).expect("a reference"));
+        assert_eq!(actual, expected, "{length} tokens");
+        let cosine = cosine(&actual, &float.embedding(ids).expect("a reference"));
         println!("{length} tokens: cosine to floats {cosine:.5}");
         assert!(cosine > 0.98, "{length} tokens: {cosine}");
     }
 }
 
-/// Any shape, any cut: what is legalised gives what the oracle says, bit by bit.
+/// Any shape, any cut: the legalised model agrees with the oracle, bit by bit.
 #[test]
 fn checkpoints_of_other_shapes_agree_wherever_they_are_cut() {
     const SEEDS: std::ops::Range<u64> = 0..16;
@@ -613,9 +615,9 @@ fn checkpoints_of_other_shapes_agree_wherever_they_are_cut() {
         let mut before: Vec<u32> = (1..layers as u32).filter(|_| random.below(layers) < 2).collect();
         before.truncate(3);
         let chain = model.chain(&before, &as_inside);
-        let given = walk(&chain, &model.ids);
+        let actual = walk(&chain, &model.ids);
         let expected = walk_oracle(&model.oracle(&before, Vec::new()), &model.ids);
-        let (steps, differ) = apart(&given, &expected, logits_step(&chain));
+        let (steps, differ) = apart(&actual, &expected, logits_step(&chain));
         assert_eq!(differ, 0, "{steps} steps, before {before:?}: {}", model.name);
     }
 }

@@ -1,4 +1,4 @@
-//! What whole models compute over every seam: cuts, formats, fallbacks, revisions.
+//! Whole models across every boundary: cuts, formats, fallbacks, revisions.
 
 mod exactness;
 mod failover;

@@ -56,14 +56,14 @@ fn a_conversation_runs_every_token_once() {
     let mut session = greedy(&model);
     let answer = session.chat("What is politics?").expect("a reply").text().expect("text");
     assert!(answer.starts_with("A strife of interests"), "{answer}");
-    let held = session.tokens().len();
+    let length = session.tokens().len();
     let mut reply = session.chat("Define happiness.").expect("a reply");
     for event in reply.by_ref() {
         event.expect("an event");
     }
     let statistics = reply.statistics();
     drop(reply);
-    assert!(statistics.reused_tokens >= held - 1, "{statistics:?} of {held}");
+    assert!(statistics.reused_tokens >= length - 1, "{statistics:?} of {length}");
     assert_eq!(statistics.reused_tokens + statistics.run_tokens, statistics.prompt_tokens);
     let roles: Vec<&str> = session.messages().iter().map(|message| message.role.as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
@@ -95,7 +95,7 @@ fn a_reply_that_failed_or_never_began_leaves_no_turn() {
     assert_eq!((said.as_str(), reason), ("", DoneReason::Cancelled));
     drop(session.chat("What is politics?").expect("a reply"));
     assert!(session.messages().is_empty(), "{:?}", session.messages());
-    // What was said in part is a turn, and so is a reply that ends with nothing to say.
+    // A partial reply is a turn, and so is a reply that ends without text.
     session.options.max_tokens = Some(3);
     ended(session.chat("What is politics?").expect("a reply"));
     session.options.max_tokens = Some(0);
@@ -109,7 +109,7 @@ fn the_oldest_turns_are_forgotten_and_the_system_s_stays() {
     let mut session = greedy(&model);
     session.options.max_tokens = Some(4);
     session.system("Be brief.");
-    // Until the context is full, as a conversation comes to be.
+    // Until the context is full, as it happens in a conversation.
     let full = loop {
         match session.chat("What is politics, and what is it not?") {
             Ok(reply) => drop(ended(reply)),
@@ -129,7 +129,7 @@ fn the_oldest_turns_are_forgotten_and_the_system_s_stays() {
 }
 
 #[test]
-fn a_reply_ends_where_it_is_told_to() {
+fn a_reply_ends_at_a_limit_or_stop_string() {
     let model = open(DEMO_MODEL, &options());
     let mut session = greedy(&model);
     session.options.max_tokens = Some(3);

@@ -1,6 +1,6 @@
-//! A compiler has limits that nobody wrote down. The C example, built with a limit it does not
-//! announce, stands for one: what it refuses is planned anew from the refusal alone, says so,
-//! computes what it should, and is remembered.
+//! A compiler has undocumented limits. The C example, built with a limit it does not announce,
+//! represents one: after a refusal the model is planned again from the refusal alone, which is
+//! reported, gives the right results, and is remembered.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use tempfile::TempDir;
 /// Layers that share keys and values, and per-layer inputs: the fixture that is hardest to cut.
 const CHECKPOINT: &str = TEXT_FIXTURES[1];
 
-/// A folder with the shim `stingy`, which takes entries of at most `ops` nodes and keeps silent
-/// about it, and the profile of the chip `tightchip` that it serves.
+/// A folder with the shim `stingy`, which silently supports only entries of at most `ops` nodes,
+/// and the profile of the chip `tightchip` that it serves.
 fn tight_chip(ops: u32) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     compile_shim(folder.path(), ops);
@@ -65,7 +65,7 @@ fn runs_on_the_chip(command: &str, checkpoint: &str, chip: &TempDir) -> Run {
         .argument(chip.path())
         .argument("--profiles")
         .argument(chip.path().join("profiles"))
-        // What one chip teaches is nothing to the next test.
+        // Limits learned from one chip are not visible to the next test.
         .environment("XDG_CACHE_HOME", cache(chip))
 }
 
@@ -96,7 +96,7 @@ fn a_refused_plan_is_revised_and_then_right() {
     const OPS: u32 = 120;
     let chip = tight_chip(OPS);
 
-    // Nothing tells of the limit before a shard is compiled.
+    // No sign of the limit before a shard is compiled.
     let plan = on_the_chip("plan", &chip).json();
     let whole = decoder_shards_on(&plan, "tightchip");
     assert_eq!(whole.len(), 1, "{plan}");
@@ -109,7 +109,10 @@ fn a_refused_plan_is_revised_and_then_right() {
     assert!(report["emulated_on"].is_null(), "it runs on the shim itself: {report}");
     assert!(report["decoder_shards"].as_u64() >= Some(3), "292 operations by 120: {report}");
     let said = revised(&report).unwrap_or_else(|| panic!("no word of the refusal: {report}"));
-    assert!(said.starts_with("1 plan was refused"), "the maximum was told, one revision is enough: {said}");
+    assert!(
+        said.starts_with("1 plan was refused"),
+        "the maximum was reported, one revision is enough: {said}"
+    );
     assert!(said.contains("decoder.0-10") && said.contains("more than the 120"), "{said}");
 }
 
@@ -129,7 +132,7 @@ fn a_revised_chain_says_what_the_cpu_says() {
     assert_eq!(revised.stdout, plain.stdout);
 }
 
-/// A revised plan is a plan: nothing of it is a fallback, as long as all of it runs where it
+/// A revised plan counts as a plan: it contains no fallback as long as all of it runs where it
 /// should. This model has no part that the shim lacks an operation for.
 #[test]
 fn strictly_a_revised_plan_is_fine_and_another_place_is_not() {
@@ -143,8 +146,8 @@ fn strictly_a_revised_plan_is_fine_and_another_place_is_not() {
     assert!(stderr.contains("decoder"), "{stderr}");
 }
 
-/// What a refusal taught is kept, so that the next plan is right first time, until its file is
-/// removed or damaged or the user says otherwise.
+/// A limit learned from a refusal is stored, so that the next plan is right the first time, until
+/// its file is removed or damaged or the user overrides it.
 #[test]
 fn what_was_learned_makes_the_next_plan_right_first_time() {
     const OPS: u32 = 120;
@@ -180,9 +183,12 @@ fn what_was_learned_makes_the_next_plan_right_first_time() {
         "{report}"
     );
 
-    // The user's word holds against it; the refusal comes back, and is taken.
-    let told = on_the_chip("verify", &chip).arguments(["--limit", "ops=100000"]).json();
-    assert!(revised(&told).is_some() && told["notices"].to_string().contains("does not count"), "{told}");
+    // The user's limit overrides it; the refusal comes back, and is handled.
+    let overridden = on_the_chip("verify", &chip).arguments(["--limit", "ops=100000"]).json();
+    assert!(
+        revised(&overridden).is_some() && overridden["notices"].to_string().contains("does not count"),
+        "{overridden}"
+    );
 
     let whole = fs::read_to_string(kept).expect("read");
     fs::write(kept, &whole[..whole.len() / 2]).expect("written");
@@ -198,19 +204,19 @@ fn what_was_learned_makes_the_next_plan_right_first_time() {
     assert!(!plan["notices"].to_string().contains("learned"), "{plan}");
 }
 
-/// The same limit said beforehand makes the first plan a good one.
+/// The same limit set in advance makes the first plan valid.
 #[test]
-fn a_limit_told_beforehand_needs_no_refusal() {
+fn a_limit_set_in_advance_needs_no_refusal() {
     let chip = tight_chip(120);
-    let told = |run: Run| run.arguments(["--limit", "ops=120"]);
-    let plan = told(on_the_chip("plan", &chip)).json();
+    let limited = |run: Run| run.arguments(["--limit", "ops=120"]);
+    let plan = limited(on_the_chip("plan", &chip)).json();
     assert!(decoder_shards_on(&plan, "tightchip").len() >= 3, "{plan}");
-    let report = told(on_the_chip("verify", &chip)).json();
+    let report = limited(on_the_chip("verify", &chip)).json();
     assert_eq!(report["passed"], true, "{report}");
     assert_eq!(revised(&report), None, "{report}");
 }
 
-/// A layer has more nodes than this: no cut helps, and the decoder goes where it fits.
+/// A layer has more nodes than this: no cut helps, and the decoder runs where it fits.
 #[test]
 fn what_no_cut_makes_small_enough_runs_elsewhere() {
     let chip = tight_chip(12);
@@ -220,8 +226,8 @@ fn what_no_cut_makes_small_enough_runs_elsewhere() {
     assert!(revised(&report).is_some(), "{report}");
 }
 
-/// The example planner does not learn from refusals. Its second answer is its first, so the
-/// built-in one takes over, with the refusal in hand; strictly, there is no second planner.
+/// The example planner does not learn from refusals. Its second answer equals its first, so the
+/// built-in one takes over, with the refusal; under `--strict` there is no second planner.
 #[test]
 fn a_planner_that_does_not_learn_is_replaced_and_that_is_said() {
     let chip = tight_chip(120);
@@ -240,7 +246,7 @@ fn a_planner_that_does_not_learn_is_replaced_and_that_is_said() {
     assert!(stderr.contains("even"), "{stderr}");
 }
 
-/// Keeps nothing, and tells of what was compiled.
+/// Stores nothing, and records what was compiled.
 #[derive(Default)]
 struct Compiled(Vec<String>);
 

@@ -63,7 +63,7 @@ fn both_ways_give_the_same_tokens_and_logits() {
     assert_eq!(head, Some(30.0));
     assert!(others.iter().all(Option::is_none));
 
-    // Every scored row is capped, not the last alone.
+    // Every scored row is capped, not only the last.
     let [one, other] = [graph, runtime].map(|mut session| {
         session.clear();
         let mut rows = Vec::new();
@@ -85,10 +85,10 @@ fn a_bundle_runs_as_its_plan_says() {
     let bundle = Compiled::from(CHECKPOINT, asked);
     let path = bundle.path().display().to_string();
     let shards = bundle.manifest_json()["chains"][0]["shards"].as_array().expect("shards").clone();
-    let told: Vec<&Value> = shards.iter().map(|shard| &shard["logits_softcap"]).collect();
-    let (head, others) = told.split_last().expect("shards");
-    assert_eq!(head.as_f64(), Some(30.0), "{told:?}");
-    assert!(others.iter().all(|held| held.is_null()), "{told:?}");
+    let caps: Vec<&Value> = shards.iter().map(|shard| &shard["logits_softcap"]).collect();
+    let (head, others) = caps.split_last().expect("shards");
+    assert_eq!(head.as_f64(), Some(30.0), "{caps:?}");
+    assert!(others.iter().all(|cap| cap.is_null()), "{caps:?}");
 
     let opened = BundleOptions::new().search_path(search_path()).threads(2).open(bundle.path());
     let opened = opened.unwrap_or_else(|error| panic!("{error}"));
@@ -107,7 +107,7 @@ fn a_bundle_runs_as_its_plan_says() {
         assert_eq!(report["passed"], true, "{report}");
         assert!(report["boundaries"].to_string().contains("logits before their soft-cap"), "{report}");
     }
-    // Without the option the head is another one, and that of the bundle is not taken for it.
+    // Without the option the head is a different one, and the bundle's is not accepted for it.
     let other = shardwright(["verify", CHECKPOINT, "--bundle", &path]).arguments(few);
     let (code, stderr) = other.refuses();
     assert_eq!(code, 8, "{stderr}");

@@ -1,6 +1,5 @@
-//! A bundle is its checkpoint: the same bits in every format, from the same inputs the same files;
-//! and what is damaged, or made by a shim that is not here or speaks another version, is refused
-//! with its name.
+//! A bundle equals its checkpoint: the same bits in every format, and the same files from the same
+//! inputs; damaged bundles, or ones made by a missing shim or another version, are refused by name.
 use std::fs;
 use std::path::Path;
 
@@ -17,7 +16,7 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURE
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::{program, tree};
 
-/// In this process, where nothing of a worker is said.
+/// In this process, without messages about a worker.
 fn here() -> OpenOptions {
     OpenOptions::new().search_path(program::search_path()).isolation(Isolation::Off)
 }
@@ -37,7 +36,7 @@ fn refusal(options: &BundleOptions, bundle: &Path) -> shardwright::Error {
     }
 }
 
-/// Everything a model gives, as bits.
+/// All results of a model, as bits.
 fn answers(model: &Model) -> Vec<Vec<u32>> {
     if model.chain().is_generative() {
         let ids = some_tokens(model, 44);
@@ -120,7 +119,7 @@ fn the_same_inputs_give_the_same_files() {
         (EMBEDDING_FIXTURE, here()),
     ];
     for (checkpoint, options) in cases {
-        // What a cache holds already makes no difference.
+        // The contents of a cache make no difference.
         let cache = tempfile::tempdir().expect("a temporary folder");
         let options = options.cache_directory(cache.path());
         let first = compile(checkpoint, &options);
@@ -173,8 +172,8 @@ fn a_changed_bit_of_any_file_that_is_used_is_found() {
                     assert!(error.help().is_some(), "{used_as}, bit {bit}: {error}");
                 }
                 Ok(model) => {
-                    // What was asked and planned stands there for people, and later chains are
-                    // looked at when they are needed.
+                    // The request and the plan are stored for people, and later chains are checked
+                    // when they are needed.
                     let unused = [".request", ".plan"].iter().any(|end| used_as.ends_with(end));
                     assert!(unused || used_as.starts_with("chains[1]"), "{used_as}, bit {bit}: not found");
                     assert!(answers(&model) == expected, "{used_as}, bit {bit}");
@@ -189,8 +188,7 @@ fn a_changed_bit_of_any_file_that_is_used_is_found() {
     assert!(answers(&opened(&compiled.path())) == expected, "as it was");
 }
 
-/// Writes the manifest anew with changes that its own hash covers: what an ill-behaved writer could
-/// make.
+/// Rewrites the manifest with changes that its own hash covers, as a faulty writer could.
 fn rewritten(compiled: &Compiled, change: impl FnOnce(&mut Value)) {
     let mut manifest = compiled.manifest_json();
     change(&mut manifest);
@@ -199,7 +197,7 @@ fn rewritten(compiled: &Compiled, change: impl FnOnce(&mut Value)) {
     writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Of a manifest.
+/// A change of a manifest.
 type Change = Box<dyn FnOnce(&mut Value)>;
 
 #[test]
@@ -238,7 +236,7 @@ fn a_manifest_that_is_not_of_its_artefacts_is_incompatible() {
     opened(&compiled.path());
 }
 
-/// A bundle for a chip, made where its shim is.
+/// A bundle for a chip, made on a machine with its shim.
 fn for_the_chip(chip: &Chip, strict: bool) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
@@ -288,8 +286,8 @@ fn a_shim_of_another_version_says_whether_it_takes_a_bundle() {
     let with = bundle_here().search_path(chip.search_path());
     let (_only, only) = for_the_chip(&chip, true);
 
-    // It would compile otherwise today, and takes what there is.
-    chip.is_to_answer("recompile");
+    // Its compiler would produce something else today, but it accepts existing artefacts.
+    chip.behaves_as("recompile");
     let model = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(model.bundle_chain(), Some("primary"));
     let said = fallbacks(&model);
@@ -304,9 +302,9 @@ fn a_shim_of_another_version_says_whether_it_takes_a_bundle() {
     let error = refusal(&with.clone().strict(true), &bundle);
     assert_eq!(error.kind(), ErrorKind::Strict, "{error}");
 
-    // It does not take it any more.
+    // It does not accept the artefact any more.
     for answer in ["unsupported", "not-mine"] {
-        chip.is_to_answer(answer);
+        chip.behaves_as(answer);
         let model = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(model.bundle_chain(), Some("cpu"), "{answer}");
         let error = refusal(&with.clone().strict(true), &bundle);
@@ -321,7 +319,7 @@ fn a_shim_of_another_version_says_whether_it_takes_a_bundle() {
 #[test]
 fn strict_refuses_what_a_compiler_does_otherwise_than_asked() {
     let chip = Chip::new();
-    chip.is_to_answer("slip");
+    chip.behaves_as("slip");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
     let checkpoint = tree::root().join(TEXT_FIXTURES[3]);
@@ -340,8 +338,8 @@ fn strict_refuses_what_a_compiler_does_otherwise_than_asked() {
     let model = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
     let said = fallbacks(&model);
     assert!(!said.is_empty() && said.iter().all(|text| text.contains(word)), "{said:?}");
-    let told = model.session().expect("a session").placement().fallbacks();
-    assert!(told.iter().any(|fallback| fallback.because == word), "{told:?}");
+    let fallbacks = model.session().expect("a session").placement().fallbacks();
+    assert!(fallbacks.iter().any(|fallback| fallback.because == word), "{fallbacks:?}");
 
     let strict = options.strict(true);
     let compiled = strict.compile(&checkpoint, folder.path().join("strict"), &mut ()).map(|_| ());
@@ -354,10 +352,10 @@ fn strict_refuses_what_a_compiler_does_otherwise_than_asked() {
     }
 }
 
-/// Where nothing but libraries can lie, as in an Android package, the manifest is part of the
+/// Where only libraries can be stored, as in an Android package, the manifest is part of the
 /// program.
 #[test]
-fn a_library_alone_runs_a_bundle_by_a_manifest_given_in_code() {
+fn a_library_alone_runs_a_bundle_by_a_manifest_in_code() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let shims = program::folder().join("shims");
     let file =

@@ -1,5 +1,5 @@
-//! `shardwright bench` as a user meets it: rows, JSON, memory and phases; refusals. Nothing is held
-//! about times.
+//! `shardwright bench` as a user runs it: rows, JSON, memory and phases; refusals. Nothing is
+//! asserted about times.
 
 use serde_json::Value;
 use shardwright_tests::checkpoints::{Copy, EMBEDDING_FIXTURE, TEXT_FIXTURES};
@@ -72,7 +72,7 @@ fn a_bench_tells_speeds_phases_memory_and_the_plan() {
     let first = &report["first_token"];
     assert_eq!(first["tokens"], 16);
     assert!(first["run_seconds"].as_f64() < first["since_start_seconds"].as_f64(), "{first}");
-    assert!(first["tokenizer_since_start_seconds"].is_null(), "nobody asked for a tokenizer: {first}");
+    assert!(first["tokenizer_since_start_seconds"].is_null(), "no tokenizer was requested: {first}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_bench_tells_which_logits_every_step_was_asked_for() {
     };
     assert_eq!(logits(bench(FIXTURE)), ["all", "largest"]);
     assert_eq!(logits(bench(FIXTURE).argument("--all-logits")), ["all", "all"]);
-    // Whose logits the runtime caps.
+    // The runtime caps its logits.
     let capped =
         |place: &str| bench(TEXT_FIXTURES[1]).arguments(["--planner-option", &format!("softcap={place}")]);
     assert_eq!(logits(capped("graph")), ["all", "largest"]);

@@ -1,6 +1,6 @@
-//! `shardwright compile`, `run DIR`, `embed DIR` and `inspect` as a user meets them: a bundle
-//! answers as its checkpoint does, an interrupted compilation is taken up, and what is damaged or
-//! contradicts itself is refused.
+//! `shardwright compile`, `run DIR`, `embed DIR` and `inspect` as a user runs them: a bundle
+//! answers as its checkpoint does, an interrupted compilation is resumed, and damaged or
+//! contradictory input is refused.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,10 +36,10 @@ fn generate(what: &str) -> Run {
     shardwright(["run", what, "--prompt", "And it came to pass", "--max-tokens", "16", "--greedy"])
 }
 
-/// What is refused like any bad input is: with the name of what is wrong, and help.
+/// Is refused like any bad input: with the name of the fault, and help.
 fn refused(run: Run, code: i32, words: &[&str]) {
-    let (given, stderr) = run.refuses();
-    assert_eq!(given, code, "{stderr}");
+    let (actual, stderr) = run.refuses();
+    assert_eq!(actual, code, "{stderr}");
     for word in words {
         assert!(stderr.contains(word), "no `{word}` in {stderr}");
     }
@@ -76,8 +76,8 @@ fn the_demo_model_answers_from_its_bundle_and_says_where() {
     assert_eq!((from_bundle.code, from_checkpoint.code), (Some(0), Some(0)), "{}", from_bundle.stderr);
     assert_eq!(from_bundle.stdout, from_checkpoint.stdout);
     assert!(from_bundle.stderr.contains("*emulated on cpu*"), "{}", from_bundle.stderr);
-    // What was noted when it was compiled is said when it runs, but for what concerned the
-    // libraries of that machine.
+    // Notes of the compilation are shown when the bundle runs, except those about the libraries of
+    // that machine.
     let lasting = |line: &&str| line.starts_with("note:") && !line.contains("cannot be used");
     for line in from_checkpoint.stderr.lines().filter(lasting) {
         assert!(from_bundle.stderr.contains(line), "`{line}` is not in {}", from_bundle.stderr);
@@ -97,7 +97,7 @@ fn it_needs_neither_its_checkpoint_nor_a_certain_folder() {
     let elsewhere = tempfile::tempdir().expect("a temporary folder");
     assert_eq!(generate(&shown(&folder.path().join("bundle"))).within(elsewhere.path()).succeeds(), expected);
     refused(generate("nothing").within(folder.path()), 3, &["nothing"]);
-    // Where nothing may be written.
+    // In a folder that is not writable.
     assert_eq!(
         generate(&shown(&folder.path().join("bundle"))).within(Path::new("/proc")).succeeds(),
         expected
@@ -117,7 +117,7 @@ fn compiling_twice_gives_the_same_bytes_wherever() {
     let (one, other) = (folder.path().join("one"), folder.path().join("other"));
     let root = tree::root();
     let first: Value = serde_json::from_str(&report(&one, &root, DEMO_MODEL)).expect("JSON");
-    // A model is called after its folder.
+    // A model is named after its folder.
     let copy = folder.path().join(DEMO_MODEL);
     for (path, bytes) in contents(&root.join(DEMO_MODEL)) {
         let to = copy.join(path);
@@ -138,7 +138,7 @@ fn compiling_twice_gives_the_same_bytes_wherever() {
     assert!(contents(&one) == contents(&fresh.path()));
 }
 
-/// Whether anything below has a name that only something unfinished has, or lies where it does not
+/// Files below the folder with the name of an unfinished one, or in a place where they do not
 /// belong.
 fn leftovers(bundle: &Path) -> Vec<PathBuf> {
     let belongs = |path: &Path| {
@@ -177,7 +177,7 @@ fn a_killed_compilation_is_taken_up_and_ends_in_the_same_bytes() {
         child.wait().expect("waited");
         killed += u32::from(!ended);
         if !ended && bundle.is_dir() && !bundle.join("bundle.json").is_file() {
-            // A begun bundle is none, and says what would help.
+            // An unfinished bundle is refused with a suggestion.
             refused(generate(&shown(&bundle)), 3, &["not finished"]);
             refused(shardwright(["inspect", &shown(&bundle)]), 4, &["not finished"]);
         }
@@ -192,7 +192,7 @@ fn a_killed_compilation_is_taken_up_and_ends_in_the_same_bytes() {
     }
     assert!(killed >= moments / 2, "{killed} of {moments} were killed before they ended");
 
-    // Killed while it replaces a bundle, the old one or the new one is there.
+    // Killed while it replaces a bundle, either the old one or the new one exists.
     let bundle = folder.path().join("replaced");
     for moment in &[5_u32, 2, 8][..cases(1, 3)] {
         shardwright(["compile", TEXT_FIXTURES[3], "-o", &shown(&bundle)]).succeeds();
@@ -255,13 +255,13 @@ fn a_folder_with_other_things_is_left_alone() {
     assert_eq!(fs::read_to_string(&file).expect("still there"), "irreplaceable");
 }
 
-/// Every option that is refused is tried in `cli_options`.
+/// Every refused option is tested in `cli_options`.
 #[test]
 fn what_is_of_this_machine_is_an_argument_of_a_bundle_too() {
     let bundle = Compiled::from(TEXT_FIXTURES[3], none());
     let path = shown(&bundle.path());
     refused(shardwright(["embed", &path, "a text", "--soc", "mt6989"]), 2, &["--soc"]);
-    // What is of this machine is still one.
+    // Options of this machine still work.
     let expected = generate(&path).succeeds();
     for arguments in [["--threads", "1"], ["--isolation", "off"], ["--isolation", "process"]] {
         assert_eq!(generate(&path).arguments(arguments).succeeds(), expected, "{arguments:?}");
@@ -270,10 +270,10 @@ fn what_is_of_this_machine_is_an_argument_of_a_bundle_too() {
     refused(shardwright(["embed", &path, "a text"]), 5, &["cannot embed"]);
 }
 
-/// What a terminal would act on, and a line that passes for one of the program's.
+/// Sequences that a terminal would act on, and a line that imitates one of the program's.
 const FORGED: &str = "harmless\r\u{1b}[2K\u{9b}31mnothing\nfallback: forged\u{202e}";
 
-/// Whether nothing of it is there but as it is shown.
+/// Whether none of it is in the text except in escaped form.
 fn is_disarmed(text: &str) -> bool {
     let acts = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
     !text.contains(acts) && !text.lines().any(|line| line.starts_with("fallback: forged"))
@@ -289,20 +289,20 @@ fn what_a_bundle_says_is_shown_and_not_obeyed() {
     }
     writer.finish(&manifest).expect("written");
     let path = shown(&bundle.path());
-    let told = generate(&path).outcome();
-    assert_eq!(told.code, Some(0), "{}", told.stderr);
-    assert_eq!(told.stderr.matches("harmless").count(), 2, "{}", told.stderr);
+    let outcome = generate(&path).outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.matches("harmless").count(), 2, "{}", outcome.stderr);
     let strict = generate(&path).argument("--strict").outcome();
     assert_eq!(strict.code, Some(9), "{}", strict.stderr);
     assert!(strict.stderr.contains("error: harmless"), "{}", strict.stderr);
     let inspected = shardwright(["inspect", &path]).outcome();
     let looked_at = shardwright(["doctor", &path]).outcome();
-    for text in [&told.stderr, &strict.stderr, &inspected.stdout, &looked_at.stdout] {
+    for text in [&outcome.stderr, &strict.stderr, &inspected.stdout, &looked_at.stdout] {
         assert!(is_disarmed(text), "{text:?}");
     }
 }
 
-/// A work order as a shim's compile is given it.
+/// A work order as passed to a shim's compile.
 fn work_order(folder: &Path) -> PathBuf {
     let graph = committed(TEXT_FIXTURES[3]);
     let menu = menu(64, &[16], &[1]);
@@ -381,7 +381,7 @@ fn inspect_of_a_damaged_bundle_names_the_file_and_exits_with_1() {
     fs::write(&table, &bytes).expect("written");
     let name = table.file_name().expect("a name").to_string_lossy().into_owned();
 
-    // Every byte is looked at only when that is asked.
+    // All bytes are read only on request.
     assert_eq!(shardwright(["inspect", &path]).outcome().code, Some(0));
     let outcome = shardwright(["inspect", &path, "--verify"]).outcome();
     assert_eq!(outcome.code, Some(1), "{}{}", outcome.stdout, outcome.stderr);
@@ -397,8 +397,8 @@ fn inspect_of_a_damaged_bundle_names_the_file_and_exits_with_1() {
     refused(generate(&path), 4, &[&name]);
 }
 
-/// The longest artefact of a bundle of the trained model: long enough not to be hashed at every
-/// look.
+/// The longest artefact of a bundle of the trained model: long enough that it is not hashed at
+/// every use.
 fn long_artefact(bundle: &Compiled) -> PathBuf {
     let manifest = bundle.manifest_json();
     let shards = manifest["chains"][0]["shards"].as_array().expect("shards");
@@ -409,7 +409,7 @@ fn long_artefact(bundle: &Compiled) -> PathBuf {
     file
 }
 
-/// Whoever changes an artefact can mend the hash it carries of itself; the manifest's is of the
+/// An attacker who changes an artefact can correct the hash it contains; the manifest's is of the
 /// whole file.
 #[test]
 fn an_artefact_changed_and_mended_is_not_run() {
@@ -436,14 +436,14 @@ fn an_artefact_changed_and_mended_is_not_run() {
     assert_eq!(generate(&path).succeeds(), expected);
 }
 
-/// Start after start: what is remembered of a bundle ends with the first change to it.
+/// Across starts: cached facts about a bundle become invalid with the first change to it.
 #[test]
 fn remembered_proofs_do_not_outlive_a_change() {
     let bundle = Compiled::from(DEMO_MODEL, none());
     let path = shown(&bundle.path());
     let cache = tempfile::tempdir().expect("a temporary folder");
     let run = || generate(&path).environment("XDG_CACHE_HOME", cache.path());
-    // The last change of a file is to be some seconds ago before it is told from the next.
+    // A file must have been unchanged for some seconds before its time stamp is trusted.
     std::thread::sleep(std::time::Duration::from_secs(5));
     let expected = run().succeeds();
     assert_eq!(run().succeeds(), expected);
@@ -452,7 +452,7 @@ fn remembered_proofs_do_not_outlive_a_change() {
     let table = bundle.file(&bundle.manifest_json()["assets"][0]["table"]);
     for file in [long_artefact(&bundle), table] {
         let good = fs::read(&file).expect("read");
-        let modified = fs::metadata(&file).and_then(|held| held.modified()).expect("a time");
+        let modified = fs::metadata(&file).and_then(|metadata| metadata.modified()).expect("a time");
         let mut bytes = good.clone();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 0x40;
@@ -460,14 +460,14 @@ fn remembered_proofs_do_not_outlive_a_change() {
         fs::File::options()
             .write(true)
             .open(&file)
-            .and_then(|held| held.set_modified(modified))
+            .and_then(|file| file.set_modified(modified))
             .expect("set");
         refused(run(), 4, &[&shown(&file)]);
         fs::write(&file, &good).expect("written");
     }
     assert_eq!(run().succeeds(), expected);
 
-    // Notes that others may have written are not believed, and that is said.
+    // Proofs that others may have written are not trusted, and that is reported.
     fs::create_dir_all(&proofs).expect("made");
     fs::set_permissions(&proofs, fs::Permissions::from_mode(0o777)).expect("set");
     let outcome = run().outcome();
@@ -498,7 +498,7 @@ fn strict_refuses_what_a_bundle_says_was_done_otherwise() {
     assert!(!into.join("bundle.json").exists());
 }
 
-/// The compilation is interrupted by a closed terminal, too: nobody reads what it says any more.
+/// A closed terminal interrupts the compilation, too: nothing reads its output any more.
 #[test]
 fn compiling_survives_readers_that_go_away() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -516,7 +516,7 @@ fn compiling_survives_readers_that_go_away() {
     generate(&shown(&bundle)).succeeds();
 }
 
-/// Every way a plan can end otherwise than asked, from `plan` over `run` and `compile` to the
+/// Every way a plan can deviate from the request, from `plan` over `run` and `compile` to the
 /// bundle.
 #[test]
 fn a_shard_that_left_its_chip_is_refused_under_strict_everywhere() {
@@ -543,7 +543,7 @@ fn a_shard_that_left_its_chip_is_refused_under_strict_everywhere() {
     said(chip.found_by(generate(&bundle)));
     refused(chip.found_by(generate(&bundle)).argument("--strict"), 9, &["not on testchip"]);
 
-    // Whoever asks for the CPU gets it without a word.
+    // An explicit request for the CPU is no fallback.
     let asked =
         || chip.planned_by(generate(TEXT_FIXTURES[3])).arguments(["--planner-option", "place.head=cpu"]);
     asked().argument("--strict").succeeds();

@@ -1,5 +1,5 @@
-//! `shardwright doctor`: it says what there is, survives every shim, and tells what would come of a
-//! bundle.
+//! `shardwright doctor`: it reports what exists, survives every shim, and predicts how a bundle
+//! would run.
 
 use std::fs;
 use std::path::Path;
@@ -21,14 +21,14 @@ fn named<'v>(value: &'v Value, list_name: &str, name: &str) -> &'v Value {
     found.unwrap_or_else(|| panic!("no `{name}` among `{list_name}`: {value}"))
 }
 
-/// The program alone in a folder: no shim, no planner, no profile beside it.
+/// The program alone in a folder: without shims, planners or profiles.
 struct Alone(TempDir);
 
 impl Alone {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let copy = folder.path().join("shardwright");
-        // A copy where the two lie on different disks.
+        // A copy if the two are on different disks.
         if fs::hard_link(program::executable(), &copy).is_err() {
             fs::copy(program::executable(), &copy).expect("copied");
         }
@@ -169,13 +169,17 @@ fn where_nothing_can_run_it_says_so_and_what_would_help() {
 }
 
 #[test]
-fn a_bundle_is_told_what_would_come_of_it() {
+fn a_bundle_is_checked_for_how_it_would_run() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = compiled_bundle(folder.path(), &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]);
     let report = shardwright(["doctor", &bundle]).json();
-    let told = &report["bundle"];
-    assert_eq!((&told["would_run"], &told["soc"]), (&"primary".into(), &"mt6989".into()), "{told}");
-    let primary = named(told, "chains", "primary");
+    let bundle_report = &report["bundle"];
+    assert_eq!(
+        (&bundle_report["would_run"], &bundle_report["soc"]),
+        (&"primary".into(), &"mt6989".into()),
+        "{bundle_report}"
+    );
+    let primary = named(bundle_report, "chains", "primary");
     assert_eq!((&primary["runs"], &primary["emulated_on"]), (&true.into(), &"cpu".into()), "{primary}");
     assert!(list(primary, "shards").len() >= 4, "{primary}");
     for shard in list(primary, "shards") {
@@ -212,8 +216,8 @@ fn a_damaged_artefact_is_no_reason_to_promise_another_chain() {
     let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     assert!(report["bundle"]["would_run"].is_null(), "{report}");
     let primary = named(&report["bundle"], "chains", "primary");
-    let told = list(primary, "shards").iter().find(|shard| shard["name"] == decoder["name"]).expect("it");
-    assert_eq!(told["state"], "damaged", "{told}");
+    let shard = list(primary, "shards").iter().find(|shard| shard["name"] == decoder["name"]).expect("it");
+    assert_eq!(shard["state"], "damaged", "{shard}");
     let run = shardwright(["run", &bundle, "--prompt", "a"]).outcome();
     assert_eq!(run.code, Some(4), "{}", run.stderr);
 }
@@ -233,8 +237,8 @@ fn a_damaged_table_is_no_bundle_that_runs() {
     assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
     let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     assert!(report["bundle"]["would_run"].is_null(), "{report}");
-    let told = report["bundle"]["damaged_table"].as_str().expect("a reason");
-    assert!(told.contains(table.as_str().expect("a hash")), "{told}");
+    let reason = report["bundle"]["damaged_table"].as_str().expect("a reason");
+    assert!(reason.contains(table.as_str().expect("a hash")), "{reason}");
 }
 
 #[test]
@@ -256,7 +260,7 @@ fn what_is_no_bundle_is_refused() {
     assert!(code != 0 && stderr.contains("bundle.json"), "{stderr}");
 }
 
-/// Variables of programs that are no part of what a user runs: builds, tests, what records calls.
+/// Variables that do not concern a user of the program: for builds, tests, and recording calls.
 const NOT_A_USERS: [&str; 4] = [
     "SHARDWRIGHT_HOST_TARGET",
     "SHARDWRIGHT_NEURON_RECORDER",

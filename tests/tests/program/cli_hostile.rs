@@ -1,4 +1,4 @@
-//! Bad input through the program's own commands: each is refused in words, with a `help:` line and
+//! Bad input through the program's own commands: each is refused with a message, a `help:` line and
 //! a non-zero exit code, without a panic, a hang or an answer.
 
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use shardwright_tests::tree;
 
 const FIXTURE: &str = "tests/fixtures/qwen3";
 
-/// One way to spoil a checkpoint and a word the refusal must contain.
+/// One way to damage a checkpoint and a word the refusal must contain.
 struct Case {
     name: &'static str,
     spoil: fn(Copy) -> Copy,
@@ -165,7 +165,7 @@ fn spoiled_checkpoints_are_refused_by_name() {
     }
 }
 
-/// A pipe that nobody writes to, in the place of a file.
+/// A pipe without a writer, in the place of a file.
 fn pipe(path: &Path) {
     let _ = fs::remove_file(path);
     assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo starts").success());
@@ -208,7 +208,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
     assert!(listing.contains("odd.shim.json") && listing.contains("a pipe"), "{listing}");
 }
 
-/// What never ends is read to its cap and no further.
+/// Endless input is read up to its limit and no further.
 #[test]
 fn what_never_ends_is_read_to_its_cap() {
     let zero = Path::new("/dev/zero");
@@ -241,17 +241,17 @@ fn what_never_ends_is_read_to_its_cap() {
     embed_of("more than 1048576 bytes");
 }
 
-/// What no check can rule out is said where somebody decides about it.
+/// A risk that no check can rule out is documented where the user decides about it.
 #[test]
 fn the_help_says_what_isolation_does_not_save_from() {
     let help = shardwright(["run", "--help"]).succeeds();
     assert!(help.contains("SIGBUS"), "{help}");
     let page = tree::read(Path::new("docs/using.md"));
-    let told = page.split("`--isolation process`").nth(1).expect("a word about isolation");
-    assert!(told.contains("SIGBUS"), "{told}");
+    let section = page.split("`--isolation process`").nth(1).expect("a word about isolation");
+    assert!(section.contains("SIGBUS"), "{section}");
 }
 
-/// Whoever reads the key can run code in every host that trusts it.
+/// Anyone who can read the key can run code in every host that trusts it.
 #[test]
 fn a_key_that_others_may_read_signs_nothing() {
     let folder = tempfile::tempdir().expect("a temporary folder");

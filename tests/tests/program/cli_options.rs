@@ -1,5 +1,4 @@
-//! No option is taken and left without effect: it does something, or is refused with what would
-//! help.
+//! No option is silently ignored: it has an effect, or is refused with a suggestion.
 
 use std::fs;
 use std::path::Path;
@@ -15,29 +14,29 @@ const ARGUMENT: i32 = 2;
 const UNSUPPORTED: i32 = 5;
 const STRICT: i32 = 9;
 
-/// What is refused like any bad input is: with the name of what is wrong, and help.
+/// Is refused like any bad input: with the name of the fault, and help.
 fn refused(run: Run, code: i32, words: &[&str]) {
-    let (given, stderr) = run.refuses();
-    assert_eq!(given, code, "{stderr}");
+    let (actual, stderr) = run.refuses();
+    assert_eq!(actual, code, "{stderr}");
     for word in words {
         assert!(stderr.contains(word), "no `{word}` in {stderr}");
     }
 }
 
-/// The options of a command, as clap tells them, each with what stands for its value.
+/// The options of a command, as clap prints them, each with the placeholder of its value.
 fn options_of(command: &str) -> Vec<(String, Option<String>)> {
     let help = shardwright([command, "--help"]).succeeds();
     let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
-    let told = options.filter_map(|line| {
+    let options = options.filter_map(|line| {
         let mut words = line.split([' ', ',']).filter(|word| !word.is_empty());
         let name = words.by_ref().find(|word| word.starts_with("--"))?;
         let value = words.next().filter(|word| word.starts_with('<'));
         Some((name.trim_end_matches("...").to_owned(), value.map(str::to_owned)))
     });
-    told.collect()
+    options.collect()
 }
 
-/// Options that say something about a bundle too.
+/// Options that apply to a bundle too.
 const OF_A_BUNDLE: &[(&str, &[&str])] = &[
     (
         "run",
@@ -76,7 +75,7 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// And of the machine that runs it, whatever the command.
+/// Options about the machine that runs it, for every command.
 const OF_THIS_MACHINE: [&str; 13] = [
     "--flag",
     "--checkpoint",
@@ -93,10 +92,10 @@ const OF_THIS_MACHINE: [&str; 13] = [
     "--version",
 ];
 
-/// Values, of which each option takes one.
+/// Values, of which each option accepts one.
 const VALUES: [&str; 5] = ["ops=400", "embedding=w8-per-channel", "stored", "128", "cpu"];
 
-/// The command with an option and the first value that it takes.
+/// The command with an option and the first value that it accepts.
 fn with_option(command: &[&str], name: &str, has_value: bool) -> Run {
     if !has_value {
         return shardwright(command).argument(name);
@@ -130,9 +129,9 @@ fn every_option_is_refused_of_which_a_bundle_leaves_no_choice() {
     }
 }
 
-/// How reports are written, and what weights are in.
+/// Report formats, and weight formats.
 #[test]
-fn format_and_formats_are_told_apart() {
+fn format_and_formats_are_distinguished() {
     for (option, value, says) in [
         ("--format", "w8-per-channel/a16/a8", "--formats w8-per-channel/a16/a8"),
         ("--formats", "json", "--format json"),
@@ -148,15 +147,15 @@ fn format_and_formats_are_told_apart() {
 fn an_option_is_refused_where_it_says_nothing() {
     let generates = TEXT_FIXTURES[0];
     let cases: &[(&[&str], i32, &[&str])] = &[
-        // Drawing, where nothing is drawn.
+        // Sampling options where nothing is sampled.
         (&["run", generates, "--prompt", "x", "--greedy", "--seed", "3"], 2, &["--seed"]),
         (&["run", generates, "--prompt", "x", "--temperature", "0", "--top-k", "3"], 2, &["--top-k"]),
-        // A template that has no such thing.
+        // A template without that feature.
         (&["run", generates, "--chat", "--thinking", "--prompt", "x"], 5, &["enable_thinking"]),
-        // A simulator of nothing.
+        // A simulator that does not exist.
         (&["run", generates, "--prompt", "x", "--on", "simulator"], 2, &["generic", "--soc"]),
         (&["plan", generates, "--on", "simulator"], 2, &["generic", "--soc"]),
-        // Names that nobody keeps, lists or has.
+        // Names that are not learned, listed or known.
         (&["plan", generates, "--limit", "speed=3"], 2, &["speed", "weight-bytes"]),
         (&["plan", generates, "--planner-option", "nonsense=1"], 2, &["nonsense", "place.COMPONENT"]),
         (&["plan", generates, "--planner", "even", "--planner-option", "balance=ops"], 2, &["pieces"]),
@@ -167,7 +166,7 @@ fn an_option_is_refused_where_it_says_nothing() {
             &["layers of it"],
         ),
         (&["plan", generates, "--planner-option", "order=beauty"], 7, &["names of goals"]),
-        // What is said twice.
+        // Options set twice.
         (&["plan", generates, "--limit", "ops=400", "--limit", "ops=500"], 2, &["--limit", "ops"]),
         (&["plan", DEMO_MODEL, "--soc", "mt6989", "--flag", "opt=1", "--flag", "opt=2"], 2, &["opt"]),
         (&["plan", DEMO_MODEL, "--soc", "mt6989", "--flag", "opt=1", "--without-flag", "opt"], 2, &["opt"]),
@@ -178,12 +177,12 @@ fn an_option_is_refused_where_it_says_nothing() {
             &["build"],
         ),
         (&["verify", generates, "--threshold", "nll=1", "--threshold", "nll=2"], 2, &["nll"]),
-        // Places that are not there.
+        // Missing paths.
         (&["plan", generates, "--profiles", "no/such/folder"], 3, &["--profiles", "no/such/folder"]),
         (&["plan", generates, "--planners", "README.md"], 3, &["--planners", "README.md"]),
         (&["run", generates, "--prompt", "x", "--shims", "no/such/folder"], 3, &["--shims"]),
         (&["plan", generates, "--calibration-text", "no/such/text"], 3, &["no/such/text"]),
-        // What is for something else.
+        // Options for other input.
         (&["inspect", generates, "--verify"], 2, &["--verify"]),
         (&["inspect", generates, "--soc", "mt6989"], 2, &["--soc"]),
         (&["run", generates, "--prompt", "x", "--checkpoint", generates], 2, &["--checkpoint"]),
@@ -193,7 +192,8 @@ fn an_option_is_refused_where_it_says_nothing() {
     }
     let completions = shardwright(["completions", "bash", "--format", "json"]).outcome();
     assert!(completions.code == Some(2) && completions.stderr.contains("no JSON"), "{}", completions.stderr);
-    // Where the command line itself says that an option needs another, or is none of the command's.
+    // Options that the parser itself refuses, because they need another or belong to another
+    // command.
     for (arguments, word) in [
         (&["bench", generates, "--probe-mebibytes", "3"][..], "--probe"),
         (&["run", generates, "--system", "x"], "--chat"),
@@ -240,7 +240,7 @@ fn how_much_is_logged_is_what_the_command_line_says() {
 }
 
 #[test]
-fn a_calibration_text_that_nothing_is_calibrated_on_is_told() {
+fn an_unused_calibration_text_is_reported() {
     let plan = |formats: &str| {
         let run = shardwright(["plan", TEXT_FIXTURES[1], "--soc", "mt6989", "--formats", formats]);
         run.arguments(["--calibration-text", "README.md"]).json()["notices"].to_string()
@@ -250,13 +250,13 @@ fn a_calibration_text_that_nothing_is_calibrated_on_is_told() {
 }
 
 #[test]
-fn how_much_of_a_generating_model_is_taken_is_told_to_say_nothing_of_an_embedding_one() {
+fn effort_options_of_a_generating_model_are_refused_for_an_embedding_one() {
     let report = shardwright(["verify", EMBEDDING_FIXTURE, "--steps", "1", "--all"]).json();
     let notices = report["notices"].to_string();
     assert!(notices.contains("`--steps` is for") && notices.contains("`--all` is for"), "{report}");
 }
 
-/// The example planner sets no flags whatever is asked.
+/// The example planner ignores all flags.
 #[test]
 fn a_flag_that_the_planner_leaves_out_is_a_fallback() {
     let plan = |planner: &[&str]| {
@@ -286,15 +286,15 @@ fn a_flag_of_a_profile_that_the_shim_does_not_know_is_a_fallback() {
     });
     let plan = || chip.planned_by(shardwright(["plan", TEXT_FIXTURES[3]]));
     let report = plan().json();
-    let told = report["notices"].as_array().expect("notices").iter();
-    let told: Vec<&Value> = told.filter(|notice| notice.to_string().contains("invented=1")).collect();
-    assert!(told.len() == 1 && told[0]["kind"] == "fallback", "{report}");
+    let notices = report["notices"].as_array().expect("notices").iter();
+    let notices: Vec<&Value> = notices.filter(|notice| notice.to_string().contains("invented=1")).collect();
+    assert!(notices.len() == 1 && notices[0]["kind"] == "fallback", "{report}");
     refused(plan().argument("--strict"), STRICT, &["invented=1", "does not know it"]);
     plan().arguments(["--strict", "--without-flag", "invented"]).succeeds();
 }
 
 #[test]
-fn a_prompt_that_stands_for_a_picture_is_refused() {
+fn a_prompt_with_a_picture_token_is_refused() {
     let multimodal = TEXT_FIXTURES[2];
     let bundle = Compiled::from(multimodal, [] as [&str; 0]);
     for what in [multimodal, &bundle.path().display().to_string()] {
@@ -307,7 +307,7 @@ fn a_prompt_that_stands_for_a_picture_is_refused() {
     }
 }
 
-/// What `cargo xtask build` lays out beside the program, which no variable names.
+/// The folder layout of `cargo xtask build`, without any variable set.
 #[test]
 fn the_simulator_beside_the_program_is_found_where_one_is_asked_for_and_nowhere_else() {
     let target = ["--soc", "mt6989", "--formats", "w8-per-channel/a16-symmetric/a16", "--context", "64"];
@@ -322,9 +322,9 @@ fn the_simulator_beside_the_program_is_found_where_one_is_asked_for_and_nowhere_
     assert_eq!(chip["compiled_by"]["device"], "mt6989.simulated", "{chip}");
     assert_eq!(chip["compiled_by"]["simulated"], true, "{chip}");
     let path = bundle.path().display().to_string();
-    let told = generate(&path).argument("--strict").outcome();
-    assert_eq!(told.code, Some(0), "{}", told.stderr);
-    assert!(told.stderr.contains("mt6989 is simulated"), "{}", told.stderr);
+    let outcome = generate(&path).argument("--strict").outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("mt6989 is simulated"), "{}", outcome.stderr);
     shardwright(["doctor", &path]).succeeds();
 }
 
@@ -333,9 +333,9 @@ fn what_is_logged_of_a_file_is_shown_and_not_obeyed() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::write(folder.path().join("a\u{1b}[31m\nerror: b\u{9b}2J.shim.json"), "{").expect("written");
     let run = shardwright(["plan", TEXT_FIXTURES[3], "--shims"]).argument(folder.path()).argument("-v");
-    let told = run.outcome();
-    assert_eq!(told.code, Some(0), "{}", told.stderr);
-    assert!(told.stderr.contains("shim skipped"), "{}", told.stderr);
-    assert!(!told.stderr.contains(|c: char| c.is_control() && c != '\n'), "{:?}", told.stderr);
-    assert!(!told.stderr.lines().any(|line| line.starts_with("error:")), "{:?}", told.stderr);
+    let outcome = run.outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("shim skipped"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains(|c: char| c.is_control() && c != '\n'), "{:?}", outcome.stderr);
+    assert!(!outcome.stderr.lines().any(|line| line.starts_with("error:")), "{:?}", outcome.stderr);
 }

@@ -1,11 +1,11 @@
-//! `shardwright plan`, `run`, `show`, `embed` as a user meets them: data on standard output, the
-//! rest on standard error, a JSON twin of every view.
+//! `shardwright plan`, `run`, `show`, `embed` as a user runs them: data on standard output, the
+//! rest on standard error, and a JSON form of every view.
 
 use serde_json::Value;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::shardwright;
 
-/// What the demo of the README asks for.
+/// The target of the README's demo.
 const DEMO_TARGET: [&str; 4] = ["--soc", "mt6989", "--limit", "ops=400"];
 
 #[test]
@@ -71,7 +71,7 @@ fn the_plan_says_where_its_limits_come_from() {
     assert!(ordinary.contains("2600") && ordinary.contains("reported"), "{ordinary}");
 }
 
-/// What a plan comes to, and what that rests on, for people and for programs.
+/// The results of a plan, and their basis, for people and for programs.
 #[test]
 fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     let target = ["--soc", "mt6989", "--limit", "ops=400"];
@@ -92,7 +92,7 @@ fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     assert!(artefacts > sum("weight_bytes"), "{plan}");
     assert_eq!(totals["artefacts"], serde_json::json!({"bytes": artefacts, "provenance": "modelled"}));
     assert_eq!(totals["peak"]["bytes"], artefacts + sum("state_bytes"), "{plan}");
-    // As it is stored nothing is lost, and the CPU's times are a formula's.
+    // Without a change of format nothing is lost, and the CPU's times come from a formula.
     let stored = shardwright(["plan", DEMO_MODEL]).json();
     assert_eq!(stored["totals"]["loss"], serde_json::json!({"known": "none"}), "{stored}");
     assert_eq!(stored["totals"]["times"][0]["time"]["provenance"], "modelled", "{stored}");

@@ -1,4 +1,4 @@
-//! `shardwright verify` on everything recorded, whole and cut: the numbers, the tokens, the texts,
+//! `shardwright verify` on all recorded outputs, whole and cut: the numbers, the tokens, the texts,
 //! and every shard alone.
 
 use serde_json::Value;
@@ -20,7 +20,7 @@ fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
     value[name].as_array().unwrap_or_else(|| panic!("no list `{name}` in {value}"))
 }
 
-/// Comparisons of every shard alone whose outcome counts.
+/// Comparisons of every shard alone whose outcome affects the result.
 fn judged(report: &Value) -> &Value {
     let mut judged = list(report, "boundaries").iter().filter(|boundaries| boundaries["judged"] == true);
     let found = judged.next().unwrap_or_else(|| panic!("nothing is judged: {report}"));
@@ -54,7 +54,7 @@ fn the_embedding_fixture_agrees_with_its_goldens() {
 }
 
 #[test]
-fn some_evaluation_rows_are_held_against_the_reference() {
+fn some_evaluation_rows_are_compared_with_the_reference() {
     let few = ["--evaluation", "2", "--rows", "24", "--steps", "1", "--greedy", "1"];
     let report = shardwright(["verify", "demo-model"]).arguments(few).json();
     let tokens = &report["tokens"];
@@ -121,7 +121,7 @@ fn in_other_formats_shards_give_what_the_quantised_graph_gives() {
         let report = cut(fixture).json();
         assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &false.into()), "{report}");
         assert!(report["decoder_shards"].as_u64() > Some(1), "{report}");
-        // Numbers of the float checkpoint are shown, and do not count.
+        // Numbers of the float checkpoint are shown, but do not affect the result.
         for comparison in list(&report, "comparisons") {
             let what = comparison["what"].as_str().expect("a name");
             assert_eq!(comparison["judged"], ["tokenizer", "chat"].contains(&what), "{comparison}");
@@ -138,7 +138,7 @@ fn in_other_formats_shards_give_what_the_quantised_graph_gives() {
     }
 }
 
-/// The layer that was broken, and the shard of the broken model that holds it.
+/// The layer that was broken, and the shard of the broken model that contains it.
 fn self_tested(run: Run) -> (u64, Value) {
     let report = run.argument("--self-test").json();
     assert_eq!(report["passed"], true, "{report}");
@@ -162,7 +162,7 @@ fn self_tested(run: Run) -> (u64, Value) {
 #[test]
 fn verify_finds_the_layer_it_broke_itself() {
     for checkpoint in [TEXT_FIXTURES[1], DEMO_MODEL] {
-        // All 111 held-out rows are run twice only where everything is.
+        // All 111 held-out rows are run twice only in thorough runs.
         let rows = cases("4", "111");
         let (layer, shard) = self_tested(shardwright(["verify", checkpoint, "--evaluation", rows]));
         assert_eq!(shard["first_divergent_layer"], layer, "{shard}");
@@ -216,7 +216,7 @@ fn how_much_is_run_can_be_said() {
 
 #[test]
 fn goldens_of_another_model_are_a_difference_not_a_failure_to_compare() {
-    // Same shapes of everything that is compared, other weights.
+    // The same shapes of everything that is compared, but other weights.
     let outcome = shardwright(["verify", TEXT_FIXTURES[0], "--golden", TEXT_FIXTURES[3]]).outcome();
     assert!(matches!(outcome.code, Some(code) if code != 0), "{}", outcome.stdout);
     assert!(!outcome.stdout.is_empty() || outcome.stderr.contains("error:"), "{}", outcome.stderr);
@@ -237,7 +237,7 @@ fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
     let verify = || shardwright(["verify", TEXT_FIXTURES[1], "--bundle", &bundle]).arguments(OPTIONS);
     let report = verify().argument("--store").json();
     assert_eq!((&report["passed"], &report["bundle_chain"]), (&true.into(), &"primary".into()), "{report}");
-    // What ships shows no layers within a shard; what leaves it is compared all the same.
+    // A shipped bundle exposes no layers within a shard; the shard's outputs are compared anyway.
     let shards = list(judged(&report), "shards");
     let decoders = shards.iter().filter(|shard| !shard["layers"].is_null());
     for shard in decoders {
@@ -253,13 +253,13 @@ fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
     let proofs = list(&doctor["bundle"], "verifications");
     assert_eq!(proofs.len(), 1, "{doctor}");
     assert_eq!((&proofs[0]["passed"], &proofs[0]["chain"]), (&true.into(), &"primary".into()), "{doctor}");
-    // Proved again, the proof takes the place of the first, and the bundle is what it was.
+    // A repeated proof replaces the first, and the bundle stays the same.
     let stored = || verify().argument("--store").outcome().stderr;
     let (first, second) = (stored(), stored());
     assert!(first.contains("stored in") && first == second, "{first}{second}");
     shardwright(["inspect", &bundle, "--verify"]).succeeds();
 
-    // Other options give other work orders, and another checkpoint is not this one's.
+    // Other options give other work orders, and another checkpoint does not match.
     let (code, stderr) = shardwright(["verify", TEXT_FIXTURES[1], "--bundle", &bundle]).refuses();
     assert!(code != 0 && stderr.contains("work order"), "{stderr}");
     let (code, stderr) =
@@ -267,7 +267,7 @@ fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
     assert!(code == 6 && stderr.contains("compiled from checkpoint"), "{stderr}");
 }
 
-/// Stops at the first stage that holds a word.
+/// Stops at the first stage whose name contains a word.
 struct Impatient {
     word: &'static str,
     seen: std::cell::Cell<bool>,
@@ -310,7 +310,7 @@ fn tokens_that_do_not_count_are_said_not_to() {
     let text = verify().succeeds();
     let greedy = text.lines().find(|line| line.contains(" greedy: ")).expect("a line of tokens");
     assert!(greedy.starts_with("not judged greedy: "), "{greedy}");
-    // A bound of the user's is one to be judged by, and so is the checkpoint itself.
+    // A bound of the user affects the result, and so does the checkpoint itself.
     let bound = verify().arguments(["--threshold", "greedy=0.01"]).argument("--format=json").outcome();
     let report: Value = serde_json::from_str(&bound.stdout).expect("JSON");
     assert_eq!(report["tokens"]["greedy_judged"], true, "{report}");
@@ -336,7 +336,7 @@ fn what_was_not_run_is_not_taken_for_proved() {
     let strict = verify().argument("--strict").outcome();
     assert_eq!(strict.code, Some(9), "{}", strict.stderr);
     assert!(strict.stderr.contains("was not run") && strict.stderr.contains("help:"), "{}", strict.stderr);
-    // Where everything was run, that is all that is said.
+    // If everything was run, nothing more is reported.
     let all = shardwright(["verify", TEXT_FIXTURES[3], "--strict"]).succeeds();
     assert!(all.trim_end().ends_with("\npassed"), "{all}");
 }

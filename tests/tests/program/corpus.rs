@@ -1,6 +1,6 @@
-//! The fuzz targets over their committed corpus: every file of it is taken, which is what it is
-//! there for; and whole, cut off and damaged it ends in an answer. `SHARDWRIGHT_WRITE_CORPUS=1`
-//! writes it anew, which is due when a format has changed.
+//! The fuzz targets over their committed corpus: every file of it is accepted, as intended; and
+//! whole, truncated and damaged it gives a result. `SHARDWRIGHT_WRITE_CORPUS=1` rewrites it, which
+//! is necessary when a format has changed.
 
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
@@ -34,8 +34,8 @@ fn files(target: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Checkpoints of every family that is read, no larger than they must be: settings, and the head of
-/// a weight file.
+/// Checkpoints of every supported family, as small as possible: settings, and the head of a weight
+/// file.
 fn checkpoints() -> Vec<(&'static str, Vec<u8>)> {
     let families = [("gemma3", Spec::gemma3()), ("gemma4", Spec::gemma4()), ("qwen3", Spec::qwen3())];
     let one = |(name, spec): (&'static str, Spec)| {
@@ -73,7 +73,7 @@ fn work_orders() -> Vec<(&'static str, Vec<u8>)> {
     .into()
 }
 
-/// Templates in which the language's parts occur.
+/// Templates that use the parts of the language.
 fn templates() -> Vec<(&'static str, Vec<u8>)> {
     let demo = fs::read(root().join("demo-model/chat_template.jinja")).expect("a template");
     let tools = "{% set ns = namespace(found=false) %}{% for message in messages %}\
@@ -94,7 +94,8 @@ fn write(target: &str, name: &str, bytes: &[u8]) {
     fs::write(corpus(target).join(format!("{name}.bin")), bytes).expect("written");
 }
 
-/// What the program writes when it compiles a fixture: the manifest, the plan and its request.
+/// The files that the program writes when it compiles a fixture: the manifest, the plan and its
+/// request.
 fn write_bundle() {
     let bundle = Compiled::from("tests/fixtures/qwen3", ["--context", "64"]);
     write("manifest", "cpu", &fs::read(bundle.manifest()).expect("a manifest"));
@@ -152,7 +153,7 @@ fn no_target_minds_damage() {
                     match next(&mut state) % 5 {
                         0 => damaged[at] ^= 1 << (next(&mut state) % 8),
                         1 => damaged[at] = [0, 1, 0x7f, 0x80, 0xff][(next(&mut state) % 5) as usize],
-                        // Another digit, where text is numbers.
+                        // Replaces a character by one that is likely in text.
                         2 => damaged[at] = b"0189-.e[{\"n"[(next(&mut state) % 11) as usize],
                         3 => damaged[at] = damaged[at].wrapping_add(1),
                         _ => {

@@ -1,5 +1,5 @@
-//! Follows the page for planners in JavaScript: a component is made of the example, checked and
-//! used. It cuts where the example in Rust does, which was written apart.
+//! Follows the page for planners in JavaScript: a component is built from the example, checked and
+//! used. It cuts like the example in Rust, which was written independently.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::{skipped, tree};
 
-/// Where `cargo xtask test` says that the program from npm is.
+/// Variable that `cargo xtask test` sets to the path of the program from npm.
 const VARIABLE: &str = "SHARDWRIGHT_COMPONENTIZE_QJS";
 
 /// The cuts of a plan: component, layers, target.
@@ -18,7 +18,7 @@ fn cuts(plan: &Value) -> Vec<[Value; 3]> {
     shards.map(|shard| ["component", "layers", "target"].map(|member| shard[member].clone())).collect()
 }
 
-/// Builds as `package.json` says, into that folder; nothing where there is nothing to build with.
+/// Builds as `package.json` says, into that folder; `None` if the tools are missing.
 fn built(script: &str, folder: &Path) -> Option<PathBuf> {
     let Some(tool) = std::env::var_os(VARIABLE) else {
         skipped("a planner in JavaScript: nothing to make a component with");
@@ -55,7 +55,7 @@ fn the_example_in_javascript_cuts_as_the_one_in_rust() {
         assert_eq!(own["planner"]["name"], "even-js", "{own}");
         assert_eq!(cuts(&own), cuts(&rust), "{limit}");
     }
-    // A record that is thrown is a refusal, in the planner's words.
+    // A thrown record is a refusal, with the planner's message.
     let refused = shardwright(["plan", EMBEDDING_FIXTURE, "--planner"]).argument(&component);
     let (code, stderr) = refused.refuses();
     assert!(code == 7 && stderr.contains("this planner is for models that decode"), "{code}: {stderr}");
@@ -69,7 +69,7 @@ fn a_policy_in_javascript_asks_the_built_in_solver() {
     let compose =
         |policy: &Path| shardwright(["planner", "compose", "-o"]).argument(&joined).argument(policy);
     let (_, stderr) = shardwright(["planner", "check"]).argument(&policy).refuses();
-    assert!(stderr.contains("shardwright:planner/api"), "by itself it asks for what nobody gives: {stderr}");
+    assert!(stderr.contains("shardwright:planner/api"), "by itself it has an unsatisfied import: {stderr}");
     compose(&policy).succeeds();
     let checked = shardwright(["planner", "check"]).argument(&joined).json();
     assert_eq!(checked["name"], "policy-js", "{checked}");

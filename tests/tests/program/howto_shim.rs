@@ -1,6 +1,6 @@
-//! Follows the page for vendors: begin a shim in either language outside this tree, build it, see
+//! Follows the page for vendors: create a shim in either language outside this tree, build it, see
 //! it listed, run a model on it. Then the C template by hand: copy, compile with the system's C
-//! compiler, drop beside its manifest.
+//! compiler, put it beside its manifest.
 
 use std::fs;
 use std::path::Path;
@@ -79,8 +79,8 @@ fn a_hash_that_does_not_fit_is_a_reason_not_to_load() {
     let bytes = fs::read(&library).expect("read");
     fs::write(&library, [bytes.as_slice(), b"changed"].concat()).expect("written");
     let (names, report) = listed(folder.path());
-    let told = report.contains("hash") || report.contains("sha256");
-    assert!(!names.iter().any(|name| name == "acme") && told, "{report}");
+    let is_hash_error = report.contains("hash") || report.contains("sha256");
+    assert!(!names.iter().any(|name| name == "acme") && is_hash_error, "{report}");
     fs::remove_file(&library).expect("removed");
     let (code, stderr) = shardwright(["shim", "hash"]).argument(&path).refuses();
     assert!(code == 3 && stderr.contains("acme.so"), "{code}: {stderr}");
@@ -94,7 +94,7 @@ fn a_hash_that_does_not_fit_is_a_reason_not_to_load() {
     assert!(report.contains("hash") || report.contains("sha256"), "{report}");
 }
 
-/// The chip is one that nobody makes; the copied shim serves it, and what it computes is right.
+/// The chip is fictional; the copied shim serves it, and its results are right.
 #[test]
 fn a_profile_that_names_the_copied_shim_runs_a_model_on_it() {
     let (shims, profiles) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
@@ -119,14 +119,14 @@ fn a_profile_that_names_the_copied_shim_runs_a_model_on_it() {
     assert!(stderr.contains("acme"), "{stderr}");
 }
 
-/// What a folder that was begun says about itself, done outside this tree.
+/// Follows the instructions of a newly created folder, outside this tree.
 fn follow(name: &str, language: &str) -> tempfile::TempDir {
     let outside = tempfile::tempdir().expect("a temporary folder");
     let begun = shardwright(["shim", "new", name, "--language", language, "--within"]);
     let report = begun.argument(outside.path()).json();
     let folder = outside.path().join(name);
     assert_eq!(report["folder"], folder.display().to_string(), "{report}");
-    // The versions of this tree's lock, so that nothing is looked up.
+    // The versions of this tree's lock file, so that nothing is downloaded.
     fs::copy(tree::root().join("Cargo.lock"), folder.join("Cargo.lock")).expect("copied");
     let mut build = Command::new("sh");
     build.arg(folder.join("build.sh")).env("PROFILE", cases("dev", "release"));
@@ -204,14 +204,14 @@ fn bindings_that_contradict_the_graph_are_found_when_it_is_compiled() {
     assert!(stderr.contains("binding `") && stderr.contains(" in 1 bytes, which takes "), "{stderr}");
 }
 
-/// A compiler that dies is told as that, and not as a limit that nobody has.
+/// A compiler that crashes is reported as that, and not as a limit that does not exist.
 #[test]
-fn a_compiler_that_crashes_is_told_as_a_crash() {
+fn a_compiler_that_crashes_is_reported_as_a_crash() {
     let begins = "sw_error *program_compile(const sw_work_order *order, const sw_compile_output *output) {\n";
     let outside = changed("program.c", begins, &format!("#include <stdlib.h>\n{begins}    abort();\n"));
     let outcome = on_changed(&outside, &["run", TEXT_FIXTURES[3], "--prompt", "a", "-n", "2"]).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    let told = &outcome.stderr;
-    assert!(told.contains("killed by signal 6 (SIGABRT)"), "{told}");
-    assert!(!told.contains("ops ≤ 0") && !told.contains("is above 0"), "{told}");
+    let stderr = &outcome.stderr;
+    assert!(stderr.contains("killed by signal 6 (SIGABRT)"), "{stderr}");
+    assert!(!stderr.contains("ops ≤ 0") && !stderr.contains("is above 0"), "{stderr}");
 }

@@ -1,5 +1,5 @@
-//! The program is built; then a chip nobody makes (a profile) and a planner it has never seen (a
-//! `.wasm`) are dropped into folders. Both are used, and taking them away is noticed.
+//! After the program is built, a fictional chip (a profile) and an unknown planner (a `.wasm`) are
+//! added to folders. Both are used, and removing them is noticed.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::{qnn, tree};
 use tempfile::TempDir;
 
-/// What Qualcomm's compiler is given: the fixture is small, and its decoder stays one shard.
+/// Formats for Qualcomm's compiler: the fixture is small, and its decoder stays one shard.
 const A16W8_QUALCOMM: &str = "w8-per-channel/a16/a8";
 
 fn folder() -> TempDir {
@@ -28,7 +28,7 @@ fn drop_profile(folder: &Path, ops: u64) {
     fs::write(folder.join("fictional.json"), profile.to_string()).expect("written");
 }
 
-/// The example planner, built with the rest, under a name nothing in the program knows.
+/// The example planner, built with the rest, under a name unknown to the program.
 fn drop_planner(folder: &Path) {
     let built = program::folder().join("planners/even.wasm");
     fs::copy(&built, folder.join("third.wasm"))
@@ -122,13 +122,13 @@ fn a_recorded_request_can_be_replayed_on_a_planner() {
     assert_eq!(report["name"], "even", "{report}");
 }
 
-/// As the page says, outside this tree: begun, built, checked, used, packed, trusted.
+/// As the page says, outside this tree: created, built, checked, used, packed, trusted.
 #[test]
 fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let outside = folder();
     let path = |name: &str| outside.path().join(name);
     shardwright(["planner", "new", "thrifty", "--within"]).argument(outside.path()).succeeds();
-    // The versions of this tree's lock, so that nothing is looked up; and what is built already.
+    // The versions of this tree's lock file, so that nothing is downloaded; and the existing build.
     fs::copy(tree::root().join("Cargo.lock"), path("thrifty/Cargo.lock")).expect("copied");
     let target = program::folder().parent().expect("the target folder").join("planners");
     let built = shardwright(["planner", "build"]).argument(path("thrifty")).argument("-o");
@@ -143,7 +143,7 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let head = shards.last().expect("shards");
     assert_eq!((&head["shard"], &head["target"]), (&"head".into(), &"cpu".into()), "{checked}");
 
-    // What it prefers is no fallback, also where none is accepted.
+    // Its preferences are no fallback, also if none is accepted.
     let plan = |options: &[&str]| {
         let plan = shardwright(["plan", DEMO_MODEL, "--planner"]).argument(path("thrifty.wasm"));
         plan.arguments(options.iter().copied())
@@ -195,7 +195,7 @@ fn profiles_that_are_wrong_are_named() {
             .argument(folder.path())
             .refuses();
         assert!(stderr.contains(says), "{text}: {stderr}");
-        // It is in nobody else's way, and is not passed over in silence.
+        // It does not affect other chips, and skipping it is reported.
         let other = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--profiles"]);
         let plan = other.argument(folder.path()).json();
         let notices = plan["notices"].to_string();
@@ -206,18 +206,18 @@ fn profiles_that_are_wrong_are_named() {
     }
 }
 
-/// A shipped profile under a name that nothing in the program or a shim knows, with these facts in
-/// place of its own; none takes one away.
+/// A shipped profile under a name unknown to the program and the shims, with its facts replaced by
+/// these; `None` removes one.
 fn drop_copy(folder: &Path, of: &str, facts: &[(&str, Option<&str>)]) {
     let text = fs::read(tree::root().join(format!("plugins/profiles/{of}.json"))).expect("a profile");
     let mut profile: Value = serde_json::from_slice(&text).expect("JSON");
     profile["name"] = json!("nobodys");
     profile["title"] = json!("Nobody's");
     profile["aliases"] = json!([]);
-    let held = profile["facts"].as_array_mut().expect("facts");
+    let list = profile["facts"].as_array_mut().expect("facts");
     for (name, value) in facts {
-        held.retain(|fact| fact["name"] != *name);
-        held.extend(value.map(|value| json!({"name": name, "value": value, "provenance": "declared"})));
+        list.retain(|fact| fact["name"] != *name);
+        list.extend(value.map(|value| json!({"name": name, "value": value, "provenance": "declared"})));
     }
     fs::write(folder.join("nobodys.json"), profile.to_string()).expect("written");
 }
@@ -273,7 +273,7 @@ fn a_renamed_snapdragon_compiles_and_runs_in_its_vendors_simulator() {
     let plan = plan.argument(folder.path()).json().to_string();
     assert!(!plan.contains("not at hand") && !plan.contains("counted in primitives"), "{plan}");
 
-    // What it was made of goes with the bundle: the profile need not be where it runs.
+    // The chip's facts are stored in the bundle: the profile need not exist where it runs.
     let bundle = compiled(folder.path());
     let shown = bundle.path().display().to_string();
     fs::remove_file(folder.path().join("nobodys.json")).expect("removed");
@@ -319,7 +319,7 @@ fn code_is_made_for_the_number_of_a_profile_or_by_its_architecture_and_that_is_s
     let bare = compiled(folder.path());
     let notices = bare.manifest_json()["notices"].to_string();
     assert!(notices.contains("made for soc-id 87") && notices.contains("does not say one"), "{notices}");
-    // Twice the fast memory is what the artefact says, too.
+    // The artefact also reports twice the fast memory.
     let document = shardwright(["inspect"]).argument(bare.path()).json().to_string();
     assert!(document.contains("\"vtcm_megabytes\":16"), "{document}");
 }

@@ -1,6 +1,5 @@
-//! What an interrupt from the terminal does to a conversation: the reply that is being made ends
-//! and the conversation goes on, as often as that happens; where a line is waited for, the program
-//! ends.
+//! An interrupt from the terminal during a conversation: the current reply ends and the
+//! conversation continues, any number of times; at the prompt, the program ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -11,19 +10,19 @@ use std::time::Duration;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::{program, tree};
 
-/// The longest that anything here takes on a loaded machine.
+/// Upper bound on any step here, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What a shell takes for ended by an interrupt.
+/// Exit code that a shell reports for an interrupted program.
 const INTERRUPTED: i32 = 130;
 
-/// A conversation with the program, which hears lines and interrupts.
+/// A conversation with the program, which receives lines and interrupts.
 struct Conversation {
     child: Child,
     lines: ChildStdin,
-    /// A message for each piece that was written to standard output.
+    /// A message for each piece written to standard output.
     said: Receiver<()>,
     /// Lines of standard error.
-    told: Receiver<String>,
+    errors: Receiver<String>,
 }
 
 impl Conversation {
@@ -31,7 +30,8 @@ impl Conversation {
         let mut child = Command::new(program::executable())
             .current_dir(tree::root())
             .args(["run", DEMO_MODEL, "--chat", "--max-tokens", "900", "--context", "1024"])
-            // So hot that nearly every token is as likely: a reply that ends by itself is rare.
+            // So high a temperature that nearly all tokens are equally likely: a reply rarely ends
+            // by itself.
             .args(["--temperature", "6", "--top-k", "0", "--top-p", "1", "--threads", "1"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -41,26 +41,27 @@ impl Conversation {
         let lines = child.stdin.take().expect("piped");
         let mut stdout = child.stdout.take().expect("piped");
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let ((say, said), (tell, told)) = (channel(), channel());
+        let ((say, said), (error_sender, errors)) = (channel(), channel());
         thread::spawn(move || {
             let mut bytes = [0; 256];
             while stdout.read(&mut bytes).is_ok_and(|read| read > 0) && say.send(()).is_ok() {}
         });
         thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                if tell.send(line).is_err() {
+                if error_sender.send(line).is_err() {
                     break;
                 }
             }
         });
-        Conversation { child, lines, said, told }
+        Conversation { child, lines, said, errors }
     }
 
     fn say(&mut self, line: &str) {
-        // The end of the reply before may still be on its way, and is not this one's beginning.
+        // The end of the previous reply may still be in the pipe, and is not the beginning of this
+        // one.
         thread::sleep(Duration::from_millis(200));
         while self.said.try_recv().is_ok() {}
-        // What has ended does not listen; that is seen when nothing is heard.
+        // The program may have ended; that is noticed when no output comes.
         let _ = writeln!(self.lines, "{line}");
     }
 
@@ -73,10 +74,10 @@ impl Conversation {
         }
     }
 
-    /// What is said of a reply at its end; nothing where the program ended.
+    /// The summary at the end of a reply; `None` if the program ended.
     fn summary(&self) -> Option<String> {
         loop {
-            match self.told.recv_timeout(PATIENCE) {
+            match self.errors.recv_timeout(PATIENCE) {
                 Ok(line) if line.starts_with('[') => return Some(line),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -99,13 +100,13 @@ fn ended(child: &mut Child) -> Option<i32> {
         }
         thread::sleep(Duration::from_millis(50));
     }
-    // It hangs; either way nothing more is wanted of it.
+    // It hangs; it is not needed any more.
     let _ = child.kill();
     panic!("the program goes on");
 }
 
-/// Three replies that are interrupted one after the other; nothing where one was over before its
-/// interrupt came, which then met the prompt.
+/// Three replies that are interrupted one after the other; `None` if one was finished before its
+/// interrupt, which then reached the prompt.
 fn three_interrupted() -> Option<Conversation> {
     let mut conversation = Conversation::begin();
     for turn in ["one", "two", "three"] {
@@ -130,7 +131,7 @@ fn each_reply_can_be_interrupted_and_the_prompt_ends_the_program() {
     assert_eq!(ended(&mut conversation.child), Some(INTERRUPTED));
 }
 
-/// Runs the program and interrupts it after that time; its exit code and what it said.
+/// Runs the program and interrupts it after that time; returns its exit code and its messages.
 fn interrupted_after(arguments: &[&str], delay: Duration) -> (Option<i32>, String) {
     let mut child = Command::new(program::executable())
         .current_dir(tree::root())
@@ -141,20 +142,19 @@ fn interrupted_after(arguments: &[&str], delay: Duration) -> (Option<i32>, Strin
         .spawn()
         .expect("the program starts");
     let mut stderr = child.stderr.take().expect("piped");
-    let told = thread::spawn(move || {
+    let output = thread::spawn(move || {
         let mut text = String::new();
         stderr.read_to_string(&mut text).map(|_| text)
     });
     thread::sleep(delay);
     interrupt(&child);
     let code = ended(&mut child);
-    (code, told.join().expect("no panic").expect("text"))
+    (code, output.join().expect("no panic").expect("text"))
 }
 
-/// Whatever it is at, it ends as interrupted: no shim is blamed for what it was asked, and no reply
-/// goes on.
+/// Whatever it is doing, it ends as interrupted: no shim is blamed, and no reply continues.
 #[test]
-fn an_interrupt_is_never_lost_and_blames_nobody() {
+fn an_interrupt_is_never_lost_and_blames_no_shim() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle").display().to_string();
     let reply = ["run", TEXT_FIXTURES[0], "--prompt", "a b c", "-n", "1900", "--context", "2048"];
@@ -166,8 +166,8 @@ fn an_interrupt_is_never_lost_and_blames_nobody() {
     for milliseconds in (20..=500).step_by(shardwright_test_checkpoints::cases(120, 24)) {
         for arguments in commands {
             let (code, stderr) = interrupted_after(arguments, Duration::from_millis(milliseconds));
-            // Before it listens the system ends it; a short reply or a compilation may be done by
-            // then.
+            // Before it installs its handler the system ends it; a short reply or a compilation may
+            // be done by then.
             let done = code == Some(0) && (arguments[0] == "compile" || stderr.contains("ended by"));
             assert!(code.is_none() || code == Some(INTERRUPTED) || done, "{arguments:?}: {code:?} {stderr}");
             assert!(!stderr.contains("report this to"), "{arguments:?} after {milliseconds} ms: {stderr}");
@@ -176,7 +176,7 @@ fn an_interrupt_is_never_lost_and_blames_nobody() {
 }
 
 #[test]
-fn texts_that_are_embedded_are_given_up() {
+fn embedding_of_texts_is_abandoned() {
     let mut child = Command::new(program::executable())
         .current_dir(tree::root())
         .args(["embed", EMBEDDING_FIXTURE, "--threads", "1"])
@@ -193,8 +193,8 @@ fn texts_that_are_embedded_are_given_up() {
     assert_eq!(ended(&mut child), Some(INTERRUPTED));
 }
 
-/// A worker that an interrupt met before it answered: nobody knows what it would have said, so no
-/// shim is missing.
+/// A worker that was interrupted before it answered: its answer is unknown, so no shim counts as
+/// missing.
 #[cfg(unix)]
 #[test]
 fn a_worker_interrupted_while_it_is_asked_is_no_missing_shim() {

@@ -1,5 +1,5 @@
 //! Shards in worker processes, through the whole project: the same bits as in this process, and
-//! when a worker dies the history of tokens is enough to go on.
+//! when a worker dies the history of tokens suffices to continue.
 
 use std::process::Command;
 
@@ -43,8 +43,8 @@ fn a_model_in_workers_gives_the_same_bits_and_survives_one() {
         let chain = here.chain(&Cut { decoders: vec![], ..cut.clone() });
         let expected = walk(&mut chain.session().expect("a session"));
 
-        // Three shards of the decoder in two workers; what a shared state does not allow is cut
-        // otherwise.
+        // Three shards of the decoder in two workers; where a shared state does not allow that, the
+        // cut differs.
         let instances = [isolated("first"), isolated("second")];
         let bench = Bench::over(&graph, &menu, instances.to_vec());
         let cut = match bench.check(&cut) {
@@ -66,7 +66,7 @@ fn a_model_in_workers_gives_the_same_bits_and_survives_one() {
         let end = &WorkerFailure::of(source).expect("a worker's end").end;
         assert!(matches!(end, WorkerEnd::Signal { signal: 9, .. }), "{error}");
 
-        // Anew on the same instances, from what the session was given.
+        // Recovers on the same instances, from the tokens passed to the session.
         instances[0].recover("cpu").unwrap_or_else(|error| panic!("{error}"));
         assert_ne!(worker_of(&instances[0]), dead);
         let again = bench.chain(&cut);

@@ -1,5 +1,5 @@
-//! `isolation = process` through the public crate: everything a shim does happens in a worker, and
-//! every promise of the project holds as it does without: goldens, exact bits, cuts, continued and
+//! `isolation = process` through the public crate: all work of a shim happens in a worker, and
+//! every guarantee of the project holds as without it: goldens, exact bits, cuts, continued and
 //! truncated sessions, the placement record.
 use std::collections::BTreeSet;
 
@@ -16,8 +16,7 @@ use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::{tree, worker};
 use shardwright_vocabulary::ProcessPlacement;
 
-/// In the formats that are stored: which others a planner prefers depends on where the model is
-/// cut.
+/// In the stored formats: which others a planner prefers depends on where the model is cut.
 fn with(isolation: Isolation) -> OpenOptions {
     let options = OpenOptions::new().search_path(program::search_path()).isolation(isolation);
     options.formats("stored".parse().expect("a choice"))
@@ -45,7 +44,7 @@ fn the_goldens_hold() {
     for checkpoint in TEXT_FIXTURES.into_iter().chain([EMBEDDING_FIXTURE, DEMO_MODEL]) {
         let run = shardwright(["verify", checkpoint, "--isolation", "process", "--rows", "16"]);
         let report = run.arguments(["--steps", "2", "--evaluation", cases("8", "111")]).json();
-        // Unasked, no weight is rounded.
+        // By default no weight is rounded.
         assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &true.into()), "{checkpoint}");
     }
     shardwright(["verify", TEXT_FIXTURES[1], "--isolation", "process", "--soc", "mt6989", "--on", "cpu"])
@@ -136,7 +135,7 @@ fn the_record_names_the_worker_and_what_is_shared_is_not_copied() {
     assert!(record.shards.len() > 3, "{record:?}");
     let workers = pids(&record);
     assert!(!workers.contains(&std::process::id()));
-    // A worker for each target that something runs on.
+    // A worker for each target in use.
     let instances: BTreeSet<&str> = record.shards.iter().map(|shard| shard.place.instance.as_str()).collect();
     assert_eq!(workers.len(), instances.len(), "{record:?}");
     for shard in &record.shards {
@@ -149,7 +148,7 @@ fn the_record_names_the_worker_and_what_is_shared_is_not_copied() {
     assert_eq!(json["shards"][0]["process"], "worker", "{json}");
     assert!(json["shards"][0]["pid"].is_u64(), "{json}");
 
-    // Compiling alone in a worker leaves running here.
+    // Compiling alone in a worker leaves running in this process.
     let model = opened(&cut(Isolation::Compile), TEXT_FIXTURES[1]);
     let mut session = model.chain().session().expect("a session");
     session.append(&ids).expect("run");
@@ -223,8 +222,8 @@ fn without_a_worker_automatic_says_so_and_process_is_an_error() {
     let bundle = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
     let options = |isolation| BundleOptions::new().search_path(program::search_path()).isolation(isolation);
     let model = options(Isolation::Automatic).open(bundle.path()).unwrap_or_else(|error| panic!("{error}"));
-    // Nothing is compiled, and a bundle runs in this process with a worker too: there is nothing to
-    // say.
+    // Nothing is compiled, and a bundle runs in this process even with a worker: there is nothing
+    // to report.
     assert!(model.notices_of_opening().is_empty(), "{:?}", model.notices_of_opening());
     let error = match options(Isolation::Process).open(bundle.path()) {
         Ok(_) => panic!("opened"),

@@ -1,6 +1,6 @@
-//! A bundle whose artefacts cannot be used here: compiled anew on this machine where its plan
-//! allows that and the checkpoint is at hand, else the plan's next chain, or an error; whichever it
-//! is, it is told with its reason.
+//! A bundle whose artefacts cannot be used here: recompiled on this machine if its plan allows that
+//! and the checkpoint is available, otherwise the plan's next chain, or an error; either way it is
+//! reported with its reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const CHECKPOINT: &str = TEXT_FIXTURES[3];
 
-/// A bundle for a chip, compiled ahead, whose plan allows compiling it anew or does not.
+/// A bundle for a chip, compiled ahead, whose plan allows recompiling it or does not.
 struct Made {
     chip: Chip,
     folder: TempDir,
@@ -75,7 +75,7 @@ fn notices(model: &Model) -> String {
 }
 
 #[test]
-fn where_the_plan_allows_it_a_chain_is_compiled_here_and_its_cost_is_told() {
+fn where_the_plan_allows_it_a_chain_is_compiled_here_and_its_cost_is_reported() {
     let made = Made::with("just-in-time");
     let (expected, ahead) = reply(&made.options().strict(true).open(made.path()).expect("it loads"));
     assert!(ahead.beforehand.is_nothing(), "what was compiled ahead is used: {ahead:?}");
@@ -85,12 +85,12 @@ fn where_the_plan_allows_it_a_chain_is_compiled_here_and_its_cost_is_told() {
     {
         match what {
             "damage" => {
-                made.chip.is_to_answer("well");
+                made.chip.behaves_as("well");
                 made.damage();
             }
-            answer => made.chip.is_to_answer(answer),
+            answer => made.chip.behaves_as(answer),
         }
-        // It is what the plan says: nothing of it is a fallback.
+        // It is part of the plan: not a fallback.
         let options = made.options().strict(true).checkpoint(checkpoint());
         let model = options.open(made.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
         let (text, record) = reply(&model);
@@ -107,9 +107,9 @@ fn where_the_plan_allows_it_a_chain_is_compiled_here_and_its_cost_is_told() {
 }
 
 #[test]
-fn without_the_checkpoint_the_next_chain_runs_and_what_would_help_is_told() {
+fn without_the_checkpoint_the_next_chain_runs_and_a_suggestion_is_reported() {
     let made = Made::with("just-in-time");
-    made.chip.is_to_answer("unsupported");
+    made.chip.behaves_as("unsupported");
     let model = made.options().open(made.path()).expect("the next chain");
     let (_, record) = reply(&model);
     let passed = &record.beforehand.passed_over[0];
@@ -120,7 +120,7 @@ fn without_the_checkpoint_the_next_chain_runs_and_what_would_help_is_told() {
     assert_eq!(error.kind(), ErrorKind::Incompatible);
     assert!(error.help().is_some_and(|help| help.contains("--checkpoint")), "{error:?}");
 
-    // Another checkpoint is not taken.
+    // Another checkpoint is refused.
     let other =
         made.options().checkpoint(tree::root().join(TEXT_FIXTURES[0])).open(made.path()).expect("the next");
     assert!(notices(&other).contains("is not the checkpoint the bundle was made of"), "{}", notices(&other));
@@ -149,7 +149,7 @@ fn without_the_checkpoint_the_next_chain_runs_and_what_would_help_is_told() {
 #[test]
 fn where_the_plan_does_not_allow_it_nothing_is_compiled() {
     let made = Made::with("ahead");
-    made.chip.is_to_answer("unsupported");
+    made.chip.behaves_as("unsupported");
     let with_checkpoint = || made.options().checkpoint(checkpoint());
     let (_, record) = reply(&with_checkpoint().open(made.path()).expect("the next chain"));
     assert_eq!(
@@ -159,17 +159,17 @@ fn where_the_plan_does_not_allow_it_nothing_is_compiled() {
     );
     assert!(with_checkpoint().strict(true).open(made.path()).is_err());
 
-    made.chip.is_to_answer("well");
+    made.chip.behaves_as("well");
     made.damage();
     let error = with_checkpoint().open(made.path()).err().expect("damage ends it");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
 }
 
-/// A compiler that refuses here too is no way out; both failures are told.
+/// A compiler that refuses here too does not help; both failures are reported.
 #[test]
-fn a_failure_of_compiling_here_is_told_beside_the_first() {
+fn a_failure_of_compiling_here_is_reported_beside_the_first() {
     let made = Made::with("just-in-time");
-    made.chip.is_to_answer("unsupported");
+    made.chip.behaves_as("unsupported");
     let nowhere = Path::new("nowhere");
     let model = made.options().checkpoint(nowhere).open(made.path()).expect("the next chain");
     let said = notices(&model);

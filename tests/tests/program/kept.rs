@@ -1,5 +1,5 @@
-//! What was compiled for a chip is kept for the next start, and believed only where nobody can have
-//! changed it.
+//! Artefacts compiled for a chip are kept for the next start, and trusted only where no one else
+//! can have changed them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,8 +13,8 @@ use shardwright_tests::program::shardwright;
 
 const SAID: &str = "are kept in";
 
-/// Runs the model for the chip with a cache of its own: what was written, and whether something was
-/// made and kept.
+/// Runs the model for the chip with its own cache: its messages, and whether something was compiled
+/// and kept.
 fn run(cache: &Path, more: &[&str]) -> (String, bool) {
     let run = shardwright(["run", TEXT_FIXTURES[3], "--prompt", "a b", "-n", "8", "--greedy"]);
     let outcome = run.arguments(more.iter().copied()).environment("XDG_CACHE_HOME", cache).outcome();
@@ -39,7 +39,7 @@ fn a_second_start_for_a_chip_takes_what_the_first_compiled() {
 
     // Another context is another work order.
     assert!(run(cache.path(), &[&chip[..], &["--context", "64"]].concat()).1);
-    // A file that is not whole is made again, whichever it is.
+    // An incomplete file is compiled again, whichever it is.
     for path in artefacts(cache.path()) {
         let mut bytes = fs::read(&path).expect("read");
         let middle = bytes.len() / 2;
@@ -49,16 +49,19 @@ fn a_second_start_for_a_chip_takes_what_the_first_compiled() {
     assert_eq!(run(cache.path(), &chip), (text.clone(), true));
     assert_eq!(run(cache.path(), &chip), (text.clone(), false));
 
-    // Where others may write, nothing is kept and nothing believed.
+    // In a folder that others may write to, nothing is kept and nothing trusted.
     let folder = cache.path().join("shardwright/artefacts");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("changed");
     assert_eq!(run(cache.path(), &chip), (text, false));
-    let told = shardwright(["run", TEXT_FIXTURES[3], "--prompt", "a", "-n", "1"]).arguments(chip);
-    let told = told.environment("XDG_CACHE_HOME", cache.path()).outcome().stderr;
-    assert!(told.contains("is not kept for the next start") && told.contains("written by others"), "{told}");
+    let run = shardwright(["run", TEXT_FIXTURES[3], "--prompt", "a", "-n", "1"]).arguments(chip);
+    let stderr = run.environment("XDG_CACHE_HOME", cache.path()).outcome().stderr;
+    assert!(
+        stderr.contains("is not kept for the next start") && stderr.contains("written by others"),
+        "{stderr}"
+    );
 }
 
-/// A small model on the CPU is prepared in a moment.
+/// A small model on the CPU is prepared quickly.
 #[test]
 fn a_small_model_on_the_cpu_leaves_nothing_behind() {
     let cache = tempfile::tempdir().expect("a temporary folder");
@@ -66,7 +69,7 @@ fn a_small_model_on_the_cpu_leaves_nothing_behind() {
     assert!(!cache.path().join("shardwright/artefacts").exists());
 }
 
-/// A shim that was built again may make something else under the same version.
+/// A rebuilt shim may produce something else under the same version.
 #[test]
 fn another_library_of_a_shim_compiles_anew() {
     let outside = tempfile::tempdir().expect("a temporary folder");

@@ -1,4 +1,4 @@
-//! The program `shardwright` as a person starts it, and how-to pages followed step by step.
+//! The program `shardwright` as a user starts it, and how-to pages followed step by step.
 
 mod bundle;
 mod cli_bench;

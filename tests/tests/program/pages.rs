@@ -1,9 +1,8 @@
-//! What stands in a fence of a page is run as it stands there: by a shell, in the order of the
-//! page, in a folder that looks like a fresh clone with a build, without a variable of the
-//! project's.
+//! The commands in fences of a page are run as written: by a shell, in the order of the page, in a
+//! folder that looks like a fresh clone with a build, without any of the project's variables set.
 //!
-//! The program that was built stands in for `cargo xtask run --` and is found as `shardwright`;
-//! fixtures lie where a page says `path/to/checkpoint`. What is not run is listed, with the reason.
+//! The built program replaces `cargo xtask run --` and is found as `shardwright`; fixtures are at
+//! `path/to/checkpoint`. Commands that are not run are listed, with the reason.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,10 +13,10 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
 use shardwright_tests::{program, qnn, skipped, tree};
 use tempfile::TempDir;
 
-/// Pages that are no instructions: one written with its model, and what benches left behind.
+/// Pages that are no instructions: one written with its model, and output of benches.
 const NO_INSTRUCTIONS: [&str; 2] = ["demo-model", "tests/benches/results"];
 
-/// What is not run, and why.
+/// Commands that are not run, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask demo", "builds everything; `.ci/run` runs it"),
     ("cargo xtask test", "is what runs this"),
@@ -63,10 +62,11 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
 ];
 
-/// Done in the folder of a page's commands.
+/// An action in the folder of a page's commands.
 type Deed = fn(&Path);
 
-/// What a reader does by hand, or by a command that is not run, before a command of a page.
+/// Actions that a reader takes by hand, or by a command that is not run, before a command of a
+/// page.
 const BY_HAND: &[(&str, Deed)] = &[
     ("shardwright plan CHECKPOINT --soc my-chip --profiles profiles-here", |folder| {
         let text = tree::read(Path::new("plugins/profiles/generic.json"));
@@ -81,13 +81,13 @@ const BY_HAND: &[(&str, Deed)] = &[
 ];
 
 /// A command of a page.
-struct Told {
+struct PageCommand {
     line: usize,
     text: String,
 }
 
 /// The pages with commands in fences, and those commands.
-fn pages() -> Vec<(PathBuf, Vec<Told>)> {
+fn pages() -> Vec<(PathBuf, Vec<PageCommand>)> {
     let Some(files) = tree::files() else {
         skipped("commands of pages: no git repository to list the project's files");
         return Vec::new();
@@ -97,16 +97,16 @@ fn pages() -> Vec<(PathBuf, Vec<Told>)> {
             && !NO_INSTRUCTIONS.iter().any(|folder| path.starts_with(folder))
     };
     let pages = files.into_iter().filter(is_page).map(|path| {
-        let told = commands(&tree::read(&path));
-        (path, told)
+        let on_page = commands(&tree::read(&path));
+        (path, on_page)
     });
-    pages.filter(|(_, told)| !told.is_empty()).collect()
+    pages.filter(|(_, on_page)| !on_page.is_empty()).collect()
 }
 
-/// What a shell is told in the fences of a page: a line each, without comments, joined where a line
-/// goes on.
-fn commands(page: &str) -> Vec<Told> {
-    let (mut fence, mut found, mut begun) = (None, Vec::new(), None::<Told>);
+/// The shell commands in the fences of a page: one each, without comments, continuation lines
+/// joined.
+fn commands(page: &str) -> Vec<PageCommand> {
+    let (mut fence, mut found, mut begun) = (None, Vec::new(), None::<PageCommand>);
     for (index, line) in page.lines().enumerate() {
         if let Some(language) = line.trim_start().strip_prefix("```") {
             fence = if fence.is_some() { None } else { Some(language.trim()) };
@@ -119,21 +119,21 @@ fn commands(page: &str) -> Vec<Told> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let (part, goes_on) = match line.strip_suffix('\\') {
+        let (part, continues) = match line.strip_suffix('\\') {
             Some(part) => (part, true),
             None => (line, false),
         };
-        let told = begun.get_or_insert(Told { line: index + 1, text: String::new() });
-        told.text.extend(part.split_whitespace().flat_map(|word| [word, " "]));
-        if !goes_on && let Some(mut told) = begun.take() {
-            told.text.truncate(told.text.trim_end().len());
-            found.push(told);
+        let command = begun.get_or_insert(PageCommand { line: index + 1, text: String::new() });
+        command.text.extend(part.split_whitespace().flat_map(|word| [word, " "]));
+        if !continues && let Some(mut command) = begun.take() {
+            command.text.truncate(command.text.trim_end().len());
+            found.push(command);
         }
     }
     found
 }
 
-/// A clone with a build, as far as the commands of a page look at it.
+/// A clone with a build, as far as the commands of a page need it.
 fn clone() -> TempDir {
     let clone = tempfile::tempdir().expect("a temporary folder");
     let root = tree::root();
@@ -145,13 +145,13 @@ fn clone() -> TempDir {
         fs::create_dir_all(clone.path().join(folder)).expect("a folder");
     }
     link(program::folder(), "target/debug");
-    // Trained: what formats cost a random model is beyond any bound.
+    // Trained: the cost of formats for a random model would exceed any bound.
     let generates = root.join(DEMO_MODEL);
     link(&generates, "path/to/checkpoint");
     link(&generates, "CHECKPOINT");
     link(&root.join(EMBEDDING_FIXTURE), "path/to/embeddinggemma");
     link(&program::executable(), "bin/shardwright");
-    // What `cargo xtask run` does beyond building: it says where a library lies that was fetched.
+    // Besides building, `cargo xtask run` sets the path of a fetched library.
     let fetched = std::env::var("SHARDWRIGHT_QNN_LIB").unwrap_or_default();
     let cargo = format!(
         "#!/bin/sh\n\
@@ -166,7 +166,7 @@ fn clone() -> TempDir {
     clone
 }
 
-/// Runs a command as a shell of a reader's would.
+/// Runs a command as a reader's shell would.
 fn run(text: &str, clone: &Path) -> Result<(), String> {
     let mut path = clone.join("bin").into_os_string();
     path.push(":");
@@ -202,10 +202,10 @@ fn is_listed(text: &str) -> bool {
 /// Runs the commands that `chosen` picks.
 fn follow(chosen: impl Fn(&Path, &str) -> bool) {
     let mut failed = Vec::new();
-    for (page, told) in pages() {
+    for (page, on_page) in pages() {
         let clone = clone();
-        let run_here = |told: &&Told| !is_listed(&told.text) && chosen(&page, &told.text);
-        for Told { line, text } in told.iter().filter(run_here) {
+        let run_here = |command: &&PageCommand| !is_listed(&command.text) && chosen(&page, &command.text);
+        for PageCommand { line, text } in on_page.iter().filter(run_here) {
             if let Some((_, by_hand)) = BY_HAND.iter().find(|(before, _)| before == text) {
                 by_hand(clone.path());
             }
@@ -222,7 +222,7 @@ fn the_commands_of_the_first_page_work() {
     follow(|page, text| is_first(page) && !needs_qnn(text));
 }
 
-/// In its simulation, which takes a second a token.
+/// In its simulation, which takes a second per token.
 #[test]
 fn the_commands_for_qualcomm_s_chips_work() {
     if qnn::library() {
@@ -236,12 +236,13 @@ fn the_commands_of_the_other_pages_work() {
 }
 
 #[test]
-fn what_is_not_run_stands_on_a_page() {
+fn commands_that_are_not_run_are_on_a_page() {
     let pages = pages();
     if pages.is_empty() {
         return;
     }
-    let all: Vec<&str> = pages.iter().flat_map(|(_, told)| told).map(|told| told.text.as_str()).collect();
+    let all: Vec<&str> =
+        pages.iter().flat_map(|(_, on_page)| on_page).map(|command| command.text.as_str()).collect();
     assert!(all.len() > 20, "{all:?}");
     let listed = NOT_RUN.iter().map(|(text, _)| *text).chain(BY_HAND.iter().map(|(text, _)| *text));
     let gone: Vec<&str> = listed.filter(|text| !all.contains(text)).collect();
@@ -252,7 +253,8 @@ fn what_is_not_run_stands_on_a_page() {
 #[test]
 fn fences_are_read_as_a_shell_reads_them() {
     let page = "text\n```sh\n# a comment\none  two   # three\n\nfour \\\n  five\n```\n```json\n{}\n```\n   ```sh\n   six\n   ```\n";
-    let told: Vec<(usize, String)> = commands(page).into_iter().map(|told| (told.line, told.text)).collect();
+    let found: Vec<(usize, String)> =
+        commands(page).into_iter().map(|command| (command.line, command.text)).collect();
     let wanted = [(4, "one two"), (6, "four five"), (13, "six")];
-    assert_eq!(told, wanted.map(|(line, text)| (line, text.to_owned())));
+    assert_eq!(found, wanted.map(|(line, text)| (line, text.to_owned())));
 }

@@ -1,5 +1,5 @@
-//! What a phone ships must stay small: the runtime feature of the public crate pulls in no
-//! compiler, no checkpoint reader and no builder, and runs bundles all the same.
+//! The runtime on a phone must stay small: the runtime feature of the public crate pulls in no
+//! compiler, no checkpoint reader and no builder, and still runs bundles.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn packages_below(package: &str, flags: &[&str]) -> BTreeSet<String> {
     listing.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-/// What no program that only runs models may contain.
+/// Packages that no program that only runs models may contain.
 const TOO_MUCH: &[&str] = &[
     "cranelift-codegen",
     "cranelift-frontend",
@@ -69,7 +69,7 @@ fn the_default_build_of_the_public_crate_is_the_runtime_alone() {
     assert_small(&with_shim);
 }
 
-/// What plans on a device and carries its plans out brings no reader of checkpoints either.
+/// Planning on a device and carrying out its plans needs no checkpoint reader either.
 #[test]
 fn a_device_plans_and_builds_without_checkpoints() {
     let packages = packages_below("shardwright", &["--no-default-features", "--features", "planning"]);
@@ -87,9 +87,9 @@ fn planning_without_its_compiler_has_no_compiler() {
     assert_small(&packages);
 }
 
-/// The example that only runs bundles, with the features it has by default and the CPU shim linked
-/// in. Built where this test was, so that only what has other features there is compiled again; the
-/// copy stays what it is when the workspace's own example takes its place.
+/// The example that only runs bundles, with its default features and the CPU shim linked in. Built
+/// in the target folder of this test, so that only crates with other features are recompiled; it is
+/// copied, because the workspace's own example replaces it.
 fn example(folder: &Path) -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.current_dir(tree::root()).args(["runtime-only", "--message-format", "json-render-diagnostics"]);
@@ -97,7 +97,7 @@ fn example(folder: &Path) -> PathBuf {
     let output = build.output().expect("cargo starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "the example does not build:\n{said}");
-    // With these features alone something may be left that nothing uses.
+    // With these features alone, code may be left unused.
     assert!(!said.contains("warning"), "{said}");
     let messages = String::from_utf8_lossy(&output.stdout).into_owned();
     let built = messages
@@ -122,7 +122,7 @@ fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let example = example(folder.path());
     let bytes = std::fs::read(&example).expect("the example was built");
-    // Of whatever is in a program, its panics name the source files.
+    // The panics of all code in a program name its source files.
     let names = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
     assert!(
         names("host/runtime/src") || names("runtime/src/session"),
@@ -141,8 +141,7 @@ fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
         let mut command = Command::new(&example);
         command.arg(directory).arg(prompt).env("SHARDWRIGHT_SHIM_PATH", shims).output().expect("it runs")
     };
-    // The shim that is part of the program, and beside the others that lie in a folder: nothing is
-    // to be said of either.
+    // The built-in shim, alone and with the others in a folder: nothing is reported about either.
     for shims in [PathBuf::new(), program::folder().join("shims")] {
         let output = run(&bundle.path(), &shims);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -150,7 +149,7 @@ fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
     }
 
-    // A checkpoint is nothing to it.
+    // It cannot run a checkpoint.
     let output = run(&tree::root().join(DEMO_MODEL), Path::new(""));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && output.stdout.is_empty(), "{stderr}");

@@ -1,5 +1,5 @@
-//! What a person sees on a terminal of 80 columns, held against files: a screen that grows or says
-//! something else is looked at. `SHARDWRIGHT_WRITE_SCREENS=1` writes them anew.
+//! The output on a terminal of 80 columns, compared with files: a changed screen is to be reviewed.
+//! `SHARDWRIGHT_WRITE_SCREENS=1` rewrites them.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::tree;
 
 const COLUMNS: usize = 80;
-/// Lines of a screen, if a tall one.
+/// Most lines of a screen, a tall one.
 const LINES: usize = 40;
 
 /// The program in a terminal of that width, on a machine without vendors' libraries.
@@ -42,7 +42,7 @@ fn is_as_recorded(name: &str, screen: &str) {
 fn the_list_of_shims_is_a_line_each() {
     let screen = at_a_terminal(["shim", "list"]).succeeds();
     is_as_recorded("shim-list.txt", &screen);
-    // Where they lie and what they declare is behind it.
+    // Their locations and declarations are shown with `-v`.
     let full = at_a_terminal(["shim", "list", "-v"]).succeeds();
     assert!(full.starts_with(&screen) && full.contains("library:") && full.contains("contract"), "{full}");
 }

@@ -1,5 +1,5 @@
-//! What a person at a terminal meets: the program runs in one that `script` (of util-linux) makes,
-//! 80 columns wide, and is sent keys.
+//! Interactive use: the program runs in a terminal that `script` (of util-linux) provides, 80
+//! columns wide, and receives keys.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -11,18 +11,18 @@ use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::{program, tree};
 
-/// The longest that anything here takes on a loaded machine.
+/// Upper bound on any step here, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 const INTERRUPT: &str = "\u{3}";
 const END_OF_INPUT: &str = "\u{4}";
-/// Exit code of what was interrupted.
+/// Exit code of an interrupted program.
 const INTERRUPTED: i32 = 130;
 
 /// The program in a terminal.
 struct Terminal {
     child: Child,
     keys: ChildStdin,
-    /// All that was shown.
+    /// All output so far.
     shown: Arc<Mutex<String>>,
 }
 
@@ -31,8 +31,8 @@ impl Terminal {
         let program = program::executable();
         let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
         let words: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
-        // A shell that runs tests in the background has them ignore what a terminal's programs do
-        // not.
+        // A shell that runs tests in the background makes them ignore interrupts, which programs in
+        // a terminal do not.
         let command = format!(
             "stty cols 80 rows 24; exec env --default-signal=INT {} {}",
             quoted(&program.to_string_lossy()),
@@ -71,7 +71,8 @@ impl Terminal {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until this was shown after the first so many bytes; gives how much was shown then.
+    /// Waits until this text is shown after the first `after` bytes; returns the length of the
+    /// output then.
     fn until(&mut self, text: &str, after: usize) -> usize {
         let begun = Instant::now();
         loop {
@@ -87,7 +88,7 @@ impl Terminal {
     }
 
     /// Waits until that much was shown.
-    fn goes_on(&self, to: usize) {
+    fn reaches(&self, to: usize) {
         let begun = Instant::now();
         while self.shown().len() < to {
             assert!(begun.elapsed() < PATIENCE, "nothing more in {:?}", self.shown());
@@ -95,7 +96,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until nothing more is shown for a while; gives how much was shown then.
+    /// Waits until no more output comes for a while; returns its length then.
     fn rests(&self) -> usize {
         let mut before = self.shown().len();
         loop {
@@ -113,7 +114,7 @@ impl Terminal {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             if let Some(status) = self.child.try_wait().expect("waited for") {
-                // The reader may have a piece before it yet.
+                // The reader may not have read the last piece yet.
                 thread::sleep(Duration::from_millis(50));
                 return (status.code(), self.shown());
             }
@@ -146,13 +147,13 @@ fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
     let mut seen = terminal.until("/bye leaves", 0);
     seen = terminal.until("> ", seen);
     for turn in ["one", "two"] {
-        // A random model may be done before it is interrupted.
+        // A random model may finish before it is interrupted.
         let mut cancelled = false;
         for _ in 0..10 {
             terminal.press(&format!("{turn}\r"));
             seen = terminal.until(turn, seen);
             // The reply has begun; it is over in less than a second.
-            terminal.goes_on(seen + 20);
+            terminal.reaches(seen + 20);
             terminal.press(INTERRUPT);
             seen = terminal.until("tok/s", seen);
             seen = terminal.until("]", seen);
@@ -226,7 +227,7 @@ fn a_bar_says_what_it_is_about_and_only_grows() {
     assert_eq!(code, Some(0), "{shown:?}");
     let found = percentages(&shown);
     assert!(found.len() > 3 && found.is_sorted(), "{found:?}");
-    // Nothing that is shown for a moment is wider than the terminal: it would leave a line behind.
+    // No transient line is wider than the terminal: it would leave a line behind.
     let bar = shown.split(['\r', '\n']).filter(|line| line.contains('%'));
     for line in bar {
         let plain = console(line);
@@ -234,19 +235,19 @@ fn a_bar_says_what_it_is_about_and_only_grows() {
     }
 }
 
-/// What of a line is seen.
+/// The visible text of a line.
 fn console(line: &str) -> String {
     let mut seen = String::new();
     let mut pieces = line.split('\u{1b}');
     seen.extend(pieces.next());
     for piece in pieces {
-        // A sequence goes to its first letter.
+        // An escape sequence ends with its first letter.
         seen.extend(piece.find(|c: char| c.is_ascii_alphabetic()).map(|end| &piece[end + 1..]));
     }
     seen
 }
 
-/// Whatever it is at when Ctrl-C is pressed, it ends as interrupted and blames nobody.
+/// Whatever it is doing when Ctrl-C is pressed, it ends as interrupted and blames no shim.
 #[test]
 fn ctrl_c_ends_every_command_at_every_moment() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -261,9 +262,9 @@ fn ctrl_c_ends_every_command_at_every_moment() {
     for moment in 0..moments {
         for arguments in commands {
             let mut terminal = Terminal::begin(arguments);
-            // The shell of the terminal must have given way to the program.
+            // The shell of the terminal must have started the program.
             thread::sleep(Duration::from_millis(100 + 600 * moment as u64 / moments as u64));
-            // What has ended does not listen.
+            // The program may have ended.
             let _ = terminal.keys.write_all(INTERRUPT.as_bytes()).and_then(|()| terminal.keys.flush());
             let (code, shown) = terminal.ended();
             let done = code == Some(0) && ["run", "compile"].contains(&arguments[0]);

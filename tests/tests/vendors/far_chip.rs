@@ -1,6 +1,6 @@
 //! Chips that are not in this machine: one whose vendor's library is missing, one that is only
 //! compiled for and simulated here, one whose compiler is asked for times, and files that only its
-//! shim knows.
+//! shim can read.
 
 use std::fs;
 use std::path::Path;
@@ -21,8 +21,8 @@ fn generate(what: &str) -> Run {
 }
 
 fn refused(run: Run, code: i32, words: &[&str]) {
-    let (given, stderr) = run.refuses();
-    assert_eq!(given, code, "{stderr}");
+    let (actual, stderr) = run.refuses();
+    assert_eq!(actual, code, "{stderr}");
     for word in words {
         assert!(stderr.contains(word), "no `{word}` in {stderr}");
     }
@@ -33,13 +33,13 @@ fn notices(report: &Value) -> Vec<&str> {
     notices.filter_map(|notice| notice["text"].as_str().or(notice.as_str())).collect()
 }
 
-/// In every place where a shim is asked: a worker, and this process.
+/// For both ways to call a shim: in a worker, and in this process.
 const ISOLATIONS: [&str; 2] = ["automatic", "off"];
 
 #[test]
 fn a_shim_without_its_library_is_said_and_the_plan_is_made_without_it() {
     let chip = Chip::new();
-    chip.is_to_answer("broken");
+    chip.behaves_as("broken");
     const REASON: [&str; 2] = ["cannot be used", "libchip.so is not where it should be"];
     for isolation in ISOLATIONS {
         let on = |command: &str| {
@@ -60,7 +60,7 @@ fn a_shim_without_its_library_is_said_and_the_plan_is_made_without_it() {
     refused(chip.planned_by(shardwright(["compile", CHECKPOINT, "-o", &bundle])), 3, &REASON);
     let emulated = chip.planned_by(generate(CHECKPOINT)).arguments(["--on", "cpu"]).outcome();
     assert_eq!(emulated.code, Some(0), "{}", emulated.stderr);
-    // What is not needed is not missed.
+    // Unneeded libraries are not reported missing.
     assert!(!emulated.stderr.contains(REASON[1]), "{}", emulated.stderr);
     assert_eq!(emulated.stdout, generate(CHECKPOINT).succeeds());
 
@@ -75,7 +75,7 @@ fn a_shim_without_its_library_is_said_and_the_plan_is_made_without_it() {
 #[test]
 fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
     let chip = Chip::new();
-    chip.is_to_answer("offline");
+    chip.behaves_as("offline");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = shown(&folder.path().join("bundle"));
     let report = chip.planned_by(shardwright(["compile", CHECKPOINT, "-o", &bundle])).json();
@@ -90,7 +90,7 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
         assert!(shard["compiled_by"]["simulated"].is_null(), "{shard}");
     }
 
-    // Nothing of it runs here, its CPU chain neither: this machine is not one that lost its chip.
+    // None of it runs here, not even its CPU chain: this machine did not lose its chip.
     refused(chip.found_by(generate(&bundle)), 6, &["only compiles for it here", "--on simulator", CHIP]);
     refused(chip.found_by(shardwright(["doctor", &bundle])), 3, &["only compiles for it here"]);
     refused(
@@ -99,7 +99,7 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
         &["the device was not found", "shardwright compile", "--on simulator", "--on cpu"],
     );
 
-    // A simulator says that it is one, and computes the same.
+    // A simulator reports that it is one, and computes the same.
     let simulated = chip.planned_by(generate(CHECKPOINT)).arguments(["--on", "simulator"]).outcome();
     assert_eq!(simulated.code, Some(0), "{}", simulated.stderr);
     assert!(simulated.stderr.contains("is simulated"), "{}", simulated.stderr);
@@ -108,22 +108,22 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
     chip.planned_by(shardwright(["compile", CHECKPOINT, "-o", &other]))
         .arguments(["--on", "simulator"])
         .succeeds();
-    let told = inspect(&other);
-    let compiled_by = &told["manifest"]["chains"][0]["shards"][0]["compiled_by"];
+    let other_report = inspect(&other);
+    let compiled_by = &other_report["manifest"]["chains"][0]["shards"][0]["compiled_by"];
     assert_eq!(
         (&compiled_by["device"], &compiled_by["simulated"]),
         (&format!("{CHIP}.simulated").into(), &true.into()),
-        "{told}"
+        "{other_report}"
     );
     let ran = chip.found_by(generate(&other)).outcome();
     assert_eq!((ran.code, &ran.stdout), (Some(0), &simulated.stdout), "{}", ran.stderr);
     assert!(ran.stderr.contains("is simulated"), "{}", ran.stderr);
     // Device and simulator follow one plan: their work orders are the same.
-    let orders = |told: &Value| -> Vec<Value> {
-        let shards = told["manifest"]["chains"][0]["shards"].as_array().expect("shards").iter();
+    let orders = |document: &Value| -> Vec<Value> {
+        let shards = document["manifest"]["chains"][0]["shards"].as_array().expect("shards").iter();
         shards.map(|shard| shard["work_order"].clone()).collect()
     };
-    assert_eq!(orders(&before), orders(&told));
+    assert_eq!(orders(&before), orders(&other_report));
 
     let verify = |bundle: &str| {
         chip.planned_by(shardwright([
@@ -145,19 +145,19 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
     let text = chip.found_by(shardwright(["inspect", &bundle])).succeeds();
     assert!(text.contains("by a twin made of its work orders") && text.contains("not shared"), "{text}");
 
-    // Of other work orders there is no twin: these are for another context.
+    // Other work orders have no twin: these are for another context.
     refused(verify(&bundle).arguments(["--context", "64"]), 8, &["holds nothing made of work order"]);
 }
 
 #[test]
 fn what_a_compiler_refuses_is_planned_anew_around_its_layer() {
     let chip = Chip::new();
-    chip.is_to_die("refuses", 3);
+    chip.fails_in("refuses", 3);
     let report = chip.planned_by(shardwright(["verify", CHECKPOINT, "--rows", "4", "--steps", "1"])).json();
     let said = notices(&report);
     let revised = said.iter().find(|text| text.contains("refused and revised"));
     assert!(revised.is_some_and(|text| text.contains("no place for a linear operation")), "{said:?}");
-    // The kind of that layer went to the CPU, and that is said; the rest stayed on the chip.
+    // The kind of that layer moved to the CPU, and that is reported; the rest stayed on the chip.
     assert!(said.iter().any(|text| text.contains("runs on the CPU")), "{said:?}");
     let shards = report["boundaries"][0]["shards"].as_array().expect("shards");
     let on = |shard: &Value, what: &str| shard["place"].as_str().is_some_and(|place| place.starts_with(what));
@@ -191,7 +191,7 @@ fn a_soft_cap_that_a_chip_refuses_is_left_to_the_runtime_and_the_plan_says_why()
     assert_eq!(place, "graph");
     assert!(because.contains("the target takes it"), "{because}");
 
-    chip.is_to_answer("no-tangent");
+    chip.behaves_as("no-tangent");
     let (place, because) = head();
     assert_eq!(place, "runtime");
     assert!(because.contains("the chip has no hyperbolic tangent"), "{because}");
@@ -203,7 +203,7 @@ fn a_soft_cap_that_a_chip_refuses_is_left_to_the_runtime_and_the_plan_says_why()
 #[test]
 fn times_are_asked_for_once() {
     let chip = Chip::new();
-    chip.is_to_answer("estimates");
+    chip.behaves_as("estimates");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let request = folder.path().join("request.json");
     let plan = || {
@@ -225,7 +225,7 @@ fn times_are_asked_for_once() {
     assert!(said.contains(", 0 estimated now"), "{said}");
     assert!(first == second, "a row from the cache is the row");
 
-    // What is damaged is asked for again, and kept again.
+    // A damaged row is computed again, and stored again.
     let kept: Vec<_> = fs::read_dir(folder.path().join("shardwright/costs")).expect("rows").collect();
     let kept: Vec<_> = kept.into_iter().map(|entry| entry.expect("an entry").path()).collect();
     for (index, path) in kept.iter().enumerate() {
@@ -261,8 +261,8 @@ fn a_vendors_file_is_shown_by_its_shim() {
     refused(inspect(&file("cut", b"CHIP")), 4, &["the file of the chip ends early"]);
     refused(inspect(&file("empty", b"")), 5, &["nothing this program knows"]);
     refused(inspect(&file("unknown", b"CHOP0000")), 5, &["nothing this program knows", "a shim here knows"]);
-    // Without the shim it is nobody's, and a shim that cannot be asked is named.
+    // Without the shim the file is unknown, and a shim that cannot be asked is named.
     refused(shardwright(["inspect", &known]), 5, &["nothing this program knows"]);
-    chip.is_to_answer("broken");
+    chip.behaves_as("broken");
     refused(inspect(&known), 5, &["could not be asked", "libchip.so"]);
 }

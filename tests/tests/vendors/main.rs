@@ -1,4 +1,4 @@
-//! Whole models through vendors' libraries and what stands in for them.
+//! Whole models through vendors' libraries and their simulators.
 
 mod far_chip;
 mod neuron;

@@ -1,8 +1,7 @@
-//! MediaTek's shim over the simulator of its library, from a checkpoint to text: numbers beside the
-//! reference's, in both lowerings.
+//! MediaTek's shim over the simulator of its library, from a checkpoint to text: results compared
+//! with the reference's, in both lowerings.
 //!
-//! A simulator proves what the shim sends and how it reads what comes back, not what a chip makes
-//! of it.
+//! A simulator proves what the shim sends and how it reads results, not how a chip behaves.
 
 use std::ops::Range;
 
@@ -21,7 +20,7 @@ use shardwright_vocabulary::{EntryKind, EntryName, FormatTuple};
 
 const EFFORT: Effort = Effort { rows: 32, steps: 2, greedy: 8 };
 
-/// A simulator takes its time for every masked position.
+/// A simulator computes every masked position, so the context is short.
 fn context() -> Option<u32> {
     cases(Some(SIMULATED_CONTEXT), None)
 }
@@ -35,7 +34,7 @@ fn fixture(checkpoint: &'static str, lowering: &'static str) {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let case = Case { checkpoint, pieces: 2, lowering, soc: "mt6989", context: context() };
     let finding = Finding::of(&case.verify(None, EFFORT, cache.path()));
-    println!("{lowering}: {}", finding.row(&case.told()));
+    println!("{lowering}: {}", finding.row(&case.table_case()));
     assert_close(&finding, &case);
 }
 
@@ -74,18 +73,18 @@ fn the_demo_model_keeps_its_likelihood() {
     assert!(part.rows().len() >= 4, "{}", part.rows().len());
     let report = case.verify(Some(&part), Effort { greedy: 32, ..EFFORT }, cache.path());
     let finding = Finding::of(&report).against(float_nll(DEMO_MODEL, &part, cache.path()));
-    println!("lean: {}", finding.row(&case.told()));
+    println!("lean: {}", finding.row(&case.table_case()));
     assert_close(&finding, &case);
     assert!(finding.nll.1.abs() <= LOSS, "{finding:?}");
     assert_eq!(finding.greedy.1, 32, "{finding:?}");
 }
 
-/// A simulator takes its time: unless more is asked for, little of what was recorded is run, and
-/// what that leaves out is said.
+/// A simulator is slow: by default only a small part of the recorded outputs is run, and the
+/// omitted part is reported.
 #[test]
 fn on_a_simulator_little_is_run_unasked_and_that_is_said() {
-    // Not the chip that the simulator is unasked: it is compiled for in one process and loaded in
-    // another.
+    // Not the chip that the simulator plays by default: it is compiled for in one process and
+    // loaded in another.
     let shim = Shim::with("lean");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text = folder.path().join("text");
@@ -143,7 +142,8 @@ fn a_sentence_vector_is_that_of_the_model_in_float() {
     assert!(dot >= 0.999, "cosine {dot}");
 }
 
-/// A planner adds up what single layers cost: whatever is cut, that is what is sent.
+/// A planner adds up the operation counts of single layers: for any cut, the sum equals what is
+/// sent.
 #[test]
 fn the_operations_of_layers_add_up_in_both_lowerings() {
     let tuple: FormatTuple = A16W8.parse().expect("formats");
@@ -153,12 +153,12 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
         let registry = ShimRegistry::builder().directory(shim.folder()).build();
         let instance = registry.open("neuron", "counting", &[]).expect("an instance");
         instance.know(&profiles::chip("mt6989")).expect("a chip");
-        let device = instance.devices(Some("mt6989")).expect("told").remove(0);
+        let device = instance.devices(Some("mt6989")).expect("answered").remove(0);
         assert!(device.detail.as_ref().is_some_and(|detail| detail.contains(lowering)), "{device:?}");
         let mut sums = Vec::new();
         for checkpoint in TEXT_FIXTURES.iter().chain([&DEMO_MODEL, &EMBEDDING_FIXTURE]) {
-            let held = Checkpoint::open(tree::root().join(checkpoint)).expect("a checkpoint");
-            let graph = held.graph().planned(&tuple).expect("planned");
+            let opened = Checkpoint::open(tree::root().join(checkpoint)).expect("a checkpoint");
+            let graph = opened.graph().planned(&tuple).expect("planned");
             let layers = graph.layers();
             let points = match graph.is_generative() {
                 true => vec![(EntryKind::Prefill, 16), (EntryKind::Decode, 1), (EntryKind::Decode, 4)],
@@ -176,7 +176,7 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
                     let legal = legalise_encoded(&entry, &Encodings::counting(&tuple), check);
                     let legal = legal.unwrap_or_else(|error| panic!("{checkpoint} {name}: {error}"));
                     let estimate = instance.estimate(&device.name, &legal.graph, &graph.weights);
-                    let estimate = estimate.expect("told").expect("an estimate");
+                    let estimate = estimate.expect("answered").expect("an estimate");
                     assert_eq!(estimate.uncosted.len(), legal.graph.nodes.len(), "no time is known");
                     estimate.operations
                 };

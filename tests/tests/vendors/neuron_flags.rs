@@ -1,7 +1,7 @@
-//! The slow bundle everyone meets on MediaTek's chips: compiled with one flag where twenty were
-//! meant, or with twenty that came to nothing. What was compiled with what is read from the file,
-//! compared with the chip's profile, and said; code of another major of the library is refused
-//! before it runs.
+//! Common causes of slow bundles on MediaTek's chips: compiled with one flag instead of twenty, or
+//! with twenty that had no effect. The compiler's flags are read from the file, compared with the
+//! chip's profile, and reported; code of another major version of the library is refused before it
+//! runs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use tempfile::TempDir;
 const CHECKPOINT: &str = "tests/fixtures/gemma4_text";
 /// Files that a generator in the crate of the readers writes.
 const CORPUS: &str = "vendor-shims/neuron/containers/fuzz/corpus";
-/// What the public tools set.
+/// The flags of the public tools.
 const BARE: &str = "relax-fp32";
 
-/// Flags that the profile of a chip finds worth setting.
+/// Flags that the profile of a chip recommends.
 fn worth_setting(soc: &str) -> Vec<String> {
     let profile = ProfileRegistry::new().find(soc).expect("a profile").profile;
     profile.flags.into_iter().map(|flag| flag.name).collect()
 }
 
-/// A simulator of the library and what is compiled with it.
+/// A simulator of the library and its compilations.
 struct Bench {
     folder: TempDir,
 }
@@ -40,7 +40,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// What the simulator plays from here on.
+    /// Sets the behaviour of the simulator from here on.
     fn configure(&self, configuration: &Value) {
         fs::write(self.file("simulator.json"), configuration.to_string()).expect("written");
     }
@@ -71,7 +71,7 @@ impl Bench {
     }
 }
 
-/// Shards that the chip's compiler made, with what became of their flags.
+/// Shards that the chip's compiler made, with the verdicts on their flags.
 fn verdicts(manifest: &Value) -> Vec<(String, String, String)> {
     let chains = manifest["chains"].as_array().expect("chains").iter();
     let shards = chains.flat_map(|chain| chain["shards"].as_array().expect("shards"));
@@ -99,10 +99,10 @@ fn names(advised: &Value) -> Vec<&str> {
     advised.map(|advised| advised["flag"]["name"].as_str().expect("a name")).collect()
 }
 
-/// Whether a problem of a doctor's report holds all these words.
+/// Whether a problem of a doctor's report contains all these words.
 fn has_problem(report: &Value, words: &[&str]) -> bool {
-    let told = |problem: &&Value| words.iter().all(|word| problem.to_string().contains(word));
-    list(report, "problems").iter().any(told)
+    let matches = |problem: &&Value| words.iter().all(|word| problem.to_string().contains(word));
+    list(report, "problems").iter().any(matches)
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_published_file_says_what_it_lacks_without_any_library() {
         "num-mdla=4",
         "what that cost others: about 153 times slower",
         "2900 ms a token",
-        // A path of whoever compiled it is shown as it stands there.
+        // A path in a compiled file is shown unchanged.
         "--dla-file /build/dir/a.dla",
         "adapter",
         "8.2.28",
@@ -148,7 +148,7 @@ fn a_published_file_says_what_it_lacks_without_any_library() {
             (&json!(20), &json!([]), &json!([]))
         );
     }
-    // Every other container is told of, and where a file names no chip the user may.
+    // Every other container is recognised, and if a file names no chip the user may.
     for (file, format) in [
         ("litertlm/bundle.litertlm", "litertlm"),
         ("neuron_schema/two-partitions.bin", "neuron-container"),
@@ -163,7 +163,7 @@ fn a_published_file_says_what_it_lacks_without_any_library() {
     assert!(alone().succeeds().contains("flags were not compared: the file does not say for which chip"));
     let text = alone().arguments(["--soc", "Dimensity 9500"]).succeeds();
     assert!(text.contains("19 of 20 flags worth setting on mt6993"), "{text}");
-    // What is known and damaged is an error, not something unknown.
+    // A known but damaged file is an error, not an unknown file.
     let refused = inspect("tflite/no-code.tflite").outcome();
     assert_ne!(refused.code, Some(0));
     assert!(
@@ -191,9 +191,9 @@ fn a_bundle_with_one_flag_lacks_the_others_and_one_through_the_profile_lacks_non
         assert_eq!(names(&advice["missing"]).len(), worth.len() - 1, "{advice}");
         assert!(advice["cost"].as_str().is_some_and(|cost| cost.contains("153 times slower")));
     }
-    // The artefacts themselves say the same.
-    for told in list(&report, "artefacts").iter().flat_map(|shard| shard["advice"].as_array()).flatten() {
-        assert_eq!(names(&told["missing"]).len(), worth.len() - 1, "{told}");
+    // The artefacts themselves confirm that.
+    for advice in list(&report, "artefacts").iter().flat_map(|shard| shard["advice"].as_array()).flatten() {
+        assert_eq!(names(&advice["missing"]).len(), worth.len() - 1, "{advice}");
     }
     let doctor = bench.doctor();
     let count = format!("{} of {} flags worth setting on mt6989", worth.len() - 1, worth.len());
@@ -237,16 +237,16 @@ fn a_compiler_that_repeats_twenty_flags_and_uses_none_is_found_out() {
             );
         }
     }
-    // The artefacts repeat every one of them.
+    // The artefacts echo all of them.
     let report = bench.inspected();
-    let told: Vec<&Value> = list(&report, "artefacts")
+    let all_advice: Vec<&Value> = list(&report, "artefacts")
         .into_iter()
         .flat_map(|shard| shard["advice"].as_array())
         .flatten()
         .collect();
-    assert!(!told.is_empty());
-    for told in told {
-        assert_eq!((&told["missing"], &told["profile"]), (&json!([]), &json!("mt6993")), "{told}");
+    assert!(!all_advice.is_empty());
+    for advice in all_advice {
+        assert_eq!((&advice["missing"], &advice["profile"]), (&json!([]), &json!("mt6993")), "{advice}");
     }
     let doctor = bench.doctor();
     let words = [
@@ -264,9 +264,10 @@ fn code_of_another_major_is_refused_before_it_runs() {
     bench.compile("mt6989", &[]);
     let trace = bench.file("trace");
     bench.configure(&json!({"version": [9, 0, 3], "soc": "mt6989", "trace": trace}));
-    let told = bench.runs("doctor").argument(bench.file("bundle")).arguments(["--format", "json"]).outcome();
-    assert_ne!(told.code, Some(0), "no chain runs: {}", told.stdout);
-    let report: Value = serde_json::from_str(&told.stdout).expect("a report all the same");
+    let outcome =
+        bench.runs("doctor").argument(bench.file("bundle")).arguments(["--format", "json"]).outcome();
+    assert_ne!(outcome.code, Some(0), "no chain runs: {}", outcome.stdout);
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("a report all the same");
     let shards: Vec<&Value> =
         list(&report["bundle"], "chains").iter().flat_map(|chain| list(chain, "shards")).collect();
     let refused =
@@ -338,14 +339,14 @@ fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
     for (further, words) in [
         (["--flag", "warp=9"], "knows none of that name"),
         (["--flag", "opt=9"], "an integer from 0 to 3"),
-        // Seen with the next major alone.
+        // Supported in the next major version only.
         (["--flag", "mem-opt=3"], "knows none of that name"),
         (["--without-flag", "warp"], "does not set it"),
     ] {
         let (_, refused) = plan(&further).refuses();
         assert!(refused.contains(words), "{further:?}: {refused}");
     }
-    // What nobody knows may be handed on as it is.
+    // Unknown options may be passed through.
     let forced = plan(&["--flag", "options=--warp 9"]).succeeds();
     assert!(forced.contains("options=--warp 9"), "{forced}");
 }
@@ -362,6 +363,6 @@ fn a_flag_that_a_user_sets_and_that_does_nothing_is_a_fallback() {
     let (code, stderr) = compile(&["--flag", "opt-bw=true", "--strict"]).refuses();
     assert_eq!(code, 9, "{stderr}");
     assert!(stderr.contains("flag opt-bw=true, which you set, is inert"), "{stderr}");
-    // What the profile sets may come to nothing: nobody asked for it.
+    // Flags of the profile may have no effect: the user did not request them.
     compile(&["--strict"]).succeeds();
 }

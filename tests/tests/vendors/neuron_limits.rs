@@ -1,6 +1,6 @@
-//! The refusal everyone meets on MediaTek's chips, from beginning to end on the simulator: a
-//! decoder with the structure of Gemma 4 E2B is refused for the number of its operations, cut,
-//! compiled, chained, run, and right first time from then on; written leanly it may fit as it is.
+//! A common refusal on MediaTek's chips, from beginning to end on the simulator: a decoder with the
+//! structure of Gemma 4 E2B is refused for its number of operations, cut, compiled, chained, run,
+//! and planned right the first time from then on; with the lean lowering it may fit uncut.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
 use tempfile::TempDir;
 
-/// What Dimensity 9300 was reported to take.
+/// The limit reported for Dimensity 9300.
 const CEILING: u64 = 2600;
 /// Layers of E2B.
 const LAYERS: u64 = 35;
@@ -19,8 +19,8 @@ const FORMATS: &str = "w8-per-channel/a16-symmetric/a16";
 /// The same in half the bytes of weights.
 const HALVED: &str = "w4-per-tensor/a16-symmetric/a16";
 
-/// A checkpoint with the layers of E2B, narrow, in a folder with everything that the program keeps
-/// and reads beside it.
+/// A checkpoint with the layers of E2B, narrow, in a folder with all files that the program stores
+/// and reads.
 struct Bench {
     folder: TempDir,
 }
@@ -35,8 +35,8 @@ impl Bench {
         {
             fs::copy(fixture.join(file), bench.checkpoint().join(file)).expect("copied");
         }
-        // The five to one of sliding and full layers, twenty layers that read the keys of others,
-        // per-layer inputs, feed-forwards of two widths.
+        // Five sliding layers per full one, twenty layers that read the keys of others, per-layer
+        // inputs, feed-forwards of two widths.
         let spec = Spec {
             layers: "SSSSF".repeat(7),
             vocabulary: 768,
@@ -68,7 +68,7 @@ impl Bench {
         self.folder.path().join("bundle")
     }
 
-    /// The most operations the simulator compiles at once.
+    /// The simulator's limit on operations per compilation.
     fn ceiling(&self, most: Option<u64>) {
         let configuration = json!({"soc": "mt6989", "most_operations": most, "messages": true});
         fs::write(self.simulator(), configuration.to_string()).expect("written");
@@ -110,7 +110,7 @@ fn decoder(plan: &Value) -> Vec<(u64, u64, u64)> {
         .collect()
 }
 
-/// Whether a reason of the plan holds all these words.
+/// Whether a reason of the plan contains all these words.
 fn says(plan: &Value, words: &[&str]) -> bool {
     let of_shards =
         plan["shards"].as_array().expect("shards").iter().flat_map(|shard| reasons(&shard["reasons"]));
@@ -131,7 +131,7 @@ fn limits<'plan>(plan: &'plan Value, provenance: &str) -> Vec<&'plan Value> {
 #[test]
 fn a_decoder_refused_for_its_operations_is_cut_runs_and_is_right_first_time_afterwards() {
     let bench = Bench::new();
-    // Nothing that is known of the chip stands in the way of one shard.
+    // No known limit of the chip prevents a single shard.
     let unlimited = |command: &str| bench.plans("plain", command).arguments(["--limit", "ops=1000000"]);
     let plan = unlimited("plan").json();
     let [(0, LAYERS, whole)] = decoder(&plan)[..] else { panic!("one shard: {plan}") };
@@ -162,7 +162,7 @@ fn a_decoder_refused_for_its_operations_is_cut_runs_and_is_right_first_time_afte
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     assert!(!outcome.stdout.trim().is_empty(), "{}", outcome.stderr);
 
-    // From now on nothing needs to be refused. What was reported gives way to what was learned.
+    // From now on nothing is refused: the learned limit replaces the reported one.
     let plan = bench.plans("plain", "plan").json();
     assert_eq!(decoder(&plan), cut, "{plan}");
     assert_eq!((limits(&plan, "learned").len(), limits(&plan, "reported").len()), (1, 0), "{plan}");
@@ -172,7 +172,7 @@ fn a_decoder_refused_for_its_operations_is_cut_runs_and_is_right_first_time_afte
     assert_eq!(report["plan"]["refused_plans"], 0, "{report}");
     assert_eq!(decoder(&report["plan"]), cut);
 
-    // Another way to write the graph did not teach that.
+    // The limit was not learned for the other lowering.
     let lean = bench.plans("lean", "plan").json();
     assert_eq!(limits(&lean, "learned").len(), 0, "{lean}");
 }
@@ -182,7 +182,7 @@ fn decoder_formats(plan: &Value) -> impl Iterator<Item = &str> {
     shards.filter(|shard| shard["component"] == "decoder").filter_map(|shard| shard["formats"].as_str())
 }
 
-/// At the real shapes, which planning needs nothing but.
+/// At the real shapes, which suffice for planning.
 #[test]
 fn written_leanly_the_decoder_has_far_fewer_operations_and_the_plan_says_what_that_means() {
     let bench = Bench::new();
@@ -212,7 +212,7 @@ fn written_leanly_the_decoder_has_far_fewer_operations_and_the_plan_says_what_th
     let verdict = if lean <= CEILING { "within 2600" } else { "more than 2600" };
     assert!(says(&plan, &["ops ≤ 2600 (reported)", verdict, "may not apply to this lowering"]), "{plan}");
     assert_eq!(decoder(&plan).len() == 1, lean <= CEILING, "{plan}");
-    // What the plan expects is what the ceiling does.
+    // The plan's prediction agrees with the simulator's limit.
     let report = bench.plans("lean", "compile").argument("-o").argument(bench.bundle()).json();
     assert_eq!(report["plan"]["refused_plans"], 0, "{report}");
 }

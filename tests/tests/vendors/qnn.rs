@@ -1,6 +1,6 @@
-//! Qualcomm's compiler and simulation behind the shim, from a checkpoint to text: numbers beside
-//! the reference's, bundles for chips that are not here, files of the vendor's own tools. The
-//! tables over more cases are those of `cargo xtask bench qnn`.
+//! Qualcomm's compiler and simulation behind the shim, from a checkpoint to text: results compared
+//! with the reference's, bundles for chips that are not here, files of the vendor's own tools.
+//! Tables over more cases are produced by `cargo xtask bench qnn`.
 
 use std::fs;
 use std::path::Path;
@@ -21,18 +21,18 @@ const GEMMA3: &str = "tests/fixtures/gemma3_text";
 const GEMMA4: &str = "tests/fixtures/gemma4_text";
 const FORMATS: &str = "w8-per-channel/a16/a8";
 
-/// For the chip alone: models this small are as fast on a CPU, where the planner would put them.
+/// Only for the chip: models this small are as fast on a CPU, where the planner would put them.
 const TARGET: [&str; 8] = ["--soc", "sm8850", "--formats", FORMATS, "--planner", "even", "--context", "64"];
 
-/// Two steps of one row and one block of a prompt of every shard: a simulated run takes its time.
+/// Two steps of one row and one block of a prompt of every shard: a simulated run is slow.
 const EFFORT: Effort = Effort { rows: 64, steps: 2, greedy: 8 };
 
-/// A simulator takes its time for every masked position.
+/// A simulator computes every masked position, so the context is short.
 fn context() -> Option<u32> {
     cases(Some(SIMULATED_CONTEXT), None)
 }
 
-/// That member of every item of a list, as far as it is a text.
+/// That member of every list item, if it is text.
 fn texts(list: &Value, member: &str) -> Vec<String> {
     let list = list.as_array().expect("a list").iter();
     list.filter_map(|item| item[member].as_str().map(str::to_owned)).collect()
@@ -49,8 +49,9 @@ fn two_shards_of_a_random_model_give_the_reference_s_numbers() {
         return;
     }
     let cache = tempfile::tempdir().expect("a temporary folder");
-    // States of 8 bits fall to the other side of a step here and there, and a random model makes
-    // much of it: with those the error of 95 of 100 rows is 0.06 where a trained model has 0.01.
+    // States of 8 bits are occasionally rounded to the other side of a step, and a random model
+    // amplifies that: with those the error of 95 of 100 rows is 0.06 where a trained model has
+    // 0.01.
     let formats = ["w8-per-channel/a16/a16", "f16/f16/f16"];
     for formats in &formats[..cases(1, 2)] {
         let case = Case { checkpoint: GEMMA4, formats, pieces: 2, soc: "sm8850", context: context() };
@@ -114,7 +115,7 @@ fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     }
 }
 
-/// A bundle for the chip itself, which is not here.
+/// A bundle for the chip itself, which is not in this machine.
 fn bundle() -> Compiled {
     Compiled::from(GEMMA4, TARGET)
 }
@@ -142,8 +143,7 @@ fn a_context_binary_of_other_tools_is_shown() {
     }
     let bundle = bundle();
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // What the vendor's own tools would have written: the part of an artefact that the library
-    // reads.
+    // A file as the vendor's own tools write it: the part of an artefact that the library reads.
     let binary = context_binary(&bundle.path());
     let path = folder.path().join("model.bin");
     fs::write(&path, &binary).expect("written");
@@ -168,7 +168,7 @@ fn context_binary(bundle: &Path) -> Vec<u8> {
         files.filter_map(|path| Artefact::open(&path).ok()).filter(|made| made.head().shim == "qnn");
     let decoder = artefacts.max_by_key(|made| made.payload().len()).expect("an artefact of the shim");
     let payload = decoder.payload();
-    // The first page is the artefact's head, a text the next ones; a binary begins with numbers.
+    // The first page is the artefact's head, the next ones are text; a binary begins with numbers.
     let mut pages = (4096..payload.len()).step_by(4096);
     let is_text = |start: &usize| payload[*start..].iter().take(8).all(|byte| (b' '..=b'~').contains(byte));
     payload[pages.find(|start| !is_text(start)).expect("a binary")..].to_vec()
@@ -196,7 +196,7 @@ fn a_compilation_that_was_killed_is_taken_up() {
             .stderr(Stdio::null())
             .spawn()
             .expect("the program starts");
-        // Longer each time, so that it is killed in many places and ends.
+        // Longer each time, so that it is killed in many places and finally ends.
         let until = Instant::now() + Duration::from_millis(cases(1500, 700) * (killed + 1));
         let status = loop {
             match child.try_wait().expect("a child") {
@@ -221,8 +221,8 @@ fn a_compilation_that_was_killed_is_taken_up() {
     assert!(contents(&into) == contents(&whole.path()), "killed {killed} times, and another bundle");
 }
 
-/// A chip without a profile here. Its processor, v69, multiplies no two activations of 16 bits;
-/// nothing but the compiler says so.
+/// A chip without a profile here. Its processor, v69, cannot multiply two activations of 16 bits,
+/// which only the compiler reports.
 const OLDER_CHIP: &str = r#"{"schema": 1, "name": "sm8450", "title": "Snapdragon 8 Gen 1", "vendor": "Qualcomm", "shim": "qnn", "kind": "npu",
     "facts": [{"name": "hexagon-arch", "value": "v69", "provenance": "declared"}, {"name": "soc-id", "value": "36", "provenance": "declared"}]}"#;
 
@@ -245,8 +245,8 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
         "32",
         "--strict",
     ])
-    // Of states in 16 bits attention is a product of two activations of 16 bits; in 8 bits it is
-    // not.
+    // With states in 16 bits attention is a product of two activations of 16 bits; with 8 bits it
+    // is not.
     .arguments(["--formats", "w8-per-channel/a16/a16", "--formats", FORMATS])
     .arguments(["--planner-option", "place.decoder=sm8450", "--profiles"])
     .argument(folder.path())
@@ -255,7 +255,7 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
     let plan = run.json()["plan"].clone();
     assert_eq!(plan["refused_plans"], 1, "{plan}");
 
-    // The vendor's own words, with the function, the operation and its layer.
+    // The vendor's own message, with the function, the operation and its layer.
     let refusal = ["backendValidateOpConfig failed", "layer.0.attention", "expected >= 73"];
     let says = |text: &String| refusal.iter().all(|words| text.contains(words));
     let notices = texts(&plan["notices"], "text");
@@ -263,7 +263,7 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
         notices.iter().any(|text| text.starts_with("1 plan was refused and revised") && says(text)),
         "{plan}"
     );
-    // The planner was told, and says what it made of it.
+    // The planner got the refusal, and explains its reaction.
     let reasons = plan["reasons"].as_array().expect("reasons").iter();
     let learned: Vec<&Value> =
         reasons.filter(|reason| reason["cause"]["feedback"] == "unsupported-op").collect();
@@ -285,8 +285,8 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
     assert!(!outcome.stdout.trim().is_empty(), "{}", outcome.stderr);
 }
 
-/// Times are simulated for the chip and unknown of the CPU beside it: what is known decides all the
-/// same, and the reasons say by how much. What the menu offers is what the library compiles.
+/// Times are simulated for the chip and unknown for the CPU beside it: the known ones decide
+/// anyway, and the reasons say by how much. The library compiles everything in the menu.
 #[test]
 fn times_of_the_chip_decide_although_those_of_the_cpu_are_not_known() {
     if !library() {
@@ -321,13 +321,13 @@ fn times_of_the_chip_decide_although_those_of_the_cpu_are_not_known() {
         .sum();
     assert_eq!(step["time"]["microseconds"], summed, "{first}");
     assert_eq!(first["totals"]["loss"]["known"], "not-measured", "{first}");
-    // Whoever wants the last microsecond gets it, and is told what it was won against.
+    // A user who wants the last microsecond gets it, with the comparison.
     let fast = plan(&["--planner-option", "format-gain=0"]);
     let time = |plan: &Value| decoder(plan)["entries"][0]["time"]["microseconds"].as_u64().expect("a time");
     assert!(time(&fast) < time(&first), "{fast}");
     let because = texts(&decoder(&fast)["reasons"], "because");
     assert!(because.iter().any(|text| text.contains("µs instead of")), "{fast}");
-    // No goal says that two bits, or a head of four, may be lost.
+    // No goal permits the loss of two bits, or of a head of four.
     for shard in shards(&first).iter().chain(&shards(&fast)) {
         assert!(!shard["formats"].as_str().is_some_and(|formats| formats.contains("w2")), "{shard}");
     }
@@ -338,7 +338,7 @@ fn the_first_formats_of_every_chip_compile_to_what_was_planned() {
     if !library() {
         return;
     }
-    // Those of one architecture each come first.
+    // The first chip of each architecture comes first.
     let chips = ["sm8550", "sm8650", "sm8750", "sm8850", "sc8380xp", "soc-72"];
     for soc in &chips[..cases(4, chips.len())] {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -352,7 +352,7 @@ fn the_first_formats_of_every_chip_compile_to_what_was_planned() {
             let formats = "w4-block32-stepped[head=w8-per-channel]/a16/a8";
             assert_eq!((&shard["target"], &shard["formats"]), (&(*soc).into(), &formats.into()), "{plan}");
         }
-        // Within the tolerance that is stated for sizes that nobody measured.
+        // Within the tolerance that is documented for unmeasured sizes.
         assert!(
             !texts(&plan["notices"], "text").iter().any(|text| text.contains("its artefact has")),
             "{plan}"

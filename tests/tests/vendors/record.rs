@@ -1,8 +1,8 @@
-//! What every fixture becomes on every shim, written down: to be taken before a change that may
-//! change nothing, and after it.
+//! Records the results of every fixture on every shim: to be taken before and after a change that
+//! should have no effect.
 //!
-//! Plans without their reasons, work orders by their hashes, what the vendor's library made without
-//! our envelope, and the bits of what comes out. The file is JSON, one value a line, so that two of
+//! Plans without their reasons, work orders by their hashes, the vendor library's outputs without
+//! our envelope, and the bits of the results. The file is JSON, one value per line, so that two of
 //! them can be compared line by line.
 
 use std::fmt::Write;
@@ -22,7 +22,8 @@ use shardwright_tests::qnn::library;
 /// Names the file to write.
 const VARIABLE: &str = "SHARDWRIGHT_RECORD";
 
-/// Name and arguments of a compilation. A simulator takes its time for every masked position.
+/// Name and arguments of a compilation. A simulator computes every masked position, so the context
+/// is short.
 const TARGETS: [(&str, &[&str]); 5] = [
     ("cpu", &["--context", "64"]),
     ("cpu in 8 bits", &["--context", "64", "--planner-option", "format=w8-per-channel/a8-dynamic"]),
@@ -94,7 +95,7 @@ fn artefact_value(artefact: &Artefact) -> Value {
     })
 }
 
-/// What the shim's own envelope wraps: weights of the CPU's program, the network or context binary
+/// The contents of the shim's envelope: weights of the CPU's program, the network or context binary
 /// of the others.
 fn vendor_part<'p>(shim: &str, payload: &'p [u8]) -> &'p [u8] {
     let number = |at: usize| {
@@ -105,7 +106,7 @@ fn vendor_part<'p>(shim: &str, payload: &'p [u8]) -> &'p [u8] {
     &payload[start..start + length]
 }
 
-/// Neither reasons nor what is said of this machine's cache.
+/// Without reasons and messages about this machine's cache.
 fn without_reasons(value: &mut Value) {
     match value {
         Value::Object(members) => {

@@ -1,18 +1,18 @@
-//! Prints what the kernels reach on this machine, after checking that they give the bits of the
-//! scalar twin.
+//! Prints the throughput of the kernels on this machine, after checking that they give the bits of
+//! the scalar twin.
 //!
 //! `cargo bench -p shardwright-shim-cpu [-- PART… [THREADS…]]`, where PART is `read`, `integer`,
 //! `head`, `linear` or `attention`.
 //!
-//! `integer` multiplies what the matrices of one token multiply, in the shapes of Gemma 3 270M and
-//! 1B and in memory of their size, so that one row is bound by memory as it is in a model. The same
-//! memory is read beside it, before and after.
+//! `integer` multiplies the matrices of one token, in the shapes of Gemma 3 270M and 1B and in
+//! memory of their size, so that one row is memory-bound as in a model. The bandwidth of the same
+//! memory is measured before and after.
 //!
-//! `head` finds the largest logits of heads in two parts, beside all logits of them and of whole
-//! bytes.
+//! `head` finds the top-k logits of split heads, and compares with computing all logits, split and
+//! unsplit.
 //!
-//! Timings of one thread count the time on the core, so they hold on a busy machine; the others are
-//! by the clock.
+//! Timings of one thread use CPU time, so they hold on a busy machine; the others use wall-clock
+//! time.
 //!
 //! Bandwidth of one row is bound by memory: compare it with the line `read`. Rate of many rows is
 //! bound by the multiply-add units: 16 lanes, 2 units and 3 GHz are 192 GFLOP/s per core with
@@ -38,17 +38,17 @@ fn values(count: usize) -> Vec<f32> {
     shardwright_shim_testing::values(count, count as u64, 1.0)
 }
 
-/// Seconds this thread has spent on a core, where the system tells; for figures on a busy machine.
+/// CPU time of this thread in seconds, if the system reports it; for figures on a busy machine.
 fn on_core() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(text.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
 }
 
-/// Shortest of several timings, in seconds: of the clock, or with one thread of the core.
+/// Shortest of several timings, in seconds: wall-clock time, or with one thread CPU time.
 fn best(threads: usize, mut run: impl FnMut()) -> f64 {
     let first = Instant::now();
     run();
-    // The system counts time on a core coarsely: a timing covers at least 20 ms.
+    // The system counts CPU time coarsely: a timing covers at least 20 ms.
     let times = (0.02 / first.elapsed().as_secs_f64()).clamp(1.0, 1000.0) as usize;
     let mut best = f64::INFINITY;
     let start = Instant::now();
@@ -167,7 +167,7 @@ fn integers() {
                         let map = Map { weights: tiles, bias: None, out: &mut out };
                         integer_linear(level, dot, &pool, &x, [Some(map)], rows, &mut scratch);
                     };
-                    // The scalar twin is slow: a few rows of a few panels stand for all.
+                    // The scalar twin is slow, so only a few rows of a few panels are compared.
                     let few = Tiles { outputs: 80, ..matrices[0].tiles(kind, block) };
                     let some = rows.min(9);
                     let [twin, got] = [DotLevel::Scalar, dot].map(|dot| {
@@ -219,8 +219,8 @@ fn thread_counts() -> Vec<usize> {
     if asked.is_empty() { vec![1, 2] } else { asked }
 }
 
-/// Roughly normal, within −127 and 127: three of four deviations of rows that are scaled to their
-/// largest.
+/// Roughly normal, within −127 and 127, with a third of the range as deviation, as rows scaled to
+/// their largest value have.
 fn normal(count: usize) -> Vec<i8> {
     let uniform = values(4 * count);
     let sum = |four: &[f32]| four.iter().sum::<f32>() / 4.0 * 127.0;
@@ -359,7 +359,7 @@ fn linears() {
     let x = values(rows * inputs);
     for (name, bytes, data, scales) in forms {
         let weights = Panels { data, scales, inputs, outputs };
-        // The scalar twin is slow: a few rows of a few panels stand for all.
+        // The scalar twin is slow, so only a few rows of a few panels are compared.
         let few = Panels { outputs: 80, ..weights };
         let mut twin = vec![0.0; 7 * 80];
         linear(Level::Scalar, &Pool::new(1), &x, few, None, 7, &mut twin);
@@ -406,7 +406,7 @@ fn attentions() {
             [("f32", Element::F32, 1.0, 0), ("f16", Element::F16, 1.0, 0), ("u16", Element::U16, 4e-5, 32768)]
         {
             let encoding = Encoding { element, scale, zero_point };
-            // Any bytes are keys and values; those of f32 are real ones.
+            // Any bytes are valid keys and values, except as f32, which get real values.
             let stored = |values: &'static [f32]| {
                 // SAFETY: plain bytes, four of each value.
                 let bytes = unsafe {

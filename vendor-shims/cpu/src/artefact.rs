@@ -35,7 +35,7 @@ const MAX_PROGRAM: u64 = 12 << 20;
 /// First line of a head.
 const HEAD: &str = "shardwright-cpu-artefact";
 
-/// Sum over bytes that changes with any single bit and any swap; not a protection against intent.
+/// Checksum that changes with any single bit and any swap; not a protection against intent.
 #[derive(Clone, Debug)]
 pub struct Checksum {
     state: u64,
@@ -51,7 +51,7 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// Adds bytes; how they are split changes nothing.
+    /// Adds bytes; how they are split has no effect.
     pub fn add(&mut self, mut bytes: &[u8]) {
         self.length += bytes.len() as u64;
         while self.count > 0 && self.count < 8 && !bytes.is_empty() {
@@ -74,7 +74,7 @@ impl Checksum {
     }
 
     fn mix(&mut self, word: u64) {
-        // Both steps can be undone, so two different words never lead to the same state.
+        // Both steps are invertible, so two different words never lead to the same state.
         self.state = (self.state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.state ^= self.state >> 32;
     }
@@ -94,8 +94,8 @@ fn checksum(parts: &[&[u8]]) -> u64 {
     sum.finish()
 }
 
-/// Writes an artefact: `weights` streams the weight section of `length` bytes into the function it
-/// is given.
+/// Writes an artefact: `weights` streams the weight section of `length` bytes into the function
+/// passed to it.
 pub fn write<E: From<CpuError>>(
     program: &Program,
     length: u64,
@@ -135,7 +135,7 @@ pub fn write<E: From<CpuError>>(
 /// An artefact whose program is verified and proved in bounds.
 #[derive(Debug)]
 pub struct Artefact<'m> {
-    /// What to do.
+    /// The checked program.
     pub program: Program,
     /// The weight section.
     pub weights: &'m [u8],
@@ -192,7 +192,7 @@ impl<'m> Artefact<'m> {
             return Err(corrupt(32, format!("weights at {weights_at}")));
         }
         let weights = part(weights_at, weights_length, "a weight section")?;
-        // No overflow: the section was found inside the artefact.
+        // No overflow: the section is inside the artefact.
         let end = weights_at + weights_length;
         if total - end != TRAILER || part(end + 8, 8, "an end")? != END {
             return Err(corrupt(end, "the end is not where it should be"));
@@ -212,8 +212,8 @@ impl<'m> Artefact<'m> {
     }
 }
 
-/// The head that goes beside an artefact: format, version, in which types weights lie, and how
-/// bindings are encoded.
+/// The head stored beside an artefact: format, version, types of the weights, and the encodings of
+/// the bindings.
 pub fn head(program: &Program) -> Vec<u8> {
     let mut weights = BTreeSet::new();
     for step in program.entries.iter().flat_map(|entry| &entry.steps) {
@@ -248,7 +248,7 @@ fn joined(words: BTreeSet<impl AsRef<str>>) -> String {
     words.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(",")
 }
 
-/// The format that a head names; `None` when it is none of this shim's.
+/// The format named by a head; `None` if the head is not one of this shim's.
 pub fn format_of(head: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(head).ok()?;
     let mut lines = text.lines();

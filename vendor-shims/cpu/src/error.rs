@@ -32,20 +32,20 @@ pub enum CpuError {
         /// What does not fit.
         reason: String,
     },
-    /// More than this shim takes.
+    /// A size above this shim's limit.
     #[error("{limit} is {value}, at most {max} are taken")]
     Limit {
-        /// What is limited.
+        /// The limited quantity.
         limit: &'static str,
-        /// What was asked.
+        /// The requested value.
         value: u64,
-        /// The most.
+        /// The limit.
         max: u64,
     },
     /// Damaged bytes.
     #[error("artefact at byte {offset}: {reason}")]
     CorruptArtefact {
-        /// Where.
+        /// Byte offset.
         offset: u64,
         /// What is wrong.
         reason: String,
@@ -75,7 +75,7 @@ pub enum CpuError {
     InvalidValue {
         /// Flag or option.
         name: String,
-        /// The value given.
+        /// The rejected value.
         value: String,
         /// Legal values.
         expected: String,
@@ -83,7 +83,7 @@ pub enum CpuError {
     /// The system gave no memory.
     #[error("no memory for {bytes} bytes of {what}")]
     OutOfMemory {
-        /// What for.
+        /// Purpose of the memory.
         what: &'static str,
         /// How much.
         bytes: u64,
@@ -106,7 +106,7 @@ impl CpuError {
         }
     }
 
-    /// What would help, for a `help:` line.
+    /// A suggestion, for a `help:` line.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             CpuError::Unsupported { .. } => Some("decompose the node into primitives"),
@@ -205,8 +205,8 @@ mod tests {
         for (error, class, keys) in cases {
             let converted = Error::from(error.clone());
             assert_eq!(converted.class, class, "{error}");
-            let told: Vec<&str> = converted.details.iter().map(|(key, _)| key.as_str()).collect();
-            assert_eq!(told, keys, "{error}");
+            let actual: Vec<&str> = converted.details.iter().map(|(key, _)| key.as_str()).collect();
+            assert_eq!(actual, keys, "{error}");
             assert_eq!(error.help().is_some(), keys.contains(&"help"));
         }
     }

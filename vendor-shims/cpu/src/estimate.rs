@@ -11,14 +11,14 @@ const MULTIPLY_ADDS: u64 = 24_000;
 /// The same of bytes: a vector holds four times as many of them as of floats. Measured at 128 rows,
 /// AVX-512 with VNNI beside AVX-512: 2.7 to 3.1 times the rate of floats.
 const BYTE_MULTIPLY_ADDS: u64 = 3 * MULTIPLY_ADDS;
-/// Bytes per microsecond from main memory, all cores together: a phone or a small server core gives
-/// 10 GB/s or more.
+/// Bytes per microsecond from main memory, all cores together: a phone or a small server core
+/// reaches 10 GB/s or more.
 const BYTES: u64 = 10_000;
 /// Values per core and microsecond of elementwise steps, which are bound by cache.
 const VALUES: u64 = 1_000;
 
-/// Multiply-adds against one core's rate or bytes against the memory's, whichever takes longer,
-/// node by node.
+/// The longer of compute time at the cores' rate and transfer time at the memory's bandwidth,
+/// summed over the nodes.
 pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
     let threads = threads.max(1);
     let mut nanoseconds = 0u64;

@@ -56,20 +56,20 @@ pub struct Engine<'m> {
     pool: Arc<Pool>,
     level: Level,
     dot: DotLevel,
-    /// Memory that runs use again.
+    /// Buffer reused from run to run.
     visible: Vec<Visible>,
     blocks: Vec<attention::Block>,
     bases: Bases,
 }
 
-/// Bound tensors, of no meaning outside a run.
+/// Bound tensors, valid only during a run.
 #[derive(Default)]
 struct Bases(Vec<Base>);
 
 // SAFETY: the addresses are used only by the run that wrote them, under its borrow of the engine.
 unsafe impl Send for Bases {}
 
-/// A bound tensor: its first byte, its elements, and what they stand for.
+/// A bound tensor: its first byte, its number of elements, and their encoding.
 #[derive(Clone, Copy)]
 struct Base {
     pointer: *mut u8,
@@ -109,7 +109,7 @@ impl<'m> Engine<'m> {
         })
     }
 
-    /// What can be run.
+    /// The loaded program.
     pub fn program(&self) -> &Program {
         &self.program
     }
@@ -180,7 +180,7 @@ impl<'m> Engine<'m> {
     }
 }
 
-/// Values of scratch memory that a step needs; `None` on overflow.
+/// Number of scratch values that a step needs; `None` on overflow.
 fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
     match step {
         Step::Attention { heads, window, keys, k, v, rows, .. } => {
@@ -263,7 +263,7 @@ fn packed_scales(section: &[u8], scales: PackedScales, bytes: u64) -> Result<Sca
     })
 }
 
-/// Where operands lie during one run.
+/// Addresses of operands during one run.
 #[derive(Clone, Copy)]
 struct Memory<'r> {
     bases: &'r [Base],
@@ -273,7 +273,7 @@ struct Memory<'r> {
 }
 
 impl<'r> Memory<'r> {
-    /// First byte, elements, and what they stand for.
+    /// First byte, number of elements, and their encoding.
     fn locate(&self, operand: Operand) -> (*mut u8, usize, Encoding) {
         let (pointer, available, encoding) = match operand.place {
             Place::Arena => (self.arena.cast(), self.arena_values, Encoding::F32),
@@ -291,7 +291,7 @@ impl<'r> Memory<'r> {
         (unsafe { pointer.add(offset * encoding.element.bytes()) }, elements, encoding)
     }
 
-    /// As [`Memory::locate`], of values as they are computed with.
+    /// As [`Memory::locate`], for unencoded values.
     fn direct(&self, operand: Operand) -> (*mut f32, usize) {
         let (pointer, elements, encoding) = self.locate(operand);
         assert!(encoding.is_direct(), "the program was checked");
@@ -358,7 +358,7 @@ impl Stage<'_, '_> {
         for (index, step) in entry.steps.iter().enumerate() {
             control.proceed()?;
             if self.rows < MANY && streamed(step).is_some() {
-                // After the last comes the first of the next token.
+                // The last step is followed by the first of the next token.
                 let next = entry.steps[index + 1..].iter().chain(&entry.steps).find_map(streamed);
                 let pieces = next.unwrap_or_default();
                 self.pool.announce(
@@ -373,8 +373,8 @@ impl Stage<'_, '_> {
     fn step(&mut self, step: &Step) -> Result<(), Error> {
         let Stage { memory, level, dot, pool, rows: valid, .. } = *self;
         let read = |operand: &Operand| memory.read(*operand);
-        // SAFETY: `Program::check` proved for every step that what it writes is writable and apart
-        // from what it reads.
+        // SAFETY: `Program::check` proved for every step that the memory it writes is writable and
+        // disjoint from what it reads.
         let write = |operand: &Operand| unsafe { memory.write(*operand) };
         match step {
             Step::Linear { x, rows, weights, bias, out } => {
@@ -501,7 +501,7 @@ impl Stage<'_, '_> {
         Ok(())
     }
 
-    /// Fills in what each row sees, and returns the rows of the keys.
+    /// Fills in which keys each row sees, and returns the number of rows of the keys.
     fn see(
         &mut self,
         keys: AttentionKeys,
@@ -536,8 +536,8 @@ impl Stage<'_, '_> {
     }
 }
 
-/// Offset and bytes in the weight section of what a step reads once from front to back, where it
-/// does.
+/// Offset and bytes, in the weight section, of the data that a step reads once from front to back,
+/// if any.
 fn streamed(step: &Step) -> Option<[(u64, u64); PIECES]> {
     let mut pieces = [(0, 0); PIECES];
     match step {

@@ -48,7 +48,7 @@ fn known_device(device: &str) -> Result<()> {
 }
 
 impl CpuShim {
-    /// The pool of so many threads, started when no loaded shard has one.
+    /// The pool with this many threads, started if no loaded shard has one.
     fn pool(&self, threads: usize) -> Arc<Pool> {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|(_, pool)| pool.strong_count() > 0);
@@ -173,7 +173,7 @@ impl Shim for CpuShim {
             length,
             |bytes| {
                 written += bytes.len() as u64;
-                // About once per percent, so that cancellation is noticed soon and costs nothing.
+                // About once per percent, so that cancellation is noticed soon at negligible cost.
                 if written - reported > length / 100 {
                     reported = written;
                     output.progress(

@@ -1,5 +1,5 @@
-//! While tokens follow one another the engine calls the system not at all: a process that is killed
-//! at its first call lives to their end.
+//! While generating tokens, the engine makes no system calls: a process that is killed at its first
+//! call survives until the end.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -14,7 +14,7 @@ use support::*;
 
 const WIDTH: u64 = 512;
 const VARIABLE: &str = "SHARDWRIGHT_TEST_CALLS";
-/// Longer than any number of processes that lose their core within a millisecond.
+/// Longer than any series of processes that lose their core within a millisecond.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Maps that are worth a second thread, a norm between each.
@@ -36,8 +36,8 @@ fn maps() -> Builder {
     b
 }
 
-/// From here on any call but those for the end and for the time, which some systems tell without
-/// one, ends the process.
+/// From here on any system call ends the process, except those for exiting and for reading the
+/// time, which some systems serve without a call.
 fn forbid_calls() {
     const ALLOWED: [libc::c_long; 3] = [libc::SYS_exit_group, libc::SYS_exit, libc::SYS_clock_gettime];
     // SAFETY: these make plain values.
@@ -91,7 +91,7 @@ fn child(what: &str) -> ExitStatus {
 #[test]
 fn tokens_follow_one_another_without_a_call() {
     assert_eq!(child("sleep").signal(), Some(libc::SIGSYS), "the filter kills what calls the system");
-    // A thread that loses its core lets the other sleep, which is a call: on a busy machine it
+    // A thread that loses its core makes the other sleep, which is a call: on a busy machine it
     // takes several attempts.
     let start = Instant::now();
     let mut attempts = 0;

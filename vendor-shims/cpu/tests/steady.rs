@@ -1,5 +1,4 @@
-//! Steps of a program allocate nothing: what a run takes from the allocator does not grow with the
-//! model.
+//! Steps of a program allocate nothing: the allocations of a run do not grow with the model.
 
 mod support;
 
@@ -14,7 +13,7 @@ struct Counting;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: passes everything on.
+// SAFETY: forwards every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
@@ -32,7 +31,7 @@ static ALLOCATOR: Counting = Counting;
 
 const WIDTH: u64 = 64;
 
-/// So many blocks of attention and a gate, all between one input and one output.
+/// `count` blocks of attention and a gate, between one input and one output.
 fn blocks(count: u64, rows: u64) -> Builder {
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
     let mut h = b.input("x", SW_ROLE_GATHERED, &[rows, WIDTH]);
@@ -81,7 +80,7 @@ fn blocks(count: u64, rows: u64) -> Builder {
     b
 }
 
-/// Allocations of a run, after some that make room.
+/// Allocations of a run, after some warm-up runs.
 fn allocations(count: u64, rows: u64) -> usize {
     let host = open(&[("threads", "2")]).expect("opened");
     let compiled = host.compile(&[blocks(count, rows).build()], &[]).expect("compiled");
@@ -101,7 +100,7 @@ fn allocations(count: u64, rows: u64) -> usize {
 fn what_a_run_allocates_does_not_grow_with_the_model() {
     for rows in [1, 40] {
         let (one, many) = (allocations(1, rows), allocations(12, rows));
-        // Ten runs; what the system's threads take now and then is below one for each.
+        // Ten runs; occasional allocations by the system's threads stay below one for each.
         assert!(many < one + 10, "{one} in ten runs of one block, {many} of twelve, {rows} rows");
     }
 }

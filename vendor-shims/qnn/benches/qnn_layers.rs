@@ -6,22 +6,22 @@
 //! cargo bench -p shardwright-shim-qnn --bench qnn_layers -- states
 //! ```
 //!
-//! The layers are those that the head of `tests/benches/qnn_peer.py` defines: same inputs, outputs,
-//! types and context. Each is compiled by the rules, which is what a user gets unasked, and then
-//! searched: all candidates in the mode of the rules, the best of them in the others, with a rotary
-//! embedding that has a cost. The answer on stdout is one JSON document; each trial is a line on
-//! stderr.
+//! The layers are those defined at the top of `tests/benches/qnn_peer.py`: same inputs, outputs,
+//! types and context. Each is compiled by the rules, which is the default for users, and then
+//! searched: all candidates in the finalize mode of the rules, the best of them in the others, with
+//! a rotary embedding that has a cost. The result on stdout is one JSON document; each trial is a
+//! line on stderr.
 //!
-//! The compiler was seen to take minutes for a form whose likes take seconds, and cannot be told to
-//! give up. So each trial of a search is made by a process of its own, `trial sliding 64 w8 …`,
-//! which is killed when its time is over.
+//! The compiler occasionally takes minutes for a form whose variants take seconds, and a
+//! compilation cannot be cancelled. So each trial of a search runs in a process of its own, `trial
+//! sliding 64 w8 …`, which is killed after a timeout.
 //!
 //! `states` compares the two places where new keys and values can be written: by the runtime, after
 //! the run, or in the graph by ScatterNd.
 
 #[path = "candidates/mod.rs"]
 mod candidates;
-// These hold more than this program uses: they belong to the tests.
+// These contain more than this program uses: they belong to the tests.
 #[path = "../tests/chips/mod.rs"]
 mod chips;
 #[path = "../tests/lowering/layers.rs"]
@@ -49,25 +49,25 @@ use shardwright_shim_qnn::{Driver, Settings};
 
 use layers::Layer;
 
-/// Modes of finalize besides that of the rules; none is the library's own choice. Mode 2 made the
-/// same code as that, mode 1 was never the best.
+/// Finalize modes besides that of the rules; `None` is the library's own choice. Mode 2 produced
+/// the same code as that, mode 1 was never the fastest.
 const MODES: [Option<u32>; 1] = [None];
 /// The chip whose cycles are compared.
 const STAND_IN: SocId = SocId(72);
-/// Variants that are tried in those.
+/// Number of variants tried in those modes.
 const FINALISTS: usize = 2;
-/// What the peer is given, too.
+/// Same as for the peer.
 const VTCM_MEGABYTES: u32 = 8;
-/// Longest time of one trial: whole decoder layers take seconds.
+/// Timeout of one trial: whole decoder layers take seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The first word of a process that makes one trial.
+/// First argument of a process that runs one trial.
 const TRIAL: &str = "trial";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let wanted = |kind: &[&str], word: &str| {
-        let given: Vec<&String> = words.iter().filter(|word| kind.contains(&word.as_str())).collect();
-        given.is_empty() || given.iter().any(|given| *given == word)
+        let selected: Vec<&String> = words.iter().filter(|word| kind.contains(&word.as_str())).collect();
+        selected.is_empty() || selected.iter().any(|selected| *selected == word)
     };
     let library = match std::env::var_os(VARIABLE) {
         Some(_) => None,
@@ -117,7 +117,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A way to compile a layer, and what it costs.
+/// A way to compile a layer, and its cost.
 #[derive(Clone)]
 struct Trial {
     cost: Cost,
@@ -125,13 +125,13 @@ struct Trial {
     mode: Option<u32>,
 }
 
-/// A layer by its words.
+/// A layer by its command-line names.
 fn layer(name: &str, rows: u64, weights: &str) -> Layer {
     let dtype = if weights == "w4" { SW_DTYPE_I4 } else { SW_DTYPE_I8 };
     if name == "full" { Layer::full(rows, dtype) } else { Layer::sliding(rows, dtype) }
 }
 
-/// Prints what one way costs: layer, rows, weights, mode and variants.
+/// Prints the cost of one way: layer, rows, weights, mode and variants.
 fn trial(driver: &Driver, way: &[String]) -> ExitCode {
     let [name, rows, weights, mode, variants] = way else { return ExitCode::FAILURE };
     let (Ok(rows), Ok(mode), Ok(variants)) =
@@ -155,7 +155,7 @@ fn trial(driver: &Driver, way: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What one way costs, told by a process of its own; none where it does not come to an end in time.
+/// Cost of one way, measured in a process of its own; `None` if it does not finish in time.
 fn cost_of(layer: [&str; 3], variants: &Variants, mode: Option<u32>) -> Option<Cost> {
     let mode = mode.unwrap_or(0).to_string();
     let mut child = Command::new(std::env::current_exe().ok()?)
@@ -189,7 +189,7 @@ fn shown(trial: &Trial) -> Value {
     })
 }
 
-/// The variant in the words of the flags.
+/// The variants in the words of the flags.
 fn words(variants: &Variants, mode: Option<u32>) -> String {
     let words = match serde_json::to_value(variants) {
         Ok(Value::Object(members)) => members
@@ -205,7 +205,7 @@ fn words(variants: &Variants, mode: Option<u32>) -> String {
     format!("{words}, mode {}", mode.unwrap_or(0))
 }
 
-/// What the rules make, the best that was found, and how many ways were tried.
+/// The rules' result, the best found, and how many ways were tried.
 fn measured(name: &str, rows: u64, weights: &str) -> Option<(Trial, Trial, usize)> {
     let label = format!("{name:7} {rows:3} {weights}");
     let trial = |variants: Variants, mode: Option<u32>| -> Option<Trial> {
@@ -215,7 +215,7 @@ fn measured(name: &str, rows: u64, weights: &str) -> Option<(Trial, Trial, usize
             return None;
         };
         eprintln!("{label} {:>9}  {shown}", cost.cycles);
-        // An estimate that leaves operations out would win for nothing.
+        // An estimate that omits operations would win unfairly.
         if !cost.uncosted.is_empty() {
             eprintln!("{label}: without a cost: {}", cost.uncosted.join(", "));
             return None;
@@ -244,7 +244,8 @@ fn measured(name: &str, rows: u64, weights: &str) -> Option<(Trial, Trial, usize
     Some((unasked, best, tried))
 }
 
-/// New keys and values as outputs beside the state, and written into it: cycles of both.
+/// Compares new keys and values as separate outputs with writing them into the state: cycles of
+/// both.
 fn states(driver: &Driver) -> ExitCode {
     let soc = &chips::soc("soc-72");
     let options = GraphOptions {
@@ -282,8 +283,8 @@ fn states(driver: &Driver) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The layer with ScatterNd where states and new rows are joined: the states leave as they are
-/// then, and attention reads their rows alone.
+/// The layer with ScatterNd where states and new rows are joined: then the whole states are
+/// outputs, and attention reads their rows alone.
 fn written_inside<'w>(graph: &QnnGraph<'w>, rows: u32) -> QnnGraph<'w> {
     let mut graph = graph.clone();
     let is_joining = |graph: &QnnGraph<'_>, node: &QnnNode| {

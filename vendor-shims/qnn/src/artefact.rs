@@ -1,9 +1,10 @@
-//! What a compiled artefact holds.
+//! Contents of a compiled artefact.
 //!
 //! The descriptor is the [`Head`], and per entry its ports with the tensor numbers of the binary,
-//! since the library knows no ports and gives numbers anew in every process that compiles. Behind
-//! it is the vendor's context binary as it came. Its library loads binaries of other chips and
-//! binaries with flipped bits without complaint, so the descriptor holds the binary's hash.
+//! since the library knows no ports and numbers tensors anew in every compiling process. It is
+//! followed by the vendor's context binary, unchanged. The vendor's library loads binaries for
+//! other chips and binaries with flipped bits without an error, so the descriptor contains the
+//! binary's hash.
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_npu::ShimError;
@@ -24,21 +25,20 @@ pub const FORMAT: Format = Format {
     foreign_help: "`inspect` says what a foreign context binary holds; only artefacts compiled by this shim name its ports",
 };
 
-/// What has to be known of an artefact before it is loaded.
+/// Metadata that is needed before an artefact is loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
     /// Number of the writer's [`FORMAT`].
     pub format: u32,
-    /// The chip the binary says it is for.
+    /// The chip that the binary reports.
     pub soc: SocId,
-    /// The number the profile gave, where it gave one; another than `soc` where the library did not
-    /// know it.
+    /// The profile's number, if it has one; differs from `soc` if the library did not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<SocId>,
     /// Name of the profile it was compiled for.
     pub soc_name: String,
-    /// The architecture the binary says it is for.
+    /// The architecture that the binary reports.
     pub arch: u32,
     /// Fast memory its graphs use, megabytes.
     pub vtcm_megabytes: u32,
@@ -46,7 +46,7 @@ pub struct Head {
     pub entries: u32,
     /// Whether they share their weights.
     pub is_shared: bool,
-    /// What compiled it.
+    /// The library that compiled it.
     pub made_by: Versions,
     /// Bytes of the context binary.
     pub binary_bytes: u64,
@@ -91,8 +91,8 @@ pub struct Entry {
 pub type Port = port::Port<u32>;
 
 impl Entry {
-    /// The ports bound to tensors of the graph's inputs or outputs, in the graph's order; none
-    /// where they are not one and the same.
+    /// Indices of the ports bound to the graph's inputs or outputs, in the graph's order; `None`
+    /// unless they correspond one to one.
     pub fn bound(&self, is_output: bool) -> Option<Vec<usize>> {
         let tensors = if is_output { &self.graph.outputs } else { &self.graph.inputs };
         let ports = self.ports.iter().filter(|port| (port.kind == PortKind::Output) == is_output).count();
@@ -124,7 +124,7 @@ impl artefact::Entry for Entry {
     }
 }
 
-/// An artefact as it is mapped.
+/// A mapped artefact.
 #[derive(Clone, Debug)]
 pub struct Artefact<'m> {
     /// Undamaged and within its limits.
@@ -134,7 +134,7 @@ pub struct Artefact<'m> {
 }
 
 impl<'m> Artefact<'m> {
-    /// Reads the descriptor and finds the binary; the binary's bytes are not looked at yet.
+    /// Reads the descriptor and locates the binary; the binary's bytes are not read yet.
     ///
     /// # Errors
     ///
@@ -150,8 +150,8 @@ impl<'m> Artefact<'m> {
         Ok(Artefact { descriptor: opened.descriptor, binary: opened.payload, binary_at: opened.payload_at })
     }
 
-    /// The vendor's bytes, compared with their hash: the library would load damaged weights without
-    /// complaint.
+    /// The vendor's bytes, verified against their hash: the library would load damaged weights
+    /// without an error.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl<'m> Artefact<'m> {
     }
 }
 
-/// Everything the rest of the shim relies on, of a descriptor that anyone may have written.
+/// Checks every property the rest of the shim relies on; the descriptor is untrusted.
 fn check(descriptor: &Descriptor) -> Result<(), String> {
     let mut graphs = std::collections::HashSet::new();
     for entry in &descriptor.entries {
@@ -262,7 +262,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_artefacts_are_read_back() {
         let binary = [7u8; 5000];
         let descriptor = sample(&binary);
         let bytes = written(&descriptor, &binary);
@@ -334,7 +334,7 @@ pub(crate) mod tests {
             let mut descriptor = sample(&[1]);
             change(&mut descriptor);
             let mut bytes = FORMAT.prefix(&descriptor, descriptor.head.binary_bytes).expect("within limits");
-            // The length in the header is the true one, so that only the descriptor is at fault.
+            // The length in the header is correct, so that only the descriptor is at fault.
             bytes[32..40].copy_from_slice(&1u64.to_le_bytes());
             bytes.push(1);
             let refused = Artefact::read(&bytes).expect_err("refused");

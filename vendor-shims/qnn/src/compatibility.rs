@@ -1,5 +1,5 @@
-//! Whether an artefact can be used, from its head alone: the library itself compares neither chip
-//! nor architecture.
+//! Whether an artefact can be used, judged from its head alone: the library itself checks neither
+//! chip nor architecture.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use shardwright_shim_npu::artefact::ReadHead;
 use crate::artefact::{FORMAT, Head, Versions};
 use crate::soc::Soc;
 
-/// Where an artefact would be used.
+/// The target that an artefact would be loaded on.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The chip.
@@ -17,12 +17,12 @@ pub struct Place<'a> {
     /// Whether it is the x86-64 library's simulation, which cannot load contexts whose entry points
     /// share weights.
     pub is_simulated: bool,
-    /// What would load it; none when there is no library at hand, and then versions are not
+    /// The library that would load it; `None` if there is no library, and then versions are not
     /// compared.
     pub library: Option<&'a Versions>,
 }
 
-/// The answer.
+/// Judges the compatibility.
 pub fn judge(head: &ReadHead<Head>, place: Place<'_>) -> Compatibility {
     head.known(&FORMAT).map_or_else(|answer| answer, |head| judge_known(head, place))
 }
@@ -76,7 +76,7 @@ fn judge_known(head: &Head, place: Place<'_>) -> Compatibility {
     }
 }
 
-/// By the numbers in them; text decides between builds with equal numbers.
+/// Compares build numbers numerically; text decides between builds with equal numbers.
 fn compare_builds(left: &str, right: &str) -> Ordering {
     let numbers = |build: &str| -> Vec<u64> {
         build.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()

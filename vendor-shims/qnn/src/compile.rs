@@ -1,4 +1,5 @@
-//! A work order becomes one context of the library, all entry points in it, and that an artefact.
+//! Compiles a work order to one context of the library with all entry points, and writes it as an
+//! artefact.
 
 use shardwright_shim_abi::{CompileOutput, EntryView, Error, FlagOutcome, Result, WorkOrderView};
 use shardwright_shim_npu::ShimError;
@@ -19,26 +20,26 @@ use crate::session::{
 };
 use crate::soc::{CodeFor, Soc, SocId, facts};
 
-/// Written at once, between two looks at cancellation.
+/// Bytes written between two checks for cancellation.
 const CHUNK: usize = 8 << 20;
 
-/// Shares of the whole that the host is told of: finalizing takes nearly all of the time.
+/// Progress, in thousandths, that is reported to the host: finalizing takes nearly all of the time.
 const LOWERED: u32 = 100;
 const COMPILED: u32 = 900;
 
-/// Why a node has no place of its own.
-const VANISHED: &str = "nothing of it is left in the graph the compiler is given";
+/// Why a node has no placement.
+const VANISHED: &str = "the graph passed to the compiler contains nothing of it";
 
-/// Where an order is compiled for.
+/// The target an order is compiled for.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// The chip.
     pub soc: &'a Soc,
-    /// Whether the result must load in the x86-64 library, which takes no shared weights.
+    /// Whether the result must load in the x86-64 library, which does not support shared weights.
     pub is_simulated: bool,
 }
 
-/// An entry on its way.
+/// An entry being compiled.
 struct Compiling<'w> {
     entry: EntryView<'w>,
     lowered: Lowered<'w>,
@@ -50,8 +51,8 @@ struct Compiling<'w> {
 ///
 /// # Errors
 ///
-/// Why an entry cannot be lowered or compiled, with entry, layer and operation where they are
-/// known; cancellation.
+/// Why an entry cannot be lowered or compiled, with entry, layer and operation if known;
+/// cancellation.
 pub fn compile(
     driver: &Driver,
     target: Target<'_>,
@@ -60,7 +61,7 @@ pub fn compile(
 ) -> Result<()> {
     order.options().only(&[])?;
     let count = entry_count(order)?;
-    // Without it nobody could look at what the compiler made.
+    // Without it the result could not be inspected.
     driver.backend().library().system()?;
     let flags = Flags::read(&order.flags());
     let mut entries = Vec::with_capacity(count);
@@ -120,11 +121,11 @@ pub fn compile(
     }
     output.head(&FORMAT.head_bytes(&descriptor.head)?)?;
     drop(binary);
-    tell_flags(driver, target.soc, &flags, &entries, output)
+    report_flags(driver, target.soc, &flags, &entries, output)
 }
 
-/// Composes and finalizes every entry in one context, and serialises it. The context is gone
-/// afterwards: it holds all weights again.
+/// Composes and finalizes every entry in one context, and serialises it. The context is freed
+/// afterwards: it has its own copy of all weights.
 fn finalize(
     driver: &Driver,
     code: CodeFor,
@@ -142,7 +143,7 @@ fn finalize(
         };
         step("handing over", 0)?;
         let placed = |error| place(error, *entry, &lowered.graph);
-        // One after the other: what the library was handed is only let go of once it is compiled.
+        // One after the other: the library frees its copy of a graph only once it is compiled.
         let mut composed = context.compose(&lowered.graph, options).map_err(placed)?;
         step("compiling", 1)?;
         composed.finalize(false).map_err(placed)?;
@@ -161,8 +162,8 @@ fn place(error: QnnError, entry: EntryView<'_>, graph: &QnnGraph<'_>) -> Error {
     at_node(error, entry, origin)
 }
 
-/// What the binary says of itself, and what it was made for: the architecture of the profile, and
-/// its chip where the library was asked for one by number.
+/// The description of the binary, checked against the target: the architecture of the profile, and
+/// its chip if the library was asked for one by number.
 fn described<'b>(
     binary: &'b ContextBinary,
     soc: &Soc,
@@ -192,7 +193,7 @@ fn wrong_code(asked: String, made: String) -> ShimError {
     ShimError::WrongCode { asked, made, help }
 }
 
-/// An entry with the tensor numbers of the binary, found by the names the lowering gave.
+/// An entry with the tensor numbers of the binary, matched by the names chosen in lowering.
 fn described_entry(
     compiling: &Compiling<'_>,
     graphs: &[GraphDescription],
@@ -210,7 +211,7 @@ fn described_entry(
         let name = &lowered.graph.tensors[port.place.0 as usize].name;
         match tensors.iter().find(|tensor| tensor.name == *name) {
             Some(tensor) => ports.push(port.placed(tensor.id)),
-            // Nothing depends on it, so nothing is bound.
+            // Nothing depends on it, so it is not bound.
             None if !is_output && !is_read(&lowered.graph, port.place.0) => {}
             None => return Err(wrong(format!("a graph without `{name}` of port `{}`", port.name))),
         }
@@ -233,8 +234,8 @@ fn is_read(graph: &QnnGraph<'_>, tensor: u32) -> bool {
     graph.nodes.iter().any(|node| node.inputs.iter().any(|input| input.0 == tensor))
 }
 
-/// A verdict on every flag, each by what it reaches.
-fn tell_flags(
+/// Reports a verdict on every flag, depending on what the flag controls.
+fn report_flags(
     driver: &Driver,
     soc: &Soc,
     flags: &Flags,
@@ -250,13 +251,13 @@ fn tell_flags(
     for ((index, asked), probed) in flags.asked.iter().enumerate().zip(probed) {
         let FlagVerdict { outcome, evidence } = match (&asked.reach, probed) {
             (_, Some(probed)) => probed,
-            (Reach::Refused(reason), None) => told(FlagOutcome::Refused, reason.clone()),
+            (Reach::Refused(reason), None) => verdict(FlagOutcome::Refused, reason.clone()),
             (Reach::Lowering, None) => match too_large(asked, entries) {
-                Some(reason) => told(FlagOutcome::Refused, reason),
+                Some(reason) => verdict(FlagOutcome::Refused, reason),
                 None => judge_lowering(soc, flags, index, entries),
             },
             (Reach::Compiler(_), None) | (Reach::Unknown, None) => {
-                told(FlagOutcome::Unknown, "this shim has no such flag".to_owned())
+                verdict(FlagOutcome::Unknown, "this shim has no such flag".to_owned())
             }
         };
         output.flag(&asked.name, outcome, &evidence);
@@ -264,7 +265,7 @@ fn tell_flags(
     Ok(())
 }
 
-fn told(outcome: FlagOutcome, evidence: String) -> FlagVerdict {
+fn verdict(outcome: FlagOutcome, evidence: String) -> FlagVerdict {
     FlagVerdict { outcome, evidence }
 }
 
@@ -278,7 +279,7 @@ fn constants(graph: &QnnGraph<'_>) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 
-/// Where a mask was asked to be written out for its heads and is not.
+/// The reason if repeating a mask for its heads was requested but the mask is too large.
 fn too_large(asked: &Asked, entries: &[Compiling<'_>]) -> Option<String> {
     if !flags::asks_for_repeated_masks(asked) {
         return None;
@@ -296,12 +297,12 @@ fn too_large(asked: &Asked, entries: &[Compiling<'_>]) -> Option<String> {
     })
 }
 
-/// Whether entries come out otherwise without a flag of the lowering.
+/// Whether the lowered entries differ without a flag of the lowering.
 fn judge_lowering(soc: &Soc, flags: &Flags, index: usize, entries: &[Compiling<'_>]) -> FlagVerdict {
     let mut changed = Vec::new();
     for Compiling { entry, lowered, variants, options } in entries {
         let Some(variants) = flags.without(index, *variants, rules::of(*entry, options)) else {
-            return told(FlagOutcome::Inert, "it asks for what is done without it".to_owned());
+            return verdict(FlagOutcome::Inert, "it asks for what is done without it".to_owned());
         };
         match lower::lower(*entry, soc, &variants) {
             Ok(other) if other.graph == lowered.graph => {}
@@ -314,7 +315,7 @@ fn judge_lowering(soc: &Soc, flags: &Flags, index: usize, entries: &[Compiling<'
         }
     }
     match changed.is_empty() {
-        true => told(FlagOutcome::Inert, "every entry is lowered the same without it".to_owned()),
-        false => told(FlagOutcome::Applied, changed.join("; ")),
+        true => verdict(FlagOutcome::Inert, "every entry is lowered the same without it".to_owned()),
+        false => verdict(FlagOutcome::Applied, changed.join("; ")),
     }
 }

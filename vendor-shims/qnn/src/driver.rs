@@ -1,5 +1,4 @@
-//! What an instance holds of the vendor's library: opened when first needed, its devices made once
-//! each.
+//! An instance's state of the vendor's library: opened on first use, each device created once.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,7 +16,7 @@ use crate::recognise::Made;
 use crate::session::{Backend, Device};
 use crate::soc::CodeFor;
 
-/// Options that decide how the library is opened.
+/// Options that control how the library is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The option `library`.
@@ -32,22 +31,22 @@ pub struct Driver {
     backend: Arc<Backend>,
     versions: Versions,
     devices: Mutex<HashMap<CodeFor, Arc<Device>>>,
-    /// What the library made code for, by what it was asked for.
+    /// Chips and architectures that the library generated code for, by request.
     pub(crate) made: Mutex<HashMap<CodeFor, Made>>,
-    /// What was compiled only to see what comes out, by everything that goes in.
+    /// Trial compilations of flag probes, by all their inputs.
     pub(crate) trials: Mutex<HashMap<String, Trial>>,
-    /// What was estimated, by everything that goes in.
+    /// Estimates, by all their inputs.
     pub(crate) costs: Mutex<HashMap<String, Option<Cost>>>,
 }
 
 impl Driver {
-    /// Opens the library by its rule and starts its backend.
+    /// Finds and opens the library, and starts its backend.
     ///
     /// # Errors
     ///
-    /// What is wrong with the library, or where none was found.
+    /// What is wrong with the library, or that none was found.
     pub fn open(settings: &Settings) -> Result<Arc<Driver>> {
-        // One sink serves all instances: the library's log has no room for whose it is.
+        // One sink serves all instances: the library's log callback cannot identify an instance.
         log::forward(Some(Arc::new(|line: &log::Line| {
             let level = match line.level {
                 Level::Error => SW_LOG_ERROR,
@@ -89,11 +88,11 @@ impl Driver {
         &self.versions
     }
 
-    /// The device that code is made for.
+    /// The device that code is generated for.
     ///
     /// # Errors
     ///
-    /// What the library answers.
+    /// The library's error.
     pub fn device(&self, code: CodeFor) -> Result<Arc<Device>> {
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = devices.get(&code) {
@@ -104,7 +103,7 @@ impl Driver {
         Ok(device)
     }
 
-    /// Lets go of a device; the next use makes it anew.
+    /// Drops a device; the next use creates it again.
     pub fn forget(&self, code: CodeFor) {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner).remove(&code);
     }

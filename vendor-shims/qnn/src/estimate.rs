@@ -1,11 +1,11 @@
-//! Simulated time of a graph: the library estimates cycles while it compiles, for a few chips, and
-//! one of them stands for the phones.
+//! Simulated time of a graph: the library estimates cycles while it compiles, for a few chips, one
+//! of which serves as a stand-in for phones.
 //!
-//! Known faults of that estimate, and what is done about them:
+//! Known faults of that estimate, and the workarounds:
 //! * The fused rotary embedding costs nothing, so estimates spell it out.
 //! * A conversion to floats at the very end is charged as much as a layer, so it is left out and
 //!   counted as uncosted.
-//! * Nothing is known of the host's side, of remote calls or of power states.
+//! * The host's side, remote calls and power states are not modelled.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,16 +22,16 @@ use crate::rules;
 use crate::session::{Context, ContextOptions, Device, GraphOptions, Profile};
 use crate::soc::{CodeFor, Soc, SocId};
 
-/// What a graph costs on a chip the library has costs of.
+/// Cost of a graph on a chip the library has cost models for.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cost {
-    /// Of the processor.
+    /// Processor cycles.
     pub cycles: u64,
-    /// Of one run.
+    /// Time of one run.
     pub microseconds: u64,
-    /// From main memory, and to and from it again for what did not fit the fast memory.
+    /// From main memory, plus spills out of the fast memory and back.
     pub bytes_moved: u64,
-    /// Names of what has no cost.
+    /// Names of the nodes without a cost.
     pub uncosted: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl From<EstimateError> for shardwright_shim_abi::Error {
     }
 }
 
-/// Whether a node turns the integers inside into floats.
+/// Whether a node converts internal integers to floats.
 fn is_conversion(node: &QnnNode) -> bool {
     matches!(node.op, "Dequantize" | "Convert" | "Cast")
 }
@@ -64,8 +64,8 @@ fn is_float(dtype: DataType) -> bool {
     matches!(dtype, DataType::Float16 | DataType::Bfloat16 | DataType::Float32)
 }
 
-/// A graph of some of the nodes of another: what others wrote becomes an input, what others read an
-/// output. Tensors nobody mentions are left out.
+/// A subgraph of some nodes: tensors written by other nodes become inputs, tensors read by others
+/// become outputs. Unreferenced tensors are dropped.
 pub fn part<'w>(graph: &QnnGraph<'w>, keep: impl Fn(&QnnNode) -> bool) -> QnnGraph<'w> {
     let kept: Vec<bool> = graph.nodes.iter().map(keep).collect();
     let count = graph.tensors.len();
@@ -110,7 +110,7 @@ pub fn part<'w>(graph: &QnnGraph<'w>, keep: impl Fn(&QnnNode) -> bool) -> QnnGra
     out
 }
 
-/// The graph without the conversions to floats behind its last integers, and the names of those.
+/// The graph without the final conversions to floats, and their names.
 fn without_final_conversions<'g, 'w>(graph: &'g QnnGraph<'w>) -> (Cow<'g, QnnGraph<'w>>, Vec<String>) {
     let is_final = |node: &QnnNode| {
         let leaves = |tensor: &TensorIndex| match graph.tensors.get(tensor.0 as usize) {
@@ -131,8 +131,8 @@ fn without_final_conversions<'g, 'w>(graph: &'g QnnGraph<'w>) -> (Cow<'g, QnnGra
     }
 }
 
-/// What a graph costs on a chip the library has costs of; none where it has not. Cached by
-/// everything that goes in but the values of weights.
+/// Cost of a graph on a chip; `None` if the library has no cost model for it. Cached by all inputs
+/// except the values of weights.
 ///
 /// # Errors
 ///
@@ -156,10 +156,10 @@ fn measure(device: Arc<Device>, graph: &QnnGraph<'_>, options: &GraphOptions) ->
     let (graph, left_out) = without_final_conversions(graph);
     let mut context = Context::new(device, ContextOptions::default())?;
     let profile = context.compose(&graph, options)?.finalize(true)?;
-    Ok(profile.and_then(|profile| told(profile, left_out)))
+    Ok(profile.and_then(|profile| cost_from(profile, left_out)))
 }
 
-fn told(profile: Profile, mut uncosted: Vec<String>) -> Option<Cost> {
+fn cost_from(profile: Profile, mut uncosted: Vec<String>) -> Option<Cost> {
     let cycles = profile.cycles?;
     uncosted.extend(profile.uncosted);
     Some(Cost {
@@ -170,9 +170,9 @@ fn told(profile: Profile, mut uncosted: Vec<String>) -> Option<Cost> {
     })
 }
 
-/// Everything about a graph that its cost follows from: no values of weights, and of scales only
-/// which tensors have the same, since between those nothing needs converting. Graphs of equal
-/// layers are equal.
+/// Everything about a graph that determines its cost: no weight values, and of scales only which
+/// tensors have the same one, since no conversion is needed between those. Graphs of equal layers
+/// are equal.
 pub fn shape_of(graph: &QnnGraph<'_>) -> String {
     use std::fmt::Write;
     let mut text = String::new();
@@ -217,8 +217,7 @@ fn shape_of_encoding(encoding: &QnnEncoding) -> String {
     }
 }
 
-/// Time of one run of an entry with all rows; none where the profile names no chip whose cycles
-/// stand for it.
+/// Time of one run of an entry with all rows; `None` if the profile names no stand-in chip.
 ///
 /// # Errors
 ///
@@ -251,13 +250,13 @@ pub fn estimate(
     }))
 }
 
-/// What the compiler keeps beside the values of a matrix for each of its columns.
+/// Bytes the compiler stores per column of a matrix besides its values.
 const CHANNEL_BYTES: u64 = 16;
-/// What it keeps of a node: instructions and addresses.
+/// Bytes it stores per node: instructions and addresses.
 const NODE_BYTES: u64 = 1024;
 
-/// What a graph takes of an artefact: the part that graphs with the same weights have together, and
-/// the rest. A formula.
+/// Bytes a graph needs in an artefact: the part shared by graphs with the same weights, and the
+/// rest. A formula.
 pub fn artefact_bytes(graph: &QnnGraph<'_>) -> (u64, u64) {
     let values = |tensor: &QnnTensor<'_>| {
         let count = tensor.dims.iter().map(|&extent| u64::from(extent)).fold(1, u64::saturating_mul);
@@ -272,8 +271,8 @@ pub fn artefact_bytes(graph: &QnnGraph<'_>) -> (u64, u64) {
             QnnEncoding::None | QnnEncoding::PerTensor(_) => (8, 0, 0),
             QnnEncoding::Block { .. } | QnnEncoding::FloatBlock { .. } => (8, 0, 0),
         };
-        // Values of fewer bits have one byte each until they are compiled; multiples of block
-        // scales have four bits.
+        // Values of fewer bits have one byte each until they are compiled; block multiples have
+        // four bits.
         let packed = whole.saturating_mul(u64::from(bits)) / 8;
         packed.saturating_add(channels as u64 * CHANNEL_BYTES).saturating_add(blocks as u64 / 2)
     };
@@ -282,7 +281,7 @@ pub fn artefact_bytes(graph: &QnnGraph<'_>) -> (u64, u64) {
     (shared, graph.nodes.len() as u64 * NODE_BYTES)
 }
 
-/// With a rotary embedding that has a cost.
+/// Uses a rotary embedding that has a cost.
 pub fn spelled_out(variants: Variants) -> Variants {
     match variants.rotary {
         Rotary::Fused => Variants { rotary: Rotary::Pairs, ..variants },
@@ -290,8 +289,7 @@ pub fn spelled_out(variants: Variants) -> Variants {
     }
 }
 
-/// The entry's node behind a name of the library: ours, and after it what the compiler made of the
-/// node.
+/// The entry's node for a name that the library reports: the library extends our node names.
 fn origin(graph: &QnnGraph<'_>, name: &str) -> Option<u64> {
     let ours = name.split_once(" : ").map_or(name, |(ours, _)| ours);
     let exact = graph.nodes.iter().find(|node| node.name == ours);
@@ -327,7 +325,7 @@ mod tests {
         }
     }
 
-    /// `x + w → a → tanh → b → floats`, of which `a` leaves, too.
+    /// `x + w → a → tanh → b → floats`, with `a` as an output too.
     fn graph(scale: f32) -> QnnGraph<'static> {
         let stand = TensorKind::Static(StaticData::Stand { seed: 1 });
         QnnGraph {
@@ -392,7 +390,7 @@ mod tests {
     #[test]
     fn shapes_leave_scales_out_but_not_which_are_equal() {
         assert_eq!(shape_of(&graph(0.5)), shape_of(&graph(0.125)));
-        // Now `b` has the encoding of what lies before it.
+        // Now `b` has the encoding of its operand.
         assert_ne!(shape_of(&graph(0.5)), shape_of(&graph(0.25)));
         let mut other = graph(0.5);
         other.tensors[0].dims = vec![5];

@@ -1,8 +1,8 @@
-//! What a call into the vendor's library fails with, and what that means.
+//! Errors of calls into the vendor's library, and their classification.
 //!
-//! The code a function returns says little: 1002, named after memory, is what every failed
-//! preparation returns. So a failure is classified from what the library logged meanwhile, and
-//! carries those lines.
+//! The returned code says little: 1002, named after memory, is returned by every failed
+//! preparation. So a failure is classified by what the library logged during the call, and includes
+//! those lines.
 
 use crate::ffi::Version;
 use crate::log::{self, Level, Line};
@@ -11,22 +11,22 @@ use shardwright_shim_npu::ShimError;
 pub use shardwright_shim_npu::library::LibraryError;
 use std::path::PathBuf;
 
-/// What functions of this crate that call the library return.
+/// Result of functions of this crate that call the library.
 pub type Result<T> = std::result::Result<T, QnnError>;
 
 /// What went wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QnnError {
-    /// No library where the rule looks, or one that the loader does not take.
+    /// No library at the places searched, or one that cannot be loaded.
     #[error("{}", .0.of_vendor("Qualcomm", "set SHARDWRIGHT_QNN_LIB to libQnnHtp.so or its folder"))]
     Library(#[from] LibraryError),
-    /// A library, and not this kind of library.
+    /// A library, but not a QNN library.
     #[error("{} is not a QNN library: it has no symbol `{symbol}`", path.display())]
     NotAQnnLibrary {
         /// Which file.
         path: PathBuf,
-        /// What every such library exports.
+        /// Symbol that every such library exports.
         symbol: &'static str,
     },
     /// A QNN library for another processor.
@@ -37,7 +37,7 @@ pub enum QnnError {
         /// The providers it has.
         found: Vec<String>,
     },
-    /// Older or newer than what this crate knows the layouts of.
+    /// A version whose layouts this crate does not know.
     #[error("{} speaks version {found} of the {interface} interface; this shim speaks {major}.{at_least} and later {major}.x",
         path.display())]
     VersionOutOfRange {
@@ -47,25 +47,25 @@ pub enum QnnError {
         interface: &'static str,
         /// Its version.
         found: Version,
-        /// The major version spoken here.
+        /// The supported major version.
         major: u32,
-        /// The least minor version.
+        /// The lowest supported minor version.
         at_least: u32,
     },
-    /// A function that is needed is null.
+    /// A required function is null.
     #[error("{} has no function {function} (slot {slot})", path.display())]
     FunctionMissing {
         /// Which file.
         path: PathBuf,
         /// Its name.
         function: &'static str,
-        /// Where it should stand.
+        /// Its slot.
         slot: usize,
     },
     /// A function failed.
     #[error(transparent)]
     Call(Box<CallFailure>),
-    /// The graph to compose contradicts itself.
+    /// The graph to compose is inconsistent.
     #[error("graph `{graph}`, {place}: {problem}")]
     GraphInvalid {
         /// Its name.
@@ -78,33 +78,33 @@ pub enum QnnError {
     /// The binary has no graph of that name.
     #[error("there is no graph `{name}` in the binary; it has {}", available.join(", "))]
     GraphMissing {
-        /// Asked for.
+        /// Requested.
         name: String,
-        /// There.
+        /// Existing graphs.
         available: Vec<String>,
     },
-    /// Memory handed over for a tensor is not as long as the tensor.
-    #[error("tensor `{tensor}` of graph `{graph}` is {expected} bytes; {found} were given")]
+    /// Memory passed for a tensor does not have the tensor's length.
+    #[error("tensor `{tensor}` of graph `{graph}` is {expected} bytes; {found} were passed")]
     MemorySize {
         /// Graph.
         graph: String,
         /// Tensor.
         tensor: String,
-        /// Bytes it has.
+        /// Expected bytes.
         expected: u64,
-        /// Bytes given.
+        /// Bytes passed.
         found: u64,
     },
-    /// Memory was handed over for more or fewer tensors than there are.
-    #[error("graph `{graph}` has {expected} {what}; memory was given for {found}")]
+    /// Memory was passed for more or fewer tensors than there are.
+    #[error("graph `{graph}` has {expected} {what}; memory was passed for {found}")]
     MemoryCount {
         /// Graph.
         graph: String,
         /// `inputs` or `outputs`.
         what: &'static str,
-        /// It has.
+        /// Expected number.
         expected: usize,
-        /// Given.
+        /// Number passed.
         found: usize,
     },
     /// Bytes that are no context binary, or a damaged one.
@@ -113,7 +113,7 @@ pub enum QnnError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A binary came out for another chip than asked for.
+    /// The binary is for another chip than requested.
     #[error("asked for chip {asked}, the library made code for chip {made} (v{})", arch.unwrap_or(0))]
     WrongTarget {
         /// By number.
@@ -123,15 +123,15 @@ pub enum QnnError {
         /// Its architecture.
         arch: Option<u32>,
     },
-    /// A chip that the library makes no code for as its profile describes it.
+    /// A chip for which the library generates no code as its profile describes it.
     #[error(transparent)]
     Chip(#[from] ShimError),
-    /// The library answers that it has no such thing, on this platform.
+    /// The library does not offer a facility on this platform.
     #[error("the library does not offer {what} on this platform: {reason}")]
     NotOffered {
         /// Which facility.
         what: &'static str,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
 }
@@ -140,25 +140,25 @@ pub enum QnnError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{function} failed with {code} ({name}){}: {reason}", node.as_ref().map(|node| format!(" at node `{node}`")).unwrap_or_default())]
 pub struct CallFailure {
-    /// What it means to a planner.
+    /// Class that a planner acts on.
     pub class: ErrorClass,
-    /// Which function, `graphFinalize`.
+    /// Name of the function, for example `graphFinalize`.
     pub function: &'static str,
-    /// What it returned.
+    /// Return code.
     pub code: u64,
-    /// What the library calls that.
+    /// The library's name for that code.
     pub name: String,
-    /// The node at fault, where it was named.
+    /// The node at fault, if it was named.
     pub node: Option<String>,
-    /// The operation at fault, `FullyConnected`, where it was named.
+    /// The operation at fault, for example `FullyConnected`, if it was named.
     pub op: Option<String>,
-    /// The line that says why, or that nothing was said.
+    /// The log line with the reason, or that there is none.
     pub reason: String,
     /// Last lines of the library's log.
     pub log: String,
 }
 
-/// Phrases of the log at error level and what they mean, the most telling first.
+/// Phrases of the log at error level and their classes, the most specific first.
 const PHRASES: &[(&str, ErrorClass)] = &[
     ("Shared weights buffer isn't supported", ErrorClass::IncompatibleArtefact),
     ("lack of HMX thread", ErrorClass::IncompatibleArtefact),
@@ -166,7 +166,7 @@ const PHRASES: &[(&str, ErrorClass)] = &[
     ("None of the combinations match", ErrorClass::UnsupportedOp),
     ("has incorrect", ErrorClass::UnsupportedOp),
     ("mismatching datatypes", ErrorClass::UnsupportedOp),
-    // Of an operation that an architecture lacks, sometimes in place of `expected >=`.
+    // For an operation that an architecture lacks, sometimes in place of `expected >=`.
     (" for dsp arch v", ErrorClass::UnsupportedOp),
     ("tensor datatype", ErrorClass::UnsupportedOp),
     ("could not create op: ", ErrorClass::UnsupportedOp),
@@ -177,16 +177,15 @@ const PHRASES: &[(&str, ErrorClass)] = &[
     ("prepare failed", ErrorClass::Unmappable),
 ];
 
-/// What a code means when the log says nothing that is known. The names are those the library
-/// itself gives them.
+/// Class of a code when no known phrase was logged. The names are those of the library itself.
 const CODES: &[(u64, ErrorClass)] = &[
     // SYSTEM_COMMUNICATION, recoverable and not, and HARDWARE_UNAVAILABLE: a restart of the
-    // processor's subsystem shows as the first of them, as ONNX Runtime's public provider takes it.
-    // Untried: no restart can be had on x86-64.
+    // processor's subsystem appears as the first of them, as ONNX Runtime's public provider
+    // assumes. Untested: x86-64 has no such restart.
     (1007, ErrorClass::DeviceLost),
     (1011, ErrorClass::DeviceLost),
     (14002, ErrorClass::DeviceLost),
-    // Named MEM_ALLOC, and what every finalize that fails returns.
+    // Named MEM_ALLOC, but returned by every finalize that fails.
     (1002, ErrorClass::Unmappable),
     (1006, ErrorClass::IncompatibleArtefact),
     (1008, ErrorClass::IncompatibleArtefact),
@@ -206,7 +205,7 @@ const CODES: &[(u64, ErrorClass)] = &[
 ];
 
 impl CallFailure {
-    /// A failure of `function`, with what was logged meanwhile.
+    /// A failure of `function`, classified by what was logged during the call.
     pub(crate) fn new(function: &'static str, code: u64, name: String, lines: &[Line]) -> CallFailure {
         let errors = || lines.iter().filter(|line| line.level == Level::Error);
         let lost = CODES.iter().any(|(lost, class)| *lost == code && *class == ErrorClass::DeviceLost);
@@ -234,7 +233,7 @@ impl CallFailure {
     }
 }
 
-/// Arguments and calls out of order are the caller's mistake; the rest is not known.
+/// Invalid arguments and calls out of order are the caller's mistake; the rest is unknown.
 fn by_range(code: u64) -> ErrorClass {
     match code {
         1004
@@ -253,7 +252,7 @@ fn by_range(code: u64) -> ErrorClass {
 }
 
 impl QnnError {
-    /// What it means to a planner.
+    /// Class that a planner acts on.
     pub fn class(&self) -> ErrorClass {
         match self {
             QnnError::Call(failure) => failure.class,
@@ -301,7 +300,7 @@ impl From<QnnError> for abi::Error {
 mod tests {
     use super::*;
 
-    fn told(code: u64, log: &[&str]) -> (ErrorClass, String) {
+    fn classified(code: u64, log: &[&str]) -> (ErrorClass, String) {
         let lines: Vec<Line> =
             log.iter().map(|text| Line { level: Level::Error, text: (*text).to_owned() }).collect();
         let failure = CallFailure::new("graphFinalize", code, String::new(), &lines);
@@ -312,21 +311,24 @@ mod tests {
     fn the_log_says_what_the_code_does_not() {
         let unsupported = "graph_prepare.cc:211::ERROR:could not create op: q::QNN_RmsNorm";
         let (found, reason) =
-            told(1002, &["something before", unsupported, "RouterX86 graph prepare failed 12"]);
+            classified(1002, &["something before", unsupported, "RouterX86 graph prepare failed 12"]);
         assert_eq!((found, reason.as_str()), (ErrorClass::UnsupportedOp, unsupported));
-        assert_eq!(told(1002, &["RouterX86 graph prepare failed 13"]).0, ErrorClass::Unmappable);
-        assert_eq!(told(1002, &[]), (ErrorClass::Unmappable, "the library logged no reason".to_owned()));
-        assert_eq!(told(1002, &["the device is out of memory"]).0, ErrorClass::ResourceLimit);
+        assert_eq!(classified(1002, &["RouterX86 graph prepare failed 13"]).0, ErrorClass::Unmappable);
+        assert_eq!(
+            classified(1002, &[]),
+            (ErrorClass::Unmappable, "the library logged no reason".to_owned())
+        );
+        assert_eq!(classified(1002, &["the device is out of memory"]).0, ErrorClass::ResourceLimit);
         let shared = "Shared weights buffer isn't supported on this platform";
-        assert_eq!(told(1000, &[shared]).0, ErrorClass::IncompatibleArtefact);
-        assert_eq!(told(30010, &[]).0, ErrorClass::CorruptArtefact);
-        assert_eq!(told(12345, &[]).0, ErrorClass::Internal);
+        assert_eq!(classified(1000, &[shared]).0, ErrorClass::IncompatibleArtefact);
+        assert_eq!(classified(30010, &[]).0, ErrorClass::CorruptArtefact);
+        assert_eq!(classified(12345, &[]).0, ErrorClass::Internal);
     }
 
     #[test]
-    fn a_lost_device_is_lost_whatever_is_logged_of_it() {
+    fn a_lost_device_is_reported_whatever_is_logged() {
         for code in [1007, 1011, 14002] {
-            assert_eq!(told(code, &["could not create op: q::Add"]).0, ErrorClass::DeviceLost);
+            assert_eq!(classified(code, &["could not create op: q::Add"]).0, ErrorClass::DeviceLost);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The compiler flags of this shim: their schema, and what a given value sets.
+//! The compiler flags of this shim: their schema, and the settings that a value selects.
 //!
-//! What became of a flag is found out in [`probe`](crate::probe); this file only says what was
-//! asked for.
+//! [`probe`](crate::probe) finds out the actual effect of a flag; this file only describes the
+//! request.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use crate::lower::Variants;
 use crate::session::{FinalizeValue, GraphOptions};
 use crate::soc::{MAX_VTCM_MEGABYTES, Soc};
 
-/// Prefix of keys that are handed to finalize as they are.
+/// Prefix of keys that are passed to finalize unchanged.
 pub const FINALIZE_PREFIX: &str = "finalize.";
 /// The library's number of the option that packs weights.
 const WEIGHTS_PACKING: u32 = 12;
 /// Vector threads beyond any chip's.
 const MAX_HVX_THREADS: i64 = 16;
-/// Longest key or value handed to finalize.
+/// Longest key or value passed to finalize.
 const MAX_KEY: usize = 256;
 
-/// Narrower and wider products than these are nobody's wish: the one would be cut into thousands,
-/// the other takes hours.
+/// Bounds on the width of products: narrower ones would be cut into thousands, wider ones take
+/// hours to compile.
 const WIDEST_RANGE: (i64, i64) = (256, 1 << 20);
 
 const SWITCH: &[&str] = &["true", "false"];
@@ -34,13 +34,13 @@ const AUTO: &str = "auto";
 struct Way {
     /// Its name.
     flag: &'static str,
-    /// The field, as [`Variants`] is written.
+    /// The field, as serialised in [`Variants`].
     field: &'static str,
     values: Values,
     description: &'static str,
 }
 
-/// What a field takes.
+/// The values of a field.
 enum Values {
     /// One of an enumeration's words.
     Words(&'static [&'static str]),
@@ -107,7 +107,7 @@ impl Way {
         WAYS.iter().find(|way| way.flag == flag)
     }
 
-    /// A value, or none for `auto`.
+    /// A value, or `None` for `auto`.
     fn read(&self, value: &str) -> Result<Option<Value>, String> {
         if value == AUTO {
             return Ok(None);
@@ -143,12 +143,12 @@ impl Way {
     }
 }
 
-/// A field of variants, as they are written.
+/// A field of variants, as serialised.
 fn field(variants: &Variants, name: &str) -> Value {
     serde_json::to_value(variants).ok().and_then(|all| all.get(name).cloned()).unwrap_or_default()
 }
 
-/// Variants with some fields replaced; none if a value is not one of its field's.
+/// Variants with some fields replaced; `None` if a value is invalid for its field.
 fn with_fields<'v>(
     variants: Variants,
     fields: impl IntoIterator<Item = (&'v str, &'v Value)>,
@@ -160,12 +160,12 @@ fn with_fields<'v>(
     serde_json::from_value(all).ok()
 }
 
-/// What a flag reaches.
+/// What a flag controls.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reach {
     /// The vendor's compiler.
     Compiler(CompilerFlag),
-    /// The graph the compiler is given.
+    /// The graph passed to the compiler.
     Lowering,
     /// Nothing: not a legal value.
     Refused(String),
@@ -184,7 +184,7 @@ pub enum CompilerFlag {
     HvxThreads(u64),
     /// Packing of weights.
     WeightsPacking(bool),
-    /// A key nobody documents.
+    /// An undocumented key.
     Key(String, FinalizeValue),
 }
 
@@ -204,23 +204,23 @@ impl CompilerFlag {
     }
 }
 
-/// A flag as it was given.
+/// A requested flag.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
     /// Its name.
     pub name: String,
     /// Its value.
     pub value: String,
-    /// What it reaches.
+    /// What it controls.
     pub reach: Reach,
 }
 
 /// All flags of a work order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flags {
-    /// In the given order.
+    /// In the requested order.
     pub asked: Vec<Asked>,
-    /// Fields of [`Variants`] that are not left to the rules.
+    /// Fields of [`Variants`] that are set explicitly, not by the rules.
     ways: BTreeMap<&'static str, Value>,
 }
 
@@ -246,7 +246,7 @@ fn finalize_value(value: &str) -> FinalizeValue {
 }
 
 impl Flags {
-    /// Reads the flags of a work order. A wrong value is no error: it becomes a verdict.
+    /// Reads the flags of a work order. A wrong value is not an error: it becomes a verdict.
     pub fn read(options: &Options<'_>) -> Flags {
         let mut flags = Flags::default();
         for (name, value) in options.iter() {
@@ -270,7 +270,7 @@ impl Flags {
                 Some(key) if key.is_empty() || key.len() > MAX_KEY || value.len() > MAX_KEY => {
                     return Err(format!("keys and values have 1 to {MAX_KEY} bytes"));
                 }
-                // Text that ends early at a zero would be another key.
+                // A text that ends early at a NUL would be another key.
                 Some(key) if key.contains('\0') || value.contains('\0') => {
                     return Err("keys and values are text".to_owned());
                 }
@@ -289,7 +289,7 @@ impl Flags {
         })
     }
 
-    /// Options for a chip, with the flags that reach the compiler; without the one at `left_out`.
+    /// Options for a chip, with the flags that reach the compiler, except the one at `left_out`.
     pub fn graph_options(&self, soc: &Soc, left_out: Option<usize>) -> GraphOptions {
         let mut options = GraphOptions {
             vtcm_megabytes: Some(soc.vtcm()),
@@ -306,22 +306,22 @@ impl Flags {
         options
     }
 
-    /// What would have been chosen without the flag of the lowering at `index`, all else equal;
-    /// none when it leaves the choice open itself.
+    /// The choice without the flag of the lowering at `index`, all else equal; `None` if the flag
+    /// leaves the choice open.
     pub fn without(&self, index: usize, chosen: Variants, rule: Variants) -> Option<Variants> {
         let asked = self.asked.get(index).filter(|asked| asked.value != AUTO)?;
         let way = Way::named(&asked.name)?;
         with_fields(chosen, [(way.field, &field(&rule, way.field))])
     }
 
-    /// Variants with what was asked for in place of what the rules chose.
+    /// Replaces the rules' choices by those requested.
     pub fn apply(&self, chosen: Variants) -> Variants {
-        // Every value was tried when it was read.
+        // Every value was validated when it was read.
         with_fields(chosen, self.ways.iter().map(|(field, value)| (*field, value))).unwrap_or(chosen)
     }
 }
 
-/// Whether it asks for masks that are written out for their heads.
+/// Whether the flag requests masks repeated for their heads.
 pub fn asks_for_repeated_masks(asked: &Asked) -> bool {
     (asked.name.as_str(), asked.value.as_str()) == ("mask", "repeated")
 }
@@ -342,13 +342,13 @@ pub fn schema(soc: &Soc) -> Vec<Flag> {
     let mut flags = vec![
         flag(
             "vtcm-megabytes",
-            "fast memory the graph may use; what the library takes unasked is 4",
+            "fast memory the graph may use; the library's default is 4",
             FlagKind::Integer { minimum: 1, maximum: MAX_VTCM_MEGABYTES },
             Some(&vtcm),
         ),
         flag(
             "finalize-mode",
-            "how hard the compiler tries, 1 to 3; 0 is its own choice",
+            "how hard the compiler tries, 1 to 3; 0 is the library's own choice",
             FlagKind::Integer { minimum: 0, maximum: 3 },
             Some(&soc.finalize_mode().unwrap_or(0).to_string()),
         ),
@@ -382,8 +382,8 @@ mod tests {
         }
     }
 
-    /// The words that a field's type takes, from what it says of one that is none.
-    fn taken(name: &str) -> Vec<String> {
+    /// The values that a field's type accepts, taken from its error message for an invalid one.
+    fn accepted(name: &str) -> Vec<String> {
         let mut all = fields();
         all[name] = "there is no such word".into();
         let error = serde_json::from_value::<Variants>(all.into()).expect_err("no such word").to_string();
@@ -405,7 +405,7 @@ mod tests {
                 (_, default) => panic!("`{name}` is {default}, its flag takes something else"),
             };
             if let Values::Words(_) = way.values {
-                assert_eq!(legal, taken(&name), "words of `{name}`");
+                assert_eq!(legal, accepted(&name), "words of `{name}`");
             }
             let schema = schema(&crate::soc::tests::of_profile("sm8850"));
             let reported = schema.iter().find(|flag| flag.name == way.flag).expect("in the schema");
@@ -414,7 +414,7 @@ mod tests {
                     assert!(words.contains(value), "`{value}` of `{name}` is not in the schema");
                 }
                 let set = way.read(value).expect("legal").expect("set");
-                let written = with_fields(Variants::default(), [(way.field, &set)]).expect("taken");
+                let written = with_fields(Variants::default(), [(way.field, &set)]).expect("accepted");
                 let found = field(&written, way.field);
                 assert_eq!(found.as_str().map_or(found.to_string(), str::to_owned), *value);
                 let flags = Flags { ways: BTreeMap::from([(way.field, set)]), ..Flags::default() };

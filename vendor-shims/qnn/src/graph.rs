@@ -1,6 +1,7 @@
-//! A graph as the vendor's compiler is given it: plain data, before any call into the library.
+//! A graph as passed to the vendor's compiler: plain data, before any call into the library.
 //!
-//! Lowering makes it, `session` hands it over, tests print it. It holds no pointers and no handles.
+//! Lowering builds it, `session` passes it on, tests print it. It contains no pointers and no
+//! handles.
 
 use std::borrow::Cow;
 
@@ -21,7 +22,7 @@ pub struct QnnGraph<'w> {
     pub nodes: Vec<QnnNode>,
 }
 
-/// What a tensor is to its graph.
+/// The role of a tensor in its graph.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorKind<'w> {
     /// Written by the application before a run.
@@ -40,8 +41,8 @@ pub enum StaticData<'w> {
     /// As they are, dense row-major in the tensor's own type.
     Bytes(Cow<'w, [u8]>),
     /// Two's complement integers of 4 or 2 bits, packed low bits first, each row (last axis) padded
-    /// to a whole byte. The library takes one byte per value, so they are widened, and where
-    /// `transposed` the two innermost axes exchanged, while they are handed over.
+    /// to a whole byte. The library requires one byte per value, so they are widened when passed on
+    /// and, if `transposed`, the two innermost axes are exchanged.
     Packed {
         /// Packed bytes as in a work order.
         bytes: &'w [u8],
@@ -53,7 +54,7 @@ pub enum StaticData<'w> {
     /// One byte per value stored as [rows, columns], declared as [.., columns, rows].
     Transposed(&'w [u8]),
     /// The weight has no bytes yet (`estimate`, `check`): filled with numbers that differ from
-    /// tensor to tensor, since equal constants would be kept once and cost less than they will.
+    /// tensor to tensor, since equal constants would be stored once and underestimate the cost.
     Stand {
         /// Different for every weight.
         seed: u64,
@@ -71,7 +72,7 @@ pub struct QnnTensor<'w> {
     pub dtype: DataType,
     /// Extents, outermost first.
     pub dims: Vec<u32>,
-    /// What stored integers stand for.
+    /// Encoding of the stored integers.
     pub encoding: QnnEncoding,
 }
 
@@ -79,27 +80,27 @@ pub struct QnnTensor<'w> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum DataType {
-    /// Signed 8-bit integers that are no encoded values.
+    /// Signed 8-bit integers that are not encoded values.
     Int8 = 0x08,
-    /// Signed 16-bit integers that are no encoded values.
+    /// Signed 16-bit integers that are not encoded values.
     Int16 = 0x16,
     /// Positions, slots.
     Int32 = 0x32,
-    /// No operation seen takes it.
+    /// Supported by no known operation.
     Int64 = 0x64,
-    /// Unsigned 8-bit integers that are no encoded values.
+    /// Unsigned 8-bit integers that are not encoded values.
     Uint8 = 0x108,
-    /// Unsigned 16-bit integers that are no encoded values.
+    /// Unsigned 16-bit integers that are not encoded values.
     Uint16 = 0x116,
     /// Unsigned indices, axes.
     Uint32 = 0x132,
     /// Half precision.
     Float16 = 0x216,
-    /// Half of a single's bits; refused by the library seen.
+    /// The upper half of a single's bits; rejected by the library tested.
     Bfloat16 = 0x226,
     /// Single precision.
     Float32 = 0x232,
-    /// Signed fixed point of 4 bits; refused by the library seen, which wants
+    /// Signed fixed point of 4 bits; rejected by the library tested, which requires
     /// [`QnnEncoding::BitWidth`] in a container of 8.
     Sfixed4 = 0x304,
     /// Signed fixed point of 8 bits; also the container of 4-bit and 2-bit weights.
@@ -197,7 +198,7 @@ pub struct ScaleOffset {
     pub offset: i32,
 }
 
-/// What the stored integers of a tensor stand for.
+/// Encoding of the stored integers of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QnnEncoding {
     /// Floats, indices.
@@ -239,15 +240,15 @@ pub enum QnnEncoding {
         /// Multiples 1 to 16, channel by channel.
         multiples: Vec<u8>,
     },
-    /// One scale and offset per block. The library takes it for some operations and computes them
-    /// wrongly, or dies.
+    /// One scale and offset per block. The library accepts it for some operations but computes them
+    /// wrongly, or crashes.
     Block {
         /// Extent of a block in every axis.
         extents: Vec<u32>,
         /// Block by block, row-major.
         scales: Vec<ScaleOffset>,
     },
-    /// One float scale per block. Taken and computed wrongly by the library seen.
+    /// One float scale per block. Accepted but computed wrongly by the library tested.
     FloatBlock {
         /// Extent of a block in every axis.
         extents: Vec<u32>,
@@ -255,7 +256,7 @@ pub enum QnnEncoding {
         scales: Vec<f32>,
     },
     /// One float scale per block of weights with fewer bits than their container, for float
-    /// activations. `MatMul` dies of it.
+    /// activations. `MatMul` crashes on it.
     BitWidthFloatBlock {
         /// 4 or 2.
         bits: u32,

@@ -1,4 +1,4 @@
-//! What a file is: an artefact of this shim, or a context binary of anybody's.
+//! Identifies a file: an artefact of this shim, or any QNN context binary.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::artefact::{Artefact, Entry, FORMAT, Head};
 use crate::driver::Driver;
 use crate::session::{BinaryDescription, describe_binary};
 
-/// What is told of an artefact.
+/// The report on an artefact.
 #[derive(Serialize)]
 struct Inspected<'a> {
     head: &'a Head,
     entries: &'a [Entry],
-    /// Why the binary was not looked at, if so.
+    /// Why the binary was not inspected, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     unread: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,12 +27,12 @@ fn document(format: &str, content: &impl Serialize) -> Result<Option<Inspection>
     Ok(Some(Inspection { format: format.to_owned(), document }))
 }
 
-/// What the bytes are; none when they are neither. The library is opened only for what looks like
-/// its own.
+/// Describes the bytes; `None` if they are neither. The library is opened only for bytes that look
+/// like its own format.
 ///
 /// # Errors
 ///
-/// What is damaged, and for foreign binaries why there is no library to read them.
+/// What is damaged, and for foreign binaries why no library is available to read them.
 pub fn inspect(bytes: &[u8], driver: impl FnOnce() -> Result<Arc<Driver>>) -> Result<Option<Inspection>> {
     let describe = |binary: &[u8]| -> Result<BinaryDescription> {
         let driver = driver()?;
@@ -58,7 +58,7 @@ pub fn inspect(bytes: &[u8], driver: impl FnOnce() -> Result<Arc<Driver>>) -> Re
     document("qnn-artefact", &inspected)
 }
 
-/// First bytes of the library's binaries, of every version seen.
+/// First bytes of the library's binaries, in every known version.
 const CONTEXT_BINARY: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
 
 /// Whether bytes begin as the library's binaries do.

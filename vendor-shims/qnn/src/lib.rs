@@ -2,9 +2,9 @@
 //! QNN C API.
 //!
 //! **Job.** Checks, lowers, compiles, loads and runs work orders with the vendor's own library,
-//! behind the stable shim contract: on a phone's processor, or in the functional simulation that
-//! the x86-64 library has. Tells what the compiler refuses and why, what a flag really did, and
-//! what an artefact was made for before the library is asked to load it.
+//! behind the stable shim contract: on a phone's processor, or in the functional simulation of the
+//! x86-64 library. Reports what the compiler refuses and why, the actual effect of a flag, and the
+//! target of an artefact before the library is asked to load it.
 //!
 //! **Not its job.** It plans nothing, knows no model family and no file of the host, and opens no
 //! library but the one its rule names.

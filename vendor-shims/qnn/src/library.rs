@@ -1,6 +1,6 @@
 //! Which library is opened: one rule, every step of it logged.
 //!
-//! 1. The option `library`, if given: that file, or `libQnnHtp.so` in that folder. Nothing else is
+//! 1. The option `library`, if set: that file, or `libQnnHtp.so` in that folder. Nothing else is
 //!    tried.
 //! 2. The variable `SHARDWRIGHT_QNN_LIB`, if set: the same.
 //! 3. `libQnnHtp.so` beside the shim's own file, if it is there.
@@ -25,7 +25,7 @@ pub const FILE: &str = "libQnnHtp.so";
 /// File of the system library.
 pub const SYSTEM_FILE: &str = "libQnnSystem.so";
 
-/// Major version of the core interface spoken here.
+/// Supported major version of the core interface.
 pub const CORE_MAJOR: u32 = 2;
 /// Least minor version: the oldest whose layouts are known.
 pub const CORE_MINOR: u32 = 32;
@@ -34,12 +34,12 @@ pub const SYSTEM_MAJOR: u32 = 1;
 /// From this minor version binaries are described by the third version of the struct.
 pub const SYSTEM_MINOR: u32 = 5;
 
-/// Backend versions from which the device config is 16 bytes. 5.43 has 12 and 5.51 has 16; which of
-/// those between changed it is not known, and a wrong guess shows: a binary for another
-/// architecture comes out, which `session` looks for.
+/// Backend versions from which the device config is 16 bytes. 5.43 has 12 and 5.51 has 16; which
+/// version in between changed it is unknown, and a wrong guess is detected: the binary is for
+/// another architecture, which `session` checks.
 const LONG_DEVICE_CONFIG: (u32, u32) = (5, 44);
 
-/// More providers than this are none.
+/// Sanity limit on the number of providers.
 const MAX_PROVIDERS: u32 = 16;
 
 /// Where to look.
@@ -60,7 +60,8 @@ impl LibraryChoice {
         LibraryChoice { option, variable, beside: own_folder() }
     }
 
-    /// Where `cargo xtask vendor qnn` unpacks the library. No part of the rule: tests look there.
+    /// Where `cargo xtask vendor qnn` unpacks the library. Not part of the search: only tests look
+    /// there.
     pub fn vendored() -> Option<PathBuf> {
         let cache = shardwright_shim_npu::library::variable("XDG_CACHE_HOME")
             .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
@@ -99,10 +100,11 @@ impl std::fmt::Debug for System {
 }
 
 impl Library {
-    /// Opens the library by the rule of [this module](self).
+    /// Opens the library by the search order of [this module](self).
     ///
     /// # Errors
-    /// [`LibraryError::NotFound`](crate::failure::LibraryError::NotFound) with every place tried, or what was wrong with the one found.
+    /// [`LibraryError::NotFound`](crate::failure::LibraryError::NotFound) with every place tried, or
+    /// the fault of the library that was found.
     pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
         let mut steps = Steps::new(|text| log::note(format!("library: {text}")));
         let search = Search {
@@ -134,7 +136,7 @@ impl Library {
         Ok(Arc::new(Library { path, steps: steps.into_said(), functions, api, build_id, system }))
     }
 
-    /// The file it was loaded from, or the name given to the loader.
+    /// The file it was loaded from, or the name passed to the loader.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -162,7 +164,7 @@ impl Library {
         self.system.as_ref().map_err(Clone::clone)
     }
 
-    /// What the library calls a code that its functions return.
+    /// The library's name for a code that its functions return.
     pub fn code_name(&self, code: u64) -> String {
         let mut text = std::ptr::null();
         // SAFETY: the library writes a pointer to text of its own.

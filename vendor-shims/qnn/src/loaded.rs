@@ -1,4 +1,4 @@
-//! A compiled artefact made ready to run.
+//! A compiled artefact that is ready to run.
 
 use std::sync::Arc;
 
@@ -20,27 +20,28 @@ use crate::session::{
 };
 use crate::soc::CodeFor;
 
-/// Memory kinds a run takes.
+/// Memory kinds that a run supports.
 pub fn memory_kinds() -> MemoryKinds {
     let plain = MemoryKinds::HOST.and(MemoryKinds::SHIM);
     if crate::memory::IS_PHONE { plain.and(MemoryKinds::DMA_BUF) } else { plain }
 }
 
-/// What the simulation says when its one fast memory has another size since graphs of another were
-/// loaded or compiled: what was loaded before is lost.
+/// Message of the simulation when the size of its one fast memory has changed since a graph was
+/// loaded, because graphs with another size were loaded or compiled: contexts loaded before are
+/// invalid.
 const FAST_MEMORY_MOVED: &str = "match allocated VTCM pointer";
 
-/// How often that is made good before it is an error: others may go on compiling meanwhile.
+/// How often a context is reloaded before that is an error: compilations may continue concurrently.
 const RELOADS: usize = 8;
 
 /// A loaded context with its graphs.
 pub struct Shard<'m> {
-    /// Held as long as the shard is loaded.
+    /// Active as long as the shard is loaded.
     _vote: Option<PowerVote>,
     flags: Vec<FlagReport>,
     context: LoadedContext,
     entries: Vec<Loaded>,
-    /// To load it once more, in the simulation.
+    /// Device and binary for reloading, in the simulation.
     source: Option<(Arc<Device>, &'m [u8])>,
 }
 
@@ -48,23 +49,23 @@ pub struct Shard<'m> {
 struct Loaded {
     entry: Entry,
     graph: RunnableGraph,
-    /// Places in `entry.ports` of the graph's inputs and outputs, in the graph's order.
+    /// Indices into `entry.ports` of the graph's inputs and outputs, in the graph's order.
     inputs: Vec<usize>,
     outputs: Vec<usize>,
-    /// Per port a copy whose rows beyond the valid ones are zero; empty where none is needed.
+    /// Per port a copy whose rows beyond the valid ones are zero; empty if not needed.
     staged: Vec<Vec<u8>>,
-    /// Per port the memory it was last registered with.
+    /// Per port the memory that was last registered.
     registered: Vec<Option<(Arc<SharedMemory>, RegisteredMemory)>>,
 }
 
 impl<'m> Shard<'m> {
-    /// Looks at the artefact, and only then lets the library load it: that takes other chips'
-    /// binaries and damaged ones, too.
+    /// Verifies the artefact before the library loads it: the library accepts binaries for other
+    /// chips and damaged ones.
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and what the library
-    /// answers.
+    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and errors of the
+    /// library.
     pub fn load(
         driver: &Driver,
         target: Target<'_>,
@@ -80,19 +81,19 @@ impl<'m> Shard<'m> {
             format!("compile the work order for `{}{device}`", target.soc.name)
         })?;
         let binary = artefact.binary()?;
-        // On a phone there is one chip, and the library finds it.
+        // A phone has one chip, and the library finds it.
         let code = match target.is_simulated {
             true => recognise(driver, target.soc)?.code,
             false => CodeFor::Own,
         };
         let device = driver.device(code)?;
         let context = LoadedContext::from_binary(device.clone(), binary)?;
-        let is_told = |entry: &Entry| match context.description() {
+        let is_described = |entry: &Entry| match context.description() {
             Some(description) => description.graphs.iter().any(|graph| is_same(graph, &entry.graph)),
-            // Nobody to ask: the hashes above have to do.
+            // Without a description only the hashes above protect against a mismatch.
             None => true,
         };
-        if let Some(entry) = artefact.descriptor.entries.iter().find(|entry| !is_told(entry)) {
+        if let Some(entry) = artefact.descriptor.entries.iter().find(|entry| !is_described(entry)) {
             return Err(ShimError::CorruptArtefact {
                 offset: 0,
                 reason: format!("the graph of entry `{}` is not the binary's", entry.name),
@@ -102,7 +103,7 @@ impl<'m> Shard<'m> {
         let mut entries = Vec::with_capacity(artefact.descriptor.entries.len());
         for entry in artefact.descriptor.entries {
             let graph = context.graph_as(&entry.graph)?;
-            // Both are there: reading the artefact has looked.
+            // Always found: reading the artefact checked it.
             let (inputs, outputs) =
                 (entry.bound(false).unwrap_or_default(), entry.bound(true).unwrap_or_default());
             let staged = |port: &Port| match port.needs_blank_rows(entry.rows) {
@@ -124,7 +125,7 @@ impl<'m> Shard<'m> {
         Ok(Shard { _vote: vote, flags, context, entries, source })
     }
 
-    /// Loads it once more, as it was.
+    /// Reloads it.
     fn reload(&mut self, device: Arc<Device>, binary: &[u8]) -> Result<()> {
         let context = LoadedContext::from_binary(device, binary)?;
         for loaded in &mut self.entries {
@@ -135,8 +136,8 @@ impl<'m> Shard<'m> {
     }
 }
 
-/// A vote for a power mode and what became of it. A shard runs without one, too, so that a refusal
-/// is told and is no error.
+/// Casts a vote for a power mode and reports the outcome. A shard runs without the vote too, so a
+/// refusal is reported and not an error.
 fn voted(device: Arc<Device>, power: Power, is_simulated: bool) -> (Option<PowerVote>, FlagReport) {
     match PowerVote::cast(device, power) {
         Err(error) => (None, Power::report(FlagOutcome::Refused, error.to_string())),
@@ -152,16 +153,15 @@ fn voted(device: Arc<Device>, power: Power, is_simulated: bool) -> (Option<Power
     }
 }
 
-/// Whether graphs have the same tensors; what the binary says of sizes beside them is no part of
-/// that.
-fn is_same(told: &GraphDescription, expected: &GraphDescription) -> bool {
+/// Whether graphs have the same tensors; the sizes in the binary are not compared.
+fn is_same(actual: &GraphDescription, expected: &GraphDescription) -> bool {
     let tensors = |a: &[crate::session::TensorDescription], b: &[crate::session::TensorDescription]| {
         a.len() == b.len()
             && a.iter().zip(b).all(|(a, b)| (a.id, a.data_type, &a.dims) == (b.id, b.data_type, &b.dims))
     };
-    told.name == expected.name
-        && tensors(&told.inputs, &expected.inputs)
-        && tensors(&told.outputs, &expected.outputs)
+    actual.name == expected.name
+        && tensors(&actual.inputs, &expected.inputs)
+        && tensors(&actual.outputs, &expected.outputs)
 }
 
 impl LoadedShard for Shard<'_> {
@@ -205,7 +205,7 @@ impl Loaded {
     ) -> Result<()> {
         let Entry { name, rows: static_rows, ports, .. } = &self.entry;
         check_run(name, ports.len(), bound.len(), *static_rows, rows)?;
-        // The library cannot be stopped once it runs, so this is the last look.
+        // The library cannot be interrupted once it runs, so this is the last check.
         control.proceed()?;
         self.register(context, bound);
         let staged = &mut self.staged;
@@ -240,8 +240,8 @@ impl Loaded {
         control.proceed()
     }
 
-    /// Registers what is bound as a whole buffer the processor can see. Where that fails the mapped
-    /// bytes are bound, which only costs a copy.
+    /// Registers buffers that are bound as a whole and that the processor can access. If that
+    /// fails, the mapped bytes are bound, which only costs a copy.
     fn register(&mut self, context: &LoadedContext, bound: &[Bound<'_>]) {
         for ((port, bound), existing) in self.entry.ports.iter().zip(bound).zip(&mut self.registered) {
             let shared = bound.buffer().filter(|(_, offset)| *offset == 0);

@@ -1,27 +1,26 @@
-//! The vendor's log: where the reasons are.
+//! The vendor's log, which contains the reasons of failures.
 //!
-//! A call that fails returns a number that says little; why stands only in the log. So the last
-//! lines are kept, calls cut out what they wrote, and it travels in error objects. The library's
-//! callback has no room for a user's pointer, so there is one ring per process; calls that are cut
-//! out of it are serialised by [`session`](crate::session).
+//! A failed call returns a code that says little; only the log contains the reason. So the last
+//! lines are kept, each call extracts the lines it caused, and they become part of error objects.
+//! The library's callback has no user pointer, so there is one ring buffer per process; calls that
+//! extract lines are serialised by [`session`](crate::session).
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lines kept. A finalize that fails writes some ten, one at debug level thousands.
+/// Maximum lines kept. A failing finalize writes about ten, one at debug level thousands.
 const MAX_LINES: usize = 512;
-/// Bytes kept of a line.
+/// Maximum bytes kept of a line.
 const MAX_LINE: usize = 2048;
-/// Lines that go into an error object, and bytes of them.
+/// Maximum lines and bytes in an error object.
 const TAIL_LINES: usize = 24;
 const TAIL_BYTES: usize = 8 << 10;
 
-/// Lines that the library prints at error level whatever it is asked, and that say nothing about
-/// the call.
+/// Lines that the library prints at error level for every call, and that are unrelated to failures.
 const HARMLESS: &[&str] = &["unexpected GraphHtpSettings option 66"];
 
-/// How much a line matters.
+/// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Level {
@@ -62,7 +61,7 @@ impl Level {
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// As the library said it, except that lines known to be harmless are [`Level::Info`].
+    /// The library's level, except that lines known to be harmless are [`Level::Info`].
     pub level: Level,
     /// Without a line break at its end; at most 2048 bytes.
     pub text: String,
@@ -74,17 +73,17 @@ impl std::fmt::Display for Line {
     }
 }
 
-/// A place in the log.
+/// A position in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
 
-/// What lines are forwarded to.
+/// Receiver of forwarded lines.
 pub type Sink = Arc<dyn Fn(&Line) + Send + Sync>;
 
 #[derive(Default)]
 struct Ring {
     lines: VecDeque<Line>,
-    /// Lines ever written, so the number of the next.
+    /// Number of lines ever written, hence the number of the next.
     written: u64,
     sink: Option<Sink>,
 }
@@ -102,12 +101,12 @@ pub fn forward(sink: Option<Sink>) {
     with_ring(|ring| ring.sink = sink);
 }
 
-/// The place after the last line.
+/// The position after the last line.
 pub fn mark() -> Mark {
     with_ring(|ring| Mark(ring.written))
 }
 
-/// What was written since a place, as far as it is kept.
+/// Lines written since a position, as far as they are kept.
 pub fn since(mark: Mark) -> Vec<Line> {
     with_ring(|ring| {
         let first = ring.written - ring.lines.len() as u64;
@@ -116,7 +115,7 @@ pub fn since(mark: Mark) -> Vec<Line> {
     })
 }
 
-/// The last lines, for an error object: those at error and warning level first kept, at most 24
+/// The last lines, for an error object: lines at error and warning level are preferred, at most 24
 /// lines and 8 KiB.
 pub fn tail(lines: &[Line]) -> String {
     let worth: Vec<&Line> = lines.iter().filter(|line| line.level <= Level::Warning).collect();
@@ -135,7 +134,7 @@ pub fn tail(lines: &[Line]) -> String {
     text.join("\n")
 }
 
-/// Adds a line of our own: which library was chosen and why belongs to what the library then says.
+/// Adds a line of our own: the choice of the library gives context to its messages.
 pub fn note(text: impl Into<String>) {
     push(Level::Info, text.into());
 }
@@ -146,7 +145,7 @@ fn push(level: Level, mut text: String) {
         text.truncate(end);
     }
     text.truncate(text.trim_end().len());
-    // Half of the lines repeat their level in front.
+    // Half of the lines repeat their level at the start.
     let rest = text.trim_start();
     let rest = ["<E>", "<W>", "<I>", "<V>", "<D>"]
         .iter()
@@ -173,7 +172,7 @@ unsafe extern "C" {
     fn vsnprintf(text: *mut c_char, size: usize, format: *const c_char, arguments: *mut c_void) -> c_int;
 }
 
-/// What the library calls.
+/// The log callback.
 ///
 /// # Safety
 /// `format` is null or a format string for `arguments`, a `va_list` not used before.
@@ -192,7 +191,7 @@ pub(crate) unsafe extern "C" fn receive(
     let length = unsafe { vsnprintf(buffer.as_mut_ptr().cast(), buffer.len(), format, arguments) };
     let length = usize::try_from(length).unwrap_or(0).min(MAX_LINE - 1);
     let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
-    // A sink that panics must not unwind into the library.
+    // A panicking sink must not unwind into the library.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| push(Level::from_raw(level), text)));
 }
 
@@ -200,7 +199,7 @@ pub(crate) unsafe extern "C" fn receive(
 mod tests {
     use super::*;
 
-    /// Lines of this test alone: the ring is the process's, and other tests write into it.
+    /// Lines of this test alone: the ring is shared by the process, and other tests write into it.
     fn own(lines: Vec<Line>) -> Vec<Line> {
         lines
             .into_iter()
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_to_be_harmless_is_no_error() {
+    fn lines_known_to_be_harmless_are_no_errors() {
         let start = mark();
         push(Level::Error, " <E> unexpected GraphHtpSettings option 66\n".to_owned());
         push(Level::Error, " <E> an own error".to_owned());

@@ -1,8 +1,8 @@
-//! Memory that application and processor see alike, on a phone: allocated by `libcdsprpc.so`, or a
-//! dma-buf of somebody else.
+//! Memory shared by application and processor on a phone: allocated by `libcdsprpc.so`, or an
+//! imported dma-buf.
 //!
-//! **Untried**: there is no phone here, and the x86-64 library registers no memory. Elsewhere than
-//! on a phone plain memory is given, and imports are refused.
+//! **Untested**: there is no phone here, and the x86-64 library registers no memory. Elsewhere than
+//! on a phone plain memory is allocated, and imports are refused.
 //!
 //! A buffer is registered with a context when a run first binds it as a whole; otherwise its mapped
 //! bytes are bound like any others, and the library copies them.
@@ -21,10 +21,10 @@ const TRANSPORT: &str = "libcdsprpc.so";
 /// The system heap, cached.
 const SYSTEM_HEAP: c_int = 25;
 const CACHED: u32 = 1;
-/// What the allocator aligns to.
+/// Alignment of the allocator.
 const PAGE: usize = 4096;
 
-/// Whether this machine may have the processor itself.
+/// Whether this machine may have the processor.
 pub const IS_PHONE: bool =
     cfg!(all(target_arch = "aarch64", any(target_os = "android", target_os = "linux")));
 
@@ -68,7 +68,7 @@ impl Allocator {
     }
 }
 
-/// Who gives the memory back, and how.
+/// Owner of the memory, which frees it.
 #[derive(Debug)]
 enum Owner {
     Allocator(Arc<Allocator>),
@@ -76,7 +76,7 @@ enum Owner {
     Mapping,
 }
 
-/// Memory with a file descriptor by which the processor finds it.
+/// Memory with a file descriptor that identifies it to the processor.
 #[derive(Debug)]
 pub struct SharedMemory {
     pointer: NonNull<u8>,
@@ -103,7 +103,7 @@ impl SharedMemory {
             .ok_or_else(|| refuse(format!("no {length} bytes in the system heap")))?;
         let mut existing =
             SharedMemory { pointer, length, fd: -1, owner: Owner::Allocator(allocator.clone()) };
-        // SAFETY: that many bytes were allocated, and nobody else knows them yet.
+        // SAFETY: that many bytes were allocated, and no other code has the pointer yet.
         unsafe { pointer.as_ptr().write_bytes(0, length) };
         // SAFETY: allocated above.
         let fd = unsafe { (allocator.descriptor)(pointer.as_ptr().cast()) };
@@ -118,7 +118,7 @@ impl SharedMemory {
     fn map(fd: RawFd, offset: u64, length: u64) -> Result<SharedMemory, ShimError> {
         let refuse = |reason: String| ShimError::UnsupportedMemory { what: "a dma-buf", reason };
         if offset != 0 {
-            // The descriptor alone names memory to the processor.
+            // The processor identifies memory by the descriptor alone.
             return Err(refuse(format!("it starts at {offset}, only whole buffers are imported")));
         }
         let length = usize::try_from(length).ok().filter(|length| (1..=isize::MAX as usize).contains(length));
@@ -135,7 +135,7 @@ impl SharedMemory {
         Ok(SharedMemory { pointer, length, fd, owner: Owner::Mapping })
     }
 
-    /// The descriptor by which the processor finds it.
+    /// The descriptor that identifies it to the processor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open as long as this value: the allocator's until it is freed, the host's until
         // the buffer is.
@@ -179,7 +179,7 @@ unsafe impl Buffer for SharedBuffer {
     }
 }
 
-/// Zeroed memory: the processor's where there is an allocator, else the process's.
+/// Zeroed memory: shared with the processor if there is an allocator, otherwise of this process.
 ///
 /// # Errors
 ///
@@ -197,11 +197,12 @@ pub fn allocate(
     Ok(Box::new(SharedBuffer(Arc::new(SharedMemory::allocate(allocator, length)?))))
 }
 
-/// Makes a dma-buf visible.
+/// Imports a dma-buf.
 ///
 /// # Errors
 ///
-/// [`ShimError::UnsupportedMemory`] elsewhere than on a phone, and for what cannot be mapped whole.
+/// [`ShimError::UnsupportedMemory`] elsewhere than on a phone, and for memory that cannot be mapped
+/// whole.
 pub fn import(fd: RawFd, offset: u64, length: u64) -> Result<Box<dyn Buffer>, ShimError> {
     if !IS_PHONE {
         return Err(ShimError::UnsupportedMemory {
@@ -219,13 +220,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mapped_memory_is_the_files_and_is_given_back() {
+    fn mapped_memory_is_the_files_and_is_unmapped() {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(8192).expect("grown");
         let memory = SharedMemory::map(file.as_raw_fd(), 0, 8192).expect("mapped");
         let buffer = SharedBuffer(Arc::new(memory));
         assert_eq!((buffer.length(), buffer.0.fd().as_raw_fd()), (8192, file.as_raw_fd()));
-        // SAFETY: as many bytes as the buffer has, known to nobody else.
+        // SAFETY: as many bytes as the buffer has, shared with no other code.
         unsafe { buffer.pointer().add(8191).write(7) };
         drop(buffer);
         let mut byte = [0];

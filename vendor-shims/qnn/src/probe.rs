@@ -1,14 +1,14 @@
-//! What a flag of the compiler does: the same graph is compiled with and without it, and what comes
-//! out is compared.
+//! Determines the effect of a compiler flag: compiles the same graph with and without it and
+//! compares the results.
 //!
-//! The library takes unknown keys and values of wrong types without a word, and repeats in its
-//! binaries what it was told without using it. So nothing but different code counts as an effect.
-//! Two binaries of one graph are never equal within a process: tensors and operations are numbered
-//! through, a few hundred bytes of them. How many is measured by compiling the same twice.
+//! The library silently accepts unknown keys and values of wrong types, and its binaries echo
+//! settings that it does not use. So only different code counts as an effect. Two binaries of one
+//! graph are never equal within a process: tensors and operations have running numbers, a few
+//! hundred bytes of them. That noise is measured by compiling the same graph twice.
 //!
 //! First a small graph of our own is tried, with a product, a norm, an activation and a softmax
-//! over 64 rows. If that comes out the same, the smallest entry of the order is tried too, unless
-//! its weights are too large for that.
+//! over 64 rows. If that is unchanged, the smallest entry of the order is tried too, unless its
+//! weights are too large.
 
 use std::fmt::Write;
 use std::sync::{Arc, PoisonError};
@@ -28,36 +28,36 @@ use crate::recognise::recognise;
 use crate::session::{Context, ContextBinary, ContextOptions, GraphOptions, GraphSizes};
 use crate::soc::Soc;
 
-/// Entries with more weights than this are not compiled again to see what a flag does.
+/// Entries with more weights than this are not compiled again to probe a flag.
 const MAX_PROBED_BYTES: u64 = 32 << 20;
-/// Pairs of compilations that must differ besides the first before a flag counts as applied.
+/// Additional pairs of compilations that must differ before a flag counts as applied.
 const REPEATED: usize = 3;
-/// Results that are kept for the next flag or order.
+/// Results cached for the next flag or order.
 const MAX_KEPT: usize = 16;
-/// A number takes up to four bytes, of which mostly one changes from one compilation to the next.
+/// A number takes up to four bytes, of which usually one changes between compilations.
 const NUMBERS_FACTOR: usize = 4;
-/// Bytes that may differ besides.
+/// Tolerated further differences in bytes.
 const NUMBERS_SLACK: usize = 64;
 
-/// What came out of one compilation.
+/// The result of one compilation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
     /// The context binary.
     binary: Arc<[u8]>,
-    /// Bytes by which another compilation of the same differed, where that was tried.
+    /// Bytes by which a repeated compilation differed, if measured.
     noise: Option<usize>,
-    /// What the binary says of the graph.
+    /// Sizes reported by the binary.
     sizes: Option<GraphSizes>,
     /// Simulated cycles on the stand-in.
     cycles: Option<u64>,
 }
 
-/// What became of a flag and how that is known.
+/// The outcome of a flag and the evidence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlagVerdict {
     /// The outcome.
     pub outcome: FlagOutcome,
-    /// How that is known.
+    /// The evidence.
     pub evidence: String,
 }
 
@@ -65,7 +65,7 @@ fn verdict(outcome: FlagOutcome, evidence: String) -> FlagVerdict {
     FlagVerdict { outcome, evidence }
 }
 
-/// Something to compile with and without a flag.
+/// A graph to compile with and without a flag.
 struct Subject<'g, 'w> {
     what: &'static str,
     graph: &'g QnnGraph<'w>,
@@ -82,7 +82,7 @@ fn compile(
     context.binary()
 }
 
-/// Compiles a graph for a chip and looks at what came out; `is_reference` asks for the noise
+/// Compiles a graph for a chip and inspects the result; with `is_reference` also measures the noise
 /// between equal compilations.
 fn try_out(
     driver: &Driver,
@@ -120,10 +120,10 @@ fn try_out(
     Ok(trial)
 }
 
-/// Bytes by which a graph compiled with a flag differs from one without it, the least of several
-/// compilations of each as long as that is more than `most`. A number that grows a digit from one
-/// compilation to the next moves all that stands behind it: one pair that differs shows nothing,
-/// for code that is other every pair does.
+/// Bytes by which a graph compiled with a flag differs from one without it: the least of several
+/// compilations of each, as long as that exceeds `most`. A number that grows a digit between
+/// compilations shifts everything behind it, so one differing pair proves nothing; if the code
+/// differs, every pair does.
 fn least_differing(
     driver: &Driver,
     soc: &Soc,
@@ -146,12 +146,12 @@ fn least_differing(
     Ok(least)
 }
 
-/// Bytes that are not the same, and those that one side has more.
+/// Differing bytes, plus the difference in length.
 fn differing(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
 }
 
-/// Everything that goes into a compilation, hashed.
+/// Hash of all inputs of a compilation.
 fn content_of(graph: &QnnGraph<'_>) -> String {
     let mut sum = Sha256::new();
     for tensor in &graph.tensors {
@@ -170,8 +170,8 @@ fn content_of(graph: &QnnGraph<'_>) -> String {
     sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The verdict on each flag of an order that reaches the compiler; none on the others. `smallest`
-/// is the smallest entry as it is compiled.
+/// The verdict on each flag of an order that reaches the compiler; `None` for the others.
+/// `smallest` is the smallest compiled entry.
 pub fn judge(
     driver: &Driver,
     soc: &Soc,
@@ -248,15 +248,15 @@ fn judge_one(
     }
     match flag {
         _ if is_echoed => verdict(FlagOutcome::Recorded, same),
-        // Whether there is such a key at all cannot be told.
+        // Whether such a key exists cannot be determined.
         CompilerFlag::Key(..) => {
-            verdict(FlagOutcome::Unknown, format!("{same}; the library takes any key without a word"))
+            verdict(FlagOutcome::Unknown, format!("{same}; the library accepts any key silently"))
         }
         _ => verdict(FlagOutcome::Inert, same),
     }
 }
 
-/// What the binary repeats of a flag.
+/// What the binary echoes of a flag.
 fn echo(bare: &Trial, flagged: &Trial) -> Option<String> {
     let (bare, flagged) = (bare.sizes?, flagged.sizes?);
     let numbers = [
@@ -279,8 +279,8 @@ fn weight_bytes(graph: &QnnGraph<'_>) -> u64 {
     graph.tensors.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
-/// Rows, width and inner width of the graph that is always tried: large enough to be cut for the
-/// fast memory, small enough for a second.
+/// Rows, width and inner width of the graph that is always tried: large enough to be split for the
+/// fast memory, small enough to compile in a second.
 const ROWS: u32 = 64;
 const WIDTH: u32 = 512;
 const INNER: u32 = 2048;

@@ -1,9 +1,9 @@
-//! What the library makes code for, found out by asking it: a graph of one operation is compiled,
+//! Determines what the library generates code for by trying: a graph of one operation is compiled,
 //! which takes milliseconds, and its binary read.
 //!
-//! The library takes any architecture and makes code for v68 where it knows none of that version,
-//! and it takes a chip's number over its architecture, all without a word. So a profile is held to
-//! what the binary says, before anything is planned for it.
+//! The library accepts any architecture and generates code for v68 if it does not know the version,
+//! and a chip's number overrides its architecture, all silently. So a profile is checked against
+//! the binary before anything is planned for it.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::session::guarded::alone;
 use crate::session::{Context, ContextOptions, Device, GraphOptions, Preparation};
 use crate::soc::{CodeFor, Soc, SocId, facts};
 
-/// What a binary says it was made for.
+/// The target that a binary reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// The chip, by number.
@@ -30,15 +30,15 @@ pub struct Made {
     pub arch: u32,
 }
 
-/// What the library knows of a chip that a profile describes.
+/// The library's view of a chip that a profile describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recognised {
-    /// What it is asked to make code for.
+    /// The request.
     pub code: CodeFor,
-    /// What it then makes code for.
+    /// The target it then generates code for.
     pub made: Made,
-    /// Whether the chip that stands in for this one's cycles is of the same architecture; none
-    /// where none does.
+    /// Whether the stand-in chip for this one's cycles has the same architecture; `None` without a
+    /// stand-in.
     pub stand_in_is_alike: Option<bool>,
 }
 
@@ -69,22 +69,22 @@ fn smallest() -> QnnGraph<'static> {
     }
 }
 
-/// What a child says of its compilation.
+/// A child's report on its compilation.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum Answer {
     Made {
         soc: SocId,
         arch: u32,
     },
-    /// The library says at once that it does not know the number.
+    /// The library rejects the number as unknown.
     Unknown,
     Failed(String),
 }
 
-/// Milliseconds are enough, on an idle machine.
+/// Milliseconds suffice on an idle machine.
 const BOUNDS: Bounds = Bounds { patience: Duration::from_secs(60), memory: None };
 
-/// Why nothing came out.
+/// Why no code was generated.
 enum Unmade {
     Unknown,
     Failed(String),
@@ -93,7 +93,7 @@ enum Unmade {
 impl Unmade {
     fn reason(self) -> String {
         match self {
-            Unmade::Unknown => "it does not know it".to_owned(),
+            Unmade::Unknown => "the library does not know it".to_owned(),
             Unmade::Failed(reason) => reason,
         }
     }
@@ -111,9 +111,9 @@ fn compiled(driver: &Driver, code: CodeFor) -> Result<Made> {
     Ok(Made { soc: SocId(description.soc_model), arch: description.arch.ok_or_else(unread)? })
 }
 
-/// What code comes out when it is asked for `code`; asked once for each. A child of this process
-/// asks: a device of v89 disturbs what other devices of its process compile, and numbers that a
-/// compilation uses up would change the bytes of the next.
+/// The target of the generated code for `code`; tried once for each, in a child of this process: a
+/// device of v89 disturbs compilations for other devices of its process, and the running numbers
+/// used up by a compilation would change the bytes of the next.
 fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unmade>> {
     if let Some(made) = driver.made.lock().unwrap_or_else(PoisonError::into_inner).get(&code) {
         return Ok(Ok(*made));
@@ -127,15 +127,15 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
         };
         serde_json::to_vec(&answer).unwrap_or_default()
     };
-    // No other thread is inside the libraries while the child is born.
-    let held = (Preparation::begin(), alone());
-    let ended = in_child(BOUNDS, held, work)
+    // No other thread is inside the libraries during the fork.
+    let locks = (Preparation::begin(), alone());
+    let ended = in_child(BOUNDS, locks, work)
         .map_err(|error| QnnError::NotOffered { what: "a child to compile in", reason: error.to_string() })?;
     let answer = match ended {
         Ended::Answer(text) => serde_json::from_slice(&text)
-            .unwrap_or_else(|_| Answer::Failed("it gives no sensible answer".to_owned())),
-        Ended::Died(signal) => Answer::Failed(format!("it dies of it (signal {signal:?})")),
-        Ended::Late => Answer::Failed("it does not come to an end".to_owned()),
+            .unwrap_or_else(|_| Answer::Failed("it returns no valid answer".to_owned())),
+        Ended::Died(signal) => Answer::Failed(format!("it crashes (signal {signal:?})")),
+        Ended::Late => Answer::Failed("it does not finish".to_owned()),
     };
     Ok(match answer {
         Answer::Made { soc, arch } => {
@@ -148,14 +148,14 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
     })
 }
 
-/// Holds a profile to what the library makes of it. A number the library does not know is compiled
-/// by its architecture.
+/// Checks a profile against the code the library generates. A number the library does not know is
+/// compiled by its architecture.
 ///
 /// # Errors
 ///
-/// [`ShimError::WrongFact`] where number and architecture contradict each other and for a stand-in
-/// that there is not, [`ShimError::Unprepared`] where nothing is prepared for the number or the
-/// architecture.
+/// [`ShimError::WrongFact`] if number and architecture contradict each other and for a stand-in
+/// that does not exist, [`ShimError::Unprepared`] if the library prepares nothing for the number or
+/// the architecture.
 pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
     let chip = || soc.name.clone();
     let wrong = |fact, reason| QnnError::from(ShimError::WrongFact { chip: chip(), fact, reason });

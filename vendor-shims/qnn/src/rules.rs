@@ -1,4 +1,4 @@
-//! The lowering's rules where they depend on the fast memory there is.
+//! The lowering's rules where they depend on the size of the fast memory.
 
 use shardwright_shim_abi::EntryView;
 use shardwright_shim_abi::raw::{SW_ROLE_STATE, SW_ROLE_STATE_ROWS};
@@ -8,14 +8,14 @@ use crate::lower::{KeyRows, Variants};
 use crate::session::GraphOptions;
 use crate::soc::DEFAULT_VTCM_MEGABYTES;
 
-/// Bytes that joined keys may have of the fast memory's, in eighths. With 1, 2 and 8 MB of it keys
-/// of as much compiled and keys of twice as much did not: the compiler finds no way to cut what it
-/// joins.
+/// Largest size of concatenated keys relative to the fast memory, in eighths. With 1, 2 and 8 MB,
+/// keys of this size compiled and keys of twice the size did not: the compiler finds no way to
+/// split the concatenation.
 const JOINED_EIGHTHS: u64 = 9;
 
-/// What is taken for an entry unless flags say otherwise, with the fast memory that options give:
-/// keys and values that an entry adds to stay apart from those of the state where both together do
-/// not fit. Apart they cost up to a fifth of a layer more, and compile.
+/// The default for an entry unless flags say otherwise, with the fast memory in the options: keys
+/// and values that an entry adds are kept separate from those of the state if both together do not
+/// fit. Kept separate they cost up to a fifth of a layer more, but compile.
 pub fn of(entry: EntryView<'_>, options: &GraphOptions) -> Variants {
     let rule = Variants::rules(entry);
     // The two sides of a state share its number.

@@ -31,11 +31,10 @@ const LIBRARY: &str = "library";
 const SKEL: &str = "skel";
 const LOG_LEVEL: &str = "log-level";
 
-/// Bytes of a context that are known to have been loaded, or thought to be: the processor's
-/// addresses have 32 bits.
+/// Bytes of a context that are known, or thought, to load: the processor's addresses have 32 bits.
 const CONTEXT_BYTES: u64 = 3_670_016_000;
 
-/// Whether the library here simulates.
+/// Whether the library on this platform simulates.
 const HAS_SIMULATOR: bool = cfg!(target_arch = "x86_64");
 
 /// One instance.
@@ -70,8 +69,8 @@ fn log_level(value: &str) -> std::result::Result<Level, ShimError> {
     })
 }
 
-/// Tells the transport where the processor's half of the library lies. **Untried**: there is no
-/// phone here.
+/// Passes the transport the folder of the processor's half of the library. **Untested**: there is
+/// no phone here.
 fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
     let wrong = |expected: &str| ShimError::InvalidValue {
         name: SKEL.to_owned(),
@@ -93,7 +92,7 @@ fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
 }
 
 impl QnnShim {
-    /// A device of a chip that was made known.
+    /// A device of a registered chip.
     fn named(&self, name: &str) -> std::result::Result<Named<Soc>, ShimError> {
         let named = self.chips.named(name).filter(|named| HAS_SIMULATOR || !named.is_simulated);
         named.ok_or_else(|| ShimError::UnknownDevice {
@@ -107,7 +106,7 @@ impl QnnShim {
         Ok(self.driver.get(|| Driver::open(&self.settings))?)
     }
 
-    /// The allocator of a phone; none elsewhere.
+    /// The allocator of a phone; `None` elsewhere.
     fn allocator(&self) -> Result<Option<Arc<Allocator>>> {
         if !memory::IS_PHONE {
             return Ok(None);
@@ -115,7 +114,7 @@ impl QnnShim {
         Ok(Some(self.allocator.get(Allocator::open)?))
     }
 
-    /// Whether this is a phone with that chip, by its number. **Untried**.
+    /// Whether this is a phone with that chip, by its number. **Untested**.
     fn is_own(&self, soc: &Soc) -> Result<bool> {
         if !memory::IS_PHONE {
             return Ok(false);
@@ -124,8 +123,8 @@ impl QnnShim {
         Ok(own.is_some() && own == soc.id)
     }
 
-    /// `build` is that of the library: what a host keeps of a device's answers is another library's
-    /// when it changes.
+    /// `build` is that of the library: it invalidates a host's cached results of a device when the
+    /// library changes.
     fn device_of(
         build: &str,
         soc: &Soc,
@@ -165,7 +164,7 @@ impl Shim for QnnShim {
             name: "qnn".to_owned(),
             vendor: "Qualcomm".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            // Finding out would load a hundred megabytes.
+            // Determining it would load a hundred megabytes.
             vendor_library: None,
             instance_limit: 0,
         }
@@ -194,11 +193,11 @@ impl Shim for QnnShim {
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
         let asked = match soc.map(|name| self.chips.get(name)) {
-            // Nobody told of it: another vendor's.
+            // Not registered: another vendor's chip.
             Some(None) => return Ok(Vec::new()),
             asked => asked.flatten(),
         };
-        // Without a library there is nothing to offer, and why is said.
+        // Without a library nothing can be offered, and the error says why.
         let driver = self.driver()?;
         let build = driver.backend().library().build_id();
         let Some(soc) = asked else {

@@ -1,10 +1,10 @@
-//! What the vendor's library needs besides the calls where there is no Hexagon processor.
+//! Workarounds that the vendor's library needs without a Hexagon processor.
 //!
 //! On x86-64 the library runs a graph on threads of its own that wait for each other by spinning.
-//! Where there are fewer free processors than such threads they spin through each other's time:
-//! minutes for what takes seconds. On one processor they hand it on at once, so loading and running
-//! are [`Confined`] to one processor, the same for all of this process: threads that the library
-//! starts meanwhile inherit it, and would be spun at from another.
+//! With fewer free processors than such threads they spin through each other's time slices: minutes
+//! instead of seconds. On a single processor they yield at once, so loading and running are
+//! [`Confined`] to one processor, the same for the whole process: threads that the library starts
+//! meanwhile inherit it, and would otherwise spin against it from another.
 //!
 //! It also prints a remark to standard output when it is opened, which belongs to the program:
 //! [`Quiet`].
@@ -15,7 +15,7 @@ pub(crate) struct Confined {
     before: Option<libc::cpu_set_t>,
 }
 
-/// Standard output leads to standard error while it lives.
+/// Redirects standard output to standard error while it lives.
 pub(crate) struct Quiet {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     output: Option<std::os::fd::OwnedFd>,
@@ -26,7 +26,7 @@ mod elsewhere {
     use super::{Confined, Quiet};
 
     impl Confined {
-        /// A processor runs the graph: nothing to do.
+        /// A real processor runs the graph: nothing to do.
         pub(crate) fn new() -> Confined {
             Confined {}
         }
@@ -46,11 +46,11 @@ mod simulated {
     use std::os::fd::{AsFd, AsRawFd};
     use std::sync::OnceLock;
 
-    /// The processor that was free enough for the first thread that came.
+    /// The processor that was free for the first thread.
     static HERE: OnceLock<usize> = OnceLock::new();
 
     impl Confined {
-        /// Until it is dropped; where the system does not let it be, not at all.
+        /// Confined until dropped; without effect if the system does not permit it.
         pub(crate) fn new() -> Confined {
             // SAFETY: a set of bits, for which all zeros is empty; the sets outlive the calls,
             // which concern the calling thread alone.
@@ -80,12 +80,13 @@ mod simulated {
     }
 
     impl Quiet {
-        /// Until it is dropped. What other threads print meanwhile goes the same way, so only for
-        /// calls that are made once.
+        /// Redirected until dropped. Output of other threads is redirected too, so only for calls
+        /// that are made once.
         pub(crate) fn new() -> Quiet {
             let output = std::io::stdout().as_fd().try_clone_to_owned().ok();
             if output.is_some() {
-                // What C's streams hold is the program's own and goes where it was meant to.
+                // The buffers of C's streams contain the program's own output, which is flushed to
+                // its original target.
                 // SAFETY: both descriptors are those of the process; flushing all streams is always
                 // allowed.
                 unsafe {
@@ -101,7 +102,7 @@ mod simulated {
         fn drop(&mut self) {
             if let Some(output) = &self.output {
                 // SAFETY: the library writes through C's streams, which are flushed before the
-                // descriptor that was kept is put back.
+                // saved descriptor is restored.
                 unsafe {
                     libc::fflush(std::ptr::null_mut());
                     libc::dup2(output.as_raw_fd(), std::io::stdout().as_raw_fd());

@@ -1,8 +1,7 @@
-//! A chip as its profile describes it, as far as this shim reads the profile.
+//! A chip described by the facts of its profile that this shim reads.
 //!
-//! What is known of single chips stands in their profiles. Here is what holds of an architecture:
-//! which have a tensor processor, which the library prepares nothing for, how they are compiled
-//! best.
+//! Facts about single chips belong in their profiles. This file covers architectures: which have a
+//! tensor processor, which the library prepares nothing for, how they are compiled best.
 
 use std::fmt;
 
@@ -37,14 +36,14 @@ impl fmt::Display for SocId {
     }
 }
 
-/// What the library is asked to make code for.
+/// The target requested from the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CodeFor {
     /// The chip of this phone, which the library finds.
     Own,
     /// A chip.
     Chip(SocId),
-    /// An architecture, for which the library takes a chip of its own choice.
+    /// An architecture, for which the library chooses a chip.
     Architecture(u32),
 }
 
@@ -53,25 +52,25 @@ pub enum CodeFor {
 pub struct Soc {
     /// Name of its profile, `sm8850`.
     pub name: String,
-    /// The vendor's number, where the profile says it.
+    /// The vendor's number, if the profile has it.
     pub id: Option<SocId>,
     /// Version of the Hexagon architecture, 81 for v81.
     pub arch: u32,
-    /// Fast memory of the tensor processor, where it is known.
+    /// Fast memory of the tensor processor, if known.
     pub vtcm_megabytes: Option<u32>,
-    /// The chip whose cycles stand for this one's, where the profile names one.
+    /// The stand-in chip for this one's cycles, if the profile names one.
     pub stand_in: Option<SocId>,
     /// The mode of finalize that the profile names, 0 for the library's own choice.
     mode: Option<u32>,
 }
 
-/// What the library takes when nothing is said.
+/// The library's default.
 pub const DEFAULT_VTCM_MEGABYTES: u32 = 4;
 
 /// The oldest architecture with a tensor processor.
 const OLDEST: u32 = 68;
 
-/// Architectures the library takes and makes no code for, and how that shows.
+/// Architectures the library accepts but generates no code for, and the symptom.
 const UNPREPARED: &[(u32, &str)] =
     &[(89, "the library of QNN 2.51 prepares no graph for it: finalize fails with 1002")];
 
@@ -157,8 +156,8 @@ impl Soc {
         })
     }
 
-    /// The mode of finalize that is compiled, and estimated, unless a flag says otherwise; none for
-    /// the library's own choice.
+    /// The finalize mode for compiling and estimating, unless a flag says otherwise; `None` for the
+    /// library's own choice.
     ///
     /// Where the profile names none, the architecture decides. In the decoder layers of Gemma 4
     /// E2B, sliding and full, 1, 64 and 128 rows, 8 and 4 bits, as the rules write them, mode 3
@@ -173,13 +172,12 @@ impl Soc {
         }
     }
 
-    /// Fast memory to ask for: all there is, or where that is not known what the library would
-    /// take.
+    /// Fast memory to request: all there is, or the library's default if that is unknown.
     pub fn vtcm(&self) -> u32 {
         self.vtcm_megabytes.unwrap_or(DEFAULT_VTCM_MEGABYTES)
     }
 
-    /// Number, where there is one, and architecture.
+    /// Number, if known, and architecture.
     pub fn described(&self) -> String {
         match self.id {
             Some(id) => format!("{} (id {id}, v{})", self.name, self.arch),
@@ -198,7 +196,7 @@ pub(crate) mod tests {
         Soc::read(&Chip { name, aliases: Vec::new(), facts })
     }
 
-    /// What a profile that is shipped says, as far as it is read.
+    /// The facts of a shipped profile that are read.
     pub(crate) fn of_profile(name: &str) -> Soc {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
         let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");
@@ -220,7 +218,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_profile_says_is_what_is_compiled() {
+    fn facts_of_a_profile_control_compilation() {
         for (name, id, arch) in [
             ("sm8550", 43, 73),
             ("sm8650", 57, 75),
@@ -236,7 +234,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_profile_does_not_say_follows_from_the_architecture() {
+    fn facts_missing_in_a_profile_follow_from_the_architecture() {
         let bare = |arch| soc("chip", &[("hexagon-arch", arch)]).expect("an architecture");
         let modes: Vec<_> = ["v73", "v81", "v85"].map(|arch| bare(arch).finalize_mode()).into();
         assert_eq!(modes, [None, Some(3), Some(3)]);
@@ -250,7 +248,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_architecture_that_is_none_is_refused_by_name() {
+    fn an_invalid_architecture_is_refused_by_name() {
         for (arch, says) in [
             ("81", "`81` is no architecture"),
             ("vx", "`vx`"),

@@ -1,5 +1,5 @@
-//! The vendor's library behind owned handles: which one is opened, what it makes, and what becomes
-//! of bad input.
+//! The vendor's library behind owned handles: which one is opened, its results, and its reaction to
+//! bad input.
 
 mod cases;
 
@@ -141,7 +141,7 @@ fn an_opened_library_tells_how_it_was_found_and_what_it_is() {
     }
 }
 
-// ---- what it makes
+// ---- its results
 
 #[test]
 fn a_graph_comes_back_from_its_binary_bit_for_bit() {
@@ -190,7 +190,7 @@ fn a_graph_comes_back_from_its_binary_bit_for_bit() {
     assert_eq!(first, second);
 }
 
-/// How a mask of `[rows, slots]` is written out for its heads before it is added to their scores.
+/// How a mask of `[rows, slots]` is repeated for its heads before it is added to their scores.
 #[derive(Clone, Copy, Debug)]
 enum Written {
     /// Heads within rows, as this shim has them: `[1, rows, 1, slots]` to
@@ -203,8 +203,9 @@ enum Written {
     Broadcast,
 }
 
-/// Phones were reported to add a mask of 1,081,344 bytes, joined from one part for each head, to
-/// other rows, and one of 1,048,576 to its own. The library's simulation adds both to their own.
+/// Phones were reported to add a mask of 1,081,344 bytes, concatenated from one copy per head, to
+/// other rows, and one of 1,048,576 to the right ones. The library's simulation adds both
+/// correctly.
 #[test]
 fn a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte() {
     let Some(library) =
@@ -223,10 +224,10 @@ fn a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte()
                     _ => ([1, rows, 1, slots], [1, rows, heads, slots]),
                 };
                 let mut case = Case::new("masked");
-                // Every row has numbers of its own, so that any other row shows.
+                // Every row has different numbers, so that any other row shows.
                 let mask = case.input(&shared, a16(4.0), &random((rows * slots) as usize, 4.0, 3));
-                let given = random((rows * heads * slots) as usize, 8.0, 5);
-                let scores = case.input(&whole, a16(8.0), &given);
+                let random_scores = random((rows * heads * slots) as usize, 8.0, 5);
+                let scores = case.input(&whole, a16(8.0), &random_scores);
                 let added = match form {
                     Written::Broadcast => mask,
                     _ => {
@@ -484,7 +485,7 @@ fn damaged_heads_are_described_or_refused_and_end_nothing() {
         }
     }
     assert!(refused > 10, "{refused} refused");
-    // Some of those end the process that reads them.
+    // Some of those crash the process that reads them.
     let fatal = (40..120).find_map(|at| {
         let mut damaged = good.clone();
         damaged[at] ^= 0x01;
@@ -559,11 +560,11 @@ fn refusals_name_the_node() {
         assert_eq!(error.class, ErrorClass::UnsupportedOp, "{error}");
         assert_eq!(error.node.as_deref(), Some(case.graph.nodes[1].name.as_str()), "{error}");
         let op = case.graph.nodes[1].op;
-        let told: Error = QnnError::Call(Box::new(error.clone())).into();
-        assert_eq!(told.class, ErrorClass::UnsupportedOp);
-        assert_eq!(told.vendor_code, error.code as i64);
-        assert!(told.details.contains(&("op".to_owned(), op.to_owned())), "{:?}", told.details);
-        assert!(told.log_tail.is_some_and(|log| !log.is_empty()));
+        let converted: Error = QnnError::Call(Box::new(error.clone())).into();
+        assert_eq!(converted.class, ErrorClass::UnsupportedOp);
+        assert_eq!(converted.vendor_code, error.code as i64);
+        assert!(converted.details.contains(&("op".to_owned(), op.to_owned())), "{:?}", converted.details);
+        assert!(converted.log_tail.is_some_and(|log| !log.is_empty()));
     }
 }
 
@@ -641,10 +642,10 @@ fn graphs_that_contradict_themselves_never_reach_the_library() {
     });
     broken("an axis has no extent", &|case| case.graph.tensors[0].dims = vec![1, 0]);
     broken("beyond 64 bits", &|case| case.graph.tensors[0].dims = vec![u32::MAX; 4]);
-    broken("can be told to the library", &|case| case.graph.tensors[0].dims = vec![1 << 20, 1 << 20]);
+    broken("can be passed to the library", &|case| case.graph.tensors[0].dims = vec![1 << 20, 1 << 20]);
     broken("9 axes", &|case| case.graph.tensors[0].dims = vec![1; 9]);
-    broken("dies of a MatMul", &|case| case.graph.nodes[0].op = "MatMul");
-    broken("may not come to an end", &|case| {
+    broken("crashes on a MatMul", &|case| case.graph.nodes[0].op = "MatMul");
+    broken("may not terminate", &|case| {
         let factor = case.constant(&[1], (DataType::Ufixed16, per_tensor(0.3, -7)), &[0.6]);
         case.graph.nodes[0].op = "ElementWiseMultiply";
         case.graph.nodes[0].inputs[1] = factor;
@@ -747,9 +748,9 @@ fn every_error_has_a_class_of_the_contract() {
         (call(ErrorClass::UnsupportedOp), ErrorClass::UnsupportedOp, "at node `node`"),
         (call(ErrorClass::DeviceLost), ErrorClass::DeviceLost, "graphExecute failed with 1007"),
     ] {
-        let told: Error = error.into();
-        assert_eq!(told.class, class, "{told}");
-        assert!(told.message.contains(part), "{part}: {told}");
+        let converted: Error = error.into();
+        assert_eq!(converted.class, class, "{converted}");
+        assert!(converted.message.contains(part), "{part}: {converted}");
     }
 }
 
@@ -763,8 +764,8 @@ fn backends_can_be_made_again() {
     }
 }
 
-/// The verbose log of the library repeats every number it reads of a vote, and so tells whether the
-/// layout is right.
+/// The verbose log of the library repeats every number it reads of a vote, and so reveals whether
+/// the layout is right.
 #[test]
 fn a_vote_is_read_as_it_was_written_and_taken_back() {
     const NAME: &str = "a_vote_is_read_as_it_was_written_and_taken_back";
@@ -824,7 +825,7 @@ fn child(test: &str) -> Command {
     command
 }
 
-/// Whether this is the child that runs the test; otherwise runs it and looks how it ends.
+/// Whether this is the child that runs the test; otherwise runs it and checks how it ends.
 fn alone(test: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return true;

@@ -1,8 +1,8 @@
-//! The CPU engine beside the engines people pick today, on random weights in published shapes:
-//! llama.cpp in pairs, LiteRT-LM as far as it runs without published weights.
+//! The CPU engine compared with popular engines, on random weights in published shapes: llama.cpp
+//! in pairs, LiteRT-LM as far as it runs without published weights.
 //!
-//! Everything large lies in the cache folder and is made once: checkpoints, GGUF files, bundles,
-//! the peers themselves. An interrupted command that is run again goes on where it stopped.
+//! Large files are in the cache folder and made once: checkpoints, GGUF files, bundles, the peers
+//! themselves. An interrupted command can be repeated and continues where it stopped.
 
 mod growth;
 mod litert;
@@ -27,43 +27,43 @@ use crate::error::Error;
 use crate::workspace::{self, Profile, Workspace};
 use crate::{build, process, setup, vendor};
 
-/// The word that asks for this comparison.
+/// Subcommand for this comparison.
 pub const NAME: &str = "peers";
-/// The word that asks for pairs of a bundle and a file of llama.cpp's.
+/// Subcommand for pairs of a bundle and a GGUF file.
 pub const PAIR: &str = "pair";
-/// The word that asks how work grows.
+/// Subcommand for how work grows.
 pub const GROWTH: &str = "growth";
 
 /// The package that writes checkpoints, and its program for that.
 const WRITER: [&str; 4] = ["--package", "shardwright-test-checkpoints", "--example", "real_checkpoint"];
 
-/// Names a folder with the program and what lies beside it, where it is not to be built first.
+/// Variable with a folder of the program and its files, to skip building it first.
 const BUILT_VARIABLE: &str = "SHARDWRIGHT_BIN_DIR";
 
-/// Says how many pairs there are of each measurement.
+/// Variable with the number of pairs of each measurement.
 const PAIRS_VARIABLE: &str = "SHARDWRIGHT_PEER_PAIRS";
 
-/// Pairs unless told otherwise: some are discarded.
+/// Default number of pairs: some are discarded.
 const PAIRS: usize = 7;
 
-/// After so long a file counts as left alone.
+/// After this time without changes, a file counts as unchanged.
 const SETTLED: Duration = Duration::from_secs(4);
 
-/// What the figures of one line are measured on: two threads, as most small machines have.
+/// The figures of one line use two threads, as most small machines have.
 const THREADS: &str = "2";
 const THREAD_COUNT: usize = 2;
 
-/// Mebibytes that are read to see how fast memory is: more than the caches hold.
+/// Mebibytes that are read to measure memory bandwidth: more than the caches hold.
 const PROBE_MEBIBYTES: u32 = 1024;
 
-/// One bundle beside one file of the peer.
+/// One bundle compared with one file of the peer.
 struct Case {
     model: &'static str,
-    /// As the planner's option takes it.
+    /// Value of the planner's option.
     format: &'static str,
-    /// As `llama-quantize` takes it.
+    /// Value for `llama-quantize`.
     peer: &'static str,
-    /// Besides the repetitions and threads.
+    /// Arguments besides the repetitions and threads.
     work: &'static [&'static str],
     /// Capacity of the bundle.
     context: &'static str,
@@ -74,10 +74,10 @@ const USUAL_CONTEXT: &str = "1024";
 const INT8: &str = "w8-per-channel/a8-dynamic";
 const INT4: &str = "w4-block32/a8-dynamic";
 
-/// Prompts and generation, as `llama-bench` measures by default; of the logits of generation the
-/// largest is asked for.
+/// Prompts and generation, as `llama-bench` measures by default; generation requests only the
+/// largest logit.
 const USUAL: &[&str] = &["-p", "512,128", "-n", "128"];
-/// Generation with all logits, which `llama-bench` computes. A head of four bits is read whole
+/// Generation with all logits, as `llama-bench` computes them. A four-bit head is read completely
 /// either way.
 const WHOLE: &[&str] = &["-n", "128", "--all-logits"];
 /// Generation after few and after many tokens.
@@ -142,7 +142,7 @@ pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
     keep(workspace, NAME, &figures, &table::markdown(&figures))
 }
 
-/// Measures a bundle beside a file of llama.cpp's and prints the table.
+/// Measures a bundle against a file of llama.cpp's and prints the table.
 pub fn pair(workspace: &Workspace, bundle: &Path, gguf: &Path) -> Result<(), Error> {
     for path in [bundle, gguf] {
         fs::metadata(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
@@ -165,7 +165,7 @@ pub fn grow(workspace: &Workspace) -> Result<(), Error> {
     keep(workspace, GROWTH, &figures, &growth::markdown(&figures))
 }
 
-/// Where what is large lies.
+/// Folder of the large files.
 fn folder() -> Result<PathBuf, Error> {
     let folder = vendor::cache_folder()?.join("bench").join(NAME);
     make_folder(&folder)?;
@@ -180,7 +180,7 @@ fn keep(workspace: &Workspace, name: &str, figures: &Value, page: &str) -> Resul
     workspace::replace(&results.join(format!("{name}.md")), page.as_bytes())
 }
 
-/// How many pairs a variable with this content asks for.
+/// Number of pairs requested by a variable with this content.
 fn pairs(said: Option<&OsStr>) -> Result<usize, Error> {
     let Some(said) = said.filter(|said| !said.is_empty()) else { return Ok(PAIRS) };
     let count = said.to_str().and_then(|said| said.parse().ok()).filter(|pairs| *pairs > 0);
@@ -191,7 +191,7 @@ fn pairs(said: Option<&OsStr>) -> Result<usize, Error> {
     })
 }
 
-/// What every comparison has in common.
+/// Parameters shared by all comparisons.
 struct Turns {
     count: usize,
     bounds: Bounds,
@@ -262,7 +262,7 @@ impl Case {
     }
 }
 
-/// The program that is measured, and where what it is measured on is made, unless it is there.
+/// The measured program, and the folder in which its inputs are made, unless they exist.
 struct Workshop<'w> {
     workspace: &'w Workspace,
     folder: PathBuf,
@@ -288,7 +288,7 @@ impl<'w> Workshop<'w> {
         Ok(folder.join(name))
     }
 
-    /// The checkpoint, and beside it, if it is wanted, the same numbers as the peer reads them.
+    /// The checkpoint, and if `float` is set, the same numbers in the peer's format.
     fn checkpoint(&self, model: &str, float: Option<&Path>) -> Result<PathBuf, Error> {
         let checkpoint = self.place("checkpoints", model)?;
         if float.is_some() || !checkpoint.join("config.json").is_file() {
@@ -320,8 +320,7 @@ impl<'w> Workshop<'w> {
         Ok(gguf)
     }
 
-    /// Compiled anew every time, which costs little where nothing changed: a bundle must be what
-    /// this shim makes.
+    /// Compiled again every time, which is cheap if nothing changed: a bundle must match this shim.
     fn bundle(&self, model: &str, format: &str, context: &str) -> Result<PathBuf, Error> {
         let checkpoint = self.checkpoint(model, None)?;
         let bundle = self.place("bundles", &format!("{model}-{}-{context}", format.replace('/', "-")))?;
@@ -329,8 +328,8 @@ impl<'w> Workshop<'w> {
         compile.arg("compile").arg(checkpoint).arg("--planner-option").arg(format!("format={format}"));
         compile.args(["--context", context, "--output"]).arg(&bundle);
         process::run(compile.stdout(std::process::Stdio::null()))?;
-        // Once more, so that it is known to be whole: only of files that were left alone for a
-        // while is that remembered.
+        // Once more, so that its proof is stored: that is done only for files that have not changed
+        // for a while.
         std::thread::sleep(SETTLED);
         self.measure(&bundle, &["-n", "1", "-r", "1"])?;
         Ok(bundle)

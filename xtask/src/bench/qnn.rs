@@ -1,8 +1,8 @@
-//! Decoder layers through our Qualcomm lowering and through ONNX Runtime's provider, by the same
+//! Decoder layers through our Qualcomm lowering and through ONNX Runtime's provider, with the same
 //! library in one run.
 //!
-//! The results are committed: they depend on no clock, so a difference is the library's, the
-//! provider's or ours.
+//! The results are committed: they do not depend on time, so a difference is caused by the library,
+//! the provider or our code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,12 +50,13 @@ pub fn compare(workspace: &Workspace) -> Result<(), Error> {
     workspace::replace(&results.join("qnn_layers.md"), table.as_bytes())
 }
 
-/// The interpreter of an environment with what the peer needs, made once per list of requirements.
+/// The interpreter of an environment with the peer's dependencies, made once per list of
+/// requirements.
 fn python(requirements: &Path) -> Result<PathBuf, Error> {
     let wanted = workspace::read(requirements)?;
     let folder = vendor::cache_folder()?.join("bench/qnn-peer");
     let python = folder.join("bin/python");
-    // Written last: an environment that was left half made is made anew.
+    // Written last: an incomplete environment is made again.
     let made = folder.join("requirements-installed.txt");
     if fs::read(&made).is_ok_and(|installed| installed == wanted) {
         return Ok(python);

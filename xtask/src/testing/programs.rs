@@ -18,22 +18,22 @@ use crate::error::Error;
 use crate::process;
 use crate::workspace::{Profile, Workspace};
 
-/// How many run at a time. Each has a thread a core of its own: more programs would take memory,
-/// not time.
+/// How many run at a time. Each uses a thread per core: more programs would need memory without
+/// saving time.
 pub const AT_A_TIME: usize = 2;
 
 /// A program with tests in it, or all tests of the documentation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
-    /// What it is called in reports: its file without cargo's hash, and what it was made from.
+    /// Its name in reports: its file without cargo's hash, and the source it was built from.
     pub name: String,
-    /// The file; none for the documentation, whose tests cargo makes and runs.
+    /// The file; `None` for the documentation, whose tests cargo builds and runs.
     file: Option<PathBuf>,
     /// The folder of its package, in which cargo would run it.
     folder: PathBuf,
 }
 
-/// How one ended.
+/// The result of one.
 #[derive(Debug)]
 pub struct Ended {
     /// Of [`Program::name`].
@@ -42,15 +42,14 @@ pub struct Ended {
     pub command: String,
     /// How long it ran.
     pub took: Duration,
-    /// What it wrote, both streams in the order of writing.
+    /// Its output, both streams in the order of writing.
     pub output: Vec<u8>,
-    /// What it ended with.
+    /// Its exit status.
     pub status: ExitStatus,
 }
 
-/// Builds what is not built and gives all programs, those that take long first: the
-/// documentation's, for which cargo works in one thread, then the largest, which hold the most of
-/// the system.
+/// Builds missing programs and returns all, those that take long first: the documentation's, for
+/// which cargo works in one thread, then the largest, which contain most of the system.
 pub fn find(workspace: &Workspace) -> Result<Vec<Program>, Error> {
     let mut command = workspace.cargo();
     command.args(["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"]);
@@ -69,7 +68,7 @@ pub fn find(workspace: &Workspace) -> Result<Vec<Program>, Error> {
     Ok(programs)
 }
 
-/// The test programs that cargo's messages, a JSON object a line, tell of.
+/// The test programs listed in cargo's messages, one JSON object per line.
 fn from_messages(messages: &str, root: &Path) -> Result<Vec<Program>, String> {
     let mut programs = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
@@ -91,7 +90,7 @@ fn from_messages(messages: &str, root: &Path) -> Result<Vec<Program>, String> {
 }
 
 impl Program {
-    /// The command that runs the tests which these arguments of the harness leave.
+    /// The command that runs the tests selected by these arguments of the harness.
     fn command(&self, workspace: &Workspace, arguments: &[OsString]) -> Command {
         let mut command = match &self.file {
             None => {
@@ -110,14 +109,13 @@ impl Program {
         };
         command.current_dir(&self.folder).args(arguments);
         command.env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Dev));
-        // One cache for all, in which a planner is compiled once; what is the user's stays as it
-        // is.
+        // One cache for all, in which a planner is compiled once; the user's stays unchanged.
         command.env("XDG_CACHE_HOME", workspace.target.join("cache-of-tests"));
         command
     }
 }
 
-/// Runs all and tells of each start and each end, on the caller's thread.
+/// Runs all and reports each start and each end, on the caller's thread.
 pub fn run(
     workspace: &Workspace,
     programs: &[Program],
@@ -131,21 +129,21 @@ pub fn run(
     }
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
+        let (sender, events) = mpsc::channel();
         for _ in 0..AT_A_TIME {
-            let (tell, next) = (tell.clone(), &next);
+            let (sender, next) = (sender.clone(), &next);
             scope.spawn(move || {
                 while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let mut command = program.command(workspace, arguments);
-                    let _ = tell.send(Event::Started(program.name.clone()));
-                    if tell.send(Event::Ended(to_its_end(&program.name, &mut command))).is_err() {
+                    let _ = sender.send(Event::Started(program.name.clone()));
+                    if sender.send(Event::Ended(to_its_end(&program.name, &mut command))).is_err() {
                         break;
                     }
                 }
             });
         }
-        drop(tell);
-        for event in told {
+        drop(sender);
+        for event in events {
             match event {
                 Event::Started(name) => started(&name),
                 Event::Ended(result) => ended(result?),
@@ -175,7 +173,7 @@ fn to_its_end(name: &str, command: &mut Command) -> Result<Ended, Error> {
     Ok(Ended { name: name.to_owned(), command: shown, took: begun.elapsed(), output, status })
 }
 
-/// The lines of what was written, each as it came, without what is no text.
+/// The lines of an output in their original form, without invalid UTF-8.
 pub fn lines(output: &[u8]) -> impl Iterator<Item = String> + '_ {
     BufReader::new(output)
         .split(b'\n')

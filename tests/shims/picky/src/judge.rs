@@ -1,4 +1,4 @@
-//! What is taken and why the rest is not.
+//! Decides which nodes are accepted, with reasons for the others.
 
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::{
@@ -7,14 +7,14 @@ use shardwright_shim_abi::{
 
 use crate::step::{moves, numbers, op_name, op_named};
 
-/// How much pickier than usual.
+/// Additional restrictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// `ops-limit`: most nodes of an entry that compile.
     pub(crate) ops_limit: Option<u64>,
     /// `rank-limit`: most axes of a tensor.
     rank_limit: Option<usize>,
-    /// `no-op`: an operation that is not there.
+    /// `no-op`: an unsupported operation.
     missing: Option<u32>,
 }
 
@@ -56,13 +56,13 @@ fn type_name(dtype: u32) -> &'static str {
     NAMES.get(dtype as usize).copied().unwrap_or("?")
 }
 
-/// Whether one f32 scale stands for the whole tensor.
+/// Whether one f32 scale applies to the whole tensor.
 fn is_per_tensor(quantisation: QuantisationView<'_>) -> bool {
     quantisation.kind() == SW_QUANTISATION_PER_TENSOR && quantisation.scale_dtype() == SW_DTYPE_F32
 }
 
 impl Judge<'_> {
-    /// Why a node is not taken.
+    /// Why a node is refused; `None` if it is accepted.
     pub(crate) fn node(&self, node: NodeView<'_>) -> Option<String> {
         let name = op_name(node.op());
         if node.op() == SW_OP_STATE_UPDATE {
@@ -115,27 +115,27 @@ impl Judge<'_> {
             return Some(format!("`{}` is {}, not u16", tensor.name(), type_name(tensor.dtype())));
         }
         match tensor.quantisation() {
-            Some(held) if is_per_tensor(held) => self.rank(index),
+            Some(found) if is_per_tensor(found) => self.rank(index),
             _ => Some(format!("`{}` has not one scale", tensor.name())),
         }
     }
 
-    /// The scales and bytes of constants may be missing while they are judged.
+    /// The scales and bytes of constants may be missing during the check.
     fn constant(&self, index: TensorIndex, weight: WeightView<'_>, is_matrix: bool) -> Option<String> {
         let name = weight.name();
         let (wanted, words) = if is_matrix { (SW_DTYPE_I8, "i8") } else { (SW_DTYPE_U16, "u16") };
         if weight.dtype() != wanted {
             return Some(format!("constant `{name}` is {}, not {words}", type_name(weight.dtype())));
         }
-        let fits = weight.quantisation().is_some_and(|held| match is_matrix {
+        let fits = weight.quantisation().is_some_and(|found| match is_matrix {
             true => {
-                let plain = held.zero_points().is_ok_and(|zeros| zeros.iter().all(|&zero| zero == 0));
-                held.kind() == SW_QUANTISATION_PER_CHANNEL
-                    && held.axis() == 0
-                    && held.scale_dtype() == SW_DTYPE_F32
+                let plain = found.zero_points().is_ok_and(|zeros| zeros.iter().all(|&zero| zero == 0));
+                found.kind() == SW_QUANTISATION_PER_CHANNEL
+                    && found.axis() == 0
+                    && found.scale_dtype() == SW_DTYPE_F32
                     && plain
             }
-            false => is_per_tensor(held),
+            false => is_per_tensor(found),
         });
         let scales = if is_matrix { "one f32 scale an output channel" } else { "one f32 scale" };
         if !fits {
@@ -147,11 +147,11 @@ impl Judge<'_> {
         self.rank(index)
     }
 
-    /// What only moves must be encoded alike before and after.
+    /// Operations that only move values need the same encoding before and after.
     fn moved(&self, node: NodeView<'_>, output: TensorIndex) -> Option<String> {
         let encoding = |index: TensorIndex| {
-            let held = self.entry.tensor(index).quantisation()?;
-            Some((held.scales().ok()?.to_vec(), held.zero_points().ok()?.first().copied().unwrap_or(0)))
+            let found = self.entry.tensor(index).quantisation()?;
+            Some((found.scales().ok()?.to_vec(), found.zero_points().ok()?.first().copied().unwrap_or(0)))
         };
         let result = encoding(output);
         let other = node.inputs().flatten().find(|&operand| {
@@ -160,7 +160,7 @@ impl Judge<'_> {
         Some(format!("`{}` is encoded otherwise than the result", self.entry.tensor(other).name()))
     }
 
-    /// Refuses an entry that binds what is no 16-bit integer, or writes a state.
+    /// Refuses an entry that binds anything but 16-bit integers, or writes a state.
     pub(crate) fn ports(&self) -> Result<()> {
         let refused = |port: PortView<'_>, reason: String| {
             Err(Error::unsupported_op(format!("port `{}`: {reason}", port.name()))

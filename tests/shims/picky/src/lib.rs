@@ -1,14 +1,13 @@
-//! A shim for tests that takes as little as a real chip might: what the host must do for it, it
-//! must do completely.
+//! A shim for tests that accepts as little as a real chip might, so that the host has to do
+//! everything else.
 //!
-//! **Job.** Takes primitives alone, activations in unsigned 16-bit integers alone, matrices in
-//! signed 8-bit integers with one scale an output channel alone, states that it only reads, and
-//! whatever depends on positions as tensors. It refuses the rest with a reason, and computes what
-//! it takes by the plain evaluator of `vendor-shims/abi/testing`, which is written from the
-//! definitions of the operations and from nothing else. Options make it pickier still (see
-//! `judge.rs`).
+//! **Job.** Accepts only primitives, activations in unsigned 16-bit integers, matrices in signed
+//! 8-bit integers with one scale per output channel, states that it only reads, and everything that
+//! depends on positions as tensors. It refuses the rest with a reason, and computes with the plain
+//! evaluator of `vendor-shims/abi/testing`, which is written from the definitions of the operations
+//! alone. Options restrict it further (see `judge.rs`).
 //!
-//! **Not its job.** It is not fast, it ships with nothing, and it knows neither the reference
+//! **Not its job.** It is not fast, it is never shipped, and it depends on neither the reference
 //! evaluator nor the CPU shim.
 //!
 //! Reading order: [`Picky`], `judge.rs`, `step.rs`, `program.rs`.

@@ -1,4 +1,4 @@
-//! The artefact of this shim, and how it runs: by the plain evaluator that the tests of all shims
+//! The artefact of this shim, and how it runs: with the plain evaluator that the tests of all shims
 //! share.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //! starting on 64 bytes
 //! ```
 //!
-//! Artefacts come sealed by the host and from tests alone: beyond their outline they are trusted.
+//! Artefacts come sealed by the host and only from tests: beyond their outline they are trusted.
 
 use std::collections::HashMap;
 
@@ -45,7 +45,7 @@ struct EntryText {
 #[derive(Serialize, Deserialize)]
 struct Tensor {
     shape: Vec<u64>,
-    /// Scale, as bits, and zero point; of a matrix none.
+    /// Scale, as bits, and zero point; `None` for a matrix.
     affine: Option<(u32, i32)>,
     /// Where the bytes and scales of a constant lie, counted from the first section.
     places: Option<[usize; 2]>,
@@ -63,28 +63,31 @@ struct Node {
 struct Port {
     name: String,
     role: u32,
-    /// Which state, for the roles of states.
+    /// Index of the state, for the roles of states.
     index: u64,
     tensor: u32,
     written: bool,
 }
 
-/// Scale and zero point of what was judged to have one of each.
-fn affine(held: QuantisationView<'_>) -> Result<(u32, i32)> {
+/// Scale and zero point of a tensor that passed the check for one of each.
+fn affine(quantisation: QuantisationView<'_>) -> Result<(u32, i32)> {
     let wrong = || Error::invalid_argument("a scale or zero point is not one of 16-bit integers");
-    let scale =
-        held.scales()?.first_chunk::<4>().map(|scale| f32::from_le_bytes(*scale)).ok_or_else(wrong)?;
-    let zero_point = held.zero_points()?.first().copied().unwrap_or(0);
+    let scale = quantisation
+        .scales()?
+        .first_chunk::<4>()
+        .map(|scale| f32::from_le_bytes(*scale))
+        .ok_or_else(wrong)?;
+    let zero_point = quantisation.zero_points()?.first().copied().unwrap_or(0);
     let possible = scale.is_finite() && scale > 0.0 && (0..=i32::from(u16::MAX)).contains(&zero_point);
     possible.then_some((scale.to_bits(), zero_point)).ok_or_else(wrong)
 }
 
-/// Where the bytes and scales of each weight go, by the weight's identity.
+/// Offsets of the bytes and scales of each weight, by the weight's identity.
 fn places(order: WorkOrderView<'_>) -> Result<HashMap<usize, [usize; 2]>> {
     let mut places = HashMap::new();
     let mut end = 0_usize;
     for weight in order.weights() {
-        let scales = weight.quantisation().map_or(Ok(&[][..]), |held| held.scales())?;
+        let scales = weight.quantisation().map_or(Ok(&[][..]), |quantisation| quantisation.scales())?;
         let mut place = |length: usize| {
             let start = end;
             end += length.next_multiple_of(ALIGNMENT);
@@ -95,7 +98,7 @@ fn places(order: WorkOrderView<'_>) -> Result<HashMap<usize, [usize; 2]>> {
     Ok(places)
 }
 
-/// Streams the artefact. Every node and port of the order was judged before.
+/// Streams the artefact. Every node and port of the order was checked before.
 pub(crate) fn write(order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
     let places = places(order)?;
     let entries = order.entries().map(|entry| entry_text(entry, &places)).collect::<Result<Vec<_>>>()?;
@@ -108,8 +111,8 @@ pub(crate) fn write(order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) ->
     for (index, weight) in order.weights().enumerate() {
         output.progress((1000 * index / count) as u32, "writing constants")?;
         padded(output, weight.bytes()?, 0)?;
-        if let Some(held) = weight.quantisation() {
-            padded(output, held.scales()?, 0)?;
+        if let Some(quantisation) = weight.quantisation() {
+            padded(output, quantisation.scales()?, 0)?;
         }
     }
     Ok(())
@@ -128,12 +131,12 @@ fn entry_text(entry: EntryView<'_>, places: &HashMap<usize, [usize; 2]>) -> Resu
         weights[tensor as usize] = Some(weight);
     }
     let tensors = entry.tensors().zip(&weights).map(|(tensor, weight)| {
-        let held = match weight {
+        let encoded = match weight {
             None => tensor.quantisation(),
             Some(weight) => weight.quantisation().filter(|_| weight.dtype() != SW_DTYPE_I8),
         };
         let places = weight.map(|weight| places[&weight.identity()]);
-        Ok(Tensor { shape: tensor.shape().to_vec(), affine: held.map(affine).transpose()?, places })
+        Ok(Tensor { shape: tensor.shape().to_vec(), affine: encoded.map(affine).transpose()?, places })
     });
     let nodes = entry.nodes().map(|node| {
         Ok(Node {
@@ -162,7 +165,7 @@ fn entry_text(entry: EntryView<'_>, places: &HashMap<usize, [usize; 2]>) -> Resu
     })
 }
 
-/// A loaded artefact: its entries as a test would write them.
+/// A loaded artefact: its entries in the form of a test's tables.
 pub(crate) struct Program {
     entries: Vec<(EntryText, Builder)>,
 }
@@ -193,23 +196,23 @@ impl Program {
         Ok(Program { entries: entries.collect::<Result<_>>()? })
     }
 
-    /// What can be run.
+    /// The entry points.
     pub(crate) fn entries(&self) -> Result<Vec<LoadedEntry>> {
         Ok(self.entries.iter().map(|(text, builder)| described(text, builder)).collect())
     }
 
-    /// Runs one entry over all its rows. Those that are not valid cost time and harm nobody: no
-    /// valid row sees them through its mask, and the host puts none of them into a state.
+    /// Runs one entry over all its rows. Invalid rows cost time but do no harm: no valid row sees
+    /// them through its mask, and the host puts none of them into a state.
     pub(crate) fn run(&mut self, run: Run<'_>) -> Result<()> {
         let Run { entry, rows, mut bound, control, .. } = run;
         let (text, builder) =
             self.entries.get(entry).ok_or_else(|| Error::invalid_argument("no such entry"))?;
         control.proceed()?;
-        let mut given = HashMap::new();
+        let mut inputs = HashMap::new();
         for (port, bound) in text.ports.iter().zip(&bound).filter(|(port, _)| !port.written) {
-            given.insert(port.name.clone(), Values::U16(bound.values::<u16>()?.to_vec()));
+            inputs.insert(port.name.clone(), Values::U16(bound.values::<u16>()?.to_vec()));
         }
-        let results = evaluate(builder, rows as usize, &given);
+        let results = evaluate(builder, rows as usize, &inputs);
         control.proceed()?;
         for (port, bound) in text.ports.iter().zip(&mut bound).filter(|(port, _)| port.written) {
             let stored = builder.encoding_of(port.tensor).encode(&results[&port.name].data);

@@ -1,13 +1,12 @@
-//! Bytes of anyone's for the loader of the CPU shim's artefacts, and for whatever it takes.
+//! Fuzz targets for the loader of the CPU shim's artefacts, and for running what it accepts.
 //!
-//! **Job.** Two targets, which must return whatever the bytes are: a whole artefact, and a program
-//! alone with an artefact made around it. What loads is run. Checksums are made to fit, since they
-//! protect against accidents only and would stop every other damage at the door.
+//! **Job.** Two targets, which must return for any bytes: a whole artefact, and a program alone
+//! with an artefact built around it. Artefacts that load are run. Checksums are corrected first,
+//! since they protect against accidents only and would otherwise reject every mutation.
 //! `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives them from `vendor-shims/cpu`, and the
 //! crate's ordinary tests run them over the corpus and over damaged copies of it.
 //!
-//! **Not its job.** It does **not** check that results are right: the tests of the crate beside it
-//! do.
+//! **Not its job.** It does **not** check that results are right: the tests of the CPU shim do.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -22,14 +21,14 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Every target.
 pub const TARGETS: &[Target] = &[("artefact", artefact), ("program", program)];
 
-/// Most bytes of activations and bindings of an entry that the targets run. Steps may take the
-/// square of it in time: products of all with all.
+/// Most bytes of activations and bindings of an entry that the targets run. Steps may take time
+/// quadratic in it: all-pairs products.
 const MOST_BYTES: u64 = 1 << 16;
-/// Bytes of the weights around a program that came without.
+/// Bytes of the weights added to a program.
 const WEIGHT_BYTES: u64 = 1 << 14;
 /// Bytes before the program.
 const HEADER: usize = 64;
-/// Where the program's length and the checksum of header and program stand.
+/// Offsets of the program's length and of the checksum of header and program.
 const LENGTH_AT: usize = 24;
 const SUM_AT: usize = 48;
 const PAGE: u64 = 4096;
@@ -48,7 +47,7 @@ pub fn program(bytes: &[u8]) {
 
 fn target(region: &Region) {
     static HOST: OnceLock<Host> = OnceLock::new();
-    // One thread, and nothing asked for at load: a call leaves nothing behind.
+    // One thread, started once: a call leaves nothing behind.
     let host = HOST.get_or_init(|| {
         Host::open(shardwright_shim_cpu::shim_entry(), "cpu", &[("threads", "1")]).expect("opened")
     });
@@ -60,8 +59,8 @@ fn target(region: &Region) {
     }
 }
 
-/// Where the program of an artefact ends by what its header says; nothing where there is no header
-/// or the artefact ends before.
+/// End of the program of an artefact according to its header; `None` if there is no header or the
+/// artefact ends before.
 pub fn program_end(bytes: &[u8]) -> Option<usize> {
     let length = bytes.get(LENGTH_AT..LENGTH_AT + 8)?.try_into().ok().map(u64::from_le_bytes)?;
     let end = usize::try_from(length).ok()?.checked_add(HEADER)?;
@@ -73,7 +72,7 @@ pub fn program_of(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(HEADER..program_end(bytes)?)
 }
 
-/// Makes the checksum of header and program fit, where there are both.
+/// Corrects the checksum of header and program, if both exist.
 pub fn mend(bytes: &mut [u8]) {
     if let Some(end) = program_end(bytes) {
         let mut sum = Checksum::default();
@@ -83,7 +82,7 @@ pub fn mend(bytes: &mut [u8]) {
     }
 }
 
-/// An artefact around a program, with weights of every byte there is.
+/// An artefact around a program, with weights of every byte value.
 pub fn around(program: &[u8]) -> Region {
     let weights_at = (HEADER as u64 + program.len() as u64).next_multiple_of(PAGE);
     let total = weights_at + WEIGHT_BYTES + 16;
@@ -95,19 +94,18 @@ pub fn around(program: &[u8]) -> Region {
     bytes.resize(weights_at as usize, 0);
     // Not a power of two of bytes, so that no two rows of weights are alike.
     bytes.extend((0..WEIGHT_BYTES).map(|at| (at % 251) as u8));
-    // Nobody asks for the checksum of the weights.
+    // The checksum of the weights is verified only on request, so zero will do.
     bytes.extend([0; 8]);
     bytes.extend(b"SWCPUEND");
     mend(&mut bytes);
     Region::new(&bytes)
 }
 
-/// Loads an artefact, and runs every entry whose activations and bindings have at most so many
-/// bytes: with one row and with all. Fails as loading does.
+/// Loads an artefact, and runs every entry whose activations and bindings have at most `most`
+/// bytes: with one row and with all. Returns an error if loading fails.
 ///
 /// # Panics
-/// When what was loaded cannot be read, or a run fails otherwise than by refusing what it was
-/// given.
+/// When what was loaded cannot be read, or a run fails other than by rejecting its input.
 pub fn load_and_run(host: &Host, region: &Region, largest: u64, most: u64) -> Result<(), Failure> {
     let mut loaded = host.load(region, &[])?;
     let Artefact { program, .. } = Artefact::read(region.bytes()).expect("what loaded can be read");
@@ -125,7 +123,7 @@ pub fn load_and_run(host: &Host, region: &Region, largest: u64, most: u64) -> Re
     Ok(())
 }
 
-/// Something for every binding of an entry, unless all have more than `most` bytes or two share a
+/// A value for every binding of an entry, unless all have more than `most` bytes or two share a
 /// name.
 pub fn bind(loaded: &Loaded<'_>, entry: usize, most: u64) -> Option<HashMap<String, Bound>> {
     let bindings = &loaded.entries[entry].1;
@@ -140,7 +138,7 @@ pub fn bind(loaded: &Loaded<'_>, entry: usize, most: u64) -> Option<HashMap<Stri
             SW_DTYPE_F32 => Bound::F32(values(count, 3, 1.0)),
             other => Bound::poison(other, binding.bytes),
         };
-        // Two bindings of one name cannot be told apart here.
+        // Two bindings of the same name cannot be distinguished here.
         if bound.insert(binding.name.clone(), value).is_some() {
             return None;
         }

@@ -1,4 +1,4 @@
-//! How elements in memory stand for f32 values, and both ways between them.
+//! How elements in memory encode f32 values, and the conversions in both directions.
 //!
 //! Inside a run values are f32 and lie on the grid of their tensor's encoding. For integers
 //! `value = (stored − zero point) · scale`, one multiplication, and
@@ -100,28 +100,28 @@ impl Element {
     }
 }
 
-/// What the elements of a tensor stand for.
+/// The encoding of the elements of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Encoding {
     /// Their type.
     pub element: Element,
     /// Value of one step; 1 for floats and indices.
     pub scale: f32,
-    /// Stored value that stands for zero; 0 for floats and indices.
+    /// Stored value that represents zero; 0 for floats and indices.
     pub zero_point: i32,
 }
 
 impl Encoding {
-    /// Values as they are computed.
+    /// Unencoded f32 values.
     pub const F32: Encoding = Encoding::plain(Element::F32);
 
-    /// Of floats and indices.
+    /// The encoding of floats and indices.
     pub const fn plain(element: Element) -> Encoding {
         Encoding { element, scale: 1.0, zero_point: 0 }
     }
 
-    /// Whether memory holds what is computed with, four bytes each: no step but those that know
-    /// encodings reads any other.
+    /// Whether memory stores plain f32 or i32 values, four bytes each. Only steps that convert
+    /// encodings may read others.
     pub const fn is_direct(&self) -> bool {
         matches!(self.element, Element::F32 | Element::I32)
     }
@@ -136,8 +136,8 @@ impl Encoding {
         }
     }
 
-    /// The stored integer for a value, within `low` and `high`, as an f32, which holds all of them
-    /// exactly; NaN gives 0.
+    /// The stored integer for a value, clamped to `low..=high`, as an f32, which represents all of
+    /// them exactly; NaN gives 0.
     #[inline(always)]
     fn raw(&self, value: f32, low: f32, high: f32) -> f32 {
         let raw = (value / self.scale).round_ties_even() + self.zero_point as f32;
@@ -161,15 +161,15 @@ pub struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Whole elements at an address that is aligned for them; `None` for others, and for scales
-    /// that fit no element.
+    /// Wraps whole elements at an address aligned for them; `None` if misaligned, not whole, or
+    /// with a scale or zero point that does not fit the element.
     pub fn new(encoding: Encoding, bytes: &'a [u8]) -> Option<Stored<'a>> {
         let width = encoding.element.bytes();
         let whole = bytes.len().is_multiple_of(width) && (bytes.as_ptr() as usize).is_multiple_of(width);
         (whole && encoding.is_consistent()).then_some(Stored { encoding, bytes })
     }
 
-    /// Values as they are computed.
+    /// Unencoded f32 values.
     pub fn values(values: &'a [f32]) -> Stored<'a> {
         // SAFETY: every f32 is four bytes.
         let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
@@ -186,7 +186,7 @@ impl<'a> Stored<'a> {
         self.bytes.is_empty()
     }
 
-    /// The values, where memory holds them as they are computed.
+    /// The values, if they are stored unencoded.
     pub fn direct(&self) -> Option<&'a [f32]> {
         match self.encoding.element {
             Element::F32 => typed(self.bytes).ok(),
@@ -194,7 +194,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// The bits of the elements, where they are binary16.
+    /// The bits of the elements, if they are binary16.
     pub fn halves(&self) -> Option<&'a [u16]> {
         match self.encoding.element {
             Element::F16 => typed(self.bytes).ok(),
@@ -227,7 +227,7 @@ impl<'a> StoredMut<'a> {
         self.bytes.is_empty()
     }
 
-    /// Writes values from element `first` on.
+    /// Writes values, starting at element `first`.
     ///
     /// # Panics
     /// When they reach beyond the end.
@@ -244,7 +244,7 @@ impl<'a> StoredMut<'a> {
 
 /// Values of one task.
 const GRAIN: usize = 1 << 14;
-/// A conversion costs about so many multiply-adds.
+/// Approximate cost of a conversion, in multiply-adds.
 const COST: u64 = 4;
 
 /// `out[i]` = the value of element i, for the first `count` ones.
@@ -264,7 +264,7 @@ pub fn decode(level: Level, pool: &Pool, source: Stored<'_>, count: usize, out: 
     });
 }
 
-/// Element i = the nearest to `x[i]`, for the first `count` ones.
+/// Encodes the first `count` values of `x`, each to the nearest element.
 ///
 /// # Panics
 /// When `x` or `target` is shorter than `count`.
@@ -284,7 +284,7 @@ pub fn encode(level: Level, pool: &Pool, x: &[f32], count: usize, target: Stored
     });
 }
 
-/// Replaces the first `count` values by the nearest that the encoding holds.
+/// Rounds each of the first `count` values to the nearest that the encoding can represent.
 ///
 /// # Panics
 /// When there are fewer values.
@@ -305,8 +305,7 @@ dispatch! { fn widen_at => widen(source: Stored<'_>, first: usize, out: &mut [f3
 dispatch! { fn narrow_at => narrow(encoding: Encoding, x: &[f32], target: &mut [u8]) }
 dispatch! { fn nearest_at => round(encoding: Encoding, values: &mut [f32]) }
 
-/// `out[i] = f(x[i])`: a loop that compilers turn into vectors where `f` is inlined and cannot
-/// fail.
+/// `out[i] = f(x[i])`: a loop that compilers vectorise if `f` is inlined and cannot fail.
 #[inline(always)]
 fn each<A: Copy, B>(x: &[A], out: &mut [B], f: impl Fn(A) -> B) {
     for (x, out) in x.iter().zip(out) {
@@ -345,7 +344,7 @@ pub fn widen<S: Simd>(s: S, source: Stored<'_>, first: usize, out: &mut [f32]) {
             }
             let mut all = [0; LANES];
             all[..rest.len()].copy_from_slice(rest);
-            // SAFETY: sixteen elements, of which as many are kept as there are places.
+            // SAFETY: sixteen elements, of which the first `rest_out.len()` are stored.
             unsafe { s.store_partial(rest_out.as_mut_ptr(), rest_out.len(), s.load_f16(all.as_ptr())) };
         }
         Element::Bf16 => {
@@ -360,7 +359,7 @@ pub fn widen<S: Simd>(s: S, source: Stored<'_>, first: usize, out: &mut [f32]) {
     }
 }
 
-/// Sixteen values as the nearest binary16, saturated; NaN stays.
+/// Sixteen values as the nearest binary16, saturated; NaN stays NaN.
 #[inline(always)]
 fn saturated<S: Simd>(s: S, x: &[f32]) -> [u16; LANES] {
     /// Largest binary16.
@@ -372,7 +371,7 @@ fn saturated<S: Simd>(s: S, x: &[f32]) -> [u16; LANES] {
             LANES.. => s.load(x.as_ptr()),
             count => s.load_partial(x.as_ptr(), count),
         };
-        // The operand order of `max` and `min` lets NaN through.
+        // The operand order of `max` and `min` propagates NaN.
         let within = s.max(s.splat(-LARGEST), s.min(s.splat(LARGEST), value));
         s.store_f16(all.as_mut_ptr(), within);
     }
@@ -467,7 +466,7 @@ mod tests {
 
     fn samples() -> Vec<f32> {
         let mut out: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 4001) as f32 / 50.0 - 40.0).collect();
-        // Halves of steps, ends of ranges, what no encoding holds.
+        // Halves of steps, ends of ranges, values outside every encoding.
         out.extend([
             0.0, -0.0, 0.5, 1.5, 2.5, -2.5, 0.15, 65504.0, 65519.9, 65520.0, 1e30, -1e30, 6e-8, 3e-8, 1e-40,
         ]);
@@ -475,7 +474,7 @@ mod tests {
         out
     }
 
-    /// The meaning, in f64 where that is exact and step by step where f32 decides.
+    /// The definition, in f64 where that is exact and step by step where f32 rounding matters.
     fn expected(encoding: Encoding, value: f32) -> f32 {
         match encoding.element.range() {
             Some((low, high)) => {
@@ -484,10 +483,10 @@ mod tests {
                 (raw - f64::from(encoding.zero_point)) as f32 * encoding.scale
             }
             None if encoding.element == Element::F16 => {
-                // Every binary16 around it, the nearest of them, the even one of two.
+                // The nearest binary16; ties go to the even one.
                 let value = f64::from(value.clamp(-65504.0, 65504.0));
                 let all = (0..0x7c00u16).map(|bits| (bits, f64::from(crate::simd::widen_f16(bits))));
-                let distance = |held: f64| (held - value.abs()).abs();
+                let distance = |candidate: f64| (candidate - value.abs()).abs();
                 let best = all
                     .min_by(|a, b| distance(a.1).total_cmp(&distance(b.1)).then((a.0 & 1).cmp(&(b.0 & 1))));
                 (best.expect("one of many").1 as f32).copysign(value as f32)
@@ -514,7 +513,7 @@ mod tests {
             let encoding = Encoding { element, scale, zero_point };
             assert!(encoding.is_consistent());
             let x = samples();
-            // The search through all binary16 is slow: a part of the samples stands for all.
+            // The search through all binary16 is slow, so only a part of the samples is tested.
             let thin = if element == Element::F16 { 7 } else { 1 };
             for level in Level::available() {
                 let mut near = x.clone();
@@ -546,7 +545,7 @@ mod tests {
                 let stored = Stored::new(encoding, bytes).expect("aligned");
                 decode(level, &Pool::eager(3), stored, x.len(), &mut back);
                 assert_eq!(back, near, "{encoding:?}, {}", level.name());
-                // What lies on the grid stays where it is.
+                // Values on the grid stay unchanged.
                 nearest(level, &Pool::eager(1), encoding, x.len(), &mut near);
                 assert_eq!(back, near, "{encoding:?}, {}", level.name());
                 // Parts of rows, as attention reads them.
@@ -558,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_the_same_at_every_level() {
+    fn nan_and_infinity_are_encoded_the_same_at_every_level() {
         for (element, scale, zero_point) in SCALES {
             let encoding = Encoding { element, scale, zero_point };
             for level in Level::available() {
@@ -574,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn encodings_that_cannot_be_are_refused() {
+    fn inconsistent_encodings_are_refused() {
         for (scale, zero_point, element) in [
             (0.0, 0, Element::U8),
             (-1.0, 0, Element::U8),

@@ -9,7 +9,7 @@ use crate::simd::Simd;
 /// rounded once.
 #[inline(always)]
 pub fn exp<S: Simd>(s: S, x: S::V) -> S::V {
-    // The operand order of `max` and `min` lets NaN through.
+    // The operand order of `max` and `min` propagates NaN.
     let x = s.max(s.splat(-110.0), s.min(s.splat(100.0), x));
     let n = s.round(s.mul(x, s.splat(std::f32::consts::LOG2_E)));
     let r = s.fma(n, s.splat(-0.693_359_4), x);
@@ -125,8 +125,8 @@ mod tests {
                     30.0 * (v / 30.0).tanh(),
                 ];
                 for kind in 0..5 {
-                    // Far on the negative side the argument of `exp` carries its own rounding times
-                    // its size.
+                    // Far on the negative side, `exp` amplifies the rounding error of its argument
+                    // by the argument's size.
                     let error = (f64::from(scalar[kind][lane]) - exact[kind]).abs();
                     assert!(kind < 2 || error <= 1e-6 * v.abs(), "function {kind} at {v}");
                     if kind < 2 || kind == 4 || v > -1.0 {

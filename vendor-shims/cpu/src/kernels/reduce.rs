@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
-/// What to reduce to.
+/// Kind of reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reduction {
     /// Sum.
@@ -71,7 +71,7 @@ fn total<S: Simd>(s: S, x: &[f32]) -> f32 {
     s.reduce_add(sum)
 }
 
-/// Largest value, −∞ of nothing.
+/// Largest value; −∞ if there is none.
 #[inline(always)]
 pub fn largest<S: Simd>(s: S, x: &[f32]) -> f32 {
     let mut largest = s.splat(f32::NEG_INFINITY);
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agrees_with_the_meaning_at_every_level() {
+    fn agrees_with_the_definition_at_every_level() {
         for width in [1usize, 2, 15, 16, 17, 100, 333] {
             let groups = 5;
             let x: Vec<f32> = (0..width * groups).map(|i| ((i * 7919) % 1000) as f32 / 100.0 - 5.0).collect();

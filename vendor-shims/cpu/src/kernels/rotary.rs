@@ -1,9 +1,9 @@
-//! Rotary position embedding: the table of a step and its application to head vectors.
+//! Rotary position embedding: the table of a run and its application to head vectors.
 
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
-/// `theta^(−2i/head_dim) / factor` for each turning pair, in f32 as the reference does: the
+/// `theta^(−2i/head_dim) / factor` for each rotated pair, in f32 as the reference does: the
 /// exponent and the power are rounded to f32 before the reciprocal.
 pub fn inverse_frequencies(head_dim: usize, theta: f32, pairs: usize, factor: f32) -> Vec<f32> {
     (0..pairs)
@@ -39,7 +39,7 @@ pub fn rotary_table(
         let (cos, sin) = unsafe { (cos.part(row * pairs, pairs), sin.part(row * pairs, pairs)) };
         let position = positions[row] as f32;
         for ((inverse, cos), sin) in inverse.iter().zip(cos).zip(sin) {
-            // In f64 and rounded once: the nearest f32 whatever the quality of the platform's f32
+            // In f64 and rounded once: the nearest f32, independent of the platform's f32
             // functions.
             let (s, c) = f64::from(position * inverse).sin_cos();
             (*cos, *sin) = (c as f32, s as f32);
@@ -53,7 +53,7 @@ pub fn rotary_table(
     }
 }
 
-/// Turns pair `(x[i], x[i + head_dim/2])` of every head by the table's angle, for `i < pairs`;
+/// Rotates pair `(x[i], x[i + head_dim/2])` of every head by the table's angle, for `i < pairs`;
 /// copies the rest.
 ///
 /// # Panics
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_pairs_and_leaves_the_rest() {
+    fn rotates_pairs_and_leaves_the_rest() {
         for (head_dim, heads, pairs) in [(8, 2, 4), (64, 3, 32), (80, 1, 10), (512, 2, 64), (2, 1, 0)] {
             let rows = 5;
             let positions = [0, 1, 7, 1000, 131_071];

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 use crate::kernels::encoding::StoredMut;
 use crate::simd::Level;
 
-/// Extents of a copy and the steps of source and target along each axis, in elements.
+/// Extents of a copy and the strides of source and target along each axis, in elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strided {
     /// Extents, outermost first.
     pub shape: Vec<usize>,
-    /// Steps in the source.
+    /// Strides in the source.
     pub source: Vec<usize>,
-    /// Steps in the target.
+    /// Strides in the target.
     pub target: Vec<usize>,
 }
 
@@ -70,8 +70,8 @@ pub struct SlotOutside {
     pub slot: i32,
 }
 
-/// Writes row r of `new` to row `slots[r]` of `state`, for each slot but −1. Nothing is written
-/// when a slot is outside.
+/// Writes row r of `new` to row `slots[r]` of `state`, unless the slot is −1. Nothing is written if
+/// a slot is out of range.
 ///
 /// # Panics
 /// When `new` is shorter than the slots need.
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn states_take_rows_at_their_slots() {
+    fn states_store_rows_at_their_slots() {
         for (element, scale, zero_point) in [
             (Element::F32, 1.0, 0),
             (Element::F16, 1.0, 0),

@@ -1,4 +1,4 @@
-//! What a stored constant means, and which forms of it this shim takes.
+//! The meaning of a stored constant, and which forms of it this shim supports.
 
 use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::{
@@ -89,10 +89,10 @@ impl Kind {
 }
 
 impl<'a> Constant<'a> {
-    /// What a weight is, from its description alone; the reason when it is nothing this shim knows.
+    /// Reads a weight's description; the error is the reason why it is not supported.
     pub fn of(weight: WeightView<'a>) -> Result<Constant<'a>, String> {
         let kind = Kind::of(weight.dtype())
-            .ok_or_else(|| format!("constants of element type {} are not known", weight.dtype()))?;
+            .ok_or_else(|| format!("constants of element type {} are not supported", weight.dtype()))?;
         let plain = Constant { weight, kind, scaling: None, scale_dtype: SW_DTYPE_F32, zero_point: 0 };
         let Some(quantisation) = weight.quantisation() else {
             return match kind.is_float() {
@@ -106,7 +106,9 @@ impl<'a> Constant<'a> {
             SW_QUANTISATION_PER_CHANNEL => Scaling::Channel { axis },
             SW_QUANTISATION_PER_BLOCK if axis + 1 == rank => Scaling::Block { size: quantisation.block() },
             SW_QUANTISATION_PER_BLOCK => {
-                return Err(format!("scales per block along axis {axis} of {rank}, the last is known"));
+                return Err(format!(
+                    "scales per block along axis {axis} of {rank}, only the last is supported"
+                ));
             }
             _ => Scaling::Tensor,
         };
@@ -117,7 +119,7 @@ impl<'a> Constant<'a> {
         }
         let scale_dtype = quantisation.scale_dtype();
         if !matches!(scale_dtype, SW_DTYPE_F32 | SW_DTYPE_F16) {
-            return Err(format!("scales of element type {scale_dtype}, f32 and f16 are known"));
+            return Err(format!("scales of element type {scale_dtype}, only f32 and f16 are supported"));
         }
         Ok(Constant { scaling: Some(scaling), scale_dtype, zero_point, ..plain })
     }
@@ -157,12 +159,12 @@ impl<'a> Constant<'a> {
         shape[..shape.len().saturating_sub(1)].iter().product()
     }
 
-    /// Bytes of a row; no overflow, since the values of the whole are bounded.
+    /// Bytes of a row; cannot overflow, since the total number of values is bounded.
     fn row_bytes(&self) -> u64 {
         self.width().saturating_mul(self.kind.bits()).div_ceil(8)
     }
 
-    /// Whether stored integers stand for values.
+    /// Whether it stores integers with a scale.
     pub fn is_quantised(&self) -> bool {
         self.scaling.is_some()
     }
@@ -172,45 +174,45 @@ impl<'a> Constant<'a> {
         self.scaling
     }
 
-    /// The type of its tiles as a matrix that is stored `[outputs, inputs]`, whose integers are
-    /// multiplied as they are; the reason when it cannot be one.
+    /// The type of its tiles as a matrix stored `[outputs, inputs]` whose integers are multiplied
+    /// directly; the error is the reason why it cannot be one.
     pub fn integers(&self) -> Result<IntegerType, String> {
         let kind = match self.kind {
             Kind::I8 => IntegerType::I8,
             Kind::I4 => IntegerType::I4,
             Kind::I2 => IntegerType::I2,
-            _ => return Err("signed integers of 8, 4 and 2 bits are multiplied as they are".into()),
+            _ => return Err("signed integers of 8, 4 and 2 bits can be multiplied directly".into()),
         };
         if self.zero_point != 0 {
             return Err(format!(
-                "integers with zero point {} are not multiplied as they are",
+                "integers with zero point {} cannot be multiplied directly",
                 self.zero_point
             ));
         }
         match self.scaling {
             None => Err("integers have no scale".into()),
             Some(Scaling::Tensor | Scaling::Channel { axis: 0 }) if self.scale_dtype != SW_DTYPE_F32 => {
-                Err("scales of a tensor or of channels are f16, f32 are taken".into())
+                Err("scales per tensor or per channel are f16, only f32 is supported".into())
             }
-            // Tiles and panels hold them as f16. Scales that are not made yet are looked at when
-            // they are.
+            // Tiles and panels store them as f16. Scales that do not exist yet are checked when
+            // they do.
             Some(Scaling::Block { .. })
                 if self.scale_dtype != SW_DTYPE_F16
                     && self
                         .scales()
                         .is_ok_and(|scales| scales.into_iter().any(|scale| half(scale).is_none())) =>
             {
-                Err("scales of blocks are f32 that are no f16".into())
+                Err("scales per block are f32 and not exact in f16".into())
             }
             Some(Scaling::Channel { axis }) if axis != 0 => {
-                Err(format!("scales per channel of axis {axis}, of axis 0 are taken"))
+                Err(format!("scales per channel of axis {axis}, only axis 0 is supported"))
             }
             Some(_) => Ok(kind),
         }
     }
 
-    /// The type of its panels as a matrix that is stored `[outputs, inputs]` (`by_rows`) or
-    /// `[inputs, outputs]`; the reason when it cannot be one.
+    /// The type of its panels as a matrix stored `[outputs, inputs]` (`by_rows`) or `[inputs,
+    /// outputs]`; the error is the reason why it cannot be one.
     pub fn matrix(&self, by_rows: bool) -> Result<PanelType, String> {
         match (self.kind, self.scaling) {
             (Kind::F32, _) => Ok(PanelType::F32),
@@ -220,7 +222,7 @@ impl<'a> Constant<'a> {
                 let kind = self.integers()?;
                 match (kind, scaling) {
                     (IntegerType::I8 | IntegerType::I2, Scaling::Block { .. }) => {
-                        Err(format!("scales per block of {} bits, 4 are taken", kind.bits()))
+                        Err(format!("scales per block of {} bits, only 4 are supported", kind.bits()))
                     }
                     (IntegerType::I8, _) => Ok(PanelType::I8),
                     (IntegerType::I4, _) => Ok(PanelType::I4),
@@ -228,26 +230,26 @@ impl<'a> Constant<'a> {
                 }
             }
             (kind, _) if kind.is_packed() && by_rows => {
-                Err(format!("a matrix of {} bits with a zero point is not taken", kind.bits()))
+                Err(format!("a matrix of {} bits with a zero point is not supported", kind.bits()))
             }
             (kind, _) if kind.is_packed() => {
-                Err(format!("a matrix of {} bits is taken as [outputs, inputs] alone", kind.bits()))
+                Err(format!("a matrix of {} bits is supported only as [outputs, inputs]", kind.bits()))
             }
             _ => self.values().map(|()| PanelType::F32),
         }
     }
 
-    /// Whether it can be decoded to values wherever it stands; the reason when it cannot.
+    /// Whether it can be decoded to values for any use; the error is the reason why it cannot.
     pub fn values(&self) -> Result<(), String> {
         match self.scaling {
             _ if self.kind.is_packed() => {
-                Err(format!("{} bits are taken as weights of a matrix product alone", self.kind.bits()))
+                Err(format!("{} bits are supported only as weights of a matrix product", self.kind.bits()))
             }
             None | Some(Scaling::Tensor) => Ok(()),
             Some(Scaling::Channel { axis }) => {
-                Err(format!("scales per channel of axis {axis} are taken of matrices alone"))
+                Err(format!("scales per channel of axis {axis} are supported only for matrices"))
             }
-            Some(Scaling::Block { .. }) => Err("scales per block are taken of matrices alone".into()),
+            Some(Scaling::Block { .. }) => Err("scales per block are supported only for matrices".into()),
         }
     }
 
@@ -260,7 +262,7 @@ impl<'a> Constant<'a> {
         self.weight.bytes().map_err(|error| self.invalid(error.message))
     }
 
-    /// The scales as f16, exactly; an error where one is none.
+    /// The scales as f16, exactly; an error if one is not representable.
     pub fn half_scales(&self) -> Result<Vec<u16>, CpuError> {
         let exact =
             |scale: f32| half(scale).ok_or_else(|| self.invalid(format!("scale {scale:e} is no f16")));
@@ -284,7 +286,7 @@ impl<'a> Constant<'a> {
             .filter(|_| step > 0)
             .ok_or_else(|| self.invalid("values beyond its end"))?;
         let scale = self.scales()?.first().copied().unwrap_or(1.0);
-        // The one multiplication that a stored integer means.
+        // The one multiplication that decodes a stored integer.
         let integer = |raw: i32| (i64::from(raw) - i64::from(self.zero_point)) as f32 * scale;
         for (into, raw) in into.iter_mut().zip(bytes.chunks_exact(step)) {
             *into = match (self.kind, raw) {
@@ -310,7 +312,7 @@ impl<'a> Constant<'a> {
         let per_byte = 8 / bits.clamp(1, 8);
         for (index, into) in into.iter_mut().enumerate() {
             let byte = line.get(index / per_byte).copied().unwrap_or(0);
-            // Low bits first; shifted to the top and back, which extends the sign.
+            // Low bits first; shifted to the top and back, which sign-extends.
             let shift = 8 - bits - bits * (index % per_byte);
             *into = ((byte << shift) as i8) >> (8 - bits);
         }

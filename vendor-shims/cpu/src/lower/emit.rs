@@ -69,7 +69,7 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
         {
             emit.nearest(output);
         }
-        // What is read across rows is followed by zeros, once, where it was computed.
+        // A tensor that is read across rows is padded with zeros, once, right after it is computed.
         if let Some(&output) = graph.nodes[index].outputs().first()
             && rows.follows[output as usize]
             && let Some(root) = storage.root_of(output)
@@ -177,7 +177,7 @@ impl<'a> Emit<'_, 'a> {
         self.graph.nodes[node].optional_input(place).map(|tensor| self.operand(tensor)).transpose()
     }
 
-    /// `units` in all, as many as the valid rows need when the tensor follows rows.
+    /// `units` in all; if the tensor follows rows, only as many as the valid rows need.
     fn extent(&self, tensor: u32, units: usize) -> Extent {
         if self.rows.follows[tensor as usize] {
             Extent::PerRow((units / self.graph.rows()) as u64)
@@ -186,7 +186,7 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    /// The values of encoded tensors that this node reads first.
+    /// Decodes the encoded tensors whose values this node is the first to read.
     fn decode(&mut self, node: usize, crossed_roots: &HashSet<usize>) {
         for &(reader, tensor, root) in &self.storage.decodes {
             let Some(source) = self.storage.stored(self.graph, tensor).filter(|_| reader == node) else {
@@ -202,7 +202,7 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    /// Puts what was computed on the grid of its tensor's encoding.
+    /// Rounds a computed tensor to the grid of its encoding.
     fn nearest(&mut self, tensor: u32) {
         let encoding = self.graph.tensors[tensor as usize].encoding.filter(|encoding| !encoding.is_direct());
         if let (Some(encoding), Some(values)) = (encoding, self.storage.operand(self.graph, tensor)) {
@@ -211,7 +211,7 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    /// An operand that its step reads where it is stored.
+    /// An operand that its step reads in its stored encoding.
     fn stored(&mut self, node: usize, place: usize) -> Result<Operand, CpuError> {
         let tensor = self.graph.nodes[node].optional_input(place);
         match tensor.and_then(|tensor| self.storage.stored(self.graph, tensor)) {
@@ -231,7 +231,7 @@ impl<'a> Emit<'_, 'a> {
         Ok(())
     }
 
-    /// Two nodes as one step, where the second one stands.
+    /// Two nodes as one step, at the position of the second.
     fn pair(&mut self, index: usize, taken: Taken, operations: &[Option<Operation>]) -> Result<(), CpuError> {
         let node = self.graph.nodes[index];
         let Some(&output) = node.outputs().first() else {
@@ -274,15 +274,15 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    /// Whether a tensor is logits and nothing else: they leave as they are, and nobody reads what a
-    /// run may leave out.
+    /// Whether a tensor is logits and nothing else: not encoded, and read by no other node, so that
+    /// a run may leave results out.
     fn is_logits(&self, tensor: u32, out: Operand) -> bool {
         let leaves = matches!(out.place, Place::Bound(port) if self.storage.ports[port as usize].role == SW_ROLE_LOGITS);
         let read = self.graph.nodes.iter().any(|node| node.inputs().flatten().any(|input| input == tensor));
         leaves && !read && self.graph.entry.outputs().filter(|port| port.tensor() == tensor).count() == 1
     }
 
-    /// A map of quantised rows, joined with the step before when that maps the same rows.
+    /// A map of quantised rows, merged with the step before if that maps the same rows.
     fn dynamic_map(&mut self, x: Operand, rows: Extent, map: DynamicMap) {
         if let Some(Step::DynamicLinear { x: before, rows: of, maps }) = self.steps.last_mut()
             && (*before, *of) == (x, rows)

@@ -1,5 +1,5 @@
-//! Pairs of nodes that become one step: a function and the product that alone reads it, a norm and
-//! the sum that alone reads it, a head in two parts and the cap of its logits.
+//! Pairs of nodes that become one step: a function and the product that is its only reader, a norm
+//! and the sum that is its only reader, a split head and the cap of its logits.
 
 use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
@@ -11,19 +11,19 @@ use crate::error::CpuError;
 use crate::kernels::elementwise::{Binary, Gate, Unary};
 use crate::kernels::encoding::Encoding;
 
-/// What a node takes over from another one.
+/// A node that another one is fused with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Taken {
-    /// The node that is computed with it.
+    /// The node that is fused into the other.
     pub node: usize,
-    /// The operand of the taking node that the other one does not give; of [`Fusion::Capped`] there
-    /// is none.
+    /// The operand of the fusing node that the fused one does not produce; `None` for
+    /// [`Fusion::Capped`].
     pub other: Option<u32>,
-    /// What it is.
+    /// Kind of fusion.
     pub what: Fusion,
 }
 
-/// What two nodes are together.
+/// Kinds of fusion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fusion {
     /// `f(gate) · up`
@@ -37,14 +37,13 @@ pub enum Fusion {
 /// The pairs of an entry.
 #[derive(Debug)]
 pub struct Fused {
-    /// By the node that takes over.
+    /// By the node that fuses another.
     pub takes: Vec<Option<Taken>>,
-    /// By the node that is taken over: who takes it.
+    /// By the node that is fused: the node that fuses it.
     pub taken: Vec<Option<usize>>,
 }
 
-/// Finds the pairs among live operations. Of a node's weights `splits` says whether they come in
-/// two parts.
+/// Finds the pairs among live operations. `splits` says whether a node's weights are split.
 pub fn pairs<'a>(
     graph: &Graph<'a>,
     operations: &[Option<Operation>],
@@ -56,7 +55,7 @@ pub fn pairs<'a>(
         node.inputs().flatten().for_each(|input| readers[input as usize] += 1);
     }
     graph.entry.outputs().for_each(|port| readers[port.tensor() as usize] += 1);
-    // A state changes in place: nobody may read what it was at a later node.
+    // A state changes in place: no later node may read its old contents.
     let mut updates = Vec::with_capacity(operations.len());
     let mut count = 0usize;
     for operation in operations {
@@ -99,8 +98,8 @@ pub fn pairs<'a>(
             let alike = inner_of.shape == result.shape && other_of.shape == result.shape;
             let follow = rows.follows[output as usize];
             let same_rows = [inner, other].iter().all(|tensor| rows.follows[*tensor as usize] == follow);
-            // What is between the two is nowhere: it may be read by nobody else, and not stored in
-            // another encoding.
+            // The intermediate result is never stored, so it must have no other reader and must not
+            // be stored in another encoding.
             let hidden = readers[inner as usize] == 1
                 && !rows.crossed[inner as usize]
                 && inner_of.encoding.is_some_and(|encoding: Encoding| encoding.is_direct());
@@ -115,8 +114,8 @@ pub fn pairs<'a>(
     Ok(fused)
 }
 
-/// Whether a tensor with so many readers is logits and nothing else: they leave as they are, and
-/// nobody reads what a run may leave out.
+/// Whether a tensor with `readers` readers is logits and nothing else: not encoded, and read by no
+/// other node, so that a run may leave results out.
 fn leaves_as_logits(graph: &Graph<'_>, tensor: u32, readers: usize) -> bool {
     let mut ports = graph.entry.outputs().filter(|port| port.tensor() == tensor);
     let leaves = ports.next().is_some_and(|port| port.role() == SW_ROLE_LOGITS);

@@ -5,7 +5,7 @@ use crate::error::CpuError;
 use crate::kernels::encoding::{Element, Encoding};
 use crate::program::{MAX_PORTS, MAX_RANK, MAX_STEPS, MAX_VALUES};
 
-/// An entry of which every tensor is defined exactly once, before its first use.
+/// An entry in which every tensor is defined exactly once, before its first use.
 pub struct Graph<'a> {
     /// The contract's view.
     pub entry: EntryView<'a>,
@@ -24,7 +24,8 @@ pub struct Tensor<'a> {
     pub shape: Vec<usize>,
     /// `SW_DTYPE_…`
     pub dtype: u32,
-    /// What its elements stand for; none for constants, and for what this shim does not know.
+    /// Encoding of its elements; `None` for constants, and for encodings this shim does not
+    /// support.
     pub encoding: Option<Encoding>,
     /// Origin.
     pub source: Source<'a>,
@@ -33,7 +34,7 @@ pub struct Tensor<'a> {
 /// Origin of a tensor.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
-    /// Nobody mentions it.
+    /// Not referenced.
     Unused,
     /// Bound before a run.
     Input,
@@ -68,7 +69,7 @@ impl Tensor<'_> {
     }
 }
 
-/// What the elements of an activation stand for, if this shim knows it.
+/// The encoding of the elements of an activation, if this shim supports it.
 fn encoding(tensor: &TensorView<'_>) -> Option<Encoding> {
     let element = Element::of(tensor.dtype())?;
     let encoding = match tensor.quantisation() {
@@ -80,7 +81,7 @@ fn encoding(tensor: &TensorView<'_>) -> Option<Encoding> {
         },
         Some(_) => return None,
     };
-    // Integers without a scale stand for nothing.
+    // Integers without a scale represent no values.
     (encoding.is_consistent() && (element.range().is_none() || tensor.quantisation().is_some()))
         .then_some(encoding)
 }

@@ -5,9 +5,9 @@
 pub struct Life {
     /// Values.
     pub elements: u64,
-    /// Written here.
+    /// First step that writes it.
     pub first: usize,
-    /// Read here for the last time.
+    /// Last step that reads it.
     pub last: usize,
 }
 

@@ -1,8 +1,8 @@
 //! Entry graphs become programs.
 //!
-//! [`Graph::read`] makes sure that an entry is a graph at all, [`recognise`] says per node whether
-//! and as what it can be run, [`entry`] joins what is one step, chooses storage, plans memory and
-//! writes the steps, [`Weights`] lays out and packs what they read.
+//! [`Graph::read`] validates an entry as a graph, [`recognise`] decides per node whether and how it
+//! can be run, [`entry`] fuses nodes, chooses storage, plans memory and writes the steps,
+//! [`Weights`] lays out and packs the weights they read.
 
 mod constant;
 mod emit;

@@ -14,7 +14,7 @@ use crate::kernels::reduce::Reduction;
 pub enum Operation {
     /// Weights are a constant.
     Linear {
-        /// Whether rows are quantised as they come.
+        /// Whether rows are quantised dynamically.
         dynamic: bool,
     },
     /// Root mean square norm.
@@ -37,7 +37,7 @@ pub enum Operation {
         /// Divisor of the frequencies.
         factor: f32,
     },
-    /// Rotary embedding by given cosines and sines, every pair.
+    /// Rotary embedding of all pairs by cosines and sines that are inputs.
     Rotate {
         /// Values per head.
         head_dim: usize,
@@ -89,8 +89,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it only moves stored elements, so that its result is on the grid of its encoding
-    /// already.
+    /// Whether it only moves stored elements, so that its result is already on the grid of its
+    /// encoding.
     pub fn moves(&self) -> bool {
         matches!(
             self,
@@ -102,7 +102,7 @@ impl Operation {
         )
     }
 
-    /// Whether it reads the elements of that input where they are stored, in whatever encoding.
+    /// Whether it reads the elements of that input as stored, in any encoding.
     pub fn reads_stored(&self, place: usize) -> bool {
         match self {
             Operation::StateUpdate => place == 0,
@@ -227,8 +227,8 @@ impl<'g, 'a> Here<'g, 'a> {
         unsupported(format!("output `{}` {}", tensor.name, no_value(tensor)))
     }
 
-    /// Operands whose stored elements are moved must be encoded as the result is. A constant that
-    /// is stored as floats widens to f32 exactly.
+    /// Operands whose stored elements are moved must have the encoding of the result. A constant
+    /// that is stored as floats widens to f32 exactly.
     fn same_encoding(&self, places: std::ops::Range<usize>) -> Recognised<()> {
         let output = self.output()?;
         for place in places {
@@ -292,7 +292,7 @@ impl<'g, 'a> Here<'g, 'a> {
     }
 }
 
-/// Why a tensor is no value.
+/// Why a tensor is not a value.
 fn no_value(tensor: &Tensor<'_>) -> String {
     match Element::of(tensor.dtype) {
         Some(element) if element.range().is_some() => {
@@ -318,7 +318,7 @@ fn matrix(tensor: &Tensor<'_>, place: usize) -> Recognised<[usize; 2]> {
     }
 }
 
-/// What node `index` is, or why it is not taken.
+/// Recognises node `index`, or returns why it is refused.
 pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
     let here = Here { graph, index, node: graph.nodes[index] };
     if here.node.op_version() != 1 {
@@ -528,7 +528,7 @@ fn mat_mul(here: &Here<'_, '_>) -> Recognised<Operation> {
     here.operands(2, 2)?;
     let transpose_b = here.truth("transpose_b")?;
     let a = here.float(0)?;
-    // A constant matrix is packed, so it may be of a type that has no other use.
+    // A constant matrix is packed, so it may be of a type that is not supported elsewhere.
     let b = match here.any(1)? {
         tensor if tensor.weight().is_some() && tensor.shape.len() == 2 => here.weights(1, transpose_b)?.0,
         _ => here.float(1)?,
@@ -559,9 +559,9 @@ fn reshape(here: &Here<'_, '_>) -> Recognised<Operation> {
     let output = here.output()?;
     let shape = here.node.attribute_list("shape")?;
     let same = shape.len() == output.shape.len()
-        && shape.iter().zip(&output.shape).all(|(asked, given)| usize::try_from(*asked) == Ok(*given));
+        && shape.iter().zip(&output.shape).all(|(asked, actual)| usize::try_from(*asked) == Ok(*actual));
     if !same || output.elements() != x.elements() {
-        return invalid(format!("{:?} to {shape:?}, given {:?}", x.shape, output.shape));
+        return invalid(format!("{:?} to {shape:?}, the output is {:?}", x.shape, output.shape));
     }
     here.same_encoding(0..1)?;
     Ok(Operation::Reshape)

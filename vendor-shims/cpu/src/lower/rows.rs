@@ -1,9 +1,9 @@
 //! Which tensors follow the valid rows of a run.
 //!
 //! A tensor *follows rows* when its first axis is the entry's row axis and each row is computed
-//! from the same row of other tensors. Then only the valid rows need computing, and what lies
-//! beyond is left as it was. A node that looks across rows (a transposition, a product over rows)
-//! must not see that, so what it reads is followed by zeros.
+//! from the same row of other tensors. Then only the valid rows are computed, and the rest keeps
+//! its old contents. A node that looks across rows (a transposition, a product over rows) must not
+//! see those, so its operands are padded with zeros.
 
 use shardwright_shim_abi::raw;
 

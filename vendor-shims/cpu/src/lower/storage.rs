@@ -1,7 +1,7 @@
 //! Where each tensor lives: bound memory, a weight, or a planned place in the arena.
 //!
-//! The arena holds f32. A bound tensor that is encoded otherwise gets a place there when a node
-//! first reads its values; states that are only updated and attended to never do.
+//! The arena stores f32. An encoded bound tensor gets a place there when a node first reads its
+//! values; states that are only updated and attended to never do.
 
 use std::collections::HashMap;
 
@@ -39,14 +39,14 @@ struct View {
 
 /// Storage of an entry.
 pub struct Storage {
-    /// What a run binds.
+    /// The bindings of a run.
     pub ports: Vec<Port>,
     roots: Vec<Root>,
     views: Vec<Option<View>>,
-    /// The binding that holds a tensor encoded, by tensor.
+    /// The binding that stores a tensor encoded, by tensor.
     stored: Vec<Option<u32>>,
-    /// Encoded tensors whose values are read: the node that does so first, the tensor, and the root
-    /// that takes its values.
+    /// Encoded tensors whose values are read: the first node to do so, the tensor, and the root of
+    /// its decoded values.
     pub decodes: Vec<(usize, u32, usize)>,
     /// Inputs read across rows: port, and the root that holds its copy.
     pub copies: Vec<(usize, usize)>,
@@ -58,7 +58,7 @@ pub struct Storage {
     pub arena: u64,
 }
 
-/// What distinguishes rotary tables.
+/// Key of a rotary table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableKey {
     /// The positions.
@@ -228,7 +228,7 @@ impl Storage {
         });
     }
 
-    /// Makes sure that the values of an encoded tensor are there when node `reader` runs.
+    /// Ensures that the values of an encoded tensor are decoded when node `reader` runs.
     fn want_values(&mut self, graph: &Graph<'_>, tensor: u32, reader: usize) {
         if self.stored[tensor as usize].is_some() && self.views[tensor as usize].is_none() {
             let elements = graph.tensors[tensor as usize].elements() as u64;
@@ -254,7 +254,7 @@ impl Storage {
         let elements = graph.tensors[output as usize].elements() as u64;
         let alias = match operation {
             Operation::Reshape => Some(0),
-            // Part of the outermost axis lies in one piece.
+            // A slice of the outermost axis is contiguous.
             Operation::Slice { axis: 0, start } => {
                 let extent = graph.tensors[output as usize].shape[0].max(1) as u64;
                 Some(*start as u64 * (elements / extent))
@@ -293,7 +293,7 @@ impl Storage {
 
     /// A state that was updated in place must not be read in its old form.
     fn check_updates(&self, graph: &Graph<'_>, operations: &[Option<Operation>]) -> Result<(), CpuError> {
-        // By the memory that holds a tensor: its binding, where it is encoded there, or its root.
+        // Identifies the memory of a tensor: its binding, if it is encoded there, or its root.
         let home = |tensor: u32| match (self.stored[tensor as usize], self.views[tensor as usize]) {
             (Some(port), _) => Some((true, port as usize)),
             (None, view) => view.map(|view| (false, view.root)),
@@ -383,8 +383,8 @@ impl Storage {
             if operation.is_none() {
                 continue;
             }
-            // What a node reads that another one takes over is read there; what it would write is
-            // nowhere.
+            // The operands of a fused node are read at the fusing node, and its result is never
+            // stored.
             let reader = fused.taken[index].unwrap_or(index);
             if let (Some(_), Some(&output)) = (fused.taken[index], graph.nodes[index].outputs().first())
                 && let Some(view) = self.views[output as usize]
@@ -400,7 +400,7 @@ impl Storage {
         }
     }
 
-    /// Where a tensor lies; `None` for a weight.
+    /// Place of a tensor; `None` for a weight.
     pub fn operand(&self, graph: &Graph<'_>, tensor: u32) -> Option<Operand> {
         let view = self.views[tensor as usize]?;
         let root = self.roots[view.root];
@@ -411,7 +411,7 @@ impl Storage {
         })
     }
 
-    /// The elements of a tensor that a binding holds encoded.
+    /// The encoded elements of a tensor that is stored in a binding.
     pub fn stored(&self, graph: &Graph<'_>, tensor: u32) -> Option<Operand> {
         let port = self.stored[tensor as usize]?;
         let elements = graph.tensors[tensor as usize].elements() as u64;
@@ -430,7 +430,7 @@ impl Storage {
     }
 }
 
-/// How a binding is encoded: as its tensor is.
+/// The encoding of a binding, which must be that of its tensor.
 fn binding_encoding(
     port: &PortView<'_>,
     what: &'static str,
@@ -440,7 +440,7 @@ fn binding_encoding(
         |reason: String| CpuError::Unsupported { what, name: port.name().to_owned(), reason, layer: None };
     let Some(encoding) = tensor.encoding else {
         if tensor.weight().is_some() {
-            // Refused for what it is, with the name of the entry.
+            // `recognise` refuses it, with a better reason.
             return Ok(Encoding::F32);
         }
         return Err(unsupported(format!(

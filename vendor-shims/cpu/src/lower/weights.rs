@@ -12,19 +12,19 @@ use crate::program::{
 };
 use crate::simd::LANES;
 
-/// Packed matrices start on pages, so that each can be mapped, locked or dropped alone.
+/// Packed matrices start on page boundaries, so that each can be mapped, locked or dropped alone.
 const PAGE: u64 = 4096;
 /// Small values start on cache lines.
 const LINE: u64 = 64;
-/// Values of a piece that is written at once.
+/// Values per written piece.
 const PIECE: usize = 1 << 14;
 
-/// The weight section: every form of every weight once, laid out in the order of first use.
+/// The weight section: every form of every weight once, in the order of first use.
 #[derive(Default)]
 pub struct Weights<'a> {
     items: Vec<Item<'a>>,
     known: HashMap<Key, usize>,
-    /// Constants that were looked at as a whole, by identity of the weight.
+    /// Constants that were checked completely, by identity of the weight.
     complete: HashMap<usize, Constant<'a>>,
     length: u64,
     /// Whether all entries have one row.
@@ -65,7 +65,7 @@ enum Form<'a> {
         inputs: usize,
         outputs: usize,
     },
-    /// How far second parts are from their middle.
+    /// The norm of the second parts' distance from their middle.
     Spreads {
         constant: Constant<'a>,
         inputs: usize,
@@ -76,7 +76,7 @@ enum Form<'a> {
         constant: Constant<'a>,
         outputs: usize,
     },
-    /// The scales of a matrix in blocks, as its panels and tiles lie.
+    /// The scales of a matrix in blocks, in the order of its panels and tiles.
     BlockScales {
         constant: Constant<'a>,
         blocks: usize,
@@ -102,7 +102,7 @@ enum Key {
 }
 
 impl<'a> Weights<'a> {
-    /// None yet, for entries that all have one row, or not.
+    /// An empty section; `single` if all entries have one row.
     pub fn new(single: bool) -> Self {
         Weights { single, ..Weights::default() }
     }
@@ -141,8 +141,8 @@ impl<'a> Weights<'a> {
         Ok(offset)
     }
 
-    /// A matrix in panels, in its own type where panels have it, else as f32. Stored
-    /// `[outputs, inputs]`, or `[inputs, outputs]` when `by_columns`.
+    /// A matrix in panels, in its own type if panels support it, else as f32. Stored `[outputs,
+    /// inputs]`, or `[inputs, outputs]` when `by_columns`.
     pub fn panels(&mut self, weight: WeightView<'a>, by_columns: bool) -> Result<PackedWeights, CpuError> {
         let constant = self.complete(weight)?;
         let kind = constant
@@ -154,8 +154,7 @@ impl<'a> Weights<'a> {
         };
         let (outputs, inputs) = if by_columns { (columns, rows) } else { (rows, columns) };
         let identity = weight.identity();
-        // Within bounds: at most fifteen more rows than the weight has, each as long as one of its
-        // own.
+        // Bounded: at most fifteen more rows than the weight has, each of the same length.
         let length = packed_elements(inputs as usize, outputs as usize) as u64 / LANES as u64
             * kind.step_bytes() as u64;
         let key = Key::Panels { weight: identity, by_columns, kind };
@@ -187,8 +186,8 @@ impl<'a> Weights<'a> {
             _ => None,
         };
         let geometry = Geometry::new(inputs as usize, size);
-        // Within bounds: at most sixteen times the rows of the weight, each at most sixteen times
-        // as long.
+        // Bounded: at most sixteen times the rows of the weight, each at most sixteen times as
+        // long.
         let length = outputs.div_ceil(LANES as u64) * geometry.panel_bytes(kind) as u64;
         let outputs_here = outputs as usize;
         let offset = self.place(Key::Tiles { weight: identity }, length, PAGE, || Form::Tiles {
@@ -201,8 +200,8 @@ impl<'a> Weights<'a> {
         Ok(PackedTiles { offset, kind, scales, inputs, outputs })
     }
 
-    /// Whether a matrix `[outputs, inputs]` of signed bytes is one that can be split. Several rows
-    /// take whole bytes, and nothing lies here twice.
+    /// Whether a matrix `[outputs, inputs]` of signed bytes can be split. Entries of several rows
+    /// need whole bytes, and no weight is stored twice.
     pub fn splits(&mut self, weight: WeightView<'a>) -> Result<bool, CpuError> {
         let constant = self.complete(weight)?;
         let &[_, inputs] = weight.shape() else { return Ok(false) };
@@ -223,7 +222,7 @@ impl<'a> Weights<'a> {
         else {
             return Ok(None);
         };
-        // How long the parts are follows from the dimensions alone.
+        // The lengths of the parts follow from the dimensions alone.
         let lengths = PackedSplit { high: 0, low: 0, spread: 0, scales: 0, inputs, outputs }.parts();
         let [high, low, spread, _] = lengths.map(|(_, length)| length);
         let [inputs_here, outputs_here] = [inputs, outputs].map(|extent| extent as usize);
@@ -283,7 +282,7 @@ impl<'a> Weights<'a> {
         Ok(Operand { place: Place::Constant, offset: offset / VALUE_BYTES, elements })
     }
 
-    /// Numbers that follow from attributes.
+    /// Values that follow from attributes.
     pub fn literal(&mut self, values: Vec<f32>) -> Result<Operand, CpuError> {
         let elements = values.len() as u64;
         let key = Key::Literal(values.iter().map(|value| value.to_bits()).collect());
@@ -291,7 +290,7 @@ impl<'a> Weights<'a> {
         Ok(Operand { place: Place::Constant, offset: offset / VALUE_BYTES, elements })
     }
 
-    /// Writes the section from its first byte to its last; `sink` gets pieces of at most a few
+    /// Writes the section from its first byte to its last; `sink` receives pieces of at most a few
     /// panels.
     pub fn write<E: From<CpuError>>(&self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut at = 0u64;
@@ -398,7 +397,7 @@ fn high_parts<E: From<CpuError>>(
     Ok(())
 }
 
-/// Gives the second parts of every row, and the row's spread.
+/// Passes the second parts of every row, and the row's spread, to a function.
 fn low_parts<E: From<CpuError>>(
     constant: &Constant<'_>,
     inputs: usize,

@@ -1,28 +1,28 @@
-//! What threads that wait fetch into their own caches: the weights that the next large job reads.
-//! Small steps lie between the products of a token, which one thread does while memory, which
-//! bounds them all, would stand still.
+//! Waiting threads prefetch into their own caches the weights that the next large job reads.
+//! Between the products of a token one thread runs small steps, and memory, the bottleneck, would
+//! otherwise sit idle.
 //!
-//! Nothing is read through these addresses and nothing depends on them: what was unmapped meanwhile
-//! is not fetched.
+//! Nothing is read through these addresses and no result depends on them: memory that was unmapped
+//! meanwhile is not fetched.
 
-/// Places in memory that a job reads side by side.
+/// Number of memory ranges that a job reads side by side.
 pub const PIECES: usize = 4;
-/// Most bytes that a thread fetches: what it gets from memory in the longest of such waits, and
+/// Most bytes that a thread fetches: as much as memory delivers in the longest of such waits, and
 /// half of a small second-level cache.
 const MOST: usize = 256 << 10;
 /// Bytes of a cache line, or of two where lines are longer.
 const LINE: usize = 64;
-/// Lines between two looks whether the wait is over.
+/// Lines fetched between two checks whether the wait is over.
 const LINES: usize = 4;
 
-/// What the job after the one in progress reads, in the order of its tasks.
+/// Memory that the job after the current one reads, in the order of its tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Upcoming {
-    /// First address and bytes of each; no bytes beyond the last.
+    /// First address and length of each range; unused ones have length 0.
     pieces: [(usize, usize); PIECES],
 }
 
-/// What a thread has left to fetch.
+/// The rest that a thread has yet to fetch.
 #[derive(Debug, Default)]
 pub struct Ahead {
     next: usize,
@@ -30,12 +30,12 @@ pub struct Ahead {
 }
 
 impl Upcoming {
-    /// Of what lies in these places.
+    /// Of these memory ranges.
     pub fn of(pieces: [&[u8]; PIECES]) -> Upcoming {
         Upcoming { pieces: pieces.map(|piece| (piece.as_ptr() as usize, piece.len())) }
     }
 
-    /// What one of so many threads begins with.
+    /// The part that thread `thread` of `threads` starts with.
     pub fn share(self, thread: usize, threads: usize) -> Ahead {
         let total = self.pieces.iter().fold(0usize, |sum, (_, bytes)| sum.saturating_add(*bytes));
         let mut before = (total as u128 * thread as u128 / threads.max(1) as u128) as usize;
@@ -51,7 +51,7 @@ impl Upcoming {
 }
 
 impl Ahead {
-    /// Fetches a little; a moment's rest where nothing is left.
+    /// Fetches a few lines; if nothing is left, pauses for a moment.
     #[inline]
     pub fn fetch(&mut self) {
         if self.next >= self.end {
@@ -64,7 +64,7 @@ impl Ahead {
     }
 }
 
-/// Into the second level: the first is too small for what is not used at once.
+/// Into the second-level cache: the first is too small for data that is not used at once.
 #[inline(always)]
 fn fetch_line(address: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_thread_begins_where_its_tasks_do() {
+    fn every_thread_begins_at_its_own_tasks() {
         let (bytes, none) = (vec![0u8; 3 << 20], &[][..]);
         let (first, second) = bytes.split_at(1 << 20);
         let upcoming = Upcoming::of([first, second, none, none]);
@@ -95,7 +95,7 @@ mod tests {
         let shares: Vec<Ahead> = (0..4).map(|thread| upcoming.share(thread, 4)).collect();
         assert_eq!(shares.iter().map(at).collect::<Vec<_>>(), [0, 3 << 18, 3 << 19, 9 << 18]);
         assert!(shares.iter().all(|ahead| ahead.end - ahead.next == MOST), "{shares:?}");
-        // Not beyond the end of a place.
+        // Not beyond the end of a range.
         let last = upcoming.share(47, 48);
         assert_eq!((at(&last), last.end - last.next), ((3 << 20) - (1 << 16), 1 << 16));
         let none = Upcoming::default().share(1, 2);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_becomes_less_until_nothing_is() {
+    fn the_rest_shrinks_until_nothing_is_left() {
         let bytes = [0u8; 5 * LINES * LINE];
         let mut ahead = Upcoming::of([&bytes, &[], &[], &[]]).share(0, 1);
         for left in (0..5).rev() {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_are_gone_are_no_trouble() {
+    fn unmapped_memory_is_not_fetched() {
         let mut ahead = Ahead { next: 64, end: 1 << 12 };
         (0..100).for_each(|_| ahead.fetch());
         let mut ahead = Upcoming { pieces: [(usize::MAX - 4096, 4096); PIECES] }.share(3, 4);

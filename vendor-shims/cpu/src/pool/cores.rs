@@ -1,20 +1,20 @@
-//! Which cores are worth a thread. It reads what Linux tells in files; elsewhere it takes the
-//! standard library's count.
+//! Which cores are worth a thread. It reads files under `/sys` and `/proc` on Linux; elsewhere it
+//! uses the standard library's count.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Cores this process may use, each once however many threads it runs, and without those that are
-/// much slower than the fastest: a job ends with its slowest thread.
+/// Physical cores this process may use, without those that are much slower than the fastest: a job
+/// ends with its slowest thread.
 pub fn performance_cores() -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     // Quotas bound the count as well, and only the standard library reads them.
-    told().map_or(available, |fast| fast.cores).clamp(1, available)
+    fast_cores().map_or(available, |fast| fast.cores).clamp(1, available)
 }
 
-/// The fast cores among those that the calling thread may use; `None` where the system does not
-/// tell.
-fn told() -> Option<Fast> {
+/// The fast cores among those that the calling thread may use; `None` if the system does not report
+/// them.
+fn fast_cores() -> Option<Fast> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     fast(allowed, |cpu, what| {
@@ -23,7 +23,7 @@ fn told() -> Option<Fast> {
     })
 }
 
-/// Some processors, as the system takes them: a bit for each.
+/// A set of processors as the system's affinity mask: a bit for each.
 pub struct Processors(Vec<u64>);
 
 impl Processors {
@@ -34,15 +34,15 @@ impl Processors {
         Processors(mask)
     }
 
-    /// The fast ones, where some that the calling thread may use are slow: a system that sees a
-    /// thread sleep between kernels takes it for a small one.
+    /// The fast cores, if the calling thread may also use slow ones: a scheduler that sees a thread
+    /// sleep between kernels may move it to a small core.
     pub fn fast_among_slow() -> Option<Processors> {
-        told().filter(|fast| fast.left_out).map(|fast| Processors::of(&fast.processors))
+        fast_cores().filter(|fast| fast.left_out).map(|fast| Processors::of(&fast.processors))
     }
 
-    /// Keeps the calling thread to them; a wish, of which nothing depends on whether the system
-    /// grants it. The thread may move among them: two that are bound to one core each wait for
-    /// whatever else runs there.
+    /// Restricts the calling thread to this set; best effort, no result depends on it. The thread
+    /// may move within the set: two threads pinned to one core each would wait for anything else
+    /// that runs there.
     pub fn keep(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
@@ -55,13 +55,13 @@ impl Processors {
     }
 }
 
-/// Slower than this part of the fastest core's capacity (of 1024) is slow, in per cent.
+/// A core below this percentage of the fastest core's capacity (of 1024) is slow.
 const SLOW: u64 = 60;
 
 /// The cores of a list of processors that are about as fast as the fastest.
 #[derive(Debug, PartialEq, Eq)]
 struct Fast {
-    /// How many there are; threads of a core count once.
+    /// Their number; hardware threads of a core count once.
     cores: usize,
     /// All processors of them.
     processors: Vec<usize>,
@@ -69,12 +69,12 @@ struct Fast {
     left_out: bool,
 }
 
-/// `read` gives a file of a processor's folder. `None` when the list is none.
+/// `read` returns the contents of a file in a processor's folder. `None` if the list is malformed.
 fn fast(allowed: &str, read: impl Fn(usize, &str) -> Option<String>) -> Option<Fast> {
     let mut all = Vec::new();
     let mut fastest = 0;
     for cpu in processors(allowed)? {
-        // Where nothing is told, every processor is a core of its own and all are equally fast.
+        // Without that information, every processor counts as a core and all as equally fast.
         let siblings = read(cpu, "topology/thread_siblings_list").and_then(|list| processors(&list));
         let first = siblings.and_then(|siblings| siblings.first().copied()).unwrap_or(cpu);
         let number = |file| read(cpu, file)?.trim().parse::<u64>().ok();
@@ -88,7 +88,7 @@ fn fast(allowed: &str, read: impl Fn(usize, &str) -> Option<String>) -> Option<F
     Some(Fast { cores: cores.len(), left_out: processors.len() < all.len(), processors })
 }
 
-/// Processors of a list as `0-3,8`; `None` when it is none.
+/// Processors of a list such as `0-3,8`; `None` if it is malformed.
 fn processors(list: &str) -> Option<Vec<usize>> {
     /// More processors than any system has.
     const MOST: usize = 1 << 16;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_a_core_count_once_and_slow_cores_not_at_all() {
+    fn threads_of_a_core_count_once_and_slow_cores_do_not_count() {
         const SIBLINGS: &str = "topology/thread_siblings_list";
         let count =
             |list: &str, files: &[(usize, &str, &str)]| fast(list, files_of(files)).map(|fast| fast.cores);
@@ -151,10 +151,11 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_thread_is_kept_where_it_is_told() {
+    fn a_thread_stays_on_the_processors_it_is_restricted_to() {
         let allowed = || {
             let status = std::fs::read_to_string("/proc/thread-self/status").expect("readable");
-            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("told");
+            let list =
+                status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("reported");
             processors(list).expect("a list")
         };
         let thread = std::thread::spawn(move || {
@@ -162,8 +163,8 @@ mod tests {
             Processors::of(&[last]).keep();
             (vec![last], allowed())
         });
-        let (told, found) = thread.join().expect("ended");
-        assert_eq!(told, found);
+        let (requested, found) = thread.join().expect("ended");
+        assert_eq!(requested, found);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Threads that run the tasks of one kernel, spin for a short while between kernels, and sleep
 //! between runs.
 //!
-//! Both waits, a worker's for the next job and the caller's for the end of one, spin first and
-//! sleep then. How long they spin is bounded, and learned: where spinning was in vain, because
-//! nothing is to be done or because the thread that is waited for has lost its core, the next spin
-//! is half as long. A pool of more threads than cores hardly spins at all.
+//! Both waits, a worker's for the next job and the caller's for the end of one, spin first and then
+//! sleep. The spin time is bounded and adaptive: where spinning was in vain, because there is no
+//! work or because the awaited thread has lost its core, the next spin is half as long. A pool with
+//! more threads than cores hardly spins at all.
 
 mod ahead;
 mod cores;
@@ -34,14 +34,14 @@ pub const MAX_THREADS: usize = 256;
 
 /// Set in the gate while a job may be entered.
 const OPEN: u32 = 1 << 31;
-/// Set in the gate while the caller sleeps until the last worker has left.
+/// Set in the gate while the caller sleeps and waits for the last worker to leave.
 const AWAITED: u32 = 1 << 30;
 
 /// The kernel in progress.
 #[derive(Clone, Copy)]
 struct Job {
     body: *const (dyn Fn(usize, usize) + Sync),
-    /// That share it, the caller included.
+    /// Number of threads that share it, the caller included.
     threads: usize,
     upcoming: Upcoming,
 }
@@ -59,27 +59,27 @@ struct Shared {
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
-    /// The last worker has left the job that is awaited.
+    /// Signals that the last worker has left the awaited job.
     left: Condvar,
-    /// Of workers for the next job.
+    /// Of workers waiting for the next job.
     between: Patience,
-    /// Of the caller for the end of a job.
+    /// Of the caller waiting for the end of a job.
     ending: Patience,
 }
 
 // SAFETY: `job` is written only while the gate is closed and empty, and read only between entering
 // and leaving it.
 unsafe impl Sync for Shared {}
-// SAFETY: the pointer in `job` is dereferenced only while the borrow it came from is held by
-// `Pool::run`.
+// SAFETY: the pointer in `job` is dereferenced only during `Pool::run`, which keeps the borrow it
+// came from alive.
 unsafe impl Send for Shared {}
 
 /// Worker threads plus the calling thread.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// One job at a time; a second caller runs its tasks alone. What comes after the job, for the
-    /// time that threads wait.
+    /// One job at a time; a second caller runs its tasks alone. Stores what to prefetch while
+    /// waiting after the job.
     busy: Mutex<Upcoming>,
     worth: u64,
 }
@@ -91,8 +91,8 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the caller among them; 0 stands for one per core that
-    /// [`performance_cores`] counts. Fewer start if the system refuses more.
+    /// A pool of `threads` threads, the caller among them; 0 means one per core counted by
+    /// [`performance_cores`]. Fewer start if the system refuses more.
     pub fn new(threads: usize) -> Pool {
         Pool::with_worth(threads, WORTH)
     }
@@ -148,17 +148,17 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Whether a job of this many multiply-adds should be shared. Depends on who is awake, so it
-    /// must decide nothing but who computes.
+    /// Whether a job of this many multiply-adds should be shared. Depends on which threads are
+    /// awake, so it must not affect results.
     pub fn worth(&self, work: u64) -> bool {
         let awake = self.shared.sleepers.load(Ordering::Relaxed) == 0;
         !self.workers.is_empty() && work >= if awake { self.worth.min(WORTH_AWAKE) } else { self.worth }
     }
 
-    /// Says what the large job after the next one reads, in the order of its tasks: threads that
-    /// wait from then on fetch it into their caches.
+    /// Announces what the large job after the next one reads, in the order of its tasks: threads
+    /// that wait from then on prefetch it.
     pub fn announce(&self, upcoming: [&[u8]; PIECES]) {
-        // Whoever runs a job at the moment has said what is of use to it.
+        // If the lock is taken, the running job has already made its own announcement.
         if let Ok(mut existing) = self.busy.try_lock() {
             *existing = Upcoming::of(upcoming);
         }
@@ -173,7 +173,7 @@ impl Pool {
         self.run_indexed(tasks, &|task, _| body(task));
     }
 
-    /// As [`Pool::run`]; the second argument tells the threads of this job apart, below
+    /// As [`Pool::run`]; the second argument is a unique index of the thread within this job, below
     /// [`Pool::threads`].
     ///
     /// # Panics
@@ -198,7 +198,7 @@ impl Pool {
         shared.gate.store(OPEN, Ordering::Release);
         shared.generation.fetch_add(1, Ordering::SeqCst);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
-            let _held = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _guard = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
             shared.wake.notify_all();
         }
         let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shared.drain(threads, 0, body)));
@@ -218,7 +218,7 @@ impl Pool {
 }
 
 impl Shared {
-    /// Runs what is left of the thread's own share, then of the others'.
+    /// Runs the rest of the thread's own share, then of the others'.
     fn drain(&self, threads: usize, index: usize, body: &(dyn Fn(usize, usize) + Sync)) {
         let shares = &self.shares[..threads];
         while let Some(task) = shares[index].first() {
@@ -231,19 +231,19 @@ impl Shared {
         }
     }
 
-    /// Nobody shall start another task of a job that is lost.
+    /// No further task of a failed job is started.
     fn abandon(&self) {
         self.shares.iter().for_each(|share| share.set(0, 0));
     }
 
-    /// Returns when no worker is inside the closed gate; fetches what lies ahead until then.
+    /// Returns when no worker is inside the closed gate; prefetches until then.
     fn await_the_last(&self, ahead: &mut Ahead) {
         if self.ending.spin(|| self.gate.load(Ordering::Acquire) == 0, || ahead.fetch()) {
             return;
         }
         let mut existing = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who leaves last sees the mark, and takes the lock before it gives notice: either the
-        // count is zero here or the notice comes.
+        // The last worker to leave sees the mark, and takes the lock before it notifies: either the
+        // count is zero here or the notification arrives.
         let mut gate = self.gate.fetch_or(AWAITED, Ordering::AcqRel);
         while gate & !AWAITED != 0 {
             existing = self.left.wait(existing).unwrap_or_else(PoisonError::into_inner);
@@ -255,7 +255,7 @@ impl Shared {
     /// A worker leaves the job; it touches nothing of the job afterwards.
     fn leave(&self) {
         if self.gate.fetch_sub(1, Ordering::AcqRel) == AWAITED | 1 {
-            let _held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.left.notify_one();
         }
     }
@@ -266,12 +266,12 @@ impl Drop for Pool {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
         {
-            let _held = self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _guard = self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.shared.wake.notify_all();
         }
         for worker in self.workers.drain(..) {
-            // A worker catches panics of tasks, so joining fails only if it was killed; nothing is
-            // left to do then.
+            // A worker catches panics of tasks, so joining fails only if it was killed; then
+            // nothing is left to do.
             let _ = worker.join();
         }
     }
@@ -312,7 +312,7 @@ fn work(shared: &Shared, index: usize) {
     }
 }
 
-/// Returns the generation once it differs from `seen`; fetches what lies ahead until then.
+/// Returns the generation once it differs from `seen`; prefetches until then.
 fn wait(shared: &Shared, seen: u64, ahead: &mut Ahead) -> u64 {
     let changed = || shared.generation.load(Ordering::Acquire) != seen;
     if shared.between.spin(changed, || ahead.fetch()) {
@@ -406,13 +406,13 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_next_is_said_between_jobs_and_changes_no_result() {
+    fn announcements_are_made_between_jobs_and_change_no_result() {
         let (pool, weights) = (Pool::eager(3), vec![0u8; 1 << 20]);
         for end in [0, 1, 4096, weights.len()] {
             pool.announce([&weights[..end], &weights[end..], &[], &[]]);
             let total = AtomicUsize::new(0);
             pool.run(100, &|task| {
-                // Not taken in within a job.
+                // Ignored within a job.
                 pool.announce([&[]; PIECES]);
                 total.fetch_add(task, Ordering::Relaxed);
             });
@@ -469,7 +469,7 @@ mod tests {
         let pool = Pool::eager(3);
         for _ in 0..4 {
             let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            // Tasks are so slow that whoever ends first exhausts its patience.
+            // Tasks are so slow that a thread that finishes early exhausts its patience.
             pool.run(3, &|_| {
                 begun.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(std::time::Duration::from_millis(2 * begun.load(Ordering::SeqCst) as u64));

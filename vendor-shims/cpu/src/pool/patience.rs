@@ -1,15 +1,16 @@
-//! How long a thread spins before it sleeps. It measures time; it wakes nobody and holds no lock.
+//! Spin time of a thread before it sleeps. It only measures time: it wakes no thread and takes no
+//! lock.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest spin in microseconds: longer than what lies between two kernels or two tokens, shorter
-/// than anyone would call busy.
+/// Longest spin in microseconds: longer than the gap between two kernels or two tokens, too short
+/// to count as load.
 const MOST: u32 = 500;
-/// Shortest: about what falling asleep and waking up take. It is also the longest where threads
+/// Shortest: about the cost of falling asleep and waking up. It is also the longest where threads
 /// outnumber cores.
 const LEAST: u32 = 8;
-/// Turns between two looks at the clock.
+/// Iterations between two looks at the clock.
 const TURNS: u32 = 32;
 
 /// A bound that halves when spinning was in vain and doubles when it was not.
@@ -26,16 +27,16 @@ impl Patience {
         Patience { microseconds: AtomicU32::new(most), most }
     }
 
-    /// Spins until `done` or until the bound, doing something `idle` between two looks; whether it
-    /// was done.
+    /// Spins until `done` or until the bound, calling `idle` between two checks; returns whether
+    /// `done` became true.
     pub fn spin(&self, done: impl Fn() -> bool, mut idle: impl FnMut()) -> bool {
         let bound = self.microseconds.load(Ordering::Relaxed);
         let mut start = None;
         loop {
             for _ in 0..TURNS {
                 if done() {
-                    // What ended at once says nothing about patience, and is spared the write that
-                    // other threads would see.
+                    // A spin that ended at once says nothing about patience; skipping the update
+                    // avoids a write that invalidates the line for other threads.
                     if start.is_some() && bound < self.most {
                         self.microseconds.store((bound * 2).min(self.most), Ordering::Relaxed);
                     }

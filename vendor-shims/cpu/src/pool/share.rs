@@ -1,10 +1,10 @@
-//! The tasks of a job that one thread begins with: neighbours, so that it reads memory in one go.
-//! Who has done its own takes from others.
+//! The tasks of a job that one thread begins with: adjacent ones, so that it reads memory
+//! sequentially. A thread that has finished its own takes tasks from others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tasks that nobody has begun: the first in the lower half, the end in the upper half. On a line
-/// of its own, for every thread writes its own.
+/// Tasks not yet begun: the first in the lower half, the end in the upper half. Aligned to a cache
+/// line, since every thread writes its own.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 pub struct Share(AtomicU64);
@@ -18,17 +18,17 @@ impl Share {
         self.0.store(first as u64 | (end as u64) << 32, Ordering::Relaxed);
     }
 
-    /// The first of them, for the thread whose they are.
+    /// Takes the first task, for the thread that owns the share.
     pub fn first(&self) -> Option<usize> {
         self.take(|first, end| (first, first + 1, end))
     }
 
-    /// The last of them, for every other: the furthest from where their thread is.
+    /// Takes the last task, for any other thread: the furthest from the owner's position.
     pub fn last(&self) -> Option<usize> {
         self.take(|first, end| (end - 1, first, end - 1))
     }
 
-    /// Of `first < end`: the task, and what is left.
+    /// Takes a task if `first < end`; `choose` returns the task and the new bounds.
     fn take(&self, choose: impl Fn(u64, u64) -> (u64, u64, u64)) -> Option<usize> {
         let parts = |share: u64| (share & u64::from(u32::MAX), share >> 32);
         let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |share| {

@@ -10,7 +10,7 @@ use crate::simd::LANES;
 
 type Checked = Result<(), String>;
 
-/// What steps of one entry may touch.
+/// The memory that steps of one entry may touch.
 struct Bounds<'a> {
     entry: &'a Entry,
     /// Elements of each port.
@@ -23,11 +23,11 @@ fn ensure(condition: bool, what: impl FnOnce() -> String) -> Checked {
     if condition { Ok(()) } else { Err(what()) }
 }
 
-/// Most that is done for nothing: a step that loops over so many empty groups still ends soon.
+/// Bound on empty loops: a step that loops over this many empty groups still ends soon.
 const MAX_EMPTY: u64 = 1 << 24;
 
 fn product(factors: &[u64]) -> Result<u64, String> {
-    // A zero among them must hide no size that nothing else bounds, neither as memory nor as time.
+    // A zero factor must not hide a size that nothing else bounds, neither as memory nor as time.
     let empty = factors.contains(&0);
     let most = if empty { MAX_EMPTY } else { MAX_VALUES };
     factors
@@ -45,8 +45,8 @@ fn at_most(count: usize, most: u64, what: &str) -> Checked {
 
 fn named(name: &str) -> Checked {
     at_most(name.len(), MAX_NAME, "bytes of a name")?;
-    // A host is told a blank in the place of a NUL, and two names must not become one.
-    ensure(!name.contains('\0'), || "a name holds a NUL".into())
+    // A host gets a blank in place of a NUL, and two names must not become one.
+    ensure(!name.contains('\0'), || "a name contains a NUL".into())
 }
 
 fn axes(lists: [&[usize]; 3]) -> Checked {
@@ -117,7 +117,7 @@ impl Bounds<'_> {
         ensure(needed <= operand.elements, || format!("{needed} values are used of {operand:?}"))
     }
 
-    /// As [`Bounds::reads_stored`], of values as they are computed with.
+    /// As [`Bounds::reads_stored`], for unencoded values.
     fn reads(&self, operand: Operand, needed: u64) -> Checked {
         self.reads_stored(operand, needed)?;
         self.direct(operand)
@@ -132,7 +132,7 @@ impl Bounds<'_> {
         }
     }
 
-    /// As [`Bounds::writes_stored`], of values as they are computed with.
+    /// As [`Bounds::writes_stored`], for unencoded values.
     fn writes(&self, operand: Operand, needed: u64, sources: &[Operand]) -> Checked {
         self.writes_stored(operand, needed, sources)?;
         self.direct(operand)
@@ -202,7 +202,7 @@ impl Bounds<'_> {
             PackedScales::PerBlock { size, .. } => (1..=weights.inputs.max(1)).contains(&size),
         };
         ensure(fitting, || format!("{:?} with {:?}", weights.kind, weights.scales))?;
-        // Filling up makes a row at most sixteen times as long, so nothing below overflows.
+        // Padding makes a row at most sixteen times as long, so nothing below overflows.
         product(&[weights.outputs.div_ceil(LANES as u64), LANES as u64, weights.inputs])?;
         self.in_section(weights.offset, weights.scales, weights.bytes())
             .map_err(|reason| format!("{weights:?} {reason}"))
@@ -220,7 +220,7 @@ impl Bounds<'_> {
         Ok(())
     }
 
-    /// Weights and scales of so many bytes lie within the weight section.
+    /// Checks that weights and scales of these lengths lie within the weight section.
     fn in_section(&self, weights: u64, scales: PackedScales, bytes: [u64; 2]) -> Checked {
         let scales = match scales {
             PackedScales::None => 0,
@@ -267,7 +267,7 @@ impl Bounds<'_> {
                         format!("{weights:?} cut rows otherwise than {:?}", maps[0].weights)
                     })?;
                     self.linear(*x, *rows, [weights.inputs, weights.outputs], *bias, *out)?;
-                    // Maps run side by side: what one writes, no other touches.
+                    // Maps run concurrently: none may touch what another writes.
                     for other in maps[index + 1..].iter().chain(&maps[..index]) {
                         self.writes(*out, 0, &[&[other.out], other.bias.as_slice()].concat())?;
                     }

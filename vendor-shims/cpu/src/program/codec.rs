@@ -1,5 +1,5 @@
-//! The bytes of a program: what postcard makes of its types, so the order of members and of cases
-//! is the encoding, and a change of either raises [`FORMAT`](crate::artefact::FORMAT).
+//! Program encoding: postcard over the program's types, so the order of fields and variants is the
+//! encoding, and changing either raises [`FORMAT`](crate::artefact::FORMAT).
 
 use serde::Deserialize;
 
@@ -14,8 +14,7 @@ pub fn encode(program: &Program) -> Vec<u8> {
 /// The program of `bytes`, which lie at `base` of the artefact. Not yet checked: see
 /// [`Program::check`].
 ///
-/// Lists grow with what is really there: what is set aside for a count that is claimed ends at a
-/// mebibyte.
+/// A claimed length preallocates at most a mebibyte; lists grow only with the bytes that are there.
 pub fn decode(bytes: &[u8], base: u64) -> Result<Program, CpuError> {
     let mut reader = postcard::Deserializer::from_bytes(bytes);
     let program = Program::deserialize(&mut reader);
@@ -44,7 +43,7 @@ mod tests {
         Program { threads: 2, entries: vec![entry] }
     }
 
-    /// Where reading ends, by its error.
+    /// The offset at which reading ended, from its error.
     fn ends(bytes: &[u8]) -> u64 {
         match decode(bytes, 64) {
             Err(CpuError::CorruptArtefact { offset, .. }) => offset,
@@ -53,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_refused_where_it_ends() {
+    fn truncated_or_overlong_programs_are_refused_where_they_end() {
         let bytes = encode(&program());
         assert_eq!(decode(&bytes, 64).unwrap(), program());
         for length in 0..bytes.len() {
@@ -62,7 +61,7 @@ mod tests {
         assert_eq!(ends(&[&bytes[..], &[0]].concat()), 64 + bytes.len() as u64);
     }
 
-    /// As the most bytes of a program count with.
+    /// The factor that the limit on the bytes of a program assumes.
     #[test]
     fn steps_take_up_to_forty_times_their_bytes() {
         let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
@@ -70,9 +69,9 @@ mod tests {
         assert!(size_of::<Step>() <= 40 * shortest.len(), "{} bytes", size_of::<Step>());
     }
 
-    /// A list that claims to be the longest there can be must not be made room for.
+    /// A list that claims the greatest possible length must not be allocated up front.
     #[test]
-    fn lists_are_not_believed() {
+    fn claimed_list_lengths_are_not_allocated() {
         let most = postcard::to_allocvec(&u64::MAX).unwrap();
         let entry = [&[2, 1, 5], &b"entry"[..], &[1, 7]].concat();
         for before in [&[2][..], &[2, 1], &entry, &[&entry[..], &[0, 0]].concat()] {

@@ -1,4 +1,4 @@
-//! What an artefact says to do: entries of steps over planned memory.
+//! The program of an artefact: entries of steps over planned memory.
 //!
 //! A program from a file is untrusted. [`Program::check`] proves every step in bounds once, so that
 //! running it needs no further checks than the kernels' own assertions.
@@ -20,9 +20,9 @@ use crate::kernels::encoding::Encoding;
 /// Entries that share one weight section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
-    /// Threads to load with when nobody says; 0 for one per core.
+    /// Threads to load with if no option sets them; 0 for one per core.
     pub threads: u32,
-    /// What can be run.
+    /// The entry points.
     pub entries: Vec<Entry>,
 }
 
@@ -35,11 +35,11 @@ pub struct Entry {
     pub rows: u64,
     /// Positions of linear states.
     pub context: u64,
-    /// What a run binds.
+    /// The bindings of a run.
     pub ports: Vec<Port>,
     /// Values of the arena.
     pub arena: u64,
-    /// In order.
+    /// Steps in order.
     pub steps: Vec<Step>,
 }
 
@@ -52,7 +52,7 @@ pub struct Port {
     pub direction: PortDirection,
     /// `SW_ROLE_…`
     pub role: u32,
-    /// What its elements stand for.
+    /// Encoding of its elements.
     pub encoding: Encoding,
     /// Extents.
     pub shape: Vec<u64>,
@@ -85,7 +85,7 @@ impl Port {
     }
 }
 
-/// Bytes of every value that is computed with: f32 and i32.
+/// Bytes of an unencoded value: f32 or i32.
 pub const VALUE_BYTES: u64 = 4;
 /// Most entries of an artefact: a plan has a handful.
 pub const MAX_ENTRIES: u64 = 256;

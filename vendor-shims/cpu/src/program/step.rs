@@ -22,8 +22,8 @@ pub enum Place {
     Bound(u32),
 }
 
-/// A run of values; of a bound tensor, of its elements, which only some steps read where they are
-/// encoded.
+/// A run of values. In a bound tensor, of its elements, which only some steps can read in their
+/// stored encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Operand {
     /// Where.
@@ -37,14 +37,14 @@ pub struct Operand {
 /// A count that may follow the valid rows of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Extent {
-    /// Always as many.
+    /// The same for any number of rows.
     Fixed(u64),
-    /// So many per valid row.
+    /// A number per valid row.
     PerRow(u64),
 }
 
 impl Extent {
-    /// The count for so many valid rows.
+    /// The count for `rows` valid rows.
     pub fn at(self, rows: usize) -> usize {
         match self {
             Extent::Fixed(count) => count as usize,
@@ -68,7 +68,7 @@ pub struct PackedWeights {
     pub offset: u64,
     /// Stored type.
     pub kind: PanelType,
-    /// What integers are multiplied with; none for floats.
+    /// Scales of integers; `None` for floats.
     pub scales: PackedScales,
     /// Inputs.
     pub inputs: u64,
@@ -119,7 +119,7 @@ pub struct PackedTiles {
     pub offset: u64,
     /// Stored type.
     pub kind: IntegerType,
-    /// What they are multiplied with.
+    /// The scales.
     pub scales: PackedScales,
     /// Inputs.
     pub inputs: u64,
@@ -128,7 +128,7 @@ pub struct PackedTiles {
 }
 
 impl PackedTiles {
-    /// How the inputs lie; of tiles whose dimensions were checked.
+    /// How the inputs are cut into blocks; only for tiles whose dimensions were checked.
     pub fn geometry(&self) -> Geometry {
         let size = match self.scales {
             PackedScales::PerBlock { size, .. } => Some(size as usize),
@@ -137,7 +137,7 @@ impl PackedTiles {
         Geometry::new(self.inputs as usize, size)
     }
 
-    /// Bytes of the tiles and of the scales; of tiles whose dimensions were checked.
+    /// Bytes of the tiles and of the scales; only for tiles whose dimensions were checked.
     pub fn bytes(&self) -> [u64; 2] {
         let panels = self.outputs.div_ceil(LANES as u64);
         let geometry = self.geometry();
@@ -150,7 +150,7 @@ impl PackedTiles {
     }
 }
 
-/// Signed bytes in two parts in the weight section; see [`split`](crate::kernels::integer::split).
+/// Split signed bytes in the weight section; see [`split`](crate::kernels::integer::split).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackedSplit {
     /// First byte of the first parts in the section.
@@ -168,7 +168,7 @@ pub struct PackedSplit {
 }
 
 impl PackedSplit {
-    /// Where the four parts begin, and how many bytes each has; of dimensions that were checked.
+    /// Offset and number of bytes of each of the four parts; only for dimensions that were checked.
     pub fn parts(&self) -> [(u64, u64); 4] {
         let panel = panel_bytes(self.inputs as usize) as u64;
         [
@@ -225,8 +225,8 @@ pub enum Step {
         /// `[rows, outputs]`
         out: Operand,
     },
-    /// As [`Step::Linear`] over integer weights, each row of `x` quantised to eight bits first, in
-    /// scratch memory, for all maps of it.
+    /// As [`Step::Linear`] over integer weights; each row of `x` is quantised to eight bits once,
+    /// in scratch memory, for all its maps.
     DynamicLinear {
         /// `[rows, inputs]`
         x: Operand,
@@ -235,14 +235,14 @@ pub enum Step {
         /// 1 to [`MAX_MAPS`] maps, whose weights cut the inputs into the same blocks.
         maps: Vec<DynamicMap>,
     },
-    /// As [`Step::DynamicLinear`] of one row and one map to logits, of which a run may want only
-    /// the largest.
+    /// As [`Step::DynamicLinear`] for one row and one map to logits, of which a run may want only
+    /// the top-k.
     SplitLinear {
         /// `[inputs]`
         x: Operand,
         /// Packed `[outputs, inputs]`.
         weights: PackedSplit,
-        /// Makes `cap · tanh(result / cap)` of every result.
+        /// Applies `cap · tanh(result / cap)` to every result.
         cap: Option<f32>,
         /// `[outputs]`
         out: Operand,
@@ -440,7 +440,7 @@ pub enum Step {
         /// Bound, in any encoding.
         target: Operand,
     },
-    /// Values that an operation gave, as the encoding of its result holds them.
+    /// Rounds results of an operation to the encoding of its result tensor.
     Nearest {
         /// The encoding.
         encoding: Encoding,

@@ -1,9 +1,9 @@
 //! Products of whole tiles of signed bytes (AMX). A tile product is sixteen rows by sixteen columns
 //! over up to 64 bytes, summed exactly.
 //!
-//! The compiler knows nothing of tile registers, so everything that touches one is assembly, and a
-//! configuration holds from [`Amx::configure`] until it is dropped. Linux gives the registers to a
-//! process on request only.
+//! The compiler knows nothing of tile registers, so all code that touches one is assembly. A
+//! configuration is valid from [`Amx::configure`] until it is dropped. Linux gives the registers to
+//! a process only on request.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
@@ -27,13 +27,14 @@ impl Sums {
     pub const ZERO: Sums = Sums([[0; SIDE]; SIDE]);
 }
 
-/// Proof of tile products of bytes beside [`Avx512Vnni`], and of the system's leave to use them.
+/// Proof of tile products of bytes beside [`Avx512Vnni`], and of the system's permission to use
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(Avx512Vnni);
 
 impl Amx {
-    /// The token, where the processor has the instructions and the system grants the registers.
-    /// Asks once in a process.
+    /// The token, if the processor has the instructions and the system grants the registers.
+    /// Requests them once per process.
     #[inline]
     pub fn detect() -> Option<Self> {
         static GRANTED: OnceLock<bool> = OnceLock::new();
@@ -115,16 +116,16 @@ fn granted() -> bool {
     false
 }
 
-/// Registers that are configured on this thread; dropping it gives them back.
+/// Registers that are configured on this thread; dropping it releases them.
 #[derive(Debug)]
 pub struct Configured {
     bytes: usize,
-    // Registers belong to a thread.
+    // Registers are per thread.
     thread: PhantomData<*const ()>,
 }
 
 impl Configured {
-    /// Bytes that a step of [`Configured::four`] fetches of what lies ahead.
+    /// Bytes that a step of [`Configured::four`] prefetches.
     pub const FETCHED: usize = 512;
 
     /// Bytes of a step.
@@ -133,8 +134,8 @@ impl Configured {
     }
 
     /// Thirty-two rows by two times sixteen columns over `steps` steps. `sums` in the order: upper
-    /// rows left, upper right, lower left, lower right. Of what lies `ahead`
-    /// [`Configured::FETCHED`] bytes a step are fetched into the second-level cache.
+    /// rows left, upper right, lower left, lower right. Each step prefetches
+    /// [`Configured::FETCHED`] bytes from `ahead` on into the second-level cache.
     ///
     /// # Safety
     /// From `rows` on 32 rows lie `stride` apart, each readable for `steps · bytes`; `left` and
@@ -208,7 +209,7 @@ impl Configured {
         }
     }
 
-    /// Sixteen rows by sixteen columns over two steps, summed apart.
+    /// Sixteen rows by sixteen columns over two steps, with separate sums.
     ///
     /// # Safety
     /// From each of `rows` on sixteen rows lie `stride` apart, each readable for `bytes`; each of

@@ -194,9 +194,9 @@ unsafe impl Simd for Avx512 {
     fn reduce_add_each(self, a: [Self::V; LANES]) -> Self::V {
         // SAFETY: `self` proves AVX-512.
         unsafe {
-            // Halves of halves of two vectors are added at once, so that each addition has sixteen
-            // sums to do; the last two steps leave those of vectors 4·p + b in lane 4·b + p, which
-            // the order of the first one undoes.
+            // Halves of two vectors are added at once, so that each addition has sixteen sums to
+            // do; the last two steps leave the sums of vectors 4·p + b in lane 4·b + p, which the
+            // order of the first step compensates.
             let mut eight = [self.splat(0.0); 8];
             for (pair, sum) in eight.iter_mut().enumerate() {
                 let [first, second] = [2 * pair, 2 * pair + 1].map(

@@ -1,8 +1,8 @@
 //! Products of pairs of rows of signed bytes (i8mm). A product is two rows by two columns over
 //! eight bytes, summed exactly.
 //!
-//! It does not say how operands come to lie so: that is the kernel's. No stable intrinsic gives the
-//! instruction, so it is assembly.
+//! Laying out the operands is the kernel's job. No stable intrinsic exists for the instruction, so
+//! it is assembly.
 
 use std::arch::aarch64::{int8x16_t, int32x4_t};
 use std::arch::asm;

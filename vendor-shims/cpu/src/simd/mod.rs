@@ -154,7 +154,7 @@ pub unsafe trait Simd: Copy + Send + Sync {
 /// never a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registers {
-    /// None to speak of: tiles of one vector keep the code small.
+    /// Effectively none: tiles of one vector keep the code small.
     None,
     /// Eight.
     Few,
@@ -165,7 +165,7 @@ pub enum Registers {
 /// The instruction sets a kernel can be run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Plain Rust; the meaning of all others.
+    /// Plain Rust; defines the meaning of all others.
     Scalar,
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
@@ -220,7 +220,7 @@ impl Level {
 /// Defines `pub fn $name(level, …)` that runs the generic `$kernel::<S>(s, …)` compiled for the
 /// level.
 ///
-/// The kernel must be `#[inline(always)]`, so that it takes on the instruction set of the wrapper.
+/// The kernel must be `#[inline(always)]`, so that it is compiled with the features of the wrapper.
 macro_rules! dispatch {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident => $kernel:ident ( $($argument:ident : $type:ty),* $(,)? ) $(-> $result:ty)?) => {
         $(#[$meta])*

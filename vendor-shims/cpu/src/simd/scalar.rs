@@ -1,6 +1,6 @@
 use super::{LANES, Registers, Simd};
 
-/// The meaning of every operation, in plain Rust.
+/// The definition of every operation, in plain Rust.
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar;
 
@@ -54,8 +54,8 @@ pub fn widen_f16(bits: u16) -> f32 {
     }
 }
 
-/// The nearest binary16, ties to even; infinite beyond its range. A NaN stays one and becomes
-/// quiet, as the processors' conversions do.
+/// The nearest binary16, ties to even; infinite beyond its range. A NaN stays NaN and becomes
+/// quiet, as in the processors' conversions.
 #[inline(always)]
 pub fn narrow_f16(value: f32) -> u16 {
     let sign = ((value.to_bits() >> 16) & 0x8000) as u16;
@@ -74,7 +74,7 @@ pub fn narrow_f16(value: f32) -> u16 {
     sign | narrowed as u16
 }
 
-// SAFETY: plain Rust runs everywhere, and this is the definition of the meaning.
+// SAFETY: plain Rust runs everywhere, and this is the definition.
 unsafe impl Simd for Scalar {
     type V = [f32; LANES];
     const REGISTERS: Registers = Registers::None;
@@ -120,7 +120,7 @@ unsafe impl Simd for Scalar {
         each(|lane| {
             // SAFETY: the caller grants 8 bytes.
             let byte = unsafe { source.add(lane % 8).read() };
-            // Shifted to the top and back, which extends the sign.
+            // Shifted to the top and back, which sign-extends.
             f32::from((byte << (4 - 4 * (lane / 8))) as i8 >> 4)
         })
     }

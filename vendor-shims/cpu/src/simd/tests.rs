@@ -1,6 +1,6 @@
 use super::*;
 
-/// Runs every method on some inputs and returns the bits of everything it gave.
+/// Runs every method on some inputs and returns the bits of every result.
 #[inline(always)]
 fn trace<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16], half: &[u16; 16]) -> Vec<u32> {
     let mut out = Vec::new();
@@ -123,14 +123,14 @@ fn binary16_is_widened_exactly() {
 
 #[test]
 fn binary16_is_rounded_to_the_nearest() {
-    // What a binary16 widens to comes back, and the middle between two neighbours goes to the even
-    // one.
+    // A widened binary16 narrows back to itself, and the middle between two neighbours goes to the
+    // even one.
     for bits in 0..0x7c00u16 {
         let (value, next) = (scalar::widen_f16(bits), scalar::widen_f16(bits + 1));
         for sign in [0, 0x8000] {
             let signed = |value: f32| if sign == 0 { value } else { -value };
             assert_eq!(scalar::narrow_f16(signed(value)), bits | sign, "{bits:#06x}");
-            // Beyond the largest, the step stays what it was.
+            // Beyond the largest, the step stays the same.
             let next = if next.is_infinite() { 65536.0 } else { next };
             let middle = (value + next) / 2.0;
             let even = bits + (bits & 1);
@@ -177,7 +177,7 @@ fn sums_of_sixteen_vectors_are_those_of_each() {
         unsafe { s.store(each.as_mut_ptr(), s.reduce_add_each(vectors)) };
     }
 
-    // Of sizes so different that another order gives other bits.
+    // Sizes so different that another order gives other bits.
     let value = |vector: usize, lane: usize| {
         ((vector * 37 + lane * 101) % 89 + 1) as f32 * 3f32.powi((vector * 7 + lane * 5) as i32 % 17 - 8)
     };

@@ -1,4 +1,4 @@
-//! What the shim answers at each function of the contract, and what it refuses.
+//! Results and refusals of the shim at each function of the contract.
 
 use std::collections::HashMap;
 
@@ -56,7 +56,7 @@ fn bound_for_stateful() -> HashMap<String, Bound> {
 }
 
 #[test]
-fn lists_one_device_and_says_what_it_knows() {
+fn lists_one_device_with_its_features_and_limits() {
     let host = open(&[]).expect("opened");
     let devices = host.devices(None).expect("devices");
     let (flags, limits) = host.told().expect("flags and limits");
@@ -67,7 +67,7 @@ fn lists_one_device_and_says_what_it_knows() {
 }
 
 #[test]
-fn options_are_known_or_refused() {
+fn options_are_supported_or_refused() {
     refused(open(&[("thread", "1")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "thread");
     refused(open(&[("threads", "many")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "many");
     refused(open(&[("threads", "100000")]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "100000");
@@ -134,7 +134,7 @@ fn weights_shared_by_entries_are_stored_once() {
 }
 
 #[test]
-fn heads_say_what_can_be_loaded() {
+fn heads_decide_what_can_be_loaded() {
     let host = open(&[]).expect("opened");
     let head = host.compile(&[simple().build()], &[]).expect("compiled").head;
     let text = String::from_utf8(head.clone()).expect("text");
@@ -170,7 +170,7 @@ fn estimates_grow_with_the_work() {
         "{one}, {many}, {bytes}"
     );
     assert_eq!(of(entry(1, true)).uncosted, [1]);
-    // Bytes are multiplied faster than floats, and what is bound by memory is not.
+    // Bytes are multiplied faster than floats; memory-bound work is not.
     let stored: Vec<i32> = (0..2_000_000).map(|index| index % 255 - 127).collect();
     let channels = (SW_QUANTISATION_PER_CHANNEL, 0);
     let w = integers("w", &[2000, 1000], &stored, SW_DTYPE_I8, channels, &[0.01; 2000], 0);
@@ -226,7 +226,7 @@ fn nodes_are_refused_with_a_reason() {
         assert_eq!(verdicts[0].0, SW_VERDICT_REFUSED, "{part}");
         assert!(verdicts[0].1.contains(part), "`{part}` not in `{}`", verdicts[0].1);
     }
-    // A product with computed weights is offered in its other form.
+    // A product with computed weights is possible in its other form.
     let mut b = Builder::new("e", SW_ENTRY_ENCODE, 4, 4);
     let x = b.input("x", SW_ROLE_GATHERED, &[4, 4]);
     let y = b.node(SW_OP_LINEAR, &[x, x], &[4, 4], vec![]);
@@ -313,7 +313,7 @@ fn compiling_names_the_node_and_its_layer() {
         (failure.class, failure.detail("node"), failure.detail("layer")),
         (SW_ERROR_UNSUPPORTED_OP, Some("node.2"), Some("3"))
     );
-    // A node nobody needs is no obstacle.
+    // A node on which no output depends is no obstacle.
     let mut b = simple();
     let x = b.nodes[0].outputs[0];
     b.unary(999, x, vec![]);
@@ -357,7 +357,7 @@ fn weights_must_have_the_bytes_of_their_shape() {
         let y = b.linear(x, &w);
         b.output("tap", SW_ROLE_TAP, y);
         refused(host.compile(&[b.build()], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, part);
-        // Checking looks at no bytes.
+        // Checking reads no bytes.
         assert!(
             host.check(b.build()).expect("checked").iter().all(|(verdict, _)| *verdict == SW_VERDICT_TAKEN)
         );
@@ -365,7 +365,7 @@ fn weights_must_have_the_bytes_of_their_shape() {
 }
 
 #[test]
-fn states_are_updated_where_they_lie() {
+fn states_are_updated_in_place() {
     type Change = fn(&mut Builder);
     let cases: &[(&str, Change)] = &[
         ("updates what is not a bound state", |b| b.inputs[3].role = SW_ROLE_HIDDEN),
@@ -382,7 +382,7 @@ fn states_are_updated_where_they_lie() {
         change(&mut b);
         refused(host.compile(&[b.build()], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, part);
     }
-    // Read only, a state is bound as such.
+    // A state that is only read is bound as such.
     let mut b = stateful();
     let state = b.inputs[3].tensor;
     b.nodes[1].inputs[1..3].fill(state);
@@ -396,16 +396,16 @@ fn states_are_updated_where_they_lie() {
 }
 
 #[test]
-fn bindings_are_told_in_order() {
+fn bindings_are_listed_in_order() {
     let host = open(&[]).expect("opened");
     let artefact = host.compile(&[stateful().build()], &[]).expect("compiled").artefact;
     let loaded = host.load(&artefact, &[]).expect("loaded");
     let (name, bindings) = &loaded.entries[0];
-    let told: Vec<(&str, u32, u32, u32, u64)> =
+    let listed: Vec<(&str, u32, u32, u32, u64)> =
         bindings.iter().map(|b| (b.name.as_str(), b.direction, b.dtype, b.update, b.bytes)).collect();
     assert_eq!(name, "decode_4@8");
     assert_eq!(
-        told,
+        listed,
         [
             ("hidden", SW_BINDING_INPUT, SW_DTYPE_F32, SW_UPDATE_NONE, 96),
             ("positions", SW_BINDING_INPUT, SW_DTYPE_I32, SW_UPDATE_NONE, 16),
@@ -446,7 +446,7 @@ fn impossible_runs_fail_and_the_next_one_is_right() {
     refused(run(4, 1, &|_| {}), SW_ERROR_DEADLINE, "deadline");
     assert_eq!(run(4, 0, &|_| {}).expect("ran"), expected);
     assert_eq!(run(4, 60_000_000_000, &|_| {}).expect("ran"), expected);
-    // Rows beyond the valid ones are not looked at.
+    // Rows beyond the valid ones are ignored.
     assert!(run(2, 0, &slots([0, 1, 99, -7])).is_ok() && run(2, 0, &positions([0, 1, -5, -6])).is_ok());
 }
 
@@ -551,42 +551,42 @@ fn packed(in_blocks: bool) -> Weight {
     integers("packed", &[5, 70], &stored, SW_DTYPE_I4, kind, &scales, 0)
 }
 
-/// The weight with another quantisation table, whatever that says.
+/// The weight with a modified quantisation table.
 fn forged(w: &Weight, change: impl Fn(&mut SwQuantisation)) -> Weight {
     // SAFETY: copies of structs that live as long as the process.
-    let (mut raw, mut held) = unsafe { (std::ptr::read(w.raw), std::ptr::read(w.raw.quantisation)) };
-    change(&mut held);
-    raw.quantisation = tables::leak(held);
+    let (mut raw, mut q) = unsafe { (std::ptr::read(w.raw), std::ptr::read(w.raw.quantisation)) };
+    change(&mut q);
+    raw.quantisation = tables::leak(q);
     Weight { raw: tables::leak(raw), ..w.clone() }
 }
 
 #[test]
 fn quantisation_tables_that_contradict_themselves_are_errors() {
     type Change = fn(&mut SwQuantisation);
-    // Whether `check` refuses it as a whole, or only compiling, which looks at the scales.
+    // Whether `check` refuses it, or only compiling, which reads the scales.
     let cases: &[(bool, &str, Change)] = &[
-        (true, "14 scales where [5, 70] has 15", |held| held.scale_count = 14),
-        (true, "16 scales", |held| held.scale_count = 16),
-        (true, "blocks of no elements", |held| held.block = 0),
-        (true, "quantisation kind 9", |held| held.kind = 9),
-        (true, "rank 2", |held| held.axis = 2),
-        (true, "8 bits of element type 10", |held| held.bits = 8),
-        (true, "a struct of 8 bytes, `sw_quantisation` has at least 64", |held| held.size = 8),
-        (true, "zero point 8", |held| {
-            held.zero_points = tables::list(vec![8]);
-            held.zero_point_count = 1;
+        (true, "14 scales where [5, 70] has 15", |q| q.scale_count = 14),
+        (true, "16 scales", |q| q.scale_count = 16),
+        (true, "blocks of no elements", |q| q.block = 0),
+        (true, "quantisation kind 9", |q| q.kind = 9),
+        (true, "rank 2", |q| q.axis = 2),
+        (true, "8 bits of element type 10", |q| q.bits = 8),
+        (true, "a struct of 8 bytes, `sw_quantisation` has at least 64", |q| q.size = 8),
+        (true, "zero point 8", |q| {
+            q.zero_points = tables::list(vec![8]);
+            q.zero_point_count = 1;
         }),
-        (false, "scale 7 is NaN", |held| {
+        (false, "scale 7 is NaN", |q| {
             let mut scales = vec![0x3400u16; 15];
             scales[7] = 0x7e00;
-            held.scales = tables::list(scales).cast();
+            q.scales = tables::list(scales).cast();
         }),
-        (false, "scale 14 is inf", |held| {
+        (false, "scale 14 is inf", |q| {
             let mut scales = vec![0x3400u16; 15];
             scales[14] = 0x7c00;
-            held.scales = tables::list(scales).cast();
+            q.scales = tables::list(scales).cast();
         }),
-        (false, "the scales have no bytes here", |held| held.scales = std::ptr::null()),
+        (false, "the scales have no bytes here", |q| q.scales = std::ptr::null()),
     ];
     let host = open(&[]).expect("opened");
     for (at_once, part, change) in cases {
@@ -603,7 +603,7 @@ fn quantisation_tables_that_contradict_themselves_are_errors() {
 }
 
 #[test]
-fn formats_that_are_not_taken_are_refused_with_a_reason() {
+fn unsupported_formats_are_refused_with_a_reason() {
     type Change = fn(&mut SwQuantisation);
     let host = open(&[]).expect("opened");
     let reason = |b: &Builder| {
@@ -615,39 +615,41 @@ fn formats_that_are_not_taken_are_refused_with_a_reason() {
         reason
     };
     let tables: &[(bool, &str, Change)] = &[
-        (false, "scales per channel of axis 1, of axis 0 are taken", |held| {
-            (held.axis, held.scale_count) = (1, 70);
-            held.scales = tables::list(vec![1.0f32; 70]).cast();
+        (false, "scales per channel of axis 1, only axis 0 is supported", |q| {
+            (q.axis, q.scale_count) = (1, 70);
+            q.scales = tables::list(vec![1.0f32; 70]).cast();
         }),
-        (true, "scales per block along axis 0 of 2, the last is known", |held| {
-            (held.axis, held.block, held.scale_count) = (0, 5, 70);
-            held.scales = tables::list(vec![0x3400u16; 70]).cast();
+        (true, "scales per block along axis 0 of 2, only the last is supported", |q| {
+            (q.axis, q.block, q.scale_count) = (0, 5, 70);
+            q.scales = tables::list(vec![0x3400u16; 70]).cast();
         }),
-        (true, "scales of blocks are f32 that are no f16", |held| {
-            held.scale_dtype = SW_DTYPE_F32;
-            held.scales = tables::list(vec![0.1f32; 15]).cast();
+        (true, "scales per block are f32 and not exact in f16", |q| {
+            q.scale_dtype = SW_DTYPE_F32;
+            q.scales = tables::list(vec![0.1f32; 15]).cast();
         }),
-        (false, "scales of a tensor or of channels are f16, f32 are taken", |held| {
-            held.scale_dtype = SW_DTYPE_F16;
+        (false, "scales per tensor or per channel are f16, only f32 is supported", |q| {
+            q.scale_dtype = SW_DTYPE_F16;
         }),
-        (false, "scales of element type 3, f32 and f16 are known", |held| held.scale_dtype = SW_DTYPE_BF16),
-        (false, "with a zero point is not taken", |held| {
-            held.zero_points = tables::list(vec![1]);
-            held.zero_point_count = 1;
+        (false, "scales of element type 3, only f32 and f16 are supported", |q| {
+            q.scale_dtype = SW_DTYPE_BF16
         }),
-        (false, "zero points differ", |held| {
-            held.zero_points = tables::list(vec![1, 1, 1, 2, 1]);
-            held.zero_point_count = 5;
+        (false, "with a zero point is not supported", |q| {
+            q.zero_points = tables::list(vec![1]);
+            q.zero_point_count = 1;
+        }),
+        (false, "zero points differ", |q| {
+            q.zero_points = tables::list(vec![1, 1, 1, 2, 1]);
+            q.zero_point_count = 5;
         }),
     ];
     for (in_blocks, part, change) in tables {
         let got = reason(&product_with(&forged(&packed(*in_blocks), change)));
         assert!(got.contains(part), "`{part}` not in `{got}`");
     }
-    // f32 that are f16 are taken, and give what those give.
-    let wide = |held: &mut SwQuantisation| {
-        held.scale_dtype = SW_DTYPE_F32;
-        held.scales = tables::list(vec![0.25f32; 15]).cast();
+    // Scales in f32 that are exact in f16 are supported, and give the same result.
+    let wide = |q: &mut SwQuantisation| {
+        q.scale_dtype = SW_DTYPE_F32;
+        q.scales = tables::list(vec![0.25f32; 15]).cast();
     };
     let artefact = |w: &Weight| {
         let compiled = host.compile(&[product_with(w).build()], &[]).expect("compiled");
@@ -656,15 +658,15 @@ fn formats_that_are_not_taken_are_refused_with_a_reason() {
     assert!(artefact(&packed(true)) == artefact(&forged(&packed(true), wide)));
     let bytes: Vec<i32> = (0..350).map(|i| i % 200 - 100).collect();
     let blocks = integers("b", &[5, 70], &bytes, SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 32), &[1.0; 15], 0);
-    assert!(reason(&product_with(&blocks)).contains("scales per block of 8 bits, 4 are taken"));
+    assert!(reason(&product_with(&blocks)).contains("scales per block of 8 bits, only 4 are supported"));
 
-    // Packed types anywhere but as the matrix of a product.
+    // Packed types used other than as the matrix of a product.
     let mut b = Builder::new("decode_5@8", SW_ENTRY_DECODE, 5, 8);
     let x = b.input("hidden", SW_ROLE_HIDDEN, &[5, 70]);
     let w = b.constant(&packed(false));
     let y = b.binary(SW_OP_MUL, x, w);
     b.output("tap", SW_ROLE_TAP, y);
-    assert!(reason(&b).contains("`weight.1`: 4 bits are taken as weights of a matrix product alone"));
+    assert!(reason(&b).contains("`weight.1`: 4 bits are supported only as weights of a matrix product"));
     b.nodes[0].op = SW_OP_ADD;
     b.nodes[0].inputs = vec![w, x];
     assert!(reason(&b).contains("input 0 `weight.1`: 4 bits"));
@@ -673,8 +675,8 @@ fn formats_that_are_not_taken_are_refused_with_a_reason() {
     let w = b.constant(&packed(false));
     let y = b.mat_mul(x, w, false);
     b.output("tap", SW_ROLE_TAP, y);
-    assert!(reason(&b).contains("a matrix of 4 bits is taken as [outputs, inputs] alone"));
-    // Scales per channel of what is no matrix.
+    assert!(reason(&b).contains("a matrix of 4 bits is supported only as [outputs, inputs]"));
+    // Scales per channel of a constant that is no matrix.
     let mut b = Builder::new("decode_5@8", SW_ENTRY_DECODE, 5, 8);
     let x = b.input("hidden", SW_ROLE_HIDDEN, &[5, 70]);
     let channels =
@@ -682,15 +684,15 @@ fn formats_that_are_not_taken_are_refused_with_a_reason() {
     let w = b.constant(&channels);
     let y = b.binary(SW_OP_MUL, x, w);
     b.output("tap", SW_ROLE_TAP, y);
-    assert!(reason(&b).contains("scales per channel of axis 0 are taken of matrices alone"));
+    assert!(reason(&b).contains("scales per channel of axis 0 are supported only for matrices"));
     // Rows are quantised for integer weights.
     let mut b = product_with(&weight("w", &[5, 70], &values(350, 1, 1.0), SW_DTYPE_F16));
     b.nodes[0].op = SW_OP_DYNAMIC_LINEAR;
-    assert!(reason(&b).contains("signed integers of 8, 4 and 2 bits are multiplied as they are"));
+    assert!(reason(&b).contains("signed integers of 8, 4 and 2 bits can be multiplied directly"));
 }
 
 #[test]
-fn encodings_that_are_not_taken_are_refused_with_a_reason() {
+fn unsupported_encodings_are_refused_with_a_reason() {
     let host = open(&[]).expect("opened");
     let reason = |b: &Builder| host.check(b.build()).expect("checked")[0].clone();
     let mut b = simple();
@@ -710,7 +712,7 @@ fn encodings_that_are_not_taken_are_refused_with_a_reason() {
         b.encode(0, Encoding::integers(packed, 0.1, 0));
         assert!(reason(&b).1.contains("holds no values here"), "{}", reason(&b).1);
     }
-    // What only moves keeps its encoding.
+    // Operations that only move elements keep their encoding.
     let mut b = Builder::new("e", SW_ENTRY_ENCODE, 4, 4);
     let x = b.input("x", SW_ROLE_GATHERED, &[4, 4]);
     let y = b.transpose(x, &[1, 0]);
@@ -722,7 +724,7 @@ fn encodings_that_are_not_taken_are_refused_with_a_reason() {
     }
     b.encode(y, Encoding::integers(SW_DTYPE_U16, 0.1, 3));
     assert_eq!(reason(&b).0, SW_VERDICT_TAKEN);
-    // A port says what its tensor says.
+    // A port must have the encoding of its tensor.
     let raw = b.build();
     // SAFETY: copies of structs that live as long as the process.
     let (mut entry, mut port) = unsafe { (std::ptr::read(raw), std::ptr::read(*raw.inputs)) };

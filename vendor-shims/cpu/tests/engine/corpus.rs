@@ -1,6 +1,7 @@
-//! The committed corpus of the fuzz targets is what is written here, `SHARDWRIGHT_WRITE_CORPUS=1`
-//! writes it anew; what the targets once found lies beside it, in files called `found-…`. Every
-//! target is run over all of it, whole, cut off, and damaged.
+//! The committed corpus of the fuzz targets equals what this test generates;
+//! `SHARDWRIGHT_WRITE_CORPUS=1` rewrites it. Inputs that the targets once found are stored beside
+//! it, in files called `found-…`. Every target is run over all of it, whole, truncated, and
+//! damaged.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use shardwright_shim_cpu::program::{PackedScales, Step};
 
 /// Largest file of the corpus: a fuzzer that starts from large ones is slow.
 const LARGEST: usize = 20_000;
-/// How files begin that no sample makes.
+/// File name prefix of inputs that no sample generates.
 const FOUND: &str = "found-";
 /// Damaged copies of each file.
 const DAMAGED: u64 = 300;
@@ -21,7 +22,7 @@ fn corpus(target: &str) -> PathBuf {
 }
 
 #[test]
-fn the_corpus_is_what_is_written_here() {
+fn the_corpus_is_what_this_test_generates() {
     let writes = std::env::var_os("SHARDWRIGHT_WRITE_CORPUS").is_some();
     let mut expected = Vec::new();
     for (name, artefact) in samples::artefacts() {
@@ -32,9 +33,9 @@ fn the_corpus_is_what_is_written_here() {
                 std::fs::create_dir_all(corpus(target)).expect("a folder");
                 std::fs::write(&path, bytes).expect("written");
             }
-            let held = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            assert!(held == bytes, "{}: another file than is compiled now", path.display());
-            assert!(held.len() <= LARGEST, "{}: {} bytes", path.display(), held.len());
+            let stored = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(stored == bytes, "{}: differs from what is compiled now", path.display());
+            assert!(stored.len() <= LARGEST, "{}: {} bytes", path.display(), stored.len());
             expected.push(path);
         }
     }
@@ -42,12 +43,12 @@ fn the_corpus_is_what_is_written_here() {
         for file in std::fs::read_dir(corpus(target)).expect("a folder").flatten() {
             let known =
                 expected.contains(&file.path()) || file.file_name().to_string_lossy().starts_with(FOUND);
-            assert!(known, "{}: nobody writes it", file.path().display());
+            assert!(known, "{}: no sample generates it", file.path().display());
         }
     }
 }
 
-/// The corpus holds what it is there for.
+/// The corpus contains the kernels it is meant to cover.
 #[test]
 fn the_samples_reach_the_kernels_they_are_named_after() {
     let samples = samples::artefacts();
@@ -80,7 +81,7 @@ fn next(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn no_target_minds_damage() {
+fn no_target_fails_on_damage() {
     let mut state = 0x9e37_79b9_7f4a_7c15;
     for (name, target) in TARGETS {
         let mut paths: Vec<_> =
@@ -88,7 +89,7 @@ fn no_target_minds_damage() {
         paths.sort();
         for file in paths.iter().map(|path| std::fs::read(path).expect("a file")) {
             target(&file);
-            // Damage to what fills up the last page before the weights, and to weights, changes
+            // Damage to the padding of the last page before the weights, and to weights, changes
             // little.
             let end =
                 if *name == "artefact" { program_of(&file).map_or(0, <[u8]>::len) + 64 } else { file.len() };

@@ -6,16 +6,16 @@ use shardwright_shim_abi::raw::*;
 
 use crate::support::*;
 
-/// A small decoder with everything that makes real ones hard: rings, a shared state, partial
-/// rotary, soft caps, grouped heads, per-layer inputs, odd sizes, weights of three types.
+/// A small decoder with every difficulty of real ones: rings, a shared state, partial rotary, soft
+/// caps, grouped heads, per-layer inputs, odd sizes, weights of three types.
 pub struct Decoder {
     /// Width of the residual stream.
     pub hidden: u64,
-    /// By part, `2.gate` for instance.
+    /// By part, for example `2.gate`.
     pub weights: HashMap<String, Weight>,
 }
 
-/// Positions that linear states hold.
+/// Capacity of linear states in positions.
 pub const CONTEXT: u64 = 64;
 /// Positions that a sliding layer sees.
 pub const WINDOW: u64 = 10;
@@ -94,7 +94,7 @@ pub const LAYERS: [Layer; 4] = [
 ];
 
 impl Decoder {
-    /// With weights in f32, bf16 and f16 by turns.
+    /// With weights in f32, bf16 and f16 in turn.
     pub fn new() -> Decoder {
         let dtypes = [SW_DTYPE_F32, SW_DTYPE_BF16, SW_DTYPE_F16];
         let stored = |name: &str, shape: &[u64], data: &[f32], index: usize| {
@@ -103,7 +103,7 @@ impl Decoder {
         Decoder::with(stored)
     }
 
-    /// With weights stored as `stored` says of a name, a shape, values and a number.
+    /// With each weight encoded by `stored`, from its name, its shape, its values and a number.
     pub fn with(stored: impl Fn(&str, &[u64], &[f32], usize) -> Weight) -> Decoder {
         let hidden = 27;
         let mut weights = HashMap::new();
@@ -265,7 +265,7 @@ impl Decoder {
         b
     }
 
-    /// States of nothing, in f32.
+    /// Zeroed states, in f32.
     pub fn fresh_states(&self) -> HashMap<String, Bound> {
         let mut bound = HashMap::new();
         for (index, layer) in LAYERS.iter().enumerate().filter(|(_, layer)| layer.donor.is_none()) {
@@ -312,8 +312,9 @@ impl Decoder {
                     sin.push(angle.sin());
                 }
                 for slot in 0..capacity {
-                    let held = position - (position - slot).rem_euclid(capacity);
-                    let visible = held >= 0 && (layer.window == 0 || held > position - layer.window as i64);
+                    let cached = position - (position - slot).rem_euclid(capacity);
+                    let visible =
+                        cached >= 0 && (layer.window == 0 || cached > position - layer.window as i64);
                     mask.push(if visible { 0.0 } else { -1e30 });
                 }
             }

@@ -1,4 +1,4 @@
-//! Damaged artefacts and senseless work orders: typed errors, never a crash, a panic or a wrong
+//! Damaged artefacts and malformed work orders: typed errors, never a crash, a panic or a wrong
 //! result.
 
 use crate::support::samples::{encoded_sample, head, sample};
@@ -13,7 +13,7 @@ use shardwright_shim_cpu::program::{
     PortDirection, Program, Step,
 };
 
-/// Most bytes of activations and bindings of what is run.
+/// Most bytes of activations and bindings of entries that are run.
 const MOST_BYTES: u64 = 1 << 24;
 
 fn artefact() -> Region {
@@ -40,7 +40,7 @@ fn every_flipped_bit_of_header_program_and_end_is_noticed() {
         assert!(classes.contains(&failure.class), "bit {bit}: {failure:?}");
         region.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
     }
-    // Weights are compared on request.
+    // Weights are verified on request.
     for at in (weights as usize..total - 8).step_by(61) {
         region.bytes_mut()[at] ^= 4;
         assert!(host.load(&region, &[]).is_ok());
@@ -85,9 +85,9 @@ fn an_artefact_must_be_aligned() {
     assert_eq!(failure.class, SW_ERROR_INVALID_ARGUMENT, "{failure:?}");
 }
 
-/// No memory bounds how often nothing is done.
+/// Steps without data take time too, which no memory limit bounds.
 #[test]
-fn steps_that_do_nothing_all_too_often_are_refused() {
+fn steps_with_too_many_empty_iterations_are_refused() {
     let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
     let product = |batches: usize| Step::MatMul {
         a: nothing,
@@ -105,7 +105,7 @@ fn steps_that_do_nothing_all_too_often_are_refused() {
         rows: Extent::Fixed(rows),
         out: nothing,
     };
-    // A zero between sizes that overflow together.
+    // A zero among sizes whose product overflows.
     let sum = |size: usize| Step::Binary {
         kind: Binary::Add,
         broadcast: Broadcast { shape: vec![0, size, size, 1], a: vec![0; 4], b: vec![0; 4] },
@@ -128,7 +128,7 @@ fn steps_that_do_nothing_all_too_often_are_refused() {
 }
 
 #[test]
-fn more_than_a_program_may_have_is_refused() {
+fn programs_beyond_a_limit_are_refused() {
     let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
     let step = Step::ZeroTail { target: nothing, per_row: 0 };
     let port = Port {
@@ -164,9 +164,9 @@ fn more_than_a_program_may_have_is_refused() {
     for (result, words) in [
         (check(vec![entry.clone(); MAX_ENTRIES as usize + 1]), "257 entries"),
         (one(&|entry| entry.name.clone_from(&long)), "65537 bytes of a name"),
-        (one(&|entry| entry.name = "a\0b".to_owned()), "a name holds a NUL"),
+        (one(&|entry| entry.name = "a\0b".to_owned()), "a name contains a NUL"),
         (one(&|entry| entry.ports[0].name.clone_from(&long)), "65537 bytes of a name"),
-        (one(&|entry| entry.ports[0].name = "\0".to_owned()), "a name holds a NUL"),
+        (one(&|entry| entry.ports[0].name = "\0".to_owned()), "a name contains a NUL"),
         (one(&|entry| entry.steps.clone_from(&steps)), "1048577 steps"),
         (one(&|entry| entry.ports.clone_from(&ports)), "16385 bindings"),
         (one(&|entry| entry.steps = vec![copy(MAX_RANK + 1, 0)]), "9 axes"),
@@ -177,7 +177,7 @@ fn more_than_a_program_may_have_is_refused() {
     }
 }
 
-/// Numbers that are edges of something.
+/// Edge values.
 const EDGES: [u64; 12] = [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1, u64::MAX / 4, u64::MAX];
 
 #[test]
@@ -216,7 +216,7 @@ fn forge(original: &Region) {
                 0 => bytes[at] = next() as u8,
                 1 => bytes[at] = bytes[at].wrapping_add(1),
                 _ => {
-                    // A number in the place of another, each as long as it is.
+                    // Replaces a number by another, each of its own length.
                     let edge = postcard::to_allocvec(&EDGES[next() % EDGES.len()]).expect("a number");
                     let more = bytes[at..].iter().take_while(|byte| **byte >= 0x80).count();
                     let end = (at + more + 1).min(bytes.len());
@@ -238,7 +238,7 @@ fn forge(original: &Region) {
 }
 
 #[test]
-fn senseless_work_orders_are_refused_or_run() {
+fn malformed_work_orders_are_refused_or_run() {
     let host = open(&[("threads", "1")]).expect("opened");
     let mut random = fastrand::Rng::with_seed(7);
     let mut next = move || random.u32(..) as usize;
@@ -316,7 +316,7 @@ fn senseless_work_orders_are_refused_or_run() {
             }
         };
         compiled += 1;
-        // What was compiled can be loaded, unless memory is short.
+        // Compiled artefacts can be loaded, unless memory is short.
         match host.load(&artefact, &[("threads", "1")]) {
             Ok(mut loaded) => {
                 let Some(mut bound) = bind(&loaded, 0, MOST_BYTES) else { continue };

@@ -1,4 +1,4 @@
-//! Nodes that become one step give the bits of nodes that stay apart.
+//! Fused nodes give the bits of separate ones.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ const WIDTH: u64 = 48;
 const INNER: u64 = 80;
 
 /// A block of a decoder: three maps of the same rows with others between them, a gate, a norm
-/// before each sum. With `open` what lies between nodes is given out as well, so that nothing can
-/// be joined but the maps.
+/// before each sum. With `open`, intermediate tensors are outputs as well, so that only the maps
+/// can be fused.
 fn block(rows: u64, open: bool) -> Builder {
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
     let matrix = |b: &mut Builder, name: &str, outputs: u64, inputs: u64, seed: u64| {

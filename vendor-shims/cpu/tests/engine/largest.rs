@@ -1,4 +1,4 @@
-//! A run that wants only the largest logits gets those of a run that wants all.
+//! A run that requests only the top-k logits gets the same values as a run that computes all.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use shardwright_shim_cpu::simd::Level;
 const WIDTH: u64 = 256;
 const VOCABULARY: u64 = 3000;
 
-/// A norm and a head of signed bytes, whose logits may be capped; with `read` somebody else reads
+/// A norm and a head of signed bytes, whose logits may be capped; with `read` another node reads
 /// the logits too.
 fn head(rows: u64, cap: Option<f32>, read: bool) -> Builder {
     let mut b = Builder::new(&format!("decode_{rows}@64"), SW_ENTRY_DECODE, rows, 64);
@@ -54,8 +54,8 @@ fn largest_of(logits: &[f32], wanted: usize) -> Vec<u32> {
 }
 
 #[test]
-fn the_largest_logits_are_those_of_all() {
-    // A cap far above all logits, one among them, and one that many of them come close to.
+fn the_largest_logits_equal_those_of_a_full_run() {
+    // A cap far above all logits, one in their range, and one that many of them come close to.
     for cap in [None, Some(1e4), Some(30.0), Some(0.5)] {
         largest_are_those_of_all(cap);
     }
@@ -80,7 +80,7 @@ fn largest_are_those_of_all(cap: Option<f32>) {
                     loaded.run_for_largest("decode_1@64", 1, &mut bound, wanted).expect("ran");
                     assert_eq!(bits(bound["logits"].f32()), largest_of(&all, wanted as usize));
                 }
-                // More than are looked for, and more than there are: all of them.
+                // More than the search supports, and more than exist: all of them.
                 for wanted in [257, VOCABULARY, u64::MAX] {
                     loaded.run_for_largest("decode_1@64", 1, &mut bound, wanted).expect("ran");
                     assert_eq!(bits(bound["logits"].f32()), bits(&all), "{wanted} wanted");

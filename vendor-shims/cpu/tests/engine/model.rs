@@ -1,5 +1,5 @@
-//! Whole graphs through the contract: against the plain evaluator, and against themselves bit for
-//! bit.
+//! Whole graphs through the contract: against the plain evaluator, and bit for bit against other
+//! configurations.
 
 use std::collections::HashMap;
 
@@ -182,7 +182,7 @@ fn an_encoder_pools_valid_rows_only() {
             let exact = evaluate(&builder, rows, &clean);
             loaded.run(&builder.name, rows, &mut bound).expect("ran");
             close(bound["tap"].f32(), &exact["tap"], rows, 1e-5, "tap");
-            // The evaluator computes rows beyond as well; they weigh nothing.
+            // The evaluator computes rows beyond the valid ones too; they have no weight.
             close(bound["embedding"].f32(), &exact["embedding"], hidden as usize, 1e-5, "embedding");
             let vector = bits(bound["embedding"].f32());
             assert_eq!(
@@ -257,7 +257,7 @@ fn every_operation_agrees_with_the_plain_evaluator() {
     outputs.push(b.node(SW_OP_ROTATE, &[y, cos, sin], &[rows, 20], heads));
     let crossed = b.reshape(t, &[rows, 20]);
     outputs.push(b.binary(SW_OP_ADD, crossed, x));
-    // An output that is an input, one that is given twice, one that is part of another.
+    // An output that is an input, one that is listed twice, one that is part of another.
     outputs.push(x);
     outputs.push(t);
     for (index, output) in outputs.iter().enumerate() {

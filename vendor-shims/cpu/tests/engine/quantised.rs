@@ -1,9 +1,9 @@
-//! Quantised weights and encoded tensors through the contract: against the plain evaluator, and
-//! against themselves bit for bit.
+//! Quantised weights and encoded tensors through the contract: against the plain evaluator, and bit
+//! for bit against other configurations.
 //!
-//! The bound: what an operation gives in f32 is within 2·10⁻⁵ of the largest magnitude of the exact
-//! result; in an encoding it is at most one step from what the exact result becomes, and only where
-//! that lies as close to the middle of two steps. Sums of quantised rows are exact.
+//! The bound: a result in f32 is within 2·10⁻⁵ of the largest magnitude of the exact result; an
+//! encoded one is at most one step from the encoded exact result, and only where that is equally
+//! close to the middle between two steps. Sums of quantised rows are exact.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ const FORMATS: [(u32, (u32, u64)); 7] = [
     (SW_DTYPE_I2, CHANNEL),
 ];
 
-/// Formats that are taken where integers are multiplied as they are alone.
+/// Formats that are supported only where integers are multiplied directly.
 const MULTIPLIED: [(u32, (u32, u64)); 2] =
     [(SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 32)), (SW_DTYPE_I2, (SW_QUANTISATION_PER_BLOCK, 24))];
 
@@ -131,8 +131,8 @@ fn every_weight_format_agrees_with_the_plain_evaluator() {
                 let mut loaded = host.load(&artefact, &options).expect("loaded");
                 loaded.run("encode", rows, &mut bound).expect("ran");
                 within(&b, &bound, &exact, rows, 0.0);
-                // Sums of integers are exact: where no block has a scale of its own they differ by
-                // the last rounding alone.
+                // Sums of integers are exact: without scales per block they differ by the last
+                // rounding only.
                 let whole = |name: &str| {
                     let index = name.strip_prefix("11.").and_then(|index| index.parse::<usize>().ok());
                     index.is_some_and(|index| FORMATS[index].1.0 != SW_QUANTISATION_PER_BLOCK)
@@ -153,7 +153,7 @@ fn every_weight_format_agrees_with_the_plain_evaluator() {
 }
 
 #[test]
-fn weights_take_the_room_of_their_bits() {
+fn weights_need_the_bytes_of_their_bits() {
     let host = open(&[]).expect("opened");
     let data = values(512 * 512, 1, 1.0);
     let size = |w: &Weight| {
@@ -192,7 +192,7 @@ fn constants_are_encoded_like_activations() {
         outputs.push(b.norm(x, Some(&row), 20, 0.0));
         let row = b.constant(&row);
         outputs.push(b.binary(SW_OP_MUL, x, row));
-        // As a matrix it is decoded, whichever way it lies.
+        // As a matrix it is decoded, in either orientation.
         let square: Vec<i32> = (0..100).map(|i| low + (high - low) / 99 * ((i * 37) % 100)).collect();
         let matrix = integers("matrix", &[5, 20], &square, dtype, TENSOR, &scale, zero_point);
         outputs.push(b.linear(x, &matrix));
@@ -214,7 +214,7 @@ fn constants_are_encoded_like_activations() {
 const ACTIVATIONS: [u32; 6] =
     [SW_DTYPE_U16, SW_DTYPE_I16, SW_DTYPE_U8, SW_DTYPE_I8, SW_DTYPE_F16, SW_DTYPE_BF16];
 
-/// Every operation on its own, from inputs to an output.
+/// Every operation separately, from inputs to an output.
 fn operations() -> Builder {
     let rows = 6;
     let mut b = Builder::new("encode_6", SW_ENTRY_ENCODE, rows, rows);
@@ -359,12 +359,12 @@ fn every_operation_agrees_with_the_plain_evaluator_in_every_encoding() {
                 );
             }
         }
-        // What is only moved stays as it is.
+        // Elements that are only moved stay the same.
         assert_eq!(bound[&b.outputs.last().expect("outputs").name], bound["y"]);
     }
 }
 
-/// The decoder with integer weights, and each of its entries encoded by what plain runs gave.
+/// The decoder with integer weights, and each of its entries encoded by the ranges of plain runs.
 struct Encoded {
     decoder: Decoder,
     entries: Vec<Builder>,
@@ -391,9 +391,9 @@ impl Encoded {
                 let all = evaluate_all(entry, rows, &bound);
                 observe(seen, &all);
                 for port in entry.outputs.iter().filter(|port| port.role == SW_ROLE_STATE) {
-                    let held = states.entry(port.name.clone()).or_insert((0.0, 0.0));
+                    let range = states.entry(port.name.clone()).or_insert((0.0, 0.0));
                     let ends = seen[&port.tensor];
-                    *held = (held.0.min(ends.0), held.1.max(ends.1));
+                    *range = (range.0.min(ends.0), range.1.max(ends.1));
                     if rows == CHUNK as usize && round % 2 == 0 {
                         let values = all[&port.tensor].data.iter().map(|value| *value as f32).collect();
                         bound.insert(port.name.clone(), Bound::F32(values));
@@ -407,7 +407,7 @@ impl Encoded {
         Encoded { decoder, entries }
     }
 
-    /// Memory for the states, which every entry encodes alike.
+    /// Memory for the states, which all entries encode the same way.
     fn fresh_states(&self) -> HashMap<String, Bound> {
         let entry = &self.entries[0];
         let plain = self.decoder.fresh_states();
@@ -452,9 +452,9 @@ impl Encoded {
     }
 }
 
-/// Formats of activations and states, and how far logits may be from the evaluator's, as a part of
-/// the largest: one step of a 16-bit type, taken otherwise in an early layer, is carried through
-/// all later ones.
+/// Formats of activations and states, and how far logits may be from the evaluator's, relative to
+/// the largest: a difference of one step of a 16-bit type in an early layer propagates through all
+/// later ones.
 const TUPLES: [((u32, u32), f64); 6] = [
     ((SW_DTYPE_U16, SW_DTYPE_U16), 1e-3),
     ((SW_DTYPE_U16, SW_DTYPE_U8), 1e-3),
@@ -469,8 +469,8 @@ fn encoded_steps_agree_with_the_plain_evaluator() {
     let host = open(&[("threads", "2")]).expect("opened");
     for (formats, tolerance) in TUPLES {
         for decomposed in [false, true] {
-            // Masked scores have no place in a narrow range; what the masks of such graphs reach is
-            // the host's to say.
+            // Masked scores do not fit a narrow range; the value of masks in such graphs is chosen
+            // by the host.
             if decomposed && formats.0 != SW_DTYPE_F32 {
                 continue;
             }
@@ -565,8 +565,8 @@ fn chunks_threads_and_instruction_sets_change_no_bit_of_products_of_bytes() {
             assert_eq!(got, expected, "chunks of {chunk}, {threads} threads, {}", level.name());
         }
     }
-    // A value that two computations place on two sides of the middle between two steps differs by a
-    // step, so the evaluator is only near.
+    // A value that two computations round to different sides of the middle between two steps
+    // differs by a step, so the evaluator only comes near.
     let mut loaded = host.load(&artefact, &[]).expect("loaded");
     let mut bound = encoded.fresh_states();
     let entry = &encoded.entries[2];
@@ -581,7 +581,7 @@ fn chunks_threads_and_instruction_sets_change_no_bit_of_products_of_bytes() {
 }
 
 #[test]
-fn states_lie_in_memory_as_they_are_encoded() {
+fn states_are_stored_in_their_encoding() {
     let host = open(&[]).expect("opened");
     for ((activation, state), bytes) in [
         ((SW_DTYPE_F32, SW_DTYPE_U8), 1),

@@ -1,4 +1,4 @@
-//! The shim under test, behind the host's side of the door.
+//! The shim under test, called as a host does.
 #![allow(unused_imports, dead_code, reason = "every test file uses another part")]
 
 pub mod samples;

@@ -1,10 +1,10 @@
-//! Small work orders: what is damaged, and what the corpus of the fuzz targets is made of.
+//! Small work orders, for damaging and for the corpus of the fuzz targets.
 
 use shardwright_shim_abi::raw::*;
 
 use super::*;
 
-/// Something of everything: a state, attention, rotary, products, copies.
+/// A little of everything: a state, attention, rotary, products, copies.
 pub fn sample() -> Builder {
     let rows = 3;
     let mut b = Builder::new("decode_3@8", SW_ENTRY_DECODE, rows, 8);
@@ -75,12 +75,12 @@ pub fn encoded_sample() -> Builder {
     let y = b.unary(SW_OP_ROUND, y, vec![]);
     b.output("rounded", SW_ROLE_TAP, y);
     for tensor in 0..b.tensors.len() as u32 {
-        let constant = b.constants.iter().any(|(held, _)| *held == tensor);
+        let constant = b.constants.iter().any(|(known, _)| *known == tensor);
         if b.encoding_of(tensor) == Encoding::F32 && !constant && tensor != first {
             b.encode(tensor, Encoding::integers(SW_DTYPE_U16, 1e-3, 30_000));
         }
     }
-    // The state, what moves into it and what it becomes.
+    // The state, its new rows and the result.
     let update = b.nodes.iter().find(|node| node.op == SW_OP_STATE_UPDATE).expect("an update").clone();
     for tensor in [update.inputs[0], update.inputs[1], update.outputs[0]] {
         b.encode(tensor, Encoding::integers(SW_DTYPE_U8, 0.05, 100));
@@ -89,7 +89,7 @@ pub fn encoded_sample() -> Builder {
     b
 }
 
-/// A head in two parts, whose logits may be capped.
+/// A split head, whose logits may be capped.
 pub fn head(cap: Option<f32>) -> Builder {
     let (rows, inputs) = (40, 128);
     let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
@@ -120,7 +120,7 @@ fn halves(name: &str, outputs: u64, inputs: u64) -> Weight {
     integers(name, &[outputs, inputs], &stored, SW_DTYPE_I4, kind, &scales, 0)
 }
 
-/// Values of 32 bits throughout: a norm, a gate, a sum.
+/// f32 throughout: a norm, a gate, a sum.
 pub fn floats() -> Builder {
     let (rows, width, inner) = (9, 20, 28);
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
@@ -140,7 +140,7 @@ pub fn floats() -> Builder {
     b
 }
 
-/// Integers throughout: maps of the same rows, which are many.
+/// Integers throughout: maps of the same, many rows.
 fn dynamic(of: fn(&str, u64, u64) -> Weight) -> Builder {
     let (rows, width) = (11, 40);
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);

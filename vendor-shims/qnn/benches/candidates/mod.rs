@@ -1,21 +1,21 @@
-//! Ways to write an entry that are worth comparing.
+//! Lowering variants of an entry that are worth comparing.
 
 use std::collections::HashSet;
 
 use shardwright_shim_abi::{EntryView, raw};
 use shardwright_shim_qnn::lower::{Heads, Leaving, Rotary, SharedMask, Variants};
 
-/// The rules' choice first, then the best forms of Gemma 4 E2B's decoder layers and what lies
-/// around them.
+/// The rules' choice first, then the best variants for Gemma 4 E2B's decoder layers and nearby
+/// ones.
 pub fn candidates(entry: EntryView<'_>) -> Vec<Variants> {
     let rule = Variants::rules(entry);
     let mut all = vec![rule];
-    // Without attention nothing differs but the form of products, which costs the same.
+    // Without attention only the form of products differs, which costs the same.
     if !entry.nodes().any(|node| node.op() == raw::SW_OP_SOFTMAX) {
         return all;
     }
     let heads: &[Heads] = match entry.rows() {
-        // One row is in no order.
+        // With one row there is nothing to reorder.
         1 => &[Heads::AfterNorm, Heads::Never],
         _ => &[Heads::BeforeNorm, Heads::AfterRotary, Heads::Never, Heads::Grouped],
     };
@@ -23,7 +23,7 @@ pub fn candidates(entry: EntryView<'_>) -> Vec<Variants> {
         for &heads in heads {
             let turned = Variants { rotary, heads, ..rule };
             all.push(turned);
-            // Elsewhere keys that the product turns never won.
+            // With the other head orders, keys transposed by the product were never the fastest.
             if matches!(heads, Heads::AfterNorm | Heads::Grouped) {
                 all.push(Variants { turned: false, ..turned });
             }

@@ -64,7 +64,7 @@ pub struct Optimisation {
     pub value: f32,
 }
 
-/// A key for finalize. Unknown keys are taken without a word.
+/// A key for finalize. Unknown keys are accepted silently.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct FinalizeKey {

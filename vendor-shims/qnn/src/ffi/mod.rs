@@ -1,9 +1,9 @@
-//! The C interface of the vendor's libraries, declared by hand: sizes, offsets and numbers as they
-//! were found at the interface, no header's text.
+//! The C interface of the vendor's libraries, declared by hand: sizes, offsets and numbers as
+//! observed at the interface, with no header text.
 //!
-//! Everything here is for LP64 little-endian (x86-64, aarch64). `tests/lowering/layout.rs` holds
-//! every struct to its size and offsets. Structs the library hands out are read through pointers
-//! and never constructed, so they may be longer than declared.
+//! Everything here is for LP64 little-endian (x86-64, aarch64). `tests/lowering/layout.rs` checks
+//! the size and offsets of every struct. Structs that the library hands out are read through
+//! pointers and never constructed, so they may be longer than declared.
 
 mod config;
 mod functions;

@@ -1,6 +1,6 @@
 use std::ffi::c_void;
 
-/// What the library says of the machine it is on.
+/// The library's description of the machine it runs on.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct PlatformInfo {
@@ -46,7 +46,7 @@ pub struct HardwareDeviceV1 {
     pub extension: *const DeviceExtension,
 }
 
-/// What HTP says of a processor.
+/// HTP's description of a processor.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct DeviceExtension {

@@ -1,6 +1,6 @@
 use super::Code;
 
-/// What the library hands out to set the clocks with. Functions are null where it has none.
+/// The library's functions to set the clocks. They are null if it has none.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Infrastructure {
@@ -8,7 +8,7 @@ pub struct Infrastructure {
     pub kind: u32,
     /// Device and core to an identifier of a client.
     pub create: Option<unsafe extern "C" fn(u32, u32, *mut u32) -> Code>,
-    /// Lets go of a client.
+    /// Removes a client.
     pub destroy: Option<unsafe extern "C" fn(u32) -> Code>,
     /// A client's settings, a list that ends with null.
     pub set: Option<unsafe extern "C" fn(u32, *const *const PowerConfig) -> Code>,

@@ -1,7 +1,7 @@
 use super::{Tensor, Version};
 use std::ffi::{c_char, c_void};
 
-/// What the system library says of a context binary.
+/// The system library's description of a context binary.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct BinaryInfo {

@@ -138,7 +138,7 @@ pub struct BlockwiseExpansion {
     pub multiples: *const u8,
 }
 
-/// What a tensor's integers stand for.
+/// The encoding of a tensor's integers.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct QuantiseParams {
@@ -196,7 +196,7 @@ pub union MemoryHandleOrBuffer {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct TensorV1 {
-    /// Given by the library.
+    /// Assigned by the library.
     pub id: u32,
     /// Unique in the graph.
     pub name: *const c_char,

@@ -1,4 +1,4 @@
-//! Attention written anew in the layout a variant asks for.
+//! Rewrites attention in the layout that a variant selects.
 
 use shardwright_shim_npu::attention::Attention;
 use shardwright_shim_npu::lowering::Binary;
@@ -8,14 +8,14 @@ use super::encoding::Encoding;
 use super::import::{Importer, Layout};
 use super::variants::{Heads, KeyRows, SharedMask};
 
-/// Heads for which a mask is written out.
+/// Most heads for which a mask is repeated.
 const MOST_REPEATED: u64 = 64;
 
-/// Bytes of a mask that is written out for its heads. On phones with SM8850 and SM8750 a 16-bit
-/// mask of 1,081,344 bytes, joined from one part for each head, was reported to meet the scores of
-/// other rows, and one of 1,048,576 its own: nothing fails, and what the model says is wrong. The
-/// x86-64 library computes both rightly. A larger mask is broadcast: an attention by itself then
-/// has 7 % fewer to 10 % more simulated cycles on SoC 72.
+/// Most bytes of a mask that is repeated for its heads. Reported from phones with SM8850 and
+/// SM8750: a 16-bit mask of 1,081,344 bytes, concatenated from one copy per head, was added to the
+/// scores of other rows, while one of 1,048,576 bytes was added correctly: nothing fails, and the
+/// model's output is wrong. The x86-64 library computes both correctly. A larger mask is broadcast:
+/// an attention by itself then has 7 % fewer to 10 % more simulated cycles on SoC 72.
 pub const MOST_REPEATED_BYTES: u64 = 1 << 20;
 
 /// Writes an attention in the layout of the variant; `[R, kv · group · d]`.
@@ -45,8 +45,8 @@ struct Writer<'i, 's, 'w> {
 }
 
 impl Writer<'_, '_, '_> {
-    /// The heads of a key are rows of one product, in whatever order rows and heads have: nothing
-    /// moves but where there are several keys.
+    /// The heads of a key are rows of one product, in any order of rows and heads: data moves only
+    /// if there are several keys.
     fn in_rows(
         &mut self,
         query: ValueId,
@@ -61,7 +61,7 @@ impl Writer<'_, '_, '_> {
             let keys = self.head_of(keys, head);
             let values = self.head_of(values, head);
             let scores = self.scores(query, &keys)?;
-            // One row's mask is every head's.
+            // The mask of one row is the same for every head.
             let (shape, mask) = match (rows, group) {
                 (1, _) => (vec![1, 1, rows * group, slots], vec![1, 1, 1, slots]),
                 (_, 1) => (vec![1, 1, rows, slots], vec![1, 1, rows, slots]),
@@ -136,7 +136,7 @@ impl Writer<'_, '_, '_> {
         Ok(self.importer.work.concat(&scores, 3))
     }
 
-    /// The softmax of scores that take `shape` for a mask of the shape `mask`.
+    /// The softmax of scores, reshaped to `shape` for a mask of shape `mask`.
     fn weights(&mut self, scores: ValueId, shape: &[u64], mask: &[u64]) -> Result<ValueId, LowerError> {
         let scores = self.importer.between(self.attention, scores)?;
         let encoding = self.importer.work.encoding(self.attention.masked)?.computed();
@@ -146,8 +146,8 @@ impl Writer<'_, '_, '_> {
         Ok(self.importer.softmax(masked))
     }
 
-    /// The mask in extents that broadcast to `shape`, written out for every head where the variant
-    /// asks for it and that is no more than [`MOST_REPEATED_BYTES`].
+    /// The mask in extents that broadcast to `shape`, repeated for every head if the variant
+    /// requests it and the result has at most [`MOST_REPEATED_BYTES`].
     fn mask_as(&mut self, mask: &[u64], shape: &[u64]) -> ValueId {
         let mut value = self.importer.work.reshape(self.mask, mask);
         let is_shared = |axis: &usize| mask[*axis] == 1 && shape[*axis] > 1;
@@ -180,7 +180,8 @@ impl Writer<'_, '_, '_> {
             let slots = self.importer.work.draft.shape(*part)[2];
             let some = self.importer.work.slice(weights, 3, start, start + slots);
             start += slots;
-            // Weights of a part sum to at most 1, so its context lies within its values and zero.
+            // The weights of a part sum to at most 1, so its context lies between zero and its
+            // values.
             let within = match self.importer.work.encoding_of(*part).ends() {
                 Some((low, high)) => Encoding::covering(low, high),
                 None => encoding,

@@ -1,8 +1,8 @@
-//! Which operations are taken, and for the others what is at fault.
+//! Decides which operations are supported, with the reason for the others.
 //!
-//! Taken is what the vendor's library validates, prepares and computes rightly; much that it
-//! validates it does not. Where it is known to accept a combination and give wrong numbers, the
-//! reason says so.
+//! Supported means that the vendor's library validates, prepares and computes them correctly; it
+//! validates many that it does not. Where it is known to accept a combination but compute wrong
+//! numbers, the reason says so.
 
 use shardwright_shim_abi::{WeightView, raw};
 use shardwright_shim_npu::{Encoding as _, Rules};
@@ -10,13 +10,13 @@ use shardwright_shim_npu::{Encoding as _, Rules};
 use super::encoding::Encoding;
 use super::weights::matrix_form;
 
-/// What the library computes rightly, the same on every chip that is known.
+/// The operations that the library computes correctly, the same for every known chip.
 pub(super) struct Hexagon;
 
 impl Rules for Hexagon {
     type Encoding = Encoding;
 
-    /// Operations are known to take that many.
+    /// Highest rank that operations are known to support.
     const MAX_RANK: usize = 5;
     const REFUSED: &'static [(u32, &'static str)] = &[
         (

@@ -1,29 +1,29 @@
-//! The graph between an entry and the compiler's: operations as the processor has them.
+//! Intermediate graph between an entry and the compiler's graph: the processor's operations.
 
 use shardwright_shim_npu as npu;
 
 use super::encoding::Encoding;
 use crate::graph::{DataType, QnnEncoding, StaticData};
 
-/// A graph in the making.
+/// A graph under construction.
 pub(super) type Draft<'w> = npu::Draft<Encoding, Content<'w>, Compute>;
-/// An operation of it.
+/// One of its operations.
 pub(super) type Act = npu::Act<Compute>;
-/// What an operation does.
+/// Kind of an operation.
 pub(super) type ActKind = npu::Kind<Compute>;
 /// A tensor known before a run.
 pub(super) type Constant<'w> = npu::Constant<Content<'w>>;
-/// An entry on its way into a draft.
+/// An entry being converted to a draft.
 pub(super) type Work<'s, 'w> = npu::Work<'s, 'w, Encoding, Content<'w>, Compute>;
-/// An entry as it comes.
+/// The source entry.
 pub(super) type Source<'w> = npu::Source<'w, Encoding>;
 
-/// What a constant holds.
+/// Contents of a constant.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Content<'w> {
     /// Element type.
     pub dtype: DataType,
-    /// What stored values stand for.
+    /// Encoding of the stored values.
     pub encoding: QnnEncoding,
     /// The stored values.
     pub data: StaticData<'w>,
@@ -60,12 +60,12 @@ pub(super) enum Compute {
 }
 
 impl Compute {
-    /// Whether it works on each value by itself and has one operand.
+    /// Whether it works elementwise and has one operand.
     pub fn is_pointwise(&self) -> bool {
         matches!(self, Compute::Unary(_) | Compute::Convert)
     }
 
-    /// Whether all it needs of a shape is the last extent.
+    /// Whether it depends only on the last extent of a shape.
     pub fn is_along_last(&self) -> bool {
         matches!(self, Compute::RmsNorm(_) | Compute::Softmax | Compute::L2Norm)
     }

@@ -1,4 +1,4 @@
-//! The draft as the compiler's graph.
+//! Converts the draft to the compiler's graph.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ const L2_EPSILON: f32 = 1e-24;
 struct Emitter<'d, 'w> {
     draft: &'d mut Draft<'w>,
     graph: QnnGraph<'w>,
-    /// Per value its tensor.
+    /// The tensor of each value.
     tensors: Vec<Option<TensorIndex>>,
     names: HashSet<String>,
     node_names: HashSet<String>,

@@ -1,4 +1,4 @@
-//! How activations are stored, and the encodings that lowering chooses itself.
+//! Encodings of activations, and the encodings that lowering chooses itself.
 
 use shardwright_shim_abi::{TensorView, raw};
 
@@ -26,13 +26,13 @@ pub(super) struct Affine {
 /// How the elements of an activation are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Encoding {
-    /// f32, at ports alone.
+    /// f32, at ports only.
     Single,
     /// f16.
     Half,
     /// u16 with one scale.
     Fixed16(Affine),
-    /// u8 with one scale: states, and what goes into them.
+    /// u8 with one scale: states, and the values written to them.
     Fixed8(Affine),
     /// i32: positions and slots.
     Index,
@@ -40,7 +40,7 @@ pub(super) enum Encoding {
 
 impl npu::Encoding for Encoding {
     const HALF: Encoding = Encoding::Half;
-    /// As fine as 16 bits are.
+    /// The interval [0, 1) at 16 bits.
     const FRACTION: Encoding = Encoding::Fixed16(Affine { scale: 1.0 / 65_536.0, zero: 0 });
     const SIGNED_FRACTION: Encoding = Encoding::Fixed16(Affine { scale: 1.0 / 32_768.0, zero: 32_768 });
 
@@ -64,7 +64,7 @@ impl npu::Encoding for Encoding {
         matches!(self, Encoding::Fixed16(_) | Encoding::Fixed8(_))
     }
 
-    /// 16 bits over the same interval where it is 8.
+    /// If it has 8 bits, 16 bits over the same interval.
     fn computed(self) -> Encoding {
         match (self, self.ends()) {
             (Encoding::Fixed8(_), Some((low, high))) => Encoding::covering(low, high),
@@ -104,7 +104,7 @@ impl Encoding {
         Encoding::Fixed16(Affine { scale, zero })
     }
 
-    /// The values that can be stored, for fixed point.
+    /// The range of the encoding, for fixed point.
     pub fn ends(self) -> Option<(f32, f32)> {
         let (affine, largest) = match self {
             Encoding::Fixed16(affine) => (affine, LARGEST_16),
@@ -115,8 +115,8 @@ impl Encoding {
         Some((-zero * affine.scale, (largest - zero) * affine.scale))
     }
 
-    /// 16 bits over the same interval that hold exactly the same values: 65,535 is 257 times 255.
-    /// At the scale of the 8 bits the library's products would round to steps of that size.
+    /// 16 bits over the same interval, which represent exactly the same values: 65,535 is 257 times
+    /// 255. With the 8-bit scale the library's products would round to steps of that size.
     pub fn widened(self) -> Encoding {
         match self {
             Encoding::Fixed8(affine) => {
@@ -127,8 +127,8 @@ impl Encoding {
         }
     }
 
-    /// 16 bits around their middle that hold the same values, those of 8 bits exactly: the
-    /// library's products want that of a second operand.
+    /// 16 bits, centred, that represent the same values, those of 8 bits exactly: the library's
+    /// products require that of a second operand.
     pub fn centred(self) -> Encoding {
         let scale = match (self, self.ends()) {
             // 255 steps on either side at most.
@@ -141,9 +141,9 @@ impl Encoding {
         Encoding::Fixed16(Affine { scale: scale.max(f32::MIN_POSITIVE), zero: MIDDLE })
     }
 
-    /// u16 over what the values of `self` become when they are multiplied by anything from −1 to 1.
-    /// Itself for floats, and where that reaches as far on both sides but for one step: equal
-    /// encodings need no conversion.
+    /// u16 over the range of the values of `self` multiplied by anything from −1 to 1. Unchanged
+    /// for floats, and if the range is already symmetric except for one step: equal encodings need
+    /// no conversion.
     pub fn turned(self) -> Encoding {
         match (self, self.ends()) {
             (Encoding::Fixed16(affine), _) if (MIDDLE - 1..=MIDDLE).contains(&affine.zero) => self,
@@ -155,7 +155,7 @@ impl Encoding {
         }
     }
 
-    /// Scale and zero point of a port stored like this: 1 and 0 for floats.
+    /// Scale and zero point of a port with this encoding: 1 and 0 for floats.
     pub fn affine(self) -> (f64, i64) {
         match self {
             Encoding::Fixed16(affine) | Encoding::Fixed8(affine) => {
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chosen_encodings_cover_what_they_are_for() {
+    fn chosen_encodings_cover_their_values() {
         for (low, high) in [(-3.0, 5.0), (0.5, 2.0), (-4.0, -1.0), (0.0, 0.0), (-1e-8, 1e8)] {
             let encoding = Encoding::covering(low, high);
             let (from, to) = encoding.ends().expect("fixed point");

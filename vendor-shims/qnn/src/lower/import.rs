@@ -1,4 +1,5 @@
-//! An entry's nodes in the processor's operations; attention as a whole where it is recognised.
+//! Converts an entry's nodes to the processor's operations; attention is converted as a whole where
+//! it is recognised.
 
 use shardwright_shim_abi::WeightView;
 use shardwright_shim_npu as npu;
@@ -12,7 +13,7 @@ use super::encoding::Encoding;
 use super::variants::{Heads, Product, Rotary, Variants};
 use super::weights::{MatrixForm, MatrixLayout, matrix, matrix_form, scalar, small};
 
-/// Where the heads of `[rows, heads · d]` stand.
+/// Position of the head axis of `[rows, heads · d]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// `[1, R, H, d]`: no value moves.
@@ -24,7 +25,7 @@ pub(super) enum Layout {
 impl Variants {
     fn norm_layout(&self, heads: u64) -> Layout {
         match self.heads {
-            // One head stands before its rows without moving.
+            // One head precedes its rows without moving data.
             _ if heads == 1 => Layout::Heads,
             Heads::BeforeNorm => Layout::Heads,
             _ => Layout::Rows,
@@ -34,7 +35,7 @@ impl Variants {
     fn rotary_layout(&self, heads: u64, width: u64) -> Layout {
         match (self.rotary.of(width), self.heads) {
             _ if heads == 1 => Layout::Heads,
-            // The library's own operation has rows inside heads.
+            // The library's own operation requires rows inside heads.
             (Rotary::Fused, _) | (_, Heads::BeforeNorm | Heads::AfterNorm) => Layout::Heads,
             _ => Layout::Rows,
         }
@@ -45,13 +46,12 @@ impl Variants {
 pub(super) struct Importer<'s, 'w> {
     pub work: Work<'s, 'w>,
     pub variants: &'s Variants,
-    /// Bytes of the largest mask that was to be written out for its heads and is not, being too
-    /// large.
+    /// Bytes of the largest mask that was to be repeated for its heads but is too large.
     pub broadcast_mask: Option<u64>,
 }
 
 /// The draft of an entry that passed `check`, and the bytes of the largest mask that was to be
-/// written out for its heads and is too large for it.
+/// repeated for its heads but is too large.
 pub(super) fn import<'w>(
     source: &Source<'w>,
     variants: &Variants,
@@ -69,7 +69,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
     type Content = Content<'w>;
     type Compute = Compute;
 
-    /// The library's rule of broadcasting is only known for equal ranks.
+    /// The library's broadcasting is known for equal ranks only.
     const EQUAL_RANKS: bool = true;
 
     fn work(&mut self) -> &mut Work<'s, 'w> {
@@ -98,15 +98,15 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         }
     }
 
-    /// With values of 8 bits in 16, which hold them exactly.
+    /// 8-bit values are widened to 16 bits, which represent them exactly.
     fn value(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
         let value = self.work.value(tensor)?;
         let encoding = self.work.encoding_of(value);
         Ok(self.convert(value, encoding.widened()))
     }
 
-    /// It lies around its middle: the library refuses others of 16 bits, and those of 8 it rounds a
-    /// second time.
+    /// It is centred: the library rejects other 16-bit operands, and rounds 8-bit ones a second
+    /// time.
     fn second(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
         let value = self.work.value(tensor)?;
         match self.work.encoding_of(value) {
@@ -157,7 +157,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         self.work.act_like(Compute::L2Norm, x, target)
     }
 
-    /// In blocks of outputs where there are too many.
+    /// In blocks of outputs if there are too many.
     fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, LowerError> {
         let target = self.work.encoding(out)?.computed();
         let value = self.value(x)?;
@@ -216,7 +216,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
             false => (self.work.grouped(value, width), None),
         };
         let apart = self.work.draft.shape(groups).to_vec();
-        // Of f16 the library takes rows and heads as axes of their own, and computes most such
+        // For f16 the library accepts rows and heads as separate axes, but computes most such
         // extents wrongly.
         let shape = match target {
             Encoding::Half => vec![apart.iter().product::<u64>() / width, width],
@@ -273,7 +273,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
 }
 
 impl Importer<'_, '_> {
-    /// `[R, heads · width]` with its heads apart.
+    /// Splits `[R, heads · width]` into heads.
     pub fn apart(&mut self, value: ValueId, width: u64, layout: Layout) -> ValueId {
         match (self.work.draft.shape(value).len(), self.work.apart(value, width), layout) {
             (2, value, Layout::Heads) => self.work.transpose(value, &[0, 2, 1, 3]),
@@ -291,7 +291,7 @@ impl Importer<'_, '_> {
         self.work.reshape(value, &[rows, heads * width])
     }
 
-    /// The first operand negated, then the second, which is stored like it.
+    /// Negates the first operand and appends the second, which has the same encoding.
     fn opposite(&mut self, negated: ValueId, plain: ValueId) -> ValueId {
         let encoding = self.work.encoding_of(negated).turned();
         let (minus, plus) = (self.unary(Unary::Negate, negated, encoding), self.convert(plain, encoding));

@@ -1,8 +1,8 @@
-//! The last operation before a result leaves, in blocks.
+//! Splits the last operation before an output into blocks.
 //!
-//! The compiler writes a result from the layout it computed it in by one or two threads, while
-//! everything else waits for them: 50 thousand cycles for 64 rows of 1536 values. Blocks of it are
-//! written by as many threads as there are blocks, each as soon as it is there.
+//! The compiler writes an output from its computed layout with one or two threads, while everything
+//! else waits for them: 50 thousand cycles for 64 rows of 1536 values. Blocks are written by as
+//! many threads as there are blocks, each as soon as it is computed.
 
 use shardwright_shim_npu::{ValueId, ValueKind};
 
@@ -12,8 +12,7 @@ use super::variants::Leaving;
 /// Values of a row in one block.
 const BLOCK_COLUMNS: u64 = 256;
 
-/// Cuts the last operation of every result that leaves where it works value by value. The result is
-/// the same.
+/// Splits the last operation of every output, if it is elementwise. The result is the same.
 pub(super) fn leave(draft: &mut Draft<'_>, form: Leaving) {
     let back = match form {
         Leaving::Whole => return,
@@ -32,24 +31,24 @@ pub(super) fn leave(draft: &mut Draft<'_>, form: Leaving) {
     }
 }
 
-/// Where an operation is cut.
+/// How an operation is split.
 struct Blocks {
     /// Of the result.
     axis: usize,
-    /// Values along it in all blocks but the last.
+    /// Size of all blocks but the last.
     step: u64,
-    /// Per operand the axis it is cut along; none for one that all blocks read whole.
+    /// Per operand the axis it is split along; `None` for one that all blocks read whole.
     operands: Vec<Option<usize>>,
 }
 
-/// How an operation is cut, `back` axes before the end; none where that is not possible or of no
+/// How an operation is split, `back` axes before the end; `None` if that is not possible or of no
 /// use.
 fn blocks(draft: &Draft<'_>, act: &Act, back: usize) -> Option<Blocks> {
     if !matches!(act.kind, ActKind::Compute(Compute::Unary(_) | Compute::Binary(_))) {
         return None;
     }
     let shape = draft.shape(act.output);
-    // One row is written at once.
+    // One row is written at once anyway.
     let rows = *shape.get(shape.len().checked_sub(2)?)?;
     let axis = shape.len() - back;
     let step = match back {
@@ -99,7 +98,7 @@ fn cut(draft: &mut Draft<'_>, act: &Act, blocks: Blocks) {
     draft.nodes.push(Act { kind: ActKind::Concat(blocks.axis), inputs: parts, ..act.clone() });
 }
 
-/// Some of an operand.
+/// A block of an operand.
 fn block_of(
     draft: &mut Draft<'_>,
     act: &Act,
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_leaves_in_two_blocks_of_rows_or_in_blocks_of_columns() {
+    fn a_sum_is_split_in_two_blocks_of_rows_or_in_blocks_of_columns() {
         let add: ActKind = Compute::Binary("ElementWiseAdd").into();
         let slice = |axis, start, end| ActKind::Slice { axis, start, end };
         let mut rows = draft(add.clone(), &[&[5, 600], &[1, 600]]);
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_value_by_value_or_fits_one_block_leaves_whole() {
+    fn operations_that_are_not_elementwise_or_fit_one_block_stay_whole() {
         for (kind, shape) in [
             (Compute::Softmax, &[5u64, 600][..]),
             (Compute::Unary("Gelu"), &[1, 600]),
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_that_would_be_cut_keeps_its_operation_whole() {
+    fn an_operation_whose_constant_would_be_split_stays_whole() {
         let mut draft = draft(Compute::Binary("ElementWiseMultiply"), &[&[5, 600]]);
         let number = super::super::weights::scalar(2.0, 600, Encoding::Half);
         let constant = draft.constant(number);

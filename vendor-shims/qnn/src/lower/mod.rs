@@ -1,15 +1,16 @@
 //! Entries of a work order as graphs of the vendor's compiler.
 //!
-//! **Job.** Says of every node whether it is taken and why not ([`check`]), and writes an entry in
-//! the operations the processor has ([`lower`]), in the layout that [`Variants`] choose. Weights
-//! are borrowed.
+//! **Job.** Decides for every node whether it is supported, with the reason if not ([`check`]), and
+//! lowers an entry to the processor's operations ([`lower`]), in the layout that [`Variants`]
+//! select. Weights are borrowed.
 //!
-//! **Not its job.** It calls no library. What the library refuses of a graph made here is a mistake
-//! of this module.
+//! **Not its job.** It calls no library. If the library refuses a graph made here, that is a bug of
+//! this module.
 //!
-//! Reading order: [`check`], [`Variants`], then the way of an entry, which `shardwright-shim-npu`
-//! has read: `import` and `attention` (written in the processor's operations), `tidy` (rewritten),
-//! `leaving` (its results cut), `emit` (made the compiler's).
+//! Reading order: [`check`], [`Variants`], then the stages of an entry, which
+//! `shardwright-shim-npu` has read: `import` and `attention` (conversion to the processor's
+//! operations), `tidy` (rewriting), `leaving` (splitting outputs), `emit` (conversion to the
+//! compiler's graph).
 
 mod attention;
 mod check;
@@ -34,24 +35,24 @@ pub use self::variants::{Heads, KeyRows, Leaving, Product, Rotary, SharedMask, V
 use crate::graph::{QnnGraph, TensorIndex};
 use crate::soc::Soc;
 
-/// An entry as the compiler is given it.
+/// A lowered entry.
 #[derive(Clone, Debug)]
 pub struct Lowered<'w> {
     /// The graph.
     pub graph: QnnGraph<'w>,
-    /// Its inputs, then its outputs, in the entry's order, each with the tensor a run binds. That
+    /// Its inputs, then its outputs, in the entry's order, each with the tensor a run binds, which
     /// has the port's extents.
     pub ports: Vec<Port<TensorIndex>>,
-    /// Weights whose bytes or scales are not at hand, with made-up ones in their place: good for
-    /// counting, not for running.
+    /// Number of weights whose bytes or scales are not available and were made up: good for
+    /// estimates, not for running.
     pub stand_ins: usize,
-    /// Bytes of the largest mask that the variants want written out for its heads and that is
-    /// broadcast all the same, being larger than [`MOST_REPEATED_BYTES`].
+    /// Bytes of the largest mask that the variants want repeated for its heads but that is
+    /// broadcast, because it is larger than [`MOST_REPEATED_BYTES`].
     pub broadcast_mask: Option<u64>,
 }
 
-/// One verdict per node, in the entry's order, the same for every chip that is known. Weights may
-/// have no bytes and no scales: then their kinds and extents decide.
+/// One verdict per node, in the entry's order, the same for every known chip. Weights may have no
+/// bytes and no scales: then their kinds and extents decide.
 pub fn check(entry: EntryView<'_>, soc: &Soc) -> Vec<Verdict> {
     let _ = soc;
     verdicts(entry, &Hexagon)
@@ -61,8 +62,8 @@ pub fn check(entry: EntryView<'_>, soc: &Soc) -> Vec<Verdict> {
 ///
 /// # Errors
 ///
-/// [`LowerError`], for an entry that [`check`] does not take whole, and for weights that do not
-/// hold what their type promises.
+/// [`LowerError`], for an entry that [`check`] does not fully support, and for weights whose bytes
+/// do not match their type.
 pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result<Lowered<'w>, LowerError> {
     let _ = soc;
     let source = Source::read(entry)?;

@@ -1,5 +1,5 @@
-//! Rewrites that leave every value as it is: what moves nothing goes, what is computed twice is
-//! computed once.
+//! Rewrites that preserve every value: removes operations that move nothing and computes equal
+//! expressions once.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use shardwright_shim_npu::{ValueId, ValueKind};
 use super::draft::{Act, ActKind, Compute, Draft};
 use super::encoding::Encoding;
 
-/// Rounds of rewriting. Each one moves a reshape past at least one operation or ends it, and chains
-/// are short.
+/// Most rounds of rewriting. Each one moves a reshape past at least one operation or removes it,
+/// and chains are short.
 const MAX_ROUNDS: usize = 64;
 
-/// Operands that make two results equal, with the result's extents and encoding.
+/// Key of equal results: operation and operands, with the result's extents and encoding.
 type Same = (ActKind, Vec<ValueId>, Vec<u64>, (u8, u32, i32));
 
 fn key(encoding: Option<Encoding>) -> (u8, u32, i32) {
@@ -27,7 +27,7 @@ fn key(encoding: Option<Encoding>) -> (u8, u32, i32) {
     }
 }
 
-/// Rewrites until nothing changes, then drops what nothing reads.
+/// Rewrites until nothing changes, then drops unread results.
 pub(super) fn tidy(draft: &mut Draft<'_>) {
     for _ in 0..MAX_ROUNDS {
         if !round(draft) {
@@ -46,7 +46,7 @@ struct Round {
 }
 
 impl Round {
-    /// The node that makes a value, if it is a reshape, and what it reads.
+    /// The operand of the reshape that computes a value, if one does.
     fn reshaped(&self, value: ValueId) -> Option<ValueId> {
         let maker = self.maker.get(value.0).copied().flatten()?;
         (self.nodes[maker].kind == ActKind::Reshape).then(|| self.nodes[maker].inputs[0])
@@ -139,8 +139,7 @@ fn round(draft: &mut Draft<'_>) -> bool {
     round.changed
 }
 
-/// What an operation that does not care for extents would read if the reshapes before it came after
-/// it.
+/// The operands of a shape-independent operation if the reshapes before it were moved after it.
 fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<ValueId>> {
     let first = act.inputs[0];
     let last = |value: ValueId| draft.shape(value).last().copied();
@@ -149,7 +148,7 @@ fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<Val
         kind if kind.is_pointwise() => Some(vec![round.reshaped(first)?]),
         kind if kind.is_along_last() => {
             let source = round.reshaped(first)?;
-            // A norm of f16 keeps its operand of rows alone, one row too: see the import.
+            // An f16 norm keeps its operand as rows, even with one row: see the import.
             let is_half = draft.encoding(act.output) == Some(Encoding::Half);
             let ranks = if is_half && matches!(kind, Compute::RmsNorm(_)) { 2..=2 } else { 1..=4 };
             let fits = last(source) == last(first) && ranks.contains(&draft.shape(source).len());
@@ -175,7 +174,7 @@ fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<Val
     }
 }
 
-/// The operation on what its operands were before they were reshaped, and the reshape after it.
+/// Applies the operation to the operands of its reshapes, and the reshape afterwards.
 fn sink(draft: &mut Draft<'_>, round: &mut Round, act: Act, inputs: &[ValueId]) {
     let computed = |value: &&ValueId| !matches!(draft.values[value.0].kind, ValueKind::Constant(_));
     let Some(shape) = inputs.iter().find(computed).map(|value| draft.shape(*value).to_vec()) else {
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_nothing_goes() {
+    fn operations_that_move_nothing_are_removed() {
         let mut draft = Draft::default();
         let x = input(&mut draft, &[6, 4]);
         let a = act(&mut draft, ActKind::Reshape, &[x], &[1, 6, 2, 2]);
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn one_row_is_in_no_order() {
+    fn moving_the_axis_of_one_row_is_a_reshape() {
         let mut draft = Draft::default();
         let x = input(&mut draft, &[1, 1, 8, 4]);
         let a = act(&mut draft, ActKind::Transpose(vec![0, 2, 1, 3]), &[x], &[1, 8, 1, 4]);
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn reshapes_sink_past_what_does_not_care_and_meet() {
+    fn reshapes_sink_past_shape_independent_operations_and_merge() {
         let mut draft = Draft::default();
         let x = input(&mut draft, &[6, 4]);
         let y = input(&mut draft, &[6, 4]);

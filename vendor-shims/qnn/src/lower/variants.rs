@@ -1,27 +1,27 @@
-//! Ways to write the same mathematics for the compiler, among which its scheduler likes one better
-//! than the other.
+//! Mathematically equivalent ways to write an entry for the compiler, whose scheduler handles some
+//! better than others.
 
 use shardwright_shim_abi::EntryView;
 
 /// How an entry is lowered where there is a choice. All choices compute the same, up to the
-/// rounding of what lies between.
+/// rounding of intermediate results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Variants {
     /// Rotary embedding.
     pub rotary: Rotary,
-    /// Keys and values that a run adds, beside those of the state.
+    /// Keys and values that a run adds to those of the state.
     pub keys: KeyRows,
-    /// Whether keys are turned to `[d, keys]` by an operation of their own, or by the product.
+    /// Whether keys are transposed to `[d, keys]` by an operation of their own, or by the product.
     pub turned: bool,
-    /// Where queries go from rows to heads.
+    /// Where queries are reordered from rows to heads.
     pub heads: Heads,
     /// A mask that all heads share.
     pub mask: SharedMask,
     /// Products with a constant matrix.
     pub product: Product,
-    /// The last operation of results that leave.
+    /// The last operation before outputs.
     pub leaving: Leaving,
-    /// Outputs of one product; wider ones are cut and joined.
+    /// Most outputs of one product; wider ones are split and concatenated.
     pub widest: u64,
 }
 
@@ -29,7 +29,7 @@ pub struct Variants {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rotary {
-    /// The library's own operation, which its estimate knows no cost of.
+    /// The library's own operation, for which its estimate has no cost.
     Fused,
     /// Four products of half heads.
     Pairs,
@@ -42,13 +42,13 @@ pub enum Rotary {
     ByWidth,
 }
 
-/// How new rows stand beside a state.
+/// How new rows are combined with a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyRows {
-    /// Copied behind it: one product.
+    /// Concatenated to it: one product.
     Joined,
-    /// Left where they are: two products, of which scores are joined and contexts added.
+    /// Kept separate: two products, whose scores are concatenated and contexts added.
     Split,
 }
 
@@ -68,11 +68,11 @@ pub enum Heads {
     Grouped,
 }
 
-/// From this many values on a head counts as wide.
+/// Heads of at least this many values are wide.
 const WIDE_HEAD: u64 = 512;
 
 impl Rotary {
-    /// The form for heads of that many values.
+    /// The form for heads of `width` values.
     pub(super) fn of(self, width: u64) -> Rotary {
         match self {
             Rotary::ByWidth if width >= WIDE_HEAD => Rotary::Negated,
@@ -82,14 +82,14 @@ impl Rotary {
     }
 }
 
-/// How a mask meets the scores of several heads.
+/// How a mask is added to the scores of several heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SharedMask {
-    /// By the sum's own rule.
+    /// Broadcast by the addition.
     Broadcast,
-    /// Written out for every head before, up to
-    /// [`MOST_REPEATED_BYTES`](super::MOST_REPEATED_BYTES); a larger one is broadcast.
+    /// Repeated for every head first, up to [`MOST_REPEATED_BYTES`](super::MOST_REPEATED_BYTES); a
+    /// larger one is broadcast.
     Repeated,
 }
 
@@ -105,12 +105,11 @@ pub enum Product {
     MatMul,
 }
 
-/// How the last operation before a result leaves is written, where that works value by value on
-/// several rows.
+/// How the last operation before an output is written, if it is elementwise on several rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leaving {
-    /// At once.
+    /// In one piece.
     Whole,
     /// In two blocks of rows.
     Rows,
@@ -137,11 +136,11 @@ impl Default for Variants {
 }
 
 impl Variants {
-    /// What is taken for an entry unless flags say otherwise: what cost few simulated cycles in all
-    /// decoder layers of Gemma 4 E2B, 1 and 64 rows, 8 and 4 bits, on SoC 72 in finalize mode 3.
-    /// With one row all forms lie within 0.5 %. With 64, queries that stay where they are and keys
-    /// that an operation turns save up to a fifth of a layer, and a result that leaves in blocks 2
-    /// to 6 % of a graph of one layer.
+    /// The default for an entry unless flags say otherwise: the variant with few simulated cycles
+    /// in all decoder layers of Gemma 4 E2B, 1 and 64 rows, 8 and 4 bits, on SoC 72 in finalize
+    /// mode 3. With one row all variants lie within 0.5 %. With 64, queries that are not reordered
+    /// and keys transposed by an operation save up to a fifth of a layer, and outputs split into
+    /// blocks 2 to 6 % of a graph of one layer.
     pub fn rules(_entry: EntryView<'_>) -> Variants {
         Variants::default()
     }

@@ -1,5 +1,5 @@
-//! Constants: which the compiler takes, and how they are handed over. Large ones are borrowed,
-//! never copied.
+//! Constants: which ones the compiler supports, and how they are passed on. Large ones are
+//! borrowed, never copied.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,15 +15,15 @@ use super::draft::{Constant, Content};
 use super::encoding::Encoding;
 use crate::graph::{DataType, QnnEncoding, ScaleOffset, StaticData};
 
-/// Extent of a block of the one format of blocks that proves right.
+/// Block length of the only block format that is computed correctly.
 const BLOCK: u64 = 32;
 /// Largest multiple of a channel's scale that a block may have.
 const LARGEST_MULTIPLE: f32 = 16.0;
-/// How far a block's scale may lie from a multiple of its channel's: block scales are stored in
-/// f16, whose steps are that coarse.
+/// Tolerance between a block's scale and a multiple of its channel's: block scales are stored in
+/// f16, with steps that coarse.
 const MULTIPLE_TOLERANCE: f32 = 1.0 / 1024.0;
 
-/// A format of matrices that the compiler computes rightly.
+/// A format of matrices that the compiler computes correctly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatrixForm {
     /// Integers with a scale per output.
@@ -53,8 +53,8 @@ pub(super) enum MatrixLayout {
     Pixel,
 }
 
-/// The form of a matrix that is multiplied with values stored as `x`, or why such a product is
-/// refused. Scales are looked at where they are at hand.
+/// The form of a matrix that is multiplied with activations encoded as `x`, or why such a product
+/// is refused. Scales are checked if they are available.
 pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<MatrixForm, String> {
     let name = weight.name();
     let kind = dtype_name(weight.dtype());
@@ -118,7 +118,7 @@ pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<Matrix
     Ok(form)
 }
 
-/// Scale of every channel and the multiple of every block, if each block's scale is one.
+/// Scale of every channel and multiple of every block, if each block's scale is such a multiple.
 fn block_multiples(
     weight: &WeightView<'_>,
     scales: &[f32],
@@ -146,13 +146,14 @@ fn block_multiples(
     Ok((channels, multiples))
 }
 
-/// One scale of which all are multiples 1 to 16, and the multiples.
+/// The scale of which all `scales` are multiples 1 to 16, and the multiples.
 fn multiples_of(scales: &[f32]) -> Option<(f32, Vec<u8>)> {
     let least = scales.iter().copied().fold(f32::INFINITY, f32::min);
     (1..=LARGEST_MULTIPLE as u32).find_map(|divisor| {
         let guess = least / divisor as f32;
         let near = |scale: &f32| (scale / guess).round().clamp(1.0, LARGEST_MULTIPLE);
-        // The best scale for these multiples, so that one block's rounding does not decide for all.
+        // The least-squares scale for these multiples, so that no single block's rounding decides
+        // for all.
         let (product, square) = scales.iter().fold((0.0f64, 0.0f64), |(product, square), scale| {
             let multiple = f64::from(near(scale));
             (product + f64::from(*scale) * multiple, square + multiple * multiple)
@@ -216,7 +217,7 @@ pub(super) fn matrix<'w>(
     }
     let quantisation = weight.quantisation().ok_or("it has no scales")?;
     let known = scales(&quantisation)?;
-    // Of random values of that many inputs, so that a stand-in's products stay near 1.
+    // Scaled for random values of that many inputs, so that a stand-in's products stay near 1.
     let guess = 1.0 / ((1u64 << (bits - 1)) as f32 * (inputs as f32).sqrt());
     let channel_scales = || match &known {
         Some(scales) => scales
@@ -264,8 +265,8 @@ fn constant<'w>(
     Constant { name, dims, content: Content { dtype, encoding, data } }
 }
 
-/// A constant that is no matrix, plus `offset`, as activations stored like `family` are read: u16
-/// or f16.
+/// A constant that is not a matrix, plus `offset`, encoded to match activations of `family`: u16 or
+/// f16.
 pub(super) fn small<'w>(
     weight: WeightView<'w>,
     family: Encoding,
@@ -301,8 +302,7 @@ pub(super) fn small<'w>(
     Ok(encoded(name, dims, &values, family))
 }
 
-/// Values as a constant that activations stored like `family` are read with: u16 over their range,
-/// or f16.
+/// Values as a constant that matches activations of `family`: u16 over their range, or f16.
 pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: Encoding) -> Constant<'w> {
     if family == Encoding::Half {
         let data = StaticData::Bytes(Cow::Owned(halves(values)));
@@ -322,7 +322,7 @@ pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: 
     constant(name, dims, DataType::Ufixed16, encoding.qnn(), data)
 }
 
-/// One number for every value of a tensor: exact in u16 as a power of two times itself, nearest in
+/// One number for every value of a tensor: exact in u16 as a power of two times itself, rounded in
 /// f16.
 pub(super) fn scalar<'w>(value: f32, extent: u64, family: Encoding) -> Constant<'w> {
     let dims = vec![extent];
@@ -357,8 +357,8 @@ mod tests {
         for multiples in [&[1u8, 2, 3, 16][..], &[5, 7, 16], &[9], &[15, 16, 14], &[2, 4, 8]] {
             let scales = halves(&multiples.iter().map(|m| f32::from(*m) * scale).collect::<Vec<_>>());
             let (channel, found) = multiples_of(&scales).expect("multiples");
-            for (given, found) in scales.iter().zip(found) {
-                assert!((f32::from(found) * channel / given - 1.0).abs() < 0.002, "{multiples:?}");
+            for (stored, found) in scales.iter().zip(found) {
+                assert!((f32::from(found) * channel / stored - 1.0).abs() < 0.002, "{multiples:?}");
             }
         }
         assert_eq!(multiples_of(&[1.0, 17.5]), None);

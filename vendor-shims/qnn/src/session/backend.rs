@@ -24,10 +24,10 @@ unsafe impl Send for Backend {}
 unsafe impl Sync for Backend {}
 
 impl Backend {
-    /// Starts the backend; its log is kept at warning level, where the reasons stand.
+    /// Starts the backend with a log at warning level, which includes the reasons of failures.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's error.
     pub fn new(library: Arc<Library>) -> Result<Arc<Backend>> {
         Backend::with_level(library, Level::Warning)
     }
@@ -35,7 +35,7 @@ impl Backend {
     /// Starts the backend with a log at a level.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's error.
     pub fn with_level(library: Arc<Library>, level: Level) -> Result<Arc<Backend>> {
         let preparation = Preparation::begin();
         let _quiet = Quiet::new();
@@ -55,15 +55,15 @@ impl Backend {
         Ok(Arc::new(Backend { library: library.clone(), log, handle }))
     }
 
-    /// The library it is of.
+    /// Its library.
     pub fn library(&self) -> &Arc<Library> {
         &self.library
     }
 
-    /// Says more or less from now on.
+    /// Changes the log level.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's error.
     pub fn set_log_level(&self, level: Level) -> Result<()> {
         let preparation = Preparation::begin();
         // SAFETY: the handle is live.
@@ -71,12 +71,12 @@ impl Backend {
         checked(&self.library, "logSetLogLevel", code, preparation.mark())
     }
 
-    /// Names of the operations it has, as the library lists them.
+    /// Names of the operations that the library lists.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's error.
     pub fn supported_operations(&self) -> Result<Vec<String>> {
-        /// More than this is no list: the library has 130.
+        /// Sanity limit: the library has 130.
         const MOST: u32 = 1 << 16;
         let preparation = Preparation::begin();
         let mut count = 0;
@@ -110,7 +110,8 @@ impl Backend {
 impl Drop for Backend {
     fn drop(&mut self) {
         let _preparation = Preparation::begin();
-        // SAFETY: made by `new`; what was made from it is gone, since it held this value.
+        // SAFETY: created by `new`; everything created from it is gone, since it kept this value
+        // alive.
         unsafe {
             (self.library.functions().backend_free)(self.handle);
             (self.library.functions().log_free)(self.log);
@@ -118,7 +119,7 @@ impl Drop for Backend {
     }
 }
 
-/// What code is made for or run on: a chip by its number, or the one in this phone.
+/// Target of compilation or execution: a chip by its number, or the one in this phone.
 #[derive(Debug)]
 pub struct Device {
     backend: Arc<Backend>,
@@ -132,11 +133,11 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// A device to make code for. Of [`CodeFor::Own`] the library takes the phone's chip, and on a
-    /// machine that is none architecture 68.
+    /// A device to generate code for. For [`CodeFor::Own`] the library uses the phone's chip, and
+    /// on a machine without one architecture 68.
     ///
     /// # Errors
-    /// What the library answers: 14001 for a chip's number it does not know.
+    /// The library's error: 14001 for an unknown chip number.
     pub fn new(backend: Arc<Backend>, asked: CodeFor) -> Result<Arc<Device>> {
         let preparation = Preparation::begin();
         let _quiet = Quiet::new();
@@ -164,17 +165,17 @@ impl Device {
         Ok(Arc::new(Device { backend, handle, asked }))
     }
 
-    /// The backend it is of.
+    /// Its backend.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
 
-    /// The library it is of.
+    /// Its library.
     pub fn library(&self) -> &Arc<Library> {
         &self.backend.library
     }
 
-    /// What code is made for.
+    /// The requested target.
     pub fn asked(&self) -> CodeFor {
         self.asked
     }
@@ -187,16 +188,17 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         let _preparation = Preparation::begin();
-        // SAFETY: made by `new`; what was made from it is gone, since it held this value.
+        // SAFETY: created by `new`; everything created from it is gone, since it kept this value
+        // alive.
         unsafe { (self.library().functions().device_free)(self.handle) };
     }
 }
 
-/// Memory of the phone that processor and application see alike, registered with a context by its
-/// file descriptor.
+/// Memory of the phone shared by processor and application, registered with a context by its file
+/// descriptor.
 ///
-/// **Untried**: the x86-64 library answers 1000 to every registration, and the layout of the
-/// descriptor is as public sources tell it.
+/// **Untested**: the x86-64 library returns 1000 for every registration, and the layout of the
+/// descriptor is taken from public sources.
 #[derive(Debug)]
 pub struct RegisteredMemory {
     context: Arc<ContextHandle>,
@@ -210,10 +212,10 @@ unsafe impl Send for RegisteredMemory {}
 unsafe impl Sync for RegisteredMemory {}
 
 impl RegisteredMemory {
-    /// Registers memory as big as `dims` of `data_type`.
+    /// Registers memory of the size of `dims` of `data_type`.
     ///
     /// # Errors
-    /// [`QnnError::NotOffered`] where the library has no such thing.
+    /// [`QnnError::NotOffered`] if the library does not support it.
     pub(crate) fn new(
         context: Arc<ContextHandle>,
         kind: u32,
@@ -262,7 +264,7 @@ impl RegisteredMemory {
 impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         let _preparation = Preparation::begin();
-        // SAFETY: registered by `new` and not yet freed; the context is held.
+        // SAFETY: registered by `new` and not yet freed; the context is alive.
         unsafe { (self.context.library().functions().mem_de_register)(&self.handle, 1) };
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct ContextBinary {
     /// The vendor's format.
     pub bytes: Vec<u8>,
-    /// What the system library reads in it; nothing where there is none.
+    /// The system library's description of it; `None` if there is no system library.
     pub description: Option<BinaryDescription>,
 }
 
@@ -66,12 +66,12 @@ pub struct LoadedContext {
 }
 
 impl LoadedContext {
-    /// Loads a binary. **The bytes must be known by their hash**: the library follows offsets in
-    /// them without looking, so damaged ones are loaded without complaint or end the process; and
-    /// it looks at the chip only for some chips. The bytes need not live on.
+    /// Loads a binary. **The bytes must be verified by their hash**: the library follows offsets in
+    /// them unchecked, so damaged ones load without an error or crash the process; and it checks
+    /// the chip only for some chips. The bytes need not outlive the call.
     ///
     /// # Errors
-    /// What the library answers: 30001 or 30010 for no or damaged heads, 5005 for some other chips,
+    /// The library's error: 30001 or 30010 for missing or damaged heads, 5005 for some other chips,
     /// 1000 on x86-64 for binaries with shared weights.
     pub fn from_binary(device: Arc<Device>, bytes: &[u8]) -> Result<LoadedContext> {
         let library = device.library().clone();
@@ -99,15 +99,15 @@ impl LoadedContext {
         Ok(LoadedContext { handle: ContextHandle::adopt(device, handle), description })
     }
 
-    /// What the system library reads in the binary; nothing where there is none.
+    /// The system library's description of the binary; `None` if there is no system library.
     pub fn description(&self) -> Option<&BinaryDescription> {
         self.description.as_ref()
     }
 
-    /// A graph by its name, its tensors as the system library describes them.
+    /// A graph by its name, with tensors as the system library describes them.
     ///
     /// # Errors
-    /// [`QnnError::GraphMissing`]; without a system library its error.
+    /// [`QnnError::GraphMissing`]; without a system library, its error.
     pub fn graph(&self, name: &str) -> Result<RunnableGraph> {
         let Some(description) = &self.description else {
             self.handle.library().system()?;
@@ -122,11 +122,11 @@ impl LoadedContext {
         }
     }
 
-    /// Registers memory by the file descriptor of an ION buffer. **Untried**, see
+    /// Registers memory by the file descriptor of an ION buffer. **Untested**, see
     /// [`RegisteredMemory`].
     ///
     /// # Errors
-    /// [`QnnError::NotOffered`] where the library has no such thing.
+    /// [`QnnError::NotOffered`] if the library does not support it.
     pub fn register_ion(
         &self,
         fd: std::os::fd::BorrowedFd<'_>,
@@ -136,11 +136,11 @@ impl LoadedContext {
         super::memory::register(&self.handle, number::MEMORY_ION, fd, null_mut(), data_type, dims)
     }
 
-    /// A graph whose tensors are told: for where the binary came with a description and there is no
-    /// system library.
+    /// A graph whose tensors the caller describes: for binaries stored with a description, without
+    /// a system library.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's error.
     pub fn graph_as(&self, description: &GraphDescription) -> Result<RunnableGraph> {
         let missing = || QnnError::GraphMissing { name: description.name.clone(), available: Vec::new() };
         let name = CString::new(description.name.as_str()).map_err(|_| missing())?;

@@ -1,4 +1,4 @@
-//! What is looked at before a graph reaches the library, which trusts counts, indices and lengths.
+//! Checks a graph before it reaches the library, which trusts counts, indices and lengths.
 
 use super::data::stored_bytes;
 use crate::failure::{QnnError, Result};
@@ -11,10 +11,10 @@ const MOST_BYTES: u64 = u32::MAX as u64;
 /// More axes than any operation takes.
 const MOST_AXES: usize = 8;
 /// A factor stored as one or two steps of its scale (0.3 as 1 times 0.3) sent the library into a
-/// search that ate all memory; three to nine steps were computed inexactly.
+/// search that exhausted memory; three to nine steps were computed inexactly.
 const LEAST_STEPS: u64 = 10;
 
-/// Who is at fault, while a graph is put together.
+/// Context for errors while a graph is composed.
 pub(super) struct Composer<'g, 'w> {
     pub(super) graph: &'g QnnGraph<'w>,
 }
@@ -29,7 +29,7 @@ impl<'w> Composer<'_, 'w> {
             .map_err(|_| self.invalid(place.to_owned(), format!("{text:?} has a null character")))
     }
 
-    /// Looks at everything the library is trusted with: counts, indices, lengths behind pointers.
+    /// Checks everything the library trusts: counts, indices, lengths behind pointers.
     pub(super) fn check(&self) -> Result<()> {
         let mut names = HashSet::new();
         for tensor in &self.graph.tensors {
@@ -79,7 +79,7 @@ impl<'w> Composer<'_, 'w> {
             {
                 let name = &self.graph.tensors[input.0 as usize].name;
                 let problem = format!(
-                    "`{name}` is stored in fewer than {LEAST_STEPS} steps, of which the library may not come to an end"
+                    "`{name}` is stored in fewer than {LEAST_STEPS} steps, for which the library may not terminate"
                 );
                 return Err(self.invalid(place(), problem));
             }
@@ -87,7 +87,7 @@ impl<'w> Composer<'_, 'w> {
             if node.op == "MatMul" && !(says("transpose_in0") && says("transpose_in1")) {
                 return Err(self.invalid(
                     place(),
-                    "the library dies of a MatMul without transpose_in0 and transpose_in1",
+                    "the library crashes on a MatMul without transpose_in0 and transpose_in1",
                 ));
             }
             for (name, param) in &node.params {
@@ -116,7 +116,7 @@ impl<'w> Composer<'_, 'w> {
         let bytes =
             super::data::declared_bytes(tensor.dtype, &tensor.dims).ok_or("its size is beyond 64 bits")?;
         if bytes > MOST_BYTES {
-            return Err(format!("{bytes} bytes, at most {MOST_BYTES} can be told to the library"));
+            return Err(format!("{bytes} bytes, at most {MOST_BYTES} can be passed to the library"));
         }
         if bytes == 0 {
             return Err("an axis has no extent".to_owned());
@@ -173,7 +173,7 @@ impl<'w> Composer<'_, 'w> {
     }
 }
 
-/// Whether a tensor is a constant factor of so few steps.
+/// Whether a tensor is a constant factor with too few steps.
 fn is_coarse(tensor: &QnnTensor<'_>) -> bool {
     let (DataType::Ufixed16, QnnEncoding::PerTensor(one), TensorKind::Static(StaticData::Bytes(bytes))) =
         (tensor.dtype, &tensor.encoding, &tensor.kind)

@@ -1,24 +1,24 @@
-//! Work in a forked child of this process: what may hang, or die of what it is given, is let go of
-//! without the process it came from.
+//! Runs work in a forked child of this process: work that may hang, or crash on its input, is ended
+//! without affecting this process.
 //!
-//! A library cannot be told to give up what it is at, and a thread cannot be taken out of it. A
-//! child can be killed, and everything it held goes with it. It has this process's memory as it
-//! was, and one thread: it may call a library that no thread is inside when it is born, and the
-//! allocator, which is usable after a fork. It ends with the thread that waits for it.
+//! A call into a library cannot be cancelled, and a thread cannot be killed. A child can, and all
+//! its resources go with it. It has a copy of this process's memory, and one thread: it may call a
+//! library that no thread is inside at the fork, and the allocator, which is usable after a fork.
+//! It ends with the thread that waits for it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// What a child writes beyond this is not read.
+/// Output of a child beyond this is not read.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Within what a child stays.
+/// Limits of a child.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// From its birth to the end of what it writes.
+    /// From the fork to the end of its output.
     pub(crate) patience: Duration,
-    /// Address space beyond what it is born with.
+    /// Address space beyond that at the fork.
     pub(crate) memory: Option<u64>,
 }
 
@@ -29,18 +29,18 @@ pub(crate) enum Ended {
     Answer(Vec<u8>),
     /// By a signal, or without an answer.
     Died(Option<libc::c_int>),
-    /// It ran on, and was killed.
+    /// It ran past its time limit and was killed.
     Late,
 }
 
-/// A child that is waited for, killed first if need be.
+/// A child that is reaped on drop, killed first if need be.
 struct Child {
     pid: libc::pid_t,
     is_over: bool,
 }
 
 impl Child {
-    /// Ends it if it still runs, and tells how it ended.
+    /// Kills it if it still runs, and returns its status.
     fn end(&mut self) -> libc::c_int {
         let mut status = 0;
         let interrupted = || io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
@@ -62,15 +62,15 @@ impl Drop for Child {
     }
 }
 
-/// Does `work` in a child and gives what it answers. `held` is let go of on both sides once the
-/// child is born: a lock that keeps other threads out of what the child will call.
+/// Runs `work` in a child and returns its answer. `locks` is dropped on both sides after the fork:
+/// locks that keep other threads out of the libraries the child will call.
 ///
 /// # Errors
 ///
-/// That there can be no child.
+/// That no child can be created.
 pub(crate) fn in_child(
     bounds: Bounds,
-    held: impl Sized,
+    locks: impl Sized,
     work: impl FnOnce() -> Vec<u8>,
 ) -> io::Result<Ended> {
     let mut ends = [0 as RawFd; 2];
@@ -78,19 +78,19 @@ pub(crate) fn in_child(
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: both were just made and belong to nobody else.
+    // SAFETY: both were just created and have no other owner.
     let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
     // SAFETY: a plain call.
     let parent = unsafe { libc::getpid() };
     // SAFETY: the child calls what no other thread is inside, as the caller sees to, and the
     // allocator, which is usable after a fork; it leaves with `_exit`.
     let pid = unsafe { libc::fork() };
-    drop(held);
+    drop(locks);
     match pid {
         0 => {
             drop(reader);
             bound_self(bounds, parent);
-            // What panics gives no answer.
+            // A panic gives an empty answer.
             let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_default();
             let mut rest = answer.as_slice();
             while !rest.is_empty() {
@@ -101,7 +101,7 @@ pub(crate) fn in_child(
                     _ => break,
                 }
             }
-            // SAFETY: ends the child without running what the parent registered for its end.
+            // SAFETY: ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(0) }
         }
         pid if pid < 0 => Err(io::Error::last_os_error()),
@@ -115,7 +115,7 @@ pub(crate) fn in_child(
             let status = child.end();
             let killed = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
             Ok(match answer.is_empty() || answer.len() > MOST_BYTES {
-                // Closed without a word: killed by us if it had not ended yet.
+                // Closed without an answer: killed by us if it had not ended yet.
                 true => Ended::Died(killed.filter(|signal| *signal != libc::SIGKILL)),
                 false => Ended::Answer(answer),
             })
@@ -123,7 +123,7 @@ pub(crate) fn in_child(
     }
 }
 
-/// Reads what comes out of the pipe, to its end or beyond what is read; whether that came in time.
+/// Reads the pipe to its end or beyond the limit; returns whether that happened in time.
 fn read(reader: &OwnedFd, answer: &mut Vec<u8>, end: Instant) -> io::Result<bool> {
     let mut chunk = [0u8; 64 << 10];
     while answer.len() <= MOST_BYTES {
@@ -153,8 +153,8 @@ fn read(reader: &OwnedFd, answer: &mut Vec<u8>, end: Instant) -> io::Result<bool
     Ok(true)
 }
 
-/// Its bounds, no core file, no last words on the parent's standard error or by handlers the parent
-/// set up for its own end, and no life after the thread that waits for it.
+/// Applies the limits, disables core files, output on the parent's standard error and the parent's
+/// signal handlers, and ends with the thread that waits for it.
 fn bound_self(bounds: Bounds, parent: libc::pid_t) {
     // SAFETY: plain calls; a path ended by a null; descriptors of this process alone.
     unsafe {
@@ -202,7 +202,8 @@ mod tests {
 
     const AMPLE: Bounds = Bounds { patience: Duration::from_secs(120), memory: None };
 
-    /// This process has threads that may hold the output's lock: children of tests say nothing.
+    /// This process has threads that may hold the lock of standard output: children of tests print
+    /// nothing.
     fn ended(bounds: Bounds, work: impl FnOnce() -> Vec<u8>) -> Ended {
         in_child(bounds, (), work).expect("a child")
     }
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_on_is_killed_and_gone() {
+    fn a_child_past_its_time_limit_is_killed_and_reaped() {
         let before = Instant::now();
         let bounds = Bounds { patience: Duration::from_millis(200), memory: None };
         let forever = || loop {
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn deaths_are_told() {
+    fn crashes_are_reported() {
         // SAFETY: ends the child.
         let died = ended(AMPLE, || unsafe {
             libc::raise(libc::SIGFPE);

@@ -13,14 +13,14 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-/// What finalize logs, beside the node, when it cannot cut an operation into parts that fit the
-/// fast memory.
+/// Text that finalize logs, beside the node, when it cannot split an operation into parts that fit
+/// the fast memory.
 const NO_PLACE: &str = "Fatal Optimize";
 
-/// A graph that the library has, from composed to executed.
+/// A graph inside the library, from composing to execution.
 #[derive(Debug)]
 pub struct ComposedGraph {
-    /// Runs once it is finalized; its tensors are in the order of the graph's.
+    /// Can be run once it is finalized; its tensors are in the order of the graph's.
     graph: RunnableGraph,
     /// Node and operation, for finding them in the log.
     nodes: Vec<(String, &'static str)>,
@@ -35,11 +35,11 @@ impl std::ops::Deref for ComposedGraph {
 }
 
 impl ComposedGraph {
-    /// Compiles the graph. With `profile` the library estimates it meanwhile, where it can for the
+    /// Compiles the graph. With `profile` the library also estimates its time, if it can for the
     /// chip; that costs nothing.
     ///
     /// # Errors
-    /// Why it cannot be compiled, with the node at fault where the log names it.
+    /// Why it cannot be compiled, with the node at fault if the log names it.
     pub fn finalize(&mut self, profile: bool) -> Result<Option<Profile>> {
         let preparation = Preparation::on_all_processors();
         let library = self.graph.context.library().clone();
@@ -57,7 +57,7 @@ impl ComposedGraph {
         handle.map(|handle| handle.read(preparation.mark())).transpose()
     }
 
-    /// Finds the node that the log speaks of.
+    /// Finds the node that the log mentions.
     fn name_node(&self, error: QnnError, mark: log::Mark) -> QnnError {
         let QnnError::Call(mut failure) = error else { return error };
         let lines = log::since(mark);
@@ -67,8 +67,7 @@ impl ComposedGraph {
         });
         if let Some((name, op)) = named {
             failure.node = Some(name.clone());
-            // One operation that the optimiser finds no place for has none in a smaller graph
-            // either.
+            // An operation that the optimiser cannot place does not fit in a smaller graph either.
             if failure.class == ErrorClass::Unmappable && failure.reason.contains(NO_PLACE) {
                 failure.class = ErrorClass::UnsupportedOp;
             }
@@ -78,7 +77,7 @@ impl ComposedGraph {
     }
 }
 
-/// Whether a line has the name as a word of its own.
+/// Whether a line contains the name as a separate word.
 fn mentions(line: &str, name: &str) -> bool {
     let part_of_word = |character: char| character.is_alphanumeric() || matches!(character, '_' | '.' | '/');
     line.match_indices(name).any(|(at, _)| {
@@ -138,8 +137,8 @@ pub(crate) fn compose(
     let code = unsafe { (functions.graph_create)(context.handle(), name.as_ptr(), configs, &mut handle) };
     checked(&library, "graphCreate", code, preparation.mark())?;
 
-    // Validation looks into constants. Of those whose converted bytes are gone it sees zeros, pages
-    // that nobody writes.
+    // Validation reads constants. Where converted bytes are already freed, it sees zeros, in pages
+    // that are never written.
     let zeros = vec![0u8; most_converted_bytes(graph)];
     let mut buffer = Vec::new();
     let mut parts: Vec<TensorParts> = Vec::with_capacity(graph.tensors.len());
@@ -229,7 +228,7 @@ fn most_converted_bytes(graph: &QnnGraph<'_>) -> usize {
     bytes.max().unwrap_or(0) as usize
 }
 
-/// Says which tensor, and the first node that uses it.
+/// Adds the tensor, and the first node that uses it.
 fn name_tensor(error: QnnError, graph: &QnnGraph<'_>, tensor: &QnnTensor<'_>) -> QnnError {
     let QnnError::Call(mut failure) = error else { return error };
     failure.reason = format!("tensor `{}`: {}", tensor.name, failure.reason);

@@ -23,7 +23,7 @@ unsafe impl Send for ContextHandle {}
 unsafe impl Sync for ContextHandle {}
 
 impl ContextHandle {
-    /// Takes a context the library made.
+    /// Wraps a context created by the library.
     pub(crate) fn adopt(device: Arc<Device>, handle: Handle) -> Arc<ContextHandle> {
         Arc::new(ContextHandle { device, handle })
     }
@@ -60,7 +60,7 @@ impl Context {
     /// An empty context.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's error.
     pub fn new(device: Arc<Device>, options: ContextOptions) -> Result<Context> {
         let preparation = Preparation::begin();
         let custom = ffi::ContextCustomConfig {
@@ -87,7 +87,8 @@ impl Context {
         Ok(Context { handle: ContextHandle::adopt(device, handle) })
     }
 
-    /// Hands a graph to the library. Weights are copied one by one, so they need not live on.
+    /// Passes a graph to the library. Weights are copied one by one, so they need not outlive the
+    /// call.
     ///
     /// # Errors
     /// [`QnnError::GraphInvalid`](crate::failure::QnnError::GraphInvalid) for a graph that
@@ -97,8 +98,8 @@ impl Context {
         super::compose::compose(&self.handle, graph, options)
     }
 
-    /// Asks whether the library has an operation for one node of a graph, without adding it. A yes
-    /// does not promise that finalize succeeds, and a no is also given for some that work.
+    /// Asks whether the library supports one node of a graph, without adding it. A yes does not
+    /// guarantee that finalize succeeds, and some nodes that work are rejected.
     ///
     /// # Errors
     /// Why not.
@@ -109,7 +110,7 @@ impl Context {
     /// The binary of all its graphs, which must be finalized.
     ///
     /// # Errors
-    /// What the library answers; a binary for another chip than asked for.
+    /// The library's error; a binary for another chip than requested.
     pub fn binary(&mut self) -> Result<ContextBinary> {
         super::binary::serialise(&self.handle)
     }

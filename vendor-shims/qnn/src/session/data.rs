@@ -1,9 +1,9 @@
-//! Bytes of constants as the library takes them: one byte per value, in the order of the declared
+//! Bytes of constants in the library's format: one byte per value, in the order of the declared
 //! shape.
 
 use crate::graph::{DataType, QnnTensor, StaticData};
 
-/// Bytes a tensor has as the library counts them, or nothing when that is beyond 64 bits.
+/// Bytes of a tensor as the library counts them, or `None` beyond 64 bits.
 pub(crate) fn declared_bytes(dtype: DataType, dims: &[u32]) -> Option<u64> {
     dims.iter().try_fold(dtype.bytes(), |bytes, extent| bytes.checked_mul(u64::from(*extent)))
 }
@@ -20,7 +20,7 @@ fn stored_shape(dims: &[u32], transposed: bool) -> (u64, u64, u64) {
     }
 }
 
-/// Bytes the stored form must have, or why the form does not fit the tensor.
+/// Length of the stored form, or why the form does not fit the tensor.
 pub(crate) fn stored_bytes(tensor: &QnnTensor<'_>, data: &StaticData<'_>) -> Result<Option<u64>, String> {
     let declared = declared_bytes(tensor.dtype, &tensor.dims).ok_or("its size is beyond 64 bits")?;
     Ok(match data {
@@ -43,8 +43,8 @@ pub(crate) fn stored_bytes(tensor: &QnnTensor<'_>, data: &StaticData<'_>) -> Res
     })
 }
 
-/// The bytes to hand over: the stored ones, or converted ones in `buffer`. Lengths were checked
-/// with [`stored_bytes`].
+/// The bytes to pass: the stored ones, or converted ones in `buffer`. Lengths were checked with
+/// [`stored_bytes`].
 pub(crate) fn materialise<'a>(
     tensor: &QnnTensor<'_>,
     data: &'a StaticData<'_>,
@@ -99,7 +99,7 @@ fn widen(
     let per_byte = (8 / bits) as usize;
     let row_bytes = columns.div_ceil(per_byte);
     let value = |byte: u8, place: usize| -> u8 {
-        // Up against the sign bit, and down again with the sign.
+        // Shifted up to the sign bit, and back down with sign extension.
         let up = byte << (8 - bits as usize * (place + 1));
         ((up as i8) >> (8 - bits)) as u8
     };
@@ -124,8 +124,8 @@ fn widen(
     }
 }
 
-/// Numbers that follow from a seed alone, of `bits` bits where the type is an integer and in [-1,
-/// 1) where it is a float.
+/// Numbers that follow from a seed alone, of `bits` bits for integer types and in [-1, 1) for
+/// floats.
 fn stand(dtype: DataType, bits: u32, seed: u64, declared: usize, buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.resize(declared.next_multiple_of(8), 0);

@@ -1,4 +1,4 @@
-//! What a context binary says of itself, read by the vendor's system library.
+//! A context binary's description of itself, read by the vendor's system library.
 
 use crate::failure::{QnnError, Result};
 use crate::ffi::{self, number};
@@ -6,11 +6,11 @@ use crate::graph::{DataType, QnnEncoding, QnnTensor, ScaleOffset};
 use crate::library::System;
 use std::ptr::{null, null_mut};
 
-/// More graphs than this are not believed.
+/// Sanity limit on the number of graphs.
 const MOST_GRAPHS: u32 = 1 << 12;
-/// More inputs or outputs of a graph than this are not believed.
+/// Sanity limit on the inputs or outputs of a graph.
 const MOST_TENSORS: u32 = 1 << 14;
-/// More axes than this are not believed.
+/// Sanity limit on the number of axes.
 const MOST_AXES: u32 = 8;
 
 /// A version as text, `2.40.0`.
@@ -21,13 +21,13 @@ pub type VersionText = String;
 pub struct BinaryDescription {
     /// The compiler's build.
     pub build_id: String,
-    /// Common interface it was made with.
+    /// Common interface version of the compiler.
     pub core: VersionText,
     /// HTP's own interface.
     pub backend: VersionText,
     /// Format of the binary.
     pub blob_version: VersionText,
-    /// The chip it was made for, by number; 0 where the binary does not say.
+    /// The chip it was compiled for, by number; 0 if the binary does not say.
     pub soc_model: u32,
     /// Architecture of its processor, 81 for v81.
     pub arch: Option<u32>,
@@ -44,20 +44,20 @@ pub struct GraphDescription {
     pub inputs: Vec<TensorDescription>,
     /// What the application reads.
     pub outputs: Vec<TensorDescription>,
-    /// Sizes, as far as the binary tells them.
+    /// Sizes, if the binary reports them.
     pub sizes: Option<GraphSizes>,
 }
 
 /// Sizes of a compiled graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct GraphSizes {
-    /// Space for what does not fit the fast memory.
+    /// Spill space for data that does not fit the fast memory.
     pub spill_bytes: u64,
-    /// Fast memory it was made for.
+    /// Fast memory it was compiled for.
     pub vtcm_bytes: u64,
-    /// How hard finalize tried; 0 where it was not told.
+    /// Effort of finalize; 0 if not reported.
     pub level: u32,
-    /// Vector threads; 0 where it was not told.
+    /// Vector threads; 0 if not reported.
     pub hvx_threads: u64,
     /// Inputs and outputs.
     pub io_bytes: u64,
@@ -70,25 +70,25 @@ pub struct GraphSizes {
 /// An input or output.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct TensorDescription {
-    /// Names it in a run. It belongs to this binary: another compilation numbers anew.
+    /// Identifies it in a run. Valid for this binary only: another compilation assigns new numbers.
     pub id: u32,
     /// Its name.
     pub name: String,
     /// Element type, in the library's numbers.
     pub data_type: u32,
-    /// Element type in words; nothing for a number that is not known.
+    /// Name of the element type; `None` for an unknown number.
     pub type_name: Option<String>,
     /// Extents.
     pub dims: Vec<u32>,
-    /// What its integers stand for.
+    /// Encoding of its integers.
     pub encoding: EncodingDescription,
 }
 
-/// What integers stand for.
+/// Encoding of integers.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum EncodingDescription {
-    /// Themselves, or the tensor is of floats.
+    /// Plain integers, or floats.
     None,
     /// `(stored + offset) · scale`.
     PerTensor {
@@ -166,23 +166,23 @@ impl Drop for SystemContext<'_> {
     }
 }
 
-/// Reads what a context binary says of itself, also one made elsewhere, damaged, or no binary at
-/// all: the system library is only let near the bytes in a child process.
+/// Reads the description of a context binary, which may come from elsewhere, be damaged, or no
+/// binary at all: the system library reads the bytes in a child process.
 ///
 /// # Errors
-/// [`QnnError::BinaryInvalid`] for bytes that are none, or damaged.
+/// [`QnnError::BinaryInvalid`] for bytes that are not a binary, or damaged.
 pub fn describe_binary(system: &System, bytes: &[u8]) -> Result<BinaryDescription> {
     super::guarded::describe(system, bytes)
 }
 
-/// The same within this process, for bytes that are as some compiler made them: damaged ones may
-/// end the process.
+/// The same within this process, for bytes that come unchanged from a compiler: damaged ones may
+/// crash the process.
 pub(super) fn describe_known(system: &System, bytes: &[u8]) -> Result<BinaryDescription> {
     let _alone = super::guarded::alone();
     describe_trusted(system, bytes)
 }
 
-/// Reads the description; the caller holds others off.
+/// Reads the description; the caller keeps other descriptions out.
 pub(super) fn describe_trusted(system: &System, bytes: &[u8]) -> Result<BinaryDescription> {
     let mut handle = null_mut();
     // SAFETY: the place outlives the call.
@@ -229,7 +229,7 @@ unsafe fn read_info(info: *const ffi::BinaryInfo) -> Result<BinaryDescription> {
     // SAFETY: the library keeps that many graphs, so far apart.
     let graphs = (0..count).map(|index| unsafe { read_graph(info.graphs.byte_add(index * stride)) });
     let mut graphs = graphs.collect::<Result<Vec<_>>>()?;
-    // The library lists them in an order of its own, another one in another process.
+    // The library's order varies between processes.
     graphs.sort_by(|a, b| a.name.cmp(&b.name));
     let metadata = info.metadata;
     let known = info.metadata_bytes as usize >= size_of::<ffi::ContextMetadata>() && !metadata.is_null();
@@ -248,8 +248,8 @@ unsafe fn read_info(info: *const ffi::BinaryInfo) -> Result<BinaryDescription> {
 }
 
 /// Bytes from one graph's description to the next. The struct's third version grew by a word
-/// between 2.43, whose published layout has 80 bytes, and 2.51, and kept its number: where another
-/// description begins after 80 bytes the layout is the older.
+/// between 2.43, whose published layout has 80 bytes, and 2.51, and kept its number: if another
+/// description begins after 80 bytes, the layout is the older one.
 ///
 /// # Safety
 /// `graphs` leads to `count` descriptions of either layout.
@@ -271,7 +271,7 @@ unsafe fn graph_stride(graphs: *const ffi::GraphInfo, count: usize) -> usize {
     }
 }
 
-/// A count that can be believed.
+/// A count within its sanity limit.
 fn capped(what: &str, count: u32, is_null: bool, most: u32) -> Result<usize> {
     match count {
         0 => Ok(0),

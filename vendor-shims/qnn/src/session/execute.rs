@@ -25,7 +25,7 @@ fn bound(
     }
     let both = tensors.iter().zip(memory);
     both.map(|(tensor, memory)| {
-        // A tensor whose size is not known fits no memory.
+        // A tensor of unknown size fits no memory.
         let expected = tensor.bytes().filter(|bytes| u32::try_from(*bytes).is_ok());
         if expected != Some(memory.bytes()) {
             return Err(QnnError::MemorySize {
@@ -48,7 +48,7 @@ fn bound(
     .collect()
 }
 
-/// A graph that the library has, composed and finalized or taken from a binary, and can run.
+/// A graph that is ready to run, either composed and finalized or loaded from a binary.
 #[derive(Debug)]
 pub struct RunnableGraph {
     pub(super) context: Arc<ContextHandle>,
@@ -83,7 +83,7 @@ impl RunnableGraph {
     /// [`inputs`](Self::inputs) and [`outputs`](Self::outputs).
     ///
     /// # Errors
-    /// Memory of a wrong length, and what the library answers.
+    /// Memory of a wrong length, and errors of the library.
     pub fn execute(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
         let raw = |data: *mut u8, bytes: usize| Memory::Raw { data, bytes: bytes as u64 };
         let inputs: Vec<_> = inputs.iter().map(|bytes| raw(bytes.as_ptr().cast_mut(), bytes.len())).collect();
@@ -93,11 +93,11 @@ impl RunnableGraph {
         unsafe { self.execute_in(&inputs, &outputs) }
     }
 
-    /// Runs it once in given memory.
+    /// Runs it once in the caller's memory.
     ///
     /// # Safety
-    /// Raw memory is readable (inputs) or writable (outputs) for its length and used by nobody else
-    /// until this returns.
+    /// Raw memory is readable (inputs) or writable (outputs) for its length and not accessed by
+    /// anyone else until this returns.
     ///
     /// # Errors
     /// As for [`execute`](Self::execute).
@@ -107,8 +107,8 @@ impl RunnableGraph {
         let input_tensors: Vec<ffi::Tensor> = inputs.iter().map(|parts| parts.tensor).collect();
         let mut output_tensors: Vec<ffi::Tensor> = outputs.iter().map(|parts| parts.tensor).collect();
         let library = self.context.library();
-        // The simulation has one fast memory for all: a graph that must yield it to another that
-        // runs or is compiled meanwhile does not survive.
+        // The simulation has one fast memory for all contexts: a graph that must yield it to
+        // another, run or compiled meanwhile, becomes invalid.
         let _alone = cfg!(target_arch = "x86_64").then(Preparation::begin);
         let mark = log::mark();
         // SAFETY: the graph is live; tensors and all they point to outlive the call; memory as the

@@ -1,9 +1,8 @@
-//! Describing bytes that nobody vouches for.
+//! Describes untrusted bytes.
 //!
-//! The system library follows the offsets it finds in a binary's head without looking where they
-//! lead: a flipped bit there is a fault that would end the process. So strange bytes are described
-//! in a child, within a time and with little memory more than it was born with; what happens to it
-//! is an error of the bytes.
+//! The system library follows the offsets in a binary's head unchecked: a flipped bit there is a
+//! fault that would crash the process. So untrusted bytes are described in a child, with a time
+//! limit and little additional memory; a crash of the child counts as an error of the bytes.
 
 use super::BinaryDescription;
 use super::child::{Bounds, Ended, in_child};
@@ -13,26 +12,26 @@ use crate::library::System;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// A description takes milliseconds; its counts are capped, and so is what it takes of memory.
+/// A description takes milliseconds; its counts are capped, which bounds its memory.
 const BOUNDS: Bounds = Bounds { patience: Duration::from_secs(20), memory: Some(2 << 30) };
 
-/// No other thread of ours is inside the system library while a child is born, so the child finds
-/// no lock of it held.
+/// No other thread of ours is inside the system library during a fork, so that the child does not
+/// inherit a locked lock.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Holds other descriptions off.
+/// Keeps other descriptions out.
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the child says.
+/// The child's answer.
 #[derive(serde::Serialize, serde::Deserialize)]
 enum Answer {
     Description(BinaryDescription),
     Invalid(String),
 }
 
-/// Describes strange bytes in a child.
+/// Describes untrusted bytes in a child.
 pub(super) fn describe(system: &System, bytes: &[u8]) -> Result<BinaryDescription> {
     let work = || {
         let answer = match describe_trusted(system, bytes) {
@@ -43,19 +42,19 @@ pub(super) fn describe(system: &System, bytes: &[u8]) -> Result<BinaryDescriptio
         serde_json::to_vec(&answer).unwrap_or_default()
     };
     let ended = in_child(BOUNDS, alone(), work).map_err(|error| QnnError::NotOffered {
-        what: "a child to read strange bytes in",
+        what: "a child to read untrusted bytes in",
         reason: error.to_string(),
     })?;
     match ended {
         Ended::Answer(text) => match serde_json::from_slice(&text) {
             Ok(Answer::Description(description)) => Ok(description),
             Ok(Answer::Invalid(reason)) => Err(invalid(reason)),
-            Err(_) => Err(invalid("the system library gives no sensible description of it")),
+            Err(_) => Err(invalid("the system library gives no valid description of it")),
         },
-        Ended::Died(Some(signal)) => {
-            Err(invalid(format!("the system library dies of it with signal {signal}: its head is damaged")))
-        }
-        Ended::Died(None) => Err(invalid("the system library gives no sensible description of it")),
-        Ended::Late => Err(invalid("the system library does not come to an end with it")),
+        Ended::Died(Some(signal)) => Err(invalid(format!(
+            "the system library crashes on it with signal {signal}: its head is damaged"
+        ))),
+        Ended::Died(None) => Err(invalid("the system library gives no valid description of it")),
+        Ended::Late => Err(invalid("the system library does not finish reading it")),
     }
 }

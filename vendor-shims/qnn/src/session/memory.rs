@@ -16,7 +16,7 @@ pub enum Memory<'a> {
         /// Length.
         bytes: u64,
     },
-    /// Memory the processor sees, too.
+    /// Memory shared with the processor.
     Registered(&'a RegisteredMemory),
 }
 
@@ -29,8 +29,8 @@ impl Memory<'_> {
         }
     }
 
-    /// Puts it into a tensor. The caller has seen that the length fits the tensor, whose bytes fit
-    /// 32 bits.
+    /// Binds it to a tensor. The caller has checked that the length fits the tensor, whose bytes
+    /// fit 32 bits.
     pub(crate) fn bind(&self, tensor: &mut ffi::Tensor) {
         match self {
             Memory::Raw { data, bytes } => {

@@ -1,20 +1,20 @@
-//! Handles of the library as owned values: a graph goes in, a context binary or numbers come out.
+//! The library's handles as owned values: a graph goes in, a context binary or results come out.
 //!
-//! Each value holds what it was made from, so handles are freed in the order the library wants:
+//! Each value keeps its parents alive, so handles are freed in the order the library requires:
 //! graphs with their context, then device, backend, log. The library itself is never unloaded.
 //!
-//! **Threads.** Preparing calls (everything but execution) of one process run one at a time: the
-//! log is the only place that says why one failed, and it is common to all of them. A graph may be
-//! run from any thread, and several at once; in the simulation, which has one fast memory for all,
-//! runs wait for each other and for preparing calls.
+//! **Threads.** Preparing calls (everything but execution) of one process run one at a time: only
+//! the log contains the reason of a failure, and it is shared by all of them. A graph may be run
+//! from any thread, and several at once; in the simulation, which has one fast memory for all, runs
+//! wait for each other and for preparing calls.
 //!
-//! **Chips.** One process may hold devices of several chips, and contexts of all of them may live
-//! side by side. Architectures 68 to 85 do not disturb each other; the library says that
+//! **Chips.** One process may have devices of several chips, and contexts of all of them at the
+//! same time. Architectures 68 to 85 do not disturb each other; the library reports that
 //! architecture 89 would, and does not compile for it.
 //!
-//! **Bytes.** A binary holds the numbers of its tensors and graphs, which the library counts up for
-//! the life of the process, whatever is freed. So the same graph gives the same bytes where the
-//! same calls were made before: in a fresh process, that is.
+//! **Bytes.** A binary contains the numbers of its tensors and graphs, which the library counts up
+//! for the life of the process, whatever is freed. So the same graph gives the same bytes only
+//! after the same calls, that is, in a fresh process.
 
 mod backend;
 mod binary;
@@ -59,7 +59,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static PREPARING: Mutex<()> = Mutex::new(());
 
-/// One preparing call, and where the log stood when it began.
+/// One preparing call, and the position of the log when it began.
 pub(crate) struct Preparation {
     _alone: MutexGuard<'static, ()>,
     _confined: Option<Confined>,

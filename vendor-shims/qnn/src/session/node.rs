@@ -1,4 +1,4 @@
-//! An operation as the library is told of it.
+//! An operation in the library's C structs.
 
 use super::check::Composer;
 use super::tensor::TensorParts;
@@ -44,7 +44,7 @@ pub(super) fn scalar(param: &Param) -> Option<ffi::Scalar> {
     Some(ffi::Scalar { data_type: data_type as u32, value })
 }
 
-/// Names of a node that are pointed at, and its lists.
+/// The names of a node, which the config points to, and its lists.
 pub(super) struct NodeParts {
     name: CString,
     op: CString,
@@ -56,7 +56,7 @@ pub(super) struct NodeParts {
 }
 
 impl NodeParts {
-    /// `with_list` sees every constant made for a list before the node points to it.
+    /// `with_list` is called for every constant made for a list before the node refers to it.
     pub(super) fn new(
         composer: &Composer<'_, '_>,
         node: &QnnNode,
@@ -111,7 +111,7 @@ impl NodeParts {
     }
 }
 
-/// Names the node at fault.
+/// Adds the node at fault.
 pub(super) fn blame(error: QnnError, node: &QnnNode) -> QnnError {
     match error {
         QnnError::Call(mut failure) => {

@@ -1,19 +1,19 @@
 /// Options of a context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextOptions {
-    /// Weights that are equal in two of its graphs are kept once. The x86-64 library makes such a
-    /// binary and cannot load it.
+    /// Weights that are equal in two of its graphs are stored once. The x86-64 library can make
+    /// such a binary but cannot load it.
     pub weight_sharing: bool,
 }
 
 /// Options of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GraphOptions {
-    /// Fast memory; the library takes 4 when nothing is said.
+    /// Fast memory; the library's default is 4.
     pub vtcm_megabytes: Option<u32>,
-    /// How hard finalize tries, 1 to 3.
+    /// Effort of finalize, 1 to 3.
     pub finalize_mode: Option<u32>,
-    /// Floats are computed at half precision, which they are anyway.
+    /// Floats are computed at half precision, which is also the default.
     pub precision_f16: bool,
     /// Vector threads.
     pub hvx_threads: Option<u64>,
@@ -21,12 +21,10 @@ pub struct GraphOptions {
     pub optimisations: Vec<(u32, f32)>,
     /// Further options that take a number or a switch, by their number.
     pub numbers: Vec<(u32, u32)>,
-    /// Nodes that the library's own validation refuses are added all the same. Some of them work;
-    /// others compute wrongly, write beyond their result, or end the process, so this is for trying
-    /// out what a library does.
+    /// Adds nodes that the library's own validation refuses. Some of them work; others compute
+    /// wrongly, write out of bounds, or crash the process, so this is for testing a library.
     pub unvalidated: bool,
-    /// Keys for finalize. A key that the library does not know is taken without a word, and so is a
-    /// value of a wrong type.
+    /// Keys for finalize. The library silently accepts unknown keys and values of a wrong type.
     pub keys: Vec<(String, FinalizeValue)>,
 }
 

@@ -6,20 +6,19 @@ use crate::ffi::DeviceExtension;
 use crate::soc::SocId;
 use std::ptr::null;
 
-/// More processors than this are not believed.
+/// Sanity limit on the number of processors.
 const MOST_DEVICES: u32 = 64;
 /// An extension that describes a processor of the chip itself.
 const ON_CHIP: u32 = 0;
 
 impl Backend {
-    /// The chip the library finds itself on; none where it says of no processor what chip it
-    /// belongs to.
+    /// The chip the library detects; `None` if it reports the chip of no processor.
     ///
-    /// **Untried** on a phone. On x86-64 the library describes what it simulates unasked, which is
-    /// no machine.
+    /// **Untested** on a phone. On x86-64 the library describes what it simulates by default, which
+    /// is not a machine.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's error.
     pub fn own_soc(&self) -> Result<Option<SocId>> {
         let preparation = Preparation::begin();
         let functions = self.library().functions();

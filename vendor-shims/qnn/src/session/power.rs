@@ -1,10 +1,10 @@
-//! Votes on the clocks of the processor, for as long as a session holds them.
+//! Votes on the processor's clocks, for as long as a session keeps them.
 //!
-//! What is voted for is what the openly licensed clients on phones vote for: the Qualcomm backends
-//! of LiteRT (Apache-2.0) and ExecuTorch (BSD). Both set the clocks once, the latency of calls, and
-//! for the two fast modes that a caller polls for its answer. **Untried** on a phone. The x86-64
-//! library takes every call, says in its verbose log what it read, which is what was written here,
-//! and has no clocks to set.
+//! The votes are those of the openly licensed clients on phones: the Qualcomm backends of LiteRT
+//! (Apache-2.0) and ExecuTorch (BSD). Both set the clocks once, the latency of calls, and for the
+//! two fast modes that a caller polls for its result. **Untested** on a phone. The x86-64 library
+//! accepts every call, logs what it read at verbose level, which matches what was written here, and
+//! has no clocks to set.
 
 use std::ptr::null;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ const CORE: u32 = 0;
 
 /// Microseconds a call may wait for the processor to wake.
 const CALL_LATENCY: u32 = 100;
-/// Microseconds a caller polls in the fast modes, the most the interface takes.
+/// Microseconds a caller polls in the fast modes, the maximum of the interface.
 const POLLING: u32 = 9999;
 
-/// What a power mode asks for.
+/// The settings of a power mode.
 struct Wish {
     scaling: bool,
     mode: u32,
@@ -58,7 +58,7 @@ fn wish(power: Power) -> Wish {
     }
 }
 
-/// What is voted before a client goes: others decide.
+/// The vote before a client is removed: leaves the decision to others.
 const NOTHING: Wish = Wish {
     scaling: true,
     mode: number::CLOCKS_SAVE,
@@ -88,7 +88,7 @@ impl Wish {
     }
 }
 
-/// The functions, all of them there.
+/// The functions, all of them non-null.
 #[derive(Clone, Copy)]
 struct Setters {
     create: unsafe extern "C" fn(u32, u32, *mut u32) -> u64,
@@ -98,18 +98,18 @@ struct Setters {
 
 impl Setters {
     fn of(library: &Library, preparation: &Preparation) -> Result<Setters> {
-        let mut told: *const Infrastructure = null();
+        let mut infrastructure: *const Infrastructure = null();
         // SAFETY: the place outlives the call.
-        let code = unsafe { (library.functions().device_get_infrastructure)(&mut told) };
+        let code = unsafe { (library.functions().device_get_infrastructure)(&mut infrastructure) };
         checked(library, "deviceGetInfrastructure", code, preparation.mark())?;
         let missing = |reason: &str| QnnError::NotOffered { what: "power modes", reason: reason.to_owned() };
-        // SAFETY: null, or a struct of the library that lives as long as it does, which is for
-        // ever.
-        let told = unsafe { told.as_ref() }.ok_or_else(|| missing("it hands out no infrastructure"))?;
-        if told.kind != number::INFRASTRUCTURE_POWER {
-            return Err(missing(&format!("its infrastructure is of kind {}", told.kind)));
+        // SAFETY: null, or a struct that the library never frees.
+        let infrastructure =
+            unsafe { infrastructure.as_ref() }.ok_or_else(|| missing("it hands out no infrastructure"))?;
+        if infrastructure.kind != number::INFRASTRUCTURE_POWER {
+            return Err(missing(&format!("its infrastructure is of kind {}", infrastructure.kind)));
         }
-        match (told.create, told.destroy, told.set) {
+        match (infrastructure.create, infrastructure.destroy, infrastructure.set) {
             (Some(create), Some(destroy), Some(set)) => Ok(Setters { create, destroy, set }),
             _ => Err(missing("its infrastructure lacks a function")),
         }
@@ -123,7 +123,7 @@ impl Setters {
     }
 }
 
-/// A vote; dropping it takes it back.
+/// A vote; dropping it withdraws it.
 pub struct PowerVote {
     setters: Setters,
     client: u32,
@@ -135,7 +135,7 @@ impl PowerVote {
     /// Votes for a mode on a device.
     ///
     /// # Errors
-    /// [`QnnError::NotOffered`] where the library has no such thing, and what it answers.
+    /// [`QnnError::NotOffered`] if the library does not support it, and its errors.
     pub fn cast(device: Arc<Device>, power: Power) -> Result<PowerVote> {
         let preparation = Preparation::begin();
         let library = device.backend().library().clone();
@@ -153,7 +153,7 @@ impl PowerVote {
         }
         let code = setters.set(client, &configs);
         let cast = checked(&library, "setPowerConfig", code, preparation.mark());
-        // Taking back the vote of a failed one prepares anew.
+        // Withdrawing a failed vote is a preparing call of its own.
         drop(preparation);
         cast.map(|()| vote)
     }
@@ -163,7 +163,7 @@ impl Drop for PowerVote {
     fn drop(&mut self) {
         let _preparation = Preparation::begin();
         self.setters.set(self.client, &[NOTHING.clocks(self.client)]);
-        // SAFETY: made by `cast`, let go of once.
+        // SAFETY: created by `cast`, destroyed once.
         unsafe { (self.setters.destroy)(self.client) };
     }
 }

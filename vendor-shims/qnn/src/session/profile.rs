@@ -5,11 +5,10 @@ use crate::log::Mark;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-/// What the library estimates while it compiles, for the chips it can do that for. Nothing is run
-/// for it.
+/// The library's estimate during compilation, for the chips it supports. Nothing is run for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Cycles of the processor; nothing where the chip has no estimate.
+    /// Cycles of the processor; `None` if the chip has no estimate.
     pub cycles: Option<u64>,
     /// Microseconds of one run.
     pub microseconds: Option<u64>,
@@ -17,9 +16,9 @@ pub struct Profile {
     pub read_bytes: Option<u64>,
     /// Bytes that did not fit the fast memory and are written out and read again.
     pub spilled_bytes: Option<u64>,
-    /// Operations without a cost, which the estimate takes for free.
+    /// Operations without a cost, which the estimate counts as free.
     pub uncosted: Vec<String>,
-    /// How many those are.
+    /// Their number.
     pub uncosted_count: u64,
 }
 
@@ -33,9 +32,9 @@ mod event {
     pub const MICROSECONDS: u32 = 2019;
 }
 
-/// Events nested deeper than this are not looked at: the library nests three.
+/// Events nested deeper than this are ignored: the library nests three.
 const MAX_DEPTH: u32 = 8;
-/// Events beyond this are not looked at.
+/// Events beyond this are ignored.
 const MAX_EVENTS: usize = 1 << 20;
 
 pub(crate) struct ProfileHandle {
@@ -131,7 +130,7 @@ fn unsigned(value: u64) -> u64 {
 
 impl Drop for ProfileHandle {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, not used any more; the backend is held.
+        // SAFETY: made by `new`, not used any more; the backend is alive.
         unsafe { (self.backend.library().functions().profile_free)(self.handle) };
     }
 }

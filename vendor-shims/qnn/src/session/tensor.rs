@@ -3,9 +3,9 @@ use crate::graph::QnnEncoding;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::null;
 
-/// A tensor as the library is told of it, with everything its pointers lead to.
+/// A tensor in the library's C structs, with everything its pointers refer to.
 ///
-/// The pointers lead into heap blocks that stay where they are when this value moves.
+/// The pointers refer to heap blocks that stay in place when this value moves.
 pub(crate) struct TensorParts {
     pub(crate) tensor: ffi::Tensor,
     _name: CString,

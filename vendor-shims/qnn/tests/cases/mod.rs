@@ -1,4 +1,4 @@
-//! Small graphs run by the real library beside a plain computation in f64.
+//! Small graphs run by the real library, compared with a plain computation in f64.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use shardwright_shim_qnn::graph::{
@@ -14,15 +14,15 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Says what was not tested, on one line that cannot be overlooked.
+/// Reports a skipped test on a conspicuous line.
 pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {why}");
 }
 
 thread_local! {
-    /// Held by a test from the library's opening to its end. The simulation has one fast memory for
-    /// all contexts of a process: a graph that waits while another is compiled or run does not
-    /// survive it.
+    /// Locked by a test from the library's opening to its end. The simulation has one fast memory
+    /// for all contexts of a process: a graph becomes invalid if another is compiled or run while
+    /// it waits.
     static TURN: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
 }
 
@@ -33,8 +33,8 @@ fn wait_for_the_turn() {
     });
 }
 
-/// The library, by the variable or where `cargo xtask vendor qnn` unpacks it; nothing after saying
-/// so. A test that has it is the only one.
+/// The library, by the variable or where `cargo xtask vendor qnn` unpacks it; `None` after
+/// reporting that. Tests that use it run one at a time.
 pub fn library(test: &str) -> Option<Arc<Library>> {
     wait_for_the_turn();
     static LIBRARY: OnceLock<Option<Arc<Library>>> = OnceLock::new();
@@ -179,7 +179,7 @@ fn element(tensor: (&DataType, &QnnEncoding, &[u32]), index: usize) -> (f64, f64
     (scale, f64::from(offset), least, most)
 }
 
-/// Bytes that stand for the values as nearly as the type can.
+/// The nearest stored bytes of the values.
 pub fn encode(values: &[f64], kind: &Kind, dims: &[u32]) -> Vec<u8> {
     let (dtype, encoding) = kind;
     let mut bytes = Vec::with_capacity(values.len() * dtype.bytes() as usize);
@@ -198,7 +198,7 @@ pub fn encode(values: &[f64], kind: &Kind, dims: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// What bytes stand for.
+/// The values of stored bytes.
 pub fn decode(bytes: &[u8], kind: &Kind, dims: &[u32]) -> Vec<f64> {
     let (dtype, encoding) = kind;
     let size = dtype.bytes() as usize;
@@ -219,7 +219,7 @@ pub fn decode(bytes: &[u8], kind: &Kind, dims: &[u32]) -> Vec<f64> {
     bytes.chunks_exact(size).enumerate().map(value).collect()
 }
 
-/// A graph with the bytes of its inputs and the values that all of its given tensors stand for.
+/// A graph with the bytes of its inputs and the decoded values of its inputs and constants.
 #[derive(Default)]
 pub struct Case {
     pub graph: QnnGraph<'static>,
@@ -260,7 +260,7 @@ impl Case {
         self.push(TensorKind::Static(StaticData::Bytes(Cow::Owned(bytes))), dims, kind, decoded)
     }
 
-    /// A constant of given bytes that stand for given values.
+    /// A constant of explicit bytes and their values.
     pub fn stored(&mut self, dims: &[u32], kind: Kind, bytes: Vec<u8>, values: Vec<f64>) -> Tensor {
         self.push(TensorKind::Static(StaticData::Bytes(Cow::Owned(bytes))), dims, kind, values)
     }
@@ -285,7 +285,7 @@ impl Case {
         self.graph.nodes.push(QnnNode { name, op, params, inputs, outputs, origin: None });
     }
 
-    /// What a given tensor stands for.
+    /// The values of an input or constant.
     pub fn real(&self, tensor: Tensor) -> &[f64] {
         &self.values[tensor.0 as usize]
     }
@@ -316,7 +316,7 @@ impl Case {
             .collect())
     }
 
-    /// Whether the library says it has the first node.
+    /// Whether the library supports the first node.
     pub fn validate(&self, device: &Arc<Device>) -> Result<(), QnnError> {
         let context = Context::new(device.clone(), ContextOptions::default())?;
         self.graph.nodes.iter().try_for_each(|node| context.validate(&self.graph, node))

@@ -1,5 +1,4 @@
-//! Chips for tests, as a host hands them over: what their profiles say, as far as the shim reads
-//! it.
+//! Chips for tests, as a host registers them: the facts of their profiles that the shim reads.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::path::Path;
@@ -11,8 +10,8 @@ use shardwright_shim_qnn::soc::{Soc, facts};
 /// Names and values of facts.
 pub type Facts = Vec<(String, String)>;
 
-/// What a shipped profile says.
-pub fn told(name: &str) -> Facts {
+/// The facts of a shipped profile.
+pub fn facts_of(name: &str) -> Facts {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
     let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");
     let profile: Value = serde_json::from_slice(&text).expect("JSON");
@@ -31,13 +30,13 @@ pub fn of(name: &str, facts: &[(&str, &str)]) -> Soc {
 
 /// The chip of a shipped profile.
 pub fn soc(name: &str) -> Soc {
-    let facts = told(name);
+    let facts = facts_of(name);
     let facts: Vec<(&str, &str)> =
         facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     of(name, &facts)
 }
 
-/// A chip of which number and architecture are all that is known.
+/// A chip with nothing known but number and architecture.
 pub fn numbered(id: u32, arch: u32) -> Soc {
     let (id, arch) = (id.to_string(), format!("v{arch}"));
     of(&format!("soc-{id}"), &[(facts::SOC_ID, &id), (facts::ARCHITECTURE, &arch)])

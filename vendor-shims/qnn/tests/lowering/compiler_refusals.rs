@@ -1,5 +1,5 @@
-//! What the shim's own check takes and the real compiler refuses, and what becomes of it: classes
-//! and nodes that a planner learns from, and rules that go round it.
+//! Graphs that pass the shim's own check but that the real compiler refuses: error classes and
+//! nodes that a planner learns from, and rules that avoid the refusals.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use shardwright_shim_qnn::session::{Context, ContextOptions, GraphOptions};
 use shardwright_shim_qnn::soc::{CodeFor, Soc};
 use shardwright_shim_qnn::{Driver, Settings, rules};
 
-/// The library; none, said loudly, where there is none.
+/// The library; `None`, reported conspicuously, if there is none.
 fn driver(test: &str) -> Option<Arc<Driver>> {
     let vendored = LibraryChoice::vendored().filter(|path| path.exists());
     if std::env::var_os(VARIABLE).is_none() && vendored.is_none() {
@@ -34,7 +34,7 @@ fn options(soc: &Soc, vtcm: u32) -> GraphOptions {
     GraphOptions { vtcm_megabytes: Some(vtcm), finalize_mode: soc.finalize_mode(), ..GraphOptions::default() }
 }
 
-/// Compiles an entry all of whose operations the check takes.
+/// Compiles an entry whose operations all pass the check.
 fn compiled(
     driver: &Driver,
     soc: &str,
@@ -62,7 +62,7 @@ fn detail<'e>(error: &'e Error, name: &str) -> Option<&'e str> {
     error.details.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-/// Narrow but for its heads: 8,208 keys of 256 values.
+/// Narrow except for its heads: 8,208 keys of 256 values.
 fn many_keys() -> Tables {
     let layer = Layer {
         context: 8192,
@@ -91,7 +91,7 @@ fn an_operation_that_fits_no_fast_memory_is_refused_by_finalize_with_its_node() 
     );
     assert!(detail(&error, "node").is_some() && detail(&error, "op").is_some(), "{error:?}");
     assert!(error.log_tail.as_ref().is_some_and(|log| log.contains("unable to tile")), "{error:?}");
-    // With memory enough it is fine.
+    // With enough memory it compiles.
     compiled(&driver, "sm8850", 4, tables.view(), &joined).expect("2.1 MB in four");
 }
 
@@ -114,11 +114,11 @@ fn an_operation_that_older_processors_lack_is_refused_with_its_node() {
     let rule = Variants::default();
     let error = compiled(&driver, "sm8450", 8, wide.view(), &rule).expect_err("16 by 16 bits before v73");
     assert_eq!(error.class, ErrorClass::UnsupportedOp, "{error:?}");
-    // The library has two sentences for it.
+    // The library has two messages for it.
     let said = ["expected >= 73", "does not support A16W16 for dsp arch"];
     let said = said.iter().any(|words| error.message.contains(words));
     assert!(said && detail(&error, "node").is_some(), "{error:?}");
-    // In 8 bits it is there, and newer ones have both.
+    // At 8 bits it is supported, and newer chips support both.
     compiled(&driver, "sm8450", 8, narrow.view(), &rule).expect("16 by 8 bits");
     compiled(&driver, "sm8550", 8, wide.view(), &rule).expect("16 by 16 bits");
 }
@@ -129,12 +129,12 @@ fn keys_that_do_not_fit_joined_stay_apart_by_rule() {
     let soc = &chips::soc("sm8850");
     let keys = |vtcm| rules::of(tables.view(), &options(soc, vtcm)).keys;
     assert_eq!((keys(1), keys(2), keys(8)), (KeyRows::Split, KeyRows::Joined, KeyRows::Joined));
-    // What only reads a state joins nothing.
+    // An entry that only reads a state concatenates nothing.
     let reading = Layer { context: 32_768, own_keys: false, ..Layer::full(1, SW_DTYPE_I8) };
     let reading = Layer { hidden: 64, feed_forward: 96, per_layer: 32, ..reading }.tables(true);
     assert_eq!(rules::of(reading.view(), &options(soc, 8)), Variants::rules(reading.view()));
-    // A layer with 512 values a head, and 32,768 of them: what sm8850 takes of Gemma 4 at that
-    // context.
+    // A layer with 512 values a head, and 32,768 of them: the layer of Gemma 4 that sm8850 supports
+    // at that context.
     let owning = Layer { context: 32_768, own_keys: true, ..Layer::full(1, SW_DTYPE_I8) };
     let owning = Layer { hidden: 64, feed_forward: 96, per_layer: 32, ..owning }.tables(true);
     let rule = rules::of(owning.view(), &options(soc, 8));

@@ -1,7 +1,7 @@
-//! Layers in f16 of one row and of many, compiled and run by the vendor's library, beside the same
-//! graph in f64.
+//! Layers in f16 of one row and of many, compiled and run by the vendor's library, compared with
+//! the same graph in f64.
 //!
-//! An operation that is right on a few rows need not be so on many, so whole layers are run: with
+//! An operation that is correct on a few rows may not be on many, so whole layers are run: with
 //! more rows than a tile of the processor has, and in all forms.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use super::shapes::{lowered, sound};
 use super::tables::{Random, Store, Tables};
 use super::vendor::{device, run};
 
-/// Of the root mean square of a result; most that was seen is 0.004.
+/// Relative to the root mean square of a result; the largest observed is 0.004.
 const BOUND: f64 = 0.01;
 
 type Values = HashMap<TensorIndex, Vec<f64>>;
@@ -24,8 +24,7 @@ fn dims(graph: &QnnGraph<'_>, tensor: TensorIndex) -> Vec<usize> {
     graph.tensors[tensor.0 as usize].dims.iter().map(|extent| *extent as usize).collect()
 }
 
-/// Where an element of `shape` has its place in an operand of the extents `own`, which is
-/// broadcast.
+/// Index of an element of `shape` in an operand of the extents `own`, which is broadcast.
 fn broadcast(index: usize, shape: &[usize], own: &[usize]) -> usize {
     let (mut rest, mut place, mut stride) = (index, 0, 1);
     for (back, extent) in shape.iter().rev().enumerate() {
@@ -45,39 +44,40 @@ fn coordinates(index: usize, shape: &[usize]) -> Vec<usize> {
     found
 }
 
-/// The place of coordinates.
+/// The index of coordinates.
 fn place(coordinates: &[usize], shape: &[usize]) -> usize {
     coordinates.iter().zip(shape).fold(0, |sum, (at, extent)| sum * extent + at)
 }
 
-/// What every tensor of a graph of floats holds.
+/// The values of every tensor of a graph of floats.
 fn plain(graph: &QnnGraph<'_>, inputs: &[Vec<f64>]) -> Values {
-    let mut held = Values::new();
-    let mut given = inputs.iter();
+    let mut values_of = Values::new();
+    let mut arguments = inputs.iter();
     for (index, tensor) in (0..).map(TensorIndex).zip(&graph.tensors) {
         assert_eq!(tensor.dtype, DataType::Float16, "{}", tensor.name);
         let values = match &tensor.kind {
-            TensorKind::Input => given.next().expect("an input").clone(),
+            TensorKind::Input => arguments.next().expect("an input").clone(),
             TensorKind::Static(StaticData::Bytes(bytes)) => Store::F16.decode(bytes),
             TensorKind::Static(_) => panic!("{} is not stored as it is", tensor.name),
             TensorKind::Native | TensorKind::Output => continue,
         };
-        held.insert(index, values);
+        values_of.insert(index, values);
     }
     for node in &graph.nodes {
-        let result = result(graph, node, &held);
+        let result = result(graph, node, &values_of);
         assert_eq!(result.len(), dims(graph, node.outputs[0]).iter().product::<usize>(), "{}", node.name);
-        held.insert(node.outputs[0], result);
+        values_of.insert(node.outputs[0], result);
     }
-    held
+    values_of
 }
 
-fn result(graph: &QnnGraph<'_>, node: &QnnNode, held: &Values) -> Vec<f64> {
+fn result(graph: &QnnGraph<'_>, node: &QnnNode, values_of: &Values) -> Vec<f64> {
     let param = |name| node.params.iter().find(|(own, _)| *own == name).map(|(_, param)| param);
-    let (x, from, to) = (&held[&node.inputs[0]], dims(graph, node.inputs[0]), dims(graph, node.outputs[0]));
+    let (x, from, to) =
+        (&values_of[&node.inputs[0]], dims(graph, node.inputs[0]), dims(graph, node.outputs[0]));
     let count = to.iter().product();
     let last = *from.last().expect("an axis");
-    let second = || (&held[&node.inputs[1]], dims(graph, node.inputs[1]));
+    let second = || (&values_of[&node.inputs[1]], dims(graph, node.inputs[1]));
     let each = |f: fn(f64) -> f64| x.iter().map(|x| f(*x)).collect();
     let pairs = |f: fn(f64, f64) -> f64| {
         let (other, own) = second();
@@ -158,7 +158,7 @@ fn result(graph: &QnnGraph<'_>, node: &QnnNode, held: &Values) -> Vec<f64> {
             let inner = |input: &TensorIndex| dims(graph, *input)[*axis as usize..].iter().product::<usize>();
             let blocks: usize = to[..*axis as usize].iter().product();
             let block = |block: usize| {
-                let part = move |input| &held[input][block * inner(input)..][..inner(input)];
+                let part = move |input| &values_of[input][block * inner(input)..][..inner(input)];
                 node.inputs.iter().flat_map(part)
             };
             (0..blocks).flat_map(block).copied().collect()
@@ -188,7 +188,7 @@ fn inputs(tables: &Tables) -> Vec<Vec<u8>> {
     tables.inputs.iter().map(port).collect()
 }
 
-/// Root mean square of the differences over that of what is right.
+/// Root mean square of the differences over that of the correct values.
 fn relative(found: &[f64], right: &[f64]) -> f64 {
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>();
     let difference = squares(&mut found.iter().zip(right).map(|(a, b)| a - b));
@@ -196,18 +196,18 @@ fn relative(found: &[f64], right: &[f64]) -> f64 {
     if error.is_nan() { f64::INFINITY } else { error }
 }
 
-/// Layers of these rows and heads of keys, each in the given forms.
+/// Layers of these rows and heads of keys, each in the requested forms.
 fn examine(test: &str, soc: u32, extents: &[(u64, u64)], forms: fn(&Tables) -> Vec<Variants>) {
     let Some(device) = device(test, soc) else { return };
     let mut worst = 0.0f64;
     for &(rows, kv_heads) in extents {
         let tables = Layer::small(rows, kv_heads).tables(false).halved();
         let inputs = inputs(&tables);
-        let given: Vec<Vec<f64>> = inputs.iter().map(|bytes| Store::F16.decode(bytes)).collect();
+        let decoded: Vec<Vec<f64>> = inputs.iter().map(|bytes| Store::F16.decode(bytes)).collect();
         for variants in forms(&tables) {
             let graph = lowered(&tables, &variants).graph;
             sound(&graph);
-            let right = plain(&graph, &given);
+            let right = plain(&graph, &decoded);
             let found = run(&device, &graph, &inputs).expect("it runs");
             let of = (0..).map(TensorIndex).zip(&graph.tensors);
             let outputs = of.filter(|(_, tensor)| tensor.kind == TensorKind::Output);

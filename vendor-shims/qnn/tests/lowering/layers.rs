@@ -1,5 +1,5 @@
-//! Decoder layers of Gemma 4's shape, in the operations this shim is shown: the graph a host makes
-//! when `rope`, `attention` and `state-update` are refused.
+//! Decoder layers of Gemma 4's shape in primitive operations: the graph a host sends when `rope`,
+//! `attention` and `state-update` are refused.
 
 use shardwright_shim_abi::raw::*;
 

@@ -1,10 +1,10 @@
-//! Sizes and offsets of the vendor's structs, as they were found at the interface on x86-64 and
-//! hold on aarch64.
+//! Sizes and offsets of the vendor's structs, as observed at the interface on x86-64 and valid on
+//! aarch64.
 
 use shardwright_shim_qnn::ffi::*;
 use std::mem::{offset_of, size_of};
 
-/// Size and offsets of a struct, each beside what it must be.
+/// Size and offsets of a struct, each with its required value.
 macro_rules! layout {
     ($struct:ty, $size:literal $(, $($field:ident).+ = $offset:literal)* $(,)?) => {
         assert_eq!(size_of::<$struct>(), $size, "size of {}", stringify!($struct));
@@ -97,8 +97,8 @@ fn configs_have_the_librarys_layout() {
     layout!(Optimisation, 8, kind = 0, value = 4);
     layout!(FinalizeKey, 24, key = 0, value = 8);
     layout!(ContextCustomConfig, 24, option = 0, value = 8);
-    // The struct grew between two versions, and the wrong one makes code for another chip without a
-    // word.
+    // The struct grew between two versions, and the wrong one silently generates code for another
+    // chip.
     layout!(DeviceCustomConfig12, 12, option = 0, first = 4, second = 8);
     layout!(DeviceCustomConfig16, 16, option = 0, first = 8, second = 12);
 }

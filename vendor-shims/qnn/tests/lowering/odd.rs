@@ -1,5 +1,5 @@
-//! Entries nobody would write: whatever is valid to the contract is judged and, if taken, lowered
-//! to a sound graph. Nothing panics.
+//! Unusual entries: anything valid in the contract is judged and, if supported, lowered to a sound
+//! graph. Nothing panics.
 
 use proptest::prelude::*;
 use shardwright_shim_abi::Verdict;
@@ -160,7 +160,7 @@ fn taken_part(mut tables: Tables) -> Option<Tables> {
             return Some(tables);
         };
         let node = tables.nodes.remove(refused);
-        // What it would have computed is bound instead.
+        // The results of refused operations become inputs.
         for output in node.outputs {
             let name = format!("bound.{output}");
             tables.inputs.push(super::tables::Port { name, role: SW_ROLE_HIDDEN, tensor: output });
@@ -191,8 +191,8 @@ fn judge_and_lower(seed: u64, form: usize) {
         }
         Err(error) => {
             let reported = error.to_string();
-            // An entry with a tensor beyond the limit is refused as a whole: no node of it is
-            // taken.
+            // An entry with a tensor beyond the limit is refused as a whole: none of its nodes is
+            // supported.
             let too_large = reported.contains("tensor-values") && taken.nodes.is_empty();
             assert!(reported.contains("port") || too_large, "{reported}");
         }

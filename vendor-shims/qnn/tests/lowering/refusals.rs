@@ -1,4 +1,4 @@
-//! What is refused, and that the reason names what is at fault.
+//! Refusals, and that their reasons name the fault.
 
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::{Error, ErrorClass, Verdict};
@@ -96,7 +96,7 @@ fn reasons_name_shape_type_and_encoding() {
     for (tables, expected) in cases {
         let reason = reason(&tables);
         assert!(reason.contains(expected), "{reason:?} does not say {expected:?}");
-        // What is refused is not lowered either, and says whose fault it is.
+        // Refused entries are not lowered either, and the error says who is at fault.
         let refused = lower(tables.view(), &soc("sm8850"), &Variants::default()).expect_err("refused");
         assert!(
             matches!(&refused, LowerError::Unsupported { node, layer: Some(3), .. } if node == "y"),

@@ -13,7 +13,7 @@ use shardwright_shim_qnn::lower::{
 
 pub use crate::chips::soc;
 
-/// The graph of tables that are taken whole.
+/// The graph of fully supported tables.
 pub fn lowered(tables: &Tables, variants: &Variants) -> Lowered<'static> {
     let entry = tables.view();
     for (verdict, node) in check(entry, &soc("sm8850")).iter().zip(&tables.nodes) {
@@ -27,8 +27,8 @@ pub fn count(graph: &QnnGraph<'_>, op: &str) -> usize {
     graph.nodes.iter().filter(|node| node.op == op).count()
 }
 
-/// Names are unique, operands are there before they are read, every tensor is written once or
-/// bound; nothing is in a form that is known to be computed wrongly.
+/// Names are unique, operands are defined before they are read, every tensor is written once or
+/// bound, and no known incorrect form is used.
 pub fn sound(graph: &QnnGraph<'_>) {
     let mut names = std::collections::HashSet::new();
     for tensor in &graph.tensors {
@@ -91,7 +91,8 @@ fn every_variant_of_a_layer_is_sound() {
     }
 }
 
-/// The vendor's library takes norms of floats with rows and heads apart, and computes them wrongly.
+/// The vendor's library accepts norms of floats with rows and heads apart, but computes them
+/// wrongly.
 #[test]
 fn norms_of_floats_have_rows_alone_in_every_variant() {
     for (rows, kv_heads) in [(1, 1), (12, 1), (12, 2)] {
@@ -172,15 +173,15 @@ fn wide_products_are_cut_and_joined() {
 #[test]
 fn the_rules_move_no_queries() {
     for (layer, rotations, joined) in [
-        // Halves of queries and keys, keys and values beside their states, the mask for every head,
-        // blocks that leave.
+        // Halves of queries and keys, keys and values with their states, the mask for every head,
+        // blocks of outputs.
         (Layer::sliding as fn(u64, u32) -> Layer, 0, 2 + 2 + 1 + 1),
-        // Halves exchanged, cosines and sines twice, the mask, blocks that leave.
+        // Halves exchanged, cosines and sines twice, the mask, blocks of outputs.
         (Layer::full, 1, 3 + 1 + 1),
     ] {
         let tables = layer(64, shardwright_shim_abi::raw::SW_DTYPE_I4).tables(true);
         let graph = lowered(&tables, &Variants::rules(tables.view())).graph;
-        // The keys alone are turned.
+        // Only the keys are transposed.
         assert_eq!(count(&graph, "Transpose"), 1);
         assert_eq!(count(&graph, "ElementWiseNeg"), rotations);
         assert_eq!(count(&graph, "Concat"), joined);
@@ -193,7 +194,7 @@ fn the_rules_move_no_queries() {
     }
 }
 
-/// Bytes of the largest tensor that is joined from one and the same part.
+/// Bytes of the largest tensor that is concatenated from copies of one part.
 fn largest_repeated(graph: &QnnGraph<'_>) -> u64 {
     let repeats =
         |node: &&QnnNode| node.op == "Concat" && node.inputs.iter().all(|one| *one == node.inputs[0]);
@@ -204,7 +205,7 @@ fn largest_repeated(graph: &QnnGraph<'_>) -> u64 {
     graph.nodes.iter().filter(repeats).map(bytes).max().unwrap_or(0)
 }
 
-/// Beyond a mebibyte phones were reported to add it to other rows.
+/// Above a mebibyte, phones were reported to add it to other rows.
 #[test]
 fn a_mask_is_written_out_for_its_heads_up_to_a_mebibyte_in_every_variant() {
     // Slots are those of the state and 64 new ones: 64 rows of 8 heads have 1,024 bytes a slot.
@@ -228,7 +229,7 @@ fn a_mask_is_written_out_for_its_heads_up_to_a_mebibyte_in_every_variant() {
                 }
             }
         }
-        // Heads of one key have half of it, which is little enough in every case.
+        // Heads of one key need half of it, which is small enough in every case.
         assert_eq!(most, whole.unwrap_or(512 * (context + 64)), "context {context}");
     }
 }

@@ -1,4 +1,4 @@
-//! Entries of named nodes with an encoding for each result, on the tables that tests of shims
+//! Entries of named nodes with an encoding for each result, based on the tables that tests of shims
 //! share.
 
 use shardwright_shim_abi::EntryView;
@@ -99,9 +99,9 @@ pub struct Weight {
     pub dtype: u32,
     pub bytes: Vec<u8>,
     pub scales: Option<Scales>,
-    /// What its values are; empty where nothing computes with them.
+    /// Its decoded values; empty if no test computes with them.
     pub values: Vec<f64>,
-    /// Neither bytes nor scales are at hand.
+    /// Whether bytes and scales are missing.
     pub planned: bool,
 }
 
@@ -153,7 +153,7 @@ impl Weight {
         Weight::integers(name, &[outputs, inputs], dtype, &stored, Scales::per_channel(values))
     }
 
-    /// Values stored as activations are.
+    /// Values encoded like activations.
     pub fn stored(name: &str, shape: &[u64], store: Store, values: &[f64]) -> Weight {
         let bytes = store.encode(values);
         let scales = store.affine().map(|(scale, zero)| Scales {
@@ -169,7 +169,7 @@ impl Weight {
         Weight { name, shape, dtype, bytes, scales, values, planned: false }
     }
 
-    /// As when nothing is made yet.
+    /// As before weights exist.
     pub fn planned(mut self) -> Weight {
         self.planned = true;
         self
@@ -209,7 +209,7 @@ pub struct Port {
     pub tensor: u32,
 }
 
-/// An entry in the making.
+/// An entry under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     pub name: String,
@@ -378,7 +378,7 @@ impl Tables {
         self.builder().view()
     }
 
-    /// As a host hands it over.
+    /// As a host passes it.
     #[allow(dead_code, reason = "tests of the shim use it")]
     pub fn entry(&self) -> &'static SwEntry {
         self.builder().build()

@@ -1,4 +1,4 @@
-//! The vendor's library, where there is one.
+//! The vendor's library, if there is one.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -27,11 +27,11 @@ fn backend() -> Option<Arc<Backend>> {
         .clone()
 }
 
-/// A device of a chip; none, said loudly, where there is no library.
+/// A device of a chip; `None`, reported conspicuously, if there is no library.
 pub fn device(test: &str, soc: u32) -> Option<Arc<Device>> {
     static DEVICES: Mutex<Option<HashMap<u32, Arc<Device>>>> = Mutex::new(None);
     let Some(backend) = backend() else {
-        // Past the harness's capture, which would hide the line of a passing test.
+        // Bypasses the harness's capture, which would hide the line of a passing test.
         let _ = writeln!(
             std::io::stdout().lock(),
             "SKIPPED: {test}: there is no libQnnHtp.so; `cargo xtask vendor qnn` fetches it"

@@ -1,11 +1,10 @@
-//! What the real library makes of each operation in each type: a table that says so if a new
-//! library changes it.
+//! The real library's result for each operation in each type: a table that shows whether a new
+//! library changes one.
 //!
 //! Every cell is a graph of one operation on small shapes: validated, compiled, executed and
 //! compared with a computation in f64. `expected.txt` is the table; a difference is printed cell by
-//! cell. The cells are run by this program called again, since some of them end the process: the
-//! cell that was running then is tried once more alone, and if it ends that process, too, it is the
-//! one to blame.
+//! cell. The cells are run by child processes of this program, since some of them crash: the cell
+//! that was running then is retried alone, and if it crashes again, it is the cause.
 //!
 //! | Outcome | The library |
 //! |---|---|
@@ -16,8 +15,8 @@
 //! | `X` | does not take a tensor of that type |
 //! | `crash` | ends the process |
 //! | `hang` | does not come to an end, or takes all memory |
-//!
-//! Where the outcomes differ from what was written down of the same library before (facts of
+//! Where the outcomes differ from earlier notes about the same library (facts of section 8),
+//! `expected.txt` says so in a comment.
 //! section 8), `expected.txt` says so in a comment.
 
 #[path = "../cases/mod.rs"]
@@ -34,10 +33,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use table::Cell;
 
-/// In a child: chip, and which cells, as `69 17 400`.
+/// In a child: chip, and which cells, such as `69 17 400`.
 const CHILD: &str = "SHARDWRIGHT_QNN_CELLS";
-/// In front of a line with a cell's outcome.
-const TELLS: &str = "cell> ";
+/// Prefix of a line with a cell's outcome.
+const OUTCOME: &str = "cell> ";
 /// A cell takes some 20 ms on a free machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Address space of a child: the library maps half of it.
@@ -69,7 +68,7 @@ fn outcome(cell: &Cell, device: &Arc<Device>) -> String {
     }
 }
 
-/// Root mean square of the differences over that of what is right.
+/// Root mean square of the differences over that of the correct values.
 fn relative(found: &[f64], plain: &[f64]) -> f64 {
     assert_eq!(found.len(), plain.len(), "the cell's own computation has another size");
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>();
@@ -91,12 +90,12 @@ fn cells_of_a_child() {
     }
     let device = device(&library("cells").expect("the parent has it"), task[0] as u32);
     for (index, cell) in table::cells().iter().enumerate().take(task[2]).skip(task[1]) {
-        println!("\n{TELLS}{index} {}", outcome(cell, &device));
+        println!("\n{OUTCOME}{index} {}", outcome(cell, &device));
     }
-    println!("\n{TELLS}end");
+    println!("\n{OUTCOME}end");
 }
 
-/// How a child went on: outcomes in order, and why it stopped before the end.
+/// Outcomes of a child in order, and why it stopped before the end.
 fn run_child(soc: u32, first: usize, end: usize) -> (Vec<String>, Option<&'static str>) {
     let mut child = Command::new(std::env::current_exe().expect("a name"))
         .args(["--exact", "cells_of_a_child", "--nocapture", "--test-threads=1"])
@@ -109,7 +108,7 @@ fn run_child(soc: u32, first: usize, end: usize) -> (Vec<String>, Option<&'stati
     let stdout = child.stdout.take().expect("a pipe");
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if let Some(reported) = line.strip_prefix(TELLS)
+            if let Some(reported) = line.strip_prefix(OUTCOME)
                 && send.send(reported.to_owned()).is_err()
             {
                 return;
@@ -145,7 +144,7 @@ fn outcomes(soc: u32) -> Vec<String> {
             break;
         }
         let at = all.len();
-        // Whatever ran before may be to blame, unless the cell was the child's first.
+        // An earlier cell may be the cause, unless the cell was the child's first.
         let (alone, stopped) = if progressed { run_child(soc, at, at + 1) } else { (Vec::new(), stopped) };
         all.push(alone.into_iter().next().unwrap_or_else(|| stopped.unwrap_or("crash").to_owned()));
     }
@@ -158,7 +157,7 @@ fn expected(soc: u32) -> BTreeMap<String, String> {
     let lines = include_str!("expected.txt").lines().map(str::trim);
     for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (cell, outcome) = line.split_once(" = ").unwrap_or_else(|| panic!("no outcome in {line:?}"));
-        // `cell @43 = …` is what holds for that chip alone.
+        // `cell @43 = …` is valid for that chip only.
         match cell.split_once(" @") {
             None => drop(table.entry(cell.to_owned()).or_insert(outcome.to_owned())),
             Some((cell, only)) if only == soc.to_string() => {

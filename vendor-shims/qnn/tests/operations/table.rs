@@ -1,4 +1,4 @@
-//! The cells: one operation each, with what it should give.
+//! The cells: one operation each, with its expected result.
 
 use crate::cases::*;
 use shardwright_shim_qnn::graph::{DataType, Param, QnnEncoding, ScaleOffset};
@@ -481,13 +481,13 @@ impl Table {
                     &[x, tables[0], tables[1]],
                     &[y],
                 );
-                let (given, cos, sin) = (case.real(x), case.real(tables[0]), case.real(tables[1]));
+                let (source, cos, sin) = (case.real(x), case.real(tables[0]), case.real(tables[1]));
                 let mut expected = vec![0.0; 512];
                 for head in 0..heads {
                     for row in 0..rows {
                         let first = (head * rows + row) * width;
                         for pair in 0..width / 2 {
-                            let (low, high) = (given[first + pair], given[first + pair + width / 2]);
+                            let (low, high) = (source[first + pair], source[first + pair + width / 2]);
                             let (cos, sin) = (cos[row * 32 + pair], sin[row * 32 + pair]);
                             expected[first + pair] = low * cos - high * sin;
                             expected[first + pair + width / 2] = high * cos + low * sin;
@@ -677,8 +677,8 @@ impl Table {
     }
 
     fn conversions(&mut self) {
-        // A Reshape or Cast between elements of different sizes writes beyond its result, so only
-        // what might be asked for is here.
+        // A Reshape or Cast between elements of different sizes writes out of bounds, so only
+        // plausible uses are tested.
         for (op, pairs) in [
             (
                 "Quantize",

@@ -1,4 +1,4 @@
-//! What is missing, wrong, damaged or made for something else ends in an error that says so.
+//! Missing, wrong, damaged or incompatible input ends in an error that says so.
 
 use std::collections::HashMap;
 
@@ -30,21 +30,21 @@ fn a_missing_library_says_where_it_was_looked_for() {
     let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
     refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "/nowhere");
     refused(host.estimate(entry), SW_ERROR_INVALID_ARGUMENT, "/nowhere");
-    // What needs no library is answered without one.
+    // Calls that need no library are answered without one.
     assert_eq!(host.refusals(entry).expect("checked"), []);
     assert!(host.told().is_ok());
     assert_eq!(host.devices(Some("mt6989")).expect("no error"), []);
-    assert_eq!(host.compatibility(b"another vendor's").expect("told").0, SW_COMPATIBILITY_NOT_MINE);
+    assert_eq!(host.compatibility(b"another vendor's").expect("answered").0, SW_COMPATIBILITY_NOT_MINE);
 }
 
 #[test]
-fn a_wrong_library_is_told_from_a_missing_one() {
+fn a_wrong_library_is_distinguished_from_a_missing_one() {
     let text = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(text.path(), "no library").expect("written");
     let open = |path: &std::path::Path| open(&[("library", path.to_str().expect("text"))]).expect("opened");
     let devices = |path: &std::path::Path| open(path).devices(Some("sm8850"));
     refused(devices(text.path()), SW_ERROR_INVALID_ARGUMENT, "cannot be loaded");
-    let Some(library) = library("a_wrong_library_is_told_from_a_missing_one") else { return };
+    let Some(library) = library("a_wrong_library_is_distinguished_from_a_missing_one") else { return };
     let system = library.with_file_name("libQnnSystem.so");
     refused(devices(&system), SW_ERROR_INVALID_ARGUMENT, "libQnnSystem.so");
 }
@@ -53,8 +53,8 @@ fn a_wrong_library_is_told_from_a_missing_one() {
 fn devices_are_those_of_chips_that_were_made_known() {
     let Some(library) = library("devices_are_those_of_chips_that_were_made_known") else { return };
     let host = on(&library, "sm8850");
-    let told = |soc| {
-        let devices = host.devices(Some(soc)).expect("told");
+    let described = |soc| {
+        let devices = host.devices(Some(soc)).expect("described");
         devices.into_iter().map(|device| (device.name, device.soc, device.kind)).collect::<Vec<_>>()
     };
     let pair = |name: &str| {
@@ -63,13 +63,13 @@ fn devices_are_those_of_chips_that_were_made_known() {
             (format!("{name}.simulated"), name.to_owned(), SW_DEVICE_SIMULATED),
         ]
     };
-    assert_eq!(told("sm8850"), pair("sm8850"));
-    assert_eq!(told("soc-72"), pair("soc-72"));
-    assert_eq!(told("mt6989"), []);
-    assert_eq!(told("nobodys"), []);
-    assert_eq!(host.devices(None).expect("told"), []);
+    assert_eq!(described("sm8850"), pair("sm8850"));
+    assert_eq!(described("soc-72"), pair("soc-72"));
+    assert_eq!(described("mt6989"), []);
+    assert_eq!(described("nobodys"), []);
+    assert_eq!(host.devices(None).expect("described"), []);
     host.chip("nobodys", &[], &[("hexagon-arch", "v75")]).expect("a chip");
-    assert_eq!(told("nobodys"), pair("nobodys"));
+    assert_eq!(described("nobodys"), pair("nobodys"));
     let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
     for device in ["gpu", "sm8850.emulated", "x-elite", ""] {
         let host = on(&library, device);
@@ -80,12 +80,12 @@ fn devices_are_those_of_chips_that_were_made_known() {
 }
 
 #[test]
-fn facts_are_declared_and_held_to_what_the_library_makes() {
-    let declared = Host::facts(shardwright_shim_qnn::shim_entry()).expect("told");
+fn facts_are_declared_and_checked_against_the_library() {
+    let declared = Host::facts(shardwright_shim_qnn::shim_entry()).expect("answered");
     let required: Vec<&str> =
         declared.iter().filter(|(_, required)| *required).map(|(name, _)| name.as_str()).collect();
     assert_eq!((required, declared.len()), (vec!["hexagon-arch"], 5));
-    // What needs no library is refused without one.
+    // Calls that need no library are refused without one.
     let host = open(&[("library", "/nowhere/libQnnHtp.so")]).expect("opened");
     for (facts, fact, says) in [
         (&[("hexagon-arch", "v89")][..], "hexagon-arch", "1002"),
@@ -96,7 +96,7 @@ fn facts_are_declared_and_held_to_what_the_library_makes() {
         let failure = refused(host.chip("nobodys", &[], facts), SW_ERROR_INVALID_ARGUMENT, says);
         assert_eq!((failure.detail("chip"), failure.detail("fact")), (Some("nobodys"), Some(fact)));
     }
-    let Some(library) = library("facts_are_declared_and_held_to_what_the_library_makes") else { return };
+    let Some(library) = library("facts_are_declared_and_checked_against_the_library") else { return };
     let host = on(&library, "nobodys");
     for (facts, fact, says) in [
         (&[("hexagon-arch", "v79"), ("soc-id", "87")][..], "hexagon-arch", "v81 code for soc-id 87"),
@@ -138,7 +138,7 @@ fn code_is_made_by_architecture_where_the_library_does_not_know_the_number() {
         let read = Artefact::read(made.artefact.bytes()).expect("read").descriptor.head;
         assert_eq!((read.soc.0, read.asked.map(|id| id.0)), (soc, asked), "{facts:?}");
         assert_eq!((format!("v{}", read.arch).as_str(), read.soc_name.as_str()), (arch, "nobodys"));
-        assert_eq!(host.compatibility(&made.head).expect("told").0, SW_COMPATIBILITY_OPTIMAL);
+        assert_eq!(host.compatibility(&made.head).expect("answered").0, SW_COMPATIBILITY_OPTIMAL);
         host.load(&made.artefact, &[]).expect("loaded");
     }
 }
@@ -159,7 +159,7 @@ fn damage_is_found_before_the_library_sees_it() {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0x10;
         let failure = load(&damaged).expect_err("refused");
-        // Format and magic of something else are another format's, not damage.
+        // A wrong format or magic means another format, not damage.
         let class = if at == 9 { SW_ERROR_INCOMPATIBLE_ARTEFACT } else { SW_ERROR_CORRUPT_ARTEFACT };
         assert_eq!(failure.class, class, "a bit at {at}: {failure:?}");
         assert!(failure.detail("help").is_some_and(|help| help.contains("again")), "{failure:?}");
@@ -169,8 +169,8 @@ fn damage_is_found_before_the_library_sees_it() {
     }
     refused(load(b"SWCPUART of another shim"), SW_ERROR_INCOMPATIBLE_ARTEFACT, "no artefact of the qnn shim");
     refused(host.inspect(&bytes[..length - 1]), SW_ERROR_CORRUPT_ARTEFACT, "bytes where a binary");
-    assert_eq!(host.inspect(b"SWCPUART of another shim").expect("told"), None);
-    assert_eq!(host.inspect(b"").expect("told"), None);
+    assert_eq!(host.inspect(b"SWCPUART of another shim").expect("answered"), None);
+    assert_eq!(host.inspect(b"").expect("answered"), None);
 }
 
 #[test]
@@ -181,14 +181,14 @@ fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
     let older = on(&library, "sm8550.simulated");
     let newer = on(&library, "sm8750.simulated");
     let made = compiled(&older);
-    let (answer, reason) = newer.compatibility(&made.head).expect("told");
+    let (answer, reason) = newer.compatibility(&made.head).expect("answered");
     assert_eq!(answer, SW_COMPATIBILITY_UNSUPPORTED);
     assert!(reason.contains("sm8550 (v73), sm8750 is v79"), "{reason}");
     let failure = refused(newer.load(&made.artefact, &[]).map(|_| ()), SW_ERROR_INCOMPATIBLE_ARTEFACT, "v73");
     assert!(failure.detail("help").is_some_and(|help| help.contains("sm8750.simulated")), "{failure:?}");
-    // Of the same architecture: it runs, and compiling again would be better.
+    // For the same architecture: it runs, and recompiling would be better.
     let sibling = on(&library, "sc8380xp.simulated");
-    assert_eq!(sibling.compatibility(&made.head).expect("told").0, SW_COMPATIBILITY_RECOMPILE);
+    assert_eq!(sibling.compatibility(&made.head).expect("answered").0, SW_COMPATIBILITY_RECOMPILE);
     sibling.load(&made.artefact, &[]).expect("loaded");
     let head = String::from_utf8(made.head.clone()).expect("text");
     for (head, answer) in [
@@ -198,7 +198,7 @@ fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
         ("\x7fELF of somebody else".to_owned(), SW_COMPATIBILITY_NOT_MINE),
         (String::new(), SW_COMPATIBILITY_NOT_MINE),
     ] {
-        assert_eq!(older.compatibility(head.as_bytes()).expect("told").0, answer, "{head}");
+        assert_eq!(older.compatibility(head.as_bytes()).expect("answered").0, answer, "{head}");
     }
     refused(older.compatibility(&made.head[..60]), SW_ERROR_CORRUPT_ARTEFACT, "the head is damaged");
 }
@@ -212,8 +212,8 @@ fn a_binary_under_another_description_is_refused() {
     let (small, large) = (made(1), made(32));
     let (small, large) =
         (Artefact::read(small.bytes()).expect("read"), Artefact::read(large.bytes()).expect("read"));
-    // Everything is hashed anew, so only what the binary says of itself gives it away: it writes
-    // more than is bound.
+    // Every hash is recomputed, so only the binary's own description reveals the mismatch: it
+    // writes more than is bound.
     let binary = large.binary().expect("undamaged");
     let mut descriptor = small.descriptor.clone();
     descriptor.head.binary_bytes = binary.len() as u64;
@@ -223,13 +223,13 @@ fn a_binary_under_another_description_is_refused() {
     let region = Region::new(&bytes);
     refused(host.load(&region, &[]).map(|_| ()), SW_ERROR_CORRUPT_ARTEFACT, "is not the binary's");
 
-    let (format, told) = inspected(&host, binary).expect("told").expect("a context binary");
+    let (format, description) = inspected(&host, binary).expect("description").expect("a context binary");
     assert_eq!(
-        (format.as_str(), &told["soc_model"], &told["arch"]),
+        (format.as_str(), &description["soc_model"], &description["arch"]),
         ("qnn-context-binary", &87.into(), &81.into())
     );
-    assert_eq!(told["graphs"][0]["inputs"][0]["dims"], serde_json::json!([32, 64]));
-    assert!(told["build_id"].as_str().is_some_and(|build| build.starts_with("v2.")), "{told}");
+    assert_eq!(description["graphs"][0]["inputs"][0]["dims"], serde_json::json!([32, 64]));
+    assert!(description["build_id"].as_str().is_some_and(|build| build.starts_with("v2.")), "{description}");
     assert!(host.inspect(&binary[..100]).is_err());
 }
 

@@ -1,4 +1,4 @@
-//! What artefacts hold, and that equal orders give equal bytes.
+//! Contents of artefacts, and that equal orders give equal bytes.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use shardwright_shim_abi::raw::*;
 use crate::layer::{HIDDEN, Layer, run};
 use crate::{Builder, Weight, a8, a16, cosine, inspected, library, on, refused, values};
 
-/// Says to this program, started again, that it is to compile once and print the artefact's hash.
+/// Makes this program, started again, compile once and print the artefact's hash.
 const ALONE: &str = "SHARDWRIGHT_QNN_TEST_ALONE";
 
 fn two_entries(layer: &Layer) -> [&'static SwEntry; 2] {
@@ -25,8 +25,8 @@ fn the_same_order_gives_the_same_bytes() {
     if std::env::var_os(ALONE).is_some() {
         let compiled = compile("sm8850");
         println!("artefact {:?} {:?}", sha256(compiled.artefact.bytes()), sha256(&compiled.head));
-        // Later ones differ in numbers alone. With other tests in the process a number may grow a
-        // digit in between, and move what follows.
+        // Later ones differ in numbers only. With other tests in the process a number may grow a
+        // digit in between, and shift the bytes behind it.
         let [a, b] = [compile("sm8850"), compile("sm8850")];
         let (a, b) = (a.artefact.bytes(), b.artefact.bytes());
         let differing = a.iter().zip(b).filter(|(a, b)| a != b).count();
@@ -72,7 +72,7 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
     let (small, large) = (shared.artefact.bytes().len(), unshared.artefact.bytes().len());
     assert!(small < large * 3 / 4, "{small} bytes shared, {large} not");
 
-    let reported = |bytes| inspected(&phone, bytes).expect("told").expect("an artefact");
+    let reported = |bytes| inspected(&phone, bytes).expect("answered").expect("an artefact");
     let (format, mut shared_text) = reported(shared.artefact.bytes());
     let (_, mut unshared_text) = reported(unshared.artefact.bytes());
     assert_eq!(format, "qnn-artefact");
@@ -91,7 +91,7 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
             text["head"][member].take();
         }
         for entry in text["entries"].as_array_mut().expect("a list") {
-            // How large things came out, and numbers that no two compilations of a process share.
+            // Sizes, and numbers that differ between compilations of a process.
             entry["graph"]["sizes"].take();
             for side in ["inputs", "outputs"] {
                 entry["graph"][side]
@@ -112,11 +112,11 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
         (&unshared_text["head"], &unshared_text["entries"])
     );
 
-    // The phone takes both and would rather have the smaller; the simulation says what it needs.
-    assert_eq!(phone.compatibility(&shared.head).expect("told").0, SW_COMPATIBILITY_OPTIMAL);
-    assert_eq!(phone.compatibility(&unshared.head).expect("told").0, SW_COMPATIBILITY_RECOMPILE);
-    assert_eq!(simulator.compatibility(&unshared.head).expect("told").0, SW_COMPATIBILITY_OPTIMAL);
-    assert_eq!(simulator.compatibility(&shared.head).expect("told").0, SW_COMPATIBILITY_UNSUPPORTED);
+    // The phone supports both and prefers the smaller; the simulation reports what it needs.
+    assert_eq!(phone.compatibility(&shared.head).expect("answered").0, SW_COMPATIBILITY_OPTIMAL);
+    assert_eq!(phone.compatibility(&unshared.head).expect("answered").0, SW_COMPATIBILITY_RECOMPILE);
+    assert_eq!(simulator.compatibility(&unshared.head).expect("answered").0, SW_COMPATIBILITY_OPTIMAL);
+    assert_eq!(simulator.compatibility(&shared.head).expect("answered").0, SW_COMPATIBILITY_UNSUPPORTED);
     let failure = refused(
         simulator.load(&shared.artefact, &[]).map(|_| ()),
         SW_ERROR_INCOMPATIBLE_ARTEFACT,
@@ -148,13 +148,13 @@ fn one_entry_is_the_same_for_phone_and_simulation() {
     let entry = Layer::new(64, 128, 8).entry("encode_4", 4).build();
     let compiled = on(&library, "sm8650").compile(&[entry], &[]).expect("compiled");
     let simulator = on(&library, "sm8650.simulated");
-    assert_eq!(simulator.compatibility(&compiled.head).expect("told").0, SW_COMPATIBILITY_OPTIMAL);
+    assert_eq!(simulator.compatibility(&compiled.head).expect("answered").0, SW_COMPATIBILITY_OPTIMAL);
     assert_eq!(simulator.load(&compiled.artefact, &[]).expect("loaded").entries[0].0, "encode_4");
 }
 
 #[test]
-fn progress_is_told_and_cancelling_ends_it() {
-    let Some(library) = library("progress_is_told_and_cancelling_ends_it") else { return };
+fn progress_is_reported_and_cancelling_ends_it() {
+    let Some(library) = library("progress_is_reported_and_cancelling_ends_it") else { return };
     let host = on(&library, "sm8850");
     let entries = two_entries(&Layer::new(64, 128, 8));
     let compiled = host.compile(&entries, &[]).expect("compiled");
@@ -189,7 +189,7 @@ fn what_the_lowering_refuses_names_entry_and_layer() {
     refused(host.compile(&[], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "no entry points");
     let without = Layer::new(64, 128, 8).without_bytes().entry("decode_1@8", 1).build();
     refused(host.compile(&[without], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "no bytes");
-    // A node nobody needs is no part of the code, and that is said.
+    // A node on which no output depends is not compiled, and that is reported.
     let mut b = Layer::new(64, 128, 8).entry("decode_1@8", 1);
     b.encoding = a16(1.0);
     b.unary(SW_OP_TANH, 0, vec![]);
@@ -203,8 +203,8 @@ fn what_the_lowering_refuses_names_entry_and_layer() {
 
 /// A state that a run reads beside the rows it adds.
 #[test]
-fn states_are_read_and_new_rows_are_given_back() {
-    let Some(library) = library("states_are_read_and_new_rows_are_given_back") else { return };
+fn states_are_read_and_new_rows_are_returned() {
+    let Some(library) = library("states_are_read_and_new_rows_are_returned") else { return };
     let host = on(&library, "sm8750.simulated");
     let state = a8(2.0);
     let weight = Weight::matrix("k", [64, 64], &values(64 * 64, 9, 0.1), 8);

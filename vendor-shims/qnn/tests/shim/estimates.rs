@@ -1,4 +1,4 @@
-//! Simulated time, before anything is run and before weights are there.
+//! Simulated time, before anything is run and before weights exist.
 
 use shardwright_shim_abi::raw::*;
 
@@ -20,7 +20,7 @@ fn cycles_follow_the_work_and_say_where_they_are_from() {
     assert!((4_000_000..6_000_000).contains(&eight.bytes), "{eight:?}");
     assert!(four.bytes < eight.bytes * 2 / 3 && four.microseconds < eight.microseconds, "{eight:?} {four:?}");
     assert_eq!(reported(&host, &wide, 1), eight, "an estimate is the same every time");
-    // Weights that are there cost what those do that are not yet.
+    // Existing weights cost the same as missing ones.
     let there = reported(&host, &Layer::new(512, 4096, 8), 1);
     assert_eq!(there.microseconds, eight.microseconds);
     let other = on(&library, "sm8650.simulated");
@@ -62,7 +62,7 @@ fn what_has_no_cost_is_named() {
     b.output("tap", SW_ROLE_TAP, y);
     let entry = b.build();
     assert_eq!(host.refusals(entry).expect("checked"), []);
-    // Of floats the library knows no cost of activations.
+    // For floats the library has no cost of activations.
     let reported = host.estimate(entry).expect("estimated").expect("costed");
     assert!(reported.microseconds > 0 && reported.uncosted == [1], "{reported:?}");
 }

@@ -1,4 +1,4 @@
-//! Every flag ends with a verdict that something shows.
+//! Every flag ends with a verdict that is backed by evidence.
 
 use shardwright_shim_abi::raw::*;
 
@@ -22,7 +22,7 @@ fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
         ("widest", "16", SW_FLAG_REFUSED, "256 to 1048576"),
         ("vtcm-megabytes", "4", SW_FLAG_RECORDED, "4194304 bytes of fast memory, 8388608 without it"),
         ("hvx-threads", "8", SW_FLAG_RECORDED, "8 vector threads, 0 without it"),
-        ("finalize.there_is_no_such_key", "1", SW_FLAG_UNKNOWN, "any key without a word"),
+        ("finalize.there_is_no_such_key", "1", SW_FLAG_UNKNOWN, "any key silently"),
         ("finalize.there_is_no_such_key", "text", SW_FLAG_UNKNOWN, "the same code"),
         ("product", "convolution", SW_FLAG_APPLIED, "nodes in its graph"),
         ("product", "auto", SW_FLAG_INERT, "what is done without it"),
@@ -49,10 +49,10 @@ fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
     }
 }
 
-/// It belongs to a session: no order takes it, every load may.
+/// It belongs to a session: no order accepts it, every load does.
 #[test]
-fn power_is_voted_for_when_a_shard_is_loaded_and_what_came_of_it_is_told() {
-    let Some(library) = library("power_is_voted_for_when_a_shard_is_loaded_and_what_came_of_it_is_told")
+fn power_is_voted_for_when_a_shard_is_loaded_and_the_outcome_is_reported() {
+    let Some(library) = library("power_is_voted_for_when_a_shard_is_loaded_and_the_outcome_is_reported")
     else {
         return;
     };
@@ -64,13 +64,13 @@ fn power_is_voted_for_when_a_shard_is_loaded_and_what_came_of_it_is_told() {
     assert!(evidence.contains("when a shard is loaded"), "{evidence}");
     for mode in ["burst", "sustained", "balanced", "saver"] {
         let mut loaded = host.load(&compiled.artefact, &[("power", mode)]).expect("loaded");
-        let told = loaded.flags().expect("told");
-        let [(name, outcome, evidence)] = told.as_slice() else { panic!("{told:?}") };
+        let reports = loaded.flags().expect("reports");
+        let [(name, outcome, evidence)] = reports.as_slice() else { panic!("{reports:?}") };
         assert_eq!((name.as_str(), *outcome), ("power", SW_FLAG_INERT), "{evidence}");
         assert!(evidence.contains("no power settings"), "{evidence}");
         run(&mut loaded, "decode_1@8", 1, &values(64, 3, 1.0));
     }
-    assert_eq!(host.load(&compiled.artefact, &[]).expect("loaded").flags().expect("told"), []);
+    assert_eq!(host.load(&compiled.artefact, &[]).expect("loaded").flags().expect("answered"), []);
     let wrong = host.load(&compiled.artefact, &[("power", "turbo")]);
     refused(wrong, SW_ERROR_INVALID_ARGUMENT, "expected burst, sustained, balanced, saver");
     let unknown = host.load(&compiled.artefact, &[("strength", "9")]);
@@ -100,7 +100,7 @@ fn every_flag_of_an_order_has_its_own_verdict() {
 #[test]
 fn the_schema_lists_what_is_read_and_every_device_has_it() {
     for device in ["sm8850", "sm8550.simulated", "soc-72"] {
-        let (flags, limits) = open(&[]).expect("opened").on_device(device).told().expect("told");
+        let (flags, limits) = open(&[]).expect("opened").on_device(device).told().expect("answered");
         for name in [
             "vtcm-megabytes",
             "finalize-mode",

@@ -10,7 +10,7 @@ use crate::{Builder, Encoding, Loaded, Weight, a16, values};
 pub const HIDDEN: Encoding = a16(8.0);
 pub const INNER: Encoding = a16(16.0);
 
-/// Weights, the same whenever they are asked for.
+/// Weights, the same at every call.
 pub struct Layer {
     norm: Weight,
     up: Weight,

@@ -30,19 +30,19 @@ const fn a8(reach: f32) -> Encoding {
     Encoding::centred(SW_DTYPE_U8, reach)
 }
 
-/// Makes a chip known by what its profile says.
-fn tell(host: &Host, name: &str) {
-    let facts = chips::told(name);
+/// Registers a chip by the facts of its profile.
+fn register(host: &Host, name: &str) {
+    let facts = chips::facts_of(name);
     let facts: Vec<(&str, &str)> =
         facts.iter().map(|(fact, value)| (fact.as_str(), value.as_str())).collect();
     host.chip(name, &[], &facts).expect("a chip");
 }
 
-/// An instance that knows chips, for one of the middle.
+/// An instance with registered chips, for one in the middle of the list.
 fn open(options: &[(&str, &str)]) -> Result<Host, Failure> {
     let host = Host::open(shardwright_shim_qnn::shim_entry(), "sm8850", options)?;
     for name in ["sm8550", "sm8650", "sm8750", "sm8850", "sc8380xp", "soc-72"] {
-        tell(&host, name);
+        register(&host, name);
     }
     Ok(host)
 }
@@ -53,13 +53,13 @@ fn on(library: &Path, device: &str) -> Host {
     open(&[("library", library)]).expect("opened").on_device(device)
 }
 
-/// Format and document of what the bytes are.
+/// Format and document of a file's bytes.
 fn inspected(host: &Host, bytes: &[u8]) -> Result<Option<(String, serde_json::Value)>, Failure> {
-    let told = host.inspect(bytes)?;
-    Ok(told.map(|(format, document)| (format, serde_json::from_str(&document).expect("JSON"))))
+    let description = host.inspect(bytes)?;
+    Ok(description.map(|(format, document)| (format, serde_json::from_str(&document).expect("JSON"))))
 }
 
-/// The vendor's library, or one loud line that a test was skipped for want of it.
+/// The vendor's library, or `None` after reporting conspicuously that a test was skipped.
 fn library(test: &str) -> Option<PathBuf> {
     let choice = shardwright_shim_qnn::library::LibraryChoice::new(None);
     let vendored = shardwright_shim_qnn::library::LibraryChoice::vendored();

@@ -1,5 +1,4 @@
-//! A mask that would be written out for its heads beyond what phones were reported to add to the
-//! right rows.
+//! A mask larger than phones were reported to add to the right rows when repeated for its heads.
 
 #[path = "../lowering/layers.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -14,8 +13,8 @@ use crate::{library, on};
 use layers::Layer;
 
 #[test]
-fn a_mask_beyond_a_mebibyte_is_broadcast_and_who_asked_otherwise_is_told() {
-    let Some(library) = library("a_mask_beyond_a_mebibyte_is_broadcast_and_who_asked_otherwise_is_told")
+fn a_mask_beyond_a_mebibyte_is_broadcast_and_a_flag_against_that_is_refused() {
+    let Some(library) = library("a_mask_beyond_a_mebibyte_is_broadcast_and_a_flag_against_that_is_refused")
     else {
         return;
     };
@@ -33,6 +32,6 @@ fn a_mask_beyond_a_mebibyte_is_broadcast_and_who_asked_otherwise_is_told() {
         assert_eq!(found, outcome, "mask={value} with {context}: {evidence}");
         assert!(evidence.contains(part), "mask={value} with {context}: {evidence}");
     }
-    let (_, limits) = host.told().expect("told");
+    let (_, limits) = host.told().expect("answered");
     assert!(limits.contains(&("repeated-mask-bytes".to_owned(), 1 << 20)), "{limits:?}");
 }

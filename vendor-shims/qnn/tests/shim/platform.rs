@@ -1,5 +1,5 @@
-//! What the library says of the machine it is on; there is no phone here, so no more is asked than
-//! that it answers.
+//! The library's description of its machine; there is no phone here, so this only checks that it
+//! answers.
 
 use shardwright_shim_qnn::session::{Backend, Library, LibraryChoice};
 

@@ -1,4 +1,4 @@
-//! What is compiled computes what it should.
+//! Compiled graphs compute the expected results.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ fn a_layer_is_compiled_simulated_and_right() {
     let entry = layer.entry("decode_4@8", 4).build();
     assert_eq!(host.refusals(entry).expect("checked"), []);
     let compiled = host.compile(&[entry], &[]).expect("compiled");
-    assert_eq!(host.compatibility(&compiled.head).expect("told").0, SW_COMPATIBILITY_OPTIMAL);
+    assert_eq!(host.compatibility(&compiled.head).expect("answered").0, SW_COMPATIBILITY_OPTIMAL);
     let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
     let x = values(4 * 64, 5, 4.0);
     let found = run(&mut loaded, "decode_4@8", 4, &x);
@@ -25,7 +25,7 @@ fn a_layer_is_compiled_simulated_and_right() {
     assert!(cosine > 0.9999 && worst < 0.02, "cosine {cosine}, worst {worst}");
 }
 
-/// Whatever lies in rows that are not valid, no number included, reaches no valid row.
+/// The contents of invalid rows, even NaN, reach no valid row.
 #[test]
 fn rows_beyond_the_valid_ones_are_not_seen() {
     let Some(library) = library("rows_beyond_the_valid_ones_are_not_seen") else { return };
@@ -51,11 +51,11 @@ fn rows_beyond_the_valid_ones_are_not_seen() {
             "{scores:?}, {exact}"
         );
     }
-    // What is bound is left as it was.
+    // Bound memory is unchanged.
     assert!(Encoding::F16.decode_f32(&bound["hidden"])[3 * 64].is_nan());
 }
 
-/// The simulation has one fast memory, and a graph that had to yield it did not survive.
+/// The simulation has one fast memory, and a graph that had to yield it became invalid.
 #[test]
 fn shards_run_beside_each_other_and_beside_a_compilation() {
     let Some(library) = library("shards_run_beside_each_other_and_beside_a_compilation") else { return };
@@ -73,7 +73,7 @@ fn shards_run_beside_each_other_and_beside_a_compilation() {
             first
         };
         let others = [(); 2].map(|()| scope.spawn(run_often));
-        // With another size of it, too.
+        // Also with other sizes of it.
         for (rows, megabytes) in [(1, "8"), (2, "4"), (3, "8"), (4, "2")] {
             let host = on(&library, "sm8550");
             host.compile(&[layer.entry("decode@8", rows).build()], &[("vtcm-megabytes", megabytes)])

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::{INT8, SMALLEST, Workshop};
 use crate::error::Error;
 
-/// Tokens of prompts, and tokens that are there before generation.
+/// Lengths of prompts, and context depths before generation.
 const LENGTHS: &str = "128,256,512,1024,2048,4096,8192";
 /// Tokens generated at each depth.
 const GENERATED: &str = "32";
-/// Capacities of bundles whose memory is told.
+/// Capacities of bundles whose memory is reported.
 const CONTEXTS: [&str; 4] = ["1024", "2048", "4096", "8448"];
 const REPETITIONS: &str = "3";
 const THREADS: [&str; 2] = ["1", "2"];
@@ -41,13 +41,13 @@ pub fn measure(workshop: &Workshop<'_>) -> Result<Value, Error> {
     Ok(json!({ "model": SMALLEST, "format": INT8, "threads": threads, "memory": memory }))
 }
 
-/// Milliseconds of the best repetition, of a whole prompt or of one token: what a busy machine
-/// disturbs least.
+/// Milliseconds of the best repetition, of a whole prompt or of one token: the figure least
+/// disturbed by other load.
 fn milliseconds(result: &Value, tokens: f64) -> Option<f64> {
     result["tokens_per_second"]["best"].as_f64().map(|speed| tokens * 1e3 / speed)
 }
 
-/// Tables, and the same as pictures that web pages of repositories draw.
+/// Tables, and the same data as diagrams that repository web pages render.
 pub fn markdown(figures: &Value) -> String {
     let lengths: Vec<&str> = LENGTHS.split(',').collect();
     let mut text = String::new();
@@ -90,12 +90,12 @@ pub fn markdown(figures: &Value) -> String {
         );
     }
     let _ = writeln!(text, "\n| capacity | states MB | most resident MB |\n|---:|---:|---:|");
-    for held in figures["memory"].as_array().map_or(&[][..], Vec::as_slice) {
-        let megabytes = |name: &str| held["memory"][name].as_f64().unwrap_or(f64::NAN) / 1e6;
+    for entry in figures["memory"].as_array().map_or(&[][..], Vec::as_slice) {
+        let megabytes = |name: &str| entry["memory"][name].as_f64().unwrap_or(f64::NAN) / 1e6;
         let _ = writeln!(
             text,
             "| {} | {:.1} | {:.1} |",
-            held["context"].as_str().unwrap_or("?"),
+            entry["context"].as_str().unwrap_or("?"),
             megabytes("state_bytes"),
             megabytes("peak_resident_bytes")
         );
@@ -121,7 +121,7 @@ mod tests {
             "    line [128.0, 256.0]",
             "| 1024 | 13.0 | 300.0 |",
         ] {
-            assert!(text.lines().any(|held| held == line), "{line}\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(markdown(&json!({})).contains('?'));
     }

@@ -1,6 +1,6 @@
-//! LiteRT-LM in turns with this engine. It reads `.litertlm` files alone; what makes those from a
-//! checkpoint (`litert-torch`, with gigabytes of what it needs) is not installed here, so whoever
-//! has such a file names it. `docs/benchmarks/cpu.md` says how one is made.
+//! LiteRT-LM in turns with this engine. It reads only `.litertlm` files; the tool that makes those
+//! from a checkpoint (`litert-torch`, with gigabytes of dependencies) is not installed here, so the
+//! user names such a file. `docs/benchmarks/cpu.md` says how to make one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,12 +15,12 @@ use crate::process;
 /// Names a `.litertlm` file of Gemma 3 270M to measure.
 const MODEL_VARIABLE: &str = "SHARDWRIGHT_LITERT_LM_MODEL";
 
-/// What is installed to run it.
+/// The installed package.
 const PACKAGE: &str = "litert-lm==0.18.1";
 
-/// As its own tool measures: a prompt of 512 tokens, 128 generated, on two threads, weights packed
-/// once and kept beside the model. It runs each once unmeasured. The tool has no option that pins
-/// its threads.
+/// The measurement of its own tool: a prompt of 512 tokens, 128 generated, on two threads, weights
+/// packed once and stored beside the model. It runs each once unmeasured. The tool has no option to
+/// pin its threads.
 const WORK: [&str; 14] = [
     "--backend",
     "cpu",
@@ -39,7 +39,7 @@ const WORK: [&str; 14] = [
 ];
 const OUR_WORK: [&str; 4] = ["-p", "512", "-n", "128"];
 
-/// Measures the smallest model in turns with the file that is named; says why not where none is.
+/// Measures the smallest model in turns with the named file; reports why not if none is named.
 pub fn measure(workshop: &Workshop<'_>, turns: &Turns) -> Result<Value, Error> {
     let Some(model) = std::env::var_os(MODEL_VARIABLE).filter(|said| !said.is_empty()).map(PathBuf::from)
     else {
@@ -53,10 +53,10 @@ pub fn measure(workshop: &Workshop<'_>, turns: &Turns) -> Result<Value, Error> {
     theirs.arg("benchmark").arg(&model).args(WORK);
     let bundle = workshop.bundle(SMALLEST, INT8, USUAL_CONTEXT)?;
     process::announce(&theirs);
-    // Packs its weights, where that was not done before.
+    // Packs its weights, if that was not done before.
     process::output(&mut theirs)?;
     let mut turn = |work: &Work| {
-        let [prompt, generated] = told(&mut theirs)?;
+        let [prompt, generated] = reported_speeds(&mut theirs)?;
         Ok(vec![if work.prompt > 0 { prompt } else { generated }])
     };
     let report = turns.beside(workshop, &bundle, &OUR_WORK, &mut turn)?;
@@ -68,18 +68,18 @@ pub fn measure(workshop: &Workshop<'_>, turns: &Turns) -> Result<Value, Error> {
     }))
 }
 
-/// Runs its tool and reads the speeds that it tells.
-fn told(command: &mut Command) -> Result<[f64; 2], Error> {
+/// Runs its tool and reads the reported throughputs.
+fn reported_speeds(command: &mut Command) -> Result<[f64; 2], Error> {
     speeds(&process::output(command)?).ok_or_else(|| Error::Answer {
         command: process::shown(command),
-        problem: "it tells no speeds of prompt and generation".to_owned(),
+        problem: "its output has no throughput of prompt and generation".to_owned(),
     })
 }
 
-/// Tokens a second of prompt and generation, as its tool tells them.
-fn speeds(told: &str) -> Option<[f64; 2]> {
+/// Tokens per second of prompt and generation, from its tool's output.
+fn speeds(output: &str) -> Option<[f64; 2]> {
     let of = |name: &str| {
-        let rest = told.split(name).nth(1)?;
+        let rest = output.split(name).nth(1)?;
         rest.split_whitespace().next()?.parse::<f64>().ok()
     };
     Some([of("Prefill speed:")?, of("Decode speed:")?])
@@ -109,15 +109,15 @@ mod tests {
 
     #[test]
     fn speeds_are_read_from_what_it_tells() {
-        let told = "Max number of tokens : 1024\nPrefill speed: 309.63 tokens/s\nDecode speed: 9.67 tokens/s\nInit time: 0.9706 s\n";
-        assert_eq!(speeds(told), Some([309.63, 9.67]));
+        let output = "Max number of tokens : 1024\nPrefill speed: 309.63 tokens/s\nDecode speed: 9.67 tokens/s\nInit time: 0.9706 s\n";
+        assert_eq!(speeds(output), Some([309.63, 9.67]));
         assert_eq!(speeds("Prefill speed: none"), None);
     }
 
     #[test]
-    fn a_command_that_tells_no_speeds_is_named() {
+    fn a_command_that_reports_no_speeds_is_named() {
         let mut silent = Command::new("true");
-        let error = told(&mut silent).unwrap_err();
+        let error = reported_speeds(&mut silent).unwrap_err();
         assert!(matches!(&error, Error::Answer { command, .. } if command == "true"), "{error}");
     }
 }

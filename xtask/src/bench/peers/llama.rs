@@ -75,7 +75,7 @@ pub fn provide(folder: &Path) -> Result<Llama, Error> {
     };
     // Written last.
     let done = home.join("built.txt");
-    if fs::read_to_string(&done).is_ok_and(|held| held == SOURCE) {
+    if fs::read_to_string(&done).is_ok_and(|built| built == SOURCE) {
         return Ok(found());
     }
     fs::create_dir_all(&home).map_err(|source| Error::File { path: home.clone(), source })?;

@@ -1,4 +1,5 @@
-//! Our program and a peer in turns: each pair within seconds, between two probes of the memory.
+//! Our program and a peer in turns: the two runs of a pair within seconds, between two probes of
+//! the memory bandwidth.
 
 use std::fs;
 
@@ -7,7 +8,7 @@ use shardwright_measure::{Probe, Prober, median, range};
 
 use crate::error::Error;
 
-/// Says from which bandwidth on a pair counts as slow or fast.
+/// Variable with the bandwidths below and above which a pair counts as slow or fast.
 const BOUNDS_VARIABLE: &str = "SHARDWRIGHT_PEER_MEMORY";
 
 /// One measurement, as our report names it.
@@ -48,7 +49,7 @@ impl Work {
     }
 }
 
-/// From which bandwidth on a pair counts as slow or fast, in GB/s.
+/// The bandwidths below and above which a pair counts as slow or fast, in GB/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
     slow_below: f64,
@@ -56,7 +57,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// What the variable says, or what is usual.
+    /// The variable's value, or the default.
     pub fn wanted() -> Result<Bounds, Error> {
         match std::env::var(BOUNDS_VARIABLE) {
             Ok(said) if !said.is_empty() => Bounds::read(&said),
@@ -79,8 +80,8 @@ impl Bounds {
         })
     }
 
-    /// How fast memory was around a pair, by the middle pass of each probe. Between the bounds, or
-    /// where it changed, a pair counts for nothing.
+    /// Class of the memory bandwidth around a pair, by the median pass of each probe. Pairs between
+    /// the bounds, or where it changed, are discarded.
     fn class(self, before: Probe, after: Probe) -> &'static str {
         let probes = [before.median, after.median];
         if probes.iter().all(|&probe| probe < self.slow_below) {
@@ -93,14 +94,14 @@ impl Bounds {
     }
 }
 
-/// One of each, between two probes.
+/// One run of each, between two probes.
 #[derive(Clone, Debug)]
 struct Pair {
     class: &'static str,
     before: Probe,
     after: Probe,
-    /// Programs that ran or waited to, over the minute before (Linux): beside others, pinned
-    /// threads that wait for each other measure the others.
+    /// Programs that ran or waited to run, over the minute before (Linux): with other load, pinned
+    /// threads that wait for each other measure that load.
     load: Option<f64>,
     /// Tokens a second.
     ours: f64,
@@ -108,11 +109,11 @@ struct Pair {
     peer: Vec<f64>,
 }
 
-/// What measures a work once and gives tokens a second, one for each setting.
+/// Measures a work once and returns tokens per second, one for each setting.
 pub type Turn<'a, T> = &'a mut dyn FnMut(&Work) -> Result<T, Error>;
 
-/// Measures so many pairs of every work and sums them up. `weight_bytes` is what generating a token
-/// with all logits reads of weights.
+/// Measures a number of pairs of every work and summarises them. `weight_bytes` is the number of
+/// weight bytes read to generate a token with all logits.
 pub fn pairs(
     works: &[Work],
     count: usize,
@@ -122,12 +123,12 @@ pub fn pairs(
     ours: Turn<'_, f64>,
     theirs: Turn<'_, Vec<f64>>,
 ) -> Result<Value, Error> {
-    let mut held: Vec<Vec<Pair>> = vec![Vec::new(); works.len()];
+    let mut measured: Vec<Vec<Pair>> = vec![Vec::new(); works.len()];
     for turn in 0..count {
-        for (work, pairs) in works.iter().zip(&mut held) {
+        for (work, pairs) in works.iter().zip(&mut measured) {
             let load = load();
             let before = prober.probe();
-            // Who is first changes from pair to pair, so that a drift favours neither.
+            // The order alternates from pair to pair, so that a drift favours neither.
             let (ours, peer) = if turn % 2 == 0 {
                 let ours = ours(work)?;
                 (ours, theirs(work)?)
@@ -139,7 +140,7 @@ pub fn pairs(
             pairs.push(Pair { class: bounds.class(before, after), before, after, load, ours, peer });
         }
     }
-    let works = works.iter().zip(&held).map(|(work, pairs)| {
+    let works = works.iter().zip(&measured).map(|(work, pairs)| {
         let read = weight_bytes.filter(|_| work.generated > 0 && work.all_logits);
         summed_up(&work.test, pairs, read)
     });
@@ -147,7 +148,7 @@ pub fn pairs(
     Ok(json!({ "slow_below": bounds.slow_below, "fast_above": bounds.fast_above, "works": works }))
 }
 
-/// What the pairs of a work come to. `read` is what every token reads of weights.
+/// The summary of the pairs of a work. `read` is the number of weight bytes read per token.
 fn summed_up(test: &str, pairs: &[Pair], read: Option<u64>) -> Value {
     let setting = better(pairs);
     let share = |class: &str| {
@@ -187,7 +188,7 @@ fn summed_up(test: &str, pairs: &[Pair], read: Option<u64>) -> Value {
     });
     json!({
         "test": test,
-        // The peer's other setting, where it has one.
+        // The peer's other setting, if it has one.
         "flash_attention": pairs.iter().all(|pair| pair.peer.len() == 2).then_some(setting == 1),
         "slow": share("slow"),
         "fast": share("fast"),
@@ -196,14 +197,14 @@ fn summed_up(test: &str, pairs: &[Pair], read: Option<u64>) -> Value {
     })
 }
 
-/// The setting with which the peer is at its best, over all pairs, the discarded ones too.
+/// The peer's better setting, over all pairs, including discarded ones.
 fn better(pairs: &[Pair]) -> usize {
     let settings = 0..pairs.iter().map(|pair| pair.peer.len()).min().unwrap_or(0);
     let speed = |setting: usize| median(&pairs.iter().map(|pair| pair.peer[setting]).collect::<Vec<_>>());
     settings.max_by(|&one, &other| speed(one).total_cmp(&speed(other))).unwrap_or(0)
 }
 
-/// The first of Linux's averages.
+/// The first of Linux's load averages.
 fn load() -> Option<f64> {
     let averages = fs::read_to_string("/proc/loadavg").ok()?;
     averages.split_whitespace().next()?.parse().ok()

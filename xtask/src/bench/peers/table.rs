@@ -9,8 +9,8 @@ pub fn markdown(figures: &Value) -> String {
     let mut text = String::new();
     let peer = |name: &str| {
         let cases = list(&figures["cases"]).iter();
-        let mut told = cases.filter_map(|case| case["report"]["pairs"]["peer"][name].as_str());
-        told.next().unwrap_or("unknown").to_owned()
+        let mut values = cases.filter_map(|case| case["report"]["pairs"]["peer"][name].as_str());
+        values.next().unwrap_or("unknown").to_owned()
     };
     let _ = writeln!(
         text,
@@ -90,7 +90,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Text that leaves the table whole.
+/// Text escaped for the table.
 fn word(value: &Value) -> String {
     value.as_str().unwrap_or("?").replace('|', "/")
 }
@@ -140,7 +140,7 @@ mod tests {
             "| model, format | 123.4 | 100.0 | 270 | 1 | 2 | 300 |",
             "LiteRT-LM (litert-lm==1), not measured: why",
         ] {
-            assert!(text.lines().any(|held| held == line), "{line}\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(text.contains("a processor") && text.contains("llama.cpp abc"), "{text}");
     }

@@ -1,15 +1,15 @@
 //! One block of rows against one key head: scores, weights, results.
 
-use super::held::Held;
+use super::element::KvElement;
 use super::{Block, Heads, Operands, Visible};
 use crate::kernels::encoding::{Stored, widen};
 use crate::kernels::math::{exp, softcap};
 use crate::pool::SharedOutput;
 use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 
-/// Scores so far below the largest weigh nothing: all keys of the longest context together would
-/// add less than 2⁻⁶⁰ of the result. Otherwise weights and sums become subnormal, which costs
-/// processors a hundred cycles at every step.
+/// Scores this far below the largest get weight zero: all keys of the longest context together
+/// would add less than 2⁻⁶⁰ of the result. Without the cut, weights and sums become subnormal, and
+/// each operation on those costs processors a hundred cycles.
 const NEGLIGIBLE: f32 = -64.0;
 /// Keys whose rows stay in cache while all queries of a block pass over them.
 pub const KEY_BLOCK: usize = 64;
@@ -80,15 +80,15 @@ fn queries_of_tile<S: Simd>() -> usize {
     }
 }
 
-/// Rows of keys and values that few queries fetch ahead of their use: those wait for memory, many
-/// for arithmetic.
+/// Rows of keys and values to prefetch when there are few queries: few queries are bound by memory,
+/// many by arithmetic.
 const AHEAD: usize = 16;
 
-/// Queries that read encoded keys and values in place where their kernels can; more of them are
-/// served by widening them once.
+/// Up to this many queries read encoded keys and values in place where their kernels support it;
+/// for more, the keys and values are widened once.
 const FEW_QUERIES: usize = 8;
 
-/// The bits of binary16, where so many queries read them in place.
+/// The bits of binary16, when there are few enough queries to read them in place.
 #[inline(always)]
 fn halves(stored: Stored<'_>, queries: usize) -> Option<&[u16]> {
     if queries <= FEW_QUERIES { stored.halves() } else { None }
@@ -166,7 +166,7 @@ impl Queries<'_> {
     /// `keys` is readable for `run` rows of `stride` of which a head is used; the queries lie
     /// within `q`, and no other task has these scores.
     #[inline(always)]
-    unsafe fn scores<S: Simd, T: Held, const FETCH: bool>(
+    unsafe fn scores<S: Simd, T: KvElement, const FETCH: bool>(
         &self,
         s: S,
         keys: *const T,
@@ -225,7 +225,7 @@ impl Queries<'_> {
 /// Every query is readable for `d` values, `keys` for `KEYS` rows of `stride` of which `d` are
 /// used.
 #[inline(always)]
-unsafe fn dots<S: Simd, T: Held, const FETCH: bool, const QUERIES: usize, const KEYS: usize>(
+unsafe fn dots<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize, const KEYS: usize>(
     s: S,
     queries: [*const f32; QUERIES],
     keys: *const T,
@@ -379,8 +379,8 @@ fn results<S: Simd>(
         // SAFETY: these values are ours alone.
         unsafe { target(query).write_bytes(0, count) };
     }
-    // The run that is widened at present: queries of a block read the same one, tile after tile.
-    let mut held = None;
+    // The run that is currently widened: queries of a block read the same one, tile after tile.
+    let mut widened_run = None;
     for (query, tile, from, to) in before.chain(common).chain(after) {
         let mut at = from;
         while at < to {
@@ -404,8 +404,8 @@ fn results<S: Simd>(
                 } else if let Some(v) = halves {
                     of.add::<S, u16, true>(s, tile, v[place..].as_ptr(), kv_width);
                 } else {
-                    if held != Some((row, run)) {
-                        held = Some((row, run));
+                    if widened_run != Some((row, run)) {
+                        widened_run = Some((row, run));
                         for (key, values) in widened[..run * count].chunks_exact_mut(count.max(1)).enumerate()
                         {
                             widen(s, v, place + key * kv_width, values);
@@ -457,7 +457,7 @@ impl Weighted {
     /// Weights are readable for the run, values for as many rows of `stride` of which `count` are
     /// used, targets readable and writable for `count`.
     #[inline(always)]
-    unsafe fn add<S: Simd, T: Held, const FETCH: bool>(
+    unsafe fn add<S: Simd, T: KvElement, const FETCH: bool>(
         &self,
         s: S,
         tile: usize,
@@ -488,7 +488,7 @@ impl Weighted {
 /// Weights are readable for `run`, values for `run` rows of `stride` of which `count` are used,
 /// targets readable and writable for `count`.
 #[inline(always)]
-unsafe fn weighted<S: Simd, T: Held, const FETCH: bool, const QUERIES: usize>(
+unsafe fn weighted<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize>(
     s: S,
     weights: [*const f32; QUERIES],
     values: *const T,
@@ -525,7 +525,13 @@ unsafe fn weighted<S: Simd, T: Held, const FETCH: bool, const QUERIES: usize>(
 /// # Safety
 /// As [`weighted`], for `VECTORS · 16` values, or `lanes` with one vector.
 #[inline(always)]
-unsafe fn weighted_tile<S: Simd, T: Held, const FETCH: bool, const QUERIES: usize, const VECTORS: usize>(
+unsafe fn weighted_tile<
+    S: Simd,
+    T: KvElement,
+    const FETCH: bool,
+    const QUERIES: usize,
+    const VECTORS: usize,
+>(
     s: S,
     weights: [*const f32; QUERIES],
     values: *const T,

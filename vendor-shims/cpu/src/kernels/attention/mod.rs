@@ -1,12 +1,12 @@
 //! Scaled dot-product attention over visible keys only.
 //!
 //! Keys are visited in the order of their positions, from the first visible one, so a result
-//! depends on the visible keys and nothing else: not on the capacity of the state, where a ring
-//! wraps, what lies in other slots, rows, threads or blocks.
+//! depends on the visible keys alone: not on the capacity of the state, where a ring wraps, the
+//! contents of other slots, rows, threads or blocks.
 //!
 //! Keys and values may be encoded in memory: runs of them are widened once for all queries of a
-//! block, to the values that f32 memory would hold, so the encoding of a state changes nothing but
-//! the values it can hold.
+//! block to exactly the values an f32 state would store, so the encoding of a state affects only
+//! which values it can represent.
 //!
 //! * score: `q·k` in sixteen lanes over the head, summed as `Simd::reduce_add`; times the scale;
 //!   capped;
@@ -16,7 +16,7 @@
 //!   sum at the end.
 
 mod block;
-mod held;
+mod element;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ use crate::kernels::encoding::Stored;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::Level;
 
-/// Dimensions and numbers of one attention.
+/// Dimensions and parameters of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Heads {
     /// Query heads.
@@ -62,19 +62,19 @@ pub struct Operands<'a> {
     pub capacity: usize,
 }
 
-/// Queries that share the keys in cache, unless their scores would take too much room.
+/// Queries that share the keys in cache, unless their scores would need too much memory.
 const BLOCK_QUERIES: usize = 32;
 /// Scores that a block may take beyond one row: 2 MiB.
 const BLOCK_SCORES: usize = 1 << 19;
-/// Keys of one task when a single row is spread over threads: at most, and at least where each
-/// thread could have so many.
+/// Keys per task when a single row is spread over threads: the most, and the fewest that are worth
+/// a task.
 const SPLIT_KEYS: [usize; 2] = [512, 64];
-/// What the weight of a key costs, in multiply-adds.
+/// Cost of the weight of one key, in multiply-adds.
 const WEIGHT: u64 = 16;
-/// Values of a head in one task when a single row is spread over threads: a multiple of so many.
+/// Values of a head per task when a single row is spread over threads: a multiple of this.
 const SPLIT_VALUES: usize = 64;
 
-/// Rows of a block: shares keys among [`BLOCK_QUERIES`] queries, bounded by the room for scores.
+/// Rows of a block: shares keys among [`BLOCK_QUERIES`] queries, bounded by the memory for scores.
 fn block_rows(group: usize, keys: usize) -> usize {
     let by_queries = BLOCK_QUERIES.div_ceil(group);
     // A block of r rows scores up to `keys + r` positions.
@@ -85,8 +85,8 @@ fn block_rows(group: usize, keys: usize) -> usize {
     rows
 }
 
-/// Values of scratch memory that [`attention`] needs with `threads` threads, when a row sees at
-/// most `keys` keys that are encoded or not. `None` on overflow.
+/// Number of scratch values that [`attention`] needs with `threads` threads when a row sees at most
+/// `keys` keys; `encoded` says whether keys or values are encoded. `None` on overflow.
 pub fn scratch_values(heads: Heads, keys: usize, threads: usize, encoded: bool) -> Option<usize> {
     let per_thread = per_thread(heads, keys)?;
     let one_row = keys.checked_add(1)?.checked_mul(heads.heads)?;
@@ -109,8 +109,8 @@ fn per_thread(heads: Heads, keys: usize) -> Option<usize> {
     many.max(one).checked_add(rows.checked_mul(group)?)
 }
 
-/// Writes `out [rows, heads · head_dim]` for the rows that `visible` describes; `blocks` is room
-/// that is used again from call to call.
+/// Writes `out [rows, heads · head_dim]` for the rows that `visible` describes; `blocks` is a
+/// buffer that is reused from call to call.
 ///
 /// # Panics
 /// When a length does not fit the dimensions or a row sees more than `capacity` keys.
@@ -153,12 +153,12 @@ pub fn attention(
     let output = SharedOutput::new(out);
     let shared = SharedOutput::new(scratch);
     let widened = SharedOutput::new(widened);
-    // SAFETY: the pool tells the threads of a job apart, so every thread has its own part.
+    // SAFETY: the pool numbers the threads of a job uniquely, so every thread has its own part.
     let widened = |worker: usize| unsafe { widened.part(worker * room, room) };
     if !pool.worth(work) || units >= pool.threads() {
         let body = |unit: usize, worker: usize| {
             let (block, kv_head) = (&blocks[unit / heads.kv_heads], unit % heads.kv_heads);
-            // SAFETY: the pool tells the threads of this job apart, so every thread has its own
+            // SAFETY: the pool numbers the threads of a job uniquely, so every thread has its own
             // part.
             let scratch = unsafe { shared.part(worker * per_thread, per_thread) };
             block::whole_at(
@@ -249,7 +249,7 @@ pub struct Block {
     count: usize,
 }
 
-/// Joins neighbours while the union of what they see stays close to what each sees.
+/// Joins neighbouring rows while the union of the keys they see stays close to what each sees.
 fn join(visible: &[Visible], most: usize, blocks: &mut Vec<Block>) {
     blocks.clear();
     let largest = visible.iter().map(|row| row.count).max().unwrap_or(0);

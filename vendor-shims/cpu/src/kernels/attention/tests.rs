@@ -8,7 +8,7 @@ fn values(count: usize, seed: u64) -> Vec<f32> {
     shardwright_shim_testing::values(count, seed, 1.0)
 }
 
-/// Values in an encoding, and what they became.
+/// Stored elements of the values in an encoding, and the values they decode to.
 fn encoded(encoding: Encoding, values: &[f32]) -> (Vec<u32>, Vec<f32>) {
     let mut stored = vec![0u32; values.len()];
     let pool = Pool::eager(1);
@@ -39,7 +39,7 @@ fn run(level: Level, threads: usize, heads: Heads, operands: Operands<'_>, visib
     out
 }
 
-/// The meaning, in f64.
+/// The definition, in f64.
 fn exact(heads: Heads, operands: Operands<'_>, visible: &[Visible]) -> Vec<f64> {
     let d = heads.head_dim;
     let group = heads.heads / heads.kv_heads;
@@ -79,7 +79,7 @@ fn exact(heads: Heads, operands: Operands<'_>, visible: &[Visible]) -> Vec<f64> 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
-    fn agrees_with_the_meaning_and_with_itself(
+    fn agrees_with_the_definition_and_with_itself(
         kv_heads in 1usize..4, group in 1usize..5, head_dim in 1usize..90, capacity in 1usize..150, rows in 1usize..40,
         window in 0usize..60, first in 0u64..500, capped: bool, seed: u64,
     ) {
@@ -95,7 +95,7 @@ proptest! {
                 Visible { start: position + 1 - count, count: count as usize }
             })
             .collect();
-        // What no row sees must not matter at all.
+        // Keys that no row sees must not affect the result.
         for slot in 0..capacity as u64 {
             let seen = visible.iter().any(|row| (row.start..row.start + row.count as u64).any(|p| p % capacity as u64 == slot));
             if !seen {
@@ -114,7 +114,7 @@ proptest! {
                 prop_assert_eq!(bits(&run(level, threads, heads, operands, &visible)), bits(&expected));
             }
         }
-        // Encoded in memory, they give the bits of the values they stand for.
+        // Encoded keys and values give the same bits as the f32 values they decode to.
         for (element, scale, zero_point) in [
             (Element::U16, 1e-4, 31_000), (Element::U8, 0.01, 120), (Element::F16, 1.0, 0), (Element::I16, 1e-4, 0),
             (Element::Bf16, 1.0, 0), (Element::I8, 0.01, 5),

@@ -1,4 +1,4 @@
-//! One value from one or two.
+//! Elementwise functions of one or two values.
 
 mod binary;
 mod gated;

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agrees_with_the_meaning_at_every_level() {
+    fn agrees_with_the_definition_at_every_level() {
         let x: Vec<f32> = (1..1000).map(|i| (i as f32 - 500.0) / 37.0).collect();
         type Meaning = fn(f64) -> f64;
         let cases: [(Unary, Meaning); 14] = [

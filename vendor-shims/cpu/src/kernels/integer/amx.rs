@@ -1,5 +1,5 @@
-//! Many rows by a group of panels in tile products. Sums are exact, so results are those of the
-//! other forms to the bit.
+//! Many rows by a group of panels in tile products. Sums are exact, so results match the other
+//! forms bit for bit.
 
 use std::arch::x86_64::{__m512i, _mm512_load_si512, _mm512_set1_epi8, _mm512_sub_epi8};
 
@@ -11,11 +11,11 @@ use crate::simd::amx::{Amx, Configured, MOST_BYTES, SIDE, Sums};
 use crate::simd::dot::{Avx512Vnni, Dot, VECTOR};
 use crate::simd::{LANES, Simd};
 
-/// Rows are read in groups of so many, whatever their number: beyond the last one that memory is
-/// readable and means nothing.
+/// Rows are read in groups of this size, whatever their number: memory beyond the last row must be
+/// readable, and its contents are ignored.
 pub const ROWS: usize = 2 * SIDE;
 
-/// Whether blocks are of a length that tiles take.
+/// Whether the block length suits tiles.
 pub fn takes(operands: &Operands<'_>) -> bool {
     let geometry = operands.geometry;
     match mode(operands) {
@@ -46,7 +46,7 @@ pub unsafe fn multiply(
     let bytes = operands.geometry.panel_bytes(operands.weights.kind);
     let weights = &operands.weights.data[panel * bytes..][..panels * bytes];
     assert!(panels <= GROUP && ready.len() >= panels * length * LANES, "operands for {panels} panels");
-    // Signed bytes are multiplied where they are mapped.
+    // Signed bytes are multiplied in place, from the mapped artefact.
     let ready = match operands.weights.kind {
         IntegerType::I8 => weights.as_ptr(),
         IntegerType::I4 => make_signed::<I4>(d, weights, IntegerType::I4.offset(), ready),
@@ -62,8 +62,8 @@ pub unsafe fn multiply(
         while index < panels {
             // A panel without a right neighbour is multiplied twice, and its second result dropped.
             let pair = [index, (index + 1).min(panels - 1)];
-            // The pair that follows is fetched while this one is multiplied: after the last one
-            // that of the next task, if it is a neighbour.
+            // The next pair is prefetched while this one is multiplied: after the last pair, that
+            // of the next task if it is adjacent.
             let mut ahead = place(pair[0]).wrapping_add(2 * length * LANES);
             for first in (row..row + rows).step_by(ROWS) {
                 let count = ROWS.min(row + rows - first);
@@ -99,8 +99,7 @@ pub unsafe fn multiply(
     }
 }
 
-/// Stores the signed operands that panels give, as [`super::tile::make_ready`] does; returns where
-/// they lie.
+/// Stores the signed operands of panels as [`super::tile::make_ready`] does; returns their address.
 #[inline(always)]
 fn make_signed<W: Stored>(d: Avx512Vnni, weights: &[u8], offset: i32, ready: &mut [i8]) -> *const u8 {
     assert!(ready.len() >= weights.len() * W::PARTS, "room for the operands");
@@ -119,7 +118,7 @@ fn make_signed<W: Stored>(d: Avx512Vnni, weights: &[u8], offset: i32, ready: &mu
     ready.as_ptr().cast()
 }
 
-/// Up to [`ROWS`] rows by a pair of panels, each row one block; `sums` is room.
+/// Up to [`ROWS`] rows by a pair of panels, each row one block; `sums` is scratch space.
 ///
 /// # Safety
 /// As [`multiply`]; `places` hold the pair's operands.

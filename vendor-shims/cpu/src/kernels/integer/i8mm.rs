@@ -1,6 +1,6 @@
 //! Many rows by a group of panels in products of two rows by two outputs over eight inputs. Sums
-//! are exact, so results are those of the other forms to the bit. It takes no few rows, and no sums
-//! that are cut only because they would not fit.
+//! are exact, so results match the other forms bit for bit. Not used for few rows, nor for rows
+//! that are split into blocks only because their sums would overflow.
 
 use std::arch::aarch64::*;
 
@@ -14,13 +14,13 @@ use crate::simd::i8mm::NeonI8mm;
 
 /// Inputs of a product.
 const DEPTH: usize = 8;
-/// Bytes of the operands of a panel over so many inputs: a pair of outputs after the other, each 8
-/// bytes of one and of the next output.
+/// Bytes of the operands of a panel over [`DEPTH`] inputs: one pair of outputs after the other, 8
+/// bytes of each output of the pair.
 const STEP_BYTES: usize = LANES * DEPTH;
 /// Bytes of a pair of outputs.
 const PAIR_BYTES: usize = 2 * DEPTH;
 
-/// Whether blocks are of a kind that these products take.
+/// Whether these products support the blocks.
 pub fn takes(operands: &Operands<'_>) -> bool {
     matches!(mode(operands), WHOLE | SCALED)
 }
@@ -87,7 +87,7 @@ fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panel
         };
         let (first, second) = (operand(2 * step), operand(2 * step + 1));
         for (at, pairs) in target.chunks_exact_mut(2 * PAIR_BYTES).enumerate() {
-            // SAFETY: two pairs of outputs have so many bytes, and a step has as many as a vector
+            // SAFETY: two pairs of outputs have this many bytes, and a step has as many as a vector
             // quarters; `d` proves Advanced SIMD.
             unsafe {
                 let place = pairs.as_mut_ptr().cast::<u32>();
@@ -98,8 +98,8 @@ fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panel
     }
 }
 
-/// Where `2 · PAIRS` rows from `first` on lie, of which `count` exist: in the place of one that
-/// does not is the last that does.
+/// Addresses of `2 · PAIRS` rows from `first` on, of which `count` exist; missing rows repeat the
+/// last one.
 #[inline(always)]
 fn rows_of<const PAIRS: usize>(
     operands: &Operands<'_>,
@@ -118,8 +118,8 @@ fn rows_of<const PAIRS: usize>(
 /// each pair of rows with each pair of outputs.
 ///
 /// # Safety
-/// The rows are readable for so many bytes from `place` on, `weights` for
-/// `2 · STEP_BYTES − 16 · (8 − COLUMNS)`.
+/// The rows are readable for a step's bytes from `place` on, `weights` for `2 · STEP_BYTES − 16 ·
+/// (8 − COLUMNS)`.
 #[inline(always)]
 unsafe fn step<const PAIRS: usize, const COLUMNS: usize>(
     i8mm: NeonI8mm,

@@ -1,7 +1,7 @@
-//! `y = x · wᵀ (+ bias)` over integer weights, with rows quantised to eight bits as they come.
+//! `y = x · wᵀ (+ bias)` over integer weights, with rows dynamically quantised to eight bits.
 //!
-//! A row has one scale; see [`quantise_rows`]. Products of integers are summed exactly, so nothing
-//! about the order of these sums can be seen.
+//! A row has one scale; see [`quantise_rows`]. Products of integers are summed exactly, so the
+//! order of these sums has no effect.
 //! * A scale per output (or none but one): the exact sum becomes
 //!   `sum · (row scale · weight scale) + bias` in f64, rounded once. That is the definition of the
 //!   operation, to the bit.
@@ -11,10 +11,10 @@
 //!   result) of the definition, which adds the blocks in f64. Adding them so here would cost a
 //!   third of the rate of many rows.
 //!
-//! Weights lie in tiles ([`pack`]) that every processor reads as they are: sixteen outputs by four
-//! inputs in 64 bytes, which is one operand of the wide products, four of the narrow ones. One row
-//! streams them once from front to back. Many rows have a group of tiles made ready once, into
-//! memory that stays in cache, and multiply it in registers.
+//! Weights lie in tiles ([`pack`]) that all instruction sets read unchanged: sixteen outputs by
+//! four inputs in 64 bytes, which is one operand of the wide products, four of the narrow ones. One
+//! row streams them once from front to back. For many rows, the operands of a group of tiles are
+//! unpacked once, into memory that stays in cache, and multiplied in registers.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -50,7 +50,7 @@ pub struct Tiles<'a> {
 }
 
 impl Tiles<'_> {
-    /// How the inputs lie.
+    /// How the inputs are cut into blocks.
     pub fn geometry(&self) -> Geometry {
         match self.scales {
             Scales::PerBlock { size, .. } => Geometry::new(self.inputs, Some(size)),
@@ -79,19 +79,19 @@ impl Tiles<'_> {
     }
 }
 
-/// Rows from which weights are made ready for all of them at once.
+/// Rows from which weights are unpacked once for all of them.
 pub const MANY: usize = 8;
-/// Panels that are made ready together.
+/// Panels that are unpacked together.
 const GROUP: usize = 4;
-/// Tasks of a thread, of a few rows, at least where there are panels for it.
+/// Tasks per thread for few rows, if there are enough panels.
 const CUTS: usize = 16;
-/// Most panels of such a task.
+/// Most panels per such task.
 const LONGEST_RUN: usize = 4 * tile::STREAMS;
-/// Fewest rows of a task, so that making weights ready stays a small part of it.
+/// Fewest rows per task, so that unpacking weights stays a small part of it.
 const LEAST_ROWS: usize = 48;
 /// Rows beyond the last that may be read.
 const READ_AHEAD: usize = 31;
-/// A product of bytes costs about this part of one of floats.
+/// A product of bytes costs about a fourth of a product of floats.
 const CHEAPER: u64 = 4;
 
 /// Where the parts of the scratch memory begin, in values of four bytes.
@@ -120,8 +120,8 @@ impl Layout {
     }
 }
 
-/// Values of scratch memory that [`integer_linear`] needs for a pool of so many threads; `None` on
-/// overflow.
+/// Number of scratch values that [`integer_linear`] needs for a pool of `threads` threads; `None`
+/// on overflow.
 pub fn scratch_values(geometry: Geometry, rows: usize, threads: usize) -> Option<usize> {
     Some(Layout::new(geometry, rows, threads)?.end)
 }
@@ -132,13 +132,13 @@ fn bytes_of(values: &mut [f32]) -> &mut [i8] {
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len() * 4) }
 }
 
-/// Integers in the place of values.
+/// Reinterprets values as integers.
 fn integers_of(values: &mut [f32]) -> &mut [i32] {
     // SAFETY: both are four bytes, of which every pattern is valid.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
 }
 
-/// One of the maps of the same rows.
+/// One of several maps of the same rows.
 pub struct Map<'a> {
     /// Packed `[outputs, inputs]`.
     pub weights: Tiles<'a>,
@@ -148,7 +148,7 @@ pub struct Map<'a> {
     pub out: &'a mut [f32],
 }
 
-/// A task: of which map, which one, and on which thread.
+/// A task: its map, its index within the map, and its thread.
 type MapTask<'t> = dyn Fn(&(Operands<'_>, Target<'_>), usize, usize) + Sync + 't;
 
 /// Writes `out[r][n]` of every map for `rows` rows of `x [rows, inputs]`. The rows are quantised
@@ -210,8 +210,9 @@ pub fn integer_linear<const N: usize>(
         }
     };
     if rows < MANY {
-        // A task is a run of panels, read once from front to back. Of every map each thread has as
-        // many, and the last of them are short: all wait for who ends last.
+        // A task is a run of panels, read once from front to back. Each thread gets the same number
+        // of tasks from every map, and the last tasks are short, since a job ends with its slowest
+        // thread.
         let part = panels.div_ceil(threads * CUTS).next_multiple_of(tile::STREAMS).min(LONGEST_RUN);
         let range = |panels: usize| panels.div_ceil(threads).next_multiple_of(tile::FEWER_STREAMS);
         run(&|panels| threads * range(panels).div_ceil(part), &|(operands, target), task, _| {
@@ -240,7 +241,7 @@ pub fn integer_linear<const N: usize>(
             && amx::takes(operands)
             && let Some(amx) = crate::simd::amx::Amx::detect()
         {
-            // SAFETY: the layout has room for the rows that are read beyond the last.
+            // SAFETY: the layout includes the rows that are read beyond the last.
             unsafe { amx::multiply(amx, *operands, row, rows, panel, panels, ready, *target) };
             return;
         }
@@ -256,7 +257,7 @@ pub fn integer_linear<const N: usize>(
     });
 }
 
-/// What all tasks of a product read.
+/// Operands shared by all tasks of a product.
 #[derive(Clone, Copy)]
 pub struct Operands<'a> {
     weights: Tiles<'a>,
@@ -269,7 +270,7 @@ dispatch_dot! {
     fn stream_at => stream(operands: Operands<'_>, rows: usize, panel: usize, panels: usize, target: Target<'_>)
 }
 
-/// All of a few rows by a run of panels, whose weights are read where they are mapped.
+/// All of a few rows by a run of panels, whose weights are read in place.
 #[inline(always)]
 fn stream<D: Dot>(
     d: D,
@@ -292,7 +293,7 @@ dispatch_dot! {
     )
 }
 
-/// Many rows by a group of panels, whose weights are made ready first.
+/// Many rows by a group of panels, whose weights are unpacked first.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
 fn multiply<D: Dot>(

@@ -1,4 +1,4 @@
-//! How integer weights lie.
+//! Memory layout of integer weights.
 //!
 //! A panel is sixteen outputs. Its inputs are cut into blocks, each filled up with zeros to a
 //! multiple of [`STEP`]. A panel is a sequence of vectors of 64 bytes: bytes 4·i to 4·i + 3 belong
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::simd::LANES;
 use crate::simd::dot::VECTOR;
 
-/// Blocks are filled up to a multiple of so many inputs: a vector of the narrowest type.
+/// Blocks are padded to a multiple of this many inputs: a vector of the narrowest type.
 pub const STEP: usize = 16;
 /// Most inputs whose sum of products fits in 32 bits: 127 · 128 each, 2¹⁶ of them below 2³¹.
 pub const LONGEST: usize = 1 << 16;
@@ -48,7 +48,7 @@ impl IntegerType {
         }
     }
 
-    /// What is added to a value before it is stored.
+    /// Offset added to a value before it is stored.
     pub const fn offset(self) -> i32 {
         match self {
             IntegerType::I8 => 0,
@@ -99,8 +99,8 @@ impl Geometry {
     }
 }
 
-/// Packs one panel: `rows` holds up to sixteen rows of `inputs` integers; outputs that are not
-/// there become zeros.
+/// Packs one panel: `rows` contains up to sixteen rows of `inputs` integers; missing outputs become
+/// zeros.
 ///
 /// # Panics
 /// When a value is outside the range of `kind`, or the target is shorter than the panel.
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_where_it_should_be() {
+    fn every_value_is_packed_at_its_place() {
         for kind in [IntegerType::I8, IntegerType::I4, IntegerType::I2] {
             for (inputs, size) in [(37, None), (50, Some(20)), (16, Some(16))] {
                 let geometry = Geometry::new(inputs, size);

@@ -1,4 +1,4 @@
-//! Rows of values become rows of signed bytes with a scale.
+//! Quantises rows of values to signed bytes with one scale per row.
 
 use super::Geometry;
 use crate::pool::{Pool, SharedOutput};
@@ -8,15 +8,13 @@ use crate::simd::{LANES, Level, Simd, dispatch};
 const MOST: f32 = 127.0;
 /// Least magnitude that a row is scaled to, so that a row of zeros has a scale.
 const LEAST: f32 = 1e-30;
-/// A value costs about so many multiply-adds.
+/// Approximate cost of a value, in multiply-adds.
 const COST: u64 = 4;
 
-/// Quantises each row of `x [rows, inputs]`: `scales[r] = max(max|x|, 1e-30) · (1/127)` and
-/// `q = round(x / scale)`, ties to even, within −127 and 127; all in f32. `q` holds rows of
-/// `geometry.length` with zeros where blocks are filled up, `sums` the sum of `q` of every block of
-/// every row. The scale of a row that holds what is no finite number is no number, and so are its
-/// products.
-///
+/// Quantises each row of `x [rows, inputs]`: `scales[r] = max(max|x|, 1e-30) · (1/127)` and `q =
+/// round(x / scale)`, ties to even, within −127 and 127; all in f32. `q` gets rows of
+/// `geometry.length`, blocks padded with zeros, and `sums` the sum of `q` of every block of every
+/// row. A row with a NaN or an infinity has scale NaN, so its products are NaN.
 /// # Panics
 /// When a length does not fit the dimensions.
 #[allow(clippy::too_many_arguments, reason = "operands and three results")]
@@ -58,7 +56,7 @@ fn quantise<S: Simd>(s: S, x: &[f32], geometry: Geometry, q: &mut [i8], sums: &m
         // SAFETY: the chunk has `len` ≤ 16 values; lanes beyond are zero.
         let values = unsafe { s.load_partial(chunk.as_ptr(), chunk.len()) };
         largest = s.max(s.abs(values), largest);
-        // Zero of every finite number, no number of any other.
+        // Zero for finite numbers, NaN otherwise.
         poison = s.fma(values, s.splat(0.0), poison);
     }
     let step = s.reduce_max(largest) * (1.0 / MOST);
@@ -74,7 +72,7 @@ fn quantise<S: Simd>(s: S, x: &[f32], geometry: Geometry, q: &mut [i8], sums: &m
             unsafe {
                 let values = s.load_partial(chunk.as_ptr(), chunk.len());
                 let steps = s.round(s.div(values, s.splat(step)));
-                // What is no number becomes the largest.
+                // NaN becomes the largest.
                 let steps = s.max(s.min(steps, s.splat(MOST)), s.splat(-MOST));
                 s.store_i8(q.as_mut_ptr(), steps);
                 sum = s.add(sum, steps);
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_makes_the_scale_none() {
+    fn nan_or_infinity_makes_the_scale_nan() {
         for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for level in Level::available() {
                 let mut x = [1.0f32; 40];

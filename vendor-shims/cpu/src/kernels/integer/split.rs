@@ -1,23 +1,23 @@
-//! `y = x · wᵀ` of one row over signed bytes in two parts, so that the largest of very many results
-//! are found by little more than the first.
+//! `y = x · wᵀ` of one row over signed bytes in two parts, so that finding the top-k of very many
+//! results reads little more than the first part.
 //!
 //! A weight of eight bits is `w = 8·h + l` with `−16 ≤ h ≤ 15` and `0 ≤ l ≤ 7`. With the quantised
 //! row q, `Σ w·q = 8·Σ h·q + Σ l·q`, and
 //!
 //! `Σ l·q = 3.5·Σ q + Σ (l − 3.5)·q ≤ 3.5·Σ q + ‖l − 3.5‖ · ‖q‖` (Cauchy and Schwarz).
 //!
-//! So the first parts give an upper bound of every result, and whatever is asked for is exact: the
-//! second part of a row is left alone only where the bound is below as many exact results of other
-//! rows as are wanted. For K independent weights the bound is some `0.06 · √K` standard deviations
-//! of the results above what it bounds, and the largest of V results some `√(2 ln V)` of them above
-//! the mean. Counted once for one row by 262,144 of roughly normal weights: of a thousand, 3.5 are
-//! read to their end at K = 640, 5.7 at K = 1536.
+//! So the first parts give an upper bound of every result, and every requested result is exact: the
+//! second part of a row is skipped only if its bound is below k exact results of other rows, for
+//! the k largest requested. For K independent weights the bound exceeds the result by about `0.06 ·
+//! √K` standard deviations of the results, and the largest of V results is about `√(2 ln V)` of
+//! them above the mean. Measured once for one row by 262,144 of roughly normal weights: of a
+//! thousand second parts, 3.5 are read at K = 640, 5.7 at K = 1536.
 //!
 //! First parts lie in panels of sixteen outputs. Every 32 inputs of a panel are five vectors of 64
-//! bytes, bytes 4·i to 4·i + 3 of each for output i: four hold the low four bits of `h + 16` as
-//! integers of four bits do ([`super::pack`]), bits 2·t and 2·t + 1 of the fifth what is above them
-//! of the low and the high half of vector t. Second parts lie row by row, as [`Dot::thirds`] takes
-//! them: few are read, far apart.
+//! bytes, bytes 4·i to 4·i + 3 of each for output i: four contain the low four bits of `h + 16`,
+//! packed like integers of four bits ([`super::pack`]); bits 2·t and 2·t + 1 of the fifth are the
+//! fifth bits of the low and the high half of vector t. Second parts lie row by row, as
+//! [`Dot::thirds`] reads them: few are read, far apart.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,20 +29,20 @@ use crate::pool::{Pool, SharedOutput};
 use crate::simd::dot::{Dot, DotLevel, THIRDS, VECTOR, dispatch_dot};
 use crate::simd::{LANES, Level, Registers, Simd};
 
-/// Second parts are read for so many inputs at once, of which there is a multiple.
+/// Second parts are read this many inputs at a time; the number of inputs is a multiple of it.
 pub const STEP: usize = 2 * VECTOR;
 /// Most inputs: sums of first parts are exact in f32, `16 · 127 · 2¹³ < 2²⁴`.
 pub const LONGEST: usize = 1 << 13;
-/// Most of the largest results that are looked for; whoever wants more gets all.
+/// Largest supported top-k; for a larger request all results are computed.
 pub const MOST: usize = 256;
 /// Inputs of a block of first parts, and the vectors it has.
 const BLOCK: usize = 32;
 const BLOCK_VECTORS: usize = 5;
-/// What a step of a row's spread is worth, as a part of √K.
+/// One step of a row's spread, as a fraction of √K.
 const SPREAD: f32 = 3.5 / 255.0;
 /// Panels whose bounds are compared while they are in cache.
 const PANELS: usize = 64;
-/// Outputs of as many panels.
+/// Outputs of [`PANELS`] panels.
 const CHUNK: usize = PANELS * LANES;
 
 /// Packed weights of one linear map, a scale per output, no bias.
@@ -63,14 +63,14 @@ pub struct Split<'a> {
 }
 
 impl Split<'_> {
-    /// Whether matrices of so many inputs can be split.
+    /// Whether matrices with this many inputs can be split.
     pub const fn takes(inputs: u64) -> bool {
         inputs > 0 && inputs.is_multiple_of(STEP as u64) && inputs <= LONGEST as u64
     }
 
     /// # Panics
-    /// When there are fewer weights or scales than the dimensions say, or the dimensions are none
-    /// that can be split.
+    /// When there are fewer weights or scales than the dimensions say, or the dimensions cannot be
+    /// split.
     fn check(&self) {
         assert!(Split::takes(self.inputs as u64), "{} inputs in two parts", self.inputs);
         let panels = self.outputs.div_ceil(LANES);
@@ -93,8 +93,8 @@ pub const fn row_bytes(inputs: usize) -> usize {
     inputs / STEP * THIRDS
 }
 
-/// Packs the first parts of one panel: `rows` holds up to sixteen rows of `inputs` weights; outputs
-/// that are not there become zeros.
+/// Packs the first parts of one panel: `rows` contains up to sixteen rows of `inputs` weights;
+/// missing outputs become zeros.
 ///
 /// # Panics
 /// When the target is shorter than the panel.
@@ -113,7 +113,7 @@ pub fn pack_high(rows: &[i8], inputs: usize, target: &mut [u8]) {
     }
 }
 
-/// Packs the second parts of a row, [`STEP`] after [`STEP`] as [`Dot::thirds`] takes them, and
+/// Packs the second parts of a row, [`STEP`] after [`STEP`] as [`Dot::thirds`] reads them, and
 /// returns the row's spread.
 ///
 /// # Panics
@@ -133,7 +133,8 @@ pub fn pack_low(row: &[i8], low: &mut [u8]) -> u8 {
         }
     }
     let step = f64::from(SPREAD) * (row.len() as f64).sqrt();
-    // At most 3.5·√K, which is 255 steps. What is lost here is far less than what the search adds.
+    // At most 3.5·√K, which is 255 steps. The loss here is far less than the margin the search
+    // adds.
     (squares.sqrt() / step * (1.0 - 1e-6)).ceil().clamp(0.0, 255.0) as u8
 }
 
@@ -144,7 +145,7 @@ struct Layout {
     end: usize,
 }
 
-/// Values of the list of a thread: a count, a gap, then bits and index of each.
+/// Values of the list of a thread: a count, padding, then bits and index of each entry.
 const LIST: usize = LANES + 2 * MOST;
 
 impl Layout {
@@ -155,21 +156,21 @@ impl Layout {
     }
 }
 
-/// Values of scratch memory that [`split_linear`] needs for a pool of so many threads; `None` on
+/// Number of scratch values that [`split_linear`] needs for a pool of `threads` threads; `None` on
 /// overflow.
 pub fn scratch_values(inputs: usize, threads: usize) -> Option<usize> {
     Some(Layout::new(inputs, threads)?.end)
 }
 
-/// Writes `out[n]` of a row `x [inputs]`, quantised as [`quantise_rows`] does; every result is
-/// `sum · (row scale · weight scale)` in f64, rounded once, and with a `cap`, which is finite and
-/// above zero, [`softcap`] of that.
+/// Writes `out[n]` of a row `x [inputs]`, quantised as [`quantise_rows`] does; every result is `sum
+/// · (row scale · weight scale)` in f64, rounded once. If there is a `cap` (finite and positive),
+/// [`softcap`] is applied.
 ///
-/// Where only the `largest` so many are wanted, those are written, of equal ones those of lower
-/// index, and [`f32::MIN`] for all others; which they are depends on nothing but the operands.
+/// With `largest = k`, only the k largest results are written, ties going to the lower index, and
+/// [`f32::MIN`] in all other places; the choice depends on the operands alone.
 ///
 /// # Panics
-/// When a length does not fit the dimensions, or the dimensions are none that can be split.
+/// When a length does not fit the dimensions, or the dimensions cannot be split.
 #[allow(clippy::too_many_arguments, reason = "operands and where to work")]
 pub fn split_linear(
     level: Level,
@@ -203,7 +204,7 @@ pub fn split_linear(
         return run(&|task, _| complete_at(dot, &row, task, out));
     }
     let squares: i64 = row.q.iter().map(|q| i64::from(*q).pow(2)).sum();
-    // Upwards, by more than all that is rounded here and in the bounds.
+    // Rounded up by more than all rounding errors here and in the bounds.
     let length = (squares as f64).sqrt() as f32 * SPREAD * (inputs as f32).sqrt() * (1.0 + 1e-3);
     let search = Search { row, middle: 3.5 * sum[0] as f32, length, bar: &AtomicU32::new(0) };
     let (room, lists) = (SharedOutput::new(room), SharedOutput::new(lists));
@@ -221,17 +222,17 @@ pub fn split_linear(
     }
     let mut best = Best::of(list(0), wanted);
     for thread in 1..pool.threads() {
-        for [bits, index] in Best::of(list(thread), wanted).held() {
+        for [bits, index] in Best::of(list(thread), wanted).found() {
             best.add(f32::from_bits(*bits as u32), *index as u32);
         }
     }
-    for [bits, index] in best.held() {
+    for [bits, index] in best.found() {
         // SAFETY: all tasks are done.
         unsafe { out.part(*index as usize, 1)[0] = f32::from_bits(*bits as u32) };
     }
 }
 
-/// A quantised row and what it is multiplied with.
+/// A quantised row and the weights it is multiplied with.
 #[derive(Clone, Copy)]
 struct Row<'a> {
     split: Split<'a>,
@@ -243,33 +244,33 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Writes `Σ h·q` of the outputs of a task, in their places.
+    /// Writes `Σ h·q` of the outputs of a task to their places.
     #[inline(always)]
-    fn high<D: Dot>(&self, d: D, task: usize, held: &mut [f32]) {
+    fn high<D: Dot>(&self, d: D, task: usize, results: &mut [f32]) {
         let bytes = panel_bytes(self.split.inputs);
-        let panels = held.len().div_ceil(LANES);
+        let panels = results.len().div_ceil(LANES);
         let high = &self.split.high[task * PANELS * bytes..][..panels * bytes];
         let mut panel = 0;
         while panel < panels {
-            let (held, high) = (&mut held[panel * LANES..], high[panel * bytes..].as_ptr());
-            // SAFETY: so many panels are there.
+            let (results, high) = (&mut results[panel * LANES..], high[panel * bytes..].as_ptr());
+            // SAFETY: at least this many panels are left.
             panel += unsafe {
                 if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } && panels - panel >= STREAMS
                 {
-                    self.panels::<D, STREAMS>(d, high, held)
+                    self.panels::<D, STREAMS>(d, high, results)
                 } else if panels - panel >= FEWER_STREAMS {
-                    self.panels::<D, FEWER_STREAMS>(d, high, held)
+                    self.panels::<D, FEWER_STREAMS>(d, high, results)
                 } else {
-                    self.panels::<D, 1>(d, high, held)
+                    self.panels::<D, 1>(d, high, results)
                 }
             };
         }
     }
 
     /// # Safety
-    /// `high` is readable for so many panels.
+    /// `high` is readable for `N` panels.
     #[inline(always)]
-    unsafe fn panels<D: Dot, const N: usize>(&self, d: D, high: *const u8, held: &mut [f32]) -> usize {
+    unsafe fn panels<D: Dot, const N: usize>(&self, d: D, high: *const u8, results: &mut [f32]) -> usize {
         let bytes = panel_bytes(self.split.inputs);
         let mut sums = [d.splat((-16i32).wrapping_mul(self.sum)); N];
         let mut ahead = AHEAD;
@@ -277,8 +278,8 @@ impl Row<'_> {
             let at = |panel: usize, vector: usize| {
                 high.wrapping_add(panel * bytes + (block * BLOCK_VECTORS + vector) * VECTOR)
             };
-            // What follows the end of a panel is read by its neighbour; what this stream reads next
-            // follows the last of them.
+            // Reading ahead past the end of a panel would fetch its neighbour's panel, which the
+            // neighbouring stream reads; this stream continues after the last of the panels.
             if block * BLOCK_VECTORS * VECTOR + AHEAD >= bytes {
                 ahead = AHEAD + (N - 1) * bytes;
             }
@@ -310,16 +311,16 @@ impl Row<'_> {
             }
         }
         for (panel, sums) in sums.into_iter().enumerate() {
-            let held = &mut held[panel * LANES..];
-            let count = held.len().min(LANES);
+            let results = &mut results[panel * LANES..];
+            let count = results.len().min(LANES);
             // SAFETY: so many values.
-            unsafe { d.values().store_partial(held.as_mut_ptr(), count, d.widen(sums)) };
+            unsafe { d.values().store_partial(results.as_mut_ptr(), count, d.widen(sums)) };
         }
         N
     }
 
-    /// The result of an output before it is capped, whose sum of first parts is known; what lies
-    /// `ahead` is fetched.
+    /// The uncapped result of an output whose sum of first parts is known; prefetches `ahead`
+    /// bytes.
     #[inline(always)]
     fn result<D: Dot>(&self, d: D, output: usize, high: f32, ahead: usize) -> f32 {
         let bytes = row_bytes(self.split.inputs);
@@ -354,14 +355,13 @@ impl Row<'_> {
         }
     }
 
-    /// A value below which no result is `least` when it is capped, nor more.
+    /// Every result below the returned value is less than `least` when capped.
     fn below(&self, least: f32) -> f32 {
         let Some(cap) = self.cap else { return least };
         let cap = f64::from(cap);
         let part = f64::from(least) / cap;
-        // `softcap` is within 5e-7 of what it is the approximation of: 3 ulp of tanh, a quotient
-        // and a product. Quotients too small to have all their digits are off by far less than the
-        // least normal number.
+        // `softcap` is within 5e-7 of the exact function: 3 ulp of tanh, a quotient and a product.
+        // Subnormal quotients are off by far less than the least normal number.
         let part = (part - 2e-6 * part.abs()).max(-1.0);
         (cap * part.atanh() - f64::from(f32::MIN_POSITIVE) * cap.max(1.0)) as f32
     }
@@ -380,39 +380,39 @@ dispatch_dot! { fn complete_at => complete(row: &Row<'_>, task: usize, out: Shar
 /// All results of a task.
 #[inline(always)]
 fn complete<D: Dot>(d: D, row: &Row<'_>, task: usize, out: SharedOutput<'_, f32>) {
-    let (first, held) = outputs_of(row, task, out);
-    row.high(d, task, held);
-    // Several streams of rows, as of panels.
-    let part = held.len().div_ceil(STREAMS);
+    let (first, results) = outputs_of(row, task, out);
+    row.high(d, task, results);
+    // Several streams of rows, as for panels.
+    let part = results.len().div_ceil(STREAMS);
     for at in 0..part {
-        for (stream, held) in held.chunks_mut(part).enumerate() {
-            if let Some(held) = held.get_mut(at) {
-                *held = row.result(d, first + stream * part + at, *held, AHEAD);
+        for (stream, results) in results.chunks_mut(part).enumerate() {
+            if let Some(results) = results.get_mut(at) {
+                *results = row.result(d, first + stream * part + at, *results, AHEAD);
             }
         }
     }
-    row.cap(d, held);
+    row.cap(d, results);
 }
 
-/// What the tasks of a search share.
+/// State shared by the tasks of a search.
 struct Search<'a> {
     row: Row<'a>,
     /// `3.5·Σ q`
     middle: f32,
-    /// What a step of spread is worth: `‖q‖` times it, rounded up.
+    /// Value of one step of spread: `‖q‖` times it, rounded up.
     length: f32,
-    /// [`key`] of a value: what is below it is not among the largest. As many exact results as are
-    /// wanted are known to be no less.
+    /// [`key`] of a value: results below it are not among the largest, since as many exact results
+    /// as requested are known to be at least that value.
     bar: &'a AtomicU32,
 }
 
-/// Integers in the order of values; both zeros are one, no number is above all.
+/// Maps values to integers in the same order; both zeros are equal, and NaN is above all.
 fn key(value: f32) -> u32 {
     let bits = if value.is_nan() { f32::NAN.to_bits() } else { (value + 0.0).to_bits() };
     bits ^ if bits >> 31 == 0 { 1 << 31 } else { u32::MAX }
 }
 
-/// The value of a key of no NaN; below all values for zero.
+/// The value of the key of a number; for zero, a value below all others.
 fn value_of(key: u32) -> f32 {
     match key {
         0 => f32::NEG_INFINITY,
@@ -421,8 +421,8 @@ fn value_of(key: u32) -> f32 {
     }
 }
 
-/// The best of some results, best first, of equal ones those of lower index. Memory: a count, a
-/// gap, then bits and index of each.
+/// The best of some results in descending order, ties by lower index. Memory: a count, padding,
+/// then bits and index of each.
 struct Best<'a> {
     count: &'a mut i32,
     entries: &'a mut [[i32; 2]],
@@ -434,7 +434,7 @@ impl<'a> Best<'a> {
         Best { count: &mut head[0], entries: &mut entries.as_chunks_mut::<2>().0[..wanted] }
     }
 
-    fn held(&self) -> &[[i32; 2]] {
+    fn found(&self) -> &[[i32; 2]] {
         &self.entries[..*self.count as usize]
     }
 
@@ -442,8 +442,8 @@ impl<'a> Best<'a> {
         (key(f32::from_bits(bits as u32)), !(index as u32))
     }
 
-    /// Adds a result; gives the key of the last one where there are as many as wanted, and this is
-    /// one of them.
+    /// Adds a result. If the list is full and the result is in it, returns the key of its last
+    /// entry.
     fn add(&mut self, result: f32, index: u32) -> Option<u32> {
         let new = [result.to_bits() as i32, index as i32];
         let count = *self.count as usize;
@@ -451,7 +451,7 @@ impl<'a> Best<'a> {
         if count > last && Best::rank(self.entries[last]) > Best::rank(new) {
             return None;
         }
-        let place = self.held().partition_point(|held| Best::rank(*held) > Best::rank(new));
+        let place = self.found().partition_point(|entry| Best::rank(*entry) > Best::rank(new));
         let end = (count + 1).min(self.entries.len());
         self.entries.copy_within(place..end - 1, place + 1);
         self.entries[place] = new;
@@ -477,10 +477,10 @@ fn begin<D: Dot>(
     best: &mut Best<'_>,
     out: SharedOutput<'_, f32>,
 ) {
-    let (first, held) = outputs_of(&shared.row, task, out);
-    shared.row.high(d, task, held);
-    let likely = bounds(d, shared, first, held, upper);
-    consider(d, shared, first + likely, held[likely], best);
+    let (first, results) = outputs_of(&shared.row, task, out);
+    shared.row.high(d, task, results);
+    let likely = bounds(d, shared, first, results, upper);
+    consider(d, shared, first + likely, results[likely], best);
 }
 
 dispatch_dot! {
@@ -499,15 +499,15 @@ fn search<D: Dot>(
     best: &mut Best<'_>,
     out: SharedOutput<'_, f32>,
 ) {
-    let (first, held) = outputs_of(&shared.row, task, out);
-    let (count, bytes) = (held.len(), row_bytes(shared.row.split.inputs));
+    let (first, results) = outputs_of(&shared.row, task, out);
+    let (count, bytes) = (results.len(), row_bytes(shared.row.split.inputs));
     let (upper, candidates) = room.split_at_mut(CHUNK);
-    let likely = bounds(d, shared, first, held, upper);
+    let likely = bounds(d, shared, first, results, upper);
     let bar = value_of(shared.bar.load(Ordering::Relaxed));
     let candidates = integers_of(candidates);
     let mut found = 0;
     for (group, upper) in upper[..count].chunks(LANES).enumerate() {
-        // No number is no lower than the bar.
+        // NaN counts as reaching the bar.
         if upper.iter().fold(true, |below, upper| below & (*upper < bar)) {
             continue;
         }
@@ -528,13 +528,13 @@ fn search<D: Dot>(
         if upper[output] < value_of(shared.bar.load(Ordering::Relaxed)) {
             continue;
         }
-        consider(d, shared, first + output, held[output], best);
+        consider(d, shared, first + output, results[output], best);
     }
-    held.fill(f32::MIN);
+    results.fill(f32::MIN);
 }
 
-/// Finds the exact result of an output. No closure: those are compiled without the instructions of
-/// who calls them.
+/// Computes the exact result of an output. Not a closure: closures are compiled without the target
+/// features of their caller.
 #[inline(always)]
 fn consider<D: Dot>(d: D, shared: &Search<'_>, output: usize, high: f32, best: &mut Best<'_>) {
     let mut result = [shared.row.result(d, output, high, 0)];
@@ -547,26 +547,26 @@ fn consider<D: Dot>(d: D, shared: &Search<'_>, output: usize, high: f32, best: &
     }
 }
 
-/// Writes upper bounds of the results whose sums of first parts are `held`; gives the place of the
-/// highest.
+/// Writes upper bounds of the results whose sums of first parts are `results`; returns the index of
+/// the highest.
 #[inline(always)]
-fn bounds<D: Dot>(d: D, search: &Search<'_>, first: usize, held: &[f32], upper: &mut [f32]) -> usize {
+fn bounds<D: Dot>(d: D, search: &Search<'_>, first: usize, results: &[f32], upper: &mut [f32]) -> usize {
     let f = d.values();
     let Split { spread, scales, .. } = search.row.split;
     let [row_scale, middle, length] =
         [search.row.scale, search.middle, search.length].map(|value| f.splat(value));
     let mut highest = f.splat(f32::NEG_INFINITY);
     let mut wide = [0.0f32; LANES];
-    for (group, (held, upper)) in held.chunks(LANES).zip(upper.chunks_exact_mut(LANES)).enumerate() {
-        let (from, count) = (first + group * LANES, held.len());
+    for (group, (results, upper)) in results.chunks(LANES).zip(upper.chunks_exact_mut(LANES)).enumerate() {
+        let (from, count) = (first + group * LANES, results.len());
         let (spread, scales) = (&spread[from..from + count], &scales[from..from + count]);
         wide.iter_mut().zip(spread).for_each(|(wide, spread)| *wide = f32::from(*spread));
         // SAFETY: so many values are there, in `upper` and `wide` sixteen.
         unsafe {
             let scale = f.mul(row_scale, f.load_partial(scales.as_ptr(), count));
-            let sum = f.fma(f.splat(8.0), f.load_partial(held.as_ptr(), count), middle);
-            // A millionth of the sum is more than what is rounded here, and the least normal number
-            // than what a scale loses below it.
+            let sum = f.fma(f.splat(8.0), f.load_partial(results.as_ptr(), count), middle);
+            // A millionth of the sum exceeds the rounding errors here, and the least normal number
+            // exceeds the loss of a subnormal scale.
             let slack = f.fma(f.abs(sum), f.splat(1e-6), f.mul(length, f.load(wide.as_ptr())));
             let most = f.add(f.abs(scale), f.splat(f32::MIN_POSITIVE));
             let bound = f.fma(most, slack, f.mul(scale, sum));
@@ -574,10 +574,10 @@ fn bounds<D: Dot>(d: D, search: &Search<'_>, first: usize, held: &[f32], upper: 
             highest = f.max(bound, highest);
         }
     }
-    // A lane beyond the end may be the highest: any output will do then, since none is left out for
-    // it.
+    // A lane beyond the end may be the highest: then any output will do, since none is skipped
+    // because of it.
     let highest = f.reduce_max(highest);
-    upper[..held.len()].iter().position(|upper| *upper == highest).unwrap_or(0)
+    upper[..results.len()].iter().position(|upper| *upper == highest).unwrap_or(0)
 }
 
 #[cfg(test)]

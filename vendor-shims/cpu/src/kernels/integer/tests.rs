@@ -31,7 +31,7 @@ impl Integers {
     }
 }
 
-/// Scale and integers of each row, by the definition.
+/// Scale and integers of each row, by definition.
 fn quantised(x: &[f32], inputs: usize) -> Vec<(f32, Vec<i64>)> {
     x.chunks(inputs)
         .map(|row| {
@@ -172,8 +172,8 @@ fn a_row_alone_equals_the_row_among_many() {
     }
 }
 
-/// Rows that make no whole pairs and groups, outputs that fill no panel, inputs and blocks that
-/// fill no step: where products of several rows by several outputs have edges.
+/// Rows that are no whole number of pairs and groups, outputs that do not fill a panel, inputs and
+/// blocks that do not fill a step: the edge cases of products of several rows by several outputs.
 #[test]
 fn many_rows_of_odd_shapes_are_those_of_the_scalar_twin() {
     let outputs = 83;
@@ -238,7 +238,7 @@ fn the_longest_sums_are_exact() {
 }
 
 #[test]
-fn rows_of_zeros_of_nothing_and_of_no_numbers() {
+fn rows_of_zeros_without_inputs_and_of_nans() {
     let scales = [0.5; 3];
     let geometry = Geometry::new(4, None);
     let mut packed = vec![0u8; geometry.panel_bytes(IntegerType::I8)];
@@ -266,7 +266,7 @@ fn rows_of_zeros_of_nothing_and_of_no_numbers() {
 }
 
 #[test]
-fn scratch_memory_that_no_machine_has_is_none() {
+fn scratch_memory_beyond_any_machine_is_none() {
     assert_eq!(scratch_values(Geometry::new(1 << 20, None), usize::MAX / 4, 1), None);
     assert_eq!(scratch_values(Geometry::new(640, None), 1, 64), Some(160 + 16 + 16));
 }

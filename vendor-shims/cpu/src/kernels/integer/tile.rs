@@ -17,7 +17,7 @@ pub struct Rows<'a> {
     pub scales: &'a [f32],
 }
 
-/// Where results go.
+/// Where results are written.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     /// `[rows, stride]`
@@ -26,11 +26,11 @@ pub struct Target<'a> {
     pub stride: usize,
 }
 
-/// What a vector of weights holds.
+/// How a vector stores weights.
 pub trait Stored {
-    /// Operands that one vector gives.
+    /// Number of operands unpacked from one vector.
     const PARTS: usize;
-    /// Whether the operands are within 0 and 15, by the offset of their type.
+    /// Whether the operands are within 0 and 15, thanks to the offset of their type.
     const SMALL: bool;
     /// Operand `part`.
     fn part<D: Dot>(d: D, bytes: D::Bytes, part: usize) -> D::Bytes;
@@ -78,11 +78,11 @@ impl<const S: bool> Stored for Ready<S> {
     }
 }
 
-/// Bytes that a stream is fetched ahead of its use: the processor fetches ahead within a page only.
-/// Measured: 1, 2 and 4 KiB are within a few per cent, without it a tenth is lost.
+/// Prefetch distance of a stream in bytes: the hardware prefetches within a page only. Measured: 1,
+/// 2 and 4 KiB are within a few per cent of each other; without it throughput drops by a tenth.
 pub(super) const AHEAD: usize = 2048;
-/// Most panels that are read side by side for a single row: eight streams get a tenth more from
-/// memory than four.
+/// Most panels that are read side by side for a single row: eight streams get a tenth more memory
+/// bandwidth than four.
 pub(super) const STREAMS: usize = 8;
 /// The same where the sums of eight do not fit into registers.
 pub(super) const FEWER_STREAMS: usize = 4;
@@ -147,8 +147,8 @@ unsafe fn tile<
             }
         }
         while place < end {
-            // What follows the end of a panel is read by its neighbour; what this stream reads next
-            // follows the last of them.
+            // Reading ahead past the end of a panel would fetch its neighbour's panel, which the
+            // neighbouring stream reads; this stream continues after the last of the panels.
             if ROWS == 1 && place * LANES / W::PARTS + AHEAD >= panel_bytes {
                 ahead = AHEAD + (PANELS - 1) * panel_bytes;
             }
@@ -203,8 +203,8 @@ unsafe fn tile<
                 if MODE == SCALED {
                     values[r][p] = f.fma(d.widen(sum), scale, values[r][p]);
                 } else {
-                    // To memory with as little around it as can be: only loops that the compiler
-                    // unrolls keep sums in registers before.
+                    // Store right away, with minimal surrounding code: only loops that the compiler
+                    // unrolls keep sums in registers.
                     lanes[r][p] = d.lanes(sum);
                 }
             }
@@ -217,8 +217,7 @@ unsafe fn tile<
             }
         }
     }
-    // A count that the compiler cannot see keeps it from writing the end of a tile out once per
-    // result.
+    // An opaque count stops the compiler from duplicating the end of a tile for every result.
     for result in 0..std::hint::black_box(ROWS * PANELS) {
         let (r, p) = (result / PANELS, result % PANELS);
         match MODE {
@@ -247,7 +246,7 @@ pub(super) fn finish(
     Columns::of(operands, panel).write(sums, operands, row, target);
 }
 
-/// What the results of a panel are made with, the same for every row.
+/// Factors for the results of a panel, the same for every row.
 pub(super) struct Columns {
     first: usize,
     count: usize,
@@ -274,8 +273,8 @@ impl Columns {
         let row_scale = f64::from(operands.rows.scales[row]);
         // SAFETY: the caller's task alone writes these results.
         let out = unsafe { target.out.part(row * target.stride + self.first, self.count) };
-        // In a place of their own: written where they go one by one, they would be computed so, for
-        // a result might be a scale.
+        // A separate buffer: results written straight to the output would be computed one by one,
+        // since the compiler must assume that the output may alias a scale.
         let mut results = [0.0; LANES];
         for lane in 0..LANES {
             results[lane] = value(sums[lane], row_scale, self.scales[lane], self.bias[lane]);
@@ -287,7 +286,7 @@ impl Columns {
     }
 }
 
-/// At most sixteen values, zeros behind them.
+/// At most sixteen values, padded with zeros.
 #[inline(always)]
 fn lanes_of(values: &[f32]) -> [f32; LANES] {
     match values.try_into() {
@@ -326,7 +325,7 @@ pub(super) fn finish_scaled<F: Simd>(
     }
 }
 
-/// All of a few rows by panels `panel..panel + panels`, read where they lie.
+/// All of a few rows by panels `panel..panel + panels`, read in place.
 #[inline(always)]
 pub fn stream<D: Dot, W: Stored>(
     d: D,
@@ -384,7 +383,7 @@ pub fn stream<D: Dot, W: Stored>(
         }
         let mut row = 0;
         while row < rows {
-            // Conditions that are constant per level leave out the shapes that it does not use.
+            // Conditions that are constant per level remove the shapes that it does not use.
             if const { matches!(<D::F as Simd>::REGISTERS, Registers::None) } {
                 match mode {
                     WHOLE => cover!(WHOLE, row, 1, 1, 1),
@@ -421,7 +420,7 @@ pub fn stream<D: Dot, W: Stored>(
     }
 }
 
-/// Stores the operands that panels `panel..panel + panels` give, panel after panel.
+/// Unpacks and stores the operands of panels `panel..panel + panels`, panel after panel.
 #[inline(always)]
 pub fn make_ready<D: Dot, W: Stored>(
     d: D,

@@ -2,11 +2,11 @@
 //!
 //! Weights lie in panels of sixteen outputs, k-major: `panel[k][output]`, in their own type;
 //! integers are widened in registers. Every output element has one accumulator that starts at zero
-//! and takes `fma(x[k], w[k], accumulator)` for k = 0, 1, … Blocking over k parks the accumulator
-//! in the output, which rounds nothing, so tiles, threads and rows are free to be chosen for speed.
-//! Scales per output multiply the sum at its end, as `sum · scale` or `fma(sum, scale, bias)`;
-//! scales per block multiply the weights, which rounds nothing: four bits times the eleven of a
-//! binary16 fit. A bias without scales is added last.
+//! and accumulates `fma(x[k], w[k], accumulator)` for k = 0, 1, … Blocking over k stores the
+//! accumulator in the output, which rounds nothing, so tiles, threads and rows are chosen for speed
+//! alone. Scales per output multiply the final sum, as `sum · scale` or `fma(sum, scale, bias)`;
+//! scales per block multiply the weights, which rounds nothing: the product of four bits and the
+//! eleven of a binary16 is exact. A bias without scales is added last.
 
 mod pack;
 mod product;
@@ -24,11 +24,11 @@ use crate::simd::{LANES, Level, Simd};
 pub struct Panels<'a> {
     /// Values in panels, [`packed_elements`] of them.
     pub data: PanelData<'a>,
-    /// What the integers are multiplied with.
+    /// The scales of integers.
     pub scales: Scales<'a>,
     /// Inputs, K.
     pub inputs: usize,
-    /// Outputs, N; the last panel is filled up with zeros.
+    /// Outputs, N; the last panel is padded with zeros.
     pub outputs: usize,
 }
 
@@ -56,8 +56,8 @@ pub enum Scales<'a> {
     None,
     /// One per output.
     PerOutput(&'a [f32]),
-    /// One per so many steps of k: per panel and block sixteen binary16. With [`PanelData::I4`]
-    /// alone.
+    /// One per `size` steps of k: sixteen binary16 per panel and block. With [`PanelData::I4`]
+    /// only.
     PerBlock {
         /// Steps of k that share a scale.
         size: usize,
@@ -220,8 +220,8 @@ fn block<S: Simd, E: Element>(
         }
         _ => Blocks::NONE,
     };
-    // One row visits its weights once, from front to back; several rows come back to a block while
-    // it is in cache.
+    // One row reads its weights once, from front to back; several rows reuse a block while it is in
+    // cache.
     let step_limit = if rows == 1 { inputs } else { K_BLOCK };
     let widen = E::NARROW && rows >= WIDEN_ROWS && panels <= PANEL_GROUP;
     let mut widened = Widened([const { std::mem::MaybeUninit::uninit() }; PANEL_GROUP * LANES * K_BLOCK]);

@@ -59,7 +59,7 @@ impl PanelType {
     }
 }
 
-/// Values that a packed `[outputs, inputs]` matrix takes, the last panel filled up.
+/// Number of values of a packed `[outputs, inputs]` matrix, the last panel padded.
 ///
 /// # Panics
 /// On overflow; callers bound the dimensions first.
@@ -99,8 +99,8 @@ pub fn pack_from_rows<T: Copy + Default>(
     pack_panel(inputs, outputs, panel, |output, k| source[output * inputs + k], target);
 }
 
-/// Packs one panel of integers: `rows` holds up to sixteen rows of `inputs` values, rows that are
-/// missing give zeros. `target` has [`PanelType::step_bytes`] per input.
+/// Packs one panel of integers: `rows` contains up to sixteen rows of `inputs` values, missing rows
+/// become zeros. `target` has [`PanelType::step_bytes`] per input.
 ///
 /// # Panics
 /// When `kind` is no integer type, a value is outside its range, or the target is shorter than the

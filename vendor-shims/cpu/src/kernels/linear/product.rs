@@ -16,7 +16,7 @@ pub struct Sizes {
     pub transpose_b: bool,
 }
 
-/// Values of scratch memory that [`mat_mul`] needs; `None` on overflow.
+/// Number of scratch values that [`mat_mul`] needs; `None` on overflow.
 pub fn scratch_values(sizes: Sizes) -> Option<usize> {
     sizes.n.checked_next_multiple_of(LANES)?.checked_mul(sizes.k)
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agrees_with_the_meaning() {
+    fn agrees_with_the_definition() {
         let fill = |count: usize, salt: usize| {
             (0..count).map(|i| ((i * 37 + salt) % 23) as f32 - 11.0).collect::<Vec<f32>>()
         };

@@ -4,7 +4,7 @@ use shardwright_shim_testing::bits;
 use super::*;
 use crate::simd::Level;
 
-/// The meaning: one accumulator, k in order, bias last.
+/// The definition: one accumulator, k in order, bias last.
 fn twin(x: &[f32], w: &[f32], bias: Option<&[f32]>, rows: usize, inputs: usize, outputs: usize) -> Vec<f32> {
     let mut out = vec![0.0f32; rows * outputs];
     for r in 0..rows {
@@ -134,7 +134,7 @@ impl Integers {
     }
 }
 
-/// Block scales as panels hold them.
+/// Block scales in panel layout.
 fn block_panels(scales: &[u16], blocks: usize, outputs: usize) -> Vec<[u16; LANES]> {
     let panel_block =
         (0..outputs.div_ceil(LANES)).flat_map(|panel| (0..blocks).map(move |block| (panel, block)));

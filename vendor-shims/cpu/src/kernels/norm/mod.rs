@@ -25,7 +25,7 @@ fn grain(width: usize) -> usize {
     (1usize << 14).div_ceil(width.max(1))
 }
 
-/// Calls `body(first group, groups)` over all groups, shared when it pays.
+/// Calls `body(first group, groups)` over all groups, in parallel if it pays.
 fn over_groups(pool: &Pool, groups: usize, width: usize, body: &(dyn Fn(usize, usize) + Sync)) {
     // A value of a norm costs about four multiply-adds.
     if !pool.worth(4 * groups as u64 * width as u64) {
@@ -36,8 +36,8 @@ fn over_groups(pool: &Pool, groups: usize, width: usize, body: &(dyn Fn(usize, u
     pool.run(groups.div_ceil(grain), &|task| body(task * grain, grain.min(groups - task * grain)));
 }
 
-/// Normalises `groups` groups of `x` to `out`; `weight` holds `width` values, and `residual`, as
-/// many as `x`, is added at the end.
+/// Normalises `groups` groups of `x` to `out`; `weight` has `width` values, and `residual`, of the
+/// length of `x`, is added at the end.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -143,7 +143,7 @@ dispatch! { fn l2_groups_at => l2_groups(width: usize, x: &[f32], out: &mut [f32
 
 #[inline(always)]
 fn l2_groups<S: Simd>(s: S, width: usize, x: &[f32], out: &mut [f32]) {
-    /// Least length, so that a zero vector stays one.
+    /// Least length, so that a zero vector stays zero.
     const LEAST: f32 = 1e-12;
     if width == 0 {
         return;

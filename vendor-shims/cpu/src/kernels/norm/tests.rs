@@ -13,7 +13,7 @@ fn close(got: &[f32], exact: &[f64], what: &str) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
     #[test]
-    fn agree_with_the_meaning_at_every_level(
+    fn agree_with_the_definition_at_every_level(
         width in 1usize..200, groups in 1usize..9, offset in 0u8..2, with_weight: bool,
         raw in prop::collection::vec(-4.0f32..4.0, 200 * 9 + 200),
     ) {
@@ -37,7 +37,7 @@ proptest! {
             let pool = Pool::eager(threads);
             let mut out = vec![vec![f32::NAN; x.len()]; 3];
             rms_norm(level, &pool, norm, x, with_weight.then_some(weight), None, groups, &mut out[0]);
-            // A residual is added to what would be there without it.
+            // A residual is added to the result without it.
             let residual: Vec<f32> = x.iter().rev().copied().collect();
             let mut added = vec![0.0; out[0].len()];
             let weight = with_weight.then_some(weight);

@@ -1,8 +1,8 @@
 //! Sums of products of bytes, sixteen at a time, with one meaning on every processor.
 //!
-//! A kernel of integers is written once against [`Dot`]. Sums of integers are exact, so all forms
-//! agree bit for bit whatever order they add in; what happens to a sum afterwards is [`Simd`],
-//! which agrees as well.
+//! An integer kernel is written once against [`Dot`]. Integer sums are exact, so all forms agree
+//! bit for bit whatever order they add in; what happens to a sum afterwards is [`Simd`], which
+//! agrees as well.
 
 mod scalar;
 
@@ -34,7 +34,7 @@ pub const THIRDS: usize = 48;
 /// An implementor must be constructible only where its instructions exist, and every method must
 /// have exactly the meaning of the scalar form.
 pub unsafe trait Dot: Copy + Send + Sync {
-    /// The lanes as values.
+    /// The operations on f32 lanes.
     type F: Simd;
     /// Sixteen sums, i32.
     type Sums: Copy;
@@ -42,7 +42,7 @@ pub unsafe trait Dot: Copy + Send + Sync {
     type Bytes: Copy;
     /// Four signed bytes for all lanes.
     type Quad: Copy;
-    /// What [`Dot::signed`] adds to every byte; a sum starts with as much less.
+    /// Offset that [`Dot::signed`] adds to every byte; a sum starts correspondingly lower.
     const OFFSET: i32;
 
     /// The operations on values.
@@ -66,7 +66,7 @@ pub unsafe trait Dot: Copy + Send + Sync {
     /// # Safety
     /// `target` is writable for as many bytes.
     unsafe fn store(self, target: *mut u8, bytes: Self::Bytes);
-    /// Signed bytes as [`Dot::dot`] takes them: [`Dot::OFFSET`] added.
+    /// Signed bytes in the form [`Dot::dot`] requires: [`Dot::OFFSET`] added.
     fn signed(self, bytes: Self::Bytes) -> Self::Bytes;
     /// Field `part` of each byte: its bits from `part · bits` on, `bits` being 4 or 2.
     fn field(self, bytes: Self::Bytes, bits: usize, part: usize) -> Self::Bytes;
@@ -75,11 +75,11 @@ pub unsafe trait Dot: Copy + Send + Sync {
     /// # Safety
     /// `source` is readable for 4 bytes.
     unsafe fn quad(self, source: *const i8) -> Self::Quad;
-    /// `sums[i] + Σ w[4i + j] · q[j]`, wrapping, of bytes that [`Dot::signed`] gave.
+    /// `sums[i] + Σ w[4i + j] · q[j]`, wrapping, for bytes that [`Dot::signed`] returned.
     fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
-    /// Two vectors of bytes within 0 and 7 from [`THIRDS`] bytes. Their 128 bytes are counted
-    /// through: byte t has its lower two bits at `2·(t / 32)` of byte `t mod 32`, and its third at
-    /// bit `t / 16` of byte `32 + t mod 16`.
+    /// Two vectors of bytes within 0 and 7 from [`THIRDS`] bytes. Of their 128 bytes, byte t has
+    /// its lower two bits at bit `2·(t / 32)` of byte `t mod 32`, and its third at bit `t / 16` of
+    /// byte `32 + t mod 16`.
     ///
     /// # Safety
     /// `source` is readable for as many bytes.
@@ -102,7 +102,7 @@ pub unsafe trait Dot: Copy + Send + Sync {
 /// The instruction sets a kernel of integers can be run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotLevel {
-    /// Plain Rust; the meaning of all others.
+    /// Plain Rust; defines the meaning of all others.
     Scalar,
     /// AVX2: pairs of bytes to sixteen bits, pairs of those to 32.
     #[cfg(target_arch = "x86_64")]
@@ -119,7 +119,7 @@ pub enum DotLevel {
     /// Advanced SIMD without a product of four bytes.
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// Advanced SIMD with it.
+    /// Advanced SIMD with a product of four bytes.
     #[cfg(target_arch = "aarch64")]
     NeonDot,
     /// As [`DotLevel::NeonDot`], with products of pairs of rows for many rows.
@@ -161,7 +161,7 @@ impl DotLevel {
         levels
     }
 
-    /// The fastest of this processor that uses no wider registers than `level`.
+    /// The fastest level of this processor that uses no wider registers than `level`.
     pub fn within(level: Level) -> DotLevel {
         let fits = |dot: &DotLevel| match dot {
             DotLevel::Scalar => true,
@@ -175,7 +175,7 @@ impl DotLevel {
         DotLevel::available().into_iter().rfind(fits).unwrap_or(DotLevel::Scalar)
     }
 
-    /// The level of what is done with vectors.
+    /// The level whose vector operations this one uses.
     pub const fn vectors(self) -> DotLevel {
         match self {
             #[cfg(target_arch = "x86_64")]

@@ -197,13 +197,13 @@ macro_rules! quarters {
             }
             #[inline(always)]
             fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
-                // What is at most 31 is the same with a sign.
+                // A byte of at most 31 is the same when signed.
                 self.dot(sums, w, q)
             }
             #[inline(always)]
             fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums {
-                // SAFETY: `self` proves the instructions; what is at most 31 is the same with a
-                // sign.
+                // SAFETY: `self` proves the instructions; a byte of at most 31 is the same when
+                // signed.
                 let one = |at: usize| unsafe {
                     $dot(sums[at], vreinterpretq_s8_u8(w[at]), vreinterpretq_s8_u8(q[at]))
                 };

@@ -10,7 +10,7 @@ fn sums(mut sums: [i32; LANES], w: [u8; VECTOR], q: [i8; 4], value: impl Fn(u8) 
     sums
 }
 
-// SAFETY: plain Rust exists everywhere, and this is the meaning.
+// SAFETY: plain Rust exists everywhere, and this is the definition.
 unsafe impl Dot for Scalar {
     type F = Scalar;
     type Sums = [i32; LANES];

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::simd::Scalar;
 
-/// Runs every method on some bytes and gives the bits of everything it gave, less what depends on
-/// [`Dot::OFFSET`].
+/// Runs every method on some bytes and returns the bits of every result, less the parts that depend
+/// on [`Dot::OFFSET`].
 #[inline(always)]
 fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut Vec<u32>) {
     // SAFETY: sixty-four bytes, four bytes.
@@ -32,7 +32,7 @@ fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut 
         let small = d.dot_each(d.splat(start), d.field(w, 4, part), each);
         out.extend(d.lanes(small).map(|sum| sum as u32));
     }
-    // SAFETY: of sixty-four bytes as many.
+    // SAFETY: `THIRDS` of sixty-four bytes.
     for third in unsafe { d.thirds(bytes.as_ptr()) } {
         out.extend(d.lanes(d.dot_each(d.splat(start), third, each)).map(|sum| sum as u32));
         // SAFETY: sixty-four places.
@@ -106,8 +106,8 @@ fn a_level_chooses_what_its_registers_hold() {
     assert_ne!(DotLevel::within(Level::Avx2), DotLevel::Avx512Vnni);
 }
 
-/// `cargo xtask aarch64` says so where it chose the processor, an emulated one: a level that is
-/// missing there would be tested nowhere.
+/// `cargo xtask aarch64` sets this when it chose the (emulated) processor: a level that is missing
+/// there would be tested nowhere.
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn an_emulated_processor_has_every_level() {

@@ -84,7 +84,7 @@ unsafe impl Dot for Avx512Vnni {
             let low = _mm512_broadcast_i64x4(_mm256_loadu_si256(source.cast()));
             let top = _mm512_broadcast_i32x4(_mm_loadu_si128(source.add(32).cast()));
             let (three, four) = (_mm512_set1_epi8(3), _mm512_set1_epi8(4));
-            // What is shifted or rotated in from a neighbouring byte is masked away.
+            // Bits shifted or rotated in from a neighbouring byte are masked off.
             let one = |low: __m512i, top: __m512i| {
                 _mm512_or_si512(_mm512_and_si512(low, three), _mm512_and_si512(top, four))
             };
@@ -157,7 +157,7 @@ unsafe impl Dot for Avx512Vnni {
 #[derive(Clone, Copy, Debug)]
 pub struct Halves(__m256i, __m256i);
 
-/// What two tokens of 256-bit registers have in common; they differ in the product.
+/// Implements [`Dot`] for the two tokens with 256-bit registers, which differ in the product alone.
 macro_rules! halves {
     ($token:ident, $offset:literal, $flip:literal, |$sum:ident, $w:ident, $q:ident| $dot:expr, $small:expr) => {
         // SAFETY: the private field leaves `detect` as the only constructor; the tests compare
@@ -230,7 +230,7 @@ macro_rules! halves {
                 unsafe {
                     let low = _mm256_loadu_si256(source.cast());
                     let top = _mm256_broadcastsi128_si256(_mm_loadu_si128(source.add(32).cast()));
-                    // What is shifted in from a neighbouring byte is masked away.
+                    // Bits shifted in from a neighbouring byte are masked off.
                     let one = |low: __m256i, top: __m256i| {
                         _mm256_or_si256(
                             _mm256_and_si256(low, _mm256_set1_epi8(3)),
@@ -366,7 +366,8 @@ unsafe fn gather(sum: __m256i, pairs: __m256i) -> __m256i {
     unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
 }
 
-// |w| ≤ 128 and |q| ≤ 127: two products are at most 32512, so nothing saturates. Small ones are at most 2 · 31 · 127.
+// |w| ≤ 128 and |q| ≤ 127: two products are at most 32512, so nothing saturates. Small ones are at
+// most 2 · 31 · 127.
 halves!(
     Avx2Pairs,
     0,

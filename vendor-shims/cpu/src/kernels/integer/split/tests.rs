@@ -40,7 +40,7 @@ impl Packed {
         }
     }
 
-    /// By the definition.
+    /// By definition.
     fn results(&self, x: &[f32], cap: Option<f32>) -> Vec<f32> {
         let largest = x.iter().fold(1e-30f32, |largest, value| largest.max(value.abs()));
         let scale = largest * (1.0 / 127.0);
@@ -63,7 +63,7 @@ impl Packed {
     }
 }
 
-/// What is left of results of which so many are wanted.
+/// The results that remain if only the `wanted` largest are kept.
 fn largest_of(results: &[f32], wanted: usize) -> Vec<f32> {
     let mut order: Vec<usize> = (0..results.len()).collect();
     order.sort_by(|a, b| results[*b].partial_cmp(&results[*a]).expect("numbers").then(a.cmp(b)));
@@ -110,7 +110,7 @@ proptest! {
     fn results_are_the_definitions_and_the_largest_are_found(
         kind in 0u8..4, steps in 1usize..8, outputs in 1usize..2500,
         wanted in prop::sample::select(vec![1usize, 2, 7, 64, MOST]), tiny: bool, seed: u64,
-        // Of the last all results are as good as equal, and many are.
+        // With the last caps all results are nearly equal, and many are equal.
         cap in prop::sample::select(vec![None, Some(30.0f32), Some(1.0), Some(0.01), Some(1e-30), Some(f32::MAX)]),
     ) {
         let inputs = steps * STEP;
@@ -118,7 +118,7 @@ proptest! {
         let mut random = Rng::with_seed(seed ^ 77);
         let mut x: Vec<f32> = (0..inputs).map(|_| value(&mut random)).collect();
         if tiny {
-            // Products of scales that a number of 32 bits hardly holds.
+            // Products of scales near the lower end of f32.
             packed.scales.iter_mut().for_each(|scale| *scale *= 1e-11);
             x.iter_mut().for_each(|x| *x *= 1e-31);
         }
@@ -135,7 +135,7 @@ proptest! {
     }
 }
 
-/// The bound has to hold at its worst: second parts that point the way the row does.
+/// The bound has to be valid in the worst case: second parts aligned with the row.
 #[test]
 fn rows_whose_second_halves_decide_are_found() {
     let inputs = 3 * STEP;
@@ -161,7 +161,7 @@ fn rows_whose_second_halves_decide_are_found() {
 }
 
 #[test]
-fn a_row_of_zeros_and_one_of_no_numbers() {
+fn a_row_of_zeros_and_one_of_nans() {
     let packed = packed(0, STEP, 300, 9);
     for dot in DotLevel::available() {
         let zeros = packed.run(dot, 2, &[0.0; STEP], None, 3);
@@ -185,7 +185,8 @@ fn a_bound_is_never_below_what_it_bounds() {
     }
 }
 
-/// No value below what is given reaches the least result that counts, and not much is given away.
+/// No value below the returned one reaches the least result that counts, and the margin is
+/// small.
 #[test]
 fn a_cap_leaves_the_order_of_results() {
     let packed = packed(0, STEP, 1, 3);
@@ -202,7 +203,7 @@ fn a_cap_leaves_the_order_of_results() {
             assert!(below <= part * cap, "{below} for {part} of {cap}");
             let near = part * cap - 1e-3 * (part * cap).abs() - 2.0 * f32::MIN_POSITIVE * cap.max(1.0);
             assert!(part.abs() > 3.0 || below >= near, "{below} for {part} of {cap}");
-            // Where the least is as low as results can be, none is left out.
+            // Where the least result is as low as results can be, none is excluded.
             for back in [1e-7, 1e-6, 1e-3, 1.0].into_iter().filter(|_| below.is_finite()) {
                 let value = below.next_down() - back * below.abs();
                 assert!(capped(value, cap) < least, "{value} below {below} for {least}");
@@ -225,7 +226,7 @@ fn keys_are_in_the_order_of_values() {
 }
 
 #[test]
-fn scratch_memory_that_no_machine_has_is_none() {
+fn scratch_memory_beyond_any_machine_is_none() {
     assert_eq!(scratch_values(LONGEST, usize::MAX / 4), None);
     assert!(scratch_values(640, 2).is_some_and(|values| values < 1 << 16));
 }

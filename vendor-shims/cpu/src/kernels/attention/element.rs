@@ -1,23 +1,23 @@
-//! Keys and values that are read where they lie, and widened on the way into a register.
+//! Keys and values read directly from a state and widened while loading into a register.
 
 use crate::simd::{LANES, Simd};
 
-/// An element as memory holds it.
-pub trait Held: Copy {
+/// An element as stored in memory.
+pub trait KvElement: Copy {
     /// Sixteen elements.
     ///
     /// # Safety
-    /// `source` is readable for as many.
+    /// `source` is readable for sixteen elements.
     unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V;
 
     /// The first `count` elements, at most sixteen; zeros in all other lanes.
     ///
     /// # Safety
-    /// `source` is readable for as many.
+    /// `source` is readable for `count` elements.
     unsafe fn load_partial<S: Simd>(s: S, source: *const Self, count: usize) -> S::V;
 }
 
-impl Held for f32 {
+impl KvElement for f32 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, source: *const f32) -> S::V {
         // SAFETY: as the caller grants.
@@ -32,7 +32,7 @@ impl Held for f32 {
 }
 
 /// The bits of a binary16.
-impl Held for u16 {
+impl KvElement for u16 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, source: *const u16) -> S::V {
         // SAFETY: as the caller grants.
