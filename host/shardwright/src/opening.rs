@@ -59,7 +59,7 @@ pub(crate) fn open(
     let mut plan = settled.report_now();
     plan.notices.extend(flags);
     let prepared = planning + quantising + compiling;
-    plan.notices.extend(kept.as_ref().and_then(|kept| kept.told(prepared)).or(not_kept));
+    plan.notices.extend(kept.as_ref().and_then(|kept| kept.notice(prepared)).or(not_kept));
     let compiled = match options.taps {
         true => settled.shards.into_iter().map(|shard| shard.compiled).collect(),
         false => Vec::new(),

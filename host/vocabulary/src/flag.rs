@@ -38,7 +38,7 @@ impl Flag {
     /// That the flag is none to set, and why.
     pub fn refused(&self, why: &str) -> Error {
         Error::new(ErrorKind::Argument, format!("flag {self}: {why}"))
-            .with_help("`shardwright shim list` tells of every flag")
+            .with_help("`shardwright shim list` lists every flag")
     }
 }
 
