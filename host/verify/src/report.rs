@@ -61,7 +61,7 @@ pub struct VerifyReport {
     pub first_divergent_layer: Option<u32>,
     /// Likelihoods and chosen tokens of the chain running by itself; none for encoders.
     pub tokens: Option<TokenVerification>,
-    /// Every shard alone, once for each graph it is held against.
+    /// Every shard alone, once for each graph it is compared with.
     pub boundaries: Vec<BoundaryVerification>,
     /// How much of what was recorded was run.
     pub effort: EffortReport,

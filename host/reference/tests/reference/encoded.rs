@@ -88,8 +88,7 @@ fn run(op: &Op, arguments: &[Operand], constants: &[Weight], result: Encoding) -
     let mut bindings = Bindings::new();
     for (index, argument) in arguments.iter().enumerate() {
         let shape = [ROWS as u64, argument.width as u64];
-        let mut tensor =
-            Tensor::plain(format!("operand-{index}"), shape.to_vec(), argument.encoding.element);
+        let mut tensor = Tensor::plain(format!("operand-{index}"), shape.to_vec(), argument.encoding.element);
         tensor.affine = argument.encoding.affine();
         let role = Role::Gathered { asset: AssetId(index as u32) };
         inputs.push((TensorId(tensors.len() as u32), role.clone()));
