@@ -617,17 +617,17 @@ fn formats(text: &str) -> Result<FormatChoice, String> {
     if Format::from_str(text, true).is_ok() {
         return Err(format!("how reports are written is `--format {text}`; `--formats` is about weights"));
     }
-    text.parse().map_err(|error: shardwright::UnknownName| told(&error))
+    text.parse().map_err(|error: shardwright::UnknownName| with_help(&error))
 }
 
 /// `embedding=w8-per-channel`.
 fn table_format(text: &str) -> Result<(Table, WeightFormat), String> {
     let (table, format) = name_and_text(text)?;
-    let format = format.parse().map_err(|error: shardwright::UnknownName| told(&error))?;
+    let format = format.parse().map_err(|error: shardwright::UnknownName| with_help(&error))?;
     Ok((Table::from_str(&table, false)?, format))
 }
 
-fn told(error: &shardwright::UnknownName) -> String {
+fn with_help(error: &shardwright::UnknownName) -> String {
     format!("{error}; {}", error.help().unwrap_or_default())
 }
 

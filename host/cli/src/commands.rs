@@ -156,14 +156,14 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     Ok(options.isolation(isolation(execution)))
 }
 
-/// That nothing is set twice, of which one would count and the other be forgotten.
+/// Refuses an option that is set twice for one name, since one value would be lost silently.
 fn once(target: &TargetArguments) -> Result<(), Failure> {
-    let named = |given: &'static str, names: Vec<String>| names.into_iter().map(move |name| (given, name));
+    let named = |option: &'static str, names: Vec<String>| names.into_iter().map(move |name| (option, name));
     let table = |table: Table| match table {
         Table::Embedding => "embedding".to_owned(),
         Table::PerLayer => "per-layer".to_owned(),
     };
-    // That a flag is left out says something of it too.
+    // Leaving a flag out sets it too.
     let flags = target.flags.iter().map(|(name, _)| name).chain(&target.flags_left_out);
     let all = named("--limit", target.limits.iter().map(|(name, _)| name.clone()).collect())
         .chain(named("--flag", flags.cloned().collect()))
@@ -175,10 +175,10 @@ fn once(target: &TargetArguments) -> Result<(), Failure> {
     let mut seen = Vec::new();
     for pair in all {
         if seen.contains(&pair) {
-            let (given, name) = pair;
-            return Err(Failure::Arguments(match given {
+            let (option, name) = pair;
+            return Err(Failure::Arguments(match option {
                 "--flag" => format!("flag `{name}` is set twice, or set and left out"),
-                given => format!("{given} sets `{name}` twice"),
+                option => format!("{option} sets `{name}` twice"),
             }));
         }
         seen.push(pair);

@@ -131,7 +131,7 @@ pub struct ProofReport {
     pub name: String,
     /// The chain it was tried on.
     pub chain: String,
-    /// Whether it held.
+    /// Whether it passed.
     pub passed: bool,
     /// One sentence with numbers.
     pub summary: String,

@@ -128,7 +128,7 @@ fn short(value: &str) -> String {
     printable.take(VALUE_CHARS_MAX).collect::<String>().trim().to_owned()
 }
 
-/// `model name` where it is given, else how many cores of which type.
+/// `model name` if present, else the number of cores of each type.
 fn processor(cpuinfo: &str) -> Option<String> {
     let values = |key: &'static str| {
         cpuinfo.lines().filter_map(move |line| {

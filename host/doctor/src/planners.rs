@@ -186,7 +186,7 @@ pub fn pack_planner(planner: &Path, key: &Path, output: &Path) -> Result<Planner
     Ok(report(&loaded, &[], Some(outcome)))
 }
 
-/// The key in a file that nobody else may read. What was read of it is wiped.
+/// The key in a file that only its owner may read. The bytes read are wiped.
 fn read_key(path: &Path) -> Result<SecretKey> {
     let read = own::open_secret(path).and_then(|file| read_from(file, KEY_BYTES_MAX));
     let text = Zeroizing::new(read.map_err(|error| error.about(path))?);

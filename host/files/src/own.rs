@@ -21,7 +21,7 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
     builder.recursive(true).create(path)
 }
 
-/// Whether nobody but this user can have put something into a folder.
+/// Whether only this user can have put something into a folder.
 pub fn expect_folder(path: &Path) -> Result<(), FileError> {
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_dir() {
@@ -30,7 +30,7 @@ pub fn expect_folder(path: &Path) -> Result<(), FileError> {
     expect(path, &metadata)
 }
 
-/// Whether nobody but this user can have written an open file. `path` is for messages.
+/// Whether only this user can have written an open file. `path` is for messages.
 pub fn expect_file(path: &Path, file: &File) -> Result<(), FileError> {
     expect(path, &file.metadata()?)
 }

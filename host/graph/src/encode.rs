@@ -99,8 +99,8 @@ pub struct Encodings<'a> {
     pub states: StateFormat,
     /// The calibrated ranges; needed only for static integers.
     pub ranges: &'a Ranges,
-    /// What stands in for a range that is not known: graphs that are counted and checked before
-    /// anything was calibrated have types and operations as the calibrated ones, and other scales.
+    /// The range assumed where none is known: graphs that are counted and checked before
+    /// calibration have the types and operations of the calibrated ones, and other scales.
     pub assumed: Option<Range>,
     /// Encodings of ports fixed by the plan. Other ports have the encoding of the inside.
     pub ports: Vec<(PortSide, Role, Encoding)>,

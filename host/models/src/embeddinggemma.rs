@@ -122,8 +122,8 @@ impl SentenceModel {
             return Err(fields.unsupported("include_prompt", "true"));
         }
         for name in ["word_embedding_dimension", "embedding_dimension"] {
-            let given = fields.whole(name, &limits::HIDDEN)?;
-            if given.is_some_and(|width| width != hidden) {
+            let width_field = fields.whole(name, &limits::HIDDEN)?;
+            if width_field.is_some_and(|width| width != hidden) {
                 return Err(fields.invalid(name, format!("is not the hidden size, {hidden}")));
             }
         }
@@ -136,8 +136,8 @@ impl SentenceModel {
         let value = self.document(&path, folder)?;
         let fields = Fields::new(&path, &value)?;
         let extent = |name| {
-            let given = fields.whole(name, &limits::HIDDEN)?;
-            given.ok_or_else(|| fields.invalid(name, "is missing"))
+            let value = fields.whole(name, &limits::HIDDEN)?;
+            value.ok_or_else(|| fields.invalid(name, "is missing"))
         };
         let (inputs, outputs) = (extent("in_features")?, extent("out_features")?);
         if inputs != width {

@@ -98,7 +98,7 @@ pub enum CheckpointError {
         /// The model type.
         found: String,
     },
-    /// A file name given by the checkpoint would leave its directory.
+    /// A file name in the checkpoint would leave its directory.
     #[error("{path}: `{name}` does not name a file of the checkpoint's directory")]
     EscapesDirectory {
         /// The file that gives the name.

@@ -128,10 +128,12 @@ impl BundleOptions {
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
         notices.extend(passed.into_iter().chain(stale).map(|text| say(NoticeKind::Fallback, text)));
         notices.extend(compiled.notices);
-        notices.extend(load_flags::told(&chain.description().shards).into_iter().map(|(otherwise, text)| {
-            let kind = if otherwise { NoticeKind::Fallback } else { NoticeKind::Note };
-            say(kind, text)
-        }));
+        notices.extend(load_flags::outcomes(&chain.description().shards).into_iter().map(
+            |(otherwise, text)| {
+                let kind = if otherwise { NoticeKind::Fallback } else { NoticeKind::Note };
+                say(kind, text)
+            },
+        ));
         let fallback = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback);
         if let Some(fallback) = fallback.filter(|_| self.run.strict) {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
@@ -325,11 +327,12 @@ impl Loader {
                 "its artefact was made of another work order than the manifest says".to_owned(),
             ));
         }
-        let (head, told) = (artefact.head(), &shard.compiled_by);
-        if (&head.shim, &head.shim_version, device) != (&told.shim, &told.version, &head.device) {
+        let (head, compiled_by) = (artefact.head(), &shard.compiled_by);
+        if (&head.shim, &head.shim_version, device) != (&compiled_by.shim, &compiled_by.version, &head.device)
+        {
             return Err(refused(format!(
                 "its artefact was compiled by {} {} for {}, not by {} {} for {device} as the manifest says",
-                head.shim, head.shim_version, head.device, told.shim, told.version
+                head.shim, head.shim_version, head.device, compiled_by.shim, compiled_by.version
             )));
         }
         let mut fallback = None;

@@ -93,7 +93,7 @@ pub struct FlagSchema {
     pub name: String,
     /// Legal values.
     pub values: FlagType,
-    /// Value if the flag is not given; none if the vendor does not say.
+    /// Value if the flag is not set; `None` if the vendor does not document it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
     /// What it does, in one sentence.

@@ -91,7 +91,7 @@ pub fn scale_count(granularity: Granularity, shape: &[u64]) -> Option<u64> {
 }
 
 names! {
-    /// How activations inside a shard are held.
+    /// The format of activations inside a shard.
     ActivationFormat, "activation format" {
         /// 32-bit float.
         F32 = "f32",
@@ -107,7 +107,7 @@ names! {
 }
 
 names! {
-    /// How states (KV) are held.
+    /// The format of states (KV cache).
     StateFormat, "state format" {
         /// 32-bit float.
         F32 = "f32",

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct UnknownName {
     /// What the word should have been, such as "provenance".
     pub what: &'static str,
-    /// The word as given, cut to a printable length.
+    /// The word that was passed, cut to a printable length.
     pub value: String,
     /// Every name of the list, comma separated.
     pub expected: String,

@@ -67,7 +67,7 @@ pub struct Opening {
 /// The first step of the process.
 #[derive(Debug, Serialize)]
 pub struct FirstToken {
-    /// Ids it was given.
+    /// Number of prompt ids.
     pub tokens: u32,
     /// Allocating states.
     pub session_seconds: f64,

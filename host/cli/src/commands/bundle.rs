@@ -46,7 +46,7 @@ pub fn inspect(
     Ok(if intact { Outcome::Done } else { Outcome::Different })
 }
 
-/// What an option is for, where it was given for something else.
+/// The correct use of an option that was passed with another command.
 fn unused(inspected: &Inspected, verify: bool, soc: Option<&str>) -> Option<&'static str> {
     match inspected {
         // The hash of an artefact is always checked, and so is that of a work order.

@@ -82,7 +82,7 @@ fn at_a_terminal(
                 turn => match answer(session, turn, arguments, format) {
                     // The next turn may be another.
                     Err(failure) if failure.is_of_what_was_asked() => {
-                        outcome::tell(failure, format);
+                        outcome::report(failure, format);
                     }
                     ended => ended?,
                 },

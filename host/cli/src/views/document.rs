@@ -8,7 +8,7 @@ use super::{printable, table};
 
 /// Rows of a table that are shown; the rest are counted.
 const ROWS: usize = 64;
-/// Levels that are told apart; what lies deeper is shown as JSON.
+/// Levels that are indented; deeper ones are shown as JSON.
 const DEPTH: usize = 6;
 
 /// The document.

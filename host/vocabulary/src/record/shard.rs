@@ -94,7 +94,7 @@ impl ShardOrigin {
             (None, Some(why)) => found.push((format!("runs on {place}"), why.clone())),
             (None, None) => {}
         }
-        for placement in self.placements.iter().filter(|held| !self.is_where_asked(held)) {
+        for placement in self.placements.iter().filter(|placement| !self.is_where_asked(placement)) {
             let NodePlacement { entry, node, place, reason } = placement;
             found.push((format!("{entry}: `{node}` runs on {place}"), reason.clone()));
         }
@@ -110,10 +110,10 @@ impl ShardOrigin {
     /// Nodes that run where they were asked to and of which the shim says something all the same,
     /// such as what their floats are computed in.
     pub fn remarks(&self) -> impl Iterator<Item = &NodePlacement> {
-        let on_device = |held: &&NodePlacement| {
-            self.is_where_asked(held) && !matches!(held.place.as_str(), "fused" | "none")
+        let on_device = |placement: &&NodePlacement| {
+            self.is_where_asked(placement) && !matches!(placement.place.as_str(), "fused" | "none")
         };
-        self.placements.iter().filter(on_device).filter(|held| !held.reason.is_empty())
+        self.placements.iter().filter(on_device).filter(|placement| !placement.reason.is_empty())
     }
 
     /// On the device itself, in another node, or nowhere because nothing depends on it.
