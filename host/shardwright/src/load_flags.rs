@@ -27,7 +27,7 @@ pub(crate) fn taken(flag: &Flag, schema: &[FlagSchema], shard: &ShardEntry) -> R
         .with_help("compile the checkpoint again to set it"))
 }
 
-/// That nothing of what is loaded knows the flag.
+/// The error for a flag that no loaded shim knows.
 pub(crate) fn unknown(flag: &Flag, schemas: &[FlagSchema]) -> Error {
     let known = schemas.iter().filter(|known| known.stage == FlagStage::Load);
     let mut known: Vec<&str> = known.map(|known| known.name.as_str()).collect();

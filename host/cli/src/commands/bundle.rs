@@ -24,7 +24,7 @@ pub fn compile(
     print(format, &report, |report| views::compiled(report, detail))
 }
 
-/// Shows what a file or directory says of itself; a damaged bundle is an outcome of its own.
+/// Shows the content of a file or directory; a damaged bundle is a separate outcome.
 pub fn inspect(
     path: &PathBuf,
     verify: bool,

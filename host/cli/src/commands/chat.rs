@@ -87,7 +87,7 @@ fn at_a_terminal(
                     ended => ended?,
                 },
             },
-            // It cleared the line; whoever wants more than that presses again.
+            // The interrupt cleared the line; a second one ends the program.
             Err(ReadlineError::Interrupted) if interrupted => return Ok(Outcome::Interrupted),
             Err(ReadlineError::Interrupted) => {
                 views::say("press Ctrl-C once more to leave");
@@ -106,13 +106,13 @@ fn unreadable(error: ReadlineError) -> Failure {
     })
 }
 
-/// A slash and one word: a path or a sentence is said to the model.
+/// A slash and one word; a path or a sentence goes to the model.
 fn is_command(line: &str) -> bool {
     line.strip_prefix('/').is_some_and(|name| !name.is_empty() && name.chars().all(char::is_alphabetic))
 }
 
-/// Replies to one turn. A conversation that has outgrown the context loses its oldest turns, which
-/// is said.
+/// Replies to one turn. A conversation that has outgrown the context loses its oldest turns, with a
+/// notice.
 fn answer(
     session: &mut Session,
     turn: &str,

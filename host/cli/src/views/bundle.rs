@@ -6,9 +6,9 @@ use shardwright_doctor::{FlagAdvice, Inspected, ShimAnswer};
 
 use super::{Detail, bytes, table};
 
-/// What compiling gave.
+/// The result of compiling.
 pub fn compiled(report: &CompileReport, detail: Detail) -> String {
-    // What must not be kept silent was said on standard error.
+    // Required notices were printed on standard error.
     let mut text = super::plan_without_notices(&report.plan, detail);
     let _ = writeln!(
         text,
@@ -24,7 +24,7 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
     text
 }
 
-/// What a file or directory says of itself.
+/// The content of a file or directory.
 pub fn inspected(inspected: &Inspected) -> String {
     match inspected {
         Inspected::Bundle(report) => {
@@ -107,7 +107,7 @@ fn shim_answer(answer: &ShimAnswer) -> String {
     }
 }
 
-/// The flags something was compiled with beside those worth setting.
+/// The flags of a compilation compared with the recommended ones.
 fn flag_advice(advice: &FlagAdvice) -> String {
     let mut text = format!("flags of {}: {}\n", super::printable(&advice.name), advice.summary());
     for advised in advice.missing.iter().filter(|advised| !advised.note.is_empty()) {

@@ -1,4 +1,4 @@
-//! A JSON document of anybody's as text: values by path, lists of things alike as tables.
+//! A JSON document from any source as text: values by path, lists of like objects as tables.
 
 use std::fmt::Write;
 
