@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_range_are_told_what_is_in_it() {
+    fn errors_about_numbers_out_of_range_name_the_range() {
         assert_eq!((tokens("7"), temperature("0"), top_p("1")), (Ok(7), Ok(0.0), Ok(1.0)));
         assert_eq!((min_p("0.5"), repetition_penalty("1.1")), (Ok(0.5), Ok(1.1)));
         assert!(tokens("-1").is_err_and(|said| said.contains("no limit")));

@@ -247,7 +247,7 @@ pub struct RowComparison {
     pub what: String,
     /// The layer it comes from, if from one.
     pub layer: Option<u32>,
-    /// The norm after which rows were compared; none where they were compared as they are.
+    /// The norm after which rows were compared; `None` if they were compared as they are.
     pub after: Option<String>,
     /// Rows compared.
     pub rows: u64,

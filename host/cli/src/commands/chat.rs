@@ -147,7 +147,7 @@ fn answer(
 #[cfg(test)]
 mod tests {
     #[test]
-    fn commands_are_told_from_what_is_said_to_the_model() {
+    fn commands_are_distinguished_from_text_for_the_model() {
         for (line, command) in
             [("/save", true), ("/etc/passwd", false), ("/", false), ("/help me", false), ("a /b", false)]
         {

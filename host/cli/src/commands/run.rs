@@ -27,7 +27,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     if !arguments.chat {
         let prompt = match &arguments.prompt {
             Some(prompt) => prompt.clone(),
-            None => given_prompt()?,
+            None => prompt_from_stdin()?,
         };
         return reply(&mut session, Turn::Text(&prompt), arguments, format).map(outcome_of);
     }
@@ -42,7 +42,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
 
 /// The prompt from standard input. The final line end belongs to the file or `echo`, not to the
 /// prompt.
-fn given_prompt() -> Result<String, Failure> {
+fn prompt_from_stdin() -> Result<String, Failure> {
     if std::io::stdin().is_terminal() {
         views::say("the prompt is read from the terminal: end it with Ctrl-D, or give --prompt or --chat");
     }
@@ -140,7 +140,7 @@ pub fn reply(
         write(b"\n")?;
     }
     for moved in &moves {
-        views::say(&told_move(moved));
+        views::say(&move_notice(moved));
     }
     let Replied { text, reason, statistics } = ended?;
     if format == Format::Json {
@@ -214,7 +214,7 @@ fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Repli
 
 /// A notice that is printed even without statistics: part of the reply was computed elsewhere than
 /// planned.
-fn told_move(moved: &Move) -> String {
+fn move_notice(moved: &Move) -> String {
     let to: Vec<String> = moved.to.iter().map(ToString::to_string).collect();
     let mut text = format!(
         "fallback: shard {} failed on {} at token {}; resumed on {}",

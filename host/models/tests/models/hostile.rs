@@ -585,7 +585,7 @@ fn sentence_modules_that_are_broken_or_not_built() {
 }
 
 #[test]
-fn a_fault_of_the_graph_is_told_as_one() {
+fn a_fault_of_the_graph_is_reported_as_one() {
     let inner = shardwright_graph::GraphError::EntryPoint { rows: 0, context: 0 };
     let error = CheckpointError::from(inner);
     assert!(matches!(error, CheckpointError::Graph(_)));

@@ -169,7 +169,7 @@ fn a_planner_that_works_is_used_and_named() {
 }
 
 #[test]
-fn an_unsound_request_is_nobodys_plan() {
+fn no_planner_is_asked_an_unsound_request() {
     let mut request = request(3);
     request.formats.clear();
     let error = PlanningSession::new(generic()).plan(&request).unwrap_err();

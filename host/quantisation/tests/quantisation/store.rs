@@ -418,7 +418,7 @@ fn what_others_may_have_written_is_made_again() {
 
 /// What was begun and never finished does not stay for ever.
 #[test]
-fn what_nobody_goes_on_with_is_removed() {
+fn abandoned_files_are_removed() {
     let parent = TempDir::new().unwrap();
     let old = begun(&parent.path().join("a"), WeightFormat::W8PerChannel);
     let directory = old.parent().unwrap();
