@@ -140,7 +140,7 @@ impl PlannerRegistry {
     }
 }
 
-/// Regular files of a directory in the order of their names; `None` if it does not exist.
+/// Regular files of a directory in the order of their names; empty if it does not exist.
 pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     let failed = |source| RegistryError::Directory { path: directory.to_owned(), source };
     let entries = match std::fs::read_dir(directory) {

@@ -104,8 +104,7 @@ impl<'j> Unfinished<'j> {
         Ok(Some(unfinished))
     }
 
-    /// Position of a non-zero byte outside chunks and hashes, if any; such bytes are never
-    /// rewritten.
+    /// Start of a gap or unused hash that is not all zeros, if any; such bytes are never rewritten.
     fn fault_outside_chunks(&self, bytes: &[u8]) -> Option<u64> {
         let last = self.parts.end - HASH as u64..self.parts.end;
         let unused = (!self.job.needs_whole()).then_some(last);
@@ -209,7 +208,7 @@ impl<'j> Unfinished<'j> {
     }
 }
 
-/// The first of these ranges that contains a non-zero byte: its start.
+/// Start of the first of these ranges that contains a non-zero byte.
 fn not_zero(bytes: &[u8], ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> Option<u64> {
     let zero = |range: &std::ops::Range<u64>| {
         bytes[range.start as usize..range.end as usize].iter().all(|&byte| byte == 0)
