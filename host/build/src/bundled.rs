@@ -11,8 +11,8 @@ use shardwright_vocabulary::ShimIdentity;
 
 use crate::{ArtefactStore, BuildError, BuiltShard, PlanReport, TargetExecutor};
 
-/// Puts artefacts into a bundle as they are made, and takes those of an earlier, interrupted run
-/// instead of making them again.
+/// Writes artefacts into a bundle as they are compiled, and reuses those of an earlier, interrupted
+/// run.
 pub struct BundleStore<'w> {
     writer: &'w mut BundleWriter,
     staging: PathBuf,
@@ -22,18 +22,18 @@ pub struct BundleStore<'w> {
 }
 
 impl<'w> BundleStore<'w> {
-    /// A store of that bundle.
+    /// A store that writes to this bundle.
     pub fn new(writer: &'w mut BundleWriter) -> Result<Self, BuildError> {
         let staging = writer.staging()?;
         Ok(BundleStore { writer, staging, kept: BTreeMap::new(), recalled: 0 })
     }
 
-    /// Artefacts that were there already.
+    /// Number of artefacts reused from an earlier run.
     pub fn recalled(&self) -> usize {
         self.recalled
     }
 
-    /// The chain of a plan whose shards were built on this store.
+    /// The chain entry of a plan whose shards were built with this store.
     pub fn chain(
         &mut self,
         name: &str,
@@ -90,9 +90,9 @@ impl<'w> BundleStore<'w> {
     }
 }
 
-/// What an artefact follows from: the work order, the shim that compiles it, for which device, and
-/// as a hash what else decides what that shim makes: its vendor's library, what it says of the
-/// device, its settings.
+/// The key of an artefact: its work order, the shim and device that compile it, and a hash of
+/// everything else that determines the output: the vendor's library, the device description and the
+/// shim's settings.
 pub fn artefact_key(order: &WorkOrder, executor: &TargetExecutor) -> Result<String, BuildError> {
     let shim = executor.instance.shim();
     let description = shim.description();

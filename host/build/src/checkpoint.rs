@@ -1,8 +1,8 @@
-//! Checkpoints as what plans are carried out on.
+//! Checkpoints as a source of models to plan and compile.
 
-mod given;
 mod making;
 mod measuring;
+mod path;
 
-pub use given::{expect_checkpoint, open_checkpoint};
 pub use making::CheckpointSource;
+pub use path::{expect_checkpoint, open_checkpoint};

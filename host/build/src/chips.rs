@@ -1,4 +1,4 @@
-//! What a profile says of its chip, as shims are told of it, and what they made it for instead.
+//! A profile's chip as shims see it, and what they compiled for instead.
 
 use shardwright_planning::profile::{Profile, ProfileSource};
 use shardwright_shims::{Chip, ShimError};
@@ -6,13 +6,13 @@ use shardwright_vocabulary::{Error, Notice};
 
 use crate::BuiltShard;
 
-/// A profile's chip. A shim is handed those of the facts that it reads.
+/// A profile's chip. A shim receives only the facts that it reads.
 pub fn chip_of(profile: &Profile) -> Chip {
     let facts = profile.facts.iter().map(|fact| (fact.name.clone(), fact.value.clone()));
     Chip { name: profile.name.clone(), aliases: profile.aliases.clone(), facts: facts.collect() }
 }
 
-/// An error about a profile, with the file to correct.
+/// An error about a profile, naming the file to correct.
 pub(crate) fn about_profile(error: ShimError, source: &ProfileSource) -> Error {
     let help = match error.help() {
         Some(help) => format!("{help}; the profile is {source}"),
@@ -21,8 +21,8 @@ pub(crate) fn about_profile(error: ShimError, source: &ProfileSource) -> Error {
     Error::from(error).with_help(help)
 }
 
-/// Where the compiler's work says something else of the chip than the profile, or something the
-/// profile does not say.
+/// Notices about artefacts compiled for another chip fact than the profile names, or for one the
+/// profile does not name.
 pub(crate) fn made_otherwise(shard: &BuiltShard) -> Vec<Notice> {
     let head = shard.artefact.head();
     let profile = head.chip.as_ref().map_or("", |chip| chip.name.as_str());
@@ -40,7 +40,7 @@ pub(crate) fn made_otherwise(shard: &BuiltShard) -> Vec<Notice> {
     reported.collect()
 }
 
-/// A shim's own failure in its words alone, where its name is said already.
+/// A shim's own error message without the shim's name, for where the name is already shown.
 pub fn in_its_words(error: ShimError) -> Error {
     let said = match &error {
         ShimError::Failed(failure) => failure.message.clone(),

@@ -28,16 +28,17 @@ pub struct TargetExecutor {
     pub instance: ShimInstance,
     /// Its device.
     pub device: String,
-    /// What the shim says of that device: the version of its vendor's library, how graphs are
-    /// written for it.
+    /// How the shim describes that device: the version of the vendor's library, how it lowers
+    /// graphs.
     pub detail: Option<String>,
-    /// Whether that is a simulator of the planned target.
+    /// Whether the device is a simulator of the planned target.
     pub simulated: bool,
-    /// Whether what is compiled is loaded once, so that bindings which contradict the graph are
-    /// found now and not where it is to run: for artefacts that are kept, on devices that are here.
+    /// Whether each artefact is loaded once after compiling, so that bindings which contradict the
+    /// graph are found now and not on the phone: for artefacts that are stored, on devices that are
+    /// present.
     pub loads: bool,
-    /// Whether this is the planned target itself rather than a stand-in for it. Vendor flags reach
-    /// only the target itself.
+    /// Whether this is the planned target itself rather than a stand-in. Vendor flags are passed
+    /// only to the target itself.
     pub is_target: bool,
 }
 
@@ -54,24 +55,23 @@ pub struct BuiltShard {
     pub target: usize,
     /// Index of the formats in the request.
     pub formats: usize,
-    /// What `compile` gave.
+    /// The compiled artefact.
     pub artefact: Artefact,
-    /// Whether it is for a simulator of the planned target.
+    /// Whether it was compiled for a simulator of the planned target.
     pub simulated: bool,
     /// Nodes that were decomposed, and states that the runtime updates.
     pub rewritten: Vec<Rewrite>,
-    /// The cap of a soft-cap that the plan leaves to the runtime: what was compiled gives logits
-    /// before it.
+    /// The logits soft-cap that the plan leaves to the runtime: the compiled graph returns uncapped
+    /// logits.
     pub logits_softcap: Option<f32>,
-    /// What was compiled.
+    /// The graphs that were compiled.
     pub compiled: CompiledGraphs,
-    /// That the artefact is of another size than the table of costs promised, where the two are too
-    /// far apart.
+    /// A message if the artefact's size differs from the cost table by more than the tolerance.
     pub unpromised_size: Option<String>,
 }
 
 impl BuiltShard {
-    /// What was asked for it by `request` and what became of that before it was loaded.
+    /// What `request` asked for this shard, and what became of it before loading.
     pub fn origin(&self, request: &Request) -> ShardOrigin {
         let origin = self.artefact.head().origin();
         ShardOrigin {
@@ -84,8 +84,7 @@ impl BuiltShard {
     }
 }
 
-/// The entry graphs of a shard as its shim was given them: what a verification holds its results
-/// against.
+/// The entry graphs of a shard as passed to its shim; verification compares results against them.
 #[derive(Clone, Debug)]
 pub struct CompiledGraphs {
     /// Legalised and encoded, one for each entry point.
@@ -113,7 +112,7 @@ pub enum BuildError {
         /// In the graph.
         found: u64,
     },
-    /// Static integers without the ranges they stand for.
+    /// Static integers without calibrated ranges.
     #[error("shard {shard} in {formats} needs calibrated ranges")]
     NotCalibrated {
         /// Name of the shard.
@@ -127,20 +126,20 @@ pub enum BuildError {
     /// The work order could not be written.
     #[error(transparent)]
     WorkOrder(#[from] WorkOrderError),
-    /// The shim failed in a way no other plan would mend.
+    /// The shim failed in a way that no other plan would avoid.
     #[error(transparent)]
     Shim(Box<ShimError>),
     /// A constant could not be made.
     #[cfg(feature = "checkpoints")]
     #[error(transparent)]
     Quantise(#[from] QuantiseError),
-    /// An artefact that was made before cannot be read.
+    /// An artefact compiled earlier cannot be read.
     #[error(transparent)]
     Artefact(#[from] ArtefactError),
     /// The bundle could not be written.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// What was built does not make an entry of a bundle.
+    /// The shard's artefact lacks what a bundle entry needs.
     #[error("shard {shard}: {reason}")]
     Store {
         /// Name of the shard.
@@ -154,7 +153,7 @@ pub enum BuildError {
 }
 
 impl BuildError {
-    /// What would help.
+    /// What would help the user.
     pub fn help(&self) -> Option<String> {
         match self {
             BuildError::Refused(_) => Some(
@@ -163,7 +162,9 @@ impl BuildError {
             BuildError::NotCalibrated { .. } => Some(
                 "calibrate the checkpoint, or offer formats with float activations and states".to_owned(),
             ),
-            BuildError::Promise { .. } => Some("report this: the planner was told wrong numbers".to_owned()),
+            BuildError::Promise { .. } => {
+                Some("report this: the cost table given to the planner was wrong".to_owned())
+            }
             BuildError::Graph(error) => error.help().map(str::to_owned),
             BuildError::WorkOrder(error) => error.help().map(str::to_owned),
             BuildError::Shim(error) => error.help(),
@@ -172,32 +173,32 @@ impl BuildError {
             BuildError::Artefact(error) => error.help().map(Into::into),
             BuildError::Bundle(error) => error.help().map(Into::into),
             BuildError::Store { .. } => {
-                Some("report this: the shim's artefact says nothing usable".to_owned())
+                Some("report this: the shim's artefact lacks required metadata".to_owned())
             }
             BuildError::Cancelled => None,
         }
     }
 }
 
-/// What a plan is carried out with.
+/// The inputs of carrying out a plan.
 #[derive(Clone, Copy)]
 pub struct BuildSite<'a> {
-    /// The model in the formats of the request, made.
+    /// The model in the formats of the request, with constants made.
     pub formats: &'a ModelFormats,
-    /// What the planner was asked.
+    /// The planner's request.
     pub request: &'a Request,
-    /// The targets of the request, by index, with who answers for each.
+    /// The targets of the request, by index, each with its judge.
     pub offers: &'a [TargetOffer],
-    /// What runs each target.
+    /// The executor of each target.
     pub executors: &'a [TargetExecutor],
-    /// What entry graphs hold beyond what a run needs.
+    /// What entry graphs contain beyond what a run needs.
     pub options: EntryOptions,
 }
 
 /// Compiles every shard of the plan with the executor of its target (by index in the request).
 ///
-/// A refusal names the shard and carries the shim's class and details, for `revise`. What was
-/// compiled is held against the cost table: a planner was promised exact sums.
+/// A refusal names the shard and carries the shim's class and details, for `revise`. The compiled
+/// graphs are checked against the cost table, because a planner relies on exact sums.
 pub fn compile_plan(
     site: &BuildSite<'_>,
     plan: &CheckedPlan,
@@ -220,7 +221,7 @@ pub fn compile_plan(
         bytes_done = bytes_done.saturating_add(bytes(checked));
         let end = u128::from(bytes_done) * 1000 / u128::from(all_bytes.max(1));
         let mut watch = all.then(end as u32).named(format!("compiling {name}"));
-        watch.progress(0, "asking what is taken");
+        watch.progress(0, "checking supported operations");
         let component = checked.component;
         let format = shard.formats as usize;
         let graph = formats.graph(format);
@@ -252,7 +253,7 @@ pub fn compile_plan(
                 LegaliseError::Check(error) => refused(error),
                 other => unsupported(index, name, &other),
             })?;
-            // What stands in for a target compiles nothing that the table tells of.
+            // The cost table describes the target, not a stand-in for it.
             if executor.is_target {
                 let counted = offers[target].judge.operations(graph, &legal.graph);
                 let found = counted.unwrap_or(legal.graph.nodes.len() as u64);
@@ -288,8 +289,7 @@ pub fn compile_plan(
             let loaded = executor.instance.load(&executor.device, &artefact, &[]);
             loaded.map_err(|error| BuildError::Shim(Box::new(error)))?;
         }
-        // What stands in for a target, and another device of its shim, keeps artefacts in ways of
-        // its own.
+        // A stand-in, or another device of the same shim, has its own artefact format.
         let is_planned = executor.is_target && executor.device == checked.target.device;
         let unpromised_size = match is_planned {
             true => promised_size(
@@ -319,17 +319,16 @@ pub fn compile_plan(
     Ok(built)
 }
 
-/// How far an artefact's size may be from what the table of costs promised: sizes are modelled, and
-/// a compiler has headers and paddings of its own.
+/// Most by which an artefact's size may differ from the cost table: sizes are modelled, and
+/// compilers add headers and padding.
 const SIZE_TOLERANCE_PERCENT: u64 = 10;
-/// See [`SIZE_TOLERANCE_PERCENT`]; of two artefacts that differ by less none is worth a word.
+/// See [`SIZE_TOLERANCE_PERCENT`]; smaller differences are not reported.
 const SIZE_TOLERANCE_BYTES: u64 = 1 << 20;
 
-/// Holds the size of a shard's artefact against the target's limits, and against what the table of
-/// costs promised.
+/// Checks the size of a shard's artefact against the target's limits and the cost table.
 ///
-/// Errors: that it exceeds a limit, which the planner was to keep. Gives what is to be said where
-/// it is further from the promise than the tolerance.
+/// Fails if it exceeds a limit, which the planner must keep. Returns a message if it differs from
+/// the cost table by more than the tolerance.
 fn promised_size(
     limits: &[Limit],
     index: usize,
@@ -356,8 +355,8 @@ fn promised_size(
     )))
 }
 
-/// The graph's view of an entry of a plan. Rings hold the window and the rows of the largest entry
-/// point of the whole plan, whichever shard has it.
+/// The graph's view of a plan's entry. Ring buffers hold the window plus the rows of the largest
+/// entry point in the whole plan, whichever shard has it.
 pub(crate) fn point_of(plan: &CheckedPlan, entry: &EntryName) -> EntryPoint {
     EntryPoint::of(*entry, plan.largest_rows())
 }
@@ -378,7 +377,7 @@ fn ports(entry: &EntryGraph, shard: &Shard) -> Vec<(PortSide, Role, Encoding)> {
     found
 }
 
-/// Failures that another plan may avoid become feedback; the rest ends the build.
+/// Turns failures that another plan may avoid into feedback; others end the build.
 fn refusal(index: usize, name: &str, error: ShimError) -> BuildError {
     if error.is_cancelled() {
         return BuildError::Cancelled;
@@ -409,7 +408,7 @@ fn unsupported<E: std::fmt::Display>(index: usize, name: &str, error: &LegaliseE
     )))
 }
 
-/// What an application can do about it.
+/// Classified by what an application can do about it.
 impl From<BuildError> for shardwright_vocabulary::Error {
     fn from(error: BuildError) -> Self {
         let kind = match &error {

@@ -13,31 +13,31 @@ use crate::{
     open_checkpoint, settle,
 };
 
-/// What compiling gave.
+/// The result of compiling.
 #[derive(Clone, Debug, Serialize)]
 pub struct CompileReport {
     /// Identity of the bundle: the hash of its manifest.
     pub bundle: String,
-    /// Where it lies.
+    /// Path of the bundle.
     pub directory: String,
-    /// Bytes of all its files.
+    /// Total bytes of its files.
     pub bytes: u64,
     /// Names of its chains, in the order in which they are tried.
     pub chains: Vec<String>,
-    /// Artefacts that an earlier, interrupted run had made.
+    /// Number of artefacts reused from an earlier, interrupted run.
     pub artefacts_reused: usize,
     /// The plan of the first chain.
     pub plan: PlanReport,
 }
 
-/// How far compiling is when the first chain is made, of 1000: one for the CPU may follow, and
-/// everything is written.
+/// Progress once the first chain is made, in thousandths; a chain for the CPU and the writing of
+/// tables may follow.
 const PRIMARY: u32 = 850;
-/// How far it is when every chain is made, of 1000.
+/// Progress once every chain is made, in thousandths.
 const WRITTEN: u32 = 970;
 
-/// Compiles a checkpoint into a bundle: the chain of the plan, and where the plan names other
-/// targets to go on with, one for the CPU.
+/// Compiles a checkpoint into a bundle: the chain of the plan, and a CPU chain if the plan names
+/// fallback targets.
 pub fn compile(
     directory: &Path,
     into: &Path,
@@ -106,7 +106,7 @@ fn chain(store: &mut BundleStore<'_>, name: &str, settled: &Settled) -> Result<C
     Ok(store.chain(name, request, plan, shards, report)?)
 }
 
-/// What was asked beyond the defaults, by name.
+/// Everything the user asked for beyond the defaults, by name.
 fn asked(options: &PlanOptions) -> BTreeMap<String, String> {
     let mut asked = BTreeMap::new();
     asked.extend(options.context.map(|context| ("context".to_owned(), context.to_string())));

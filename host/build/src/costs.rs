@@ -1,4 +1,4 @@
-//! Estimates that were made before: a vendor's compiler takes seconds for each.
+//! Cache of estimates: a vendor's compiler takes seconds for each.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use shardwright_graph::{EntryGraph, Weight};
 use shardwright_shims::{ShimError, ShimInstance, entry_identity};
 use shardwright_vocabulary::{Device, Estimate, Notice, Provenance};
 
-/// Version of the files; one of another version is made again.
+/// Version of the files; a file of another version is replaced.
 const VERSION: u32 = 3;
 
-/// A file holds nine short members.
+/// Most bytes read of a file, which holds nine short members.
 const FILE_BYTES: u64 = 4096;
 
 /// What one run of an entry graph costs on a device.
@@ -27,17 +27,17 @@ pub struct Row {
     pub provenance: Provenance,
     /// Operations it leaves out.
     pub uncosted: u64,
-    /// From and to main memory; 0 if not known.
+    /// Bytes moved to and from main memory; 0 if unknown.
     pub bytes_moved: u64,
-    /// Of the vendor's; 0 for one to each node.
+    /// The vendor's operations; 0 if there is one per node.
     pub operations: u64,
-    /// Of an artefact of this entry alone, weights included; 0 if not known.
+    /// Bytes of an artefact of this entry alone, weights included; 0 if unknown.
     pub artefact_bytes: u64,
-    /// Of those, what an artefact holds once for all its entry points.
+    /// Of those, the bytes an artefact stores once for all its entry points.
     pub shared_bytes: u64,
 }
 
-/// A row as it is kept, under the hash of what it follows from.
+/// A row as stored, with the hash of everything it depends on.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -46,36 +46,36 @@ struct Kept {
     row: Row,
 }
 
-/// What shims were asked for and what was known already, in a directory or for this run alone.
+/// Estimates, cached in a directory or for this run only.
 #[derive(Debug, Default)]
 pub struct Costs {
     directory: Option<PathBuf>,
-    told: Mutex<Told>,
+    totals: Mutex<Totals>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct Totals {
     recalled: u64,
     made: u64,
-    /// Shims without an answer, with the first reason of each.
+    /// Shims that failed to estimate, each with its number of failures and the first reason.
     failed: Vec<(String, u64, String)>,
-    /// Why rows could not be kept.
+    /// Why rows could not be stored.
     unkept: Option<String>,
 }
 
 impl Costs {
-    /// Rows are kept in `directory`, which is made when there is something to keep.
+    /// Stores rows in `directory`, which is created when the first row is stored.
     pub fn kept_in(directory: PathBuf) -> Costs {
         Costs { directory: Some(directory), ..Costs::default() }
     }
 
-    /// Nothing is kept.
+    /// Stores nothing.
     pub fn unkept() -> Costs {
         Costs::default()
     }
 
-    /// The row of `key`, from the directory or else by asking. None where the shim knows none; that
-    /// it failed is told.
+    /// The row of `key`, from the directory or else from the shim. `None` if the shim has no
+    /// estimate; a failure is recorded for [`Costs::notices`].
     pub(crate) fn row(
         &self,
         instance: &ShimInstance,
@@ -86,15 +86,15 @@ impl Costs {
             let key = key()?;
             Some((key, directory.join(format!("{key}.json"))))
         });
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(row) = place.as_ref().and_then(|(key, path)| recall(path, *key)) {
-            told.recalled += 1;
+            totals.recalled += 1;
             return Some(row);
         }
         match ask() {
             Ok(None) => None,
             Ok(Some(estimate)) => {
-                told.made += 1;
+                totals.made += 1;
                 let row = Row {
                     microseconds: estimate.time_microseconds,
                     provenance: estimate.provenance,
@@ -107,43 +107,43 @@ impl Costs {
                 if let Some((key, path)) = place
                     && let Err(error) = keep(&path, key, row)
                 {
-                    told.unkept.get_or_insert_with(|| format!("{}: {error}", path.display()));
+                    totals.unkept.get_or_insert_with(|| format!("{}: {error}", path.display()));
                 }
                 Some(row)
             }
             Err(error) if error.is_cancelled() => None,
             Err(error) => {
-                // A plan can be made without times; that one is missing is said.
+                // A plan can be made without times; the missing one is reported.
                 let shim = instance.shim().name();
-                match told.failed.iter_mut().find(|(existing, ..)| existing == shim) {
+                match totals.failed.iter_mut().find(|(existing, ..)| existing == shim) {
                     Some((_, count, _)) => *count += 1,
-                    None => told.failed.push((shim.to_owned(), 1, error.to_string())),
+                    None => totals.failed.push((shim.to_owned(), 1, error.to_string())),
                 }
                 None
             }
         }
     }
 
-    /// What is to be said of it: of this machine and time, not of the plan.
+    /// Notices about this machine and run, not about the plan.
     pub fn notices(&self) -> Vec<Notice> {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let mut notices = Vec::new();
-        if told.recalled > 0 || (told.made > 0 && self.directory.is_some()) {
-            let (recalled, made) = (told.recalled, told.made);
+        if totals.recalled > 0 || (totals.made > 0 && self.directory.is_some()) {
+            let (recalled, made) = (totals.recalled, totals.made);
             notices.push(Notice::note(format!("times: {recalled} from the cache, {made} estimated now")));
         }
-        for (shim, count, first) in &told.failed {
+        for (shim, count, first) in &totals.failed {
             notices.push(Notice::note(format!("times: shim `{shim}` failed to estimate {count}: {first}")));
         }
-        if let Some(error) = &told.unkept {
+        if let Some(error) = &totals.unkept {
             notices.push(Notice::note(format!("times are estimated again next time: {error}")));
         }
         notices
     }
 }
 
-/// The hash of all that an estimate follows from: the graph with its weights but for their bytes,
-/// the shim and its vendor's library, the device, what the shim read of its chip.
+/// Hash of everything an estimate depends on: the graph and its weights except their bytes, the
+/// shim and its vendor's library, the device, and what the shim read of its chip.
 pub(crate) fn row_key(
     instance: &ShimInstance,
     device: Option<&Device>,
@@ -159,8 +159,8 @@ pub(crate) fn row_key(
     Some(Digest::of(&bytes))
 }
 
-/// What is kept there, unless it is damaged, of another version, of something else, or may be
-/// somebody else's.
+/// The stored row, unless it is damaged, of another version, of another key, or possibly written by
+/// another user.
 fn recall(path: &std::path::Path, key: Digest) -> Option<Row> {
     let mut bytes = Vec::new();
     let (file, _) = own::open_file(path).ok()?;
@@ -169,7 +169,7 @@ fn recall(path: &std::path::Path, key: Digest) -> Option<Row> {
     (kept.version == VERSION && kept.key == key).then_some(kept.row)
 }
 
-/// Whole or not at all, in a folder of this user alone.
+/// Writes atomically, in a folder that only this user can write.
 fn keep(path: &std::path::Path, key: Digest, row: Row) -> std::io::Result<()> {
     let Some(directory) = path.parent() else { return Ok(()) };
     own::create_folder(directory)?;
@@ -226,7 +226,7 @@ mod tests {
         std::fs::write(&path, other).unwrap();
         assert_eq!(recall(&path, key), None);
         std::fs::write(&path, [whole, vec![b' '; 1 << 20], b"x".to_vec()].concat()).unwrap();
-        assert_eq!(recall(&path, key), Some(ROW), "what lies behind the cap is not read");
+        assert_eq!(recall(&path, key), Some(ROW), "bytes beyond the cap are not read");
         keep(&path, key, Row { microseconds: 49, ..ROW }).unwrap();
         assert_eq!(recall(&path, key).map(|row| row.microseconds), Some(49));
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);

@@ -1,4 +1,4 @@
-//! Who compiles and runs a target: its own shim's device, a simulator of it, or the CPU.
+//! Selects what compiles and runs a target: its own shim's device, a simulator of it, or the CPU.
 
 use shardwright_planning::profile::{Profile, ProfileSource};
 use shardwright_shims::{ShimError, ShimInstance};
@@ -13,15 +13,15 @@ use crate::{CPU_SHIM, Executor, PlanOptions, Purpose, Result, TargetExecutor};
 pub(crate) enum OwnShim {
     /// There is none.
     Absent,
-    /// It is here, and its vendor's library is not, or does not work.
+    /// It was found, but its vendor's library is missing or does not work.
     Unusable(Error),
-    /// It is open. Its devices for the target may be none.
+    /// It is open. It may have no device for the target.
     Open { instance: ShimInstance, devices: Vec<Device> },
 }
 
 impl OwnShim {
-    /// Looks for it, and makes the profile's chip known to it. That the CPU's own does not open is
-    /// an error: nothing stands in for it; so is a profile that the shim says against.
+    /// Finds and opens the shim, and passes it the profile's chip. It is an error if the CPU shim
+    /// does not open, since nothing can replace it, or if the shim contradicts the profile.
     pub(crate) fn of(
         shims: &Shims,
         target: &Target,
@@ -32,9 +32,9 @@ impl OwnShim {
             return Ok(OwnShim::Absent);
         }
         let is_chip = target.kind != TargetKind::Cpu;
-        let given = thread_options(&target.shim, options.threads);
+        let threads = thread_options(&target.shim, options.threads);
         let simulated = options.on == Some(Executor::Simulator) && is_chip;
-        let instance = match shims.open_to_compile(&target.shim, &target.name, &given, simulated) {
+        let instance = match shims.open_to_compile(&target.shim, &target.name, &threads, simulated) {
             Err(error) if is_chip => return Ok(OwnShim::Unusable(error)),
             opened => opened?,
         };
@@ -57,7 +57,7 @@ impl OwnShim {
         }
     }
 
-    /// Why somebody else answers for the target.
+    /// Why the shim does not answer for its own target.
     pub(crate) fn why_it_does_not_answer(&self) -> String {
         match self {
             OwnShim::Absent => "the target's shim is not at hand".to_owned(),
@@ -68,15 +68,15 @@ impl OwnShim {
         }
     }
 
-    /// The first device of one of these kinds, those named first being preferred.
+    /// The first device of one of these kinds, preferring kinds listed first.
     fn device(&self, kinds: &[DeviceKind]) -> Option<(&ShimInstance, &Device)> {
         let OwnShim::Open { instance, devices } = self else { return None };
         let found = kinds.iter().find_map(|kind| devices.iter().find(|device| device.kind == *kind));
         found.map(|device| (instance, device))
     }
 
-    /// Who answers for the target: the same whether it is to run on the device or in a simulator,
-    /// so that the plan is the same.
+    /// The device that answers questions about the target: the same whether it will run on the
+    /// device or in a simulator, so that the plan is the same.
     pub(crate) fn judge(&self) -> Option<(&ShimInstance, &Device)> {
         self.device(&[DeviceKind::Present, DeviceKind::Offline, DeviceKind::Simulated])
     }
@@ -86,8 +86,8 @@ pub(crate) fn unusable(target: &Target, error: &Error) -> String {
     format!("target {}: shim `{}` cannot be used: {error}", target.name, target.shim)
 }
 
-/// Who asks for the device or its simulator and has a shim that cannot be used wants to know, also
-/// where nothing is to run.
+/// Fails if the user asked for the device or its simulator and the shim cannot be used, even if
+/// nothing will run.
 pub(crate) fn demand(target: &Target, own: &OwnShim, on: Option<Executor>) -> Result<()> {
     match own {
         OwnShim::Unusable(error) if matches!(on, Some(Executor::Device | Executor::Simulator)) => {
@@ -104,7 +104,7 @@ fn not_here(target: &Target, what: &str, help: Option<&str>) -> Error {
     Error::new(ErrorKind::Missing, what).with_help(help)
 }
 
-/// What compiles and runs a target: the target itself, a simulator of it, or the CPU in its stead.
+/// What compiles and runs a target: the target itself, a simulator of it, or the CPU in its place.
 pub(crate) fn executor(
     shims: &Shims,
     target: &Target,
@@ -153,9 +153,9 @@ pub(crate) fn executor(
                 Some("`--on device` needs the chip".to_owned()),
             ),
             (OwnShim::Open { devices, .. }, _) if devices.is_empty() => (
-                format!("{named}: the shim tells no device of that chip"),
+                format!("{named}: the shim reports no device of that chip"),
                 Some(
-                    "what it tells without a chip (`shardwright shim list`) runs under a profile whose `kind` is `cpu`"
+                    "devices it reports without a chip (`shardwright shim list`) run under a profile whose `kind` is `cpu`"
                         .to_owned(),
                 ),
             ),

@@ -1,4 +1,4 @@
-//! A model in the formats a plan may choose from: counted for planning, made for compiling.
+//! A model in the formats a plan may choose from: counted for planning, quantised for compiling.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use crate::{BuildError, stored_formats};
 
 /// One model, once per format tuple of a request, in the request's order.
 ///
-/// Graphs differ in their constants alone. As long as they are counted, nothing was quantised and
-/// ranges are assumed: enough for a planner and for a shim's `check`, not for compiling.
+/// The graphs differ only in their constants. Counted graphs have no quantised data and assumed
+/// ranges: enough for a planner and for a shim's `check`, not for compiling.
 pub struct ModelFormats {
     tuples: Vec<FormatTuple>,
     graphs: Vec<Graph>,
@@ -20,13 +20,13 @@ pub struct ModelFormats {
 }
 
 impl ModelFormats {
-    /// The model as its checkpoint stores it: one tuple, nothing to make.
+    /// The model as its checkpoint stores it: one tuple, nothing to quantise.
     pub fn stored(graph: &Graph) -> ModelFormats {
         ModelFormats { tuples: vec![stored_formats(graph)], graphs: vec![graph.clone()], ranges: None }
     }
 
-    /// The model counted in each of `tuples`; one equal to [`stored_formats`] stays as it is
-    /// stored.
+    /// The model counted in each of `tuples`; a tuple equal to [`stored_formats`] keeps the stored
+    /// constants.
     pub fn counted(graph: &Graph, tuples: &[FormatTuple]) -> Result<ModelFormats, GraphError> {
         let stored = stored_formats(graph);
         let count = |tuple: &FormatTuple| match *tuple == stored {
@@ -37,17 +37,17 @@ impl ModelFormats {
         Ok(ModelFormats { tuples: tuples.to_vec(), graphs, ranges: None })
     }
 
-    /// The tuples.
+    /// The format tuples, in the request's order.
     pub fn tuples(&self) -> &[FormatTuple] {
         &self.tuples
     }
 
-    /// The model in one of them.
+    /// The model in the tuple with this index.
     pub fn graph(&self, formats: usize) -> &Graph {
         &self.graphs[formats]
     }
 
-    /// How tensors are encoded in one of them.
+    /// How tensors are encoded in the tuple with this index.
     pub fn encodings(&self, formats: usize) -> Encodings<'_> {
         let tuple = &self.tuples[formats];
         match &self.ranges {
@@ -56,14 +56,14 @@ impl ModelFormats {
         }
     }
 
-    /// Whether a plan holds a shard whose integers need calibrated ranges.
+    /// Whether a plan has a shard whose integers need calibrated ranges.
     pub fn needs_ranges(plan: &CheckedPlan) -> bool {
         plan.shards().iter().any(|shard| needs_ranges(&shard.formats))
     }
 
-    /// What a plan's shards are compiled from: for every tuple they use, `make` makes the constants
-    /// that are read in it, given the model as stored and what becomes of each weight. `ranges` are
-    /// what calibration found, where the plan needs them.
+    /// What a plan's shards are compiled from. For every tuple they use, `make` makes the constants
+    /// read in it, from the stored model and the target format of each weight. `ranges` are the
+    /// calibrated ranges, if the plan needs them.
     ///
     /// `from` is the model as its checkpoint stores it.
     pub fn made(

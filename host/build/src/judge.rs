@@ -4,37 +4,37 @@ use shardwright_graph::{
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Provenance, TimeCost};
 
-/// What a judge knows of the cost of one run.
+/// A judge's estimate of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costing {
-    /// Time, without what is not costed; none if nothing is.
+    /// Time, excluding uncosted operations; `None` if every operation is uncosted.
     pub time: Option<TimeCost>,
     /// Operations that the time leaves out.
     pub uncosted: u64,
-    /// Operations the compiler is handed, where that is not one to each node.
+    /// Operations passed to the compiler, if that is not one per node.
     pub operations: Option<u64>,
-    /// What the entry takes of an artefact; none if that is not known.
+    /// The entry's share of an artefact; `None` if unknown.
     pub artefact: Option<ArtefactCost>,
 }
 
-/// What an entry point takes of an artefact.
+/// An entry point's share of an artefact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArtefactCost {
     /// Bytes of an artefact of this entry point alone, weights included.
     pub bytes: u64,
-    /// Of those, what an artefact holds once for all its entry points.
+    /// Of those, the bytes an artefact stores once for all its entry points.
     pub shared_bytes: u64,
-    /// Where that comes from.
+    /// Where the numbers come from.
     pub provenance: Provenance,
 }
 
-/// Who answers what a target takes.
+/// Answers which graphs and formats a target supports, and what they cost.
 ///
-/// A loaded shim is the real judge. For a target whose shim is not at hand, [`PrimitiveCount`]
-/// stands in, and every number that comes from it is *modelled*.
+/// A loaded shim is the real judge. For a target whose shim is not available, [`PrimitiveCount`]
+/// stands in, and all its numbers are *modelled*.
 pub trait Judge: Send + Sync {
-    /// The graph as the target would take it in `encodings`, or why it does not. `graph` is the
-    /// model the entry is of, its constants in the formats asked about.
+    /// The graph as the target would accept it in `encodings`, or why it is refused. `graph` is the
+    /// model the entry belongs to, with its constants in the formats in question.
     fn legalise(
         &self,
         graph: &Graph,
@@ -42,28 +42,28 @@ pub trait Judge: Send + Sync {
         encodings: &Encodings<'_>,
     ) -> Result<Legalised, String>;
 
-    /// What one run with all rows costs. It may take seconds, and ends early where `watch` says so.
+    /// Cost of one run with all rows. It may take seconds, and ends early if `watch` is cancelled.
     fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<Costing>;
 
-    /// What the target's compiler is handed for a legalised entry, where that is not one operation
-    /// to each node: what a limit of operations counts.
+    /// Operations the target's compiler receives for a legalised entry, if that is not one per
+    /// node: the number that a limit on operations counts.
     fn operations(&self, graph: &Graph, entry: &EntryGraph) -> Option<u64> {
         let _ = (graph, entry);
         None
     }
 
-    /// Whether the target takes these formats, or why not.
+    /// Whether the target supports these formats, or why not.
     fn takes(&self, formats: &FormatTuple) -> Result<(), String>;
 
-    /// One line on where the answers come from.
+    /// One line on the source of the answers.
     fn describe(&self) -> String;
 }
 
-/// Counts every operation in primitives and takes everything: the stand-in for a compiler that is
-/// not here.
+/// Counts every operation in primitives and accepts everything: the stand-in for a compiler that is
+/// not available.
 ///
-/// Vendors' compilers count what they are sent; without fused operations that is close to the
-/// primitive count.
+/// Vendors' compilers count the operations they receive; without fused operations that is close to
+/// the primitive count.
 #[derive(Clone, Debug)]
 pub struct PrimitiveCount {
     known: Vec<(FormatTuple, Result<(), String>)>,
@@ -78,13 +78,13 @@ impl Default for PrimitiveCount {
 }
 
 impl PrimitiveCount {
-    /// One that takes what is known to be taken and refuses everything else, what is known to be
-    /// refused with the reason. Where nothing is known it takes everything.
+    /// Accepts the tuples known to be supported and refuses all others, known refusals with their
+    /// reason. If `known` is empty, everything is accepted.
     pub fn knowing(known: Vec<(FormatTuple, Result<(), String>)>) -> Self {
         PrimitiveCount { known, ..PrimitiveCount::default() }
     }
 
-    /// The same, which says that this is why the compiler does not answer.
+    /// The same, with the reason why the compiler does not answer.
     #[must_use]
     pub fn since(self, why: &str) -> Self {
         PrimitiveCount { why: why.to_owned(), ..self }

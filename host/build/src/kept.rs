@@ -1,9 +1,9 @@
-//! What was compiled for a checkpoint that is run, kept in the user's cache: the next start loads
-//! it instead of compiling again.
+//! Cache of artefacts compiled for a checkpoint that is run directly: the next start loads them
+//! instead of compiling again.
 //!
-//! A file is found by everything it follows from: the work order, the bytes of the shim's library,
-//! what the shim says of its vendor's and of the device. It is believed only where nobody but this
-//! user can have written it, and its own hash is right.
+//! An artefact is found by everything it depends on: the work order, the bytes of the shim's
+//! library, and the shim's description of its vendor's library and device. It is used only if
+//! nobody but this user can have written it and its own hash is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -19,12 +19,12 @@ use shardwright_vocabulary::Notice;
 
 use crate::{ArtefactStore, BuildError, PlanOptions, TargetExecutor, artefact_key};
 
-/// Models whose weights have more are kept for the CPU too, on which a smaller one is prepared in a
+/// Models with more bytes of weights are cached for the CPU too; smaller ones are prepared in a
 /// moment.
 const LARGE_BYTES: u64 = 256 << 20;
 
-/// Most bytes kept: of those that were used longest ago, files go until no more are there. A model
-/// of billions of weights fits some times.
+/// Most bytes cached; beyond that the least recently used files are removed. This fits a model with
+/// billions of weights several times.
 const KEPT_BYTES_MAX: u64 = 24 << 30;
 
 /// Most bytes of a library that is hashed.
@@ -36,21 +36,21 @@ const REFERENCE_BYTES: u64 = 64;
 /// The artefacts kept in one folder.
 pub struct KeptArtefacts {
     folder: PathBuf,
-    /// Hashes of the libraries of shims, by path; none of those that are no file.
+    /// Hashes of the libraries of shims, by path; `None` for shims without a library file.
     libraries: BTreeMap<PathBuf, Option<String>>,
-    /// Names of files of this run, which are not evicted by it.
+    /// Files used by this run, which it does not evict.
     used: BTreeSet<PathBuf>,
     made: usize,
     made_bytes: u64,
 }
 
 impl KeptArtefacts {
-    /// For a model that is worth it: one that is compiled for a chip, or a large one. Where the
-    /// folder is not the user's own, why nothing is kept.
+    /// Opens the cache for a model that is compiled for a chip or is large, and for no other. Fails
+    /// with a notice if the folder is not the user's own.
     pub fn of(options: &PlanOptions, graph: &Graph) -> Option<Result<Self, Notice>> {
         let stored: u64 = graph.weights.iter().map(Weight::bytes).sum();
         let worth = options.soc.is_some() || stored > LARGE_BYTES;
-        // Entry points that show their layers are for one verification.
+        // Entry points that expose their layer outputs are used for one verification only.
         if !worth || options.taps || options.alter.is_some() {
             return None;
         }
@@ -70,9 +70,8 @@ impl KeptArtefacts {
         }))
     }
 
-    /// What is to be said after a run in which something was made, and which took that long before
-    /// anything was loaded.
-    pub fn told(&self, took: Duration) -> Option<Notice> {
+    /// The notice after a run that compiled something; `took` is the time before loading.
+    pub fn notice(&self, took: Duration) -> Option<Notice> {
         (self.made > 0).then(|| {
             Notice::note(format!(
                 "prepared in {:.1} s; {} compiled shards, {:.1} MiB, are kept in {}: the next start takes them from there",
@@ -84,8 +83,8 @@ impl KeptArtefacts {
         })
     }
 
-    /// The file that says which artefact was made of this; none where the shim's library cannot be
-    /// told from another.
+    /// The file that names the artefact of this work order; `None` if the shim's library cannot be
+    /// identified.
     fn reference(
         &mut self,
         order: &WorkOrder,
@@ -102,27 +101,27 @@ impl KeptArtefacts {
         Ok(Some(self.folder.join(format!("{name}.ref"))))
     }
 
-    /// The artefact that a reference names, if all of it is this user's and whole.
-    fn held(&self, reference: &Path) -> Option<Artefact> {
+    /// The artefact that a reference names, if both files are this user's own and intact.
+    fn find(&self, reference: &Path) -> Option<Artefact> {
         let (file, _) = own::open_file(reference).ok()?;
         let name = String::from_utf8(read_from(file, REFERENCE_BYTES).ok()?).ok()?;
         let name: Digest = name.parse().ok()?;
         let path = self.folder.join(format!("{name}.swa"));
         let (file, _) = own::open_file(&path).ok()?;
         let artefact = Artefact::open(&path).ok()?;
-        // The order of eviction; a file system that keeps no times evicts in another.
+        // Sets the eviction order; without modification times the order is arbitrary.
         let _ = file.set_modified(SystemTime::now());
         Some(artefact)
     }
 
-    /// Removes what was used longest ago until no more than the cap is left.
+    /// Removes the least recently used files until the cache is within its cap.
     fn evict(&self) -> io::Result<()> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             match entry.metadata() {
                 Ok(metadata) => files.push((metadata.modified()?, metadata.len(), entry.path())),
-                // Another program evicts too.
+                // Another process may be evicting too.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -154,11 +153,11 @@ impl ArtefactStore for KeptArtefacts {
         executor: &TargetExecutor,
     ) -> Result<Option<Artefact>, BuildError> {
         let Some(reference) = self.reference(order, executor)? else { return Ok(None) };
-        let held = self.held(&reference);
-        if let Some(artefact) = &held {
+        let found = self.find(&reference);
+        if let Some(artefact) = &found {
             self.used.extend([reference, artefact.path().to_owned()]);
         }
-        Ok(held)
+        Ok(found)
     }
 
     fn keep(
@@ -172,7 +171,7 @@ impl ArtefactStore for KeptArtefacts {
             reason: format!("it cannot be kept: {source}"),
         };
         let Some(reference) = self.reference(order, executor)? else {
-            // It is mapped, and gone with the chain that loads it.
+            // The artefact is mapped; it is dropped with the chain that loads it.
             fs::remove_file(made.path()).map_err(failed)?;
             return Ok(made);
         };

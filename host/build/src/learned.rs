@@ -1,9 +1,8 @@
-//! Limits that a compiler's refusals taught, kept for the next request.
+//! Limits learned from compiler refusals, stored for the next request.
 //!
-//! One file for each chip and compiler, `CHIP-HASH.json`; removing it forgets them. A limit is kept
-//! in the cost table's counting, with the refusal it was learned from. Another chip, shim, library
-//! or setting of a shim has a file of its own: what one compiler refuses says nothing about
-//! another.
+//! One file per chip and compiler, `CHIP-HASH.json`; removing it forgets its limits. A limit is
+//! stored in the cost table's units, with the refusal it was learned from. Another chip, shim,
+//! library or shim setting has its own file: a refusal by one compiler says nothing about another.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -18,20 +17,20 @@ use shardwright_planning::request::{Request, TargetSummary};
 use shardwright_shims::ShimInstance;
 use shardwright_vocabulary::{Device, ErrorClass, Flag, Limit, Provenance, Relief, limit_names};
 
-/// Version of the files; one of another version is ignored, which is said.
+/// Version of the files; a file of another version is ignored with a notice.
 const VERSION: u32 = 2;
-/// Longest file read; one holds a handful of limits.
+/// Largest file read; a file holds a handful of limits.
 const FILE_BYTES: u64 = 64 << 10;
-/// Longest part of a refusal that is kept.
+/// Most bytes of a refusal that are stored.
 const EVIDENCE_BYTES: usize = 512;
 /// Most files listed.
 const FILES: usize = 1024;
 
-/// Who refuses: limits hold for nobody else.
+/// Identifies the compiler that a learned limit applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compiler {
-    /// Name of the chip: of the profile, and of the target in a plan.
+    /// Name of the chip, in the profile and as target of a plan.
     pub chip: String,
     /// Name of the shim.
     pub shim: String,
@@ -39,17 +38,17 @@ pub struct Compiler {
     pub shim_version: String,
     /// The vendor's library, as the shim describes it.
     pub library: Option<String>,
-    /// What the shim says of the chip's device: the version of the library that was found, how
-    /// graphs are lowered.
+    /// The shim's description of the chip's device: the library version it found, how graphs are
+    /// lowered.
     pub device: Option<String>,
     /// Settings of the shim.
     pub settings: Vec<(String, String)>,
-    /// What the shim read of the chip's profile.
+    /// Facts of the chip's profile that the shim read.
     pub facts: Vec<(String, String)>,
 }
 
 impl Compiler {
-    /// The compiler behind an open shim and the device it answers for, for that chip.
+    /// The compiler behind an open shim and its device, for that chip.
     pub fn of(instance: &ShimInstance, device: &Device, chip: &str) -> Compiler {
         let shim = instance.shim();
         let description = shim.description();
@@ -76,18 +75,18 @@ impl Compiler {
     }
 }
 
-/// A limit with what taught it.
+/// A limit with the refusal it was learned from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnedLimit {
     /// Name, one of those a cost table counts.
     pub name: String,
-    /// The most that is taken, in the cost table's counting: told by the compiler, or the most that
-    /// it took when it had refused more without saying how much is too much.
+    /// The maximum accepted, in the cost table's units: as reported by the compiler, or the most it
+    /// accepted after refusing more without reporting a maximum.
     pub value: u64,
-    /// What was refused, in the same counting.
+    /// The value that was refused, in the same units.
     pub refused: u64,
-    /// Whether the compiler told the maximum.
+    /// Whether the compiler reported the maximum.
     pub told: bool,
     /// Flags of the shard that was refused.
     pub flags: Vec<Flag>,
@@ -105,7 +104,7 @@ impl LearnedLimit {
     }
 }
 
-/// A file's content.
+/// Content of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -117,46 +116,45 @@ struct Kept {
 /// A file of limits, as a listing shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LearnedFile {
-    /// Where it lies: removing it forgets what it holds.
+    /// Path of the file; removing it forgets its limits.
     pub path: String,
-    /// Whose limits they are; none where the file cannot be read.
+    /// The compiler the limits belong to; `None` if the file cannot be read.
     pub learned_of: Option<Compiler>,
     /// The limits.
     pub limits: Vec<LearnedLimit>,
-    /// Why it is ignored, where it is.
+    /// Why the file is ignored, if it is.
     pub fault: Option<String>,
 }
 
-/// Limits kept in a directory, or nowhere.
+/// Learned limits, stored in a directory or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Learned {
     directory: Option<PathBuf>,
 }
 
 impl Learned {
-    /// Files in `directory`, which is made when there is something to keep.
+    /// Files in `directory`, which is created when the first limit is stored.
     pub fn kept_in(directory: PathBuf) -> Learned {
         Learned { directory: Some(directory) }
     }
 
-    /// Nothing is kept, nothing is known.
+    /// Stores nothing and knows nothing.
     pub fn unkept() -> Learned {
         Learned::default()
     }
 
-    /// Adds what is known of the compiler to a target's limits; gives what is to be said of it, and
-    /// of a file that cannot be used.
+    /// Adds the limits learned about the compiler to a target's limits. Returns messages about them
+    /// and about files that cannot be used.
     ///
-    /// `decided` names limits the user set, which hold against everything learned. A learned limit
-    /// takes the place of one that somebody reported or a formula gave; beside what the vendor
-    /// declares the tighter of both holds.
+    /// `decided` names limits set by the user, which override learned ones. A learned limit
+    /// replaces a reported or modelled one; beside a declared one the tighter of the two applies.
     pub fn offer(&self, compiler: &Compiler, summary: &mut TargetSummary, decided: &[&str]) -> Vec<String> {
         let Some(path) = self.path(compiler) else { return Vec::new() };
         let limits = match read(&path) {
             Ok(None) => return Vec::new(),
             Ok(Some(kept)) if kept.learned_of == *compiler => kept.limits,
             Ok(Some(_)) => {
-                return vec![ignored(&path, "it holds what another compiler taught")];
+                return vec![ignored(&path, "its limits belong to another compiler")];
             }
             Err(fault) => return vec![ignored(&path, &fault)],
         };
@@ -172,13 +170,14 @@ impl Learned {
             }
             let mut limit = Limit::new(&learned.name, learned.value, Provenance::Learned);
             limit.note = learned.note();
-            let held: Vec<Limit> =
-                summary.limits.iter().filter(|held| held.name == learned.name).cloned().collect();
-            for held in &held {
-                limit.relief.extend(relief_after(held, &learned.flags));
-                if matches!(held.provenance, Provenance::Reported | Provenance::Modelled) {
-                    limit.note = format!("instead of {} ({}): {}", held.value, held.provenance, limit.note);
-                    summary.limits.retain(|other| other != held);
+            let existing: Vec<Limit> =
+                summary.limits.iter().filter(|existing| existing.name == learned.name).cloned().collect();
+            for existing in &existing {
+                limit.relief.extend(relief_after(existing, &learned.flags));
+                if matches!(existing.provenance, Provenance::Reported | Provenance::Modelled) {
+                    limit.note =
+                        format!("instead of {} ({}): {}", existing.value, existing.provenance, limit.note);
+                    summary.limits.retain(|other| other != existing);
                 }
             }
             said.push(format!(
@@ -190,9 +189,9 @@ impl Learned {
         said
     }
 
-    /// Keeps what a history of refusals taught, now that `accepted` was carried out. `compilers`
-    /// are those of the request's targets, none where another device stood in. Gives what is to be
-    /// said of it.
+    /// Stores what a history of refusals taught, once `accepted` was carried out. `compilers` are
+    /// those of the request's targets, `None` where another device stood in. Returns messages about
+    /// the stored limits.
     pub fn keep(
         &self,
         request: &Request,
@@ -225,7 +224,7 @@ impl Learned {
         said
     }
 
-    /// Every file there is, by name.
+    /// Every file in the directory, sorted by name.
     pub fn list(&self) -> std::io::Result<Vec<LearnedFile>> {
         let Some(directory) = &self.directory else { return Ok(Vec::new()) };
         let entries = match std::fs::read_dir(directory) {
@@ -266,7 +265,7 @@ fn ignored(path: &Path, fault: &str) -> String {
     format!("{}: {fault}; it is ignored, and what is learned next takes its place", path.display())
 }
 
-/// What is known of flags against a limit, once a shard that had `flags` was refused: those did not
+/// A limit's relief by flags, after a shard that had `flags` set was refused: those flags did not
 /// help.
 fn relief_after(limit: &Limit, flags: &[Flag]) -> Vec<Relief> {
     let after = |relief: &Relief| match flags.contains(&relief.flag) {
@@ -278,17 +277,17 @@ fn relief_after(limit: &Limit, flags: &[Flag]) -> Vec<Relief> {
     limit.relief.iter().map(after).collect()
 }
 
-/// The tightest limit of each name that the refusals of shards on that target teach.
+/// The tightest limit of each name learned from refusals of shards on that target.
 fn lessons(request: &Request, history: &[Attempt], accepted: &CheckedPlan, target: u32) -> Vec<LearnedLimit> {
     let mut found: Vec<LearnedLimit> = Vec::new();
     for attempt in history {
-        // A plan of the history was checked before; its costs follow from it and the request.
+        // Plans of the history were checked before; checking again recovers their costs.
         let Ok(refused) = check(attempt.plan.clone(), request) else { continue };
         for feedback in &attempt.feedback {
             let Some(lesson) = lesson(&refused, feedback, accepted, target) else { continue };
-            match found.iter_mut().find(|held| held.name == lesson.name) {
-                Some(held) if held.value <= lesson.value => {}
-                Some(held) => *held = lesson,
+            match found.iter_mut().find(|existing| existing.name == lesson.name) {
+                Some(existing) if existing.value <= lesson.value => {}
+                Some(existing) => *existing = lesson,
                 None => found.push(lesson),
             }
         }
@@ -309,20 +308,20 @@ fn lesson(
     let number = |name: &str| detail(name)?.trim().parse::<u64>().ok();
     let name = match (detail("limit"), feedback.class?) {
         (Some(name), _) => name,
-        // Refused as a whole: what a planner makes smaller then is the number of operations.
+        // Refused as a whole: a planner then reduces the number of operations.
         (None, ErrorClass::Unmappable) => limit_names::OPS,
         (None, _) => return None,
     };
     if shard.target != target {
         return None;
     }
-    // Operations are those of the entry point that was refused, if it was named.
+    // Operations are those of the refused entry point, if the refusal names it.
     let refused_at = cost.entries.iter().find(|known| detail("entry") == Some(&known.entry.to_string()));
     let planned = match refused_at {
         Some(entry) if name == limit_names::OPS => entry.ops,
         _ => counted(name, cost)?,
     };
-    let told = number("max").and_then(|max| {
+    let reported = number("max").and_then(|max| {
         let scale = u128::from(number("value").unwrap_or(planned).max(1));
         let scaled = u64::try_from(u128::from(planned) * u128::from(max) / scale).unwrap_or(u64::MAX);
         Some(scaled.min(planned.checked_sub(1)?))
@@ -332,7 +331,7 @@ fn lesson(
         let most = here.filter_map(|shard| counted(name, &shard.cost)).max()?;
         (most < planned).then_some(most)
     };
-    let value = told.or_else(taken).filter(|value| *value > 0)?;
+    let value = reported.or_else(taken).filter(|value| *value > 0)?;
     let end = (0..=EVIDENCE_BYTES.min(feedback.message.len()))
         .rev()
         .find(|end| feedback.message.is_char_boundary(*end))?;
@@ -340,7 +339,7 @@ fn lesson(
         name: name.to_owned(),
         value,
         refused: planned,
-        told: told.is_some(),
+        told: reported.is_some(),
         flags: shard.flags.clone(),
         evidence: feedback.message[..end].to_owned(),
     })
@@ -356,7 +355,7 @@ fn counted(name: &str, cost: &ShardCost) -> Option<u64> {
     }
 }
 
-/// What a file holds; none if there is none.
+/// A file's content; `None` if there is no file.
 fn read(path: &Path) -> Result<Option<Kept>, String> {
     let mut bytes = Vec::new();
     match own::open_file(path) {
@@ -370,7 +369,7 @@ fn read(path: &Path) -> Result<Option<Kept>, String> {
         return Err(format!("it has more than {FILE_BYTES} bytes"));
     }
     let kept: Kept = serde_json::from_slice(&bytes)
-        .map_err(|error| format!("it is no file of learned limits: {error}"))?;
+        .map_err(|error| format!("it is not a file of learned limits: {error}"))?;
     if kept.version != VERSION {
         return Err(format!("it is of version {}, not {VERSION}", kept.version));
     }
@@ -382,14 +381,14 @@ fn read(path: &Path) -> Result<Option<Kept>, String> {
     }
 }
 
-/// Whole or not at all. New lessons take the place of those of the same name, but never allow what
-/// was refused before.
+/// Writes atomically. New lessons replace those of the same name, unless they would allow a value
+/// refused before.
 fn write(path: &Path, compiler: Compiler, mut lessons: Vec<LearnedLimit>) -> std::io::Result<()> {
     let before = read(path).ok().flatten().filter(|kept| kept.learned_of == compiler);
-    for held in before.map_or_else(Vec::new, |kept| kept.limits) {
-        match lessons.iter_mut().find(|lesson| lesson.name == held.name) {
-            None => lessons.push(held),
-            Some(lesson) if lesson.value >= held.refused => *lesson = held,
+    for earlier in before.map_or_else(Vec::new, |kept| kept.limits) {
+        match lessons.iter_mut().find(|lesson| lesson.name == earlier.name) {
+            None => lessons.push(earlier),
+            Some(lesson) if lesson.value >= earlier.refused => *lesson = earlier,
             Some(_) => {}
         }
     }
@@ -466,7 +465,7 @@ mod tests {
         assert_eq!((same.limits[1].value, same.limits[1].provenance), (2600, Provenance::Learned));
         assert!(same.limits[1].note.contains("instead of 3000 (reported)"), "{:?}", same.limits[1]);
         assert!(same.limits[1].note.contains("4800 was refused"), "{:?}", same.limits[1]);
-        // The flag was set on what was refused: it does not help.
+        // The flag was set on the refused shard, so it does not help.
         assert_eq!(same.limits[1].relief.len(), 1);
         assert_eq!(same.limits[1].under(&limit(1, 2).flags), 2600);
 

@@ -1,15 +1,15 @@
-//! Building: from a model and what is asked of it to compiled shards.
+//! Builds compiled shards from a model and the options for it.
 //!
-//! **Job.** Owns the loop: fills the request a planner is asked ([`make_request`]), has it plan,
-//! carries the checked plan out ([`compile_plan`]: entry graphs, legalisation, work orders,
-//! `compile`), gives what a compiler refuses to the planner and tries again ([`settle`]), and
-//! reports what was decided ([`report_plan`]). With feature `checkpoints`, which is on, models come
-//! from checkpoints (`CheckpointSource`) and may go into bundles (`compile`); without it a
-//! [`ModelSource`] brings what is compiled, and neither a checkpoint reader nor a quantiser nor a
-//! WebAssembly compiler is linked.
+//! **Job.** Owns the loop: makes the planner's request ([`make_request`]), has it planned, carries
+//! out the checked plan ([`compile_plan`]: entry graphs, legalisation, work orders, `compile`),
+//! returns a compiler's refusals to the planner and tries again ([`settle`]), and reports the
+//! decisions ([`report_plan`]). With feature `checkpoints` (on by default) models come from
+//! checkpoints (`CheckpointSource`) and may go into bundles (`compile`). Without it a
+//! [`ModelSource`] supplies the model, and no checkpoint reader, quantiser or WebAssembly compiler
+//! is linked.
 //!
 //! **Not its job.** It takes no decision a planner could take, reads no checkpoint format, and runs
-//! nothing: what is loaded ([`Settled::load`]) goes to `runtime`.
+//! nothing: loaded shards ([`Settled::load`]) go to `runtime`.
 //!
 //! ```
 //! use shardwright_build::{CheckpointSource, PlanOptions, PlanReport, open_checkpoint, plan};
@@ -89,7 +89,7 @@ pub use {
 
 use shardwright_vocabulary::Result;
 
-/// Folder in the cache directory of limits that refusals taught.
+/// Folder of learned limits in the cache directory.
 pub const LEARNED: &str = "limits";
 
 /// Name of the shim that stands in for others under [`Executor::Cpu`].

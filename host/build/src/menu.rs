@@ -4,13 +4,14 @@ use shardwright_vocabulary::{EntryKind, EntryName};
 /// The entry points a plan may choose from: one context capacity, several row counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryMenu {
-    /// Context capacity in tokens; for encoders the rows of the one entry point.
+    /// Context capacity in tokens; for encoders the rows of the only entry point.
     pub context: u32,
     /// The entry points.
     pub entries: Vec<EntryName>,
 }
 
-/// Rows of the large prefill: enough to keep wide engines busy, few enough for rings to stay small.
+/// Rows of the large prefill: enough to keep wide engines busy, few enough to keep ring buffers
+/// small.
 const PREFILL_ROWS: u32 = 128;
 /// Rows of the small prefill, for the remainder of a prompt and for short turns.
 const SHORT_PREFILL_ROWS: u32 = 16;
@@ -37,7 +38,7 @@ impl EntryMenu {
         EntryMenu { context, entries }
     }
 
-    /// The largest row count, which rings are sized for.
+    /// The largest row count; ring buffers are sized for it.
     pub fn largest_rows(&self) -> u32 {
         self.entries.iter().map(|entry| entry.rows).max().unwrap_or(1)
     }

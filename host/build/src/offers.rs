@@ -11,8 +11,8 @@ use shardwright_vocabulary::{
 
 use crate::{CPU_SHIM, FormatChoice, PlanOptions, Purpose, Result, stored_formats};
 
-/// What the planner may choose from, best first: what the user names, else what the chip is known
-/// to take, then every weight as it is stored. `asked` is whether the planner was asked for a
+/// The formats a planner may choose from, best first: those the user names, else those the chip is
+/// known to support, then every weight as stored. `asked` is whether a planner option names a
 /// format.
 pub(crate) fn offered_formats(
     graph: &Graph,
@@ -22,11 +22,10 @@ pub(crate) fn offered_formats(
 ) -> Vec<FormatTuple> {
     let stored = stored_formats(graph);
     let mut offered: Vec<FormatTuple> = Vec::new();
-    // Who asks for a format by name says what may be lost.
+    // A user who names a format accepts the loss.
     let known = profile.offered_formats(asked || options.quality_per_million.is_some()).cloned();
     let candidates: Vec<FormatTuple> = match options.formats.as_slice() {
-        // A processor takes every format; which of them is faster is no reason to round somebody's
-        // weights unasked.
+        // A CPU supports every format; speed alone is no reason to quantise weights unasked.
         [] if profile.kind == TargetKind::Cpu && !asked => vec![stored.clone()],
         [] => known.chain([stored]).collect(),
         named => named
@@ -45,8 +44,8 @@ pub(crate) fn offered_formats(
     offered
 }
 
-/// What a chip whose shim is not here is taken to accept: what its profile says, and what the user
-/// names beyond that, which is said.
+/// The formats assumed to be supported by a chip whose shim is not available: those its profile
+/// lists, and those the user names beyond them, with a notice.
 #[expect(clippy::type_complexity, reason = "what `PrimitiveCount` takes, beside the notices")]
 pub(crate) fn known_formats(
     profile: &Profile,
@@ -76,8 +75,8 @@ pub(crate) fn known_formats(
     (known, notices)
 }
 
-/// The chip of the profile and, where that is no CPU, this machine's CPU, which takes what the chip
-/// does not and what is left when the chip is lost.
+/// The profile's chip and, unless it is a CPU, this machine's CPU, which runs what the chip does
+/// not support and takes over if the chip is lost.
 pub(crate) fn targets(profile: &Profile) -> Vec<TargetSummary> {
     let target = |name: &str, shim: &str, device: &str, kind| TargetSummary {
         target: Target { name: name.to_owned(), shim: shim.to_owned(), device: device.to_owned(), kind },
@@ -97,12 +96,11 @@ pub(crate) fn targets(profile: &Profile) -> Vec<TargetSummary> {
     targets
 }
 
-/// Adds what the target's own shim says: limits the profile does not have, the schema of its flags.
-/// Flags of the profile that the shim does not know are left out, and that is said. Without the
-/// shim they are passed on as they are: nothing here can check them. What the user sets joins the
-/// profile's flags, and takes the place of one alone. Gives what is to be said, and the flags that
-/// shards of the target are loaded with: those take effect then, and only what runs here takes
-/// them.
+/// Adds the target's own shim's answers: limits the profile lacks, and the schema of its flags.
+/// Profile flags that the shim does not know are left out with a notice; without the shim they are
+/// passed through without validation. Flags set by the user are added to the profile's flags, or
+/// replace a flag that may be set only once. Returns notices, and the flags that shards of the
+/// target are loaded with: those take effect at loading, and only for what runs here.
 pub(crate) fn complete(
     summary: &mut TargetSummary,
     own: Option<(&ShimInstance, &Device)>,
@@ -175,7 +173,7 @@ pub(crate) fn complete(
             if purpose != Purpose::Run {
                 let what =
                     format!("flag {flag} is set when a session is opened: no plan and no bundle decides it");
-                return Err(Error::new(ErrorKind::Argument, what).with_help("give it to `run`"));
+                return Err(Error::new(ErrorKind::Argument, what).with_help("pass it to `run`"));
             }
             loaded_with.retain(|existing| existing.name != flag.name);
             loaded_with.push(flag);
@@ -189,7 +187,7 @@ pub(crate) fn complete(
             let known = summary.schema.iter().chain(&at_load);
             let known: Vec<&str> = known.map(|known| known.name.as_str()).collect();
             let help = match known.as_slice() {
-                [] => "it takes none".to_owned(),
+                [] => "it has none".to_owned(),
                 known => format!("it knows {}", known.join(", ")),
             };
             return Err(
@@ -197,7 +195,7 @@ pub(crate) fn complete(
             );
         };
         let takes = |expected: String| {
-            refused(format!("it takes {expected}")).with_help("`shardwright shim list` tells of every flag")
+            refused(format!("it takes {expected}")).with_help("`shardwright shim list` lists every flag")
         };
         known.accepts(value).map_err(takes)?;
         match summary.recommended.iter_mut().find(|existing| existing.name == *name) {
@@ -220,8 +218,8 @@ pub(crate) fn complete(
     Ok((notices, loaded_with))
 }
 
-/// A limit of the user replaces the profile's of that name on every accelerator that has it; a new
-/// one goes to all accelerators, or to the CPU where there is none.
+/// A user's limit replaces the profile's limit of that name on every accelerator that has it; a new
+/// limit is added to all accelerators, or to the CPU if there is none.
 pub(crate) fn override_limits(targets: &mut [TargetSummary], limits: &[(String, u64)]) {
     let accelerated = targets.iter().any(|target| target.target.kind != TargetKind::Cpu);
     for (name, value) in limits {

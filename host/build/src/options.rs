@@ -1,4 +1,4 @@
-//! What may be asked of planning and building.
+//! Options of planning and building.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use shardwright_worker::Isolation;
 pub enum FormatChoice {
     /// Every weight as the checkpoint stores it, everything else in 32-bit float.
     Stored,
-    /// These, of weights, activations and states together.
+    /// This combination of weight, activation and state formats.
     Tuple(FormatTuple),
 }
 
@@ -31,12 +31,12 @@ impl FromStr for FormatChoice {
     }
 }
 
-/// Formats of the gathered tables, which belong to no shard; `None` keeps one as it is stored.
+/// Formats of the gathered tables, which belong to no shard; `None` keeps a table as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableFormats {
-    /// The embedding.
+    /// The embedding table.
     pub embedding: Option<WeightFormat>,
-    /// The per-layer embeddings.
+    /// The per-layer embedding table.
     pub per_layer: Option<WeightFormat>,
 }
 
@@ -63,62 +63,62 @@ impl Executor {
     }
 }
 
-/// What is asked of a plan. The default is one for the generic profile, run on this machine's CPU.
+/// Options of a plan. The default plans for the generic profile and runs on this machine's CPU.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
-    /// Where shims are.
+    /// Where shims are found.
     pub shims: RegistryBuilder,
     /// Directories of planners.
     pub planners: Vec<PathBuf>,
-    /// Directories of profiles, beside those that are built in.
+    /// Directories of profiles, in addition to the built-in ones.
     pub profiles: Vec<PathBuf>,
-    /// Which work of shims happens in a process of its own.
+    /// Which shims' work runs in a separate process.
     pub isolation: Isolation,
     /// Whether a fallback is an error.
     pub strict: bool,
-    /// Threads of the CPU engine; none for the cores there are.
+    /// Threads of the CPU engine; `None` for one per core.
     pub threads: Option<u32>,
-    /// Where what can be made again is kept; none to keep nothing.
+    /// Cache directory; `None` to cache nothing.
     pub cache: Option<PathBuf>,
-    /// Whose planner packs are run, as hexadecimal public keys.
+    /// Hexadecimal public keys whose planner packs are run.
     pub trusted_keys: Vec<String>,
-    /// A profile's name or alias; none for the generic one.
+    /// A profile's name or alias; `None` for the generic one.
     pub soc: Option<String>,
-    /// What runs the plan; none for the device where its shim finds it.
+    /// What runs the plan; `None` for the device if its shim finds it.
     pub on: Option<Executor>,
     /// Limits of the user, by name.
     pub limits: Vec<(String, u64)>,
     /// Flags of the user, by name.
     pub flags: Vec<(String, String)>,
-    /// Names of the profile's flags that are left out.
+    /// Names of profile flags to leave out.
     pub flags_left_out: Vec<String>,
-    /// A file or a name; none for the built-in one.
+    /// A planner's file or name; `None` for the built-in one.
     pub planner: Option<String>,
-    /// Whether `planner` is a name and never a path: it is a bundle's word.
+    /// Whether `planner` is a name and never a path, because it comes from a bundle.
     pub planner_by_name: bool,
     /// Settings of the planner, by name.
     pub planner_options: Vec<(String, String)>,
     /// Context capacity in tokens.
     pub context: Option<u32>,
-    /// What is offered to the planner, best first; empty for what the profile says.
+    /// Formats offered to the planner, best first; empty for those of the profile.
     pub formats: Vec<FormatChoice>,
     /// Formats of the gathered tables.
     pub tables: TableFormats,
-    /// What is calibrated on; none for a text that the program brings.
+    /// Text to calibrate on; `None` for the built-in text.
     pub calibration_text: Option<PathBuf>,
     /// The most quality a plan may lose, in millionths of the model's negative log-likelihood.
     pub quality_per_million: Option<u64>,
-    /// Whether entry graphs show the outputs of their layers.
+    /// Whether entry graphs expose their layer outputs.
     pub taps: bool,
-    /// Changes the graph before anything else sees it: for tests of what judges it.
+    /// Changes the graph before anything else sees it, for tests of verification.
     pub alter: Option<fn(&mut Graph)>,
 }
 
-/// Bytes of a calibration text at most.
+/// Most bytes of a calibration text.
 const CALIBRATION_TEXT_BYTES: u64 = 4 << 20;
 
 impl PlanOptions {
-    /// The text of the user to calibrate on, if one was named.
+    /// The user's calibration text, if one was named.
     pub(crate) fn read_calibration_text(&self) -> Result<Option<String>> {
         let Some(path) = &self.calibration_text else { return Ok(None) };
         let fault = |error: std::string::FromUtf8Error| {

@@ -1,4 +1,4 @@
-//! Where the shards of a plan run, and how what was compiled is loaded there.
+//! Where the shards of a plan run, and how their artefacts are loaded there.
 
 use shardwright_planning::request::Request;
 use shardwright_shims::{Chip, LoadedShard, ShimInstance};
@@ -7,7 +7,7 @@ use shardwright_worker::Shims;
 
 use crate::{BuiltShard, CPU_SHIM, Result, TargetExecutor};
 
-/// A shard that is loaded, and where it comes from.
+/// A loaded shard and where it comes from.
 pub struct LoadedPart {
     /// `decoder.0-12`, `head`
     pub name: String,
@@ -15,7 +15,7 @@ pub struct LoadedPart {
     pub shard: LoadedShard,
     /// What was asked for it and what became of it.
     pub origin: ShardOrigin,
-    /// The cap of a soft-cap that the plan leaves to the runtime.
+    /// The logits soft-cap that the plan leaves to the runtime.
     pub logits_softcap: Option<f32>,
 }
 
@@ -28,20 +28,20 @@ pub(crate) struct RunPlaces {
 
 /// Where the shards of a target run.
 struct RunPlace {
-    /// What its shards are loaded with.
+    /// The flags its shards are loaded with.
     flags: Vec<Flag>,
     shim: String,
     name: String,
     device: String,
     /// What the shim reads of the chip.
     chip: Option<Chip>,
-    /// Whether it is a simulator's.
+    /// Whether the device is a simulator.
     simulated: bool,
-    /// The instance that compiled, where it runs too.
+    /// The instance that compiled, if it also runs.
     instance: Option<ShimInstance>,
 }
 
-/// Options of a shim that has threads.
+/// Options of a shim, if it has threads.
 pub(crate) fn thread_options(shim: &str, threads: Option<u32>) -> Vec<(String, String)> {
     match threads {
         Some(threads) if shim == CPU_SHIM => vec![("threads".to_owned(), threads.to_string())],
@@ -50,8 +50,8 @@ pub(crate) fn thread_options(shim: &str, threads: Option<u32>) -> Vec<(String, S
 }
 
 impl RunPlaces {
-    /// Closes what was opened for questions and compiling, as far as running opens its own: a chip
-    /// may be open only once.
+    /// Closes instances opened for questions and compiling, unless they also run: a chip may be
+    /// open only once.
     pub(crate) fn of(
         shims: Shims,
         executors: Vec<TargetExecutor>,

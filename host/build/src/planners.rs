@@ -1,5 +1,5 @@
-//! Planners: found, loaded under the sandbox's rules, and the one that plans with the built-in one
-//! behind it.
+//! Finds planners, loads them under the sandbox's rules, and opens the session, with the built-in
+//! planner as fallback.
 
 use std::path::{Path, PathBuf};
 
@@ -33,8 +33,8 @@ fn check_settings(planner: &Planner, asked: &[(String, String)]) -> Result<()> {
     Err(Error::new(ErrorKind::Argument, what).with_help(help))
 }
 
-/// Whether a planner lists this setting: by its name, or by one with a part in capitals that stands
-/// for any other (`place.COMPONENT`).
+/// Whether a planner lists this setting, by its name or by a pattern whose part in capitals matches
+/// any other (`place.COMPONENT`).
 fn is_setting(known: &str, asked: &str) -> bool {
     let stands_for_any = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_uppercase());
     match known.rsplit_once('.') {
@@ -46,13 +46,13 @@ fn is_setting(known: &str, asked: &str) -> bool {
     }
 }
 
-/// The planner asked for, with the built-in one behind it.
+/// A session with the requested planner, and the built-in one as fallback.
 pub(crate) fn planning_session(options: &PlanOptions) -> Result<PlanningSession> {
     let tools = PlannerTools::new(options.cache.as_deref(), &options.trusted_keys)?;
     let session = match &options.planner {
         None => {
             let planner = tools.built_in()?.ok_or_else(|| {
-                Error::new(ErrorKind::Argument, "this program has no planner of its own")
+                Error::new(ErrorKind::Argument, "this program has no built-in planner")
                     .with_help("name a planner pack")
             })?;
             check_settings(&planner, &options.planner_options)?;
@@ -66,7 +66,7 @@ pub(crate) fn planning_session(options: &PlanOptions) -> Result<PlanningSession>
             };
             let asked = match found {
                 Ok(entry) => match tools.load(&entry) {
-                    // Whoever names a file wants that one.
+                    // A file was named: nothing else will do.
                     Err(error)
                         if !options.planner_by_name
                             && matches!(error.kind, PlannerErrorKind::MissingFile { .. }) =>
@@ -75,8 +75,8 @@ pub(crate) fn planning_session(options: &PlanOptions) -> Result<PlanningSession>
                     }
                     loaded => loaded,
                 },
-                // A bundle names the planner of whoever compiled it; a person one that should be
-                // here.
+                // A bundle names the planner it was compiled with, which may be missing here; one
+                // the user names must be present.
                 Err(error) if options.strict || !options.planner_by_name => return Err(error),
                 Err(error) => Err(PlannerError {
                     planner: named.clone(),
@@ -112,7 +112,7 @@ fn planner_named(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
     Ok(registry.find(named)?)
 }
 
-/// What planners are loaded with.
+/// Loads planners.
 pub struct PlannerTools {
     /// Where planners are compiled and run.
     #[cfg(feature = "checkpoints")]
@@ -123,8 +123,8 @@ pub struct PlannerTools {
 }
 
 impl PlannerTools {
-    /// `cache` holds compiled planners; packs are run that one of `trusted` signed (public keys in
-    /// hexadecimal).
+    /// `cache` is the directory of compiled planners; packs signed by one of `trusted` (public keys
+    /// in hexadecimal) are run.
     #[cfg_attr(not(feature = "checkpoints"), expect(unused_variables, reason = "nothing is compiled"))]
     pub fn new(cache: Option<&Path>, trusted: &[String]) -> Result<Self> {
         let key = |key: &String| {
@@ -171,7 +171,7 @@ impl PlannerTools {
 mod tests {
     use super::*;
 
-    /// What a bundle calls its planner must not choose a file.
+    /// The planner name in a bundle must not choose a file.
     #[test]
     fn a_planner_by_name_is_never_a_path() {
         let folder = tempfile::tempdir().unwrap();
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(find_planner(&shown, &[]).unwrap().path, file);
         let directories = &[folder.path().to_owned()];
         assert_eq!(planner_named("odd", directories).unwrap().path, file);
-        // `Cargo.toml` lies where this test runs.
+        // `Cargo.toml` exists in the directory where this test runs.
         for named in [shown.as_str(), "odd.wasm", "./odd", "../odd", "Cargo.toml"] {
             assert!(find_planner(named, directories).is_ok());
             let error = planner_named(named, directories).unwrap_err();

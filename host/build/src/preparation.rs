@@ -1,4 +1,4 @@
-//! Everything up to the question to the planner, and what is to be said of its answer.
+//! Prepares the planner's request, and collects the notices about its answer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,42 +26,42 @@ use crate::{
     TargetExecutor, TargetOffer, make_request, report_plan,
 };
 
-/// Context taken when none is asked for, where the model allows more: long enough for a
-/// conversation, small enough for a phone.
+/// Context if none is requested and the model allows more: long enough for a conversation, small
+/// enough for a phone.
 const DEFAULT_CONTEXT: u32 = 4096;
 
-/// The planner option that names a format; where it is given, a CPU's are offered too.
+/// The planner option that names a format; if it is set, the formats of a CPU are offered too.
 const FORMAT_OPTION: &str = "format";
 
-/// Everything up to the question to the planner.
+/// Everything up to the planner's request.
 pub(crate) struct Preparation {
     pub(crate) profile: Profile,
     shims: Shims,
     pub(crate) offers: Vec<TargetOffer>,
     /// The model in each format of the request, counted.
     pub(crate) formats: ModelFormats,
-    /// One per target; empty when nothing is to be run.
+    /// One per target; empty if nothing is to run.
     pub(crate) executors: Vec<TargetExecutor>,
-    /// One list per target: flags that its shards are loaded with, in which no plan has a part.
+    /// One list per target: flags its shards are loaded with, which no plan decides.
     load_flags: Vec<Vec<Flag>>,
-    /// What refusals taught, and whose they are: one per target, none where something stands in for
-    /// it.
+    /// Limits learned from refusals, and the compilers they belong to: one per target, `None` if a
+    /// stand-in replaces it.
     pub(crate) learned: Learned,
     pub(crate) compilers: Vec<Option<Compiler>>,
     pub(crate) request: Request,
     pub(crate) session: PlanningSession,
     notices: Vec<Notice>,
-    /// Of this machine and this time alone.
+    /// Notices about this machine and run only.
     pub(crate) passing: Vec<Notice>,
     emulated_on: Option<String>,
     threads: Option<u32>,
     strict: bool,
-    /// Whether another planner than the built-in one was asked for.
+    /// Whether a planner other than the built-in one was requested.
     asked_planner: bool,
-    /// What the user set and left out of the flags of the chip's compiler.
+    /// Flags of the chip's compiler that the user set or left out.
     asked_flags: Vec<Flag>,
     left_out_flags: Vec<String>,
-    /// What the user would have calibrated on.
+    /// The user's calibration text.
     calibration_text: Option<PathBuf>,
 }
 
@@ -107,15 +107,15 @@ impl Preparation {
         for mut summary in targets {
             let own = OwnShim::of(&shims, &summary.target, (&profile, &file), options)?;
             if let OwnShim::Unusable(error) = &own {
-                // On the CPU its shim is not needed, and what the plan rests on instead is said
-                // below.
+                // On the CPU the chip's shim is not needed; a notice below says what the plan is
+                // based on instead.
                 if options.on != Some(Executor::Cpu) {
                     passing.push(Notice::note(unusable(&summary.target, error)));
                 }
             }
             let judged = own.judge();
-            // The CPU beside a chip that is elsewhere is not the one here: its times say nothing
-            // about where work belongs.
+            // The CPU beside a chip that is elsewhere is not this machine's: times measured here do
+            // not help to distribute work.
             if summary.target.kind != TargetKind::Cpu {
                 chip_is_here = judged.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
             }
@@ -128,7 +128,7 @@ impl Preparation {
                 passing.extend(learned.offer(compiler, &mut summary, &decided).into_iter().map(Notice::note));
             }
             let judge: Box<dyn Judge> = match judged {
-                // What the CPU's own says is a formula, and follows from the threads it has.
+                // The CPU shim estimates with a formula that depends on its number of threads.
                 Some((instance, device)) if summary.target.kind == TargetKind::Cpu => {
                     let judge = ShimJudge::new(instance.clone(), &device.name);
                     Box::new(if chip_is_here { judge } else { judge.without_times() })
@@ -159,7 +159,7 @@ impl Preparation {
                         Notice::note(format!("flag {flag} reaches nothing here: {target} is emulated"))
                     }));
                 }
-                // What stands in for a chip teaches nothing about it.
+                // A stand-in teaches nothing about the chip it replaces.
                 compilers.push(compiler.filter(|_| executor.is_target));
                 if executor.simulated {
                     let (shim, device) = (&summary.target.shim, &executor.device);
@@ -231,8 +231,7 @@ impl Preparation {
         })
     }
 
-    /// The plan with everything that must be said of it; under `strict` a fallback is an error
-    /// instead.
+    /// The plan with all its notices; under `strict` a fallback is an error instead.
     pub(crate) fn report(
         &self,
         planned: &Planned,
@@ -284,16 +283,16 @@ impl Preparation {
         Ok(report_plan(&self.request, &planned.plan, heading))
     }
 
-    /// What a shim did otherwise than it was asked when it compiled a shard, said once per shard:
-    /// nodes that run elsewhere than on the device, flags it refused or does not know.
+    /// A fallback notice, once per shard, for how the shim deviated from the work order: nodes that
+    /// run elsewhere than on the device, flags it refused or does not know.
     pub(crate) fn otherwise_notice(&self, shard: &BuiltShard) -> Option<Notice> {
         let executor = &self.executors[shard.target];
         let place = executor.instance.place(&executor.device);
         let origin = shard.origin(&self.request);
         let mut found = origin.fallbacks(&place, self.emulated_on.is_some());
         if self.emulated_on.is_none() {
-            // A flag of the profile may be of no use to a shard; one that the user set was to do
-            // something.
+            // A profile's flag may have no effect on a shard; the user's flag was meant to have
+            // one.
             let inert = origin.flags.iter().filter(|existing| {
                 existing.verdict == FlagVerdict::Inert && self.asked_flags.contains(&existing.flag)
             });
@@ -315,7 +314,7 @@ impl Preparation {
         Some(Notice::fallback(text))
     }
 
-    /// What the shim says of nodes that run where they were planned to, once per shard.
+    /// The shim's remarks on nodes that run where they were planned to, once per shard.
     pub(crate) fn remarked_notice(&self, shard: &BuiltShard) -> Option<Notice> {
         let origin = shard.origin(&self.request);
         let first = origin.remarks().next()?;
@@ -329,8 +328,7 @@ impl Preparation {
         )))
     }
 
-    /// Shards that were planned for the CPU although a chip was asked for and nobody asked for the
-    /// CPU.
+    /// Notices about shards planned for the CPU although the user named a chip and not the CPU.
     fn left_the_chip(&self, planned: &Planned) -> Vec<Notice> {
         if self.profile.kind == TargetKind::Cpu {
             return Vec::new();
@@ -349,7 +347,8 @@ impl Preparation {
             let why = reasons.find(|reason| reason.choice.starts_with("target"));
             let said = why.map_or("the plan gives no reason", |reason| reason.because.as_str());
             let chip = &self.profile.name;
-            // By the order of targets it is the last: it has a shard that no other could have.
+            // Targets are in order of preference and the CPU is last: it has a shard that no other
+            // target could run.
             let preferred = why.is_some_and(
                 |reason| matches!(&reason.cause, Cause::Preference(name) if name != "target-order"),
             );
@@ -363,7 +362,7 @@ impl Preparation {
         notices
     }
 
-    /// Flags that the planner set otherwise than the user did.
+    /// Notices about flags that the planner set differently from the user.
     fn otherwise_planned(&self, planned: &Planned) -> Vec<Notice> {
         let mut notices = Vec::new();
         for shard in planned.plan.shards() {
@@ -382,7 +381,7 @@ impl Preparation {
         notices.into_iter().map(Notice::fallback).collect()
     }
 
-    /// That a calibration text was given and nothing is calibrated.
+    /// A notice that a calibration text was passed and nothing is calibrated.
     fn calibration_unused(&self, planned: &Planned) -> Option<Notice> {
         let path = self.calibration_text.as_ref()?;
         let is_used = ModelFormats::needs_ranges(&planned.plan) || !self.request.sensitivities.is_empty();
@@ -394,23 +393,23 @@ impl Preparation {
         })
     }
 
-    /// What is needed once everything is compiled.
+    /// The parts that are needed once everything is compiled.
     pub(crate) fn let_go(self) -> (Request, Profile, RunPlaces) {
-        // A chip may be open only once: who asked it lets it go.
+        // A chip may be open only once: close the instances that answered questions.
         drop(self.offers);
         let places = RunPlaces::of(self.shims, self.executors, self.load_flags, self.threads);
         (self.request, self.profile, places)
     }
 }
 
-/// Refuses what says nothing about this model and chip, before anything takes long.
+/// Refuses options that do not apply to this model and chip, before any slow step.
 fn check_asked(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Result<()> {
     if profile.kind == TargetKind::Cpu && options.on == Some(Executor::Simulator) {
         let what = format!("profile {} is for a CPU, of which there is no simulator", profile.name);
         return Err(Error::new(ErrorKind::Argument, what)
             .with_help("name a chip with `--soc`, or leave `--on simulator` out"));
     }
-    // Tables are named by their place: the embedding, then that of the layers.
+    // Tables are named by their position: first the embedding, then the per-layer embedding.
     if options.tables.per_layer.is_some() && graph.assets.len() < 2 {
         return Err(Error::new(ErrorKind::Argument, "this model has no per-layer embedding")
             .with_help("leave `--table per-layer=…` out"));
@@ -424,11 +423,11 @@ fn check_asked(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Resul
         limit_names::SHARDS,
         limit_names::MEMORY_BYTES,
     ];
-    // Another planner may keep limits that this host does not know.
+    // Another planner may support limits that this host does not know.
     let unknown = options.limits.iter().find(|(name, _)| !known.contains(&name.as_str()));
     match unknown.filter(|_| options.planner.is_none()) {
         None => Ok(()),
-        Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("nothing keeps a limit `{name}`"))
+        Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("there is no limit `{name}`"))
             .with_help(format!("limits are: {}", known.join(", ")))),
     }
 }
@@ -440,7 +439,7 @@ fn context(graph: &Graph, options: &PlanOptions) -> Result<u32> {
         Some(context) if context >= 1 && context <= model => Ok(context),
         Some(context) => {
             Err(Error::new(ErrorKind::Argument, format!("a context of {context} tokens is not possible"))
-                .with_help(format!("this model takes from 1 to {model}")))
+                .with_help(format!("this model supports 1 to {model}")))
         }
     }
 }

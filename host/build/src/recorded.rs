@@ -1,5 +1,5 @@
-//! Compiling a bundle's chain on the machine that runs it, where the plan allows that and what was
-//! compiled ahead cannot be used.
+//! Recompiles a bundle's chain on the machine that runs it, if the plan allows it and the artefacts
+//! compiled ahead of time cannot be used.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,24 +14,24 @@ use crate::{
     open_checkpoint, settle,
 };
 
-/// A chain that was compiled here.
+/// A chain that was compiled on this machine.
 pub struct CompiledAnew {
-    /// What it came to.
+    /// The settled plan.
     pub settled: Settled,
-    /// That it was, why, and what it took.
+    /// Why it was compiled here, and how long it took.
     pub compiled_here: CompiledHere,
-    /// The same in words; then what was done otherwise than asked.
+    /// The same in words, followed by deviations from the request.
     pub notices: Vec<Notice>,
 }
 
-/// Plans and compiles what the chain was made from, for this machine, because of `error`. What was
-/// asked for the bundle is asked again; the plan may be another one, since this machine's compiler
-/// is. `here` says what is asked of this opening: where things lie, and flags of the session.
+/// Plans and compiles the chain for this machine, because of `error`. It uses the options recorded
+/// in the bundle; the plan may differ, since this machine's compiler may. `here` has the options of
+/// this opening: paths and session flags.
 ///
 /// # Errors
 ///
-/// `error` itself, with what stood in the way, where the plan does not allow it or the checkpoint
-/// is not at hand; and those of planning and compiling.
+/// `error` itself, with the obstacle, if the plan does not allow compiling here or the checkpoint
+/// is not available; and errors of planning and compiling.
 pub fn compile_recorded(
     bundle: &Bundle,
     entry: &ChainEntry,
@@ -80,7 +80,7 @@ pub fn compile_recorded(
     Ok(CompiledAnew { settled, compiled_here: CompiledHere { because, nanoseconds }, notices })
 }
 
-/// What was asked when the bundle was made, as far as a manifest and a request tell it.
+/// The options the bundle was made with, as far as its manifest and request record them.
 fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> Result<PlanOptions> {
     let manifest = bundle.manifest();
     let mut options = PlanOptions {

@@ -1,4 +1,4 @@
-//! A checked plan as people and programs read it.
+//! A checked plan in the form shown to people and programs.
 
 use serde::{Deserialize, Serialize};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
@@ -24,8 +24,7 @@ pub struct TargetLimit {
 pub struct BoundaryReport {
     /// Its name.
     pub name: String,
-    /// Its encoding, where the plan fixes one; else it is written as the shard holds its
-    /// activations.
+    /// Its encoding, if the plan fixes one; else the encoding of the shard's activations.
     pub encoding: Option<Encoding>,
 }
 
@@ -34,15 +33,15 @@ pub struct BoundaryReport {
 pub struct EntryReport {
     /// Name of the entry point.
     pub entry: EntryName,
-    /// Operations after legalisation; 0 where the shard takes no part.
+    /// Operations after legalisation; 0 if the shard does nothing in it.
     pub ops: u64,
     /// Time of one run; `None` if unknown.
     pub time: Option<TimeCost>,
-    /// Operations the time does not cover.
+    /// Operations that the time does not cover.
     pub uncosted_ops: u64,
 }
 
-/// One choice with its ground.
+/// A choice and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReasonReport {
     /// What was chosen.
@@ -60,7 +59,7 @@ pub struct ShardReport {
     pub index: usize,
     /// Which component.
     pub component: String,
-    /// First layer and one past the last; none for components without layers.
+    /// First layer and one past the last; `None` for components without layers.
     pub layers: Option<(u32, u32)>,
     /// Name of the target it is planned for.
     pub target: String,
@@ -70,7 +69,7 @@ pub struct ShardReport {
     pub ops: u64,
     /// Weight bytes.
     pub weight_bytes: u64,
-    /// Bytes of its artefact: weights and what each entry point adds.
+    /// Bytes of its artefact: weights and the additions of each entry point.
     pub artefact_bytes: u64,
     /// State bytes it writes.
     pub state_bytes: u64,
@@ -82,33 +81,33 @@ pub struct ShardReport {
     pub inputs: Vec<BoundaryReport>,
     /// What it writes.
     pub outputs: Vec<BoundaryReport>,
-    /// Where the soft-cap of the logits is computed; none where the component has none.
+    /// Where the soft-cap of the logits is computed; `None` if the component has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softcap: Option<SoftcapPlace>,
     /// Compiler flags.
     pub flags: Vec<Flag>,
     /// `ahead` or `just-in-time`.
     pub build: String,
-    /// Why it is so.
+    /// Reasons that concern this shard.
     pub reasons: Vec<ReasonReport>,
 }
 
-/// What a plan loses in quality by the formats of its weights, and whether that was measured.
-/// Formats of activations and states are not counted.
+/// Quality a plan loses by the formats of its weights, and whether that was measured. Formats of
+/// activations and states are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "known", rename_all = "kebab-case")]
 pub enum LossReport {
     /// Every weight is a float: nothing is lost but rounding.
     None,
-    /// In millionths of the model's negative log-likelihood, measured on this checkpoint place by
-    /// place and added up.
+    /// In millionths of the model's negative log-likelihood, measured on this checkpoint per layer
+    /// and role and added up.
     Measured {
-        /// How much.
+        /// The loss.
         per_million: u64,
     },
-    /// Nobody measured what these formats cost this checkpoint.
+    /// The loss of these formats was not measured on this checkpoint.
     NotMeasured {
-        /// Layers, and components without layers, of which it is not known.
+        /// Number of layers, and of components without layers, that were not measured.
         places: u64,
     },
 }
@@ -118,23 +117,23 @@ pub enum LossReport {
 pub struct EntryTime {
     /// The entry point.
     pub entry: EntryName,
-    /// The sum over the shards, of the weakest provenance of its parts; none where a part is not
-    /// known.
+    /// The sum over the shards, with the weakest provenance of its parts; `None` if a part is
+    /// unknown.
     pub time: Option<TimeCost>,
     /// Operations that the time does not cover.
     pub uncosted_ops: u64,
 }
 
-/// A number of bytes and what it rests on.
+/// A number of bytes and its provenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BytesReport {
-    /// How many.
+    /// The number.
     pub bytes: u64,
-    /// Where that comes from.
+    /// Where the number comes from.
     pub provenance: Provenance,
 }
 
-/// What all shards of a plan come to.
+/// Totals of all shards of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanTotals {
     /// Weight bytes, counted.
@@ -146,13 +145,13 @@ pub struct PlanTotals {
     /// Artefacts and states together, all shards loaded. Tables of embeddings and what a driver
     /// takes for itself are not in it.
     pub peak: BytesReport,
-    /// Time of each entry point, what a soft-cap takes the runtime included: `decode_1` is a token,
-    /// prefill its rows.
+    /// Time of each entry point, including the soft-cap in the runtime: `decode_1` is one token,
+    /// prefill all its rows.
     pub times: Vec<EntryTime>,
-    /// What handing over between the shards takes the host in a step, in nanoseconds; modelled, and
-    /// not in the times.
+    /// Host time per step for passing tensors between shards, in nanoseconds; modelled, and not
+    /// included in `times`.
     pub boundary_nanoseconds: u64,
-    /// What the formats of weights lose.
+    /// Quality lost by the formats of the weights.
     pub loss: LossReport,
 }
 
@@ -165,43 +164,42 @@ pub struct PlanReport {
     pub family: String,
     /// The profile planned for.
     pub soc: String,
-    /// Who decided.
+    /// The planner that decided.
     pub planner: PlannerIdentity,
     /// Plans that were refused before this one.
     pub refused_plans: usize,
-    /// The limits that held, with provenance.
+    /// The limits that applied, with provenance.
     pub limits: Vec<TargetLimit>,
     /// The shards in order.
     pub shards: Vec<ShardReport>,
-    /// What they come to together.
+    /// Totals of the shards.
     pub totals: PlanTotals,
-    /// Targets to continue on when one is lost.
+    /// Targets to fail over to when one is lost.
     pub fallback: Vec<String>,
     /// Reasons that concern the whole plan.
     pub reasons: Vec<ReasonReport>,
-    /// What must not be kept silent.
+    /// Notices that every report must show.
     pub notices: Vec<Notice>,
-    /// Whether an executor other than the planned targets runs it; the heading of every report
-    /// then.
+    /// The executor, if it is not the planned targets; every report is headed with it then.
     pub emulated_on: Option<String>,
 }
 
-/// What a report is headed by besides the plan itself.
+/// The part of a report that does not come from the plan.
 #[derive(Clone, Debug)]
 pub struct PlanHeading {
     /// The profile planned for.
     pub soc: String,
-    /// Who decided.
+    /// The planner that decided.
     pub planner: PlannerIdentity,
-    /// Plans refused before.
+    /// Number of plans refused before this one.
     pub refused_plans: usize,
-    /// What must not be kept silent.
+    /// Notices that every report must show.
     pub notices: Vec<Notice>,
-    /// The executor, when it is not the planned targets.
+    /// The executor, if it is not the planned targets.
     pub emulated_on: Option<String>,
 }
 
-/// Puts a checked plan beside the tables it was made from.
+/// Combines a checked plan with the tables it was made from.
 pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) -> PlanReport {
     let checked = plan;
     let plan = checked.plan();
@@ -305,7 +303,8 @@ fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
         let runtime =
             softcap.filter(|_| shard.softcap == Some(SoftcapPlace::Runtime)).map(|softcap| softcap.runtime);
         for part in &cost.entries {
-            // The runtime caps what is read: one row of a step, whatever the entry point holds.
+            // The runtime caps only the logits that are read: one row per step, whatever the entry
+            // point's rows.
             let time = part.time.map(|time| runtime.map_or(time, |runtime| together(time, runtime)));
             match times.iter_mut().find(|existing| existing.entry == part.entry) {
                 Some(existing) => {

@@ -1,4 +1,4 @@
-//! The question to a planner: a graph and its targets as tables.
+//! The planner's request: a graph and its targets as tables.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,13 +20,13 @@ use crate::{ArtefactCost, BuildError, EntryMenu, Judge, ModelFormats};
 
 /// A target that a plan may use.
 pub struct TargetOffer {
-    /// What a planner is told.
+    /// What the planner sees of the target.
     pub summary: TargetSummary,
-    /// Who answers for it.
+    /// Answers what the target supports and costs.
     pub judge: Box<dyn Judge>,
 }
 
-/// What the model is called.
+/// Name of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelName {
     /// Name for reports.
@@ -35,8 +35,7 @@ pub struct ModelName {
     pub family: String,
 }
 
-/// The formats of a checkpoint that is built without converting a weight: each weight as it is
-/// stored.
+/// The formats of a checkpoint that is built without converting any weight.
 ///
 /// Named after the type that most weight bytes are stored in; f32 norms beside bf16 projections
 /// stay f32.
@@ -53,14 +52,14 @@ pub fn stored_formats(graph: &Graph) -> FormatTuple {
     FormatTuple::uniform(weights, ActivationFormat::F32, StateFormat::F32)
 }
 
-/// What is asked beside the model and its targets.
+/// Everything in a request except the graph and its targets.
 #[derive(Clone, Debug)]
 pub struct Question<'q> {
-    /// What the model is called.
+    /// Name of the model.
     pub model: &'q ModelName,
     /// The entry points to choose from.
     pub menu: &'q EntryMenu,
-    /// What is wanted.
+    /// The goals of the plan.
     pub goals: Goals,
     /// Settings of the planner.
     pub options: Vec<PlannerOption>,
@@ -70,8 +69,8 @@ pub struct Question<'q> {
 /// tuple and entry point.
 ///
 /// Rows are taken from the graphs themselves, legalised by the target's judge, one representative
-/// layer per kind; since layers of a kind differ in nothing that costs, a planner adds up any cut
-/// exactly. A vendor's compiler may take seconds for a row: `watch` hears of each and may end it.
+/// layer per kind. Layers of a kind have equal costs, so a planner can add up any cut exactly. A
+/// vendor's compiler may take seconds per row: `watch` gets progress for each and may cancel.
 pub fn make_request(
     graph: &Graph,
     offers: &[TargetOffer],
@@ -171,16 +170,16 @@ pub fn make_request(
     })
 }
 
-/// What an operation takes of an artefact beside weights where nobody says: half a kilobyte to one
-/// and a half in those of three compilers.
+/// Assumed bytes of an operation in an artefact beside its weights, where the judge reports none:
+/// three compilers use half a kilobyte to one and a half.
 const OPERATION_BYTES: u64 = 1024;
 
-/// What an entry point adds to an artefact beside one set of weights, and where that is known from.
+/// Bytes an entry point adds to an artefact beside one set of weights, and their provenance.
 ///
-/// The set of weights goes with the entry point that every shard has. Where an artefact holds
-/// weights anew for each, the others bring their own.
-fn artefact_bytes(row: &CostRow, told: Option<ArtefactCost>) -> (u64, Provenance) {
-    let Some(told) = told else {
+/// The set of weights is counted with the entry point that every shard has. If an artefact stores
+/// weights separately for each entry point, the others add their own.
+fn artefact_bytes(row: &CostRow, reported: Option<ArtefactCost>) -> (u64, Provenance) {
+    let Some(reported) = reported else {
         return (row.ops.saturating_mul(OPERATION_BYTES), Provenance::Modelled);
     };
     let has_the_weights = match row.entry.kind {
@@ -188,26 +187,26 @@ fn artefact_bytes(row: &CostRow, told: Option<ArtefactCost>) -> (u64, Provenance
         EntryKind::Encode => true,
         EntryKind::Prefill => false,
     };
-    let counted = if has_the_weights { row.weight_bytes } else { told.shared_bytes };
-    (told.bytes.saturating_sub(counted), told.provenance)
+    let counted = if has_the_weights { row.weight_bytes } else { reported.shared_bytes };
+    (reported.bytes.saturating_sub(counted), reported.provenance)
 }
 
 /// Nanoseconds that one more shard costs the host in a step: measured at 588 on a server
 /// (`tests/benches/boundary.rs`). No phone was measured.
 const BOUNDARY_NANOSECONDS: u64 = 588;
 
-/// Which logits a head gives.
+/// The logits a head returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Logits {
     AsTheyAre,
     BeforeSoftcap,
 }
 
-/// Picoseconds that the runtime takes for one logit on one core: measured at 2,900 to 3,500 on a
-/// loaded server. No phone was measured.
+/// Picoseconds the runtime takes per logit on one core: measured at 2,900 to 3,500 on a loaded
+/// server. No phone was measured.
 const SOFTCAP_PICOSECONDS: u64 = 3_000;
 
-/// What the soft-cap of one row of logits takes the runtime.
+/// Time the runtime takes for the soft-cap of one row of logits.
 fn softcap_time(graph: &Graph) -> TimeCost {
     let microseconds = graph.vocabulary.saturating_mul(SOFTCAP_PICOSECONDS).div_ceil(1_000_000);
     TimeCost { microseconds, provenance: Provenance::Modelled }
@@ -277,7 +276,7 @@ fn cost_row(
         row.legality = Legality::Illegal(reason);
         return row;
     }
-    // A kind that takes no part in the entry point costs nothing there, and is legal.
+    // A kind that does nothing in the entry point costs nothing there, and is legal.
     let Some(entry) = instance else { return row };
     let graph = formats.graph(place.format);
     match offer.judge.legalise(graph, entry, &formats.encodings(place.format)) {

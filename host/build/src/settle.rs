@@ -1,4 +1,4 @@
-//! The loop: plan, quantise, legalise, compile; where a compiler refuses, revise.
+//! The loop: plan, quantise, legalise, compile, and revise when a compiler refuses.
 
 use std::time::{Duration, Instant};
 
@@ -24,9 +24,9 @@ use crate::{
 /// A plan that was made and checked, but not carried out.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// The plan beside its tables.
+    /// The plan with the tables it was made from.
     pub report: PlanReport,
-    /// The request the planner was asked, as canonical JSON.
+    /// The planner's request, as canonical JSON.
     pub request: Vec<u8>,
 }
 
@@ -41,33 +41,33 @@ pub fn plan(source: &mut dyn ModelSource, options: &PlanOptions, watch: &mut dyn
 
 /// A plan that was carried out, before anything is loaded.
 pub struct Settled {
-    /// What the planner was asked.
+    /// The planner's request.
     pub request: Request,
     /// The chip it is for.
     pub profile: Profile,
-    /// The model, its tables in the formats asked for.
+    /// The model, its tables in the requested formats.
     pub graph: Graph,
     /// The plan.
     pub plan: CheckedPlan,
-    /// What was compiled, in order of execution.
+    /// The compiled shards, in order of execution.
     pub shards: Vec<BuiltShard>,
-    /// The plan beside its tables: the same for the same inputs.
+    /// The plan with the tables it was made from: the same for the same inputs.
     pub report: PlanReport,
-    /// What calibration found, if anything needed it.
+    /// The calibrated ranges, if anything needed them.
     pub ranges: Option<Ranges>,
-    /// What it took.
+    /// How long the build took.
     pub times: BuildTimes,
-    /// What is to be said of this machine and this time, and is none of a bundle's business.
+    /// Notices about this machine and run, which do not go into a bundle.
     passing: Vec<Notice>,
     places: RunPlaces,
 }
 
-/// What carrying a plan out took.
+/// How long carrying out a plan took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BuildTimes {
-    /// Asking shims and the planner, plans that were refused included.
+    /// Querying shims and the planner, including for refused plans.
     pub planning: Duration,
-    /// Making weights in the formats of the plan, or finding them made.
+    /// Quantising weights to the formats of the plan, or finding them in the cache.
     pub quantising: Duration,
     /// Compiling shards.
     pub compiling: Duration,
@@ -79,7 +79,7 @@ impl Settled {
         Digest::of(&self.plan.plan().canonical_bytes()).to_string()
     }
 
-    /// The report with everything that is to be said now.
+    /// The report with all current notices.
     pub fn report_now(&self) -> PlanReport {
         let mut report = self.report.clone();
         report.notices.extend(self.passing.iter().cloned());
@@ -90,19 +90,19 @@ impl Settled {
     ///
     /// # Errors
     ///
-    /// Those of the shims; among them that none of a shard's entry points is left.
+    /// Those of the shims, including that none of a shard's entry points can be loaded.
     pub fn load(&self) -> Result<Vec<LoadedPart>> {
         self.places.load(&self.shards, &self.request)
     }
 }
 
-/// How far carrying a plan out is when the shims were asked what it would cost, of 1000.
+/// Progress once the shims were asked for costs, in thousandths.
 const ASKED: u32 = 200;
 
-/// How far an attempt is when its materials are made, of 1000.
+/// Progress of an attempt once its constants are made, in thousandths.
 const MADE: u32 = 400;
 
-/// Plans and compiles, and revises what is refused.
+/// Plans and compiles, and revises refused plans.
 pub fn settle(
     source: &mut dyn ModelSource,
     options: &PlanOptions,
@@ -186,7 +186,7 @@ pub fn on_the_cpu(options: &PlanOptions, settled: &Settled) -> Option<PlanOption
         soc: None,
         on: None,
         limits: Vec::new(),
-        // Flags are for the chip's compiler.
+        // The flags are for the chip's compiler.
         flags: Vec::new(),
         flags_left_out: Vec::new(),
         planner: None,
@@ -196,7 +196,7 @@ pub fn on_the_cpu(options: &PlanOptions, settled: &Settled) -> Option<PlanOption
     })
 }
 
-/// That the plan which runs is not the first one is said, with the last refusal.
+/// A notice if the plan that runs is not the first one, with the last refusal.
 fn revised_notice(history: &[Attempt]) -> Option<Notice> {
     let last =
         history.last()?.feedback.first().map_or("no reason given", |feedback| feedback.message.as_str());
@@ -205,7 +205,7 @@ fn revised_notice(history: &[Attempt]) -> Option<Notice> {
     Some(Notice::note(format!("{plans} refused and revised; last: {last}")))
 }
 
-/// Nodes that run otherwise than the graph has them are said once per shard.
+/// A notice about nodes that run in another form than the graph's, once per shard.
 fn rewritten_notice(shard: &BuiltShard) -> Option<Notice> {
     let first = shard.rewritten.first()?;
     Some(Notice::note(format!(
@@ -217,13 +217,13 @@ fn rewritten_notice(shard: &BuiltShard) -> Option<Notice> {
     )))
 }
 
-/// What a plan is made for, which decides what a target must have here.
+/// The purpose of a plan, which decides what must be available for a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To be looked at.
+    /// Shown only.
     Plan,
-    /// To be compiled, for devices that may be elsewhere.
+    /// Compiled, for devices that may be elsewhere.
     Compile,
-    /// To be compiled and run here.
+    /// Compiled and run here.
     Run,
 }

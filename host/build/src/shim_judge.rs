@@ -13,11 +13,11 @@ use crate::{ArtefactCost, Costing, Judge};
 pub struct ShimJudge {
     instance: ShimInstance,
     device: String,
-    /// As the shim describes it.
+    /// The device as the shim describes it.
     described: Option<Device>,
     costs: Arc<Costs>,
     timed: bool,
-    /// Whether an estimate counted operations.
+    /// Whether an estimate reported operations that differ from nodes.
     counts: Arc<AtomicBool>,
 }
 
@@ -35,7 +35,7 @@ impl ShimJudge {
         }
     }
 
-    /// The judge for one device of an open shim, whose estimates are kept in `costs`.
+    /// The judge for one device of an open shim, with estimates cached in `costs`.
     pub fn keeping(instance: ShimInstance, device: Device, costs: Arc<Costs>) -> Self {
         ShimJudge {
             instance,
@@ -47,8 +47,7 @@ impl ShimJudge {
         }
     }
 
-    /// The same without times, where they are of another machine than those they would be compared
-    /// with.
+    /// The same without times, for a device whose times are not comparable with the others'.
     #[must_use]
     pub fn without_times(mut self) -> Self {
         self.timed = false;
@@ -75,7 +74,7 @@ impl Judge for ShimJudge {
         if row.operations > 0 {
             self.counts.store(true, Ordering::Relaxed);
         }
-        // Where every node is left out the time is none.
+        // If every node is uncosted there is no time.
         let is_timed = row.uncosted < entry.nodes.len() as u64;
         Some(Costing {
             time: (is_timed && self.timed)
@@ -85,14 +84,14 @@ impl Judge for ShimJudge {
             artefact: (row.artefact_bytes > 0).then_some(ArtefactCost {
                 bytes: row.artefact_bytes,
                 shared_bytes: row.shared_bytes.min(row.artefact_bytes),
-                // A formula of the shim's: nothing was compiled.
+                // A formula of the shim: nothing was compiled.
                 provenance: Provenance::Modelled,
             }),
         })
     }
 
-    /// Of shims that count other operations than nodes, which they have said by then; the others
-    /// may take seconds to answer.
+    /// Asked only of shims whose estimates already reported operations that differ from nodes;
+    /// others may take seconds to answer.
     fn operations(&self, graph: &Graph, entry: &EntryGraph) -> Option<u64> {
         if !self.counts.load(Ordering::Relaxed) {
             return None;
@@ -100,7 +99,7 @@ impl Judge for ShimJudge {
         self.estimate(graph, entry, &())?.operations
     }
 
-    /// Formats are not asked about as such: the shim sees them in the graphs.
+    /// Formats are not asked about separately: the shim sees them in the graphs.
     fn takes(&self, _formats: &FormatTuple) -> Result<(), String> {
         Ok(())
     }

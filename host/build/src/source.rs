@@ -8,21 +8,21 @@ use shardwright_vocabulary::{FormatTuple, Notice};
 
 use crate::{ModelFormats, ModelName, Result};
 
-/// A model that plans are made for and carried out on. A checkpoint is one (`CheckpointSource`);
-/// a device brings one that needs neither a checkpoint nor a quantiser.
+/// A model that plans are made for and compiled from. A checkpoint is one (`CheckpointSource`); a
+/// device supplies one that needs neither a checkpoint nor a quantiser.
 pub trait ModelSource {
-    /// What the model is called.
+    /// Name of the model.
     fn name(&self) -> ModelName;
 
-    /// The model, its constants as they are stored.
+    /// The model with its constants as stored.
     fn graph(&self) -> &Graph;
 
-    /// What every layer and role loses in each of the weight formats of `tuples`, for a planner
-    /// that has a quality to keep.
+    /// The quality loss of every layer and role in each of the weight formats of `tuples`, for a
+    /// planner with a quality goal.
     fn sensitivities(&mut self, tuples: &[FormatTuple], watch: &mut dyn Watch) -> Result<Vec<Sensitivity>>;
 
     /// The model as the shards of `plan` need it: constants in their formats, ranges where their
-    /// integers need them. What was made for an earlier plan is not made again.
+    /// integers need them. Reuses what was made for an earlier plan.
     fn made(
         &mut self,
         counted: &ModelFormats,
@@ -30,12 +30,12 @@ pub trait ModelSource {
         watch: &mut dyn Watch,
     ) -> Result<ModelFormats>;
 
-    /// The gathered tables in the formats asked for.
+    /// The gathered tables in the requested formats.
     fn tables(&mut self, watch: &mut dyn Watch) -> Result<Vec<Asset>>;
 
-    /// What calibration found, if anything needed it.
+    /// The calibrated ranges, if anything needed them.
     fn ranges(&self) -> Option<&Ranges>;
 
-    /// What must be said of what was made since the last call.
+    /// Notices about work done since the last call.
     fn take_notices(&mut self) -> Vec<Notice>;
 }

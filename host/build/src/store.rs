@@ -1,4 +1,4 @@
-//! Where artefacts go, and from where one need not be made again.
+//! Stores artefacts and finds those that need not be compiled again.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use shardwright_shims::{Artefact, Place, WorkOrder};
 
 use crate::{BuildError, TargetExecutor, artefact_key};
 
-/// Where artefacts go, and whether one need not be made again.
+/// Stores artefacts and finds those that need not be compiled again.
 pub trait ArtefactStore {
     /// Where `compile` writes.
     fn place(&self) -> Result<Place<'_>, BuildError>;
 
-    /// What was made of this work order before by that shim on that device.
+    /// The artefact compiled earlier from this work order by that shim on that device.
     fn recall(
         &mut self,
         order: &WorkOrder,
         executor: &TargetExecutor,
     ) -> Result<Option<Artefact>, BuildError>;
 
-    /// Takes what was made; gives what to use of it from now on.
+    /// Stores an artefact; returns the one to use from now on.
     fn keep(
         &mut self,
         order: &WorkOrder,
@@ -27,7 +27,7 @@ pub trait ArtefactStore {
     ) -> Result<Artefact, BuildError>;
 }
 
-/// Keeps nothing: artefacts are files without a name, gone with the chain that loads them.
+/// Stores nothing: artefacts are unnamed files, dropped with the chain that loads them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoArtefactStore;
 
@@ -54,11 +54,11 @@ impl ArtefactStore for NoArtefactStore {
     }
 }
 
-/// Another store, and what was made for the plans that were refused: a shard that the next plan
-/// keeps is not compiled again.
+/// Wraps another store and remembers artefacts of refused plans: a shard that the next plan keeps
+/// is not compiled again.
 pub(crate) struct RevisedStore<'s> {
     behind: &'s mut dyn ArtefactStore,
-    /// By what it was made of, for which device.
+    /// By the key of the artefact.
     made: BTreeMap<String, Artefact>,
 }
 

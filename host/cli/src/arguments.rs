@@ -617,17 +617,17 @@ fn formats(text: &str) -> Result<FormatChoice, String> {
     if Format::from_str(text, true).is_ok() {
         return Err(format!("how reports are written is `--format {text}`; `--formats` is about weights"));
     }
-    text.parse().map_err(|error: shardwright::UnknownName| told(&error))
+    text.parse().map_err(|error: shardwright::UnknownName| with_help(&error))
 }
 
 /// `embedding=w8-per-channel`.
 fn table_format(text: &str) -> Result<(Table, WeightFormat), String> {
     let (table, format) = name_and_text(text)?;
-    let format = format.parse().map_err(|error: shardwright::UnknownName| told(&error))?;
+    let format = format.parse().map_err(|error: shardwright::UnknownName| with_help(&error))?;
     Ok((Table::from_str(&table, false)?, format))
 }
 
-fn told(error: &shardwright::UnknownName) -> String {
+fn with_help(error: &shardwright::UnknownName) -> String {
     format!("{error}; {}", error.help().unwrap_or_default())
 }
 
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_range_are_told_what_is_in_it() {
+    fn errors_about_numbers_out_of_range_name_the_range() {
         assert_eq!((tokens("7"), temperature("0"), top_p("1")), (Ok(7), Ok(0.0), Ok(1.0)));
         assert_eq!((min_p("0.5"), repetition_penalty("1.1")), (Ok(0.5), Ok(1.1)));
         assert!(tokens("-1").is_err_and(|said| said.contains("no limit")));

@@ -31,7 +31,7 @@ use crate::{interrupt, views};
 
 pub use bench::{BenchReport, Logits};
 
-/// Carries out the command of a program that was started at that time.
+/// Runs the command; `started` is when the program began.
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {
     let (format, detail) = (arguments.format, views::Detail::of(arguments.verbose));
     match &arguments.command {
@@ -156,14 +156,14 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     Ok(options.isolation(isolation(execution)))
 }
 
-/// That nothing is set twice, of which one would count and the other be forgotten.
+/// Refuses an option that is set twice for one name, since one value would be lost silently.
 fn once(target: &TargetArguments) -> Result<(), Failure> {
-    let named = |given: &'static str, names: Vec<String>| names.into_iter().map(move |name| (given, name));
+    let named = |option: &'static str, names: Vec<String>| names.into_iter().map(move |name| (option, name));
     let table = |table: Table| match table {
         Table::Embedding => "embedding".to_owned(),
         Table::PerLayer => "per-layer".to_owned(),
     };
-    // That a flag is left out says something of it too.
+    // Leaving a flag out sets it too.
     let flags = target.flags.iter().map(|(name, _)| name).chain(&target.flags_left_out);
     let all = named("--limit", target.limits.iter().map(|(name, _)| name.clone()).collect())
         .chain(named("--flag", flags.cloned().collect()))
@@ -175,10 +175,10 @@ fn once(target: &TargetArguments) -> Result<(), Failure> {
     let mut seen = Vec::new();
     for pair in all {
         if seen.contains(&pair) {
-            let (given, name) = pair;
-            return Err(Failure::Arguments(match given {
+            let (option, name) = pair;
+            return Err(Failure::Arguments(match option {
                 "--flag" => format!("flag `{name}` is set twice, or set and left out"),
-                given => format!("{given} sets `{name}` twice"),
+                option => format!("{option} sets `{name}` twice"),
             }));
         }
         seen.push(pair);
@@ -196,8 +196,8 @@ fn search_path(shims: &ShimPlaces, planners: &PlannerPlaces, profiles: &ProfileP
     path
 }
 
-/// The directories for a plan. One that is named and not there would count as empty, and what was
-/// to be found in it as unknown.
+/// The directories for a plan. A named directory that does not exist is an error here: otherwise it
+/// would count as empty, and its content as unknown.
 fn target_path(target: &TargetArguments) -> Result<SearchPath, Failure> {
     let named = [
         ("--shims", &target.shims.shims),
@@ -237,7 +237,7 @@ fn json(report: &impl Serialize) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Writes to standard output; a reader that went away is no error.
+/// Writes to standard output; a reader that went away is not an error.
 fn write(bytes: &[u8]) -> Result<Outcome, Failure> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(io("standard output"))?;
@@ -286,7 +286,7 @@ fn too_long(what: &str, limit: u64) -> Failure {
     }
 }
 
-/// Ends what was interrupted and has come to a place where it can.
+/// Stops at a safe point if interrupted.
 fn interrupted(what: &str) -> Result<(), Failure> {
     if !interrupt::happened() {
         return Ok(());
@@ -312,7 +312,7 @@ fn open(
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Input {
     Text,
-    /// No tokenizer unless it is asked for.
+    /// No tokenizer unless requested.
     Ids,
 }
 
@@ -366,8 +366,8 @@ fn open_for(
     Ok(options.open(checkpoint)?)
 }
 
-/// What was asked that a bundle leaves no choice in. Each option is named here, so that one more is
-/// decided about before this compiles.
+/// Options that a bundle has already decided. Each option is listed here, so that a new one does
+/// not compile without a decision.
 fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> Option<&'static str> {
     let TargetArguments {
         soc,
@@ -383,7 +383,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         planner_options,
         context,
         strict: _,
-        // Where to look, and whom to trust, for what is found there or compiled anew.
+        // Where to look, and which keys to trust, for files found there or compiled again.
         shims: ShimPlaces { shims: _ },
         planners: PlannerPlaces { planners: _ },
         profiles: ProfilePlaces { profiles: _ },
@@ -420,7 +420,7 @@ fn loudness(kind: NoticeKind) -> &'static str {
     if kind == NoticeKind::Fallback { "fallback" } else { "note" }
 }
 
-/// Says on standard error what must not be kept silent before a model's output.
+/// Prints the required notices on standard error before a model's output.
 fn say_notices(model: &Model, quiet: bool) {
     if let Some(executor) = &model.chain().description().emulated_on {
         views::say(&format!("*emulated on {executor}*"));

@@ -1,5 +1,5 @@
-//! What an interrupt does: while the program works, the first asks what is going on to stop and a
-//! second ends the program. While it waits for a line of the user's, one ends it.
+//! Interrupt handling: while the program works, the first interrupt requests cancellation and a
+//! second ends the program. While it waits for a line of input, one ends it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static WAITING: AtomicBool = AtomicBool::new(false);
 static ASKED: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
-/// From now on interrupts are taken; before that, one ends the program.
+/// Handles interrupts from now on; before that, one ends the program.
 pub fn listen() {
     static LISTENING: AtomicBool = AtomicBool::new(false);
     if LISTENING.swap(true, Ordering::Relaxed) {
@@ -30,8 +30,8 @@ pub fn listen() {
     }
 }
 
-/// The first interrupt of each work calls `asked`, which is set once; one that came since the work
-/// began calls it now.
+/// The first interrupt of each piece of work calls `asked`, which is set once; if one came since
+/// the work began, it is called now.
 pub fn call(asked: impl Fn() + Send + Sync + 'static) {
     if ASKED.set(Box::new(asked)).is_ok() {
         listen();
@@ -41,21 +41,21 @@ pub fn call(asked: impl Fn() + Send + Sync + 'static) {
     }
 }
 
-/// Whether there was one in the work that is going on.
+/// Whether the current work was interrupted.
 pub fn happened() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// What comes now is work of its own: no earlier interrupt was meant for it.
+/// Begins new work: earlier interrupts do not apply to it.
 pub fn begin() {
     INTERRUPTED.store(false, Ordering::SeqCst);
 }
 
-/// Waits for what only somebody else can give. Nothing is lost if an interrupt ends the program
-/// meanwhile, and nothing else would end the waiting.
+/// Waits for external input. If an interrupt ends the program meanwhile nothing is lost, and
+/// nothing else would end the wait.
 pub fn while_waiting<R>(wait: impl FnOnce() -> R) -> R {
     WAITING.store(true, Ordering::SeqCst);
-    let given = wait();
+    let result = wait();
     WAITING.store(false, Ordering::SeqCst);
-    given
+    result
 }

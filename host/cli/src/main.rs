@@ -3,8 +3,8 @@
 //! **Job.** Arguments, tables, JSON, streaming to a terminal, exit codes. Data goes to standard
 //! output; progress, statistics and diagnostics to standard error.
 //!
-//! **Not its job.** It computes, plans and loads nothing itself, and knows nothing the public crate
-//! does not tell.
+//! **Not its job.** It computes, plans and loads nothing itself, and has no information beyond what
+//! the public crate reports.
 
 mod arguments;
 mod commands;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     outcome::exit(commands::run(&arguments, started), arguments.format)
 }
 
-/// Standard error for what is logged: names of files and words of shims among it.
+/// Standard error for the log, which includes names of files and messages of shims.
 struct Log;
 
 impl Write for Log {
@@ -55,13 +55,12 @@ impl Write for Log {
     }
 }
 
-/// The variable that says what is logged where the command line does not.
+/// The variable that sets the log filter unless the command line does.
 const LOG_VARIABLE: &str = "SHARDWRIGHT_LOG";
 
-/// What is logged: as `-v` says, else as the variable does.
+/// The log filter: from `-v`, else from the variable.
 fn log_filter(verbose: u8) -> Result<EnvFilter, Failure> {
-    // Vendors' libraries warn of their own affairs by the hundred; what matters of it comes with an
-    // error.
+    // Vendors' libraries log hundreds of warnings about themselves; what matters is in an error.
     let level = match verbose {
         0 => "warn,shim=error",
         1 => "info,shim=warn",

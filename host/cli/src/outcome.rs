@@ -9,27 +9,27 @@ use shardwright::{Error, ErrorKind};
 use crate::arguments::Format;
 use crate::views::{printable_lines, say};
 
-/// What a command came to.
+/// The outcome of a command.
 pub enum Outcome {
-    /// It did what it was asked.
+    /// It succeeded.
     Done,
     /// A comparison failed.
     Different,
-    /// It was interrupted, and had given what there was.
+    /// It was interrupted, after printing what it had.
     Interrupted,
 }
 
 /// Why a command failed.
 pub enum Failure {
-    /// The public crate said so.
+    /// An error of the public crate.
     Library(Error),
-    /// Arguments that are sound alone and not together.
+    /// Arguments that are valid separately but not together.
     Arguments(String),
-    /// Something around it is not as it must be.
+    /// A precondition in the environment is not met.
     Refused { kind: ErrorKind, message: String, help: String },
-    /// Reading or writing around it failed.
+    /// Reading or writing failed.
     Io { what: String, source: std::io::Error },
-    /// Whoever reads standard output went away; nothing is to be said.
+    /// The reader of standard output went away; there is nothing to report.
     ReaderGone,
 }
 
@@ -65,7 +65,7 @@ const fn code(kind: ErrorKind) -> u8 {
     }
 }
 
-/// What to try when an error does not know better.
+/// Default help for errors without their own.
 const fn general_help(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Argument => "`shardwright help` lists commands and arguments",
@@ -85,7 +85,8 @@ const fn general_help(kind: ErrorKind) -> &'static str {
 }
 
 impl Failure {
-    /// Whether something else can be asked next: it is about one text, not about the program or the
+    /// Whether the session can continue: the error is about one text, not about the program or the
+    /// model.
     /// model.
     pub fn is_of_what_was_asked(&self) -> bool {
         let kinds = [ErrorKind::Argument, ErrorKind::Context, ErrorKind::Unsupported];
@@ -93,20 +94,20 @@ impl Failure {
     }
 }
 
-/// Prints what has to be said and gives the exit code.
+/// Prints the outcome and returns the exit code.
 pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
     match result {
         Ok(Outcome::Done) | Err(Failure::ReaderGone) => ExitCode::SUCCESS,
         Ok(Outcome::Different) => ExitCode::from(1),
         Ok(Outcome::Interrupted) => ExitCode::from(code(ErrorKind::Cancelled)),
-        Err(failure) => ExitCode::from(code(tell(failure, format))),
+        Err(failure) => ExitCode::from(code(report(failure, format))),
     }
 }
 
-/// Prints a failure and what would help; gives its kind.
-pub fn tell(failure: Failure, format: Format) -> ErrorKind {
+/// Prints a failure and its help; returns its kind.
+pub fn report(failure: Failure, format: Format) -> ErrorKind {
     let (kind, message, help) = match failure {
-        // Nobody is there to be told.
+        // Nothing is left to report to: the reader of standard output is gone.
         Failure::ReaderGone => return ErrorKind::Missing,
         Failure::Library(error) => (error.kind(), error.to_string(), error.help().map(str::to_owned)),
         Failure::Arguments(message) => (ErrorKind::Argument, message, None),
@@ -129,11 +130,11 @@ pub fn tell(failure: Failure, format: Format) -> ErrorKind {
     kind
 }
 
-/// How the parser of arguments ends what it says of an error.
+/// The hint at the end of the argument parser's errors.
 const PARSER_HELP: &str = "For more information, try '--help'.";
 
 /// Help and version go to standard output with 0, wrong arguments to standard error with 2: as JSON
-/// where the arguments ask for it, whatever else is wrong with them.
+/// if the arguments request it, whatever else is wrong with them.
 pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
     let wants_json = arguments.iter().any(|argument| argument == "--format=json")
@@ -148,7 +149,7 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
         return exit(Err(failure), Format::Json);
     }
     if error.use_stderr() {
-        // In the words of the parser, and ended as every other error of this program.
+        // The parser's message, with the ending that all errors of this program have.
         let text = error.render().to_string();
         if let Some(text) = text.trim_end().strip_suffix(PARSER_HELP) {
             text.trim_end().lines().for_each(say);

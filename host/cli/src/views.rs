@@ -33,12 +33,12 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// As so many `-v` ask for.
+    /// The level for this number of `-v`.
     pub fn of(verbose: u8) -> Self {
         if verbose == 0 { Detail::Screen } else { Detail::Full }
     }
 
-    /// Whether all of it is wanted.
+    /// Whether everything is shown.
     pub fn is_full(self) -> bool {
         self == Detail::Full
     }
@@ -78,37 +78,38 @@ fn ranges(numbers: &[u32]) -> String {
     parts.into_iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
-/// Says a line on standard error. What files, shims and planners say goes through it: a terminal
-/// shows it and does not obey it, and nothing of it passes for a line of this program's own.
+/// Prints a line on standard error. Text from files, shims and planners goes through it: control
+/// characters are replaced, so that it cannot control the terminal or pass for a line of this
+/// program.
 pub fn say(line: &str) {
     eprintln!("{}", printable(line));
 }
 
-/// The text with every character replaced that a terminal acts on, ends of lines too.
+/// The text with every character replaced that a terminal interprets, including line ends.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if acts_on_a_terminal(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// The same of a text of several lines, where those after the first are set in.
+/// The same for a text of several lines, with lines after the first indented.
 pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n  ")
 }
 
-/// The same of a view, whose lines and columns are this program's.
+/// The same for a view, whose lines and columns are this program's own.
 pub fn printable_view(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Control characters, and those that turn the direction of what follows.
+/// Control characters, and characters that change text direction.
 fn acts_on_a_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// What is going on, on standard error, where that is a terminal; gone when dropped.
+/// A progress line on standard error, if that is a terminal; removed when dropped.
 pub struct Busy(indicatif::ProgressBar);
 
 impl Busy {
-    /// Shows that `what` takes its time.
+    /// Shows that `what` is in progress.
     pub fn new(what: &'static str) -> Self {
         let bar = indicatif::ProgressBar::new_spinner().with_message(what);
         bar.enable_steady_tick(std::time::Duration::from_millis(100));

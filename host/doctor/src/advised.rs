@@ -1,9 +1,9 @@
-//! The flags something was compiled with beside those that the chip's profile finds worth setting:
-//! what is missing, and what that has cost others.
+//! Compares the flags an artefact was compiled with to those its chip's profile recommends: which
+//! are missing, and what missing ones have cost elsewhere.
 //!
-//! Shims tell what a file was compiled with in a member `compilations` of their document: a list of
-//! objects with `name`, `soc` and `flags`, a list of `name` and `value`; `vendor-shims/README.md`
-//! describes it. What a profile says of flags is the host's to know.
+//! Shims report the flags a file was compiled with in a member `compilations` of their document: a
+//! list of objects with `name`, `soc` and `flags`, a list of `name` and `value`;
+//! `vendor-shims/README.md` describes it. The host compares them with a profile.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -19,31 +19,31 @@ const COMPILATIONS: &str = "compilations";
 /// Compilations of one document that are compared; the rest are counted by the document itself.
 const MAX_COMPILATIONS: usize = 256;
 
-/// Flags of one compilation beside those of its chip's profile.
+/// Flags of one compilation, compared with its chip's profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlagAdvice {
     /// What was compiled: `Partition_0`, a shard.
     pub name: String,
-    /// The chip it was compiled for, as far as is known.
+    /// The chip it was compiled for, if known.
     pub soc: Option<String>,
     /// The profile it was compared with.
     pub profile: Option<String>,
-    /// Flags that the profile finds worth setting.
+    /// Number of flags that the profile recommends.
     pub advised: usize,
-    /// Those of them that it was compiled without.
+    /// Recommended flags it was compiled without.
     pub missing: Vec<AdvisedFlag>,
-    /// Those of them that it was compiled with, at another value.
+    /// Recommended flags it was compiled with at another value.
     pub different: Vec<AdvisedFlag>,
-    /// Those of them that were asked for and came to nothing.
+    /// Recommended flags that were requested but had no effect.
     pub without_effect: Vec<AdvisedFlag>,
-    /// What missing flags cost others, where some are missing or came to nothing and the profile
-    /// knows.
+    /// The cost of missing flags elsewhere, if some are missing or had no effect and the profile
+    /// knows it.
     pub cost: Option<String>,
     /// Why nothing could be compared.
     pub unknown: Option<String>,
 }
 
-/// A flag that a profile finds worth setting.
+/// A flag that a profile recommends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdvisedFlag {
     /// The flag, with the profile's value.
@@ -52,17 +52,17 @@ pub struct AdvisedFlag {
     pub provenance: Provenance,
     /// What was observed.
     pub note: String,
-    /// What it was compiled with instead, or what became of it.
+    /// The value it was compiled with instead, or why the flag had no effect.
     pub held: Option<String>,
 }
 
 impl FlagAdvice {
-    /// Whether there is something to be said.
+    /// Whether there is anything to report.
     pub fn is_wanting(&self) -> bool {
         !self.missing.is_empty() || !self.different.is_empty() || !self.without_effect.is_empty()
     }
 
-    /// In one sentence.
+    /// Summary in one sentence.
     pub fn summary(&self) -> String {
         if let Some(unknown) = &self.unknown {
             return format!("flags were not compared: {unknown}");
@@ -126,13 +126,12 @@ impl Advisers {
         Ok(Advisers { registry })
     }
 
-    /// Those built in alone.
+    /// The built-in ones only.
     pub(crate) fn built_in() -> Advisers {
         Advisers { registry: ProfileRegistry::new() }
     }
 
-    /// What a shim's document says of flags, compared; `soc` counts where the document names no
-    /// chip.
+    /// Compares the flags in a shim's document; `soc` is the chip if the document names none.
     pub(crate) fn on_document(&self, document: &Value, soc: Option<&str>) -> Vec<FlagAdvice> {
         let compilations = document.get(COMPILATIONS).and_then(Value::as_array).map(Vec::as_slice);
         let one = |compilation: &Value| {
@@ -146,13 +145,13 @@ impl Advisers {
                 let text = |name: &str| flag.get(name).and_then(Value::as_str).map(str::to_owned);
                 Some((Flag { name: text("name")?, value: text("value")? }, None))
             };
-            let held: Vec<_> = flags.iter().filter_map(flag).collect();
-            self.compare(name, soc, &held)
+            let actual: Vec<_> = flags.iter().filter_map(flag).collect();
+            self.compare(name, soc, &actual)
         };
         compilations.unwrap_or_default().iter().take(MAX_COMPILATIONS).map(one).collect()
     }
 
-    /// The flags of a shard of a bundle; none where no compiler of the chip made it.
+    /// The flags of a shard of a bundle; `None` if it was not compiled by the chip's compiler.
     pub(crate) fn on_shard(&self, shard: &ShardEntry, soc: &str) -> Option<FlagAdvice> {
         let profile = self.registry.find(soc).ok()?.profile;
         if shard.compiled_by.shim != profile.shim || profile.flags.is_empty() {
@@ -162,24 +161,24 @@ impl Advisers {
             FlagVerdict::Inert | FlagVerdict::Refused => Some(verdict.name().to_owned()),
             _ => None,
         };
-        let held: Vec<_> =
+        let actual: Vec<_> =
             shard.flags.iter().map(|entry| (entry.flag.clone(), verdict(&entry.verdict))).collect();
-        Some(self.compare(&shard.name, Some(soc), &held))
+        Some(self.compare(&shard.name, Some(soc), &actual))
     }
 
-    /// Flags, each with what became of it if that was nothing, beside those of the chip's profile.
-    fn compare(&self, name: &str, soc: Option<&str>, held: &[(Flag, Option<String>)]) -> FlagAdvice {
+    /// Compares flags, each with the reason if it had no effect, with those of the chip's profile.
+    fn compare(&self, name: &str, soc: Option<&str>, actual: &[(Flag, Option<String>)]) -> FlagAdvice {
         let Some(soc) = soc else {
             return FlagAdvice::unknown(name, None, "the file does not say for which chip");
         };
         match self.registry.find(soc) {
-            Ok(found) => compare(name, soc, &found.profile, held),
+            Ok(found) => compare(name, soc, &found.profile, actual),
             Err(_) => FlagAdvice::unknown(name, Some(soc), "no profile knows this chip"),
         }
     }
 }
 
-fn compare(name: &str, soc: &str, profile: &Profile, held: &[(Flag, Option<String>)]) -> FlagAdvice {
+fn compare(name: &str, soc: &str, profile: &Profile, actual: &[(Flag, Option<String>)]) -> FlagAdvice {
     let mut advice = FlagAdvice {
         soc: Some(soc.to_owned()),
         profile: Some(profile.name.clone()),
@@ -194,8 +193,8 @@ fn compare(name: &str, soc: &str, profile: &Profile, held: &[(Flag, Option<Strin
             note: advised.note.clone(),
             held,
         };
-        // Of one given twice the last is looked at: which of them a compiler takes is not known.
-        match held.iter().rev().find(|(flag, _)| flag.name == advised.name) {
+        // Of a repeated flag the last is compared: which of them a compiler uses is unknown.
+        match actual.iter().rev().find(|(flag, _)| flag.name == advised.name) {
             None => advice.missing.push(reported(None)),
             Some((flag, _)) if flag.value != advised.value => {
                 advice.different.push(reported(Some(flag.value.clone())));
@@ -266,7 +265,7 @@ mod tests {
             (reported.different[0].flag.to_string(), reported.different[0].held.as_deref()),
             ("opt=3".to_owned(), Some("2"))
         );
-        // At another value it may be as fast: nobody says what that cost.
+        // Another value may be as fast: its cost is unknown.
         assert_eq!(reported.cost, None);
     }
 

@@ -1,5 +1,5 @@
-//! What would come of a bundle here: every byte of it is proved, and the shims are shown its
-//! artefacts; nothing is loaded, nothing runs.
+//! What a bundle would do on this machine: every byte is verified, and its artefacts are shown to
+//! the shims; nothing is loaded or run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,10 +16,10 @@ use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::report::Problem;
 
-/// What would come of a bundle.
+/// What the bundle would do on this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct BundlePrognosis {
-    /// Where it lies.
+    /// Path of the bundle.
     pub directory: String,
     /// Its identity: the hash of its manifest.
     pub sha256: String,
@@ -31,13 +31,12 @@ pub struct BundlePrognosis {
     pub soc: String,
     /// Its chains, in the order in which they are tried.
     pub chains: Vec<ChainPrognosis>,
-    /// The first whose shards can all be loaded: the one that would run. None where a table is
+    /// The first chain whose shards can all be loaded, which would run. `None` if a table is
     /// damaged.
     pub would_run: Option<String>,
-    /// What is wrong with the tables that rows are gathered from, if anything is: without them no
-    /// chain runs.
+    /// What is wrong with the gathered tables, if anything: without them no chain runs.
     pub damaged_table: Option<String>,
-    /// What was proved of it.
+    /// The verifications stored in it.
     pub verifications: Vec<ProofReport>,
 }
 
@@ -46,7 +45,7 @@ pub struct BundlePrognosis {
 pub struct ChainPrognosis {
     /// Its name.
     pub name: String,
-    /// The executor that stands in for the planned targets, if one does.
+    /// The executor that replaces the planned targets, if one does.
     pub emulated_on: Option<String>,
     /// Whether every shard can be loaded.
     pub runs: bool,
@@ -59,46 +58,46 @@ pub struct ChainPrognosis {
 pub struct ShardPrognosis {
     /// Its name.
     pub name: String,
-    /// The shim that compiled it, and must load it, with its version then.
+    /// The shim that compiled it and must load it, with its version at that time.
     pub compiled_by: String,
-    /// That shim's version here; none where it is not here.
+    /// That shim's version here; `None` if it is not available.
     pub shim_here: Option<String>,
     /// The device.
     pub device: String,
-    /// What would come of it.
+    /// Whether it can be loaded.
     pub state: ShardState,
-    /// Why, where it is not optimal.
+    /// Why it is not optimal, if so.
     pub reason: Option<String>,
-    /// What would help.
+    /// What would help the user.
     pub help: Option<String>,
-    /// Its flags beside those that the chip's profile finds worth setting; none where no compiler
-    /// of the chip made it.
+    /// Its flags compared with those that the chip's profile recommends; `None` if it was not
+    /// compiled by the chip's compiler.
     pub advice: Option<FlagAdvice>,
 }
 
-/// What would come of a shard.
+/// Whether a shard can be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShardState {
-    /// It loads, and is as good as compiled today.
+    /// It loads, and compiling it today would give nothing better.
     Optimal,
-    /// It loads; compiled again it would be better.
+    /// It loads, but compiling it again would improve it.
     Recompile,
-    /// The shim made it, and cannot run it here.
+    /// The shim made it but cannot run it here.
     Unsupported,
     /// Another shim made it.
     NotMine,
-    /// The shim that made it is not here.
+    /// The shim that made it is not available.
     NoShim,
-    /// The shim is here, and the device is not.
+    /// The shim is available but the device is not.
     NoDevice,
     /// The shim only compiles for the chip here: the bundle does not open, whatever its other
-    /// chains are.
+    /// chains.
     Offline,
-    /// The artefact is not as it was written: the bundle does not open, whatever its other chains
-    /// are.
+    /// The artefact was changed after it was written: the bundle does not open, whatever its other
+    /// chains.
     Damaged,
-    /// The shim could not be asked.
+    /// The shim could not be queried.
     Unknown,
 }
 
@@ -124,21 +123,21 @@ impl ShardState {
     }
 }
 
-/// A proof that was tried.
+/// A stored verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProofReport {
     /// Its name.
     pub name: String,
-    /// The chain it was tried on.
+    /// The chain it verified.
     pub chain: String,
-    /// Whether it held.
+    /// Whether it passed.
     pub passed: bool,
     /// One sentence with numbers.
     pub summary: String,
 }
 
 impl BundlePrognosis {
-    /// Opens the bundle and asks the shims. Errors: what is no bundle.
+    /// Opens the bundle and queries the shims. Fails if it is not a bundle.
     pub(crate) fn of(directory: &Path, shims: &Shims, advisers: &Advisers) -> Result<BundlePrognosis> {
         let bundle = Bundle::open(directory)?;
         let mut asked = Asked { shims, advisers, opened: BTreeMap::new() };
@@ -180,7 +179,7 @@ impl BundlePrognosis {
         })
     }
 
-    /// Shards that were compiled without flags worth setting: they run, and slowly.
+    /// Shards compiled without recommended flags: they run, but slowly.
     pub(crate) fn wanting_flags(&self) -> Vec<Problem> {
         let shards = self.chains.iter().flat_map(|chain| &chain.shards);
         let advice = shards.filter_map(|shard| shard.advice.as_ref().filter(|advice| advice.is_wanting()));
@@ -234,7 +233,7 @@ impl BundlePrognosis {
 }
 
 /// The first chain whose shards all load. Damage before it ends the search, and so does a chip that
-/// is only compiled for here: opening the bundle is an error then, not a fallback.
+/// is only compiled for here: opening the bundle is then an error, not a fallback.
 fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
     for chain in chains {
         if chain.runs {
@@ -303,7 +302,7 @@ impl Asked<'_> {
         };
         // What the shim read of the chip's profile when it compiled.
         let chip = artefact.head().chip.clone();
-        // Of the chip a shim may have devices that are not in this machine.
+        // A shim may have devices of the chip that are not in this machine.
         let key = (by.shim.clone(), shard.target.kind == TargetKind::Cpu, by.simulated);
         let opened = self.opened.entry(key).or_insert_with(|| {
             let instance = shims.open_to_compile(&by.shim, "prognosis", &[], by.simulated)?;

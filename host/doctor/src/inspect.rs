@@ -1,5 +1,5 @@
-//! What a file or directory is, and what it says of itself: ours, or of a vendor whose shim is
-//! here.
+//! Recognises a file or directory and shows its description: ours, or a vendor's whose shim is
+//! available.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::advised::{Advisers, FlagAdvice};
 use shardwright::{Isolation, SearchPath};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-/// What makes a directory one that wants to be a bundle.
+/// Its presence makes a directory count as a bundle.
 const MANIFEST_FILE: &str = "bundle.json";
 
 /// A file or directory that was recognised.
@@ -24,9 +24,9 @@ const MANIFEST_FILE: &str = "bundle.json";
 pub enum Inspected {
     /// A bundle, damaged or not.
     Bundle(BundleReport),
-    /// What a shim's compile gave; its hash was checked.
+    /// A compiled artefact; its hash was checked.
     Artefact(ArtefactReport),
-    /// What a shim's compile was given; its hash was checked.
+    /// A work order; its hash was checked.
     WorkOrder(WorkOrderReport),
     /// A checkpoint.
     Checkpoint(ShowReport),
@@ -34,58 +34,58 @@ pub enum Inspected {
     Foreign(ForeignReport),
 }
 
-/// A bundle, with what shims say of its artefacts.
+/// A bundle, with shims' descriptions of its artefacts.
 #[derive(Clone, Debug, Serialize)]
 pub struct BundleReport {
-    /// The bundle as it lies there.
+    /// The bundle as it is on disk.
     #[serde(flatten)]
     pub inspection: Inspection,
-    /// Of those artefacts whose shim is here and tells.
+    /// Descriptions of those artefacts whose shim is available and supports inspection.
     pub artefacts: Vec<ShardInspection>,
-    /// Of shards that a compiler of the chip made: their flags beside those worth setting.
+    /// Flags of shards compiled by the chip's compiler, compared with the recommended ones.
     pub advice: Vec<ShardAdvice>,
 }
 
-/// The flags of a shard beside those worth setting.
+/// The flags of a shard compared with the recommended ones.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShardAdvice {
     /// Name of the chain.
     pub chain: String,
-    /// What is missing.
+    /// The comparison.
     #[serde(flatten)]
     pub advice: FlagAdvice,
 }
 
-/// What a shim says of an artefact in a bundle.
+/// A shim's description of an artefact in a bundle.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShardInspection {
     /// Name of the chain.
     pub chain: String,
     /// Name of the shard.
     pub shard: String,
-    /// What it is.
+    /// The description.
     #[serde(flatten)]
-    pub told: Told,
+    pub told: ShimAnswer,
 }
 
-/// What a shim says of bytes.
+/// A shim's description of bytes.
 #[derive(Clone, Debug, Serialize)]
-pub struct Told {
+pub struct ShimAnswer {
     /// Name of the shim.
     pub shim: String,
-    /// `qnn-context-binary`; none where it could not tell.
+    /// `qnn-context-binary`; `None` if the shim could not inspect it.
     pub format: Option<String>,
-    /// In the shim's words.
+    /// The shim's document.
     pub document: serde_json::Value,
-    /// The flags it was compiled with beside those worth setting, where the document tells of
+    /// The flags it was compiled with, compared with the recommended ones, if the document lists
     /// flags.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<FlagAdvice>,
-    /// Why it could not tell.
+    /// Why it could not be inspected.
     pub error: Option<String>,
 }
 
-/// A file of a vendor's tools, as the shim that knows it tells.
+/// A file of a vendor's tools, as described by the shim that recognises it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForeignReport {
     /// Its length.
@@ -94,27 +94,27 @@ pub struct ForeignReport {
     pub shim: String,
     /// `qnn-context-binary`
     pub format: String,
-    /// In the shim's words.
+    /// The shim's document.
     pub document: serde_json::Value,
-    /// The flags it was compiled with beside those worth setting, where the document tells of
+    /// The flags it was compiled with, compared with the recommended ones, if the document lists
     /// flags.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<FlagAdvice>,
 }
 
-/// An artefact's own words.
+/// An artefact's header.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArtefactReport {
     /// SHA-256 of its content.
     pub sha256: String,
-    /// Who made it, for what, with which interface and flags.
+    /// The compiler, target, interface and flags of the artefact.
     #[serde(flatten)]
     pub head: ArtefactHead,
-    /// What the shim that made it says of it, where that is here.
-    pub told: Option<Told>,
+    /// The description by the shim that made it, if it is available.
+    pub told: Option<ShimAnswer>,
 }
 
-/// A work order's own words.
+/// A work order's content.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkOrderReport {
     /// SHA-256 of its content.
@@ -142,13 +142,13 @@ pub struct WorkOrderEntry {
     pub operations: usize,
 }
 
-/// Looks at a file or directory. With `content`, every byte of a bundle is proved; `progress` hears
-/// of each file.
+/// Inspects a file or directory. With `content`, every byte of a bundle is verified; `progress` is
+/// called for each file.
 ///
-/// What is none of ours is shown to the shims of `search`, and so is what they compiled: in a
-/// worker process where that program is found, for the file may be anyone's. The flags it was
-/// compiled with are compared with those that the profile of its chip finds worth setting; `soc` is
-/// the chip where the file names none.
+/// A file that is not ours is shown to the shims of `search`, and so are artefacts they compiled:
+/// in a worker process if that program is found, because the file may come from anyone. The flags
+/// it was compiled with are compared with those recommended by its chip's profile; `soc` is the
+/// chip if the file names none.
 pub fn inspect(
     path: impl AsRef<Path>,
     content: bool,
@@ -162,9 +162,9 @@ pub fn inspect(
     match identify(path)? {
         Kind::Bundle => {
             let inspection = inspect_bundle(path, examine, progress)?;
-            // What is wrong with a bundle stands in the inspection.
+            // Faults of a bundle are part of the inspection.
             let artefacts = Bundle::open(path)
-                .map(|bundle| told_of(&bundle, &mut Asked::new(search, &advisers, soc)))
+                .map(|bundle| shard_inspections(&bundle, &mut Asked::new(search, &advisers, soc)))
                 .unwrap_or_default();
             let advice = advice_on(&inspection, &advisers);
             Ok(Inspected::Bundle(BundleReport { inspection, artefacts, advice }))
@@ -172,9 +172,9 @@ pub fn inspect(
         Kind::Artefact => {
             let artefact =
                 Artefact::open(path).map_err(|error| invalid(error.help().map(str::to_owned), error))?;
-            let told = Asked::new(search, &advisers, soc).tell(&artefact);
+            let answer = Asked::new(search, &advisers, soc).inspect(&artefact);
             let (sha256, head) = (artefact.name(), artefact.head().clone());
-            Ok(Inspected::Artefact(ArtefactReport { sha256, head, told }))
+            Ok(Inspected::Artefact(ArtefactReport { sha256, head, told: answer }))
         }
         Kind::WorkOrder => {
             let order =
@@ -218,7 +218,7 @@ fn advice_on(inspection: &Inspection, advisers: &Advisers) -> Vec<ShardAdvice> {
     found
 }
 
-/// Shims that are asked, each opened once.
+/// Shims to query, each opened once.
 struct Asked<'a> {
     advisers: &'a Advisers,
     /// The chip where a file names none.
@@ -233,7 +233,7 @@ impl<'a> Asked<'a> {
         Asked { advisers, soc, shims, opened: BTreeMap::new() }
     }
 
-    /// The shim of that name; none where it is not here or tells nothing of any file.
+    /// The shim of that name; `None` if it is not available or inspects no files.
     fn instance(&mut self, name: &str) -> Option<std::result::Result<ShimInstance, String>> {
         let Asked { shims, opened, .. } = self;
         let open = || {
@@ -244,11 +244,11 @@ impl<'a> Asked<'a> {
         opened.entry(name.to_owned()).or_insert_with(open).clone()
     }
 
-    /// What the shim that made an artefact says of it.
-    fn tell(&mut self, artefact: &Artefact) -> Option<Told> {
+    /// The description by the shim that made an artefact.
+    fn inspect(&mut self, artefact: &Artefact) -> Option<ShimAnswer> {
         let shim = artefact.head().shim.clone();
         let failed = |shim, error: String| {
-            Some(Told {
+            Some(ShimAnswer {
                 shim,
                 format: None,
                 document: serde_json::Value::Null,
@@ -261,7 +261,7 @@ impl<'a> Asked<'a> {
             Err(error) => return failed(shim, error),
         };
         match instance.inspect_artefact(artefact) {
-            Ok(told) => told.map(|ShimInspection { format, document }| Told {
+            Ok(inspection) => inspection.map(|ShimInspection { format, document }| ShimAnswer {
                 shim,
                 format: Some(format),
                 advice: self.advisers.on_document(&document, self.soc),
@@ -273,21 +273,25 @@ impl<'a> Asked<'a> {
     }
 }
 
-fn told_of(bundle: &Bundle, asked: &mut Asked<'_>) -> Vec<ShardInspection> {
+fn shard_inspections(bundle: &Bundle, asked: &mut Asked<'_>) -> Vec<ShardInspection> {
     let mut found = Vec::new();
     for chain in &bundle.manifest().chains {
         for shard in &chain.shards {
             let artefact =
                 bundle.path(&shard.artefact).ok().and_then(|path| Artefact::open_unproved(&path).ok());
-            if let Some(told) = artefact.and_then(|artefact| asked.tell(&artefact)) {
-                found.push(ShardInspection { chain: chain.name.clone(), shard: shard.name.clone(), told });
+            if let Some(answer) = artefact.and_then(|artefact| asked.inspect(&artefact)) {
+                found.push(ShardInspection {
+                    chain: chain.name.clone(),
+                    shard: shard.name.clone(),
+                    told: answer,
+                });
             }
         }
     }
     found
 }
 
-/// Shows a file to every shim that tells what files are.
+/// Shows a file to every shim that supports inspection.
 fn foreign(path: &Path, asked: &mut Asked<'_>) -> Result<ForeignReport> {
     let unreadable =
         |error: std::io::Error| Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()));
@@ -342,7 +346,7 @@ fn foreign(path: &Path, asked: &mut Asked<'_>) -> Result<ForeignReport> {
         .with_help(help))
 }
 
-/// The folder of a bundle that was named by its manifest.
+/// The folder of a bundle whose manifest was named.
 fn bundle_folder(path: &Path) -> &Path {
     match path.file_name().filter(|name| *name == MANIFEST_FILE).and(path.parent()) {
         Some(folder) if path.is_file() && folder.as_os_str().is_empty() => Path::new("."),

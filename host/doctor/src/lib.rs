@@ -32,7 +32,7 @@ mod show;
 pub use advised::{AdvisedFlag, FlagAdvice};
 pub use bundle::{BundlePrognosis, ChainPrognosis, ProofReport, ShardPrognosis, ShardState};
 pub use inspect::{
-    ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, Told,
+    ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, ShimAnswer,
     WorkOrderEntry, WorkOrderReport, inspect,
 };
 pub use machine::{Identity, MachineReport};

@@ -1,4 +1,4 @@
-//! What this machine is, read from the files in which a Linux or Android says so.
+//! Describes this machine, from files of Linux or Android.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,22 +34,22 @@ pub struct MachineReport {
     pub memory_available_bytes: Option<u64>,
     /// Size of a page.
     pub page_bytes: Option<u64>,
-    /// What names the chip or the device.
+    /// Names of the chip or the device.
     pub identities: Vec<Identity>,
-    /// Profiles of chips that one of these names.
+    /// Profiles of chips that match one of these names.
     pub profiles: Vec<String>,
 }
 
-/// One thing that names the chip or the device.
+/// A name of the chip or the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Identity {
-    /// Where it stands: a file or a property.
+    /// Its source: a file or a property.
     pub source: String,
-    /// As it stands there.
+    /// The name as written there.
     pub value: String,
 }
 
-/// Properties in which every Android may name its chip; those of one vendor stand in its profiles.
+/// Properties in which any Android may name its chip; those of one vendor are in its profiles.
 const PROPERTIES: [&str; 6] = [
     "ro.soc.manufacturer",
     "ro.soc.model",
@@ -59,7 +59,7 @@ const PROPERTIES: [&str; 6] = [
     "ro.hardware.chipname",
 ];
 
-/// Files with properties, as far as they may be read. What the boot loader sets stands in none of
+/// Files with properties, if they are readable. Properties set by the boot loader are in none of
 /// them.
 const PROPERTY_FILES: [&str; 6] = [
     "vendor/build.prop",
@@ -98,7 +98,7 @@ impl MachineReport {
         }
     }
 
-    /// Finds the profiles of chips that an identity names, whole or by one of its words.
+    /// Finds the profiles of chips that match an identity, as a whole or by one of its words.
     pub(crate) fn match_profiles(&mut self, profiles: &[FoundProfile]) {
         let words: Vec<String> =
             self.identities.iter().flat_map(|identity| names_in(&identity.value)).collect();
@@ -111,24 +111,24 @@ impl MachineReport {
     }
 }
 
-/// The file as text, without what surrounds it; nothing where it cannot be read or is empty.
+/// The file as trimmed text; `None` if it cannot be read or is empty.
 fn text(path: &Path) -> Option<String> {
     use std::io::Read;
     let mut bytes = Vec::new();
     std::fs::File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-    // Files of a device tree end in, and separate by, zero bytes.
+    // Files of a device tree use zero bytes as terminators and separators.
     let text = String::from_utf8_lossy(&bytes).replace('\0', "\n");
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// One line that a terminal can show.
+/// One line, safe for a terminal.
 fn short(value: &str) -> String {
     let printable = value.chars().map(|c| if c.is_control() { ' ' } else { c });
     printable.take(VALUE_CHARS_MAX).collect::<String>().trim().to_owned()
 }
 
-/// `model name` where it is given, else how many cores of which type.
+/// `model name` if present, else the number of cores of each type.
 fn processor(cpuinfo: &str) -> Option<String> {
     let values = |key: &'static str| {
         cpuinfo.lines().filter_map(move |line| {
@@ -154,8 +154,8 @@ fn kibibytes(meminfo: &str, key: &str) -> Option<u64> {
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// From the vector the kernel gives every process: pairs of a key and a value, of which 6 is the
-/// size of a page.
+/// From the auxiliary vector the kernel passes to every process: pairs of a key and a value, of
+/// which 6 is the page size.
 fn page_bytes(root: &Path) -> Option<u64> {
     const PAGE_SIZE: u64 = 6;
     let bytes = std::fs::read(root.join("proc/self/auxv")).ok()?;
@@ -213,7 +213,7 @@ fn names_in(value: &str) -> Vec<String> {
     let words = value.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_' && c != '+');
     let pieces = value.split(|c: char| !c.is_ascii_alphanumeric());
     let mut names: Vec<String> = words.chain(pieces).chain([value]).map(plain).collect();
-    // A bare number names a chip only where nothing else stands there, as in `soc_id`.
+    // A bare number names a chip only if it is the whole text, as in `soc_id`.
     let whole = plain(value);
     names.retain(|name| !name.is_empty() && (*name == whole || !name.bytes().all(|b| b.is_ascii_digit())));
     names
@@ -230,7 +230,7 @@ macro_rules! detected {
     };
 }
 
-/// Those the CPU shim has kernels for, or would have use for.
+/// Instruction sets that the CPU shim has kernels for, or could use.
 fn features() -> Vec<String> {
     #[cfg(target_arch = "x86_64")]
     let known = detected!(is_x86_feature_detected:

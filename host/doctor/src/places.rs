@@ -1,4 +1,4 @@
-//! Directories, caches and variables this program looks at.
+//! Directories, caches and variables that this program reads.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,14 @@ use shardwright::SearchPath;
 /// Most entries of a cache that are counted; one with more is reported as at least so large.
 const CACHE_ENTRIES_MAX: usize = 100_000;
 
-/// A directory that is looked into.
+/// A directory that is searched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SearchedPlace {
-    /// For what: `shims`, `planners`, `profiles`.
+    /// What is searched for: `shims`, `planners`, `profiles`.
     pub what: String,
-    /// Where it lies.
+    /// Its path.
     pub path: String,
-    /// Whether it is there.
+    /// Whether it exists.
     pub exists: bool,
 }
 
@@ -27,24 +27,24 @@ pub struct SearchedPlace {
 pub struct FoundFile {
     /// The name it is called by.
     pub name: String,
-    /// What it is: `built-in`, `component`, `pack`.
+    /// Its kind: `built-in`, `component`, `pack`.
     pub kind: String,
-    /// Where it lies; none for what is built in.
+    /// Its path; `None` if built in.
     pub path: Option<String>,
 }
 
-/// What is kept from one run to the next.
+/// A cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheReport {
-    /// What it holds.
+    /// Its content.
     pub what: String,
-    /// Where it lies.
+    /// Its path.
     pub path: String,
-    /// Whether it is there.
+    /// Whether it exists.
     pub exists: bool,
     /// Files in it.
     pub files: u64,
-    /// Bytes of them.
+    /// Their total bytes.
     pub bytes: u64,
     /// Whether there is more than was counted.
     pub partial: bool,
@@ -99,7 +99,7 @@ pub(crate) fn planners(directories: &[PathBuf], problems: &mut Vec<Problem>) -> 
     found
 }
 
-/// The folders of the user's cache, and where files of the moment go.
+/// The folders of the user's cache, and the folder of temporary files.
 pub(crate) fn caches() -> Vec<CacheReport> {
     let mut reports = Vec::new();
     if let Some(cache) = shardwright::user_cache_directory() {

@@ -21,7 +21,7 @@ const REQUEST_BYTES_MAX: u64 = 64 << 20;
 /// Longest key file read: its 64 digits and some blanks.
 const KEY_BYTES_MAX: u64 = 256;
 
-/// What a planner says of itself, and what came of asking it.
+/// A planner's description, and the result of a trial.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlannerReport {
     /// Its name.
@@ -32,13 +32,13 @@ pub struct PlannerReport {
     pub summary: String,
     /// Options it takes.
     pub options: Vec<PlannerOptionReport>,
-    /// What is to be said of how it was loaded.
+    /// Notices about loading it.
     pub notices: Vec<String>,
-    /// What it logged while it was asked.
+    /// Its log during the trial.
     pub log: Vec<String>,
-    /// What it was asked and answered; none when it was only loaded.
+    /// The trial; `None` if it was only loaded.
     pub asked: Option<AskedReport>,
-    /// What came of it, in one line; none when it was only loaded.
+    /// The outcome in one line; `None` if it was only loaded.
     pub outcome: Option<String>,
 }
 
@@ -51,9 +51,9 @@ pub struct AskedReport {
     pub model: String,
     /// The targets it offers.
     pub targets: Vec<String>,
-    /// Units of work the sandbox counted while it planned.
+    /// Fuel used while planning.
     pub fuel: u64,
-    /// Those it may use.
+    /// Fuel available.
     pub fuel_limit: u64,
     /// How long it took, in seconds.
     pub seconds: f64,
@@ -77,7 +77,7 @@ pub struct AskedShardReport {
 pub struct PlannerOptionReport {
     /// Its name.
     pub name: String,
-    /// Values it takes.
+    /// Legal values.
     pub values: String,
     /// One sentence.
     pub summary: String,
@@ -87,11 +87,11 @@ pub struct PlannerOptionReport {
 /// operations, and the CPU.
 const SAMPLE_REQUEST: &str = include_str!("planners/sample_request.json");
 
-/// Loads a planner under all the sandbox's rules, asks it twice and checks its plan; without a
-/// recorded request it is asked one that is built in.
+/// Loads a planner under all the sandbox's rules, calls it twice and checks its plan; without a
+/// recorded request it uses a built-in one.
 ///
-/// A pack must be signed by one of `trusted_keys` (hexadecimal). Errors: whatever the sandbox
-/// refuses, a plan that does not hold, or two answers that differ.
+/// A pack must be signed by one of `trusted_keys` (hexadecimal). Errors: everything the sandbox
+/// refuses, a plan that fails the check, or two answers that differ.
 pub fn check_planner(
     planner: &str,
     request: Option<&Path>,
@@ -144,8 +144,8 @@ fn sample_request() -> Result<Request> {
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the built-in request: {error}")))
 }
 
-/// Makes a signing key of chance in a new file that only this user may read, and gives the public
-/// half, which hosts are told to trust.
+/// Makes a random signing key in a new file that only this user may read, and returns the public
+/// half, which hosts are configured to trust.
 ///
 /// Errors: the file is there already, or cannot be written.
 pub fn make_planner_key(file: &Path) -> Result<String> {
@@ -186,7 +186,7 @@ pub fn pack_planner(planner: &Path, key: &Path, output: &Path) -> Result<Planner
     Ok(report(&loaded, &[], Some(outcome)))
 }
 
-/// The key in a file that nobody else may read. What was read of it is wiped.
+/// The key in a file that only its owner may read. The bytes read are wiped.
 fn read_key(path: &Path) -> Result<SecretKey> {
     let read = own::open_secret(path).and_then(|file| read_from(file, KEY_BYTES_MAX));
     let text = Zeroizing::new(read.map_err(|error| error.about(path))?);

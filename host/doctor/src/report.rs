@@ -1,4 +1,4 @@
-//! What there is to run on here, what was passed over and why, and what would come of a bundle.
+//! What can run on this machine, what was skipped and why, and whether a bundle would run.
 
 use std::path::Path;
 
@@ -24,34 +24,34 @@ pub struct DoctorReport {
     pub version: String,
     /// The machine.
     pub machine: MachineReport,
-    /// Where shims are asked: a process of their own, or this one.
+    /// Where shims are queried: a separate process, or this one.
     pub worker: WorkerPresence,
-    /// Directories looked into.
+    /// Directories searched.
     pub places: Vec<SearchedPlace>,
-    /// Shims with their devices, and everything that is no usable shim with the reason.
+    /// Shims with their devices, and unusable shims with the reason.
     pub shims: ShimsReport,
     /// Planners; `built-in` is always there.
     pub planners: Vec<FoundFile>,
     /// Profiles of chips.
     pub profiles: Vec<FoundProfileReport>,
-    /// What is kept from one run to the next.
+    /// Caches.
     pub caches: Vec<CacheReport>,
-    /// Limits that refusals taught, which the next plan keeps to.
+    /// Learned limits, which the next plan respects.
     pub learned: Vec<LearnedFile>,
     /// Variables of the environment that change what this program does.
     pub environment: Vec<VariableReport>,
-    /// What is wrong, with what would help.
+    /// Problems, each with help.
     pub problems: Vec<Problem>,
     /// Whether something here can run a model.
     pub can_run: bool,
-    /// What would come of the bundle that was asked about.
+    /// Whether the requested bundle would run.
     pub bundle: Option<BundlePrognosis>,
 }
 
-/// The program in which shims are asked.
+/// The program in which shims are queried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkerPresence {
-    /// Where it lies.
+    /// Its path.
     pub path: Option<String>,
     /// What that means for this report.
     pub meaning: String,
@@ -68,16 +68,16 @@ pub struct FoundProfileReport {
     pub source: String,
     /// The shim that serves it.
     pub shim: String,
-    /// Whether that shim is there.
+    /// Whether that shim was found.
     pub shim_found: bool,
 }
 
-/// Something that is wrong.
+/// A problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// What.
+    /// The problem.
     pub what: String,
-    /// What would help.
+    /// What would help the user.
     pub help: Option<String>,
 }
 
@@ -87,11 +87,11 @@ impl Problem {
     }
 }
 
-/// Looks at the machine, at everything in `search`, and at what would come of `bundle`. What cannot
-/// be asked is a problem in the report; an error is only what is no bundle.
+/// Examines the machine, everything in `search`, and `bundle`. A shim that cannot be queried is a
+/// problem in the report; only a path that is not a bundle is an error.
 ///
-/// Shims run in a worker process where that program is found, so that a vendor's library that
-/// crashes or hangs costs an entry in the report. Without it they run here, and the report says so.
+/// Shims run in a worker process if that program is found, so that a vendor's library that crashes
+/// or hangs costs only an entry in the report. Without it they run here, and the report says so.
 pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport> {
     let mut problems = Vec::new();
     let worker = match find_worker() {
@@ -103,7 +103,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
         }
     };
     let found = Shims::open(search.registry(), Isolation::Automatic)?;
-    // Profiles that cannot be read are a problem of their own, below.
+    // Unreadable profiles are reported separately below.
     let advisers = Advisers::of(search).unwrap_or_else(|_| Advisers::built_in());
     let bundle = bundle.map(|directory| BundlePrognosis::of(directory, &found, &advisers)).transpose()?;
     problems.extend(bundle.iter().flat_map(BundlePrognosis::wanting_flags));
@@ -112,14 +112,15 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
     let mut problem = |error: &ProfileError| problems.push(Problem::of(error, error.help()));
     let all = with_all.list().or_else(|error| {
         problem(&error);
-        // Those that are built in are sound.
+        // Built-in profiles are valid.
         ProfileRegistry::new().list()
     });
     let Profiles { found: profiles, skipped } = all.unwrap_or_default();
     skipped.iter().for_each(problem);
     let mut machine = MachineReport::read(Path::new("/"), &profiles);
     machine.match_profiles(&profiles);
-    // What this machine may be is made known to the shim that serves it: it says whether it is.
+    // The shim for the possible chip of this machine gets its profile, and reports whether the chip
+    // is present.
     let named =
         profiles.iter().map(|found| &found.profile).filter(|chip| machine.profiles.contains(&chip.name));
     let chips: Vec<(&str, Chip)> = named.map(|chip| (chip.shim.as_str(), chip_of(chip))).collect();
@@ -173,8 +174,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
     })
 }
 
-/// The limits kept in the user's cache. One that cannot be used is a problem: it is ignored until
-/// then.
+/// The limits in the user's cache. An unusable file is a problem: it is ignored.
 fn learned(problems: &mut Vec<Problem>) -> Vec<LearnedFile> {
     let Some(cache) = shardwright::user_cache_directory() else { return Vec::new() };
     let folder = cache.join(shardwright_build::LEARNED);
@@ -192,13 +192,13 @@ fn learned(problems: &mut Vec<Problem>) -> Vec<LearnedFile> {
     found
 }
 
-/// Whether a shim has a device here that runs what it compiled.
+/// Whether a shim has a device here that runs its artefacts.
 fn can_run(shim: &ShimReport) -> bool {
     shim.runs && shim.devices.iter().any(|device| device.kind != "offline")
 }
 
 impl DoctorReport {
-    /// The error where nothing here can run a model, or the bundle that was asked about cannot run.
+    /// The error if nothing here can run a model, or the requested bundle cannot run.
     pub fn verdict(&self) -> Result<()> {
         if let Some(bundle) = &self.bundle {
             return bundle.verdict();

@@ -12,12 +12,12 @@ use shardwright::{Isolation, SearchPath};
 use shardwright_files::read_named;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-/// The shims there are, and what was passed over.
+/// The shims found, and what was skipped.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShimsReport {
-    /// Shims that can be used.
+    /// Usable shims.
     pub shims: Vec<ShimReport>,
-    /// Libraries and manifests that cannot, each with the reason.
+    /// Unusable libraries and manifests, each with the reason.
     pub skipped: Vec<SkippedReport>,
 }
 
@@ -30,11 +30,11 @@ pub struct ShimReport {
     pub vendor: String,
     /// Its version.
     pub version: String,
-    /// Contract version that was agreed on.
+    /// Contract version that was negotiated.
     pub abi: String,
-    /// Where it lies.
+    /// Its path.
     pub path: String,
-    /// How it was looked for there.
+    /// Why that place was searched.
     pub search: String,
     /// The vendor's library it drives, with version.
     pub vendor_library: Option<String>,
@@ -42,17 +42,17 @@ pub struct ShimReport {
     pub layout: String,
     /// Whether it can compile.
     pub compiles: bool,
-    /// Whether it can run what it compiled.
+    /// Whether it can run its artefacts.
     pub runs: bool,
-    /// Where it was asked about them: `in a worker`, `in this process`, `not at all`.
+    /// Where it was queried: `in a worker`, `in this process`, `not at all`.
     pub asked: String,
-    /// What it reads of a chip's profile.
+    /// The profile facts it reads.
     pub facts: Vec<FactSchema>,
     /// Its devices in this machine.
     pub devices: Vec<DeviceReport>,
-    /// Why devices could not be asked for.
+    /// Why devices could not be queried.
     pub error: Option<String>,
-    /// What would help.
+    /// What would help the user.
     pub help: Option<String>,
 }
 
@@ -61,30 +61,30 @@ pub struct ShimReport {
 pub struct DeviceReport {
     /// Its name.
     pub name: String,
-    /// The chip, where it is one of a chip.
+    /// The chip, if it is a chip's device.
     pub soc: Option<String>,
     /// `present`, `offline` or `simulated`.
     pub kind: String,
-    /// What it cannot exceed.
+    /// Its limits.
     pub limits: Vec<Limit>,
     /// Flags of its compiler.
     pub flags: Vec<FlagSchema>,
 }
 
-/// Something that is no usable shim.
+/// An unusable shim.
 #[derive(Clone, Debug, Serialize)]
 pub struct SkippedReport {
-    /// Where it lies.
+    /// Its path.
     pub path: String,
-    /// Why it was passed over.
+    /// Why it was skipped.
     pub reason: String,
-    /// What would help.
+    /// What would help the user.
     pub help: Option<String>,
 }
 
-/// Every shim that is found, with its devices, and everything that was passed over with the reason.
+/// Every shim that is found, with its devices, and everything that was skipped, with the reason.
 ///
-/// Shims are asked in a worker process where that program is found, else in this one.
+/// Shims are queried in a worker process if that program is found, else in this one.
 pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
     Ok(report(&Shims::open(search.registry(), Isolation::Automatic)?, &[]))
 }
@@ -94,14 +94,14 @@ pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
 pub struct ShimHash {
     /// The manifest.
     pub manifest: String,
-    /// The library, which lies beside it.
+    /// The library beside it.
     pub library: String,
     /// SHA-256 in lower-case hexadecimal.
     pub sha256: String,
 }
 
-/// Writes the hash of the library into a shim's manifest; from then on the library is loaded only
-/// as it is now.
+/// Writes the hash of the library into a shim's manifest; from then on a changed library is
+/// refused.
 ///
 /// Errors: a manifest or library that cannot be read or is none, and a library that is not beside
 /// its manifest.
@@ -119,7 +119,7 @@ pub fn hash_shim(manifest: &Path) -> Result<ShimHash> {
     let sha256 = Digest::of(&read_named(&library, LIBRARY_BYTES_MAX)?).to_string();
     let read = Manifest { sha256: Some(sha256.clone()), ..read };
     let text = serde_json::to_string_pretty(&read).map_err(|error| invalid(error.to_string()))?;
-    // Whoever reads it meanwhile has the old one or the new one.
+    // A concurrent reader sees either the old file or the new one.
     let begun = manifest.with_extension("json.begun");
     std::fs::write(&begun, text + "\n").and_then(|()| std::fs::rename(&begun, manifest)).map_err(
         |error| {
@@ -134,8 +134,8 @@ pub fn hash_shim(manifest: &Path) -> Result<ShimHash> {
 /// Largest library hashed: vendors' own have some hundred megabytes.
 const LIBRARY_BYTES_MAX: u64 = 2 << 30;
 
-/// Asks every shim about itself and its devices. `chips` are those this machine may be, each with
-/// the shim that serves it.
+/// Queries every shim for its description and devices. `chips` are the possible chips of this
+/// machine, each with its shim.
 pub(crate) fn report(found: &Shims, chips: &[(&str, Chip)]) -> ShimsReport {
     let registry = &found.registry;
     let shims = registry.shims().iter().map(|shim| shim_report(found, shim, chips)).collect();

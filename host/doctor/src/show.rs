@@ -9,14 +9,14 @@ use shardwright_vocabulary::EntryKind;
 
 use shardwright_vocabulary::Result;
 
-/// What a checkpoint consists of.
+/// The content of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShowReport {
-    /// What the checkpoint says of itself.
+    /// The checkpoint's facts.
     pub checkpoint: Facts,
     /// Parts of the model in the order in which a step runs them.
     pub components: Vec<ComponentReport>,
-    /// Layers of equal structure.
+    /// Layers grouped by equal structure.
     pub layer_kinds: Vec<LayerKindReport>,
     /// Tables that are gathered, not computed with.
     pub assets: Vec<AssetReport>,
@@ -24,7 +24,7 @@ pub struct ShowReport {
     pub state_bytes: u64,
     /// Context that `state_bytes` is for.
     pub context: u64,
-    /// Remarks of the loader: what was passed over, and defaults that were taken.
+    /// Remarks of the loader: what was skipped, and defaults that were used.
     pub notes: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ pub struct ShowReport {
 pub struct ComponentReport {
     /// Its name.
     pub name: String,
-    /// Layers; 0 where it has none.
+    /// Layers; 0 if it has none.
     pub layers: u32,
     /// Semantic operations of one decode (or encode) step.
     pub ops: usize,
@@ -41,13 +41,13 @@ pub struct ComponentReport {
     pub primitive_ops: usize,
     /// Multiply-adds per token of that step, attention over an empty history not counted.
     pub multiply_adds: u64,
-    /// Operations of a prefill step; 0 where it takes no part.
+    /// Operations of a prefill step; 0 if it does nothing in it.
     pub prefill_ops: usize,
     /// Weight bytes as stored.
     pub weight_bytes: u64,
 }
 
-/// Layers that differ in nothing but their weights.
+/// Layers that differ only in their weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerKindReport {
     /// Which layers.
@@ -73,7 +73,7 @@ pub struct AssetReport {
     pub bytes: u64,
 }
 
-/// Reads a checkpoint and says what it consists of; computes nothing.
+/// Reads a checkpoint and describes it; computes nothing.
 pub fn show(checkpoint: &Path) -> Result<ShowReport> {
     let checkpoint = shardwright_build::open_checkpoint(checkpoint)?;
     let graph = checkpoint.graph();

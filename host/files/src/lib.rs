@@ -1,12 +1,11 @@
 //! Files that may be anything, and folders that must be the user's own.
 //!
-//! **Job.** Opening a file somebody else named without waiting for it ([`open`]), reading it
-//! without trusting its length ([`read`], [`read_from`]), and telling whether a folder and the
-//! files in it can have been written by this user alone ([`own`]); the digits in which hashes are
-//! written ([`hex`]).
+//! **Job.** Opens a file named by someone else without blocking ([`open`]), reads it without
+//! trusting its length ([`read`], [`read_from`]), and checks that only this user can have written a
+//! folder and the files in it ([`own`]); also the hexadecimal digits of hashes ([`hex`]).
 //!
-//! **Not its job.** It knows no format and no path of its own, keeps nothing, and decides nothing
-//! about what a file that was refused means to its reader.
+//! **Not its job.** It knows no format and no path, stores nothing, and leaves the meaning of a
+//! refused file to the reader.
 //!
 //! ```
 //! let error = shardwright_files::read_named("/dev/zero".as_ref(), 1 << 20).unwrap_err();
@@ -22,34 +21,34 @@ use std::path::{Path, PathBuf};
 
 use shardwright_vocabulary::{Error, ErrorKind};
 
-/// Why a file was not opened or not read. Messages leave the path to the reader, who knows it.
+/// Why a file was not opened or not read. Messages omit the path, which the caller knows.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The system refused.
+    /// The operating system refused.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A pipe, a device, a directory: nothing that is read to its end.
+    /// A pipe, a device or a directory, not a regular file.
     #[error("{found}, not a regular file")]
     Kind {
-        /// What is there, in words.
+        /// What it is, in words.
         found: &'static str,
     },
-    /// There is more of it than is read.
+    /// The file is longer than the cap.
     #[error("more than {limit} bytes, the most that are read")]
     TooLong {
-        /// The most bytes that are read.
+        /// The cap in bytes.
         limit: u64,
     },
-    /// Somebody else may have written it.
+    /// Another user may have written it.
     #[error("{} {reason}", path.display())]
     NotOwn {
         /// The folder or the file.
         path: PathBuf,
-        /// Who, or by which mode.
+        /// Which user, or the file mode.
         reason: String,
     },
-    /// Somebody else may read what is secret.
+    /// Another user may read a secret file.
     #[error("others may read it (mode {mode:03o})")]
     NotSecret {
         /// Its permissions.
@@ -58,7 +57,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// The same about a file that somebody named.
+    /// The same error with the path of the file.
     pub fn about(&self, path: &Path) -> Error {
         let kind = match self {
             FileError::Io(_) => ErrorKind::Missing,
@@ -72,7 +71,7 @@ impl FileError {
         }
     }
 
-    /// What would help, for a `help:` line.
+    /// What would help the user, for a `help:` line.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             FileError::Io(_) => None,
@@ -85,13 +84,13 @@ impl FileError {
         }
     }
 
-    /// Whether nothing is there.
+    /// Whether the file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, FileError::Io(error) if error.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// For readers whose errors hold what the system said.
+/// For readers whose errors contain an I/O error.
 impl From<FileError> for io::Error {
     fn from(error: FileError) -> io::Error {
         match error {
@@ -104,18 +103,19 @@ impl From<FileError> for io::Error {
     }
 }
 
-/// Whether a symbolic link may stand where a file is expected.
+/// Whether a symbolic link is allowed in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// As in download caches, which are made of them.
+    /// Allowed, as in download caches, which consist of them.
     Followed,
-    /// The file itself, in the folder that was named.
+    /// Only the file itself, in the named folder.
     Refused,
 }
 
-/// Opens a regular file for reading and tells its length. Never waits for the other end of a pipe.
+/// Opens a regular file for reading and returns its length. Never waits for the other end of a
+/// pipe.
 pub fn open(path: &Path, links: Links) -> Result<(File, u64), FileError> {
-    // Asked before, since opening alone does something to some devices, and after, since it may
+    // Checked before, since merely opening some devices has effects, and after, since the path may
     // have changed.
     expect_file(&match links {
         Links::Followed => fs::metadata(path)?,
@@ -137,7 +137,7 @@ pub fn open(path: &Path, links: Links) -> Result<(File, u64), FileError> {
     Ok((file, metadata.len()))
 }
 
-/// The bytes of a file of at most `limit` bytes that somebody named.
+/// The bytes of a named file of at most `limit` bytes.
 ///
 /// # Errors
 ///
@@ -152,10 +152,10 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     read_from(open(path, Links::Followed)?.0, limit)
 }
 
-/// Everything a reader gives, at most `limit` bytes.
+/// All bytes of a reader, at most `limit`.
 pub fn read_from(reader: impl Read, limit: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
-    // One byte more shows that there is more.
+    // One byte more detects a longer input.
     reader.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(FileError::TooLong { limit });

@@ -1,11 +1,12 @@
-//! What this user alone can have written: the ground on which a cache is believed.
+//! Checks that only this user can have written a file: the condition for trusting a cache.
 //!
-//! A hash in a file says that the file is whole, not who wrote it. So a folder whose content is
-//! believed belongs to the effective user and is writable by nobody else, and so are the files in
-//! it. Above it the user may have links and shared folders: whoever moves another folder into its
-//! place can move only one that is not the user's own.
+//! A hash in a file proves that the file is complete, not who wrote it. So a folder whose content
+//! is trusted must belong to the effective user and be writable by no one else, and so must the
+//! files in it. Parent folders may be links or shared: another user who replaces the folder can
+//! only put one there that is not this user's own.
 //!
-//! Elsewhere than on Unix the system's own place for caches is the user's, and nothing is checked.
+//! On systems other than Unix the system's cache location belongs to the user, and nothing is
+//! checked.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +14,7 @@ use std::path::Path;
 
 use crate::{FileError, Links, open};
 
-/// Makes a folder, and those above it that are missing, for this user alone.
+/// Creates a folder, and missing parents, for this user only.
 pub fn create_folder(path: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
@@ -21,7 +22,7 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
     builder.recursive(true).create(path)
 }
 
-/// Whether nobody but this user can have put something into a folder.
+/// Whether only this user can have put something into a folder.
 pub fn expect_folder(path: &Path) -> Result<(), FileError> {
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_dir() {
@@ -30,7 +31,7 @@ pub fn expect_folder(path: &Path) -> Result<(), FileError> {
     expect(path, &metadata)
 }
 
-/// Whether nobody but this user can have written an open file. `path` is for messages.
+/// Whether only this user can have written an open file. `path` is for messages.
 pub fn expect_file(path: &Path, file: &File) -> Result<(), FileError> {
     expect(path, &file.metadata()?)
 }
@@ -39,8 +40,8 @@ fn other_kind(path: &Path, found: &str) -> FileError {
     FileError::NotOwn { path: path.to_owned(), reason: format!("is {found}") }
 }
 
-/// Opens a file that nobody but this user can have written, in a folder of that kind, and tells its
-/// length. No link is followed.
+/// Opens a file that only this user can have written, in such a folder, and returns its length. No
+/// link is followed.
 pub fn open_file(path: &Path) -> Result<(File, u64), FileError> {
     expect_folder(path.parent().filter(|folder| *folder != "").unwrap_or(Path::new(".")))?;
     let (file, length) = open(path, Links::Refused).map_err(|error| match error {
@@ -51,7 +52,7 @@ pub fn open_file(path: &Path) -> Result<(File, u64), FileError> {
     Ok((file, length))
 }
 
-/// Opens a file whose content is secret: an error where another user may read it.
+/// Opens a secret file; fails if another user may read it.
 pub fn open_secret(path: &Path) -> Result<File, FileError> {
     let (file, _) = open(path, Links::Followed)?;
     #[cfg(unix)]
@@ -132,7 +133,7 @@ mod tests {
         refused(open_file(&folder), "is a directory");
         refused(expect_folder(&file), "is a regular file");
         assert!(expect_folder(&parent.path().join("absent")).unwrap_err().is_missing());
-        // Only the superuser may give a file away.
+        // Only the superuser may change a file's owner.
         if chown(&file, Some(65534), None).is_ok() {
             refused(open_file(&file), "belongs to user 65534");
             chown(&folder, Some(65534), None).unwrap();

@@ -5,7 +5,7 @@ use crate::{
     ValueSource, WeightId,
 };
 
-/// Builds a [`Component`] node by node; used by whoever translates a model.
+/// Builds a [`Component`] node by node; used to translate a model.
 ///
 /// Shapes are stated by the caller where an operation does not keep its first operand's shape;
 /// [`EntryGraph`](crate::EntryGraph) instantiation checks every one of them against
@@ -49,8 +49,7 @@ impl<'g> ComponentBuilder<'g> {
     }
 
     fn value(&mut self, name: String, shape: Vec<Dim>, dtype: DType, source: ValueSource) -> ValueId {
-        // A node's result is new by its making; only what comes from outside can have been asked
-        // for before.
+        // A node's result is always new; only a tensor from outside can have been requested before.
         let known = match source {
             ValueSource::Node(_) => None,
             _ => self.component.values.iter().position(|value| value.source == source && value.name == name),
@@ -62,7 +61,7 @@ impl<'g> ComponentBuilder<'g> {
         ValueId(self.component.values.len() as u32 - 1)
     }
 
-    /// A tensor given from outside.
+    /// A tensor passed from outside.
     pub fn input(&mut self, role: Role, shape: Vec<Dim>, dtype: DType) -> ValueId {
         self.value(role.name().to_owned(), shape, dtype, ValueSource::Input(role))
     }
@@ -92,7 +91,7 @@ impl<'g> ComponentBuilder<'g> {
         self.op_shaped(name, op, inputs, shape)
     }
 
-    /// Adds an operation with a result of the given shape.
+    /// Adds an operation with a result of this shape.
     pub fn op_shaped(&mut self, name: &str, op: Op, inputs: &[ValueId], shape: Vec<Dim>) -> ValueId {
         self.push(name, op, None, inputs, shape, None)
     }
@@ -125,17 +124,17 @@ impl<'g> ComponentBuilder<'g> {
         self.op(name, Op::RmsNorm { width, eps, weight_offset }, &inputs)
     }
 
-    /// A reshape whose target may hold symbolic extents.
+    /// A reshape whose target may have symbolic extents.
     pub fn reshape(&mut self, name: &str, x: ValueId, shape: Vec<Dim>) -> ValueId {
         self.push(name, Op::Reshape { shape: Vec::new() }, Some(shape.clone()), &[x], shape, None)
     }
 
-    /// Writes new rows to a state and gives the state after the write.
+    /// Writes new rows to a state and returns the state after the write.
     pub fn state_update(&mut self, name: &str, id: StateId, rows: ValueId) -> ValueId {
         let state: &State = &self.graph.states[id.0 as usize];
         let shape = vec![Dim::Capacity(id), Dim::Fixed(state.width)];
         let before = self.value(state.name.clone(), shape.clone(), DType::F32, ValueSource::State(id));
-        // The capacity is filled in at instantiation; until then the state's identity stands for
+        // The capacity is filled in at instantiation; until then the state's identity represents
         // it.
         let slots = self.value(
             format!("slots.{}", state.name),

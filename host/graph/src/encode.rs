@@ -1,9 +1,9 @@
-//! Giving every tensor of an entry graph its encoding.
+//! Assigns every tensor of an entry graph its encoding.
 //!
-//! The graph that a model family builds is in f32. Which formats its activations and states take is
-//! the plan's choice; what a stored integer stands for follows from ranges that calibration found.
-//! This pass joins the two: it changes types, never the operations, but for the conversions it
-//! inserts where a port is encoded otherwise than the shard's inside.
+//! The graph that a model family builds is in f32. The plan chooses the formats of its activations
+//! and states; calibrated ranges determine the value of a stored integer. This pass joins the two:
+//! it changes types, never operations, except that it inserts conversions where a port is encoded
+//! differently from the shard's inside.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,11 +12,11 @@ use shardwright_vocabulary::{ActivationFormat, Encoding, FormatTuple, StateForma
 
 use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Tensor, TensorId};
 
-/// How far below the lowest visible score an invisible one must lie: exp(−24) is 4e-11, far below
-/// the step of a 16-bit probability.
+/// Distance of an invisible score below the lowest visible one: exp(−24) is 4e-11, far below the
+/// step of a 16-bit probability.
 const INVISIBLE_DISTANCE: f32 = 24.0;
 
-/// The values a tensor was seen to take.
+/// The observed range of a tensor's values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Range {
@@ -24,14 +24,14 @@ pub struct Range {
     pub low: f32,
     /// Largest.
     pub high: f32,
-    /// Whether masked values (see [`INVISIBLE`]) were seen besides: the encoding leaves room below
-    /// `low` for them, as it does wherever a mask is added, seen or not.
+    /// Whether masked values (see [`INVISIBLE`]) were seen too: the encoding leaves room below
+    /// `low` for them, as it does wherever a mask is added.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub masked: bool,
 }
 
 impl Range {
-    /// Whether a value is a masked one, which no range counts.
+    /// Whether a value is masked, and so excluded from ranges.
     pub fn is_masked(value: f32) -> bool {
         value <= INVISIBLE / 2.0
     }
@@ -46,7 +46,7 @@ impl Range {
         }
     }
 
-    /// Both ends, with room for masked values where there were some.
+    /// Both ends, with room for masked values if some were seen.
     pub fn ends(self) -> (f32, f32) {
         (if self.masked { self.low - INVISIBLE_DISTANCE } else { self.low }, self.high)
     }
@@ -55,9 +55,9 @@ impl Range {
 /// Ranges by [`range_key`].
 pub type Ranges = BTreeMap<String, Range>;
 
-/// Under which name the range of a tensor is kept: `decoder/layer.3.q-projection`. Equal in every
-/// entry point and form of a model, and for the two sides of a cut: the residual stream that enters
-/// layer n is `hidden@n` where it is made and where it is read.
+/// The name of a tensor's range: `decoder/layer.3.q-projection`. Equal in every entry point and
+/// form of a model, and on both sides of a cut: the residual stream that enters layer n is
+/// `hidden@n` where it is produced and where it is read.
 pub fn range_key(entry: &EntryGraph, tensor: TensorId) -> String {
     let role_in = |ports: &'_ [(TensorId, Role)]| {
         ports.iter().find(|(held, _)| *held == tensor).map(|(_, role)| role.clone())
@@ -77,46 +77,46 @@ pub fn range_key(entry: &EntryGraph, tensor: TensorId) -> String {
     }
 }
 
-/// [`range_key`] of the residual stream that enters a layer, or leaves the one before.
+/// [`range_key`] of the residual stream that enters a layer, or leaves the previous one.
 pub fn hidden_key(layer: u32) -> String {
     format!("hidden@{layer}")
 }
 
-/// [`range_key`] of the residual stream after the last layer, where a head or pooling reads it. The
-/// decoder that makes it does not know that it is the last: there it is the [`hidden_key`] of the
-/// layer count.
+/// [`range_key`] of the residual stream after the last layer, as a head or pooling reads it. The
+/// decoder that produces it does not know that it is the last: there it is the [`hidden_key`] of
+/// the layer count.
 pub const LAST_HIDDEN: &str = "hidden@last";
 
 /// [`range_key`] of the per-layer inputs, those of all layers together.
 pub const PER_LAYER: &str = "per-layer";
 
-/// How a shard's tensors are to be encoded.
+/// How a shard's tensors are encoded.
 #[derive(Clone, Debug)]
 pub struct Encodings<'a> {
     /// Of activations inside the shard.
     pub activations: ActivationFormat,
     /// Of states.
     pub states: StateFormat,
-    /// What calibration found; needed for static integers alone.
+    /// The calibrated ranges; needed only for static integers.
     pub ranges: &'a Ranges,
-    /// What stands in for a range that is not known: graphs that are counted and checked before
-    /// anything was calibrated have types and operations as the calibrated ones, and other scales.
+    /// The range assumed where none is known: graphs that are counted and checked before
+    /// calibration have the types and operations of the calibrated ones, and other scales.
     pub assumed: Option<Range>,
-    /// Of ports, as the plan fixes them. A port that is not named takes the encoding of the inside.
+    /// Encodings of ports fixed by the plan. Other ports have the encoding of the inside.
     pub ports: Vec<(PortSide, Role, Encoding)>,
 }
 
 /// A side of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortSide {
-    /// What it reads.
+    /// The ports it reads.
     Input,
-    /// What it gives.
+    /// The ports it writes.
     Output,
 }
 
 impl<'a> Encodings<'a> {
-    /// Of a format tuple, ports as the inside.
+    /// The encodings of a format tuple, with ports encoded as the inside.
     pub fn of(formats: &FormatTuple, ranges: &'a Ranges) -> Self {
         Encodings {
             activations: formats.activations,
@@ -127,15 +127,15 @@ impl<'a> Encodings<'a> {
         }
     }
 
-    /// Of a format tuple, for counting: every range is assumed.
+    /// The encodings of a format tuple for counting: every range is assumed.
     pub fn counting(formats: &FormatTuple) -> Encodings<'static> {
         static NONE: Ranges = Ranges::new();
         let assumed = Some(Range { low: -1.0, high: 1.0, masked: false });
         Encodings { assumed, ..Encodings::of(formats, &NONE) }
     }
 
-    /// How a state of that name is held: by the format of states and the state's own range, since
-    /// not every shard that reads it sees what was written to it.
+    /// The encoding of the state with that name: by the state format and the state's own range,
+    /// since not every shard that reads it sees what was written to it.
     pub fn state(&self, name: &str) -> Result<Encoding, EncodeError> {
         let bits = match self.states {
             StateFormat::F32 => return Ok(Encoding::F32),
@@ -144,12 +144,12 @@ impl<'a> Encodings<'a> {
             StateFormat::A8 => 8,
         };
         let (low, high) = self.range(&state_key(name))?.ends();
-        // Processors whose integers have a sign join new rows to the old ones as they are stored.
+        // Hardware with signed integers joins new rows to existing ones in their stored form.
         if bits == 16 && self.activations == ActivationFormat::A16Symmetric {
             return Ok(Encoding::symmetric_over(low, high, bits));
         }
-        // Processors multiply activations with integers around their middle; those around another
-        // zero point they move there first, and round 8 bits a second time.
+        // Hardware multiplies activations as integers around their midpoint; with another zero
+        // point it first shifts them there, rounding 8 bits a second time.
         Ok(Encoding::centred_over(low, high, bits))
     }
 
@@ -159,8 +159,8 @@ impl<'a> Encodings<'a> {
     }
 
     fn port(&self, side: PortSide, role: &Role) -> Option<Encoding> {
-        let same = |held: &Role| held == role;
-        self.ports.iter().find(|(at, held, _)| *at == side && same(held)).map(|(_, _, encoding)| *encoding)
+        let same = |port: &Role| port == role;
+        self.ports.iter().find(|(at, port, _)| *at == side && same(port)).map(|(_, _, encoding)| *encoding)
     }
 }
 
@@ -174,7 +174,7 @@ pub enum EncodeError {
         /// The [`range_key`].
         key: String,
     },
-    /// One tensor is written to two states that are held differently.
+    /// One tensor is written to two states with different encodings.
     #[error("the same rows are written to the states `{first}` and `{second}`, whose ranges differ")]
     SharedRows {
         /// A state.
@@ -199,14 +199,14 @@ impl EncodeError {
             EncodeError::NoRange { .. } => {
                 Some("calibrate this checkpoint again, on text that uses the whole model")
             }
-            EncodeError::SharedRows { .. } => Some("hold states in f16 or f32"),
-            EncodeError::Encoded { .. } => Some("encode the graph as the model gives it, once"),
+            EncodeError::SharedRows { .. } => Some("use f16 or f32 states"),
+            EncodeError::Encoded { .. } => Some("encode the unencoded graph, once"),
         }
     }
 }
 
-/// Linear operations over integer weights quantise their rows at run time, where the format of
-/// activations says so.
+/// Linear operations over integer weights quantise their rows at run time if the activation format
+/// says so.
 pub fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) -> EntryGraph {
     let mut graph = entry.clone();
     if activations == ActivationFormat::A8Dynamic {
@@ -222,8 +222,8 @@ pub fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) ->
 
 /// The graph with every activation and state encoded.
 ///
-/// Tensors that only move into each other ([`Op::is_movement`]) share one encoding; those a state
-/// moves into take the state's.
+/// Tensors that only move into each other ([`Op::is_movement`]) share one encoding; those moved
+/// into a state have the state's.
 pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGraph, EncodeError> {
     if let Some(tensor) = entry.tensors.iter().find(|tensor| tensor.affine.is_some()) {
         return Err(EncodeError::Encoded { tensor: tensor.name.clone(), dtype: tensor.dtype });
@@ -291,8 +291,8 @@ impl Classes {
     }
 }
 
-/// Which tensors hold masked scores, whether calibration saw a key masked or not: the sums of a
-/// mask and what follows from them up to the softmax's exponential.
+/// Which tensors contain masked scores, whether or not calibration saw a masked value under the
+/// key: the sums with a mask and everything computed from them, up to the softmax's exponential.
 fn masked_tensors(entry: &EntryGraph) -> Vec<bool> {
     let mut masked = vec![false; entry.tensors.len()];
     for (tensor, role) in &entry.inputs {
@@ -312,7 +312,7 @@ struct Inside<'a> {
     classes: &'a Classes,
     /// Per tensor; see [`masked_tensors`].
     masked: &'a [bool],
-    /// Per tensor that a node makes, the node.
+    /// Per tensor that a node produces, the node.
     makers: &'a HashMap<TensorId, usize>,
 }
 
@@ -347,7 +347,7 @@ impl Inside<'_> {
         self.classes.members.get(&class).into_iter().flatten().map(|&index| TensorId(index as u32))
     }
 
-    /// The names of the states that move into a class, or out of it; mostly none, else one.
+    /// The names of the states that move into or out of a class; usually none, else one.
     fn states(&self, class: usize) -> impl Iterator<Item = &str> {
         let ports = self.entry.inputs.iter().chain(&self.entry.outputs);
         ports.filter(move |(tensor, _)| self.classes.class(tensor.0 as usize) == class).filter_map(
@@ -359,7 +359,7 @@ impl Inside<'_> {
         )
     }
 
-    /// What a class must cover: what the step input it is always covers, else what calibration saw
+    /// The range a class must cover: that of the step input if it is one, else the calibrated range
     /// of its members.
     fn ends(&self, class: usize) -> Result<(f32, f32), EncodeError> {
         for (tensor, role) in self.entry.inputs.iter().chain(&self.entry.outputs) {
@@ -370,7 +370,7 @@ impl Inside<'_> {
                 Role::RotaryCos(_) | Role::RotarySin(_) => return Ok((-1.0, 1.0)),
                 Role::Pooling => return Ok((0.0, 1.0)),
                 Role::Mask(_) => return self.mask_ends(*tensor),
-                // Fixed on both sides of a cut by the same key, whatever else the class holds.
+                // Fixed by the same key on both sides of a cut, whatever else the class contains.
                 Role::Hidden | Role::PerLayer { .. } => {
                     return self.encodings.range(&range_key(self.entry, *tensor)).map(Range::ends);
                 }
@@ -393,8 +393,8 @@ impl Inside<'_> {
         }
     }
 
-    /// Whether every value of a class comes out of a softmax, whole or in primitives: no
-    /// calibration is needed to know the range.
+    /// Whether every value of a class comes from a softmax, whole or in primitives: its range is
+    /// known without calibration.
     fn is_probability(&self, class: usize) -> bool {
         let maker = |tensor: TensorId| self.makers.get(&tensor).map(|&index| &self.entry.nodes[index]);
         let is_softmax = |node: &EntryNode| match (&node.op, node.inputs.as_slice()) {
@@ -410,7 +410,7 @@ impl Inside<'_> {
             .all(|tensor| maker(tensor).is_some_and(|node| node.op.is_movement() || is_softmax(node)))
     }
 
-    /// A mask reaches so far down that any score becomes one below the lowest visible.
+    /// A mask is low enough to push any score below the lowest visible one.
     fn mask_ends(&self, mask: TensorId) -> Result<(f32, f32), EncodeError> {
         let mut width = 0.0_f32;
         for node in self.entry.nodes.iter().filter(|node| node.inputs.contains(&mask)) {
@@ -434,7 +434,7 @@ pub fn state_key(state: &str) -> String {
     format!("{}/state.{state}", ComponentKind::Decoder)
 }
 
-/// Puts a conversion between each port that is encoded otherwise than the inside, and the inside.
+/// Inserts a conversion at each port that is encoded differently from the inside.
 fn convert_ports(graph: &mut EntryGraph, encodings: &Encodings<'_>) {
     let mut first = Vec::new();
     for index in 0..graph.inputs.len() {

@@ -24,7 +24,7 @@ pub enum GraphError {
         /// Its shape.
         shape: Vec<u64>,
     },
-    /// An operation was given shapes it is not defined for.
+    /// The operand shapes of an operation are outside its definition.
     #[error("node `{node}` ({op}): {reason}")]
     Shape {
         /// The node's name.

@@ -4,7 +4,7 @@ use shardwright_vocabulary::{ActivationFormat, FormatTuple, WeightFormat, Weight
 
 use crate::{Graph, GraphError, Op, ValueSource, Weight, WeightId};
 
-/// What becomes of a constant.
+/// The target format of a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConstantFormat {
     /// Kept as stored.
@@ -34,11 +34,11 @@ impl Graph {
         matrices
     }
 
-    /// What becomes of each weight under `formats`, by [`WeightId`].
+    /// The target format of each weight under `formats`, by [`WeightId`].
     ///
-    /// A matrix takes the format of its role; one that is stored in it already stays as it is.
-    /// Other constants follow the activations: encoded where those are static integers, `f16` where
-    /// those are, else as stored.
+    /// A matrix has the format of its role; one already stored in it stays as it is. Other
+    /// constants follow the activations: encoded if those are static integers, `f16` if those are,
+    /// else as stored.
     pub fn constant_formats(&self, formats: &FormatTuple) -> Vec<ConstantFormat> {
         let matrices = self.matrices();
         let of = |(weight, is_matrix): (&Weight, &bool)| {
@@ -60,8 +60,8 @@ impl Graph {
         self.weights.iter().zip(&matrices).map(of).collect()
     }
 
-    /// This model with its constants in `formats`, counted but not made: what planning and `check`
-    /// look at.
+    /// This model with its constants in `formats`, counted but not quantised: what planning and
+    /// `check` use.
     pub fn planned(&self, formats: &FormatTuple) -> Result<Graph, GraphError> {
         let mut graph = self.clone();
         for (weight, format) in graph.weights.iter_mut().zip(self.constant_formats(formats)) {

@@ -1,4 +1,4 @@
-//! From a component with a symbolic row count to a static entry graph of a layer range.
+//! Instantiates a component with a symbolic row count as a static entry graph of a layer range.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,11 +20,11 @@ pub struct EntryOptions {
 }
 
 impl Graph {
-    /// The static graph of `layers` of a component under an entry point; `None` where nothing is to
-    /// be done (a prefill of layers after which no state is written).
+    /// The static graph of `layers` of a component under an entry point; `None` if there is nothing
+    /// to do (a prefill of layers after which no state is written).
     ///
-    /// Only what a wanted result depends on is kept: a prefill wants the states of its layers, and
-    /// the residual stream after them only if a later layer writes a state.
+    /// Only nodes that a required result depends on are kept: a prefill requires the states of its
+    /// layers, and the residual stream after them only if a later layer writes a state.
     pub fn entry(
         &self,
         kind: ComponentKind,
@@ -61,7 +61,7 @@ impl Graph {
         Instantiation::new(self, component, layers, point).run(&wanted).map(Some)
     }
 
-    /// The values an entry point must deliver, with the roles they leave under.
+    /// The values an entry point must produce, with the roles they leave under.
     fn wanted(
         &self,
         component: &Component,
@@ -287,7 +287,7 @@ impl<'g> Instantiation<'g> {
                             layer: node.layer.unwrap_or(0),
                         });
                     };
-                    // The writer lies in an earlier shard, which has run by now: its state is
+                    // The writer is in an earlier shard, which has already run: its state is
                     // complete.
                     self.state_input(state)
                 }
@@ -299,7 +299,7 @@ impl<'g> Instantiation<'g> {
 
     fn state_input(&mut self, id: StateId) -> TensorId {
         let port = self.state_port(id);
-        // A state is often called as the node that makes its rows; tensor names are unique.
+        // A state often has the name of the node that produces its rows; tensor names are unique.
         let name = format!("state.{}", port.state.name);
         let shape = vec![port.capacity, port.state.width];
         self.add_input(&name, shape, DType::F32, Role::State { state: id })

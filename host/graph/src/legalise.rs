@@ -1,4 +1,4 @@
-//! Making an entry graph acceptable to a shim.
+//! Rewrites an entry graph until a shim accepts it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,28 +10,28 @@ use crate::{
     encode,
 };
 
-/// What a shim says of one node.
+/// A shim's answer for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether it takes the node as it stands.
+    /// Whether the shim supports the node as it is.
     pub accepted: bool,
     /// Why not; empty when accepted.
     pub reason: String,
 }
 
 impl Verdict {
-    /// It takes the node.
+    /// The shim supports the node.
     pub fn accepted() -> Self {
         Verdict { accepted: true, reason: String::new() }
     }
 
-    /// It does not.
+    /// The shim does not support the node.
     pub fn refused(reason: impl Into<String>) -> Self {
         Verdict { accepted: false, reason: reason.into() }
     }
 }
 
-/// A graph that a shim takes whole, with what was changed to get there.
+/// A graph that a shim accepts as a whole, with the changes that were necessary.
 #[derive(Clone, Debug)]
 pub struct Legalised {
     /// The graph.
@@ -60,7 +60,7 @@ fn refused_before(within: &[RefusedWhole]) -> String {
     within.iter().rev().map(reported).collect()
 }
 
-/// A graph that a shim does not take even in primitives.
+/// A graph that a shim refuses even in primitives.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LegaliseError<E> {
@@ -68,12 +68,12 @@ pub enum LegaliseError<E> {
     #[error("{0}")]
     Check(E),
     /// The shim answered for another number of nodes than it was asked about.
-    #[error("the shim gave {given} verdicts for {asked} nodes")]
+    #[error("the shim gave {found} verdicts for {asked} nodes")]
     VerdictCount {
         /// Nodes shown.
         asked: usize,
-        /// Verdicts given.
-        given: usize,
+        /// Number of verdicts returned.
+        found: usize,
     },
     /// The graph cannot be encoded as the formats say.
     #[error(transparent)]
@@ -89,10 +89,10 @@ pub enum LegaliseError<E> {
         layer: Option<u32>,
         /// The shim's reason.
         reason: String,
-        /// What it is a step of, outermost first: all of these were refused before it.
+        /// The operations it is a step of, outermost first: all of these were refused before it.
         within: Vec<RefusedWhole>,
     },
-    /// A state update was refused, and what reads the state cannot read new rows beside it.
+    /// A state update was refused, and a reader of the state cannot read new rows beside it.
     #[error("state update `{node}` is refused ({refusal}), and {obstacle}")]
     StateUpdate {
         /// The update.
@@ -105,13 +105,13 @@ pub enum LegaliseError<E> {
 }
 
 impl<E> LegaliseError<E> {
-    /// What would help.
+    /// What would help the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             LegaliseError::Check(_) => None,
             LegaliseError::Encode(error) => error.help(),
             LegaliseError::VerdictCount { .. } => {
-                Some("a shim gives one verdict per node, in the order of the nodes")
+                Some("a shim returns one verdict per node, in the order of the nodes")
             }
             LegaliseError::Refused { .. } => Some("place the layer on another target, or cut before it"),
             LegaliseError::StateUpdate { .. } => Some(
@@ -121,8 +121,8 @@ impl<E> LegaliseError<E> {
     }
 }
 
-/// Shows the whole entry point to `check`, keeps what is taken, decomposes the rest by one level,
-/// and asks again until nothing is refused.
+/// Shows the whole entry point to `check`, keeps accepted nodes, decomposes the others by one
+/// level, and asks again until nothing is refused.
 ///
 /// A refused `StateUpdate` becomes `update: by-runtime`: the attention that follows it reads
 /// `[state ‖ new rows]`, itself one level down, and the new rows leave as an output; the update of
@@ -136,11 +136,11 @@ pub fn legalise<E>(
     legalise_shown(entry, |graph| Ok(graph.clone()), check)
 }
 
-/// [`legalise`] of a graph in f32 that is encoded before it is shown: the shim sees, and the result
-/// is, the encoded graph.
+/// [`legalise`] of an f32 graph that is encoded before each check: the shim sees the encoded graph,
+/// which is also the result.
 ///
-/// Encoding follows each round, since the steps of a decomposed operation need encodings of their
-/// own. A conversion at a port that is refused ends it like any primitive.
+/// Encoding follows each round, since the steps of a decomposed operation need their own encodings.
+/// A refused conversion at a port ends it like any refused primitive.
 pub fn legalise_encoded<E>(
     entry: &EntryGraph,
     encodings: &Encodings<'_>,
@@ -162,7 +162,7 @@ fn legalise_shown<E>(
         let shown = show(&legal.graph)?;
         let verdicts = check(&shown).map_err(LegaliseError::Check)?;
         if verdicts.len() != shown.nodes.len() {
-            return Err(LegaliseError::VerdictCount { asked: shown.nodes.len(), given: verdicts.len() });
+            return Err(LegaliseError::VerdictCount { asked: shown.nodes.len(), found: verdicts.len() });
         }
         let place: HashMap<&str, usize> =
             legal.graph.nodes.iter().enumerate().map(|(index, node)| (node.name.as_str(), index)).collect();
@@ -272,7 +272,7 @@ fn written_state(graph: &EntryGraph, output: TensorId) -> Option<StateId> {
     })
 }
 
-/// Removes the given updates: attention over them reads `[state ‖ new rows]`, the new rows become
+/// Removes these updates: attention over them reads `[state ‖ new rows]`, and the new rows become
 /// outputs.
 fn update_by_runtime(
     entry: &EntryGraph,

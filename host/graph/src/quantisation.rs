@@ -1,14 +1,13 @@
-//! How stored integers stand for values: of activations (affine, one scale a tensor) and of weights
-//! (symmetric as a rule, scales per tensor, per output channel or per block), and the one exact way
-//! back.
+//! The meaning of stored integers: of activations (affine, one scale per tensor) and of weights
+//! (usually symmetric, with scales per tensor, per output channel or per block), and their exact
+//! decoding.
 
 use half::{bf16, f16};
 use shardwright_vocabulary::{DType, Encoding, Granularity, Quantisation, WeightFormat};
 
 use crate::{GraphError, Weight, WeightData};
 
-/// The nearest value a tensor of this encoding can hold: what it makes of `value`. `f16` saturates
-/// like the integers do.
+/// The value of a tensor of this encoding nearest to `value`. `f16` saturates as the integers do.
 pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
     match encoding.element {
         DType::F32 => value,
@@ -19,21 +18,22 @@ pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
     }
 }
 
-/// How the stored integers of a weight stand for values.
+/// How the stored integers of a weight represent values.
 ///
 /// Our own quantiser is symmetric (W8 −127..=127, W4 −7..=7, W2 −1..=1, zero point 0); constants
-/// encoded like activations (`U16`, per tensor) have a zero point. Readers take the whole range of
-/// the type.
+/// encoded like activations (`U16`, per tensor) have a zero point. Readers accept the whole range
+/// of the type.
 pub type WeightQuantisation = Quantisation<WeightData>;
 
 impl Weight {
     /// The format this weight is stored in, if it is one of the list.
     pub fn format(&self) -> Option<WeightFormat> {
-        let held = self.quantisation.as_ref().map(|held| (held.granularity, held.scale_dtype));
-        WeightFormat::ALL.iter().copied().find(|format| format.layout() == (self.dtype, held))
+        let layout = self.quantisation.as_ref().map(|layout| (layout.granularity, layout.scale_dtype));
+        WeightFormat::ALL.iter().copied().find(|format| format.layout() == (self.dtype, layout))
     }
 
-    /// This weight in another format, counted but not made: its data are [`WeightData::planned`].
+    /// This weight in another format, counted but not quantised: its data are
+    /// [`WeightData::planned`].
     pub fn planned(&self, format: WeightFormat) -> Result<Weight, GraphError> {
         let too_large =
             || GraphError::WeightTooLarge { weight: self.name.clone(), shape: self.shape.clone() };
@@ -44,8 +44,8 @@ impl Weight {
         let quantisation = match scales {
             None => None,
             Some((granularity, scale_dtype)) => {
-                let held = Quantisation { granularity, scale_dtype, scales: (), zero_point: 0 };
-                Some(held.with(planned(held.scale_bytes(&self.shape))?))
+                let quantisation = Quantisation { granularity, scale_dtype, scales: (), zero_point: 0 };
+                Some(quantisation.with(planned(quantisation.scale_bytes(&self.shape))?))
             }
         };
         Ok(Weight {
@@ -58,8 +58,8 @@ impl Weight {
         })
     }
 
-    /// This weight encoded like an activation, counted but not made; its zero point follows when it
-    /// is.
+    /// This weight encoded like an activation, counted but not quantised; its zero point is set
+    /// when it is.
     pub fn planned_constant(&self) -> Result<Weight, GraphError> {
         let (granularity, scale_dtype) = (Granularity::PerTensor, DType::F32);
         let scales = WeightData::planned(4);
@@ -81,11 +81,11 @@ impl Weight {
         outer.iter().product::<u64>() as usize
     }
 
-    /// The values of one row (one line of the last axis), decoded exactly; the definition of what a
-    /// stored weight means.
+    /// The values of one row (one line of the last axis), decoded exactly; this defines the meaning
+    /// of a stored weight.
     ///
-    /// `into` has [`Weight::row_width`] places. Bytes that are not there (planned data, a short
-    /// file) leave it as it was, and `false` is given.
+    /// `into` must have [`Weight::row_width`] elements. If bytes are missing (planned data, a short
+    /// file) it stays unchanged, and the result is `false`.
     pub fn decode_row(&self, row: usize, into: &mut [f32]) -> bool {
         let Some(line) = self.line(row) else { return false };
         match self.dtype {
@@ -116,19 +116,19 @@ impl Weight {
         true
     }
 
-    /// The stored integers of one row; `None` for floats and where bytes are missing.
+    /// The stored integers of one row; `None` for floats or if bytes are missing.
     pub fn raw_row(&self, row: usize) -> Option<impl Iterator<Item = i32> + '_> {
         self.quantisation.as_ref()?;
         Some(RawValues::new(self.dtype, self.line(row)?).take(self.row_width()))
     }
 
-    /// The scale of a value by row and index within the row; `None` for floats and where bytes are
+    /// The scale of a value by row and index within the row; `None` for floats or if bytes are
     /// missing.
     pub fn scale(&self, row: usize, index: usize) -> Option<f32> {
         let quantisation = self.quantisation.as_ref()?;
         let at = match quantisation.granularity {
             Granularity::PerTensor => 0,
-            // The first axis: of a matrix each row is a channel.
+            // The first axis: each row of a matrix is a channel.
             Granularity::PerChannel if self.shape.len() == 1 => index,
             Granularity::PerChannel => {
                 row / (self.rows() / self.shape.first().map_or(1, |&n| n as usize)).max(1)
@@ -195,14 +195,19 @@ mod tests {
 
     use super::*;
 
-    fn weight(dtype: DType, shape: &[u64], data: Vec<u8>, held: Option<WeightQuantisation>) -> Weight {
+    fn weight(
+        dtype: DType,
+        shape: &[u64],
+        data: Vec<u8>,
+        quantisation: Option<WeightQuantisation>,
+    ) -> Weight {
         Weight {
             name: "w".to_owned(),
             part: "q",
             shape: shape.to_vec(),
             dtype,
             data: WeightData::from_vec(data),
-            quantisation: held,
+            quantisation,
         }
     }
 
@@ -231,14 +236,14 @@ mod tests {
     #[test]
     fn packed_rows_are_low_bits_first_and_padded_to_a_byte() {
         // 1, −2, 7 | −8, 0, −1, each row two bytes.
-        let held = scales(Granularity::PerChannel, DType::F32, &[0.5, 2.0], 0);
-        let four = weight(DType::I4, &[2, 3], vec![0xe1, 0x07, 0x08, 0x0f], held);
+        let quantisation = scales(Granularity::PerChannel, DType::F32, &[0.5, 2.0], 0);
+        let four = weight(DType::I4, &[2, 3], vec![0xe1, 0x07, 0x08, 0x0f], quantisation);
         assert_eq!(rows(&four), [[0.5, -1.0, 3.5], [-16.0, 0.0, -2.0]]);
         assert_eq!(four.raw_row(1).unwrap().collect::<Vec<_>>(), [-8, 0, -1]);
         assert_eq!(DType::I4.packed_bytes(&[2, 3]), Some(4));
         // 0, 1, −2, −1 | 1
-        let held = scales(Granularity::PerTensor, DType::F32, &[3.0], 0);
-        let two = weight(DType::I2, &[1, 5], vec![0b1110_0100, 0b01], held);
+        let quantisation = scales(Granularity::PerTensor, DType::F32, &[3.0], 0);
+        let two = weight(DType::I2, &[1, 5], vec![0b1110_0100, 0b01], quantisation);
         assert_eq!(rows(&two), [[0.0, 3.0, -6.0, -3.0, 3.0]]);
         assert_eq!(DType::I2.packed_bytes(&[3, 5]), Some(6));
         assert_eq!(DType::I2.packed_bytes(&[u64::MAX, 5]), None);
@@ -246,8 +251,9 @@ mod tests {
 
     #[test]
     fn blocks_end_at_the_end_of_a_row() {
-        let held = scales(Granularity::PerBlock { size: 2 }, DType::F16, &[1.0, 10.0, 100.0, 1000.0], 0);
-        let weight = weight(DType::I8, &[2, 3], vec![1, 2, 3, 0xff, 5, 6], held);
+        let quantisation =
+            scales(Granularity::PerBlock { size: 2 }, DType::F16, &[1.0, 10.0, 100.0, 1000.0], 0);
+        let weight = weight(DType::I8, &[2, 3], vec![1, 2, 3, 0xff, 5, 6], quantisation);
         assert_eq!(rows(&weight), [[1.0, 2.0, 30.0], [-100.0, 500.0, 6000.0]]);
         assert_eq!(scale_count(Granularity::PerBlock { size: 2 }, &[2, 3]), Some(4));
         assert_eq!(scale_count(Granularity::PerBlock { size: 0 }, &[2, 3]), None);
@@ -255,8 +261,8 @@ mod tests {
 
     #[test]
     fn constants_like_activations_have_a_zero_point() {
-        let held = scales(Granularity::PerTensor, DType::F32, &[0.25], 4);
-        let weight = weight(DType::U16, &[3], vec![4, 0, 0, 0, 0xff, 0xff], held);
+        let quantisation = scales(Granularity::PerTensor, DType::F32, &[0.25], 4);
+        let weight = weight(DType::U16, &[3], vec![4, 0, 0, 0, 0xff, 0xff], quantisation);
         assert_eq!(rows(&weight), [[0.0, -1.0, (65535.0 - 4.0) * 0.25]]);
     }
 

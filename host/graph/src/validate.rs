@@ -1,10 +1,10 @@
-//! Checking an entry graph that comes from outside: a work order read back from disk, a replayed
+//! Checks an entry graph that comes from outside: a work order read back from disk, a replayed
 //! case.
 //!
 //! After [`EntryGraph::validate`] every index is in range, nodes are in an order in which they can
-//! run, shapes agree with [`infer_shape`], and states are written in place safely; whoever holds
-//! such a graph may index freely. The time and memory of the check are linear in the graph, which
-//! its reader has bounded in bytes; nothing here panics or allocates by a number from the file.
+//! run, shapes agree with [`infer_shape`], and states are written in place safely, so the graph can
+//! be indexed freely. Time and memory of the check are linear in the graph, whose reader has
+//! bounded its bytes; nothing here panics or allocates by a number from the file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -37,14 +37,14 @@ pub const ELEMENT_LIMIT: u64 = 1 << 40;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValidateError {
-    /// More of something than is taken.
+    /// A count exceeds its cap.
     #[error("{found} {what} exceed the limit of {limit}")]
     Limit {
-        /// What there is too much of.
+        /// What is counted.
         what: &'static str,
-        /// How much there is.
+        /// The count.
         found: u64,
-        /// How much is taken.
+        /// The cap.
         limit: u64,
     },
     /// A name that is empty, too long, not printable, or used twice.
@@ -57,7 +57,7 @@ pub enum ValidateError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// Rows, context and largest row count do not go together.
+    /// Rows, context and largest row count are inconsistent.
     #[error(
         "an entry point of {rows} rows in a context of {context}, with at most {largest_rows}, is not possible"
     )]
@@ -77,17 +77,17 @@ pub enum ValidateError {
         /// One past the last.
         end: u32,
     },
-    /// A reference to a tensor that is not there.
+    /// A reference to a tensor that does not exist.
     #[error("{user} refers to tensor {tensor}, and there are {available}")]
     NoTensor {
-        /// Who refers to it.
+        /// What refers to it.
         user: String,
         /// The index.
         tensor: u32,
-        /// Tensors there are.
+        /// Number of tensors.
         available: usize,
     },
-    /// A tensor whose shape or type is not possible.
+    /// A tensor with an invalid shape or type.
     #[error("tensor `{tensor}`: {reason}")]
     Tensor {
         /// Its name.
@@ -95,7 +95,7 @@ pub enum ValidateError {
         /// What is wrong.
         reason: String,
     },
-    /// A tensor that comes from nowhere, from several places, or later than it is used.
+    /// A tensor with no source, with several, or one that is used before it is produced.
     #[error("tensor `{tensor}` {reason}")]
     Source {
         /// Its name.
@@ -408,7 +408,7 @@ impl<'g> Check<'g> {
         Ok(())
     }
 
-    /// Whether the tensor's shape and type are those of the role; gives the tensor's name.
+    /// Checks that the tensor's shape and type are those of the role; returns the tensor's name.
     fn port_fits(
         &self,
         tensor: TensorId,
@@ -424,7 +424,7 @@ impl<'g> Check<'g> {
                     && wanted
                         .iter()
                         .zip(&tensor.shape)
-                        .all(|(wanted, given)| wanted.is_none_or(|w| w == *given))
+                        .all(|(wanted, actual)| wanted.is_none_or(|w| w == *actual))
             }
             None => true,
         };
@@ -443,7 +443,7 @@ impl<'g> Check<'g> {
         Ok(&tensor.name)
     }
 
-    /// Shape a role prescribes (`None` for any shape, and for any extent), and whether it holds
+    /// Shape a role prescribes (`None` for any shape, and for any extent), and whether it contains
     /// indices.
     #[expect(clippy::type_complexity, reason = "read in one place, three lines above")]
     fn role_shape(&self, role: &Role) -> Result<(Option<Vec<Option<u64>>>, bool), String> {
@@ -504,8 +504,8 @@ impl<'g> Check<'g> {
         }
     }
 
-    /// What shapes do not say: integer operands are the right step inputs, states are states, the
-    /// rest is floating-point.
+    /// Conditions beyond shapes: integer operands are the right step inputs, states are states, all
+    /// others are floating-point.
     fn operands_fit(&self, node: &EntryNode) -> Result<(), String> {
         let indices = rules(&node.op).indices;
         let (floats, integers) = node.inputs.split_at(node.inputs.len() - indices);
@@ -515,7 +515,7 @@ impl<'g> Check<'g> {
             if tensor.is_index() {
                 return Err(format!("operand `{}` is {}", tensor.name, tensor.dtype));
             }
-            // A constant's scale lies with the weight, so only plain ones can be compared.
+            // A constant's scale is stored with the weight, so only plain ones can be compared.
             let plain = tensor.weight.is_none() || tensor.dtype.is_float();
             if node.op.is_movement()
                 && !(plain && (tensor.dtype, tensor.affine) == (result.dtype, result.affine))
@@ -584,7 +584,7 @@ fn name_is_good<'n>(
     Err(ValidateError::Name { what, name, reason })
 }
 
-/// Two ports of equal identity mean the same thing.
+/// Two ports of equal identity have the same meaning.
 fn identity(role: &Role) -> String {
     format!("{role:?}")
 }

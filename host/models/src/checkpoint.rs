@@ -109,19 +109,19 @@ impl Checkpoint {
         &self.facts
     }
 
-    /// What it computes. Cloning shares the mapped weights.
+    /// The graph. Cloning shares the mapped weights.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// What it computes; the mapped files live on within the graph.
+    /// The graph; the mapped files stay open within it.
     pub fn into_graph(self) -> Graph {
         self.graph
     }
 
     /// Tensors that no part of the graph reads: towers of a multimodal checkpoint, keys and values
-    /// of layers that share those of others, an output matrix where the embedding serves. By file
-    /// and name.
+    /// of layers that share those of others, an output matrix if the embedding is used instead. By
+    /// file and name.
     pub fn unused_tensors(&self) -> &[UnusedTensor] {
         &self.unused
     }
@@ -131,15 +131,15 @@ impl Checkpoint {
         &self.notes
     }
 
-    /// SHA-256 over the settings and, of each weight file, its length and header. Quick to make; it
-    /// tells checkpoints of other settings, names, shapes and types apart, but not two sets of
-    /// values in equal files.
+    /// SHA-256 over the settings and, for each weight file, its length and header. Quick to
+    /// compute; it distinguishes checkpoints with other settings, names, shapes or types, but not
+    /// two sets of values in otherwise equal files.
     pub fn weights_fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
 
-    /// SHA-256 over the settings and every value the graph reads: what a calibration or a bundle
-    /// belongs to. Reads all of them, about a gigabyte a second and core.
+    /// SHA-256 over the settings and every value the graph reads: the identity for calibrations and
+    /// bundles. Reads all values, about a gigabyte per second and core.
     pub fn content_hash(&self) -> [u8; 32] {
         let tables = self.graph.assets.iter().map(|asset| &asset.table);
         let chunks: Vec<&[u8]> = self
@@ -158,7 +158,7 @@ impl Checkpoint {
     }
 }
 
-/// Hashes a named document so that no two lists of documents give the same bytes.
+/// Hashes a named document so that no two lists of documents have the same byte stream.
 fn add_to(digest: &mut Sha256, name: &str, bytes: &[u8]) {
     for part in [name.as_bytes(), bytes] {
         digest.update((part.len() as u64).to_le_bytes());

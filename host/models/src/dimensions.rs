@@ -19,8 +19,7 @@ pub(crate) struct Dimensions {
 }
 
 impl Dimensions {
-    /// Reads the sizes; `defaults` are what the family's library takes for a field the file leaves
-    /// out.
+    /// Reads the sizes; `defaults` are the defining library's values for missing fields.
     pub fn read(fields: Fields<'_>, defaults: Dimensions) -> Result<Self, CheckpointError> {
         let narrow = |name, range, default: u32| {
             Ok::<_, CheckpointError>(fields.whole(name, range)?.map_or(default, |number| number as u32))

@@ -21,7 +21,7 @@ pub(crate) const MODULES_FILE: &str = "modules.json";
 
 const SUPPORTED_ORDER: &str = "Transformer, Pooling, any number of Dense, Normalize, in this order";
 
-/// What turns the rows of a text into one vector: always their mean, then this.
+/// How the rows of a text become one vector: always their mean, then this.
 pub(crate) struct SentenceModel {
     pub dense: Vec<Dense>,
     /// Whether the vector is divided by its length.
@@ -40,8 +40,8 @@ pub(crate) struct Dense {
 }
 
 impl SentenceModel {
-    /// The mean of the rows and nothing else: what sentence-transformers does with a checkpoint
-    /// without modules.
+    /// The mean of the rows only: what sentence-transformers does with a checkpoint without
+    /// modules.
     pub fn mean_only() -> Self {
         SentenceModel { dense: Vec::new(), normalize: false, documents: Vec::new() }
     }
@@ -122,28 +122,28 @@ impl SentenceModel {
             return Err(fields.unsupported("include_prompt", "true"));
         }
         for name in ["word_embedding_dimension", "embedding_dimension"] {
-            let given = fields.whole(name, &limits::HIDDEN)?;
-            if given.is_some_and(|width| width != hidden) {
+            let width_field = fields.whole(name, &limits::HIDDEN)?;
+            if width_field.is_some_and(|width| width != hidden) {
                 return Err(fields.invalid(name, format!("is not the hidden size, {hidden}")));
             }
         }
         Ok(())
     }
 
-    /// Reads a dense layer over `width` values and gives the number it ends with.
+    /// Reads a dense layer over `width` values and returns its output width.
     fn read_dense(&mut self, directory: &Path, folder: &str, width: u64) -> Result<u64, CheckpointError> {
         let path = directory.join(folder).join("config.json");
         let value = self.document(&path, folder)?;
         let fields = Fields::new(&path, &value)?;
         let extent = |name| {
-            let given = fields.whole(name, &limits::HIDDEN)?;
-            given.ok_or_else(|| fields.invalid(name, "is missing"))
+            let value = fields.whole(name, &limits::HIDDEN)?;
+            value.ok_or_else(|| fields.invalid(name, "is missing"))
         };
         let (inputs, outputs) = (extent("in_features")?, extent("out_features")?);
         if inputs != width {
             return Err(fields.invalid("in_features", format!("is {inputs}, but {width} values arrive")));
         }
-        // sentence-transformers takes Tanh where no activation is named.
+        // sentence-transformers uses Tanh if no activation is named.
         let activation = fields.text("activation_function")?.unwrap_or("torch.nn.modules.activation.Tanh");
         if !activation.ends_with(".Identity") {
             return Err(fields.unsupported("activation_function", "`torch.nn.modules.linear.Identity`"));

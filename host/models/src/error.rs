@@ -4,17 +4,17 @@ use shardwright_graph::GraphError;
 
 use crate::family::Family;
 
-/// What sort of fault a [`CheckpointError`] is.
+/// The kind of fault of a [`CheckpointError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A file or tensor that is needed is not there.
+    /// A required file or tensor is missing.
     Missing,
-    /// The machine could not read a file that is there.
+    /// An existing file could not be read.
     Unreadable,
-    /// The checkpoint contradicts its own format, or claims what cannot be.
+    /// The checkpoint contradicts its own format, or has impossible values.
     Invalid,
-    /// The checkpoint may well be right, but asks for something that is not built.
+    /// The checkpoint may be valid but needs something that is not implemented.
     Unsupported,
 }
 
@@ -22,7 +22,7 @@ pub enum ErrorKind {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// A needed file is not there.
+    /// A required file is missing.
     #[error("{path}: no such file")]
     MissingFile {
         /// The file.
@@ -34,12 +34,12 @@ pub enum CheckpointError {
         /// The path.
         path: PathBuf,
     },
-    /// The system failed to read.
+    /// The operating system failed to read.
     #[error("{path}: {source}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file is larger than its cap.
@@ -68,7 +68,7 @@ pub enum CheckpointError {
         /// What the parser met, with line and column.
         reason: String,
     },
-    /// A field has a value that cannot be.
+    /// A field has an invalid value.
     #[error("{path}: `{field}` {reason}")]
     InvalidField {
         /// The file.
@@ -78,7 +78,7 @@ pub enum CheckpointError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A field asks for something that is not built.
+    /// A field needs something that is not implemented.
     #[error("{path}: `{field}` is {found}, which is not supported")]
     UnsupportedField {
         /// The file.
@@ -98,15 +98,15 @@ pub enum CheckpointError {
         /// The model type.
         found: String,
     },
-    /// A file name given by the checkpoint would leave its directory.
+    /// A file name in the checkpoint would leave its directory.
     #[error("{path}: `{name}` does not name a file of the checkpoint's directory")]
     EscapesDirectory {
-        /// The file that gives the name.
+        /// The file that has the name.
         path: PathBuf,
         /// The name.
         name: String,
     },
-    /// The index lists a tensor that its file does not hold.
+    /// The index lists a tensor that is not in its file.
     #[error("{path}: tensor `{tensor}` is said to be in `{file}`, which does not hold it")]
     IndexMismatch {
         /// The index.
@@ -135,9 +135,9 @@ pub enum CheckpointError {
         path: PathBuf,
         /// `the header`, or the tensor.
         what: String,
-        /// Bytes there should be.
+        /// Expected bytes.
         needed: u64,
-        /// Bytes there are.
+        /// Actual bytes.
         available: u64,
     },
     /// The announced header is larger than the format allows.
@@ -200,8 +200,7 @@ pub enum CheckpointError {
         /// The name.
         tensor: String,
     },
-    /// Tensor data lie where their element type cannot be read in place, in a file too large to be
-    /// copied.
+    /// Tensor data are not aligned for reading in place, in a file too large to be copied.
     #[error("{path}: tensor `{tensor}` ({dtype}) begins at byte {offset}, which is not aligned")]
     Misaligned {
         /// The file.
@@ -243,13 +242,13 @@ pub enum CheckpointError {
         /// Its element type, as the format spells it.
         found: &'static str,
     },
-    /// The translation made a graph that contradicts itself: a fault here, not in the checkpoint.
+    /// The translation made an inconsistent graph: a fault here, not in the checkpoint.
     #[error("the graph of this checkpoint does not hold together: {0}")]
     Graph(#[from] GraphError),
 }
 
 impl CheckpointError {
-    /// What sort of fault it is.
+    /// The kind of fault.
     pub fn kind(&self) -> ErrorKind {
         match self {
             CheckpointError::MissingFile { .. } | CheckpointError::MissingTensor { .. } => ErrorKind::Missing,
@@ -262,7 +261,7 @@ impl CheckpointError {
         }
     }
 
-    /// What would help, for a `help:` line.
+    /// What would help the user, for a `help:` line.
     pub fn help(&self) -> Option<String> {
         let text = match self {
             CheckpointError::MissingFile { path } if named(path, "config.json") => {
@@ -308,7 +307,7 @@ fn named(path: &Path, name: &str) -> bool {
     path.file_name().is_some_and(|file| file == name)
 }
 
-/// What an application can do about it.
+/// Classified by what an application can do about it.
 impl From<CheckpointError> for shardwright_vocabulary::Error {
     fn from(error: CheckpointError) -> Self {
         let kind = match error.kind() {

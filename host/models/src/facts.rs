@@ -3,7 +3,7 @@ use serde::Serialize;
 use crate::family::{Family, Settings};
 use crate::{LayerType, UnusedTensor};
 
-/// What a checkpoint says of itself, for reports.
+/// A checkpoint's facts, for reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Facts {
     /// Name of the checkpoint's directory.

@@ -30,7 +30,7 @@ pub(crate) struct Gemma3 {
     softcap: Option<f32>,
 }
 
-/// What the defining library takes for a field that the file leaves out.
+/// The defining library's defaults for missing fields.
 const DEFAULTS: Dimensions = Dimensions {
     vocabulary: 262_208,
     hidden: 2304,

@@ -46,7 +46,7 @@ struct PerLayer {
     width: u64,
 }
 
-/// What the defining library takes for a field that the file leaves out.
+/// The defining library's defaults for missing fields.
 const DEFAULTS: Dimensions = Dimensions {
     vocabulary: 262_144,
     hidden: 2304,

@@ -21,7 +21,7 @@ pub(crate) struct Qwen3 {
     pub tied: bool,
 }
 
-/// What the defining library takes for a field that the file leaves out.
+/// The defining library's defaults for missing fields.
 const DEFAULTS: Dimensions = Dimensions {
     vocabulary: 151_936,
     hidden: 4096,

@@ -1,8 +1,8 @@
-//! One safetensors file: mapped, its header read and proved consistent before anything is believed.
+//! One safetensors file: mapped, its header read and proved consistent before it is used.
 //!
 //! The `safetensors` crate is not used for reading because its header type silently drops the first
-//! of two tensors of one name and its errors do not say where a fault lies; a test holds both
-//! readers against each other.
+//! of two tensors of one name and its errors do not locate a fault; a test compares the two
+//! readers.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -82,9 +82,9 @@ impl WeightBytes for Mapped {
 
     #[cfg(unix)]
     fn release(&self, range: std::ops::Range<usize>) {
-        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read
-        // from the file again and no byte of a slice changes. Advice that the system refuses
-        // changes nothing either.
+        // SAFETY: the mapping is shared with its file and read-only, so released pages are read
+        // from the file again and no byte of a slice changes. Refused advice changes nothing
+        // either.
         let advised = unsafe {
             self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
         };

@@ -63,7 +63,7 @@ impl TensorStore {
         Self::of_files(index, files, Some(&listed))
     }
 
-    /// Opens one given file.
+    /// Opens one file.
     pub fn open_single(path: &Path) -> Result<Self, CheckpointError> {
         Self::of_files(path.to_owned(), vec![WeightFile::open(path)?], None)
     }

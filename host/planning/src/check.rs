@@ -1,6 +1,6 @@
-//! Holding a plan against its request. The only way from a [`Plan`], which an untrusted guest
-//! wrote, to a [`CheckedPlan`], which a compiler may see. Checks everything a compiler or the
-//! runtime will rely on; judges nothing (a slow plan passes).
+//! Checks a plan against its request. This is the only way from a [`Plan`], which an untrusted
+//! guest wrote, to a [`CheckedPlan`], which a compiler may see. It checks everything a compiler or
+//! the runtime relies on and judges nothing else (a slow plan passes).
 //!
 //! Never panics and takes time and memory in proportion to plan and request; every count and string
 //! of a plan has a cap below.
@@ -44,7 +44,7 @@ pub mod caps {
     pub const TEXT_BYTES: usize = 4096;
 }
 
-/// A plan that was held against its request and found sound, with what its shards cost.
+/// A plan that was checked against its request, with the costs of its shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedPlan {
     plan: Plan,
@@ -52,14 +52,14 @@ pub struct CheckedPlan {
     loss: Loss,
 }
 
-/// A shard of a checked plan: what its indices stand for, and what it costs.
+/// A shard of a checked plan: the meaning of its indices, and its cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedShard {
     /// `decoder.0-12`, `head`
     pub name: String,
-    /// The component it is of.
+    /// Its component.
     pub component: ComponentKind,
-    /// Its layers; none of a component that is never cut.
+    /// Its layers; `None` for a component that is never cut.
     pub layers: Option<Range<u32>>,
     /// The target it runs on.
     pub target: Target,
@@ -71,15 +71,14 @@ pub struct CheckedShard {
     pub cost: ShardCost,
 }
 
-/// What a plan loses in quality by the formats of its weights. Activations and states are not
-/// counted.
+/// Quality a plan loses by the formats of its weights. Activations and states are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
-    /// Millionths of the model's negative log-likelihood, of what was measured.
+    /// Measured part, in millionths of the model's negative log-likelihood.
     pub per_million: u64,
-    /// Layers and components without layers whose weights are in formats that lose something.
+    /// Number of layers, and of components without layers, whose weight formats lose quality.
     pub lossy: u64,
-    /// Those of them whose loss nobody measured.
+    /// Number of those whose loss was not measured.
     pub unmeasured: u64,
 }
 
@@ -104,15 +103,15 @@ impl CheckedPlan {
         self.loss
     }
 
-    /// The plan without its proof.
+    /// The plan without the proof of its check.
     pub fn into_plan(self) -> Plan {
         self.plan
     }
 }
 
-/// Hold `plan` against `request`.
+/// Checks `plan` against `request`.
 ///
-/// Errors with the first fault found; faults that make later checks meaningless (counts, indices,
+/// Returns the first fault found; faults that make later checks meaningless (counts, indices,
 /// coverage) come first.
 pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     counts_and_texts(&plan)?;
@@ -181,7 +180,7 @@ fn component<'request>(request: &'request Request, shard: &Shard) -> Option<&'re
     request.model.components.get(shard.component as usize)
 }
 
-/// What the indices of each shard stand for; costs follow.
+/// The meaning of each shard's indices; costs follow.
 fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFault> {
     let resolve = |(position, planned): (u32, &Shard)| {
         let unknown = || PlanFault::UnknownComponent { shard: position, component: planned.component };
@@ -211,7 +210,7 @@ fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFau
 
 /// Every component in order, every layer exactly once and in order.
 fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
-    // Where each component stands: none before its first shard, then the layers covered so far.
+    // Progress of each component: `None` before its first shard, then the number of layers covered.
     let mut covered: Vec<Option<u32>> = vec![None; request.model.components.len()];
     let mut current = 0_u32;
     for (position, shard) in shards(plan) {
@@ -302,7 +301,7 @@ fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
 fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     let known: BTreeSet<EntryName> = request.entries.iter().copied().collect();
     let has_states = request.entries.iter().any(|entry| entry.kind != EntryKind::Encode);
-    // The set every shard must have: of each kind the first shard that has any decides.
+    // The entry points every shard must have: for each kind, those of its first shard that has any.
     let mut chain: BTreeMap<EntryKind, (u32, BTreeSet<EntryName>)> = BTreeMap::new();
     let mut chain_context: Option<u32> = None;
     for (position, shard) in shards(plan) {
@@ -387,9 +386,9 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
             (Direction::Input, &shard.inputs, &component.inputs),
             (Direction::Output, &shard.outputs, &component.outputs),
         ];
-        for (direction, given, expected) in sides {
+        for (direction, actual, expected) in sides {
             let mut seen = BTreeSet::new();
-            for boundary in given {
+            for boundary in actual {
                 let name = boundary.name.clone();
                 if !expected.contains(&boundary.name) {
                     return Err(PlanFault::UnknownBoundary { shard: position, direction, name });
@@ -408,7 +407,7 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
         }
         for boundary in &shard.inputs {
             // Nothing before the first shard writes; such inputs come from the runtime and may have
-            // any encoding. A side that names none takes what the other has, or is converted.
+            // any encoding. A side without an encoding adopts the other's, or is converted.
             if let Some(&(writer, Some(encoding))) = written.get(boundary.name.as_str())
                 && let Some(read) = boundary.encoding
                 && encoding != read
@@ -429,7 +428,7 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// A place for the soft-cap of every component that has one, and for no other.
+/// The soft-cap place of every component that has a soft-cap, and of no other.
 fn softcaps(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     for (position, shard) in shards(plan) {
         let Some(component) = component(request, shard) else { continue };
@@ -519,8 +518,8 @@ fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
     Ok(costs)
 }
 
-/// The binding limit of this name under these flags, if the target has one: the smallest, its value
-/// being what the flags make of it.
+/// The binding limit of this name under these flags, if the target has one: the smallest, with the
+/// value that the flags give it.
 fn limit(limits: &[Limit], name: &str, flags: &[Flag]) -> Option<Limit> {
     let named = limits.iter().filter(|limit| limit.name == name);
     let limit = named.min_by_key(|limit| limit.under(flags))?;
@@ -568,8 +567,8 @@ fn limits(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<(), Pla
     }
 }
 
-/// Whether weights in this format equal the checkpoint's up to rounding of floats, so that no loss
-/// is counted.
+/// Whether weights in this format equal the checkpoint's up to float rounding, so that no loss is
+/// counted.
 fn is_lossless(format: WeightFormat) -> bool {
     matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
 }
@@ -584,7 +583,7 @@ fn quality(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<Loss, 
         let Some(tuple) = request.formats.get(shard.formats as usize) else { continue };
         let quantised =
             !is_lossless(tuple.weights) || tuple.roles.iter().any(|entry| !is_lossless(entry.format));
-        // What has no weights loses nothing by their format.
+        // A component without weights loses nothing.
         if !quantised || cost.weight_bytes == 0 {
             continue;
         }

@@ -14,7 +14,7 @@ pub struct EntryCost {
     pub entry: EntryName,
     /// Operations after legalisation.
     pub ops: u64,
-    /// Time of one run with the weakest provenance of its parts; none unless every part is known.
+    /// Time of one run with the weakest provenance of its parts; `None` unless every part is known.
     pub time: Option<TimeCost>,
     /// Operations the time does not cover.
     pub uncosted_ops: u64,
@@ -31,7 +31,7 @@ pub struct ShardCost {
     pub weight_bytes: u64,
     /// Weights and what each entry point adds.
     pub artefact_bytes: u64,
-    /// What that rests on: the weakest of its parts; none of a shard without entry points.
+    /// The weakest provenance of its parts; `None` for a shard without entry points.
     pub artefact_provenance: Option<Provenance>,
     /// States at the largest entry point.
     pub state_bytes: u64,

@@ -1,5 +1,4 @@
-//! What can go wrong with a planner. Every error names the planner and, once it has said so, its
-//! version.
+//! Errors of planners. Every error names the planner and, once known, its version.
 
 use shardwright_vocabulary::ErrorKind;
 use std::fmt;
@@ -30,7 +29,7 @@ impl PlannerError {
 
 impl fmt::Display for PlannerError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nobody was asked, so nobody is to blame.
+        // No planner was called, so none is named.
         if let PlannerErrorKind::Request(_) = &self.kind {
             return self.kind.fmt(formatter);
         }
@@ -133,7 +132,7 @@ pub enum PlannerErrorKind {
         /// What it may import.
         allowed: String,
     },
-    /// A compiler would need more memory for it than a planner is worth.
+    /// Compiling it would need more memory than a planner may use.
     #[error("has more {what} than the {cap} that are compiled")]
     TooComplex {
         /// What there is too much of.
@@ -180,7 +179,7 @@ pub enum PlannerErrorKind {
         /// The function called.
         function: &'static str,
     },
-    /// It logged more than anyone reads.
+    /// It logged more than the log budget.
     #[error("logged more than {lines} lines or {bytes} bytes in `{function}`")]
     LogFlood {
         /// Lines allowed.
@@ -285,7 +284,7 @@ pub enum PackError {
     /// It has no signature.
     #[error("the pack is not signed")]
     Unsigned,
-    /// Nobody trusts its key.
+    /// Its key is not trusted.
     #[error("the pack is signed by {key}, which is not a trusted key")]
     UntrustedKey {
         /// The key.

@@ -1,4 +1,4 @@
-//! What came of trying a plan, as plain data: the input of `revise`.
+//! The outcome of trying a plan, as plain data: the input of `revise`.
 
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{EntryName, ErrorClass};
@@ -32,14 +32,14 @@ pub struct MeasuredTime {
     pub microseconds: u64,
 }
 
-/// What one shard, or the whole plan, met with.
+/// The outcome of one shard, or of the whole plan.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Feedback {
-    /// Index of the shard in the plan; none if it concerns the whole.
+    /// Index of the shard in the plan; `None` if it concerns the whole plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<u32>,
-    /// Why it was refused; none if it ran.
+    /// Why it was refused; `None` if it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ErrorClass>,
     /// The refusal in words.
@@ -67,7 +67,7 @@ impl Feedback {
     }
 
     /// The refusal of a shard that exceeds a limit: `limit=NAME value=VALUE max=MAX`, the maximum
-    /// only if the compiler told it.
+    /// only if the compiler reported it.
     pub fn over_limit(shard: u32, limit: &str, value: u64, max: Option<u64>) -> Self {
         let mut details = vec![Detail::new("limit", limit), Detail::new("value", value)];
         let message = match max {
@@ -81,12 +81,12 @@ impl Feedback {
     }
 }
 
-/// A plan that was tried, with what came of it.
+/// A plan that was tried, with its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attempt {
     /// The plan.
     pub plan: Plan,
-    /// What it met with.
+    /// Its outcome.
     pub feedback: Vec<Feedback>,
 }

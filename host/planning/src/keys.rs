@@ -30,7 +30,7 @@ impl SecretKey {
         Ok(Self::from_seed(seed))
     }
 
-    /// The key hosts are told to trust.
+    /// The public key, which hosts are configured to trust.
     pub fn public(&self) -> PublicKey {
         PublicKey(self.0.verifying_key().to_bytes())
     }

@@ -13,8 +13,8 @@ use shardwright_vocabulary::{Encoding, EntryName, Flag, SoftcapPlace};
 pub struct Boundary {
     /// Name, as the component lists it.
     pub name: String,
-    /// Its encoding; without one it is written as the shard holds its activations, and converted
-    /// for a reader that holds them otherwise.
+    /// Its encoding; without one it has the encoding of the shard's activations, and is converted
+    /// for a reader that uses another.
     pub encoding: Option<Encoding>,
 }
 
@@ -24,7 +24,7 @@ pub struct Boundary {
 pub enum BuildTime {
     /// Ahead of time alone.
     Ahead,
-    /// Also on the device, where what was compiled ahead cannot be loaded.
+    /// Also on the device, if the artefact compiled ahead of time cannot be loaded.
     JustInTime,
 }
 
@@ -66,7 +66,7 @@ pub struct Shard {
     pub inputs: Vec<Boundary>,
     /// Boundary tensors it writes.
     pub outputs: Vec<Boundary>,
-    /// Where the soft-cap of the component is computed; none if it has none.
+    /// Where the soft-cap of the component is computed; `None` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softcap: Option<SoftcapPlace>,
     /// Compiler flags.
@@ -75,7 +75,7 @@ pub struct Shard {
     pub build: BuildTime,
 }
 
-/// What a choice rests on.
+/// The basis of a choice.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
@@ -108,14 +108,14 @@ impl fmt::Display for Cause {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reason {
-    /// Index of the shard in the plan; none if it concerns the whole.
+    /// Index of the shard in the plan; `None` if it concerns the whole plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<u32>,
     /// What was chosen.
     pub choice: String,
     /// Why, in one sentence with numbers.
     pub because: String,
-    /// What that rests on.
+    /// The basis of the choice.
     pub cause: Cause,
 }
 
@@ -125,7 +125,7 @@ pub struct Reason {
 pub struct Plan {
     /// Shards in order of execution.
     pub shards: Vec<Shard>,
-    /// Indices of the targets to continue on when one is lost, in order.
+    /// Indices of the targets to fail over to when one is lost, in order.
     pub fallback: Vec<u32>,
     /// Reasons for the choices.
     pub reasons: Vec<Reason>,

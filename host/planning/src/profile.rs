@@ -17,14 +17,14 @@ use crate::registry::RegistryError;
 /// Name of the profile that stands for no chip in particular.
 pub const GENERIC: &str = "generic";
 
-/// File names and contents of `plugins/profiles`, which the build script lists.
+/// File names and contents of `plugins/profiles`, as listed by the build script.
 const BUILTIN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/profiles.rs"));
 
 /// Names of facts that the host itself reads.
 pub mod fact_names {
-    /// System properties by which a phone tells that chip, commas between.
+    /// Values of system properties that identify the chip of a phone, separated by commas.
     pub const SYSTEM_PROPERTIES: &str = "system-properties";
-    /// What compiling without the flags worth setting cost others.
+    /// The cost of compiling without the recommended flags, as observed elsewhere.
     pub const COST_OF_MISSING_FLAGS: &str = "cost-of-missing-flags";
 }
 
@@ -41,8 +41,7 @@ mod caps {
 /// The one version of the file format there is.
 const SCHEMA: u32 = 1;
 
-/// Something known about a chip: shown to people, and handed to the shim that declares that it
-/// reads it.
+/// A fact about a chip: shown to people, and passed to a shim that declares that it reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fact {
@@ -57,14 +56,14 @@ pub struct Fact {
     pub note: String,
 }
 
-/// When a plan may choose formats that a chip takes.
+/// When a plan may choose formats that a chip supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Offer {
     /// Always.
     #[default]
     Always,
-    /// Under a quality goal, or where they are named: they lose more than others at hand do.
+    /// Only under a quality goal, or if named: they lose more than the alternatives.
     QualityGoal,
 }
 
@@ -74,25 +73,25 @@ impl Offer {
     }
 }
 
-/// Formats a chip is known to take together, or known to refuse.
+/// Formats a chip is known to support together, or known to refuse.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileFormat {
     /// The formats.
     pub formats: FormatTuple,
-    /// Whether they are taken.
+    /// Whether they are supported.
     pub legal: bool,
     /// When a plan may choose them.
     #[serde(default, skip_serializing_if = "Offer::is_always")]
     pub offer: Offer,
-    /// Where that is known from.
+    /// Where that knowledge comes from.
     pub provenance: Provenance,
     /// What was observed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// A compiler flag worth setting.
+/// A recommended compiler flag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileFlag {
@@ -149,7 +148,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The formats it is known to take, best first.
+    /// The formats it is known to support, best first.
     pub fn legal_formats(&self) -> impl Iterator<Item = &FormatTuple> {
         self.formats.iter().filter(|entry| entry.legal).map(|entry| &entry.formats)
     }
@@ -265,7 +264,7 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
-    /// Whether it is what somebody should hear who asks for the chip of this name.
+    /// Whether the error is relevant to someone who asks for the chip of this name.
     fn is_about(&self, wanted: &str) -> bool {
         match self {
             ProfileError::Duplicate { name, .. } => name == wanted,
@@ -336,9 +335,9 @@ impl ProfileRegistry {
         self
     }
 
-    /// Every profile there is now, built-in ones first. A file that is none, or that claims a name
-    /// another has, is skipped with its error: it stands in the way of nobody who asks for another
-    /// chip.
+    /// Every profile there is now, built-in ones first. A file that is not a profile, or that
+    /// claims the name of another, is skipped with its error, so that it does not affect other
+    /// chips.
     ///
     /// Errors: a directory that cannot be read.
     pub fn list(&self) -> Result<Profiles, ProfileError> {
@@ -430,7 +429,7 @@ fn parse(bytes: &[u8], source: &ProfileSource) -> Result<Profile, ProfileError> 
     }
 }
 
-/// What is wrong with a profile that can be read.
+/// The first fault of a profile that can be parsed.
 fn fault(profile: &Profile) -> Option<String> {
     if profile.schema != SCHEMA {
         return Some(format!("schema {} is unknown, this host reads {SCHEMA}", profile.schema));

@@ -140,7 +140,7 @@ impl PlannerRegistry {
     }
 }
 
-/// Regular files of a directory in the order of their names; none if it does not exist.
+/// Regular files of a directory in the order of their names; empty if it does not exist.
 pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     let failed = |source| RegistryError::Directory { path: directory.to_owned(), source };
     let entries = match std::fs::read_dir(directory) {
@@ -163,7 +163,7 @@ pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, RegistryError> {
 }
 
 impl PlannerEntry {
-    /// A planner file given by its path rather than by name.
+    /// A planner file specified by its path rather than by name.
     pub fn from_path(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! What a planner is asked: everything it may know about a model and its targets, as plain data.
+//! A planner's request: everything it may know about a model and its targets, as plain data.
 //!
 //! The same information as `wit/v0.1/planner.wit`, kept apart from the generated bindings so that a
 //! new version of the interface changes the conversion and nothing else. Serialised with
@@ -107,8 +107,8 @@ impl Component {
         }
     }
 
-    /// Kinds of the layers `first..end`, or of the whole; none if the range is not inside the
-    /// component.
+    /// Kinds of the layers `first..end`, or of the whole component; `None` if the range is not
+    /// inside the component.
     pub fn kinds(&self, first: u32, end: u32) -> Option<Vec<u32>> {
         match &self.body {
             Body::Whole(kind) => (first == 0 && end == 0).then(|| vec![*kind]),
@@ -151,7 +151,7 @@ pub struct TargetSummary {
     pub recommended: Vec<Flag>,
 }
 
-/// What a weight format costs in quality at one place.
+/// The quality cost of a weight format at one place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sensitivity {
@@ -196,7 +196,7 @@ pub struct PlannerOption {
     pub value: String,
 }
 
-/// The question to a planner.
+/// The request to a planner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {

@@ -75,7 +75,7 @@ pub struct Bounds {
     /// Elements of tables, all tables together.
     pub table_elements: usize,
     /// Bytes copied out of the planner in one call. Strings of a guest may alias, so its memory
-    /// bound is none.
+    /// bound does not bound them.
     pub output_bytes: usize,
     /// Log lines of one call.
     pub log_lines: usize,
@@ -200,7 +200,7 @@ impl Sandbox {
         self.planner(origin, component)
     }
 
-    /// Check what a component imports and exports, link it, and ask it who it is.
+    /// Checks what a component imports and exports, links it, and asks for its description.
     fn planner(&self, origin: &str, component: Component) -> Result<Planner, PlannerError> {
         let fail = |kind| named(origin, kind);
         check_interface(&self.engine, &component).map_err(fail)?;
@@ -236,8 +236,8 @@ fn named(planner: &str, kind: PlannerErrorKind) -> PlannerError {
     PlannerError { planner: planner.to_owned(), version: None, kind }
 }
 
-/// Hold imports against the allow-list and find the interface among the exports. Linking would
-/// refuse the same components, in words that help nobody.
+/// Checks imports against the allow-list and finds the interface among the exports. Linking would
+/// refuse the same components, with less helpful messages.
 fn check_interface(engine: &Engine, component: &Component) -> Result<(), PlannerErrorKind> {
     let component_type = component.component_type();
     for (import, item) in component_type.imports(engine) {
@@ -320,10 +320,10 @@ impl std::fmt::Debug for Planner {
     }
 }
 
-/// What was logged during a call, and what the call came to.
+/// The log and the result of a call.
 #[derive(Debug)]
 pub struct Answer {
-    /// The plan, not yet checked, or why there is none.
+    /// The unchecked plan, or why there is none.
     pub plan: Result<Plan, PlannerError>,
     /// What the planner logged.
     pub log: Vec<LogLine>,
@@ -337,8 +337,8 @@ impl Planner {
         &self.description
     }
 
-    /// Why its compiled form in the cache was not believed and it was compiled anew, if that is so;
-    /// the caller must say it.
+    /// Why its compiled form in the cache was not trusted and it was compiled again, if so; the
+    /// caller must report it.
     pub fn disbelieved(&self) -> Option<&str> {
         self.disbelieved.as_deref()
     }
@@ -461,8 +461,8 @@ fn refused(refusal: wit::Refusal) -> PlannerErrorKind {
     PlannerErrorKind::Refused { kind, message, details }
 }
 
-/// Why a call ended. Our own stops come first: they are what really happened, whatever trap carries
-/// them.
+/// Why a call ended. The host's own stops come first: they are the actual cause, whatever trap
+/// carries them.
 fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) -> PlannerErrorKind {
     match error.downcast_ref::<Stop>() {
         Some(Stop::Memory) => return PlannerErrorKind::OutOfMemory { cap: bounds.memory_bytes, function },
@@ -484,8 +484,8 @@ fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) ->
     {
         return PlannerErrorKind::GiantOutput { cap: bounds.output_bytes, function };
     }
-    // What is left is a value that breaks the rules of the interface, such as an unknown case of a
-    // variant.
+    // The remaining case is a value that breaks the rules of the interface, such as an unknown case
+    // of a variant.
     let reason = error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
     PlannerErrorKind::Trapped { reason, function }
 }

@@ -1,8 +1,8 @@
-//! Getting a checked plan, whatever a planner does: the built-in one takes over when another fails,
-//! its simple way when it comes to the end of its means itself, and refused plans are revised a
-//! bounded number of times.
+//! Gets a checked plan, whatever a planner does: the built-in planner takes over when another
+//! fails, a plan without search when the built-in search exceeds its bounds, and refused plans are
+//! revised a bounded number of times.
 //!
-//! Mechanism only. Whether a plan works out is found by the caller, who tries it in a callback.
+//! Mechanism only. The caller finds out whether a plan works by trying it in a callback.
 
 use crate::check::{CheckedPlan, check};
 use crate::error::{PlannerError, PlannerErrorKind};
@@ -39,11 +39,10 @@ pub struct Planned {
     pub plan: CheckedPlan,
     /// Who made it.
     pub by: PlannedBy,
-    /// Why it is not the plan of the planner that was asked for; the caller must say so. None if it
-    /// is.
+    /// Why it is not the plan of the requested planner; the caller must report it. `None` if it is.
     pub fallback: Option<PlannerError>,
-    /// Why the built-in planner's search was not what made it, but its simple way; the caller must
-    /// say so. None if it was.
+    /// Why the built-in planner planned without a search; the caller must report it. `None` if it
+    /// searched.
     pub simple: Option<PlannerError>,
     /// What planners logged on the way.
     pub log: Vec<LogLine>,
@@ -77,8 +76,8 @@ impl PlanningSession {
         self
     }
 
-    /// Compiled planners in the cache that were not believed, with the reason; the caller must say
-    /// so.
+    /// Compiled planners in the cache that were not trusted, with the reason; the caller must
+    /// report them.
     pub fn disbelieved(&self) -> impl Iterator<Item = &str> {
         let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
         asked.into_iter().chain(&self.builtin).filter_map(Planner::disbelieved)
@@ -121,7 +120,7 @@ impl PlanningSession {
                             log,
                         });
                     }
-                    // Nobody else answers a question that it has answered with no.
+                    // The built-in planner must not answer a question that this planner declined.
                     Err(error) if matches!(error.kind, PlannerErrorKind::Refused { .. }) => {
                         return Err(error);
                     }
@@ -141,8 +140,8 @@ impl PlanningSession {
         };
         let (plan, simple) = match ask(planner, request, history, log) {
             Ok(plan) => (plan, None),
-            // What a planner has thought through stands; what stopped it on the way need not stop
-            // the plan.
+            // A planner's considered refusal is final; a planner that was stopped need not prevent
+            // a plan.
             Err(error) if is_answer(&error.kind) => return Err(error),
             Err(error) => match ask(planner, &simplified(request), history, log) {
                 Ok(plan) => (plan, Some(error)),
@@ -154,12 +153,12 @@ impl PlanningSession {
     }
 }
 
-/// Whether a failure is the planner's answer rather than the end of its means.
+/// Whether a failure is the planner's answer rather than a sandbox bound or fault.
 fn is_answer(kind: &PlannerErrorKind) -> bool {
     matches!(kind, PlannerErrorKind::Refused { .. } | PlannerErrorKind::RepeatedPlan { .. })
 }
 
-/// The same request, of which the built-in planner makes a plan without a search.
+/// The same request with the built-in planner's search switched off.
 fn simplified(request: &Request) -> Request {
     let mut request = request.clone();
     request.options.retain(|option| option.name != EFFORT);
@@ -273,7 +272,7 @@ pub struct RevisionLoop<'session> {
     rounds: usize,
 }
 
-/// Rounds unless told otherwise: halving a limit eight times reaches a 256th of it.
+/// Default number of rounds: halving a limit eight times reaches a 256th of it.
 const ROUNDS: usize = 10;
 /// Longest part of a refusal passed on to a planner; compilers can be verbose.
 const MESSAGE_BYTES: usize = 4096;

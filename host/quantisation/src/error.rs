@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use shardwright_graph::GraphError;
 use shardwright_reference::ReferenceError;
 
-/// Why a weight or a graph cannot be made in other formats.
+/// Why a weight or a graph cannot be quantised.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantiseError {
     /// Sizes that do not fit the machine.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// A value that no integer stands for.
+    /// A value that no integer represents.
     #[error("weight `{weight}` holds {value} at row {row}, column {column}")]
     NotFinite {
         /// The weight.
@@ -23,14 +23,14 @@ pub enum QuantiseError {
         /// The value.
         value: f32,
     },
-    /// The weight's bytes are not there.
+    /// The weight's bytes are missing.
     #[error("row {row} of weight `{weight}` lies beyond the {bytes} bytes that are there")]
     MissingBytes {
         /// The weight.
         weight: String,
         /// The row.
         row: usize,
-        /// Bytes there are.
+        /// Number of bytes present.
         bytes: u64,
     },
     /// Values that share a scale do not fit the memory set aside for them.
@@ -43,17 +43,17 @@ pub enum QuantiseError {
         /// Largest number.
         limit: u64,
     },
-    /// Importances of other columns than the weight has, or such as no mean square can be.
+    /// Importances whose number differs from the weight's columns, or that are not finite and ≥ 0.
     #[error(
-        "weight `{weight}` has {columns} columns; its importances are {given}, or not all of them finite and ≥ 0"
+        "weight `{weight}` has {columns} columns; its importances are {found}, or not all of them finite and ≥ 0"
     )]
     Importance {
         /// The weight.
         weight: String,
         /// Columns it has.
         columns: usize,
-        /// Importances given.
-        given: usize,
+        /// Number of importances.
+        found: usize,
     },
     /// A recipe made for another graph.
     #[error("the recipe is for {recipe} weights, the graph has {graph}")]
@@ -63,7 +63,7 @@ pub enum QuantiseError {
         /// Weights of the graph.
         graph: usize,
     },
-    /// The watcher ended the work.
+    /// The watcher cancelled the work.
     #[error("cancelled at weight `{weight}`")]
     Cancelled {
         /// The weight in work.
@@ -94,14 +94,14 @@ impl QuantiseError {
     }
 }
 
-/// What is wrong with the directory of made weights or a file of it.
+/// What is wrong with the directory of quantised weights or a file in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The system refused.
+    /// The operating system refused.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -124,7 +124,7 @@ pub enum StoreError {
         /// The version that can be read.
         supported: u32,
     },
-    /// The file is sound and holds another weight, format or content than asked for.
+    /// The file is intact but is for another weight, format or content than requested.
     #[error("{} holds {found}, wanted is {wanted}", path.display())]
     OtherWeight {
         /// The file.
@@ -154,12 +154,12 @@ pub enum StoreError {
         /// What does not fit.
         what: &'static str,
     },
-    /// Somebody else can have written the file.
+    /// Another user may have written the file.
     #[error("{} {reason}", path.display())]
     NotOwn {
         /// The file.
         path: PathBuf,
-        /// Who, or by which mode.
+        /// Which user, or the file mode.
         reason: String,
     },
 }
@@ -181,7 +181,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the file, and not the system, is at fault, so that making it again helps.
+    /// Whether the file, not the system, is at fault, so that recreating it helps.
     pub(crate) fn is_of_content(&self) -> bool {
         !matches!(self, StoreError::Io { .. })
     }
@@ -211,7 +211,7 @@ pub enum CalibrationError {
     /// Every sequence is too short to say anything about the next token.
     #[error("no sequence has two tokens, so there is no likelihood to compare")]
     NoPredictions,
-    /// A share of the values that leaves out half of them or more.
+    /// A share of at most half of the values, or more than all.
     #[error("{share} is no share of the values to keep")]
     Percentile {
         /// The share.
@@ -220,7 +220,7 @@ pub enum CalibrationError {
     /// Calibrations of two models.
     #[error("the calibrations belong to different models")]
     OtherModel,
-    /// The watcher ended the work.
+    /// The watcher cancelled the work.
     #[error("cancelled")]
     Cancelled,
 }
@@ -234,8 +234,8 @@ impl CalibrationError {
             CalibrationError::NotFinite { .. } => {
                 Some("the checkpoint is damaged or overflows on this text; fetch it again, or try other text")
             }
-            CalibrationError::NoSequences => Some("give at least one sequence of ids"),
-            CalibrationError::NoPredictions => Some("give a sequence of at least two ids"),
+            CalibrationError::NoSequences => Some("pass at least one sequence of ids"),
+            CalibrationError::NoPredictions => Some("pass a sequence of at least two ids"),
             CalibrationError::Percentile { .. } => {
                 Some("more than 0.5 and at most 1; 0.9999 leaves out outliers")
             }

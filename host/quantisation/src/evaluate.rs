@@ -1,5 +1,5 @@
-//! What combinations of formats cost a whole model: bytes and likelihood of text, through the
-//! reference.
+//! The cost of format combinations for a whole model: bytes and likelihood of text, computed with
+//! the reference.
 
 use std::ops::ControlFlow;
 
@@ -17,11 +17,11 @@ pub struct Candidate {
     pub formats: FormatTuple,
     /// Formats of the gathered tables.
     pub tables: TableFormats,
-    /// How much columns count when scales are chosen; empty for equally.
+    /// Importance of columns when scales are chosen; empty for equal importance.
     pub importance: Importance,
 }
 
-/// What a combination of formats costs.
+/// The cost of a combination of formats.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
     /// Formats as they are named.
@@ -32,16 +32,16 @@ pub struct Evaluation {
     pub weight_bytes: u64,
     /// Bytes of the gathered tables.
     pub table_bytes: u64,
-    /// Mean negative log-likelihood in nats; none for encoders.
+    /// Mean negative log-likelihood in nats; `None` for encoders.
     pub nll: Option<f64>,
-    /// How much larger that is than of the model as stored, in thousandths of it; of encoders 1 −
-    /// cosine in thousandths.
+    /// Increase of that over the model as stored, in thousandths; for encoders 1 − cosine in
+    /// thousandths.
     pub loss_per_mille: f64,
-    /// Mean relative entropy of the predictions to those of the model as stored, in nats; of
+    /// Mean KL divergence of the predictions from those of the model as stored, in nats; for
     /// encoders 1 − cosine.
     pub divergence: f64,
-    /// The layer whose output is farthest from that of the model as stored, and how far relatively;
-    /// none where nothing differs.
+    /// The layer whose output differs most from the model as stored, and by how much relatively;
+    /// `None` if nothing differs.
     pub worst_layer: Option<(u32, f64)>,
 }
 
@@ -54,7 +54,7 @@ pub struct Table {
     pub predictions: u64,
     /// Bytes of weights and tables as stored.
     pub stored_bytes: u64,
-    /// Of the model as stored, in f32; none for encoders.
+    /// Mean negative log-likelihood of the model as stored, in f32; `None` for encoders.
     pub nll: Option<f64>,
     /// One row per combination, in their order.
     pub rows: Vec<Evaluation>,
@@ -64,9 +64,9 @@ pub struct Table {
 /// definition of every format.
 ///
 /// `ranges` are needed for static integers, see
-/// [`Calibration::ranges`](crate::Calibration::ranges). Memory: the answers to all sequences (rows
-/// times vocabulary, f32) twice, and the weights in one combination. `progress` hears of sequences
-/// done and to be done.
+/// [`Calibration::ranges`](crate::Calibration::ranges). Memory: the outputs for all sequences (rows
+/// times vocabulary, f32) twice, and the weights in one combination. `progress` receives the number
+/// of sequences done and their total.
 pub fn evaluate(
     graph: &Graph,
     candidates: &[Candidate],

@@ -1,5 +1,5 @@
-//! One weight made in one format, chunk by chunk: what a chunk gives depends on nothing but its
-//! values, so order, threads and interruptions change no byte.
+//! Quantises one weight to one format, chunk by chunk. A chunk's result depends only on its values,
+//! so order, threads and interruptions change no byte.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::multiples::best_multiples;
 use crate::scale::{Steps, Sums, best_scale, largest, nearest, sums};
 use crate::{QuantiseError, RowSource, pack};
 
-/// Values a chunk is cut to, where its rows are not longer: a megabyte as f32.
+/// Values per chunk, if its rows are not longer: a megabyte as f32.
 const CHUNK_VALUES: usize = 1 << 18;
 /// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and
 /// results, 100 MB at the very most.
@@ -29,7 +29,7 @@ pub(crate) struct Chunk {
     pub scales: Vec<u8>,
 }
 
-/// What a weight is made into.
+/// The target format of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// One of the weight formats.
@@ -39,7 +39,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// `None` for what stays as it is.
+    /// `None` for a weight that stays as stored.
     pub fn of(format: ConstantFormat) -> Option<Target> {
         match format {
             ConstantFormat::Stored => None,
@@ -49,18 +49,18 @@ impl Target {
     }
 }
 
-/// What is known of a whole tensor before its chunks can be made.
+/// Properties of the whole tensor that its chunks depend on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Whole {
     pub scale: f32,
     pub zero_point: i32,
 }
 
-/// A weight to be made.
+/// A weight to be quantised.
 pub(crate) struct Job<'s> {
     source: &'s dyn RowSource,
     importance: Option<&'s [f32]>,
-    /// Counted, not made.
+    /// Counted, not quantised.
     planned: Weight,
     rows: usize,
     width: usize,
@@ -111,7 +111,7 @@ impl<'s> Job<'s> {
                 return Err(QuantiseError::Importance {
                     weight: planned.name.clone(),
                     columns: width,
-                    given: importance.len(),
+                    found: importance.len(),
                 });
             }
         }
@@ -120,7 +120,7 @@ impl<'s> Job<'s> {
         Ok(Job { source, importance, planned, rows, width, unit, units_per_chunk, stepped })
     }
 
-    /// The weight to be made: counted.
+    /// The target weight, counted.
     pub fn planned(&self) -> &Weight {
         &self.planned
     }
@@ -152,7 +152,7 @@ impl<'s> Job<'s> {
         scales * existing.scale_dtype.bytes() as usize
     }
 
-    /// Where a chunk's bytes lie within the data and within the scales.
+    /// The position of a chunk's bytes within the data and within the scales.
     pub fn places(&self, chunk: usize) -> (Range<usize>, Range<usize>) {
         let rows = self.chunk_rows(chunk);
         let (row, scale) = (self.row_bytes(), self.unit_scale_bytes());
@@ -160,7 +160,7 @@ impl<'s> Job<'s> {
         (rows.start * row..rows.end * row, units.start * scale..units.end * scale)
     }
 
-    /// Whether something of the whole tensor must be known before chunks.
+    /// Whether chunks depend on a property of the whole tensor.
     pub fn needs_whole(&self) -> bool {
         self.planned
             .quantisation
@@ -168,8 +168,8 @@ impl<'s> Job<'s> {
             .is_some_and(|existing| existing.granularity == Granularity::PerTensor)
     }
 
-    /// What must be known of the whole tensor, in one pass over it or two; `alive` ends the work
-    /// with `false`.
+    /// Computes the properties of the whole tensor, in one or two passes; `alive` cancels by
+    /// returning `false`.
     pub fn whole(&self, alive: &mut dyn FnMut() -> bool) -> Result<Option<Whole>, QuantiseError> {
         if !self.needs_whole() {
             return Ok(None);
@@ -214,8 +214,7 @@ impl<'s> Job<'s> {
         Ok(Some(Whole { scale, zero_point: 0 }))
     }
 
-    /// Makes the chunks in order, as many at a time as threads can take, and hands them on in
-    /// order.
+    /// Makes the chunks, as many in parallel as there are threads, and passes them on in order.
     pub fn make(
         &self,
         wanted: impl Iterator<Item = usize>,

@@ -2,8 +2,8 @@
 //! error.
 //!
 //! A row's scale s is an f16 of at most seven significant bits, so that every k · s with k ≤ 16 is
-//! an f16 as well: nothing is rounded when a multiple is made, and whoever reads the scales of the
-//! blocks finds s and the multiples exactly.
+//! also an f16: multiples are exact, and a reader recovers s and the multiples exactly from the
+//! blocks' scales.
 //!
 //! Free scales come first, one a block. Then scales s are tried that put the largest block between
 //! the 9th and the 16th multiple; for each s a block takes the better of the multiples around its
@@ -16,7 +16,7 @@ use shardwright_vocabulary::DType;
 
 use crate::scale::{FITS, Steps, best_scale, largest, squared_error, sums};
 
-/// Most that a block's scale may be of its row's.
+/// Largest multiple of its row's scale that a block may have.
 pub(crate) const LARGEST_MULTIPLE: u8 = 16;
 /// Significant bits of a row's scale: 11 of an f16 less 4 of a multiple.
 const ROW_BITS: i32 = 7;

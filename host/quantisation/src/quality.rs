@@ -36,8 +36,8 @@ pub(crate) fn answers(
     let longest = sequences.iter().map(Vec::len).max().unwrap_or_default() as u64;
     let mut answers = Answers { outputs: Vec::new(), width: 1, layers: Vec::new() };
     for (index, ids) in sequences.iter().enumerate() {
-        // As many rows as there are tokens, so that no work is done for rows nobody reads; states
-        // as they would be.
+        // As many rows as there are tokens, so that no unread row is computed; states keep their
+        // size.
         let arrangement = Arrangement { rows: ids.len() as u64, ..Arrangement::whole(longest) };
         let model = match is_encoded(formats) {
             true => ReferenceModel::new_encoded(graph, arrangement, Encodings::of(formats, ranges))?,

@@ -1,5 +1,4 @@
-//! A whole graph in other formats: what becomes of each weight and table, and the making of them in
-//! memory.
+//! Target formats of a whole graph's weights and tables, and quantisation in memory.
 
 use std::collections::BTreeMap;
 
@@ -24,11 +23,11 @@ impl TableFormats {
     }
 }
 
-/// How much each input column of a matrix counts, by name of the weight: the mean square of what it
-/// is multiplied with.
+/// Importance of each input column of a matrix, by name of the weight: the mean square of the
+/// values it is multiplied with.
 pub type Importance = BTreeMap<String, Vec<f32>>;
 
-/// What becomes of every weight and table of a graph.
+/// The target formats of every weight and table of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recipe {
     /// By [`shardwright_graph::WeightId`]. What a caller has no use for may be set to
@@ -55,7 +54,7 @@ impl Recipe {
     }
 }
 
-/// Counts what is made and tells the watcher.
+/// Counts bytes made and reports them to the watcher.
 pub(crate) struct Meter<'w> {
     pub watch: &'w mut dyn Watch,
     pub done: u64,
@@ -116,15 +115,15 @@ pub(crate) fn apply(
     Ok(made)
 }
 
-/// The graph with its weights and tables as the recipe says, held in memory. What stays as stored
-/// is shared, not copied.
+/// The graph with its weights and tables as in the recipe, in memory. Unchanged weights are shared,
+/// not copied.
 ///
 /// For models that fit; [`Store::graph`](crate::Store::graph) gives the same bytes for any.
 pub fn quantise(graph: &Graph, recipe: &Recipe, watch: &mut dyn Watch) -> Result<Graph, QuantiseError> {
     apply(graph, recipe, watch, &mut in_memory)
 }
 
-/// One weight in another format, held in memory; `importance` has a value per column.
+/// One weight in another format, in memory; `importance` has a value per column.
 pub fn quantise_weight(
     source: &dyn RowSource,
     format: WeightFormat,

@@ -119,7 +119,7 @@ impl Sums {
     }
 }
 
-/// The sums of `values` at `scale`; importances, where given, are as many.
+/// The sums of `values` at `scale`; `importance`, if any, has one value for each.
 pub(crate) fn sums(values: &[f32], importance: Option<&[f32]>, scale: f32, limit: f32) -> Sums {
     let [error, product, square] = match importance {
         None => over_lanes(values, values, scale.recip(), |v, _| {

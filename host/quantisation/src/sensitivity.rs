@@ -30,10 +30,10 @@ pub struct Sensitivity {
     pub role: WeightRole,
     /// In which format.
     pub format: WeightFormat,
-    /// Millionths of the model's negative log-likelihood by which it is expected to grow: the mean
-    /// relative entropy of its predictions to those of the model as stored. Unlike the difference
-    /// of two likelihoods it is never negative and needs few tokens. Of encoders 1 − cosine in
-    /// millionths. Rounded up, so that what loses anything is never said to lose nothing.
+    /// Expected increase of the model's negative log-likelihood in millionths: the mean KL
+    /// divergence of its predictions from those of the model as stored. Unlike the difference of
+    /// two likelihoods it is never negative and needs few tokens. For encoders 1 − cosine in
+    /// millionths. Rounded up, so that a loss is never reported as none.
     pub per_million: u64,
 }
 

@@ -4,11 +4,11 @@ use shardwright_graph::Weight;
 
 use crate::QuantiseError;
 
-/// Bytes hashed at a time by one thread, and given back after.
+/// Bytes hashed at a time by one thread, whose pages are released afterwards.
 const HASHED_BYTES: usize = 1 << 22;
 
-/// Where one page of a mapped file is read, the system maps those around it, so pages before a
-/// range come back with its first; they are given back with it.
+/// Reading one page of a mapped file maps its neighbours, so pages before a range come back with
+/// its first page; they are released with it.
 pub(crate) const READ_AROUND: usize = 1 << 16;
 
 /// A weight that can be read row by row, in any order, by several threads at once.
@@ -25,15 +25,15 @@ pub trait RowSource: Sync {
     /// The values of whole rows (lines of the last axis) from `first` on, as many as `out` holds.
     fn rows(&self, first: usize, out: &mut [f32]) -> Result<(), QuantiseError>;
 
-    /// Says that so many rows from `first` on were read and are not needed soon.
+    /// Reports that this many rows from `first` on were read and are not needed soon.
     fn release(&self, _first: usize, _rows: usize) {}
 
-    /// A hash that is another one when any value, the type or the shape is another.
+    /// A hash that changes with any value, the type or the shape.
     fn identity(&self) -> Result<[u8; 32], QuantiseError>;
 }
 
 /// A weight of a checkpoint: mapped, decoded row by row. Its identity is a hash of all its bytes,
-/// made by all threads; memory is given back behind both.
+/// computed by all threads; pages are released after reading.
 impl RowSource for Weight {
     fn name(&self) -> &str {
         &self.name

@@ -1,18 +1,18 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// How far the making of weights has come.
+/// Progress of quantising weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress<'a> {
-    /// The weight in work.
+    /// The current weight.
     pub weight: &'a str,
-    /// Bytes made, or found made, of all that are to be made.
+    /// Bytes made or found complete, of the total.
     pub done: u64,
     /// Bytes to be made.
     pub total: u64,
 }
 
-/// What a watcher is told besides.
+/// Other events a watcher receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
@@ -25,25 +25,25 @@ pub enum Note {
     Continued {
         /// The weight.
         weight: String,
-        /// Chunks found made.
+        /// Chunks found complete.
         chunks: u64,
-        /// Chunks there are.
+        /// Total number of chunks.
         of: u64,
     },
-    /// Another program is making the weight; the work goes on when it is done.
+    /// Another process is making the weight; work continues when it is done.
     Waiting {
         /// The weight.
         weight: String,
         /// The file that program writes.
         path: PathBuf,
     },
-    /// Others may write the directory of the store: nothing there is believed, and everything is
-    /// made again for this run alone.
+    /// Others may write the directory of the store: its content is not trusted, and everything is
+    /// made again for this run only.
     Disbelieved {
-        /// The directory, and who or which mode.
+        /// The directory, and the user or file mode.
         reason: String,
     },
-    /// A file of the store was damaged or can be somebody else's, and is made again.
+    /// A file of the store was damaged or may be another user's, and is made again.
     Remade {
         /// The weight.
         weight: String,
@@ -54,17 +54,17 @@ pub enum Note {
     },
 }
 
-/// Follows long work and may end it.
+/// Follows long work and may cancel it.
 pub trait Watch {
     /// Called after every batch of chunks; [`ControlFlow::Break`] ends the work with
     /// [`QuantiseError::Cancelled`](crate::QuantiseError::Cancelled).
     fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()>;
 
-    /// Called when there is something to say.
+    /// Called for other events.
     fn note(&mut self, _note: Note) {}
 }
 
-/// Watches nothing and never ends the work.
+/// Watches nothing and never cancels.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unwatched;
 

@@ -8,17 +8,17 @@ use shardwright_vocabulary::{DType, Encoding};
 
 use crate::ReferenceError;
 
-/// A dense row-major tensor, held as it is encoded.
+/// A dense row-major tensor in its encoding.
 #[derive(Clone, Debug)]
 pub struct Array {
     shape: Vec<usize>,
     values: Values,
 }
 
-/// Elements of an [`Array`], as many as its shape says.
+/// Elements of an [`Array`], as many as its shape has.
 #[derive(Clone, Debug)]
 enum Values {
-    /// Floats that the element type holds exactly.
+    /// Floats that the element type represents exactly.
     Floats(DType, Vec<f32>),
     /// Stored integers of an integer encoding.
     Stored(Encoding, Vec<i32>),
@@ -28,32 +28,32 @@ enum Values {
     Constant(Arc<Weight>),
 }
 
-/// The factors that make values of the integers of a matrix.
+/// The factors that turn the stored integers of a matrix into values.
 pub(crate) enum RowScales<'a> {
     /// One for all.
     One(f64),
-    /// One a row: what is asked for row `n` of the matrix.
+    /// One per row: row `n` of the matrix is scaled by scale `n` of the weight.
     PerRow(&'a Weight),
-    /// One for so many consecutive integers of a row.
+    /// One per this many consecutive integers of a row.
     Blocks(&'a Weight, usize),
 }
 
 impl Array {
-    /// A tensor of f32 values; refused when `values` are not as many as `shape` says.
+    /// A tensor of f32 values; fails if the number of `values` does not match `shape`.
     pub fn floats_of(shape: &[u64], values: Vec<f32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, values.len())?;
         Ok(Array { shape, values: Values::Floats(DType::F32, values) })
     }
 
-    /// A tensor of i32 indices (positions, slots); refused when `values` are not as many as `shape`
-    /// says.
+    /// A tensor of i32 indices (positions, slots); fails if the number of `values` does not match
+    /// `shape`.
     pub fn integers_of(shape: &[u64], values: Vec<i32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, values.len())?;
         Ok(Array { shape, values: Values::Indices(values) })
     }
 
-    /// A tensor of stored integers; refused when they are not as many as `shape` says, when one
-    /// lies outside its type, and for encodings of anything but integers of 8 or 16 bits.
+    /// A tensor of stored integers; fails if their number does not match `shape`, if one lies
+    /// outside its type, and for encodings other than 8-bit or 16-bit integers.
     pub fn stored_of(shape: &[u64], encoding: Encoding, stored: Vec<i32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, stored.len())?;
         let range = encoding.element.raw_range().filter(|_| encoding.element.is_encodable());
@@ -105,7 +105,7 @@ impl Array {
         }
     }
 
-    /// How the values are held; `None` for indices and constants.
+    /// The encoding of the values; `None` for indices and constants.
     pub fn encoding(&self) -> Option<Encoding> {
         match &self.values {
             Values::Floats(element, _) => Some(Encoding { element: *element, ..Encoding::F32 }),
@@ -114,7 +114,7 @@ impl Array {
         }
     }
 
-    /// The values as f32, decoded where they are encoded; indices are converted.
+    /// The values as f32, decoded if encoded; indices are converted.
     pub fn floats(&self) -> Cow<'_, [f32]> {
         match &self.values {
             Values::Floats(_, values) => Cow::Borrowed(values),
@@ -157,7 +157,7 @@ impl Array {
         }
     }
 
-    /// The bytes as they lie in a buffer: little-endian, dense.
+    /// The bytes as in a buffer: little-endian, dense.
     pub fn bytes(&self) -> Vec<u8> {
         match &self.values {
             Values::Floats(DType::F16, values) => {
@@ -177,8 +177,8 @@ impl Array {
         }
     }
 
-    /// The same tensor in another encoding: decoded, and each value the nearest that the encoding
-    /// holds. Indices stay.
+    /// The same tensor in another encoding: decoded, then each value rounded to the nearest
+    /// representable one. Indices stay as they are.
     #[must_use]
     pub fn encoded(self, encoding: Encoding) -> Array {
         if self.encoding() == Some(encoding) || matches!(self.values, Values::Indices(_)) {
@@ -197,7 +197,7 @@ impl Array {
         Array { shape, values }
     }
 
-    /// The tensor held in memory: constants are read. Integers with one scale stay integers.
+    /// The tensor in memory: constants are read. Integers with one scale stay integers.
     pub(crate) fn in_memory(&self) -> Cow<'_, Array> {
         let Values::Constant(weight) = &self.values else { return Cow::Borrowed(self) };
         let values = match (weight.dtype, self.row_scales()) {
@@ -283,8 +283,8 @@ impl Array {
         }
     }
 
-    /// A tensor of runs of stored elements, in their order, of arrays of one encoding that are held
-    /// in memory.
+    /// A tensor made of runs of stored elements, in their order, from arrays in memory that share
+    /// one encoding.
     pub(crate) fn assembled<'a>(
         shape: &[usize],
         runs: impl IntoIterator<Item = (&'a Array, Range<usize>)>,
@@ -386,11 +386,11 @@ fn encoding_of(weight: &Weight, dtype: DType) -> Option<Encoding> {
     Encoding::of(dtype, Some(shardwright_vocabulary::Affine { scale, zero_point }))
 }
 
-fn checked(shape: &[u64], given: usize) -> Result<Vec<usize>, ReferenceError> {
+fn checked(shape: &[u64], count: usize) -> Result<Vec<usize>, ReferenceError> {
     let elements = shape.iter().try_fold(1_u64, |product, &extent| product.checked_mul(extent));
-    if elements == Some(given as u64) {
+    if elements == Some(count as u64) {
         Ok(shape.iter().map(|&extent| extent as usize).collect())
     } else {
-        Err(ReferenceError::ArrayLength { shape: shape.to_vec(), given })
+        Err(ReferenceError::ArrayLength { shape: shape.to_vec(), count })
     }
 }

@@ -2,10 +2,10 @@ use shardwright_graph::Role;
 
 use crate::Array;
 
-/// Tensors by what they mean: what a run is given, and what it gives.
+/// Tensors by role: the inputs and outputs of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Bindings {
-    held: Vec<(Role, Array)>,
+    bound: Vec<(Role, Array)>,
 }
 
 impl Bindings {
@@ -16,26 +16,26 @@ impl Bindings {
 
     /// Binds a tensor, replacing what was bound to that role.
     pub fn bind(&mut self, role: Role, array: Array) -> &mut Self {
-        match self.held.iter_mut().find(|(held, _)| *held == role) {
+        match self.bound.iter_mut().find(|(existing, _)| *existing == role) {
             Some(slot) => slot.1 = array,
-            None => self.held.push((role, array)),
+            None => self.bound.push((role, array)),
         }
         self
     }
 
     /// The tensor bound to that role.
     pub fn get(&self, role: &Role) -> Option<&Array> {
-        self.held.iter().find(|(held, _)| held == role).map(|(_, array)| array)
+        self.bound.iter().find(|(existing, _)| existing == role).map(|(_, array)| array)
     }
 
     /// The tensor bound to that role, moved out.
     pub fn take(&mut self, role: &Role) -> Option<Array> {
-        let index = self.held.iter().position(|(held, _)| held == role)?;
-        Some(self.held.swap_remove(index).1)
+        let index = self.bound.iter().position(|(existing, _)| existing == role)?;
+        Some(self.bound.swap_remove(index).1)
     }
 
     /// Everything bound.
     pub fn iter(&self) -> impl Iterator<Item = (&Role, &Array)> {
-        self.held.iter().map(|(role, array)| (role, array))
+        self.bound.iter().map(|(role, array)| (role, array))
     }
 }

@@ -1,7 +1,7 @@
 use shardwright_graph::{EncodeError, GraphError, Role, StateId, ValidateError, WeightId};
 use shardwright_vocabulary::{DType, Encoding};
 
-/// Why the evaluator cannot run a graph, or not with what it was given.
+/// Why the evaluator cannot run a graph, or not with these inputs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReferenceError {
@@ -16,14 +16,14 @@ pub enum ReferenceError {
     /// The model has no such entry point.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// A constant refers to a weight that is not there.
+    /// A constant refers to a weight that does not exist.
     #[error("constant `{tensor}` refers to weight {id:?}, and there are {available}", id = id.0)]
     NoWeight {
         /// The tensor.
         tensor: String,
         /// The weight it refers to.
         id: WeightId,
-        /// Weights there are.
+        /// Number of weights.
         available: usize,
     },
     /// A weight's shape, type or bytes are not what the tensor declares.
@@ -44,7 +44,7 @@ pub enum ReferenceError {
         /// The type in the graph.
         declared_dtype: DType,
     },
-    /// Weights of this type cannot be read: integers without scales, floats with some, indices.
+    /// Weights of this type cannot be read: integers without scales, floats with scales, indices.
     #[error("weight `{weight}` is stored as {dtype}, which is not supported")]
     WeightType {
         /// The weight.
@@ -52,7 +52,7 @@ pub enum ReferenceError {
         /// Its type.
         dtype: DType,
     },
-    /// A weight's bytes or scales are not there, or not possible.
+    /// A weight's bytes or scales are missing or invalid.
     #[error("weight `{weight}`: {reason}")]
     WeightContents {
         /// The weight.
@@ -68,13 +68,13 @@ pub enum ReferenceError {
         /// The encoding.
         encoding: Encoding,
     },
-    /// The values given for a tensor are not as many as its shape says.
-    #[error("{given} values do not fill a tensor of {shape:?}")]
+    /// The number of values for a tensor does not match its shape.
+    #[error("{count} values do not fill a tensor of {shape:?}")]
     ArrayLength {
         /// The shape.
         shape: Vec<u64>,
-        /// Values given.
-        given: usize,
+        /// Number of values passed.
+        count: usize,
     },
     /// Nothing is bound to an input.
     #[error("entry `{entry}`: nothing is bound to {}", describe(role))]
@@ -84,9 +84,9 @@ pub enum ReferenceError {
         /// The input's role.
         role: Box<Role>,
     },
-    /// What is bound to an input has another shape or type.
+    /// The array bound to an input has another shape or type.
     #[error(
-        "entry `{entry}`: {given_dtype} {given:?} is bound to {}, which is {wanted_dtype} {wanted:?}",
+        "entry `{entry}`: {bound_dtype} {bound:?} is bound to {}, which is {wanted_dtype} {wanted:?}",
         describe(role)
     )]
     BindingShape {
@@ -95,15 +95,15 @@ pub enum ReferenceError {
         /// The input's role.
         role: Box<Role>,
         /// Shape bound.
-        given: Vec<usize>,
+        bound: Vec<usize>,
         /// Type bound.
-        given_dtype: DType,
+        bound_dtype: DType,
         /// Shape of the input.
         wanted: Vec<u64>,
         /// Type of the input.
         wanted_dtype: DType,
     },
-    /// A slot number lies outside its states.
+    /// A slot number lies outside its state.
     #[error("slot {slot} of row {row} lies outside a state of {capacity} rows")]
     Slot {
         /// The row.
@@ -113,26 +113,26 @@ pub enum ReferenceError {
         /// Rows of the state.
         capacity: u64,
     },
-    /// The states of a run lack one, or hold it with another shape.
+    /// A state of a run is missing or has another shape.
     #[error("state {} is {found:?}, the entry needs [{capacity}, {width}]", state.0)]
     State {
         /// The state.
         state: StateId,
-        /// The shape held; empty when there is none.
+        /// Its shape; empty if the state is missing.
         found: Vec<usize>,
         /// Rows needed.
         capacity: u64,
         /// Values per row needed.
         width: u64,
     },
-    /// The states of a run hold one in another encoding than the entry.
-    #[error("state {} is held as {found}, the entry needs {wanted}", state.0)]
+    /// A state of a run has another encoding than the entry declares.
+    #[error("state {} is encoded as {found}, the entry needs {wanted}", state.0)]
     StateEncoding {
         /// The state.
         state: StateId,
-        /// As it is held.
+        /// Its encoding.
         found: Encoding,
-        /// As the entry declares it.
+        /// The encoding the entry declares.
         wanted: Encoding,
     },
     /// More valid rows than the entry has, or none.
@@ -155,12 +155,12 @@ pub enum ReferenceError {
         /// Rows of the table.
         entries: u64,
     },
-    /// An input refers to a gathered table that is not there.
+    /// An input refers to a gathered table that does not exist.
     #[error("asset {asset} is asked for, and there are {available}")]
     NoAsset {
         /// Index asked for.
         asset: u32,
-        /// Assets there are.
+        /// Number of assets.
         available: usize,
     },
     /// The sequence does not fit the context.
@@ -168,10 +168,10 @@ pub enum ReferenceError {
     Context {
         /// Positions needed.
         wanted: u64,
-        /// Positions there are.
+        /// The context capacity.
         context: u64,
     },
-    /// There is nothing to run on.
+    /// The token sequence is empty.
     #[error("no tokens were given")]
     NoTokens,
     /// A cut lies outside the layers, or the cuts do not ascend.
@@ -179,7 +179,7 @@ pub enum ReferenceError {
     Cuts {
         /// The cuts.
         cuts: Vec<u32>,
-        /// Layers there are.
+        /// Number of layers.
         layers: u32,
     },
     /// The graph cannot be encoded as its formats say.
@@ -190,7 +190,7 @@ pub enum ReferenceError {
         /// Why.
         source: EncodeError,
     },
-    /// A form of the graph cannot be made.
+    /// The graph cannot be brought into a form.
     #[error("entry `{entry}`: {reason}")]
     Form {
         /// Name of the entry point.
@@ -211,7 +211,7 @@ fn describe(role: &Role) -> String {
 }
 
 impl ReferenceError {
-    /// What would help.
+    /// What would help the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             ReferenceError::Invalid { source, .. } => source.help(),
@@ -219,7 +219,7 @@ impl ReferenceError {
             ReferenceError::WeightType { .. } => {
                 Some("the evaluator reads f32, f16 and bf16 weights, and integers with scales")
             }
-            ReferenceError::WeightContents { .. } => Some("quantise the weight again before it is evaluated"),
+            ReferenceError::WeightContents { .. } => Some("quantise the weight again before evaluating it"),
             ReferenceError::Encode { source, .. } => source.help(),
             ReferenceError::Unbound { .. } => {
                 Some("`step::step_input` computes every step input; boundaries come from the entry before")
@@ -227,7 +227,7 @@ impl ReferenceError {
             ReferenceError::State { .. } | ReferenceError::StateEncoding { .. } => {
                 Some("states are made for one context and one largest row count, the same for all entries")
             }
-            ReferenceError::Context { .. } => Some("give the arrangement a larger context"),
+            ReferenceError::Context { .. } => Some("use an arrangement with a larger context"),
             ReferenceError::Rows { .. } => Some("split the rows into chunks of at most the entry's rows"),
             ReferenceError::Token { .. } => Some("the tokenizer and the checkpoint do not belong together"),
             _ => None,

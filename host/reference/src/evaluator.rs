@@ -10,9 +10,9 @@ use crate::{Array, Bindings, ReferenceError, States, Weights, ops};
 /// evaluator costs no memory beyond the tensors of a running step.
 pub struct Evaluator {
     entry: EntryGraph,
-    /// Per tensor: the constant it holds.
+    /// Per tensor: its array, if it is a constant.
     constants: Vec<Option<Array>>,
-    /// Per tensor: the last node that reads it; its memory is given back then.
+    /// Per tensor: the last node that reads it, after which its memory is freed.
     last_use: Vec<usize>,
 }
 
@@ -42,10 +42,10 @@ impl Evaluator {
         &self.entry
     }
 
-    /// Runs the graph with `rows` valid rows and gives its outputs by role, as they are encoded.
-    /// What is bound in another encoding than its port is encoded there; states must be held as the
-    /// entry declares them. They are written in place and are not among the outputs; nothing is
-    /// changed when an error is returned.
+    /// Runs the graph with `rows` valid rows and returns its outputs by role, in their encodings.
+    /// Bindings in another encoding than their port are converted; states must have the encoding
+    /// the entry declares. States are written in place and are not among the outputs; an error
+    /// changes nothing.
     pub fn run(
         &self,
         bindings: &Bindings,
@@ -55,11 +55,12 @@ impl Evaluator {
         self.run_with(bindings, states, rows, &mut |_, _| ())
     }
 
-    /// [`Evaluator::run`] with all rows valid, which shows every tensor that is no constant and no
-    /// index: decoded, under its [`range_key`]; a state after its update under its [`state_key`]
-    /// besides. States before the run are not shown, and of boundaries (`hidden`, `per-layer`) only
-    /// what the entry gives, since the entry before showed what it takes; but the last residual
-    /// stream is shown again under its own name where a head or pooling takes it.
+    /// [`Evaluator::run`] with all rows valid, which also passes to the observer every tensor that
+    /// is neither a constant nor an index: decoded, under its [`range_key`]; an updated state also
+    /// under its [`state_key`]. States before the run are not shown. Of boundaries (`hidden`,
+    /// `per-layer`) only outputs are shown, since the previous entry showed the inputs; but the
+    /// last residual stream is shown again under its own name if it is the input of a head or
+    /// pooling.
     pub fn run_observed(
         &self,
         bindings: &Bindings,
@@ -67,15 +68,15 @@ impl Evaluator {
         observe: &mut dyn FnMut(&str, &[f32]),
     ) -> Result<Bindings, ReferenceError> {
         let state_of = |tensor: TensorId| {
-            self.entry.outputs.iter().find_map(|(held, role)| match role {
-                Role::State { state } if *held == tensor => {
+            self.entry.outputs.iter().find_map(|(output, role)| match role {
+                Role::State { state } if *output == tensor => {
                     self.entry.states.iter().find(|port| port.id == *state)
                 }
                 _ => None,
             })
         };
         let mut shown = |tensor: TensorId, array: &Array| {
-            let role = self.entry.inputs.iter().find(|(held, _)| *held == tensor).map(|(_, role)| role);
+            let role = self.entry.inputs.iter().find(|(input, _)| *input == tensor).map(|(_, role)| role);
             let key = range_key(&self.entry, tensor);
             let is_shown = match role {
                 Some(Role::State { .. } | Role::PerLayer { .. }) => false,
@@ -105,13 +106,13 @@ impl Evaluator {
             return Err(ReferenceError::Rows { rows, limit: self.entry.point.rows });
         }
         let bound = self.bound(bindings, states)?;
-        let mut held: Vec<Option<Cow<Array>>> = Vec::new();
-        held.resize_with(self.entry.tensors.len(), || None);
+        let mut arrays: Vec<Option<Cow<Array>>> = Vec::new();
+        arrays.resize_with(self.entry.tensors.len(), || None);
         for ((tensor, _), array) in self.entry.inputs.iter().zip(bound) {
             show(*tensor, &array);
-            held[tensor.0 as usize] = Some(array);
+            arrays[tensor.0 as usize] = Some(array);
         }
-        for (slot, constant) in held.iter_mut().zip(&self.constants) {
+        for (slot, constant) in arrays.iter_mut().zip(&self.constants) {
             if let Some(constant) = constant {
                 *slot = Some(Cow::Borrowed(constant));
             }
@@ -121,7 +122,7 @@ impl Evaluator {
             let shape: Vec<usize> = tensor.shape.iter().map(|&extent| extent as usize).collect();
             let output = {
                 let inputs: Vec<&Array> =
-                    node.inputs.iter().filter_map(|input| held[input.0 as usize].as_deref()).collect();
+                    node.inputs.iter().filter_map(|input| arrays[input.0 as usize].as_deref()).collect();
                 ops::apply(&node.op, &inputs, &shape, rows as usize)
             };
             debug_assert_eq!(output.shape(), shape, "{}", self.entry.describe_node(index));
@@ -131,17 +132,17 @@ impl Evaluator {
                 None => output,
             };
             show(node.output, &output);
-            held[node.output.0 as usize] = Some(Cow::Owned(output));
+            arrays[node.output.0 as usize] = Some(Cow::Owned(output));
             for tensor in node.inputs.iter().chain([&node.output]) {
                 if self.last_use[tensor.0 as usize] == index {
-                    held[tensor.0 as usize] = None;
+                    arrays[tensor.0 as usize] = None;
                 }
             }
         }
         let mut outputs = Bindings::new();
         let mut written = Vec::new();
         for (tensor, role) in &self.entry.outputs {
-            let Some(array) = held[tensor.0 as usize].take().map(Cow::into_owned) else { continue };
+            let Some(array) = arrays[tensor.0 as usize].take().map(Cow::into_owned) else { continue };
             match role {
                 Role::State { state } => written.push((*state, array)),
                 _ => {
@@ -149,14 +150,14 @@ impl Evaluator {
                 }
             }
         }
-        drop(held);
+        drop(arrays);
         for (state, array) in written {
             states.set(state, array);
         }
         Ok(outputs)
     }
 
-    /// What is bound to each input, in their order, checked and in the encoding of the port.
+    /// The array bound to each input, in their order, checked and in the encoding of the port.
     fn bound<'a>(
         &self,
         bindings: &'a Bindings,
@@ -167,13 +168,13 @@ impl Evaluator {
             let tensor = self.entry.tensor(*tensor);
             let array = match role {
                 Role::State { state } => {
-                    let held = states.get(*state);
-                    match held.filter(|held| same_shape(held, &tensor.shape)) {
-                        Some(held) => held,
+                    let existing = states.get(*state);
+                    match existing.filter(|existing| same_shape(existing, &tensor.shape)) {
+                        Some(existing) => existing,
                         None => {
                             return Err(ReferenceError::State {
                                 state: *state,
-                                found: held.map(|held| held.shape().to_vec()).unwrap_or_default(),
+                                found: existing.map(|existing| existing.shape().to_vec()).unwrap_or_default(),
                                 capacity: tensor.shape[0],
                                 width: tensor.shape[1],
                             });
@@ -190,8 +191,8 @@ impl Evaluator {
                 return Err(ReferenceError::BindingShape {
                     entry: self.entry.point.name().to_string(),
                     role: Box::new(role.clone()),
-                    given: array.shape().to_vec(),
-                    given_dtype: array.dtype(),
+                    bound: array.shape().to_vec(),
+                    bound_dtype: array.dtype(),
                     wanted: tensor.shape.clone(),
                     wanted_dtype: tensor.dtype,
                 });
@@ -214,5 +215,5 @@ impl Evaluator {
 
 fn same_shape(array: &Array, shape: &[u64]) -> bool {
     array.shape().len() == shape.len()
-        && array.shape().iter().zip(shape).all(|(&given, &wanted)| given as u64 == wanted)
+        && array.shape().iter().zip(shape).all(|(&actual, &wanted)| actual as u64 == wanted)
 }

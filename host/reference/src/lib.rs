@@ -1,29 +1,29 @@
 //! The plain evaluator of any graph, float or quantised: the oracle that every shim is compared
 //! with.
 //!
-//! **Job.** Compute every operation of [`Op`](shardwright_graph::Op) in one readable function each,
-//! semantic or primitive; compute every step input from positions and token ids; run a whole model,
-//! cut anywhere, in any form, with its weights, activations and states in any format; show every
-//! tensor's values to whoever calibrates. Inside an operation everything is f64 and rounded once to
+//! **Job.** Computes every operation of [`Op`](shardwright_graph::Op), semantic or primitive, in
+//! one readable function each; computes every step input from positions and token ids; runs a whole
+//! model, cut anywhere, in any form, with weights, activations and states in any format; shows
+//! every tensor's values for calibration. Inside an operation everything is f64 and rounded once to
 //! f32, reductions included, so a result is at least as accurate as a careful f32 implementation.
 //! Every output element is reduced in an order that depends only on the reduction's length, so cuts
 //! and chunks agree bit for bit.
 //!
-//! **Encoded tensors.** A tensor is held as its graph says: f32, f16, bf16, or integers with a
-//! scale and zero point. Of an operation
+//! **Encoded tensors.** A tensor has the encoding its graph declares: f32, f16, bf16, or integers
+//! with a scale and zero point. In an operation
 //! 1. operands are decoded to f32 (exactly; of integers `(stored − zero point) · scale`, one f32
 //!    multiplication), also constants
 //!    ([`Weight::decode_row`](shardwright_graph::Weight::decode_row));
 //! 2. the result is computed as in the float graph and rounded to f32;
-//! 3. it is encoded as the result tensor declares, the nearest value that it holds, beyond its
-//!    range the end of the range.
+//! 3. it is encoded as the result tensor declares: the nearest representable value, clamped to the
+//!    range.
 //!
-//! Two kinds of operation differ. What only moves values
-//! ([`Op::is_movement`](shardwright_graph::Op::is_movement)) moves stored ones. And `Linear` and
+//! Two kinds of operation differ. Operations that only move values
+//! ([`Op::is_movement`](shardwright_graph::Op::is_movement)) move stored values. `Linear` and
 //! `MatMul` of two integer operands, and `DynamicLinear`, sum the products of `stored − zero point`
-//! exactly, multiply the sum by the product of both scales in f64 (of a weight with scales per
+//! exactly, multiply the sum by the product of both scales in f64 (for a weight with scales per
 //! block: each block's exact sum by its scale, blocks added in their order in f64, then by the
-//! other operand's), add the bias and round to f32.
+//! other operand's scale), add the bias and round to f32.
 //!
 //! **Calibration.** [`ReferenceModel::observe`] shows every tensor of the float model under its
 //! [`range_key`](shardwright_graph::range_key), the residual stream under
@@ -31,12 +31,12 @@
 //! [`state_key`](shardwright_graph::state_key): every key that
 //! [`encode`](shardwright_graph::encode) may ask for, in any form and cut.
 //!
-//! **Not its job.** It is not fast, never shipped, decides nothing, quantises no weights, knows no
-//! model family and no shim.
+//! **Not its job.** It is not fast, is never shipped, makes no decisions, quantises no weights, and
+//! knows no model family and no shim.
 //!
 //! Reading order: [`Evaluator`], the functions of [`step`], [`ReferenceModel`].
 //!
-//! The logits of a sequence, a row for each token:
+//! The logits of a sequence, one row per token:
 //!
 //! ```
 //! use shardwright_graph::Graph;

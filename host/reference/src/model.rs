@@ -13,7 +13,7 @@ use crate::states::state_encodings;
 use crate::step::{Step, slots, step_input};
 use crate::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 
-/// In which form the driver runs every entry graph.
+/// The form in which the driver runs every entry graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Form {
     /// Semantic operations as the model was built.
@@ -21,9 +21,9 @@ pub enum Form {
     Semantic,
     /// Primitives and state updates only.
     Decomposed,
-    /// Attention and rotation by tables, and the driver copies new state rows to their slots; the
-    /// rest semantic, softmaxes and rotations too: what an accelerator with operations of its own
-    /// takes.
+    /// Attention and rotation by tables, and the driver copies new state rows to their slots. The
+    /// rest is semantic, including softmaxes and rotations: the form for an accelerator with fused
+    /// operations.
     HalfWay,
     /// Primitives only; the driver copies new state rows to their slots.
     ByRuntime,
@@ -32,7 +32,7 @@ pub enum Form {
 /// How the driver cuts a model and a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrangement {
-    /// Positions that linear states hold.
+    /// Capacity of linear states in tokens.
     pub context: u64,
     /// Rows of the prefill, encode and many-row decode entries; longer inputs run in chunks, except
     /// encoders.
@@ -59,7 +59,7 @@ pub struct Sequence {
     pub position: u64,
 }
 
-/// Everything a run over rows can show, valid rows only, as it is encoded.
+/// Everything a run over rows can show, valid rows only, in their encodings.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// `[T, H]` each: the first layer's input, then the output of every layer; without taps, of the
@@ -75,17 +75,17 @@ pub struct Trace {
     pub taps: BTreeMap<String, Array>,
 }
 
-/// A whole model on the plain evaluator, cut and chunked as arranged: the oracle of shims and
+/// A whole model on the plain evaluator, cut and chunked as arranged: the oracle for shims and
 /// runtimes.
 ///
-/// Entry points are made on first use and kept.
+/// Entry points are built on first use and cached.
 pub struct ReferenceModel<'g> {
     graph: &'g Graph,
     arrangement: Arrangement,
     shards: Vec<Range<u32>>,
     /// How activations and states are encoded; `None` leaves them in f32.
     encodings: Option<Encodings<'g>>,
-    /// Of each state, in the order of their ids.
+    /// Encoding of each state, in the order of their ids.
     state_encodings: Vec<Encoding>,
     evaluators: Mutex<HashMap<Key, Option<Arc<Evaluator>>>>,
 }
@@ -99,18 +99,18 @@ struct Key {
 }
 
 impl<'g> ReferenceModel<'g> {
-    /// A model under an arrangement, activations and states in f32; weights are what the graph
-    /// holds, quantised or not.
+    /// A model under an arrangement, activations and states in f32; weights are those of the graph,
+    /// quantised or not.
     pub fn new(graph: &'g Graph, arrangement: Arrangement) -> Result<Self, ReferenceError> {
         Self::arranged(graph, arrangement, None)
     }
 
-    /// The same with activations and states encoded: what a quantised graph should give.
+    /// The same with activations and states encoded: the expected results of a quantised graph.
     ///
-    /// `graph` holds the quantised weights. Every entry graph is brought into the arrangement's
-    /// form and then encoded, so the steps of a decomposed operation have encodings of their own.
-    /// Between components and shards a tensor is encoded at the reader's port when it leaves in
-    /// another encoding. Ports that `encodings` names are so in every entry graph that has them.
+    /// `graph` contains the quantised weights. Every entry graph is brought into the arrangement's
+    /// form and then encoded, so the steps of a decomposed operation have their own encodings.
+    /// Between components and shards a tensor is converted at the reader's port if the writer's
+    /// encoding differs. Ports that `encodings` names have that encoding in every entry graph.
     pub fn new_encoded(
         graph: &'g Graph,
         arrangement: Arrangement,
@@ -161,10 +161,10 @@ impl<'g> ReferenceModel<'g> {
     /// An empty sequence.
     pub fn start(&self) -> Sequence {
         let point = self.point(EntryKind::Decode, self.arrangement.rows);
-        Sequence { states: States::held_as(self.graph, &point, &self.state_encodings), position: 0 }
+        Sequence { states: States::with_encodings(self.graph, &point, &self.state_encodings), position: 0 }
     }
 
-    /// Fills the states with `ids`, which come next in the sequence.
+    /// Fills the states with `ids`, the next tokens of the sequence.
     pub fn prefill(&self, sequence: &mut Sequence, ids: &[u32]) -> Result<(), ReferenceError> {
         for chunk in ids.chunks(self.chunk_rows()) {
             self.run(EntryKind::Prefill, self.arrangement.rows, sequence, chunk, false, None)?;
@@ -172,8 +172,8 @@ impl<'g> ReferenceModel<'g> {
         Ok(())
     }
 
-    /// Runs `ids`, which come next in the sequence, through every layer; with `taps` the trace
-    /// holds all layers and named taps.
+    /// Runs `ids`, the next tokens of the sequence, through every layer; with `taps` the trace has
+    /// all layers and named taps.
     pub fn decode(&self, sequence: &mut Sequence, ids: &[u32], taps: bool) -> Result<Trace, ReferenceError> {
         if let [id] = ids {
             return self.run(EntryKind::Decode, 1, sequence, &[*id], taps, None);
@@ -220,8 +220,8 @@ impl<'g> ReferenceModel<'g> {
             .ok_or(ReferenceError::Graph(shardwright_graph::GraphError::NoComponent(ComponentKind::Pooling)))
     }
 
-    /// The `count` most likely next tokens, each chosen given those before: prefill over all but
-    /// the last id, then one row at a time. Of equal logits the lowest id wins.
+    /// The `count` most likely next tokens, chosen greedily: prefill over all but the last id, then
+    /// one row at a time. The lowest id wins among equal logits.
     pub fn greedy(&self, ids: &[u32], count: usize) -> Result<Vec<u32>, ReferenceError> {
         let (&last, before) = ids.split_last().ok_or(ReferenceError::NoTokens)?;
         let mut sequence = self.start();
@@ -239,7 +239,8 @@ impl<'g> ReferenceModel<'g> {
         Ok(chosen)
     }
 
-    /// Negative log-likelihood in nats of each of `ids` but the first, given those before.
+    /// Negative log-likelihood in nats of each of `ids` but the first, conditioned on those before
+    /// it.
     pub fn negative_log_likelihoods(&self, ids: &[u32]) -> Result<Vec<f64>, ReferenceError> {
         let Some((_, targets)) = ids.split_first() else { return Err(ReferenceError::NoTokens) };
         if targets.is_empty() {
@@ -257,16 +258,15 @@ impl<'g> ReferenceModel<'g> {
         Ok(logits.chunks_exact(vocabulary).zip(targets).map(of).collect())
     }
 
-    /// Shows the values that every tensor takes over `ids` as one fresh sequence or text: what
-    /// calibration collects.
+    /// Shows the values of every tensor over `ids` as one fresh sequence or text, for calibration.
     ///
-    /// `observe` is given a key of [`Ranges`](shardwright_graph::Ranges) and values, once a tensor.
-    /// The model runs whole and decomposed, whatever the arrangement says, so every tensor of every
-    /// form has its key; the boundary before layer n has [`hidden_key`] besides the name of the
-    /// tensor, equal values under both. All rows are valid and every row of a state is written.
-    /// Scores and what follows from them hold masked values
-    /// ([`Range::is_masked`](shardwright_graph::Range::is_masked)), which a collector must not
-    /// count but note.
+    /// `observe` receives a key of [`Ranges`](shardwright_graph::Ranges) and values, once per
+    /// tensor. The model runs whole and decomposed, whatever the arrangement, so every tensor of
+    /// every form has its key; the boundary before layer n has [`hidden_key`] as well as the
+    /// tensor's name, with equal values. All rows are valid and every row of a state is written.
+    /// Scores and tensors computed from them include masked values
+    /// ([`Range::is_masked`](shardwright_graph::Range::is_masked)), which a collector must note but
+    /// not count.
     pub fn observe(&self, ids: &[u32], observe: &mut dyn FnMut(&str, &[f32])) -> Result<(), ReferenceError> {
         let rows = ids.len() as u64;
         let arrangement = Arrangement { form: Form::Decomposed, ..Arrangement::whole(rows.max(1)) };
@@ -362,7 +362,7 @@ impl<'g> ReferenceModel<'g> {
     }
 }
 
-/// Is given a key and values.
+/// Receives a key and values.
 type Observe<'o> = &'o mut (dyn FnMut(&str, &[f32]) + 'o);
 
 /// One run through the components.
@@ -403,8 +403,8 @@ impl Pass<'_, '_, '_> {
         Ok(())
     }
 
-    /// Runs one entry graph; its outputs replace what was carried. Whether there was anything to
-    /// run.
+    /// Runs one entry graph; its outputs replace the carried tensors. Returns whether there was
+    /// anything to run.
     fn component(
         &mut self,
         component: ComponentKind,
@@ -432,7 +432,7 @@ impl Pass<'_, '_, '_> {
             None => evaluator.run(&bindings, states, self.step.rows)?,
         };
         if component == ComponentKind::Decoder {
-            // A prefill that gives no residual stream must leave none behind.
+            // A prefill without a residual stream as output must leave none behind.
             carried.take(&Role::Hidden);
         }
         for (role, array) in outputs.iter() {
@@ -457,8 +457,8 @@ impl Pass<'_, '_, '_> {
         }
     }
 
-    /// Layer outputs are shown in layer order: inner layers of a shard leave as taps before its
-    /// last leaves as the stream.
+    /// Layer outputs are shown in layer order: the taps of a shard's inner layers come before its
+    /// last layer, which leaves as the stream.
     fn show_tap(&mut self, name: &str, array: &Array) {
         let array = self.valid(array);
         if name.strip_prefix("layer.").is_some_and(|layer| layer.parse::<u32>().is_ok()) {

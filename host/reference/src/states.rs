@@ -5,7 +5,8 @@ use shardwright_vocabulary::Encoding;
 
 use crate::{Array, ReferenceError};
 
-/// The key and value states of one sequence, each `[capacity, width]`, held as they are encoded.
+/// The key and value states (KV cache) of one sequence, each `[capacity, width]`, in their
+/// encodings.
 #[derive(Clone, Debug, Default)]
 pub struct States {
     buffers: BTreeMap<StateId, Array>,
@@ -17,23 +18,23 @@ impl States {
         Self::default()
     }
 
-    /// Zeroed states of a model in f32, with the capacities an entry point fixes.
+    /// Zeroed states of a model in f32, with the capacities of an entry point.
     pub fn new(graph: &Graph, point: &EntryPoint) -> Self {
         let encodings = vec![Encoding::F32; graph.states.len()];
-        Self::held_as(graph, point, &encodings)
+        Self::with_encodings(graph, point, &encodings)
     }
 
-    /// The same, held as a shard with those encodings holds them.
+    /// The same in the encodings of a shard.
     pub fn encoded(
         graph: &Graph,
         point: &EntryPoint,
         encodings: &Encodings<'_>,
     ) -> Result<Self, ReferenceError> {
-        Ok(Self::held_as(graph, point, &state_encodings(graph, encodings)?))
+        Ok(Self::with_encodings(graph, point, &state_encodings(graph, encodings)?))
     }
 
     /// The same; `encodings` are those of the states in the order of their ids.
-    pub(crate) fn held_as(graph: &Graph, point: &EntryPoint, encodings: &[Encoding]) -> Self {
+    pub(crate) fn with_encodings(graph: &Graph, point: &EntryPoint, encodings: &[Encoding]) -> Self {
         let buffers = graph.states.iter().zip(encodings).enumerate().map(|(index, (state, encoding))| {
             let capacity = state.capacity(point.context, point.largest_rows) as usize;
             (StateId(index as u32), Array::zeros(&[capacity, state.width as usize], *encoding))
@@ -46,13 +47,13 @@ impl States {
         self.buffers.get(&state)
     }
 
-    /// Puts a state in place, as after an entry wrote it.
+    /// Replaces a state, as after an entry wrote it.
     pub fn set(&mut self, state: StateId, rows: Array) {
         self.buffers.insert(state, rows);
     }
 
-    /// Copies new rows to their slots, in the encoding of the state: what the runtime does for
-    /// states with `update: by-runtime`. Slot −1 is skipped.
+    /// Copies new rows to their slots, in the encoding of the state, as the runtime does for states
+    /// with `update: by-runtime`. Slot −1 is skipped.
     pub fn place(&mut self, state: StateId, rows: &Array, slots: &[i32]) -> Result<(), ReferenceError> {
         let width = rows.shape().last().copied().unwrap_or(0);
         let existing = self.buffers.get_mut(&state);
@@ -80,7 +81,7 @@ impl States {
     }
 }
 
-/// How each state is held, in the order of their ids.
+/// The encoding of each state, in the order of their ids.
 pub(crate) fn state_encodings(
     graph: &Graph,
     encodings: &Encodings<'_>,

@@ -1,20 +1,21 @@
-//! Step inputs: whatever depends on positions and token ids alone, as plain functions of the step.
+//! Step inputs: everything that depends only on positions and token ids, as plain functions of the
+//! step.
 //!
-//! A runtime computes the same tables its own way; these functions say what they must hold.
+//! A runtime computes the same tables in its own way; these functions define their content.
 
 use shardwright_graph::{Asset, INVISIBLE, Keys, Mask, Role, Rope};
 
 use crate::weights::check_layout;
 use crate::{Array, ReferenceError};
 
-/// One run of an entry point: where its rows stand in the sequence.
+/// One run of an entry point: the position of its rows in the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Position of row 0.
     pub first: u64,
     /// Valid rows.
     pub rows: u64,
-    /// Rows of the entry point; those beyond `rows` hold anything finite.
+    /// Rows of the entry point; those beyond `rows` may have any finite values.
     pub of: u64,
 }
 
@@ -121,32 +122,32 @@ pub fn mask(step: Step, mask: &Mask) -> Vec<f32> {
     values
 }
 
-/// Whether a query at `position` sees `slot` of a state of `capacity` rows that already holds the
-/// row at `position`.
+/// Whether a query at `position` sees `slot` of a state of `capacity` rows that already contains
+/// the row at `position`.
 ///
-/// The slot holds the latest position up to the query's that falls on it.
+/// The slot contains the latest position up to the query's that maps to it.
 pub fn slot_is_visible(position: i32, slot: usize, capacity: usize, window: u32) -> bool {
     let (position, slot, capacity) = (i64::from(position), slot as i64, capacity as i64);
-    let held = position - (position - slot).rem_euclid(capacity);
-    held >= 0 && within(position, held, window)
+    let stored = position - (position - slot).rem_euclid(capacity);
+    stored >= 0 && within(position, stored, window)
 }
 
-/// The same for a state that holds only what came before the run that begins at `first`.
+/// The same for a state that contains only the rows before the run that begins at `first`.
 pub fn earlier_slot_is_visible(position: i64, slot: u64, capacity: u64, window: u32, first: i64) -> bool {
     let last = first - 1;
-    let held = last - (last - slot as i64).rem_euclid(capacity as i64);
-    held >= 0 && within(position, held, window)
+    let stored = last - (last - slot as i64).rem_euclid(capacity as i64);
+    stored >= 0 && within(position, stored, window)
 }
 
 /// Whether row `row` of an entry sees row `key` of the same entry, of which `rows` are valid.
 ///
-/// Without `causal` a window reaches to both sides.
+/// Without `causal` a window extends to both sides.
 pub fn row_is_visible(row: usize, key: usize, rows: usize, window: u32, causal: bool) -> bool {
     key < rows && (!causal || key <= row) && (window == 0 || row.abs_diff(key) < window as usize)
 }
 
-fn within(position: i64, held: i64, window: u32) -> bool {
-    window == 0 || held > position - i64::from(window)
+fn within(position: i64, key: i64, window: u32) -> bool {
+    window == 0 || key > position - i64::from(window)
 }
 
 /// `f32 [1, R]`: the mean over the valid rows as a product.

@@ -47,7 +47,7 @@ pub fn widen(weight: &Weight) -> Result<Vec<f32>, ReferenceError> {
     Ok(Array::constant(weight.clone()).into_floats())
 }
 
-/// Whether a weight can be read: [`check_layout`], and its scales are possible.
+/// Whether a weight can be read: [`check_layout`], and its scales are finite.
 pub(crate) fn check(weight: &Weight) -> Result<(), ReferenceError> {
     check_layout(weight)?;
     let Some(existing) = &weight.quantisation else { return Ok(()) };
@@ -62,7 +62,7 @@ pub(crate) fn check(weight: &Weight) -> Result<(), ReferenceError> {
     Err(ReferenceError::WeightContents { weight: weight.name.clone(), reason: "a scale is no finite number" })
 }
 
-/// Whether it is a float without scales or an integer with some.
+/// Whether it is a float without scales or an integer with scales.
 fn check_type(weight: &Weight) -> Result<(), ReferenceError> {
     let is_possible = match &weight.quantisation {
         None => weight.dtype.is_float(),
@@ -74,7 +74,7 @@ fn check_type(weight: &Weight) -> Result<(), ReferenceError> {
     }
 }
 
-/// Whether values and scales are there and as many as the shape says.
+/// Whether values and scales are present and match the shape in number.
 pub(crate) fn check_layout(weight: &Weight) -> Result<(), ReferenceError> {
     let fault =
         |reason: &'static str| Err(ReferenceError::WeightContents { weight: weight.name.clone(), reason });

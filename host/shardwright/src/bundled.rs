@@ -1,4 +1,4 @@
-//! Opening a bundle: chains of artefacts that somebody compiled, loaded by the shims that are here.
+//! Opens a bundle: loads its chains of compiled artefacts with the available shims.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ impl BundleOptions {
 
     run_option_setters!();
 
-    /// Sets a flag that takes effect when shards are loaded, such as `power`. One that the bundle
-    /// has decided is an error, and so is one that none of its shims knows; what becomes of it is a
+    /// Sets a flag that takes effect when shards are loaded, such as `power`. A flag that the
+    /// bundle has decided, or that none of its shims knows, is an error; the flag's outcome is a
     /// notice.
     #[must_use]
     pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
@@ -57,30 +57,30 @@ impl BundleOptions {
         self
     }
 
-    /// Proves every byte of the bundle before anything is used, also of chains that are not loaded,
-    /// and believes no remembered proof. Default: off; every byte of what is loaded is proved, or
-    /// was before.
+    /// Verifies every byte of the bundle before anything is used, including chains that are not
+    /// loaded, and ignores remembered proofs. Default: off; every byte that is loaded is verified,
+    /// or was before.
     #[must_use]
     pub fn verify_all(mut self, verify: bool) -> Self {
         self.verify = verify;
         self
     }
 
-    /// Remembers in `directory` which artefacts and tables were proved to be what the manifest
-    /// says, so that a start does not hash all of a model again: a file that nobody can have
-    /// changed since is taken as it is. Where that cannot be told (other systems than Linux and
-    /// Android, file systems in memory or in layers, files of another user), and where others may
-    /// write `directory`, which a notice says, every start hashes them. Default: nothing is
-    /// remembered and everything is hashed. Of no effect with [`verify_all`](Self::verify_all).
+    /// Remembers in `directory` which artefacts and tables were verified against the manifest, so
+    /// that a start does not hash a whole model again: a file that cannot have changed since is not
+    /// hashed. If that cannot be determined (systems other than Linux and Android, file systems in
+    /// memory or in layers, files of another user), or if others may write `directory` (reported by
+    /// a notice), every start hashes them. Default: nothing is remembered and everything is hashed.
+    /// No effect with [`verify_all`](Self::verify_all).
     #[must_use]
     pub fn remember_proofs(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
         self.proofs = Some(Proofs::kept_in(directory));
         self
     }
 
-    /// The checkpoint the bundle was made of. Where a chain cannot be loaded and its plan says
-    /// `just-in-time` of every shard, it is planned and compiled anew on this machine, which the
-    /// placement record tells with its cost. Default: none, nothing is compiled.
+    /// The checkpoint the bundle was made from. If a chain cannot be loaded and its plan says
+    /// `just-in-time` for every shard, it is planned and compiled again on this machine, which the
+    /// placement record reports with its cost. Default: none, nothing is compiled.
     #[cfg(feature = "build")]
     #[must_use]
     pub fn checkpoint(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
@@ -128,10 +128,12 @@ impl BundleOptions {
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
         notices.extend(passed.into_iter().chain(stale).map(|text| say(NoticeKind::Fallback, text)));
         notices.extend(compiled.notices);
-        notices.extend(load_flags::told(&chain.description().shards).into_iter().map(|(otherwise, text)| {
-            let kind = if otherwise { NoticeKind::Fallback } else { NoticeKind::Note };
-            say(kind, text)
-        }));
+        notices.extend(load_flags::outcomes(&chain.description().shards).into_iter().map(
+            |(otherwise, text)| {
+                let kind = if otherwise { NoticeKind::Fallback } else { NoticeKind::Note };
+                say(kind, text)
+            },
+        ));
         let fallback = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback);
         if let Some(fallback) = fallback.filter(|_| self.run.strict) {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
@@ -162,7 +164,7 @@ impl BundleOptions {
 struct Loader {
     shims: Shims,
     bundle: Arc<Bundle>,
-    /// The last value of each flag that a session asks for.
+    /// The last value of each flag that a session requests.
     flags: Vec<Flag>,
     options: BundleOptions,
 }
@@ -170,14 +172,14 @@ struct Loader {
 /// A chain that runs.
 struct Found {
     chain: Chain,
-    /// Which of the bundle's.
+    /// Its index in the bundle.
     index: usize,
     /// Why those before it do not run.
     passed: Vec<String>,
     compiled: Compiled,
 }
 
-/// What is to be said of a chain that was compiled here, if it was.
+/// The notice about a chain that was compiled here, if it was.
 #[derive(Default)]
 struct Compiled {
     notices: Vec<Notice>,
@@ -218,8 +220,8 @@ impl Loader {
         Err(first_error.unwrap_or_else(|| Error::new(ErrorKind::Invalid, "the bundle has no chain")))
     }
 
-    /// The chain compiled on this machine, if its plan allows that and the checkpoint is at hand;
-    /// else `error`, with what would have helped.
+    /// The chain compiled on this machine, if its plan allows that and the checkpoint is available;
+    /// else `error`, with help.
     #[cfg(feature = "build")]
     fn compile_here(
         &self,
@@ -242,9 +244,9 @@ impl Loader {
         Err(error)
     }
 
-    /// Loads every artefact of a chain on the shim that compiled it and joins them. A flag that
-    /// nothing of the first chain knows is an error; a later one runs without it, which its origins
-    /// tell.
+    /// Loads every artefact of a chain on the shim that compiled it and joins them. A flag that no
+    /// shim of the first chain knows is an error; a later chain runs without it, which its origins
+    /// record.
     fn load(
         &self,
         entry: &ChainEntry,
@@ -325,11 +327,12 @@ impl Loader {
                 "its artefact was made of another work order than the manifest says".to_owned(),
             ));
         }
-        let (head, told) = (artefact.head(), &shard.compiled_by);
-        if (&head.shim, &head.shim_version, device) != (&told.shim, &told.version, &head.device) {
+        let (head, compiled_by) = (artefact.head(), &shard.compiled_by);
+        if (&head.shim, &head.shim_version, device) != (&compiled_by.shim, &compiled_by.version, &head.device)
+        {
             return Err(refused(format!(
                 "its artefact was compiled by {} {} for {}, not by {} {} for {device} as the manifest says",
-                head.shim, head.shim_version, head.device, told.shim, told.version
+                head.shim, head.shim_version, head.device, compiled_by.shim, compiled_by.version
             )));
         }
         let mut fallback = None;
@@ -371,8 +374,8 @@ fn flags_of(pairs: &[(String, String)]) -> Vec<Flag> {
 /// Why a chain was not loaded.
 struct NotLoaded {
     error: Error,
-    /// Whether that is no reason to take another way: damage, and a machine that has no such chip
-    /// and only compiles for it.
+    /// Whether no other chain must be tried: damage, or a machine that lacks the chip and only
+    /// compiles for it.
     ends: bool,
     /// Whether it is the latter.
     elsewhere: bool,

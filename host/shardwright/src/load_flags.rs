@@ -27,7 +27,7 @@ pub(crate) fn taken(flag: &Flag, schema: &[FlagSchema], shard: &ShardEntry) -> R
         .with_help("compile the checkpoint again to set it"))
 }
 
-/// That nothing of what is loaded knows the flag.
+/// The error for a flag that no loaded shim knows.
 pub(crate) fn unknown(flag: &Flag, schemas: &[FlagSchema]) -> Error {
     let known = schemas.iter().filter(|known| known.stage == FlagStage::Load);
     let mut known: Vec<&str> = known.map(|known| known.name.as_str()).collect();
@@ -39,19 +39,19 @@ pub(crate) fn unknown(flag: &Flag, schemas: &[FlagSchema]) -> Error {
     flag.refused("no shim that runs this knows it").with_help(help)
 }
 
-/// What became of the flags that shards were loaded with, each once, and whether that is other than
-/// asked.
-pub(crate) fn told(shards: &[ShardDescription]) -> Vec<(bool, String)> {
-    let mut told: Vec<(bool, String)> = Vec::new();
+/// The outcome of each flag that shards were loaded with, each once, and whether it differs from
+/// the request.
+pub(crate) fn outcomes(shards: &[ShardDescription]) -> Vec<(bool, String)> {
+    let mut outcomes: Vec<(bool, String)> = Vec::new();
     for FlagOutcome { flag, verdict, reason } in shards.iter().flat_map(|shard| &shard.origin.loaded_with) {
         let otherwise = matches!(verdict, FlagVerdict::Refused | FlagVerdict::Unknown);
         let mut text = format!("flag {flag} is {}", verdict.name());
         if !reason.is_empty() {
             text += &format!(": {reason}");
         }
-        if told.iter().all(|(_, known)| *known != text) {
-            told.push((otherwise, text));
+        if outcomes.iter().all(|(_, known)| *known != text) {
+            outcomes.push((otherwise, text));
         }
     }
-    told
+    outcomes
 }

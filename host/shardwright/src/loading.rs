@@ -5,8 +5,8 @@ use shardwright_vocabulary::Beforehand;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Joins what a plan was carried out to, loaded where it runs, to a chain. For a plan that
-/// was settled by hand, and tools that stand beside this crate.
+/// Joins the loaded shards of a carried-out plan into a chain. For plans that were settled by hand,
+/// and for tools that accompany this crate.
 pub fn load(settled: &Settled, beforehand: Beforehand) -> Result<Chain> {
     let mut descriptions = Vec::new();
     let mut executors: Vec<LoadedShard> = Vec::new();

@@ -12,8 +12,8 @@ use crate::text_side::TextSide;
 use crate::text_side::TokenizerStart;
 use crate::{Error, ErrorKind, Result, Session};
 
-/// A model that is loaded: from a checkpoint, which was planned and compiled for it, or from a
-/// bundle. Cloning shares it.
+/// A loaded model: from a checkpoint, planned and compiled for it, or from a bundle. Cloning shares
+/// it.
 #[derive(Clone)]
 pub struct Model {
     inner: Arc<Inner>,
@@ -27,23 +27,24 @@ struct Inner {
     times: OpeningTimes,
 }
 
-/// What opening a model took, by what was done. What happens beside it, such as loading the
-/// tokenizer, counts nowhere.
+/// Time taken to open a model, by step. Work done in parallel, such as loading the tokenizer, is
+/// not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpeningTimes {
     /// Reading the checkpoint, or opening the bundle.
     pub reading: Duration,
-    /// Asking shims and the planner, plans that were refused included; zero for a bundle.
+    /// Querying shims and the planner, including for refused plans; zero for a bundle.
     pub planning: Duration,
-    /// Making weights in the formats of the plan, or finding them made; zero for a bundle.
+    /// Quantising weights to the formats of the plan, or finding them in the cache; zero for a
+    /// bundle.
     pub quantising: Duration,
-    /// Compiling shards; zero for a bundle, whose loading includes what is compiled anew.
+    /// Compiling shards; zero for a bundle, whose loading includes shards that are compiled again.
     pub compiling: Duration,
     /// Loading shards and joining them.
     pub loading: Duration,
 }
 
-/// Makes, for each session, what gives it its fallback chains.
+/// Makes the fallback chains of each session.
 pub(crate) type NextChainMaker = dyn Fn() -> Box<dyn NextChain> + Send + Sync;
 
 /// Where a model comes from.
@@ -55,7 +56,7 @@ pub(crate) enum Origin {
     Bundle(Arc<BundleOrigin>),
 }
 
-/// What is known of a model that was just built.
+/// Details of a model that was just built.
 #[cfg(feature = "build")]
 pub(crate) struct BuiltOrigin {
     pub(crate) plan: shardwright_build::PlanReport,
@@ -65,12 +66,12 @@ pub(crate) struct BuiltOrigin {
     pub(crate) compiled: Vec<shardwright_build::CompiledGraphs>,
 }
 
-/// What is known of a model that came in a bundle.
+/// Details of a model from a bundle.
 pub(crate) struct BundleOrigin {
     pub(crate) bundle: Arc<Bundle>,
     /// Index of the chain that runs.
     pub(crate) chain: usize,
-    /// What must be said: the bundle's own notices, then what was done in another way here.
+    /// Notices: the bundle's own, then deviations on this machine.
     pub(crate) notices: Vec<Notice>,
     /// How many of them are the bundle's own.
     pub(crate) made: usize,
@@ -78,12 +79,12 @@ pub(crate) struct BundleOrigin {
     pub(crate) plan: Option<shardwright_build::PlanReport>,
 }
 
-/// How to make a sentence vector.
+/// How to compute a sentence vector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmbedOptions {
     /// A prompt of the checkpoint (`query`, `document`, …) to put in front of the text.
     pub prompt_name: Option<String>,
-    /// Keep only so many values and renormalise; vectors of these models are made for that.
+    /// Keep only this many values and renormalise; these models are trained for that.
     pub dimensions: Option<usize>,
 }
 
@@ -98,7 +99,7 @@ impl Model {
         Model { inner: Arc::new(Inner { chain, next, text: Arc::new(text), origin, times }) }
     }
 
-    /// A chain that was loaded by itself, with the texts of `bundle`. For tools that stand beside
+    /// A chain that was loaded separately, with the texts of `bundle`. For tools that accompany
     /// this crate.
     #[cfg(feature = "build")]
     pub fn of_chain(
@@ -112,7 +113,7 @@ impl Model {
         Ok(Model::new(chain, None, text, origin, OpeningTimes::default()))
     }
 
-    /// What opening it took.
+    /// Time taken to open it.
     pub fn opening_times(&self) -> OpeningTimes {
         self.inner.times
     }
@@ -130,10 +131,10 @@ impl Model {
         }
     }
 
-    /// A session at position 0. When what it runs on is lost, it goes on with the next target of
-    /// the plan, where there is one.
+    /// A session at position 0. If its device is lost, it fails over to the next target of the
+    /// plan, if there is one.
     pub fn session(&self) -> Result<Session> {
-        // Asked for here, so that a damaged tokenizer is an error of the first call that needs it.
+        // Requested here, so that a damaged tokenizer is an error of the first call that needs it.
         self.tokenizer()?;
         let session = match &self.inner.next {
             Some(next) => self.inner.chain.session_with(next())?,
@@ -142,8 +143,8 @@ impl Model {
         Ok(Session::new(session, Arc::clone(&self.inner.text)))
     }
 
-    /// The sentence vector of `text`, of length 1; for embedding models. A vector with a value that
-    /// is no number or infinite is an error that names the first shard to give one.
+    /// The sentence vector of `text`, of length 1; for embedding models. A vector with a NaN or
+    /// infinite value is an error that names the first shard that produced one.
     pub fn embed(&self, text: &str, options: &EmbedOptions) -> Result<Vec<f32>> {
         if self.inner.chain.is_generative() {
             return Err(Error::new(ErrorKind::Unsupported, "this model generates text and cannot embed")
@@ -177,8 +178,8 @@ impl Model {
         Ok(vector)
     }
 
-    /// The plan it was built by, with everything that was done in another way than asked; `None`
-    /// for a bundle that carries no report.
+    /// The plan it was built by, with every deviation from the request; `None` for a bundle that
+    /// carries no report.
     #[cfg(feature = "build")]
     pub fn plan(&self) -> Option<&shardwright_build::PlanReport> {
         match &self.inner.origin {
@@ -207,9 +208,8 @@ impl Model {
         }
     }
 
-    /// What must be said of a bundle: what was noted when it was made, then what was done in
-    /// another way here, such as running its second chain. Empty for a checkpoint, whose plan says
-    /// it.
+    /// Notices of a bundle: those from its compilation, then deviations on this machine, such as
+    /// running its second chain. Empty for a checkpoint, whose plan has them.
     pub fn bundle_notices(&self) -> &[Notice] {
         match &self.inner.origin {
             #[cfg(feature = "build")]
@@ -218,14 +218,14 @@ impl Model {
         }
     }
 
-    /// Those of [`Model::bundle_notices`] that were noted when the bundle was made: they are the
-    /// same at every opening, and for whoever makes bundles.
+    /// Those of [`Model::bundle_notices`] from the bundle's compilation: they are the same at every
+    /// opening, and are meant for the author of the bundle.
     pub fn notices_of_making(&self) -> &[Notice] {
         self.split_notices().0
     }
 
-    /// Those of [`Model::bundle_notices`] that are of this opening on this machine: what a user may
-    /// be told.
+    /// Those of [`Model::bundle_notices`] that concern this opening on this machine: suitable for a
+    /// user.
     pub fn notices_of_opening(&self) -> &[Notice] {
         self.split_notices().1
     }

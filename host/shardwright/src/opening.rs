@@ -19,10 +19,10 @@ use crate::model::{BuiltOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Model, Result};
 
-/// How far opening is when everything is compiled and nothing loaded, of 1000.
+/// Progress once everything is compiled and nothing loaded, in thousandths.
 const SETTLED: u32 = 950;
 
-/// Plans, compiles, revises what is refused, and loads.
+/// Plans, compiles, revises refused plans, and loads.
 pub(crate) fn open(
     directory: &Path,
     options: &PlanOptions,
@@ -51,7 +51,7 @@ pub(crate) fn open(
     all.progress(SETTLED, "loading");
     let loading = Instant::now();
     let chain = load(&settled, Beforehand::default())?;
-    let flags = told_flags(&chain, options.strict)?;
+    let flags = flag_notices(&chain, options.strict)?;
     let BuildTimes { planning, quantising, compiling } = settled.times;
     let times = OpeningTimes { reading, planning, quantising, compiling, loading: loading.elapsed() };
     let plan_id = settled.plan_id();
@@ -59,7 +59,7 @@ pub(crate) fn open(
     let mut plan = settled.report_now();
     plan.notices.extend(flags);
     let prepared = planning + quantising + compiling;
-    plan.notices.extend(kept.as_ref().and_then(|kept| kept.told(prepared)).or(not_kept));
+    plan.notices.extend(kept.as_ref().and_then(|kept| kept.notice(prepared)).or(not_kept));
     let compiled = match options.taps {
         true => settled.shards.into_iter().map(|shard| shard.compiled).collect(),
         false => Vec::new(),
@@ -68,20 +68,21 @@ pub(crate) fn open(
     Ok(Model::new(chain, next, text, Origin::Built(Box::new(origin)), times))
 }
 
-/// What became of the flags that a chain was loaded with; under `strict` one that was not done is
-/// an error.
-fn told_flags(chain: &Chain, strict: bool) -> Result<Vec<Notice>> {
-    let told = load_flags::told(&chain.description().shards).into_iter();
-    told.map(|(otherwise, text)| match (otherwise, strict) {
-        (true, true) => Err(Error::new(ErrorKind::Strict, text)),
-        (true, false) => Ok(Notice::fallback(text)),
-        (false, _) => Ok(Notice::note(text)),
-    })
-    .collect()
+/// Notices about the flags that a chain was loaded with; under `strict` a flag without effect is an
+/// error.
+fn flag_notices(chain: &Chain, strict: bool) -> Result<Vec<Notice>> {
+    let outcomes = load_flags::outcomes(&chain.description().shards).into_iter();
+    outcomes
+        .map(|(otherwise, text)| match (otherwise, strict) {
+            (true, true) => Err(Error::new(ErrorKind::Strict, text)),
+            (true, false) => Ok(Notice::fallback(text)),
+            (false, _) => Ok(Notice::note(text)),
+        })
+        .collect()
 }
 
-/// What a session goes on with when the chip is lost: everything on this machine's CPU, built when
-/// it is needed. `None` where the plan names no other target, and under `strict`.
+/// The fallback of a session when the chip is lost: everything on this machine's CPU, built on
+/// demand. `None` if the plan names no other target, and under `strict`.
 fn failover(directory: &Path, options: &PlanOptions, settled: &Settled) -> Option<Arc<NextChainMaker>> {
     let cpu = on_the_cpu(options, settled)?;
     let directory = directory.to_owned();

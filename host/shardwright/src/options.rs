@@ -47,18 +47,18 @@ impl OpenOptions {
         self
     }
 
-    /// A flag for the chip's compiler, beside those of its profile; in place of the profile's value
-    /// where that has the same flag, which is said. What the shim does not know, or a value it does
-    /// not take, is an error. A flag that takes effect when shards are loaded, such as `power`, is
-    /// one of the session: [`OpenOptions::open`] takes it, and what becomes of it is a notice;
-    /// planning and compiling refuse it.
+    /// A flag for the chip's compiler, in addition to those of its profile; it replaces the
+    /// profile's value of the same flag, with a notice. A flag that the shim does not know, or a
+    /// value it does not support, is an error. A flag that takes effect when shards are loaded,
+    /// such as `power`, belongs to the session: [`OpenOptions::open`] accepts it and reports its
+    /// outcome in a notice; planning and compiling refuse it.
     #[must_use]
     pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.plan.flags.push((name.into(), value.into()));
         self
     }
 
-    /// Leaves a flag of the profile out, which is said.
+    /// Leaves out a flag of the profile, with a notice.
     #[must_use]
     pub fn without_flag(mut self, name: impl Into<String>) -> Self {
         self.plan.flags_left_out.push(name.into());
@@ -89,8 +89,8 @@ impl OpenOptions {
     }
 
     /// Offers these formats to the planner, best first, instead of those of the chip's profile and
-    /// the stored ones. May be called several times. What a shim does not take is refused all the
-    /// same.
+    /// the stored ones. May be called several times. Formats that a shim does not support are still
+    /// refused.
     #[must_use]
     pub fn formats(mut self, choice: FormatChoice) -> Self {
         self.plan.formats.push(choice);
@@ -104,8 +104,8 @@ impl OpenOptions {
         self
     }
 
-    /// The most quality a plan may lose, in thousandths of the model's negative log-likelihood.
-    /// What each layer and role loses in each format is measured once for a checkpoint, which takes
+    /// The most quality a plan may lose, in thousandths of the model's negative log-likelihood. The
+    /// loss of each layer and role in each format is measured once per checkpoint, which takes
     /// minutes. Default: no bound, nothing is measured.
     #[must_use]
     pub fn quality(mut self, per_mille: u32) -> Self {
@@ -129,8 +129,7 @@ impl OpenOptions {
         self
     }
 
-    /// Changes the graph of the checkpoint before anything else sees it: for tests of what judges a
-    /// model.
+    /// Changes the graph of the checkpoint before anything else sees it, for tests of verification.
     #[must_use]
     pub fn altered(mut self, alter: fn(&mut shardwright_graph::Graph)) -> Self {
         self.plan.alter = Some(alter);
@@ -142,14 +141,14 @@ impl OpenOptions {
         self.open_watched(checkpoint, &mut ())
     }
 
-    /// [`OpenOptions::open`] that tells how far it is and asks whether to go on.
+    /// [`OpenOptions::open`] with progress and cancellation.
     pub fn open_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Model> {
         crate::opening::open(checkpoint.as_ref(), &self.plan_options(), self.run.tokenizer_start(), watch)
     }
 
     /// Plans, compiles and writes a bundle into `directory`, which
-    /// [`BundleOptions`](crate::BundleOptions) opens. An interrupted call that is made again goes
-    /// on where it stopped.
+    /// [`BundleOptions`](crate::BundleOptions) opens. Calling it again after an interruption
+    /// resumes the work.
     pub fn compile(
         &self,
         checkpoint: impl AsRef<Path>,
@@ -164,15 +163,15 @@ impl OpenOptions {
         self.plan_watched(checkpoint, &mut ())
     }
 
-    /// [`OpenOptions::plan`] that tells how far it is and asks whether to go on: a vendor's
-    /// compiler may be asked for times.
+    /// [`OpenOptions::plan`] with progress and cancellation: a vendor's compiler may be asked for
+    /// times.
     pub fn plan_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Planned> {
         let checkpoint = shardwright_build::open_checkpoint(checkpoint.as_ref())?;
         let options = self.plan_options();
         shardwright_build::plan(&mut CheckpointSource::new(&checkpoint, &options), &options, watch)
     }
 
-    /// The same as the build takes it. For tools that stand beside this crate.
+    /// The options as the build crate takes them. For tools that accompany this crate.
     pub fn plan_options(&self) -> PlanOptions {
         self.run.fill(self.plan.clone())
     }

@@ -2,18 +2,18 @@ use std::path::PathBuf;
 
 use shardwright_shims::{RegistryBuilder, ShimRegistry};
 
-/// Directories in which shims, planners and profiles are looked for, in this order; shims that are
-/// named by themselves come first.
+/// Directories in which shims, planners and profiles are looked for, in this order; shims listed
+/// individually come first.
 ///
-/// Profiles and the planner that the library carries are always there, whatever the directories
-/// hold.
+/// Built-in profiles and the built-in planner are always available, whatever the directories
+/// contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchPath {
     /// Shims: dylibs with their manifests. Loading one runs its code: name only directories whose
     /// owner you trust.
     pub shims: Vec<PathBuf>,
-    /// Single shims, each a library with the text of its manifest: where nothing but libraries can
-    /// lie, as in an Android package.
+    /// Single shims, each a library with the text of its manifest, for places where only libraries
+    /// can be stored, such as an Android package.
     pub libraries: Vec<(PathBuf, String)>,
     /// Planners: `.wasm` components and packs. They run in a sandbox.
     pub planners: Vec<PathBuf>,
@@ -55,12 +55,11 @@ impl SearchPath {
     }
 }
 
-/// Where this user's programs keep what can be made again: `$XDG_CACHE_HOME/shardwright`, else
-/// `~/.cache/shardwright`.
+/// This user's cache directory: `$XDG_CACHE_HOME/shardwright`, else `~/.cache/shardwright`.
 pub fn user_cache_directory() -> Option<PathBuf> {
     let absolute = |path: PathBuf| path.is_absolute().then_some(path);
-    let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).and_then(absolute);
+    let configured = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).and_then(absolute);
     let home =
         || std::env::var_os("HOME").map(PathBuf::from).and_then(absolute).map(|home| home.join(".cache"));
-    given.or_else(home).map(|directory| directory.join("shardwright"))
+    configured.or_else(home).map(|directory| directory.join("shardwright"))
 }

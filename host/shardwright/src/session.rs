@@ -10,9 +10,9 @@ use shardwright_text::{Message, RenderOptions, Tokenizer};
 use crate::text_side::TextSide;
 use crate::{Error, ErrorKind, Result};
 
-/// A conversation or a text in the making, with the states of its own.
+/// A conversation or a text in progress, with its own states (KV cache).
 ///
-/// What was run once is not run again: a new turn costs its own tokens only. Use
+/// Tokens that were run once are not run again: a new turn costs only its own tokens. Use
 /// [`Session::cancel_handle`] to end a reply from another thread; the session stays usable.
 pub struct Session {
     inner: shardwright_runtime::Session,
@@ -37,14 +37,14 @@ impl Session {
         Session { inner, text, messages: Vec::new(), options, template }
     }
 
-    /// Adds a system turn. Only before the first user turn do chat templates take one.
+    /// Adds a system turn. Chat templates support one only before the first user turn.
     pub fn system(&mut self, text: impl Into<String>) {
         self.messages.push(Message::system(text));
     }
 
     /// Adds a user turn and starts the reply. The reply becomes a turn of the conversation when it
-    /// is done or dropped. Where it fails, or ends before it said anything and not by itself, the
-    /// user turn is taken back too: it can be given again.
+    /// is done or dropped. If it fails, or is stopped before it produced any text, the user turn is
+    /// removed again and can be repeated.
     ///
     /// Control tokens that `text` spells out, such as `<|turn>`, are encoded as the letters they
     /// are and open or close no turn; so are those in a system turn, in tools and in what the model
@@ -98,7 +98,7 @@ impl Session {
         Ok(Generation::new(self.text.tokenizer()?, ids, &self.options)?)
     }
 
-    /// Texts that end a reply, besides those there are.
+    /// Additional texts that end a reply.
     pub fn add_stop_strings<S: AsRef<str>>(&mut self, strings: &[S]) -> Result<()> {
         let strings = strings.iter().map(AsRef::as_ref);
         self.options.stop = self.options.stop.clone().with_strings(strings)?;
@@ -126,9 +126,9 @@ impl Session {
         self.inner.tokens()
     }
 
-    /// Forgets the oldest user turn with its reply, and with turns in between if there are any;
-    /// system turns stay. `false` where no user turn is left. What a conversation that outgrew the
-    /// context does before the next turn.
+    /// Forgets the oldest user turn with its reply, and any turns in between; system turns stay.
+    /// `false` if no user turn is left. For a conversation that outgrew the context, before the
+    /// next turn.
     pub fn forget_oldest_turn(&mut self) -> bool {
         let is_user = |message: &Message| message.role == "user";
         let Some(first) = self.messages.iter().position(is_user) else { return false };
@@ -165,8 +165,8 @@ impl Session {
     }
 }
 
-/// Refuses ids that stand for a picture or a sound: what would be run in their place is padding.
-/// Which ids those are the tables of the model say.
+/// Refuses ids of pictures or sounds, in whose place only padding would be run. The tables of the
+/// model list those ids.
 pub(crate) fn check_modality(chain: &Chain, tokenizer: &Tokenizer, ids: &[u32]) -> Result<()> {
     let stands_in = |id: u32| chain.assets().iter().any(|asset| asset.row_of(id) != id);
     let Some((position, id)) = ids.iter().enumerate().find(|&(_, &id)| stands_in(id)) else {
@@ -181,7 +181,7 @@ pub(crate) fn check_modality(chain: &Chain, tokenizer: &Tokenizer, ids: &[u32]) 
         .with_help("leave the token out: of this model the part that reads and writes text is run"))
 }
 
-/// A reply in the making: an iterator over its events. Dropping it ends the reply.
+/// A reply in progress: an iterator over its events. Dropping it ends the reply.
 pub struct Reply<'s> {
     session: &'s mut Session,
     generation: Generation,
@@ -191,12 +191,12 @@ pub struct Reply<'s> {
     statistics: Option<GenerationStatistics>,
 }
 
-/// How far a reply came.
+/// The state of a reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// Not to its end, by whomever it was stopped.
+    /// Stopped before its end.
     Early,
-    /// By itself, if with nothing to say.
+    /// Ended by itself, with text or without.
     Done,
     Failed,
 }
@@ -208,7 +208,7 @@ impl<'s> Reply<'s> {
 }
 
 impl Reply<'_> {
-    /// Runs to the end and gives the whole text.
+    /// Runs to the end and returns the whole text.
     pub fn text(mut self) -> Result<String> {
         for event in self.by_ref() {
             event?;

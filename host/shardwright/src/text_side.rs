@@ -61,12 +61,12 @@ impl TextSide {
                 texts.push((file.name(), bytes));
             }
         }
-        let given =
+        let read =
             |name: &str| texts.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.clone());
         let directory = bundle.directory();
         Ok(TextSide {
-            template: ChatTemplate::from_files(directory, given)?,
-            generation: GenerationConfig::from_files(directory, given)?,
+            template: ChatTemplate::from_files(directory, read)?,
+            generation: GenerationConfig::from_files(directory, read)?,
             loading: Mutex::new(loading),
             source: Source::Bundle(Arc::clone(bundle)),
             tokenizer: OnceLock::new(),

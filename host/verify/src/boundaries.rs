@@ -24,16 +24,16 @@ pub(crate) struct Prompt<'a> {
     pub(crate) ids: &'a [u32],
 }
 
-/// What is compared with what.
+/// Inputs of the comparison.
 pub(crate) struct BoundaryCheck<'a> {
     pub(crate) chain: &'a Chain,
-    /// The checkpoint's graph, whose reference every shard is fed from.
+    /// The checkpoint's graph; the reference on it produces the inputs of every shard.
     pub(crate) graph: &'a Graph,
     /// The tables as the chain gathers from them.
     pub(crate) assets: &'a [Asset],
-    /// What each shard was compiled from; empty where that is not known.
+    /// The graphs each shard was compiled from; empty if unknown.
     pub(crate) compiled: &'a [CompiledGraphs],
-    /// Whether shards are to give what the checkpoint's graph gives.
+    /// Whether shards must reproduce the checkpoint's graph.
     pub(crate) exact: bool,
     /// Formats of each shard.
     pub(crate) formats: Vec<String>,
@@ -61,7 +61,7 @@ struct OutputTally {
     compiled: Option<RowErrors>,
 }
 
-/// What results are held against.
+/// What results are compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Against {
     Checkpoint,
@@ -80,10 +80,9 @@ impl Against {
 impl BoundaryCheck<'_> {
     /// Runs every entry point of every shard over every prompt.
     ///
-    /// Where shards are to give what the checkpoint's graph gives, that is what they are held
-    /// against. Else they are held against the reference on the very graphs they were compiled
-    /// from, fed the same values; how far they are from the checkpoint's is reported beside it and
-    /// not judged.
+    /// If the shards must reproduce the checkpoint's graph, results are compared with it. Otherwise
+    /// they are compared with the reference on the graphs the shards were compiled from, with the
+    /// same inputs; the difference from the checkpoint's graph is reported too, but not judged.
     pub(crate) fn run(
         &self,
         prompts: &[Prompt<'_>],

@@ -1,5 +1,5 @@
-//! How much a verification runs, and what that leaves out. Does not choose which rows or tokens
-//! those are.
+//! Decides how much a verification runs, and reports what that leaves out. It does not choose the
+//! rows or tokens.
 
 use serde::Serialize;
 
@@ -15,19 +15,19 @@ pub struct Effort {
     pub steps: usize,
     /// Tokens of each prompt that are chosen greedily.
     pub greedy: usize,
-    /// Evaluation rows; none for all of them, whole.
+    /// Evaluation rows; `None` for all of them, whole.
     pub evaluation: Option<usize>,
 }
 
 impl Effort {
-    /// What is run unless something else is asked for.
+    /// The default.
     pub const USUAL: Effort = Effort { rows: 256, steps: 8, greedy: 64, evaluation: None };
-    /// The same where a vendor's simulator runs a shard, of which some take seconds for a step:
-    /// minutes, where all would be hours.
+    /// The default if a vendor's simulator runs a shard: some take seconds per step, so this takes
+    /// minutes where everything would take hours.
     pub const SIMULATED: Effort = Effort { rows: 32, steps: 2, greedy: 8, evaluation: Some(4) };
 }
 
-/// What was asked for of it; the rest follows from what runs the shards.
+/// The parts the user set; the rest follows from what runs the shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AskedEffort {
     pub(crate) all: bool,
@@ -54,7 +54,7 @@ impl AskedEffort {
         unused.map(|(name, _)| reported(name)).collect()
     }
 
-    /// The effort where a simulator runs a shard, or none does.
+    /// The effort if a simulator runs a shard, and if none does.
     pub(crate) fn settled(&self, simulated: bool) -> Effort {
         let usual = if simulated && !self.all { Effort::SIMULATED } else { Effort::USUAL };
         Effort {
@@ -66,7 +66,7 @@ impl AskedEffort {
     }
 }
 
-/// How much was run of what was recorded.
+/// How much of the recorded data was run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EffortReport {
     /// At most.
@@ -74,14 +74,14 @@ pub struct EffortReport {
     pub most: Effort,
     /// Whether a vendor's simulator runs a shard.
     pub simulated: bool,
-    /// What there is more of than was taken.
+    /// Recorded data of which only a part was run.
     pub left_out: Vec<LeftOut>,
-    /// How to have more taken; none where nothing was left out.
+    /// How to run more; `None` if nothing was left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub for_more: Option<String>,
 }
 
-/// Something recorded of which not all was taken.
+/// Recorded data of which only a part was run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     /// What it is.
@@ -93,8 +93,8 @@ pub struct LeftOut {
 }
 
 impl EffortReport {
-    /// Of these prompts and evaluation rows, for a model that generates or for an encoder, which
-    /// sees all of a text or nothing.
+    /// For these prompts and evaluation rows, for a model that generates or for an encoder, which
+    /// takes a whole text or nothing.
     pub(crate) fn of(
         most: Effort,
         simulated: bool,
@@ -227,7 +227,7 @@ mod tests {
         let report = of(Effort::SIMULATED, None);
         assert_eq!(counts(&report), [(37, 45), (4, 45), (12, 14), (37, 45)], "{report:?}");
 
-        // All rows are taken whole, however few tokens are taken of some.
+        // All rows are run whole, however few tokens of some are run.
         let most = Effort { rows: 45, steps: 45, greedy: 45, evaluation: Some(5) };
         let report = of(most, Some(&evaluation));
         assert_eq!((counts(&report), report.for_more), (vec![], None));

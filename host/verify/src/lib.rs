@@ -1,4 +1,4 @@
-//! Verification: whether what runs gives what the checkpoint gives.
+//! Verification: whether a running model reproduces the checkpoint's outputs.
 //!
 //! **Job.** Proves a model that was opened from a checkpoint ([`verify`]), a bundle
 //! ([`verify_bundle`]), and itself ([`self_test`]): as a whole against recorded outputs, and shard

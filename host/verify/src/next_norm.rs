@@ -53,8 +53,8 @@ impl NextNorm {
             let mut bindings = Bindings::new();
             bindings.bind(Role::Hidden, Array::floats_of(&[ROWS as u64, width as u64], padded)?);
             let outputs = self.evaluator.run(&bindings, &mut States::none(), ROWS as u64)?;
-            let given = outputs.get(&Role::Hidden).map(Array::floats).unwrap_or_default();
-            normed.extend_from_slice(given.get(..some.len()).unwrap_or_default());
+            let found = outputs.get(&Role::Hidden).map(Array::floats).unwrap_or_default();
+            normed.extend_from_slice(found.get(..some.len()).unwrap_or_default());
         }
         Ok(normed)
     }

@@ -61,7 +61,7 @@ pub struct VerifyReport {
     pub first_divergent_layer: Option<u32>,
     /// Likelihoods and chosen tokens of the chain running by itself; none for encoders.
     pub tokens: Option<TokenVerification>,
-    /// Every shard alone, once for each graph it is held against.
+    /// Every shard alone, once for each graph it is compared with.
     pub boundaries: Vec<BoundaryVerification>,
     /// How much of what was recorded was run.
     pub effort: EffortReport,
@@ -247,7 +247,7 @@ pub struct RowComparison {
     pub what: String,
     /// The layer it comes from, if from one.
     pub layer: Option<u32>,
-    /// The norm after which rows were compared; none where they were compared as they are.
+    /// The norm after which rows were compared; `None` if they were compared as they are.
     pub after: Option<String>,
     /// Rows compared.
     pub rows: u64,

@@ -3,8 +3,7 @@
 use crate::report::RowComparison;
 use crate::thresholds::Thresholds;
 
-/// Share of the rows that the bounds on the many cover (nearest rank); the worst row has one of its
-/// own.
+/// Share of the rows that the p95 bounds cover (nearest rank); the worst row has its own bound.
 const PERCENTILE: f64 = 0.95;
 
 /// Differences of rows, gathered over runs. Sixteen bytes a row.
@@ -67,8 +66,8 @@ impl RowErrors {
 }
 
 /// Length of the difference over length of the wanted row, and the cosine of the angle between the
-/// two. Anything that is no number differs without bound, and so does a row of another length; two
-/// rows of zeros are equal.
+/// two. A NaN differs without bound, and so does a row of another length; two rows of zeros are
+/// equal.
 fn difference(got: &[f32], wanted: &[f32]) -> (f64, f64) {
     if got.len() != wanted.len() {
         return (f64::INFINITY, -1.0);

@@ -1,4 +1,4 @@
-//! One shard alone: the reference's values into its ports, its results out of them.
+//! Runs one shard alone: binds the reference's values to its ports and reads its results.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ use crate::trace::{Chunk, Trace};
 use crate::values::{Input, decode, encode, encode_floats, encoding_of};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-/// Bytes of outputs before a run. Rows that a run does not write must not pass for the last run's:
-/// in float these are NaN.
+/// Fill byte of outputs before a run, so that rows a run does not write are not mistaken for the
+/// previous run's: as floats these are NaN.
 const UNWRITTEN: u8 = 0xff;
 
-/// The memories of one shard, for all its entry points.
+/// The buffers of one shard, for all its entry points.
 pub(crate) struct ShardMemory {
     /// What can be run.
     pub(crate) entries: Vec<LoadedEntry>,
-    /// Per entry and binding; none for states.
+    /// Per entry and binding; `None` for states.
     buffers: Vec<Vec<Option<Buffer>>>,
     states: BTreeMap<StateId, StateMemory>,
 }
 
 struct StateMemory {
     buffer: Buffer,
-    /// Slots that hold anything but zeros.
+    /// Slots with non-zero content.
     used: usize,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct Observed {
     pub(crate) cut: Option<usize>,
     /// Values per row.
     pub(crate) width: usize,
-    /// What the shard gave, `rows` rows (or `rows` for each layer).
+    /// The shard's values, `rows` rows (or `rows` for each layer).
     pub(crate) got: Vec<f32>,
-    /// What the reference gave on the checkpoint's graph.
+    /// The reference's values on the checkpoint's graph.
     pub(crate) wanted: Vec<f32>,
-    /// What the reference gave on the graph the shard was compiled from, bound the same values.
+    /// The reference's values on the graph the shard was compiled from, bound to the same inputs.
     pub(crate) compiled: Option<Vec<f32>>,
 }
 
@@ -67,7 +67,7 @@ impl Twin {
     }
 }
 
-/// What one shard is run on.
+/// The inputs of one shard's runs.
 pub(crate) struct Feed<'a> {
     pub(crate) graph: &'a Graph,
     /// The tables as the chain gathers from them.
@@ -75,12 +75,12 @@ pub(crate) struct Feed<'a> {
     pub(crate) trace: &'a Trace<'a, 'a>,
     pub(crate) chunk: &'a Chunk,
     pub(crate) twin: Option<&'a Twin>,
-    /// Whether the head gives logits that the runtime has yet to cap; the graph then is one without
-    /// their soft-cap.
+    /// Whether the head returns logits that the runtime has yet to cap; the graph is then one
+    /// without the soft-cap.
     pub(crate) uncapped: bool,
 }
 
-/// Which rows a run takes.
+/// The rows of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
     /// From the beginning of the chunk.
@@ -127,7 +127,8 @@ impl ShardMemory {
         Ok(ShardMemory { entries, buffers, states })
     }
 
-    /// Runs an entry point on the reference's values and gives its results beside the reference's.
+    /// Runs an entry point on the reference's values and returns its results beside the
+    /// reference's.
     pub(crate) fn run(
         &mut self,
         executor: &mut LoadedShard,
@@ -136,10 +137,10 @@ impl ShardMemory {
         rows: Rows,
     ) -> Result<Vec<Observed>> {
         let position = feed.chunk.first + rows.offset;
-        let told = &self.entries[entry];
-        let (component, layers) = (told.interface.component, told.interface.layers);
-        let at = Place { feed, rows, position, point: told.interface.point, component, layers };
-        for (binding, buffer) in told.bindings.iter().zip(&self.buffers[entry]) {
+        let loaded = &self.entries[entry];
+        let (component, layers) = (loaded.interface.component, loaded.interface.layers);
+        let at = Place { feed, rows, position, point: loaded.interface.point, component, layers };
+        for (binding, buffer) in loaded.bindings.iter().zip(&self.buffers[entry]) {
             let port = &binding.port;
             match (buffer, port.direction) {
                 (Some(buffer), Direction::Input) => {
@@ -152,24 +153,24 @@ impl ShardMemory {
                     if let Some(state) = state_of(port)
                         && let Some(memory) = self.states.get_mut(&state)
                     {
-                        at.fill_state(memory, state, port, at.known_rows(told, state))?;
+                        at.fill_state(memory, state, port, at.known_rows(loaded, state))?;
                     }
                 }
             }
         }
-        let mut bound = Vec::with_capacity(told.bindings.len());
-        for (binding, buffer) in told.bindings.iter().zip(&self.buffers[entry]) {
+        let mut bound = Vec::with_capacity(loaded.bindings.len());
+        for (binding, buffer) in loaded.bindings.iter().zip(&self.buffers[entry]) {
             let state = state_of(&binding.port).and_then(|state| self.states.get(&state));
             let buffer = buffer.as_ref().or(state.map(|state| &state.buffer));
             bound.push(Bound::Buffer(buffer.ok_or_else(|| unusable(&binding.port))?));
         }
         executor.run(entry, rows.rows as u64, &mut bound, RunOptions::default()).map_err(|error| {
             let place = executor.place();
-            failed(error, format!("{place}: {} at position {position}", told.interface.name))
+            failed(error, format!("{place}: {} at position {position}", loaded.interface.name))
         })?;
 
         let mut observed = Vec::new();
-        for (binding, buffer) in told.bindings.iter().zip(&self.buffers[entry]) {
+        for (binding, buffer) in loaded.bindings.iter().zip(&self.buffers[entry]) {
             let port = &binding.port;
             match (buffer, port.direction) {
                 (Some(buffer), Direction::Output) => {
@@ -177,9 +178,9 @@ impl ShardMemory {
                     let elements = port.shape.iter().product::<u64>();
                     let bytes = buffer.read()?;
                     let dense = (elements * encoding.element.bytes()) as usize;
-                    let given = decode(encoding, bytes.get(..dense).unwrap_or_default())
+                    let actual = decode(encoding, bytes.get(..dense).unwrap_or_default())
                         .ok_or_else(|| unusable(port))?;
-                    observed.extend(at.output(&port.role, &port.shape, &given));
+                    observed.extend(at.output(&port.role, &port.shape, &actual));
                 }
                 (None, Direction::State) => {
                     if let Some(state) = state_of(port)
@@ -193,8 +194,8 @@ impl ShardMemory {
                 _ => {}
             }
         }
-        if let Some(evaluator) = feed.twin.and_then(|twin| twin.evaluators.get(&told.interface.name)) {
-            at.add_compiled(evaluator, told, &mut observed)?;
+        if let Some(evaluator) = feed.twin.and_then(|twin| twin.evaluators.get(&loaded.interface.name)) {
+            at.add_compiled(evaluator, loaded, &mut observed)?;
         }
         Ok(observed)
     }
@@ -225,14 +226,14 @@ fn failed(error: ShimError, place: String) -> Error {
     let error = Error::from(error);
     let help = error.help().map(str::to_owned);
     let kind = error.kind();
-    let told = Error::new(kind, format!("{place}: {error}"));
+    let located = Error::new(kind, format!("{place}: {error}"));
     match help {
-        Some(help) => told.with_help(help),
-        None => told,
+        Some(help) => located.with_help(help),
+        None => located,
     }
 }
 
-/// Puts bytes to the beginning of a buffer and zeros behind them.
+/// Writes bytes to the beginning of a buffer and zeros after them.
 fn put(buffer: &Buffer, bytes: &[u8]) -> Result<()> {
     let mut target = buffer.write()?;
     let fits = bytes.len().min(target.len());
@@ -242,7 +243,7 @@ fn put(buffer: &Buffer, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Where a run stands.
+/// Position and scope of a run.
 struct Place<'a> {
     feed: &'a Feed<'a>,
     rows: Rows,
@@ -253,7 +254,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// What the reference binds to a role, with all rows of the entry point; those beyond the valid
+    /// The reference's tensor for a role, with all rows of the entry point; those beyond the valid
     /// ones are zero.
     fn input(&self, role: &Role) -> Result<Input> {
         let step = Step { first: self.position as u64, rows: self.rows.rows as u64, of: self.point.rows };
@@ -292,7 +293,7 @@ impl Place<'_> {
         self.feed.chunk.per_layer_rows(layer, layers, self.rows.offset, self.rows.rows)
     }
 
-    /// Puts the rows of all positions before `end` to their slots, and zeros elsewhere.
+    /// Writes the rows of all positions before `end` to their slots, and zeros elsewhere.
     fn fill_state(&self, memory: &mut StateMemory, state: StateId, port: &Port, end: usize) -> Result<()> {
         let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
         let (capacity, row) = row_of(port, encoding.element.bytes())?;
@@ -310,8 +311,8 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Before which position rows of a state are there when the run begins: those of the run itself
-    /// too, where another shard, which ran before, writes the state.
+    /// The position before which rows of a state exist when the run begins: including the run's own
+    /// rows if an earlier shard writes the state.
     fn known_rows(&self, entry: &LoadedEntry, state: StateId) -> usize {
         let writes = |role: &Role, direction: Direction| match role {
             Role::State { state: existing } => *existing == state && direction == Direction::State,
@@ -352,16 +353,16 @@ impl Place<'_> {
         }
     }
 
-    /// A result beside the reference's; nothing for taps that no layer gives. `given` are all
+    /// A result beside the reference's; `None` for taps that no layer produces. `actual` are all
     /// values, in the shape of the port.
-    fn output(&self, role: &Role, shape: &[u64], given: &[f32]) -> Option<Observed> {
+    fn output(&self, role: &Role, shape: &[u64], actual: &[f32]) -> Option<Observed> {
         let elements = shape.iter().product::<u64>() as usize;
         let all = self.point.rows as usize;
         let valid = self.rows.rows;
         // Of each block of all rows the valid ones.
         let got = |blocks: usize| -> Vec<f32> {
             let width = elements / (blocks * all).max(1);
-            let blocks = given.chunks_exact((all * width).max(1));
+            let blocks = actual.chunks_exact((all * width).max(1));
             blocks.flat_map(|block| block[..valid * width].iter().copied()).collect()
         };
         let graph = self.feed.graph;
@@ -404,7 +405,7 @@ impl Place<'_> {
                 plain(what, graph.vocabulary as usize, got(1), wanted)
             }
             Role::Embedding => {
-                plain("embedding", elements, given.to_vec(), self.feed.chunk.embedding.clone())
+                plain("embedding", elements, actual.to_vec(), self.feed.chunk.embedding.clone())
             }
             Role::StateRows { state } => self.state(*state, got(1)),
             _ => return None,
@@ -416,7 +417,7 @@ impl Place<'_> {
     fn add_compiled(
         &self,
         evaluator: &Evaluator,
-        told: &LoadedEntry,
+        loaded: &LoadedEntry,
         observed: &mut [Observed],
     ) -> Result<()> {
         let entry = evaluator.entry();
@@ -432,7 +433,7 @@ impl Place<'_> {
                 })
             };
             if let Role::State { state } = role {
-                let values = self.state_values(*state, &tensor.shape, self.known_rows(told, *state));
+                let values = self.state_values(*state, &tensor.shape, self.known_rows(loaded, *state));
                 states.set(*state, floats(values).map_err(reference_fault)?);
                 continue;
             }

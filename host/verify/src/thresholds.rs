@@ -1,10 +1,10 @@
-//! Bounds a verification holds the numbers to.
+//! Bounds of the differences a verification accepts.
 
 use serde::Serialize;
 
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-/// What is still taken for agreement.
+/// Largest differences that count as agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Thresholds {
     /// Largest relative error of a row that 95 of 100 rows keep: length of the difference over
@@ -27,15 +27,15 @@ impl Thresholds {
         Thresholds { row_p95: 1e-4, row_worst: 1e-3, cosine: 0.999_99, nll: 2.5e-4, greedy: 1.0 };
 
     /// A shard in other formats than the checkpoint's against the same quantised graph: a value
-    /// near the middle between two steps falls to either side, and what follows from it differs by
-    /// a step. Likelihoods are held against the model in float: four bits with a scale per channel
-    /// cost the demo model 1.35 %. How many tokens are chosen as there is reported and not judged:
-    /// one near tie that is decided otherwise changes all that follow.
+    /// near the middle between two steps falls to either side, and values computed from it differ
+    /// by a step. Likelihoods are compared with the float model: four bits with a scale per channel
+    /// cost the demo model 1.35 %. The number of tokens that agree is reported and not judged: one
+    /// near tie that is decided differently changes everything after it.
     pub const SAME_ENCODED: Thresholds =
         Thresholds { row_p95: 1e-2, row_worst: 5e-2, cosine: 0.999, nll: 0.015, greedy: 0.0 };
 
-    /// The same on a chip or its simulator, which rounds between operations in places of its own:
-    /// the errors of a shard's layers add up. No bound is tighter than this machine's.
+    /// The same on a chip or its simulator, which rounds differently between operations: the errors
+    /// of a shard's layers add up. No bound is tighter than this machine's.
     pub const VENDOR: Thresholds =
         Thresholds { row_p95: 3e-2, row_worst: 0.2, cosine: 0.999, nll: 0.02, greedy: 0.0 };
 
@@ -68,7 +68,7 @@ impl Thresholds {
 mod tests {
     use super::*;
 
-    /// What is closer to the reference is held to no more than what is farther from it.
+    /// A quantity closer to the reference must not have a looser bound than one farther from it.
     #[test]
     fn bounds_widen_from_floats_to_formats_to_chips() {
         for (near, far) in [

@@ -1,4 +1,4 @@
-//! The reference's own run over a prompt: what shards are fed, and what they are held against.
+//! The reference's own run over a prompt: inputs and expected results of shards.
 
 use shardwright_graph::{Graph, StateId};
 use shardwright_reference::{Arrangement, Array, ReferenceError, ReferenceModel, Sequence};

@@ -5,7 +5,7 @@ use shardwright_graph::nearest_value;
 use shardwright_shims::Port;
 use shardwright_vocabulary::{DType, Encoding};
 
-/// What a port is given: numbers that it encodes, or indices.
+/// The value bound to a port: numbers that it encodes, or indices.
 pub(crate) enum Input {
     Floats(Vec<f32>),
     Indices(Vec<i32>),
@@ -16,7 +16,7 @@ pub(crate) fn encoding_of(port: &Port) -> Option<Encoding> {
     port.encoding.or_else(|| Encoding::of(port.dtype, None))
 }
 
-/// The bytes of a port; `None` where a port of numbers is given indices, or the other way round.
+/// The bytes of a port; `None` if a port of numbers is bound to indices, or the other way round.
 pub(crate) fn encode(port: &Port, input: &Input) -> Option<Vec<u8>> {
     Some(match (encoding_of(port), input) {
         (Some(encoding), Input::Floats(values)) => encode_floats(encoding, values)?,

@@ -30,11 +30,11 @@ const WHOLE: u32 = 400;
 /// the evaluation rows. Where no hidden states were recorded, those of the reference evaluator on
 /// the same checkpoint stand in for them.
 ///
-/// And shard by shard ([`BoundaryVerification`]): every entry point of every shard is fed the
-/// reference's hidden rows, per-layer inputs and states, so that errors do not add up over shards,
-/// and its results are held against the reference's row by row. Within a shard they do add up: the
-/// first divergent layer is the first whose own output, or a state it writes, is out of bounds
-/// while the shard was fed exact values.
+/// And shard by shard ([`BoundaryVerification`]): every entry point of every shard gets the
+/// reference's hidden rows, per-layer inputs and states as input, so that errors do not add up over
+/// shards, and its results are compared with the reference's row by row. Within a shard they do add
+/// up: the first divergent layer is the first whose own output, or a state it writes, is out of
+/// bounds although the shard's inputs were exact.
 ///
 /// A difference is not an error: it is in the report, with the first layer that differs.
 pub fn verify(
@@ -68,8 +68,8 @@ pub fn self_test(
     let tapped = open.clone().taps(true);
     let mut all = Part::new(watch, 0..1000);
     let sound = tapped.open_watched(checkpoint, &mut all.then(OPENED / 2))?;
-    // What the shards of the sound model were compiled from is what those of the broken one are
-    // held against.
+    // The shards of the broken model are compared with the graphs that those of the intact model
+    // were compiled from.
     let (compiled, intact) = (sound.compiled(), &checkpoint_as_is);
     let first = Verification { model: &sound, compiled, intact, options }.run(goldens, &mut all.then(500))?;
     let broken_layer = break_middle_layer(&mut intact.graph().clone()).ok_or_else(|| {
@@ -139,8 +139,8 @@ impl Verification<'_> {
         let mut progress = Progress(all.then(1000));
         let prompts: Vec<Prompt<'_>> =
             usable.iter().map(|(name, golden)| Prompt { name: name.clone(), ids: &golden.ids }).collect();
-        // Where the runtime caps the logits, what leaves the head is not capped; the chain as a
-        // whole is held against capped ones.
+        // If the runtime caps the logits, the head's output is not capped; the whole chain is
+        // compared with capped ones.
         let uncapped =
             self.model.chain().description().logits_softcap().map(|_| graph.without_logits_softcap());
         let boundaries = BoundaryCheck {

@@ -35,7 +35,7 @@ pub(crate) struct Whole<'m> {
     greedy: Greedy,
 }
 
-/// Nats of predicted tokens, of the chain and of what it is held against.
+/// Nats of predicted tokens, of the chain and of what it is compared with.
 #[derive(Default)]
 struct Likelihood {
     text: &'static str,
@@ -249,7 +249,7 @@ impl<'m> Whole<'m> {
         Ok(())
     }
 
-    /// Mean nats per predicted token over all rows; position 0 is given, not predicted.
+    /// Mean nats per predicted token over all rows; position 0 is an input and is not predicted.
     fn evaluation(
         &mut self,
         evaluation: &Evaluation,

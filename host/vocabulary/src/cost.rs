@@ -22,7 +22,7 @@ pub struct TimeCost {
     pub provenance: Provenance,
 }
 
-/// What a number of bytes that nobody says more of rests on.
+/// The default provenance of a number of bytes.
 const fn modelled() -> Provenance {
     Provenance::Modelled
 }

@@ -1,17 +1,17 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What kind of failure it was, as far as a caller can act on it.
+/// The kind of a failure, classified by what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The caller's arguments make no sense.
     Argument,
-    /// Data from outside is damaged or contradicts itself.
+    /// External data is damaged or inconsistent.
     Invalid,
-    /// Sound, but not something this version handles.
+    /// Valid, but not supported by this version.
     Unsupported,
-    /// Sound and handled, but made for something else: another version, chip or shim.
+    /// Valid and supported, but made for something else: another version, chip or shim.
     Incompatible,
     /// A file or a named thing is not there, or cannot be read or written.
     Missing,
@@ -19,7 +19,7 @@ pub enum ErrorKind {
     Planning,
     /// A shim failed while compiling or running.
     Shim,
-    /// Under `strict`, something would have been done in another way than asked.
+    /// Under `strict`, something would have deviated from the request.
     Strict,
     /// The prompt and the reply do not fit into the context.
     Context,
@@ -48,8 +48,7 @@ impl ErrorKind {
     }
 }
 
-/// An error as it reaches an application: a kind to act on, a message that names what failed, and
-/// what would help.
+/// An error for applications: a kind to act on, a message that names what failed, and help.
 ///
 /// One word wide, so that results stay small.
 pub struct Error(Box<Inner>);
@@ -65,7 +64,7 @@ struct Inner {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of its own, without a cause.
+    /// An error without a cause.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Box::new(Inner { kind, message: message.into(), help: None, source: None }))
@@ -82,7 +81,7 @@ impl Error {
         Error(Box::new(Inner { kind, message, help, source: Some(Box::new(error)) }))
     }
 
-    /// The same with something that would help.
+    /// The same with help.
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.0.help = Some(help.into());
@@ -101,7 +100,7 @@ impl Error {
         self.0.kind
     }
 
-    /// What would help, if that is known: one sentence for a `help:` line.
+    /// What would help the user, if known: one sentence for a `help:` line.
     pub fn help(&self) -> Option<&str> {
         self.0.help.as_deref()
     }

@@ -21,11 +21,11 @@ impl fmt::Display for Flag {
 }
 
 impl Flag {
-    /// Whether `schema` has such a flag that is set when shards are loaded, and takes that value.
+    /// Whether `schema` has this flag, set when shards are loaded, and accepts the value.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Argument`] where it takes another value.
+    /// [`ErrorKind::Argument`] if it does not accept the value.
     pub fn is_taken_at_load(&self, schema: &[FlagSchema]) -> crate::Result<bool> {
         let Some(known) = schema.iter().find(|known| known.name == self.name) else { return Ok(false) };
         if known.stage == FlagStage::Compile {
@@ -35,14 +35,14 @@ impl Flag {
         Ok(true)
     }
 
-    /// That the flag is none to set, and why.
+    /// The error that the flag cannot be set, and why.
     pub fn refused(&self, why: &str) -> Error {
         Error::new(ErrorKind::Argument, format!("flag {self}: {why}"))
-            .with_help("`shardwright shim list` tells of every flag")
+            .with_help("`shardwright shim list` lists every flag")
     }
 }
 
-/// What values a flag takes.
+/// The legal values of a flag.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FlagType {
@@ -71,10 +71,10 @@ pub enum FlagType {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlagStage {
-    /// It goes to the compiler, and artefacts may depend on it: a plan decides it.
+    /// It is passed to the compiler, and artefacts may depend on it: a plan decides it.
     #[default]
     Compile,
-    /// It is set when shards are loaded, and no artefact depends on it: a session decides it, of a
+    /// It is set when shards are loaded, and no artefact depends on it: a session decides it, for a
     /// bundle too.
     Load,
 }
@@ -93,7 +93,7 @@ pub struct FlagSchema {
     pub name: String,
     /// Legal values.
     pub values: FlagType,
-    /// Value if the flag is not given; none if the vendor does not say.
+    /// Value if the flag is not set; `None` if the vendor does not document it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
     /// What it does, in one sentence.
@@ -105,7 +105,7 @@ pub struct FlagSchema {
 }
 
 impl FlagSchema {
-    /// Whether `value` is legal, and if not, what would be.
+    /// Whether `value` is legal; if not, what is.
     pub fn accepts(&self, value: &str) -> Result<(), String> {
         match &self.values {
             FlagType::Switch if matches!(value, "true" | "false") => Ok(()),
@@ -122,13 +122,13 @@ impl FlagSchema {
     }
 }
 
-/// What became of a flag. An echo in an artefact proves nothing, hence *recorded* is not *applied*.
+/// The outcome of a flag. An echo in an artefact proves nothing, hence *recorded* is not *applied*.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FlagVerdict {
     /// The flag had an effect.
     Applied {
-        /// What shows it.
+        /// The evidence.
         evidence: String,
     },
     /// The compiler echoed it; no effect is shown.

@@ -41,7 +41,7 @@ pub enum Granularity {
     PerTensor,
     /// Those of one output channel: index 0 of the shape (of a gathered table: a row).
     PerChannel,
-    /// So many consecutive ones of the last axis; the last block of a row may be shorter.
+    /// This many consecutive ones of the last axis; the last block of a row may be shorter.
     PerBlock {
         /// Values per scale.
         size: u32,
@@ -62,8 +62,8 @@ impl WeightFormat {
             WeightFormat::W4PerChannel => (DType::I4, CHANNEL),
             WeightFormat::W4PerTensor => (DType::I4, TENSOR),
             WeightFormat::W4Block32 => (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F16))),
-            // In f32, although each is an f16: what tells these scales from free ones, before there
-            // are any.
+            // In f32, although each is an f16: the type distinguishes these scales from free ones
+            // before any exist.
             WeightFormat::W4Block32Stepped => {
                 (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F32)))
             }
@@ -91,7 +91,7 @@ pub fn scale_count(granularity: Granularity, shape: &[u64]) -> Option<u64> {
 }
 
 names! {
-    /// How activations inside a shard are held.
+    /// The format of activations inside a shard.
     ActivationFormat, "activation format" {
         /// 32-bit float.
         F32 = "f32",
@@ -107,7 +107,7 @@ names! {
 }
 
 names! {
-    /// How states (KV) are held.
+    /// The format of states (KV cache).
     StateFormat, "state format" {
         /// 32-bit float.
         F32 = "f32",
@@ -121,7 +121,7 @@ names! {
 }
 
 names! {
-    /// Which weights of a layer, as far as formats and sensitivities tell them apart.
+    /// Groups of a layer's weights that formats and sensitivities distinguish.
     WeightRole, "weight role" {
         /// Query, key and value projections.
         AttentionInput = "attention-input",
@@ -159,13 +159,13 @@ impl WeightRole {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoleFormat {
-    /// The weights meant.
+    /// The weights.
     pub role: WeightRole,
     /// Their format.
     pub format: WeightFormat,
 }
 
-/// The formats of one shard: what a target must take together or not at all.
+/// The formats of one shard: a combination that a target supports or refuses as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FormatTuple {
@@ -181,7 +181,7 @@ pub struct FormatTuple {
 }
 
 impl FormatTuple {
-    /// Everything in 32-bit float: the tuple every complete engine takes.
+    /// Everything in 32-bit float: the tuple that every complete engine supports.
     pub const F32: FormatTuple =
         FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F32, StateFormat::F32);
 

@@ -4,9 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Flag, Provenance};
 
-/// Names of the limits the host itself knows how to check. A target may have others: they are
-/// passed on to planners and learned from refusals, but only these can be checked before a compiler
-/// says no.
+/// Names of the limits that the host can check. A target may have others: they are passed on to
+/// planners and learned from refusals, but only these can be checked before compiling.
 pub mod limit_names {
     /// Operations after legalisation in any single entry point of a shard.
     pub const OPS: &str = "ops";
@@ -42,13 +41,13 @@ pub struct Limit {
     pub relief: Vec<Relief>,
 }
 
-/// What is known of a limit under a compiler flag.
+/// A limit's value under a compiler flag.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Relief {
     /// The flag.
     pub flag: Flag,
-    /// The bound with the flag set; none if the flag does not move it.
+    /// The bound with the flag set; `None` if the flag has no effect on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<u64>,
     /// What was observed, in one sentence.
@@ -67,7 +66,7 @@ impl Limit {
         Self { note: note.into(), ..self }
     }
 
-    /// The bound for a shard compiled with these flags: the largest that one of them gives.
+    /// The bound for a shard compiled with these flags: the largest that one of them allows.
     pub fn under(&self, flags: &[Flag]) -> u64 {
         let raised = self.relief.iter().filter(|relief| flags.contains(&relief.flag));
         raised.filter_map(|relief| relief.value).fold(self.value, u64::max)

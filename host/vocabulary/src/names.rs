@@ -1,13 +1,13 @@
-//! Closed lists of names, and what is said of a word that is none of them.
+//! Closed lists of names, and the error for a word that is not in one.
 
 use std::fmt;
 
-/// A word that is none of the names of a closed list.
+/// A word that is not in a closed list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownName {
-    /// What the word should have been, such as "provenance".
+    /// What the word should name, such as "provenance".
     pub what: &'static str,
-    /// The word as given, cut to a printable length.
+    /// The word that was passed, cut to a printable length.
     pub value: String,
     /// Every name of the list, comma separated.
     pub expected: String,
@@ -22,7 +22,7 @@ impl UnknownName {
         Self { what, value: value.chars().take(Self::QUOTED_CHARS).collect(), expected }
     }
 
-    /// What would help: the names that are known.
+    /// Help: the known names.
     pub fn help(&self) -> Option<String> {
         Some(format!("known names: {}", self.expected))
     }

@@ -35,24 +35,24 @@ pub struct ShimIdentity {
     pub simulated: bool,
 }
 
-/// What became of a flag.
+/// The outcome of a flag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlagOutcome {
-    /// What was asked.
+    /// The flag that was requested.
     pub flag: Flag,
-    /// What became of it.
+    /// Its outcome.
     pub verdict: FlagVerdict,
     /// The shim's evidence or reason; empty when it gave none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 
-/// In which way a node or state does not run as the graph has it.
+/// How a node or state deviates from the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RewriteKind {
-    /// A node that the shim does not take whole became primitives.
+    /// A node that the shim does not support as a whole was decomposed into primitives.
     Decomposed,
     /// A state that the runtime updates.
     ByRuntime,
@@ -88,28 +88,28 @@ pub struct NodePlacement {
     pub reason: String,
 }
 
-/// How loudly something wants to be read.
+/// The importance of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoticeKind {
-    /// Something was done in another way than asked; `--strict` makes it an error.
+    /// A deviation from the request; `--strict` makes it an error.
     Fallback,
     /// Worth knowing.
     Note,
 }
 
-/// One thing that a report must not keep silent.
+/// A notice that every report must show.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Notice {
-    /// How loudly.
+    /// Its importance.
     pub kind: NoticeKind,
     /// One sentence.
     pub text: String,
 }
 
 impl Notice {
-    /// Something was done in another way than asked.
+    /// A deviation from the request.
     pub fn fallback(text: impl Into<String>) -> Self {
         Notice { kind: NoticeKind::Fallback, text: text.into() }
     }

@@ -1,10 +1,10 @@
-//! What a shim says of itself, its devices and its artefacts.
+//! Descriptions by a shim of itself, its devices and its artefacts.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Provenance;
 
-/// Who a shim says it is.
+/// A shim's identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// `cpu`, `qnn`, …
@@ -84,9 +84,9 @@ pub struct Estimate {
     pub time_microseconds: u64,
     /// Where the number comes from.
     pub provenance: Provenance,
-    /// Bytes from and to main memory; 0 if not known.
+    /// Bytes moved from and to main memory; 0 if unknown.
     pub bytes_moved: u64,
-    /// Indices of nodes left out; all of them where no time is known.
+    /// Indices of uncosted nodes; all of them if no time is known.
     pub uncosted: Vec<u64>,
     /// Operations of the vendor's that the entry becomes, which a limit `ops` counts; 0 for one to
     /// each node. The sum over the layers of a shard must be what the shard is compiled with.

@@ -2,9 +2,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DType, Granularity, scale_count};
 
-/// How the stored integers of a weight or table stand for values: value = (stored − zero point) ·
-/// scale, one f32 multiplication. `Scales` is where the scales lie: bytes, a file, or nothing where
-/// only the layout counts.
+/// How the stored integers of a weight or table represent values: value = (stored − zero point) ·
+/// scale, one f32 multiplication. `Scales` is the storage of the scales: bytes, a file, or nothing
+/// if only the layout matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quantisation<Scales> {
@@ -19,14 +19,14 @@ pub struct Quantisation<Scales> {
 }
 
 impl<Scales> Quantisation<Scales> {
-    /// The same with scales that lie elsewhere.
+    /// The same with scales stored elsewhere.
     pub fn with<Other>(&self, scales: Other) -> Quantisation<Other> {
         let Quantisation { granularity, scale_dtype, zero_point, .. } = *self;
         Quantisation { granularity, scale_dtype, scales, zero_point }
     }
 
-    /// Bytes of the scales of a tensor of that shape; `None` where it has none of that granularity,
-    /// or more than 64 bits count.
+    /// Bytes of the scales of a tensor of that shape; `None` if the granularity does not apply to
+    /// it, or the size exceeds 64 bits.
     pub fn scale_bytes(&self, shape: &[u64]) -> Option<u64> {
         scale_count(self.granularity, shape)?.checked_mul(self.scale_dtype.bytes())
     }
@@ -38,8 +38,8 @@ impl<Scales> Quantisation<Scales> {
     }
 }
 
-/// A gathered table. `Bytes` is where its values and scales lie: memory, a file, or nothing where a
-/// table is only described.
+/// A gathered table. `Bytes` is the storage of its values and scales: memory, a file, or nothing if
+/// the table is only described.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table<Bytes> {
@@ -53,7 +53,7 @@ pub struct Table<Bytes> {
     pub dtype: DType,
     /// The stored values: dense, row-major, little-endian, every row padded to a whole byte.
     pub table: Bytes,
-    /// How stored integers stand for values; none for floats.
+    /// How stored integers represent values; `None` for floats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantisation: Option<Quantisation<Bytes>>,
     /// Token ids that read another row than their own, sorted.

@@ -1,5 +1,5 @@
-//! What a plan is compiled from: constants in the formats it names, each made once, and calibrated
-//! ranges where integers need them.
+//! What a plan is compiled from: constants quantised to the formats it names, each once, and
+//! calibrated ranges for integer activations and states.
 
 use std::ops::ControlFlow;
 
@@ -17,20 +17,20 @@ use shardwright_vocabulary::{FormatTuple, Notice, StateFormat};
 use super::measuring;
 use crate::{BuildError, ModelFormats, ModelName, ModelSource, PlanOptions, Result};
 
-/// Made weights that are kept in memory at most; more go to a store in the cache directory, from
-/// which they are mapped.
+/// Most bytes of weights that are quantised in memory; larger models use a store in the cache
+/// directory, whose files are mapped.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// How far the materials are when ranges are calibrated, of 1000.
+/// Progress once ranges are calibrated, in thousandths.
 const CALIBRATED: u32 = 600;
 
-/// A checkpoint as plans are made for it and carried out on it: constants and ranges are made on
-/// demand, and kept for the next plan of a revision.
+/// A checkpoint to plan for and compile from: constants and ranges are made on demand and kept for
+/// the next revision of the plan.
 pub struct CheckpointSource<'a> {
     checkpoint: &'a Checkpoint,
     graph: Graph,
     options: &'a PlanOptions,
-    /// Recipes carried out so far.
+    /// Recipes carried out so far, with their results.
     made: Vec<(Recipe, Graph)>,
     calibration: Option<Calibration>,
     ranges: Option<Ranges>,
@@ -55,15 +55,16 @@ impl<'a> CheckpointSource<'a> {
         }
     }
 
-    /// The ranges for the formats of a plan: ample ones for 16 bits, of least squared error for
-    /// states of 8.
+    /// Ranges for the formats of a plan: ample ones for 16-bit integers, and for 8-bit states those
+    /// with the least squared error.
     fn ranges_of(calibration: &Calibration, formats: &[FormatTuple]) -> Result<Ranges> {
-        let mut ranges =
-            calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).map_err(measuring::told)?;
+        let mut ranges = calibration
+            .ranges(RangeMethod::Ample, IntegerBits::Sixteen)
+            .map_err(measuring::calibration_error)?;
         if formats.iter().any(|tuple| tuple.states == StateFormat::A8) {
             let narrow = calibration
                 .ranges(RangeMethod::MeanSquaredError, IntegerBits::Eight)
-                .map_err(measuring::told)?;
+                .map_err(measuring::calibration_error)?;
             let states = narrow.into_iter().filter(|(key, _)| key.starts_with(&state_key("")));
             ranges.extend(states);
         }
@@ -111,7 +112,7 @@ impl ModelSource for CheckpointSource<'_> {
         let CheckpointSource { graph, options, made, notices, .. } = self;
         let make = |from: &Graph, weights| {
             let recipe = Recipe { weights, tables: Tables::default(), ..Recipe::default() };
-            make(made, options, from, recipe, &mut Told { watch: &mut watch.most_of_the_rest(), notices })
+            make(made, options, from, recipe, &mut Forward { watch: &mut watch.most_of_the_rest(), notices })
         };
         Ok(counted.made(graph, plan, ranges, make)?)
     }
@@ -125,7 +126,7 @@ impl ModelSource for CheckpointSource<'_> {
         let weights = vec![ConstantFormat::Stored; self.graph.weights.len()];
         let recipe = Recipe { weights, tables, ..Recipe::default() };
         let CheckpointSource { graph, options, made, notices, .. } = self;
-        Ok(make(made, options, graph, recipe, &mut Told { watch, notices })?.assets)
+        Ok(make(made, options, graph, recipe, &mut Forward { watch, notices })?.assets)
     }
 
     fn ranges(&self) -> Option<&Ranges> {
@@ -137,35 +138,35 @@ impl ModelSource for CheckpointSource<'_> {
     }
 }
 
-/// Carries a recipe out, unless it was before.
+/// Carries out a recipe unless it was carried out before.
 fn make(
-    held: &mut Vec<(Recipe, Graph)>,
+    finished: &mut Vec<(Recipe, Graph)>,
     options: &PlanOptions,
     graph: &Graph,
     recipe: Recipe,
-    told: &mut Told<'_>,
+    watch: &mut Forward<'_>,
 ) -> std::result::Result<Graph, BuildError> {
-    if let Some((_, made)) = held.iter().find(|(known, _)| *known == recipe) {
+    if let Some((_, made)) = finished.iter().find(|(known, _)| *known == recipe) {
         return Ok(made.clone());
     }
     let tables: Vec<&Weight> = graph.assets.iter().map(|asset| &asset.table).collect();
     let stored: u64 = graph.weights.iter().chain(tables).map(Weight::bytes).sum();
     let store = options.cache.as_ref().map(|cache| cache.join("weights"));
     let made = match store.filter(|_| stored > MEMORY_BYTES) {
-        Some(directory) => Store::open(directory)?.graph(graph, &recipe, told)?,
-        None => quantise(graph, &recipe, told)?,
+        Some(directory) => Store::open(directory)?.graph(graph, &recipe, watch)?,
+        None => quantise(graph, &recipe, watch)?,
     };
-    held.push((recipe, made.clone()));
+    finished.push((recipe, made.clone()));
     Ok(made)
 }
 
-/// Progress of making, told to whoever watches the build.
-struct Told<'w> {
+/// Forwards progress and notes of quantisation to the build's watch and notices.
+struct Forward<'w> {
     watch: &'w mut dyn BuildWatch,
     notices: &'w mut Vec<Notice>,
 }
 
-impl Watch for Told<'_> {
+impl Watch for Forward<'_> {
     fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()> {
         let per_mille = (progress.done.saturating_mul(1000) / progress.total.max(1)) as u32;
         self.watch.progress(per_mille, "quantising");

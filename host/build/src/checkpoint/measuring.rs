@@ -1,5 +1,5 @@
-//! What must be measured before a plan or a compilation: ranges of activations, and what formats
-//! cost in quality. Kept in the cache directory by the hash of the checkpoint's content.
+//! Measurements that planning or compiling needs: ranges of activations, and the quality each
+//! format costs. Cached by the hash of the checkpoint's content.
 
 use shardwright_bundle::{Digest, TextFile};
 use shardwright_graph::Graph;
@@ -16,18 +16,18 @@ use std::time::Instant;
 use crate::{PlanOptions, Result};
 use shardwright_files::own;
 
-/// Tokens of a calibration at most, and of one conversation of it: ranges settle long before.
+/// Most tokens used for calibration, and most of one conversation: ranges settle long before.
 const CALIBRATION_TOKENS: usize = 2048;
 const CONVERSATION_TOKENS: usize = 128;
 
-/// Tokens that sensitivities are measured with: every layer, role and format runs them once.
+/// Tokens that sensitivities are measured on: they are run once per layer, role and format.
 const SENSITIVITY_TOKENS: usize = 96;
 
 /// One conversation a line, turns separated by tabs, user first.
 const CALIBRATION_TEXT: &str = include_str!("calibration.txt");
 
-/// What the float model's tensors take over the calibration text; from the cache, where it was
-/// found before.
+/// The value ranges of the float model's tensors over the calibration text, from the cache if it
+/// has them.
 pub(super) fn calibrate(
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -44,15 +44,15 @@ pub(super) fn calibrate(
     {
         return Ok(calibration);
     }
-    let mut calibrator = Calibrator::new(graph, hash).map_err(told)?;
+    let mut calibrator = Calibrator::new(graph, hash).map_err(calibration_error)?;
     for (index, ids) in conversations.iter().enumerate() {
         if watch.cancelled() {
             return Err(Error::new(ErrorKind::Cancelled, "calibration was cancelled"));
         }
         watch.progress((index * 1000 / conversations.len()) as u32, "calibrating");
-        calibrator.add(ids).map_err(told)?;
+        calibrator.add(ids).map_err(calibration_error)?;
     }
-    let calibration = calibrator.finish().map_err(told)?;
+    let calibration = calibrator.finish().map_err(calibration_error)?;
     notices.push(Notice::note(format!(
         "ranges of integers were calibrated on {} tokens in {:.1} s",
         calibration.tokens(),
@@ -104,13 +104,13 @@ fn conversations(
     }
     if conversations.is_empty() {
         return Err(Error::new(ErrorKind::Argument, "the calibration text is empty")
-            .with_help("give a text of at least one line"));
+            .with_help("pass a text with at least one line"));
     }
     Ok(conversations)
 }
 
-/// What every layer and role loses in each of the weight formats of `tuples`, for a planner that
-/// has a quality to keep.
+/// The quality loss of every layer and role in each of the weight formats of `tuples`, for a
+/// planner with a quality goal.
 pub(super) fn sensitivities(
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -146,7 +146,7 @@ pub(super) fn sensitivities(
             let importance = Importance::default();
             let measured =
                 Sensitivities::measure(graph, hash, &formats, &importance, &sequences, &mut progress)
-                    .map_err(told)?;
+                    .map_err(calibration_error)?;
             notices.push(Notice::note(format!(
                 "what formats cost was measured on {} tokens in {:.1} s",
                 measured.tokens(),
@@ -167,8 +167,8 @@ pub(super) fn sensitivities(
         })
     };
     let mut rows: Vec<Sensitivity> = measured.rows().iter().filter_map(row).collect();
-    // Where there is no matrix nothing can be lost, which a planner cannot tell from nothing
-    // measured.
+    // A component without matrices loses nothing: say so with a zero row, because a planner cannot
+    // distinguish that from a missing measurement.
     for (index, component) in graph.components.iter().enumerate() {
         let component_index = index as u32;
         for layer in 0..component.layers.max(1) {
@@ -188,7 +188,7 @@ pub(super) fn sensitivities(
     Ok(rows)
 }
 
-/// Where a measurement on these sequences is kept.
+/// Path of the cached measurement of these sequences.
 fn kept_as(
     options: &PlanOptions,
     what: &str,
@@ -204,12 +204,12 @@ fn kept_as(
     options.cache.as_ref().map(|cache| cache.join(what).join(name))
 }
 
-/// Whether nobody but this user can have written it.
+/// Whether only this user can have written it.
 fn is_own(path: &Path) -> bool {
     own::open_file(path).is_ok()
 }
 
-/// Writes a measurement; that it could not be kept costs time only, and is said.
+/// Writes a measurement to the cache; a failure is only reported, since it costs nothing but time.
 fn keep(
     path: Option<PathBuf>,
     notices: &mut Vec<Notice>,
@@ -225,7 +225,7 @@ fn keep(
     }
 }
 
-pub(super) fn told(error: CalibrationError) -> Error {
+pub(super) fn calibration_error(error: CalibrationError) -> Error {
     let kind = match error {
         CalibrationError::Cancelled => ErrorKind::Cancelled,
         _ => ErrorKind::Invalid,

@@ -150,7 +150,7 @@ fn a_graph_that_is_not_what_the_table_promised_is_not_built() {
 
 /// Limits hold for what was compiled, whatever the table of costs said of it.
 #[test]
-fn an_artefact_beyond_a_limit_is_refused_and_one_beyond_its_promise_is_told() {
+fn an_artefact_beyond_a_limit_is_refused_and_one_beyond_its_promise_is_reported() {
     let mut site = Site::new("gemma3_text", None);
     let plan = site.plan(&[]);
     let built = site.build(&plan, &mut ()).unwrap();
@@ -166,8 +166,8 @@ fn an_artefact_beyond_a_limit_is_refused_and_one_beyond_its_promise_is_told() {
         let error = site.fails(&plan);
         let BuildError::Refused(feedback) = &error else { panic!("{error:?}") };
         assert_eq!((feedback.shard, feedback.class), (Some(1), Some(ErrorClass::ResourceLimit)));
-        let told = ["limit", "value", "max"].map(|what| detail(feedback, what).unwrap().to_owned());
-        assert_eq!(told, [name.to_owned(), value.to_string(), (value - 1).to_string()]);
+        let details = ["limit", "value", "max"].map(|what| detail(feedback, what).unwrap().to_owned());
+        assert_eq!(details, [name.to_owned(), value.to_string(), (value - 1).to_string()]);
     }
 
     site.request.targets[0].limits.clear();
@@ -175,10 +175,10 @@ fn an_artefact_beyond_a_limit_is_refused_and_one_beyond_its_promise_is_told() {
     site.request.costs[decoder].artefact_bytes += 4 << 20;
     let wrong = site.plan(&[]);
     let built = site.build(&wrong, &mut ()).unwrap();
-    let told = built[1].unpromised_size.as_deref().expect("four megabytes are missing");
-    assert!(told.contains(&format!("decoder.0-7: its artefact has {found} bytes")), "{told}");
+    let message = built[1].unpromised_size.as_deref().expect("four megabytes are missing");
+    assert!(message.contains(&format!("decoder.0-7: its artefact has {found} bytes")), "{message}");
     assert!(built[0].unpromised_size.is_none() && built[2].unpromised_size.is_none());
-    // Of what stands in for the target nothing was promised.
+    // Nothing was promised about a stand-in for the target.
     site.request.targets[0].target.device = "the chip itself".to_owned();
     let built = site.build(&site.plan(&[]), &mut ()).unwrap();
     assert!(built.iter().all(|shard| shard.unpromised_size.is_none()));

@@ -1,4 +1,4 @@
-//! The question to a planner: what it may add up, and what it is told of each layer.
+//! The planner's request: what it may add up, and what it says of each layer.
 
 use shardwright_build::{ArtefactCost, Costing, EntryMenu, Judge, PrimitiveCount, stored_formats};
 use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData};
@@ -121,11 +121,11 @@ fn readers_know_their_donors() {
     let shardwright_planning::request::Body::Layers(layers) = &decoder(&request).body else {
         panic!("the decoder has layers")
     };
-    for (layer, told) in layers.iter().enumerate() {
-        assert_eq!(told.writes_state, layer < 6, "layer {layer}");
+    for (layer, layer_facts) in layers.iter().enumerate() {
+        assert_eq!(layer_facts.writes_state, layer < 6, "layer {layer}");
         // Of the layers that write: 4 is the last sliding one, 5 the last full one.
         let donor = (layer >= 6).then_some(if layer == 9 { 5 } else { 4 });
-        assert_eq!(told.donor, donor, "layer {layer}");
+        assert_eq!(layer_facts.donor, donor, "layer {layer}");
     }
     assert!(request.kinds.len() < graph.layers() as usize + 3, "layers of a kind share one");
 }
@@ -219,7 +219,7 @@ impl Judge for Moody {
 }
 
 #[test]
-fn what_a_judge_says_stands_in_the_rows() {
+fn the_rows_contain_the_answers_of_the_judge() {
     let graph = fixture("qwen3");
     let menu = menu(64);
     let offers = [
@@ -252,8 +252,8 @@ fn what_a_judge_says_stands_in_the_rows() {
     }
 }
 
-/// Says of every entry point how much of an artefact it takes, and how much of that it has in
-/// common with others.
+/// Reports for every entry point its share of an artefact, and how much of that it shares with
+/// others.
 struct Sizing {
     shared_bytes: u64,
 }

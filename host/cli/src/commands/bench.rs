@@ -52,7 +52,7 @@ pub struct BenchReport {
     pub probes: Vec<Probe>,
 }
 
-/// Seconds that opening took, by what was done; what happens beside it counts nowhere.
+/// Seconds that opening took, by step; work done in parallel is not counted.
 #[derive(Debug, Serialize)]
 pub struct Opening {
     pub reading_seconds: f64,
@@ -67,7 +67,7 @@ pub struct Opening {
 /// The first step of the process.
 #[derive(Debug, Serialize)]
 pub struct FirstToken {
-    /// Ids it was given.
+    /// Number of prompt ids.
     pub tokens: u32,
     /// Allocating states.
     pub session_seconds: f64,
@@ -168,7 +168,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     print(format, &report, views::bench)
 }
 
-/// Every work as often as asked, in turns: what comes and goes on the machine meets all of them.
+/// Repeats every measurement in turns, so that changing load on the machine affects all of them.
 fn measure(
     arguments: &BenchArguments,
     measured: &mut [Measured],

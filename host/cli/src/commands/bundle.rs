@@ -24,7 +24,7 @@ pub fn compile(
     print(format, &report, |report| views::compiled(report, detail))
 }
 
-/// Shows what a file or directory says of itself; a damaged bundle is an outcome of its own.
+/// Shows the content of a file or directory; a damaged bundle is a separate outcome.
 pub fn inspect(
     path: &PathBuf,
     verify: bool,
@@ -46,7 +46,7 @@ pub fn inspect(
     Ok(if intact { Outcome::Done } else { Outcome::Different })
 }
 
-/// What an option is for, where it was given for something else.
+/// The correct use of an option that was passed with another command.
 fn unused(inspected: &Inspected, verify: bool, soc: Option<&str>) -> Option<&'static str> {
     match inspected {
         // The hash of an artefact is always checked, and so is that of a work order.

@@ -82,12 +82,12 @@ fn at_a_terminal(
                 turn => match answer(session, turn, arguments, format) {
                     // The next turn may be another.
                     Err(failure) if failure.is_of_what_was_asked() => {
-                        outcome::tell(failure, format);
+                        outcome::report(failure, format);
                     }
                     ended => ended?,
                 },
             },
-            // It cleared the line; whoever wants more than that presses again.
+            // The interrupt cleared the line; a second one ends the program.
             Err(ReadlineError::Interrupted) if interrupted => return Ok(Outcome::Interrupted),
             Err(ReadlineError::Interrupted) => {
                 views::say("press Ctrl-C once more to leave");
@@ -106,13 +106,13 @@ fn unreadable(error: ReadlineError) -> Failure {
     })
 }
 
-/// A slash and one word: a path or a sentence is said to the model.
+/// A slash and one word; a path or a sentence goes to the model.
 fn is_command(line: &str) -> bool {
     line.strip_prefix('/').is_some_and(|name| !name.is_empty() && name.chars().all(char::is_alphabetic))
 }
 
-/// Replies to one turn. A conversation that has outgrown the context loses its oldest turns, which
-/// is said.
+/// Replies to one turn. A conversation that has outgrown the context loses its oldest turns, with a
+/// notice.
 fn answer(
     session: &mut Session,
     turn: &str,
@@ -147,7 +147,7 @@ fn answer(
 #[cfg(test)]
 mod tests {
     #[test]
-    fn commands_are_told_from_what_is_said_to_the_model() {
+    fn commands_are_distinguished_from_text_for_the_model() {
         for (line, command) in
             [("/save", true), ("/etc/passwd", false), ("/", false), ("/help me", false), ("a /b", false)]
         {

@@ -27,7 +27,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     if !arguments.chat {
         let prompt = match &arguments.prompt {
             Some(prompt) => prompt.clone(),
-            None => given_prompt()?,
+            None => prompt_from_stdin()?,
         };
         return reply(&mut session, Turn::Text(&prompt), arguments, format).map(outcome_of);
     }
@@ -40,9 +40,9 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     }
 }
 
-/// The prompt that standard input gives. The end of its last line is that of a file or of `echo`,
-/// not of the prompt.
-fn given_prompt() -> Result<String, Failure> {
+/// The prompt from standard input. The final line end belongs to the file or `echo`, not to the
+/// prompt.
+fn prompt_from_stdin() -> Result<String, Failure> {
     if std::io::stdin().is_terminal() {
         views::say("the prompt is read from the terminal: end it with Ctrl-D, or give --prompt or --chat");
     }
@@ -56,7 +56,7 @@ fn given_prompt() -> Result<String, Failure> {
     Ok(prompt)
 }
 
-/// A reply that was stopped is not what was asked for.
+/// A reply that was stopped is not a success.
 fn outcome_of(reason: DoneReason) -> Outcome {
     match reason {
         DoneReason::Cancelled => Outcome::Interrupted,
@@ -67,11 +67,11 @@ fn outcome_of(reason: DoneReason) -> Outcome {
 /// The variable by which chat templates let a model think first.
 const THINKING: &str = "enable_thinking";
 
-/// What is replied to.
+/// What the model replies to.
 pub enum Turn<'t> {
     /// A user's turn in a conversation.
     Chat(&'t str),
-    /// A text to go on with.
+    /// A text to continue.
     Text(&'t str),
 }
 
@@ -140,7 +140,7 @@ pub fn reply(
         write(b"\n")?;
     }
     for moved in &moves {
-        views::say(&told_move(moved));
+        views::say(&move_notice(moved));
     }
     let Replied { text, reason, statistics } = ended?;
     if format == Format::Json {
@@ -178,7 +178,7 @@ fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
     })
 }
 
-/// Writes a reply as it comes; gives how it ended.
+/// Writes a reply as it arrives; returns why it ended.
 fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Replied, Failure> {
     let mut reply = match turn {
         Turn::Chat(text) => session.chat(text)?,
@@ -212,9 +212,9 @@ fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Repli
     Ok(Replied { text: said, reason, statistics })
 }
 
-/// What a user must hear even where statistics are not wanted: part of the reply was made elsewhere
-/// than planned.
-fn told_move(moved: &Move) -> String {
+/// A notice that is printed even without statistics: part of the reply was computed elsewhere than
+/// planned.
+fn move_notice(moved: &Move) -> String {
     let to: Vec<String> = moved.to.iter().map(ToString::to_string).collect();
     let mut text = format!(
         "fallback: shard {} failed on {} at token {}; resumed on {}",

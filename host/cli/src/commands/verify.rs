@@ -6,7 +6,7 @@ use crate::arguments::{Format, VerifyArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
-/// Compares; a difference is an outcome of its own.
+/// Compares; a difference is a separate outcome.
 pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Failure> {
     let open = open_options(&arguments.target, &arguments.execution)?;
     let options = verify_options(arguments)?;
@@ -42,7 +42,7 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
     Ok(Outcome::Done)
 }
 
-/// Under `--strict` what was not run is not taken for proved.
+/// Under `--strict` what was not run does not count as proved.
 fn all_run(report: &VerifyReport, strict: bool) -> Result<(), Failure> {
     let Some(NotRun { shard, entry, reason }) = report.not_run().next().filter(|_| strict) else {
         return Ok(());

@@ -2,13 +2,13 @@ use std::fmt::Write;
 
 use shardwright::CompileReport;
 use shardwright_bundle as bundle;
-use shardwright_doctor::{FlagAdvice, Inspected, Told};
+use shardwright_doctor::{FlagAdvice, Inspected, ShimAnswer};
 
 use super::{Detail, bytes, table};
 
-/// What compiling gave.
+/// The result of compiling.
 pub fn compiled(report: &CompileReport, detail: Detail) -> String {
-    // What must not be kept silent was said on standard error.
+    // Required notices were printed on standard error.
     let mut text = super::plan_without_notices(&report.plan, detail);
     let _ = writeln!(
         text,
@@ -24,14 +24,14 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
     text
 }
 
-/// What a file or directory says of itself.
+/// The content of a file or directory.
 pub fn inspected(inspected: &Inspected) -> String {
     match inspected {
         Inspected::Bundle(report) => {
             let mut text = bundle_view(&report.inspection);
             for artefact in &report.artefacts {
                 let _ = writeln!(text, "\nshard {} of chain {}", artefact.shard, artefact.chain);
-                text.push_str(&told(&artefact.told));
+                text.push_str(&shim_answer(&artefact.told));
             }
             for advice in &report.advice {
                 let _ = writeln!(text, "\nchain {}", advice.chain);
@@ -66,7 +66,7 @@ pub fn inspected(inspected: &Inspected) -> String {
             for flag in &head.flags {
                 let _ = writeln!(text, "  flag {}: {}", flag.flag, flag.verdict);
             }
-            text.extend(report.told.as_ref().map(told));
+            text.extend(report.told.as_ref().map(shim_answer));
             text
         }
         Inspected::WorkOrder(report) => {
@@ -92,22 +92,22 @@ pub fn inspected(inspected: &Inspected) -> String {
     }
 }
 
-/// What a shim says of an artefact.
-fn told(told: &Told) -> String {
-    match (&told.format, &told.error) {
+/// A shim's description of an artefact.
+fn shim_answer(answer: &ShimAnswer) -> String {
+    match (&answer.format, &answer.error) {
         (Some(format), _) => format!(
             "{format}, as shim {} tells\n{}{}",
-            told.shim,
-            super::document(&told.document),
-            told.advice.iter().map(flag_advice).collect::<String>()
+            answer.shim,
+            super::document(&answer.document),
+            answer.advice.iter().map(flag_advice).collect::<String>()
         ),
         (None, error) => {
-            format!("shim {} cannot tell: {}\n", told.shim, error.as_deref().unwrap_or("it gave no reason"))
+            format!("shim {} cannot tell: {}\n", answer.shim, error.as_deref().unwrap_or("it gave no reason"))
         }
     }
 }
 
-/// The flags something was compiled with beside those worth setting.
+/// The flags of a compilation compared with the recommended ones.
 fn flag_advice(advice: &FlagAdvice) -> String {
     let mut text = format!("flags of {}: {}\n", super::printable(&advice.name), advice.summary());
     for advised in advice.missing.iter().filter(|advised| !advised.note.is_empty()) {

@@ -5,8 +5,8 @@ use shardwright_doctor::{BundlePrognosis, DoctorReport, MachineReport};
 
 use super::{Detail, bytes, table, wrapped};
 
-/// The machine, what was found, what was passed over, and what is wrong. Where all of it lies only
-/// with all detail.
+/// The machine, what was found, what was skipped, and what is wrong. Paths are shown only with full
+/// detail.
 pub fn doctor(report: &DoctorReport, detail: Detail) -> String {
     let mut text = format!("shardwright {}\n", report.version);
     text.push_str(&machine(&report.machine));
@@ -114,7 +114,7 @@ fn planners(report: &DoctorReport, detail: Detail) -> String {
     format!("{}\n", wrapped(&line, 2))
 }
 
-/// Limits that refusals taught, by chip, with the file to remove to forget them.
+/// Learned limits, by chip, with the file to remove to forget them.
 fn learned(files: &[LearnedFile]) -> String {
     let mut text = String::new();
     for file in files {

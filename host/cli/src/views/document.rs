@@ -1,4 +1,4 @@
-//! A JSON document of anybody's as text: values by path, lists of things alike as tables.
+//! A JSON document from any source as text: values by path, lists of like objects as tables.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::{printable, table};
 
 /// Rows of a table that are shown; the rest are counted.
 const ROWS: usize = 64;
-/// Levels that are told apart; what lies deeper is shown as JSON.
+/// Levels that are indented; deeper ones are shown as JSON.
 const DEPTH: usize = 6;
 
 /// The document.

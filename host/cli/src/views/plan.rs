@@ -8,7 +8,7 @@ use super::{Detail, bytes, ranges, table, wrapped};
 /// What the names of a plan's members take of a line, and what a broken line is set in by.
 const MEMBER: usize = 10;
 
-/// The plan with what must not be kept silent of it.
+/// The plan with its required notices.
 pub fn plan(report: &PlanReport, detail: Detail) -> String {
     let mut text = head(report);
     for notice in &report.notices {
@@ -21,7 +21,7 @@ pub fn plan(report: &PlanReport, detail: Detail) -> String {
     text + &body(report, detail)
 }
 
-/// The plan for who has read its notices.
+/// The plan without notices, for after they were shown.
 pub fn plan_without_notices(report: &PlanReport, detail: Detail) -> String {
     head(report) + &body(report, detail)
 }
@@ -195,7 +195,7 @@ fn rank(cause: &str) -> u8 {
     }
 }
 
-/// The rank of a choice that nothing forced: it could have been another.
+/// The rank of a choice that nothing forced.
 const PREFERRED: u8 = 2;
 
 /// The ground, without the note of the limit it ends in, unless all is wanted.

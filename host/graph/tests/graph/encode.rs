@@ -241,7 +241,7 @@ fn states_take_their_own_format() {
             assert_eq!(tensor(&encoded, "layer.1.v").1.dtype, inside, "{formats}");
         }
     }
-    // Values that are keys as well, where both states would be held as one.
+    // Values that are also keys, where both states would have the same encoding.
     let mut shared = entry.clone();
     let write = shared.nodes.iter().find(|node| node.name == "layer.1.k-write").unwrap().inputs[1];
     shared.nodes.iter_mut().find(|node| node.name == "layer.1.v-write").unwrap().inputs[1] = write;
@@ -342,7 +342,7 @@ fn ports_of_another_encoding_get_a_conversion() {
     let per_layer = encoded.input(&Role::PerLayer { first: 1, layers: 2 }).unwrap();
     assert_eq!(encoded.tensor(per_layer).name, "per-layer");
 
-    // A shim that refuses the conversion is told to be given another port; one that refuses an
+    // For a shim that refuses the conversion, the help suggests another port; one that refuses an
     // operation gets its steps, converted ports and all.
     let refusing = |refused: fn(&Op) -> bool| {
         legalise_encoded(&whole, &encodings, |graph| {

@@ -169,7 +169,7 @@ fn a_shim_that_answers_wrongly_is_an_error() {
         legalise(&graph, |graph| Ok::<_, Infallible>(vec![Verdict::accepted(); graph.nodes.len() - 1]))
             .unwrap_err();
     assert!(
-        matches!(error, LegaliseError::VerdictCount { asked: a, given } if a == asked && given == asked - 1),
+        matches!(error, LegaliseError::VerdictCount { asked: a, found } if a == asked && found == asked - 1),
         "{error}"
     );
     assert!(error.help().is_some());

@@ -120,10 +120,10 @@ pub fn packed(dtype: DType, values: &[i32], width: usize) -> Vec<u8> {
             row.iter().for_each(|value| bytes.extend(&value.to_le_bytes()[..bits / 8]));
             continue;
         }
-        for held in row.chunks(8 / bits) {
+        for group in row.chunks(8 / bits) {
             let mask = (1 << bits) - 1;
             bytes.push(
-                held.iter().enumerate().fold(0, |byte, (at, value)| byte | (value & mask) << (at * bits))
+                group.iter().enumerate().fold(0, |byte, (at, value)| byte | (value & mask) << (at * bits))
                     as u8,
             );
         }

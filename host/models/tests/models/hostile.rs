@@ -490,9 +490,9 @@ fn an_index_that_lies() {
         header.as_object().unwrap().keys().filter(|name| *name != "__metadata__").cloned().collect()
     };
     let second = "model-00002-of-00002.safetensors";
-    let (held, other) = (names(first)[0].clone(), names(second)[0].clone());
-    victim.edit_header(second, |header| rename(header, &other, &held));
-    assert_error!(victim, DuplicateTensor, Invalid, held, second);
+    let (existing, other) = (names(first)[0].clone(), names(second)[0].clone());
+    victim.edit_header(second, |header| rename(header, &other, &existing));
+    assert_error!(victim, DuplicateTensor, Invalid, existing, second);
 }
 
 #[test]
@@ -585,7 +585,7 @@ fn sentence_modules_that_are_broken_or_not_built() {
 }
 
 #[test]
-fn a_fault_of_the_graph_is_told_as_one() {
+fn a_fault_of_the_graph_is_reported_as_one() {
     let inner = shardwright_graph::GraphError::EntryPoint { rows: 0, context: 0 };
     let error = CheckpointError::from(inner);
     assert!(matches!(error, CheckpointError::Graph(_)));

@@ -193,7 +193,7 @@ pub enum PlanFault {
         /// The goal.
         max: u64,
     },
-    /// There is a quality goal, and nobody measured what these formats cost here.
+    /// There is a quality goal, but the loss of these formats was not measured.
     #[error(
         "shard {shard}: no sensitivity of layer {layer} to {formats} was measured, and there is a quality goal"
     )]

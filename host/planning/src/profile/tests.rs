@@ -16,7 +16,7 @@ fn directory_with(files: &[(&str, &str)]) -> tempfile::TempDir {
 #[test]
 fn built_in_profiles_are_found_by_every_name() {
     let registry = ProfileRegistry::new();
-    for (given, name) in [
+    for (wanted, name) in [
         ("generic", "generic"),
         ("mt6989", "mt6989"),
         ("MT6989", "mt6989"),
@@ -37,7 +37,7 @@ fn built_in_profiles_are_found_by_every_name() {
         ("X Elite", "sc8380xp"),
         ("qnn-soc-72", "soc-72"),
     ] {
-        assert_eq!(registry.find(given).unwrap().profile.name, name, "{given}");
+        assert_eq!(registry.find(wanted).unwrap().profile.name, name, "{wanted}");
     }
 }
 
@@ -256,11 +256,11 @@ fn a_profile_is_there_while_its_file_is() {
 #[test]
 fn an_unknown_name_lists_those_near_it() {
     let registry = ProfileRegistry::new();
-    for (given, near) in
+    for (wanted, near) in
         [("mt6988", "mt6989"), ("sm885", "sm8850"), ("dimensity", "mt6989"), ("sm8805", "sm8850")]
     {
-        let error = registry.find(given).unwrap_err();
-        assert!(error.help().unwrap().contains(near), "{given}: {:?}", error.help());
+        let error = registry.find(wanted).unwrap_err();
+        assert!(error.help().unwrap().contains(near), "{wanted}: {:?}", error.help());
     }
     let error = registry.find("abacus").unwrap_err();
     assert!(error.help().unwrap().starts_with("known: generic"));

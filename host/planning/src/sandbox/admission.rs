@@ -1,11 +1,11 @@
-//! What is refused before a compiler sees it: a component that wants what no planner may have, and
-//! one that a compiler would need gigabytes for.
+//! Refuses components before compilation: those with imports no planner may have, and those that
+//! would need gigabytes to compile.
 //!
-//! A compiler's memory grows with what one function holds, not with the length of the file alone: a
-//! call of two bytes moves as many values as its type has, and a local variable costs a place in
-//! every block of its function. So both are counted. The caps are above what `componentize-py`
-//! makes of a planner in Python, interpreter and all (numbers below), and far above planners in
-//! Rust.
+//! A compiler's memory grows with the content of one function, not only with the length of the
+//! file: a call of two bytes moves as many values as its type has, and a local variable takes space
+//! in every block of its function. So both are counted. The caps are above what `componentize-py`
+//! produces for a planner in Python, interpreter included (numbers below), and far above planners
+//! in Rust.
 
 use wasmparser::{BinaryReaderError, BlockType, FunctionBody, Operator, Parser, Payload, TypeRef};
 
@@ -46,7 +46,8 @@ pub(super) fn examine(wasm: &[u8]) -> Result<(), PlannerErrorKind> {
             Payload::ComponentImportSection(section) if around.is_empty() => {
                 for import in section {
                     let import = import.map_err(garbage)?.name.name;
-                    // Whether one of ours brings types alone is told by the compiled component.
+                    // Whether an import of the interface has only types is checked on the compiled
+                    // component.
                     if !is_ours(import) {
                         return Err(forbidden(import));
                     }

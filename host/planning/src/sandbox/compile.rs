@@ -26,10 +26,10 @@ const PARTIAL_AGE: Duration = Duration::from_secs(600);
 
 /// Compiled planners in a directory, keyed by content, wasmtime version and settings.
 ///
-/// The files hold machine code, and a hash in them says that they are whole, not who wrote them. So
-/// a file is believed only if it and the directory belong to the effective user and nobody else may
-/// write them; otherwise the planner is compiled anew, which [`Planner::disbelieved`] tells. A file
-/// that was damaged or left half written is compiled anew without a word.
+/// The files contain machine code, and the hash in a file proves only that it is complete, not who
+/// wrote it. So a file is trusted only if it and the directory belong to the effective user and
+/// nobody else may write them; otherwise the planner is compiled again, which
+/// [`Planner::disbelieved`] reports. A damaged or incomplete file is compiled again silently.
 #[derive(Debug, Clone)]
 pub struct CompiledCache {
     directory: PathBuf,

@@ -335,25 +335,25 @@ fn compiled_planners_that_others_may_have_written_are_not_run() {
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
 
-    // Another planner's code under a head that fits: what a hash in the file cannot tell.
+    // Another planner's code under a matching header: a hash in the file cannot detect that.
     let mut forged = fs::read(&other).unwrap();
     forged[8..40].copy_from_slice(&sound[8..40]);
     let forge = || fs::write(&path, &forged).unwrap();
     let set = |path: &std::path::Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-    let told = |planner: &Planner, words: &str| {
+    let expect_disbelief = |planner: &Planner, words: &str| {
         assert_eq!(planner.description().name, "even", "the forged code was run");
-        let told = planner.disbelieved().expect("a word of it");
-        assert!(told.contains(words) && told.contains("compiled anew"), "{told}");
+        let reason = planner.disbelieved().expect("a word of it");
+        assert!(reason.contains(words) && reason.contains("compiled anew"), "{reason}");
     };
     for loose in [0o777, 0o770, 0o1777] {
         forge();
         set(&folder, loose);
-        told(&load(), "may be written by others");
+        expect_disbelief(&load(), "may be written by others");
         assert_eq!(fs::read(&path).unwrap(), forged, "nothing is put into a folder that is not believed");
         set(&folder, 0o700);
     }
     set(&path, 0o666);
-    told(&load(), "may be written by others");
+    expect_disbelief(&load(), "may be written by others");
     // It was replaced by one's own.
     assert_eq!((mode(&path), fs::read(&path).unwrap() == sound), (0o600, true));
     assert_eq!(load().disbelieved(), None);
@@ -362,14 +362,14 @@ fn compiled_planners_that_others_may_have_written_are_not_run() {
     let moved = directory.path().join("elsewhere");
     fs::rename(&path, &moved).unwrap();
     symlink(&moved, &path).unwrap();
-    told(&load(), "symbolic link");
+    expect_disbelief(&load(), "symbolic link");
     assert!(fs::symlink_metadata(&path).unwrap().is_file());
 
     // Only the superuser may give something away.
-    for given in [&path, &folder] {
+    for target in [&path, &folder] {
         forge();
-        if chown(given, Some(65534), None).is_ok() {
-            told(&load(), "belongs to user 65534");
+        if chown(target, Some(65534), None).is_ok() {
+            expect_disbelief(&load(), "belongs to user 65534");
         }
     }
 }

@@ -115,8 +115,8 @@ fn the_built_in_planner_does_not_run_out_of_fuel() {
     }
 }
 
-/// Behind the built-in planner's search there is a plan without one, and which of them it is can be
-/// told.
+/// The built-in planner's search is backed by a plan without search, and the answer says which it
+/// is.
 #[test]
 fn a_planner_that_comes_to_the_end_of_its_means_has_a_simple_plan_behind_it() {
     let request = of_many_formats(42, 3);
@@ -169,7 +169,7 @@ fn a_planner_that_works_is_used_and_named() {
 }
 
 #[test]
-fn an_unsound_request_is_nobodys_plan() {
+fn no_planner_is_asked_an_unsound_request() {
     let mut request = request(3);
     request.formats.clear();
     let error = PlanningSession::new(generic()).plan(&request).unwrap_err();

@@ -97,7 +97,7 @@ fn write_seen(out: &mut Vec<u8>, seen: &Seen) {
         (NEGATIVE, !histogram.negative.is_empty()),
         (POSITIVE, !histogram.positive.is_empty()),
     ];
-    parts.iter().filter(|(_, held)| *held).for_each(|(flag, _)| flags |= flag);
+    parts.iter().filter(|(_, present)| *present).for_each(|(flag, _)| flags |= flag);
     out.push(flags);
     if let Some((low, high)) = seen.range {
         out.extend(low.to_le_bytes());
@@ -170,9 +170,9 @@ impl Reader<'_> {
 }
 
 /// Names in ascending order, each once: one content, one file.
-fn next_name<T>(reader: &mut Reader<'_>, held: &BTreeMap<String, T>) -> Part<String> {
+fn next_name<T>(reader: &mut Reader<'_>, known: &BTreeMap<String, T>) -> Part<String> {
     let name = reader.text()?;
-    match held.last_key_value() {
+    match known.last_key_value() {
         Some((last, _)) if *last >= name => Err("names out of order"),
         _ => Ok(name),
     }

@@ -1,5 +1,5 @@
-//! One file of the store: written chunk by chunk, continued where an earlier run was ended, read
-//! back whole.
+//! One file of the store: written chunk by chunk, resumed where an earlier run stopped, verified as
+//! a whole.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
@@ -17,7 +17,7 @@ use crate::job::{Chunk, Job, Whole};
 use crate::source::READ_AROUND;
 use crate::{QuantiseError, StoreError};
 
-/// How long to wait before looking again whether another program is done.
+/// Interval for checking whether another process is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Hash of a chunk: its number is part of it, so that chunks cannot change places.
@@ -30,7 +30,7 @@ fn whole_hash(scale: &[u8]) -> [u8; HASH] {
     hash(&[b"whole", scale])
 }
 
-/// A file in the making. Held locked, so that no two programs write it.
+/// A file in progress, locked so that only one process writes it.
 pub(super) struct Unfinished<'j> {
     path: PathBuf,
     file: File,
@@ -44,9 +44,8 @@ pub(super) struct Unfinished<'j> {
 }
 
 impl<'j> Unfinished<'j> {
-    /// Opens what an earlier run left, or begins; `None` where another program finished and renamed
-    /// the file meanwhile. While another program writes it, `wait` is called again and again, and
-    /// may end that.
+    /// Opens or creates the file; `None` if another process finished and renamed it meanwhile.
+    /// While another process writes it, `wait` is called repeatedly and may cancel.
     pub fn open(
         path: PathBuf,
         header: Header,
@@ -73,8 +72,8 @@ impl<'j> Unfinished<'j> {
                 Err(TryLockError::Error(source)) => return Err(io("lock", source).into()),
             }
         }
-        // Whoever held the lock before may have given the file its final name, under which nobody
-        // may write it.
+        // The previous owner of the lock may have renamed the file to its final name; it must not
+        // be written then.
         if !is_at(&file, &path) {
             return Ok(None);
         }
@@ -105,7 +104,7 @@ impl<'j> Unfinished<'j> {
         Ok(Some(unfinished))
     }
 
-    /// Where bytes that nobody will write again are not zero.
+    /// Start of a gap or unused hash that is not all zeros, if any; such bytes are never rewritten.
     fn fault_outside_chunks(&self, bytes: &[u8]) -> Option<u64> {
         let last = self.parts.end - HASH as u64..self.parts.end;
         let unused = (!self.job.needs_whole()).then_some(last);
@@ -156,13 +155,13 @@ impl<'j> Unfinished<'j> {
         self.made.iter().enumerate().filter(|(_, made)| **made).map(|(chunk, _)| bytes(chunk)).sum()
     }
 
-    /// Makes what is missing; `tell` hears of bytes made and may end the work.
+    /// Makes the missing chunks; `report` receives the number of bytes made and may cancel.
     pub fn complete(
         &mut self,
-        tell: &mut dyn FnMut(u64) -> Result<(), QuantiseError>,
+        report: &mut dyn FnMut(u64) -> Result<(), QuantiseError>,
     ) -> Result<(), QuantiseError> {
         if self.job.needs_whole() && self.whole.is_none() {
-            let whole = self.job.whole(&mut || tell(0).is_ok())?;
+            let whole = self.job.whole(&mut || report(0).is_ok())?;
             if let Some(whole) = whole {
                 let scale = whole.scale.to_le_bytes();
                 self.write(self.parts.scales, &scale)?;
@@ -174,7 +173,7 @@ impl<'j> Unfinished<'j> {
         let (job, whole) = (self.job, self.whole);
         job.make(missing.into_iter(), whole, |chunk, made| {
             self.put(chunk, &made)?;
-            tell((made.data.len() + made.scales.len()) as u64)
+            report((made.data.len() + made.scales.len()) as u64)
         })
     }
 
@@ -197,20 +196,19 @@ impl<'j> Unfinished<'j> {
         written.map_err(|source| StoreError::Io { action: "write", path: self.path.clone(), source }.into())
     }
 
-    /// Says in the header that the file is whole and gives it its name.
+    /// Marks the file as complete in its header and renames it to its final name.
     pub fn finish(mut self, name: &Path) -> Result<(), QuantiseError> {
         self.header.table = hex::encode(&hash(&[&self.table]));
         if let Some(page) = self.header.page() {
             self.write(0, &page)?;
         }
-        // No wait for the disk: whatever a loss of power leaves out is found by the hashes and made
-        // again.
+        // No fsync: after a loss of power, hashes reveal missing bytes and they are made again.
         std::fs::rename(&self.path, name)
             .map_err(|source| StoreError::Io { action: "rename", path: self.path.clone(), source }.into())
     }
 }
 
-/// Where the first of these ranges begins that holds anything but zeros.
+/// Start of the first of these ranges that contains a non-zero byte.
 fn not_zero(bytes: &[u8], ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> Option<u64> {
     let zero = |range: &std::ops::Range<u64>| {
         bytes[range.start as usize..range.end as usize].iter().all(|&byte| byte == 0)
@@ -218,8 +216,8 @@ fn not_zero(bytes: &[u8], ranges: impl IntoIterator<Item = std::ops::Range<u64>>
     ranges.into_iter().find(|range| !zero(range)).map(|range| range.start)
 }
 
-/// Opens a file in the making for writing; one that somebody else can have written is replaced by
-/// an empty one.
+/// Opens a file in progress for writing; one that another user may have written is replaced by an
+/// empty one.
 fn open_private(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -248,7 +246,7 @@ fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 
-/// Whether the bytes of a chunk have the hash; gives their memory back.
+/// Whether the bytes of a chunk match the hash; releases their pages.
 fn checked(bytes: &[u8], parts: Parts, job: &Job<'_>, chunk: usize, wanted: &[u8], mapped: &Mapped) -> bool {
     let (data, scales) = job.places(chunk);
     let place =
@@ -261,7 +259,7 @@ fn checked(bytes: &[u8], parts: Parts, job: &Job<'_>, chunk: usize, wanted: &[u8
     fits
 }
 
-/// Opens a whole file and proves every byte of it.
+/// Opens a complete file and verifies every byte of it.
 pub(super) fn open_whole(path: &Path, wanted: &Header, job: &Job<'_>) -> Result<Weight, StoreError> {
     let mapped = Mapped::open(path)?;
     let bytes = mapped.bytes();

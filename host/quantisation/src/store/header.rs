@@ -1,9 +1,9 @@
-//! The first page of a file of made weights, and where everything else lies.
+//! The first page of a file of quantised weights, and the offsets of the other parts.
 //!
-//! A file is: this page, the data, the scales, and a table of one SHA-256 per chunk; each begins on
-//! a page. The page says what the file holds and, once the file is whole, the hash of the table; it
-//! carries its own hash. So every byte is covered, chunks can be checked one by one, and a file in
-//! the making says by itself which of its chunks are sound.
+//! A file consists of this page, the data, the scales, and a table of one SHA-256 per chunk; each
+//! part begins on a page. The page describes the content and, once the file is complete, has the
+//! hash of the table; it includes its own hash. So every byte is covered, chunks can be checked one
+//! by one, and a file in progress records which of its chunks are valid.
 
 use std::path::Path;
 
@@ -19,8 +19,8 @@ use crate::job::Job;
 pub(crate) const PAGE: u64 = 4096;
 /// Bytes of a hash.
 pub(crate) const HASH: usize = 32;
-/// Version of files and of the arithmetic behind them: another one makes other files, old ones are
-/// left alone.
+/// Version of the files and of the arithmetic; another version makes other files and leaves old
+/// ones alone.
 pub(crate) const VERSION: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"sw-made\n";
@@ -37,7 +37,7 @@ pub(crate) struct Header {
     pub weight: String,
     pub shape: Vec<u64>,
     pub format: WeightFormat,
-    /// Hash over all that decides the content; the file's name too.
+    /// Hash of everything that determines the content; also the file's name.
     pub address: String,
     pub chunks: u64,
     pub data: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Parts {
 }
 
 impl Header {
-    /// Of a weight to be made, not whole yet.
+    /// Header of a weight to be made, not complete yet.
     pub fn new(job: &Job<'_>, format: WeightFormat, address: String) -> Self {
         let planned = job.planned();
         Header {
@@ -71,23 +71,22 @@ impl Header {
         }
     }
 
-    /// Where the parts lie; `None` where sizes do not add up.
+    /// Offsets of the parts; `None` if sizes overflow.
     pub fn parts(&self) -> Option<Parts> {
         let page = |offset: u64| offset.checked_next_multiple_of(PAGE);
         let scales = page(PAGE.checked_add(self.data)?)?;
         let table = page(scales.checked_add(self.scales)?)?;
-        // One more for what is known of the whole tensor.
+        // One more for the properties of the whole tensor.
         let end = table.checked_add(self.chunks.checked_add(1)?.checked_mul(HASH as u64)?)?;
         Some(Parts { data: PAGE, scales, table, end })
     }
 
-    /// What lies between the parts, all zeros.
+    /// The gaps between the parts, all zeros.
     pub fn gaps(&self, parts: Parts) -> [std::ops::Range<u64>; 2] {
         [parts.data + self.data..parts.scales, parts.scales + self.scales..parts.table]
     }
 
-    /// The first page; `None` where the text does not fit it, which capped names and ranks rule
-    /// out.
+    /// The first page; `None` if the text does not fit, which capped names and ranks rule out.
     pub fn page(&self) -> Option<Vec<u8>> {
         let text = serde_json::to_vec(self).ok()?;
         let mut page = Vec::with_capacity(PAGE as usize);
@@ -101,7 +100,7 @@ impl Header {
         fits.then_some(page)
     }
 
-    /// The header that a file begins with, proved to be as it was written.
+    /// The header at the start of a file, verified by its hash.
     pub fn read(path: &Path, bytes: &[u8]) -> Result<Header, StoreError> {
         let foreign = || StoreError::NotAWeight { path: path.to_owned() };
         let damaged =
@@ -122,7 +121,7 @@ impl Header {
         serde_json::from_slice(text).map_err(|_| damaged(FIXED, "the header's text"))
     }
 
-    /// What it holds, for messages.
+    /// The content, for messages.
     pub fn describe(&self) -> String {
         format!("`{}` {:?} as {} ({})", self.weight, self.shape, self.format, self.address)
     }

@@ -13,7 +13,7 @@ use crate::StoreError;
 pub(crate) struct Mapped(memmap2::Mmap);
 
 impl Mapped {
-    /// Maps a file that nobody but this user can have written.
+    /// Maps a file that only this user can have written.
     pub fn open(path: &Path) -> Result<Mapped, StoreError> {
         let io = |action, source| StoreError::Io { action, path: path.to_owned(), source };
         let file = match own::open_file(path) {
@@ -25,9 +25,9 @@ impl Mapped {
     }
 
     pub fn of(file: &File) -> std::io::Result<Mapped> {
-        // SAFETY: the mapping is only read and lives as long as any slice of it. Nobody writes a
-        // whole file of the store; one in the making is written by the holder of its lock alone,
-        // who maps it for as long as it only reads.
+        // SAFETY: the mapping is only read and lives as long as any slice of it. A complete file of
+        // the store is never written; a file in progress is written only by the owner of its lock,
+        // who maps it only while reading.
         unsafe { memmap2::Mmap::map(file) }.map(Mapped)
     }
 }
@@ -39,9 +39,9 @@ impl WeightBytes for Mapped {
 
     #[cfg(unix)]
     fn release(&self, range: Range<usize>) {
-        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read
-        // from the file again and no byte of a slice changes. Advice that the system refuses
-        // changes nothing either.
+        // SAFETY: the mapping is shared with its file and read-only, so released pages are read
+        // from the file again and no byte of a slice changes. Refused advice changes nothing
+        // either.
         let advised = unsafe {
             self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
         };

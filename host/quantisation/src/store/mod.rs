@@ -1,5 +1,4 @@
-//! Made weights in a directory: streamed there in chunks, mapped from there, continued after an
-//! interruption.
+//! Quantised weights in a directory: written in chunks, mapped, resumed after an interruption.
 
 mod file;
 mod header;
@@ -20,42 +19,43 @@ use header::{Header, VERSION, hash};
 use shardwright_graph::{Graph, Weight};
 use shardwright_vocabulary::WeightFormat;
 
-/// Ending of whole files.
+/// Extension of complete files.
 const WHOLE: &str = "weight";
-/// Ending of files in the making.
+/// Extension of files in progress.
 const UNFINISHED: &str = "unfinished";
-/// Beginning of the names of folders in a directory that is not believed.
+/// Name prefix of the private folder in a directory that is not trusted.
 const OWN: &str = ".own-";
 /// What nobody went on with for so long is removed: it is of a model that is not made any more, and
 /// as long as one that is.
 const UNFINISHED_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A directory of made weights.
+/// A directory of quantised weights.
 ///
-/// A file is named by a hash over all that decides its content: name, shape and identity of the
-/// source, format, importances and the version of the arithmetic. What is there and sound is used,
-/// however it came there; what an earlier run began is continued at the chunk where it was ended,
-/// whether by cancelling, a fault, or the end of the process. The bytes are the same in every case.
+/// A file is named by a hash over everything that determines its content: name, shape and identity
+/// of the source, format, importances and the version of the arithmetic. Valid files are reused,
+/// whatever created them; a file that an earlier run began is resumed at the chunk where it
+/// stopped, whether by cancellation, an error, or the end of the process. The bytes are the same in
+/// every case.
 ///
-/// Memory: two chunks for each thread and 32 at most, a chunk being a megabyte of values and what
-/// is made of them, whatever the size of a weight; mapped sources and results are given back behind
-/// the reader. Gemma 4 E2B and E4B at their real shapes, in 8 bits and in 4 bits with blocks of 32,
-/// peaked below 12 MiB on two threads (`examples/real_shapes.rs`).
+/// Memory: two chunks per thread, at most 32, where a chunk is a megabyte of values plus its
+/// result, whatever the size of a weight; mapped sources and results are released after reading.
+/// Gemma 4 E2B and E4B at their real shapes, in 8 bits and in 4 bits with blocks of 32, peaked
+/// below 12 MiB on two threads (`examples/real_shapes.rs`).
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
-    /// Weights made or proved by this value, by address: a tied head and embedding in one format
+    /// Weights made or verified by this value, by address: a tied head and embedding in one format
     /// share a file.
     open: Mutex<BTreeMap<String, Weight>>,
-    /// Where others may write the directory: why that is so, and the folder in it that is used
-    /// instead, gone with this value.
+    /// If others may write the directory: the reason, and the folder in it that is used instead,
+    /// which is removed with this value.
     instead: Option<(FileError, tempfile::TempDir)>,
 }
 
 impl Store {
-    /// A store in a directory, which is made if it is not there. What lies in one that others may
-    /// write is not believed: everything is made again, in a folder that is gone with the store,
-    /// and [`Note::Disbelieved`] says so.
+    /// A store in a directory, which is created if missing. A directory that others may write is
+    /// not trusted: everything is made again in a folder that is removed with the store, and
+    /// [`Note::Disbelieved`] reports it.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, QuantiseError> {
         let directory = directory.into();
         let io = |source| StoreError::Io { action: "make", path: directory.clone(), source };
@@ -75,20 +75,20 @@ impl Store {
         Ok(Store { directory, open: Mutex::default(), instead })
     }
 
-    /// Its directory.
+    /// The directory of the store.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The graph with its weights and tables as the recipe says, mapped from the store. What stays
-    /// as stored is shared, not copied; vectors (norm scales and the like) are made in memory.
+    /// The graph with its weights and tables as in the recipe, mapped from the store. Unchanged
+    /// weights are shared, not copied; vectors (norm scales and the like) are made in memory.
     pub fn graph(
         &self,
         graph: &Graph,
         recipe: &Recipe,
         watch: &mut dyn Watch,
     ) -> Result<Graph, QuantiseError> {
-        self.tell(watch);
+        self.report_distrust(watch);
         apply(graph, recipe, watch, &mut |source, target, importance, meter| match target {
             Target::Matrix(format) if source.shape.len() > 1 => self.make(source, format, importance, meter),
             _ => in_memory(source, target, importance, meter),
@@ -103,12 +103,12 @@ impl Store {
         importance: Option<&[f32]>,
         watch: &mut dyn Watch,
     ) -> Result<Weight, QuantiseError> {
-        self.tell(watch);
+        self.report_distrust(watch);
         let total = Job::new(source, Target::Matrix(format), None)?.planned().bytes();
         self.make(source, format, importance, &mut Meter { watch, done: 0, total })
     }
 
-    fn tell(&self, watch: &mut dyn Watch) {
+    fn report_distrust(&self, watch: &mut dyn Watch) {
         if let Some((error, _)) = &self.instead {
             watch.note(Note::Disbelieved { reason: error.to_string() });
         }
@@ -128,7 +128,7 @@ impl Store {
         let known = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned();
         if let Some(weight) = known {
             meter.made(name, bytes)?;
-            // The same content may serve as another part.
+            // Another part may have the same content.
             return Ok(Weight { part: source.part(), ..weight });
         }
         let path = self.directory.join(format!("{address}.{WHOLE}"));
@@ -149,7 +149,7 @@ impl Store {
                 meter.made(name, 0)
             };
             let opened = Unfinished::open(unfinished, header.clone(), &job, &mut wait)?;
-            // Finished by another program between the two looks: look again.
+            // Another process finished it between the two checks: check again.
             let Some(mut unfinished) = opened else { continue };
             let mut made = unfinished.made_bytes();
             if made > 0 {
@@ -174,7 +174,7 @@ impl Store {
     }
 }
 
-/// Removes what was begun long ago and is not being written.
+/// Removes files that were begun long ago and are not being written.
 fn sweep(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
@@ -184,19 +184,18 @@ fn sweep(directory: &Path) {
         let is_old = |time: SystemTime| time.elapsed().is_ok_and(|age| age > UNFINISHED_AGE);
         let instead = entry.file_name().to_string_lossy().starts_with(OWN);
         if instead && modified().is_some_and(is_old) && own::expect_folder(&path).is_ok() {
-            // Of a process that was killed.
+            // Left by a process that was killed.
             let _ = std::fs::remove_dir_all(&path);
         }
         if begun && modified().is_some_and(is_old) {
-            // Whoever goes on with it now holds it locked. That it could not be removed costs
-            // space, nothing else.
+            // A process that resumes it now has it locked. A failure to remove it costs only space.
             let free = own::open_file(&path).is_ok_and(|(file, _)| file.try_lock().is_ok());
             let _ = free.then(|| std::fs::remove_file(&path));
         }
     }
 }
 
-/// What the store holds of a weight; a file that is not sound is as good as none, and that is said.
+/// The stored weight. An invalid file counts as missing, with a note.
 fn find(
     path: &Path,
     header: &Header,
@@ -218,7 +217,7 @@ fn find(
     }
 }
 
-/// Hash over all that decides the content of a file.
+/// Hash over everything that determines the content of a file.
 fn address(
     source: &dyn RowSource,
     format: WeightFormat,

@@ -26,7 +26,9 @@ fn threads<T: Send>(count: usize, work: impl FnOnce() -> T + Send) -> T {
 }
 
 pub fn same(a: &Weight, b: &Weight) -> bool {
-    let scales = |weight: &Weight| weight.quantisation.as_ref().map(|held| held.scales.bytes().to_vec());
+    let scales = |weight: &Weight| {
+        weight.quantisation.as_ref().map(|quantisation| quantisation.scales.bytes().to_vec())
+    };
     a.name == b.name
         && a.shape == b.shape
         && a.dtype == b.dtype
@@ -169,8 +171,8 @@ fn blocks_are_better_than_channels_and_channels_than_the_tensor() {
 fn stepped_scales_are_multiples_of_one_and_cost_little() {
     let source = weight(&[48, 300], DType::F32, &values(48 * 300, 17));
     let stepped = made(&source, WeightFormat::W4Block32Stepped);
-    let held = stepped.quantisation.as_ref().unwrap();
-    assert_eq!((held.granularity, held.scale_dtype), (Granularity::PerBlock { size: 32 }, DType::F32));
+    let layout = stepped.quantisation.as_ref().unwrap();
+    assert_eq!((layout.granularity, layout.scale_dtype), (Granularity::PerBlock { size: 32 }, DType::F32));
     for row in 0..48 {
         let scales: Vec<f32> = (0..10).map(|block| stepped.scale(row, block * 32).unwrap()).collect();
         let largest = scales.iter().copied().fold(0.0, f32::max);
@@ -210,10 +212,10 @@ fn constants_like_activations_hold_zero_and_both_ends() {
     {
         let source = weight(&[values.len() as u64], DType::Bf16, &values);
         let made = quantise_constant(&source, &mut Unwatched).unwrap();
-        let held = made.quantisation.as_ref().unwrap();
-        assert_eq!((made.dtype, held.granularity), (DType::U16, Granularity::PerTensor));
+        let layout = made.quantisation.as_ref().unwrap();
+        assert_eq!((made.dtype, layout.granularity), (DType::U16, Granularity::PerTensor));
         let encoding = Encoding::affine_over(seen.start, seen.end, 16);
-        assert_eq!(held.zero_point, encoding.zero_point);
+        assert_eq!(layout.zero_point, encoding.zero_point);
         for (value, made) in values.iter().zip(decoded(&made)) {
             assert_eq!(made, nearest_value(&encoding, *value));
             assert!((value - made).abs() <= encoding.scale.get() * 0.51);

@@ -316,8 +316,8 @@ fn errors_of_the_store_say_what_helps() {
 fn who_comes_second_waits_and_takes_what_the_first_made() {
     let directory = TempDir::new().unwrap();
     let path = begun(directory.path(), WeightFormat::W8PerChannel);
-    let held = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    held.lock().unwrap();
+    let locked = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    locked.lock().unwrap();
 
     // Waiting can be ended.
     let mut impatient = Follower { stop_after: Some(3), ..Follower::default() };
@@ -336,7 +336,7 @@ fn who_comes_second_waits_and_takes_what_the_first_made() {
             (same(&made, &in_memory(&synthetic(), WeightFormat::W8PerChannel)), follower.notes)
         });
         std::thread::sleep(std::time::Duration::from_millis(300));
-        drop(held);
+        drop(locked);
         let (same, notes) = second.join().unwrap();
         assert!(same);
         assert!(matches!(&notes[..], [first, Note::Continued { .. }] if *first == waiting), "{notes:?}");
@@ -418,7 +418,7 @@ fn what_others_may_have_written_is_made_again() {
 
 /// What was begun and never finished does not stay for ever.
 #[test]
-fn what_nobody_goes_on_with_is_removed() {
+fn abandoned_files_are_removed() {
     let parent = TempDir::new().unwrap();
     let old = begun(&parent.path().join("a"), WeightFormat::W8PerChannel);
     let directory = old.parent().unwrap();
@@ -427,12 +427,12 @@ fn what_nobody_goes_on_with_is_removed() {
         fs::OpenOptions::new().write(true).open(path).unwrap().set_modified(weeks_ago).unwrap();
     };
     age(&old);
-    // While it is held it is somebody's.
-    let held = fs::File::open(&old).unwrap();
-    held.lock().unwrap();
+    // While it is locked it is in use.
+    let locked = fs::File::open(&old).unwrap();
+    locked.lock().unwrap();
     Store::open(directory).unwrap();
     assert!(old.exists());
-    drop(held);
+    drop(locked);
     let whole = directory.join("0.weight");
     fs::write(&whole, b"").unwrap();
     age(&whole);
@@ -459,14 +459,14 @@ fn a_graph_from_the_store_is_the_graph_from_memory() {
     let store = Store::open(directory.path()).unwrap();
     let mut follower = Follower::default();
     let stored = store.graph(&graph, &recipe, &mut follower).unwrap();
-    let held = quantise(&graph, &recipe, &mut Unwatched).unwrap();
+    let in_memory = quantise(&graph, &recipe, &mut Unwatched).unwrap();
     assert_eq!(follower.last.0, follower.last.1);
-    for (a, b) in stored.weights.iter().zip(&held.weights) {
+    for (a, b) in stored.weights.iter().zip(&in_memory.weights) {
         assert!(same(a, b), "{}", a.name);
-        let zero = |weight: &Weight| weight.quantisation.as_ref().map(|held| held.zero_point);
+        let zero = |weight: &Weight| weight.quantisation.as_ref().map(|quantisation| quantisation.zero_point);
         assert_eq!(zero(a), zero(b));
     }
-    for (a, b) in stored.assets.iter().zip(&held.assets) {
+    for (a, b) in stored.assets.iter().zip(&in_memory.assets) {
         assert!(same(&a.table, &b.table), "{}", a.name);
     }
     // A head that is tied to the embedding, in the same format, is the same file.

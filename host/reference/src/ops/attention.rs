@@ -8,10 +8,10 @@ use crate::ops::product::dot;
 use crate::ops::softmax::softmax_in_place;
 use crate::step::{row_is_visible, slot_is_visible};
 
-/// Each query head mixes the values of the keys it sees; a query that sees none (only rows beyond
-/// the valid ones can) gives zeros.
+/// Each query head mixes the values of the keys it sees; a query that sees none (possible only
+/// beyond the valid rows) returns zeros.
 ///
-/// Keys are visited in slot order and invisible ones are left out, so they contribute exactly
+/// Keys are visited in slot order and invisible ones are skipped, so they contribute exactly
 /// nothing.
 pub(crate) fn attention(
     q: &Array,

@@ -1,4 +1,5 @@
-//! Operations that move stored elements and compute nothing: operands and result have one encoding.
+//! Operations that move stored elements without computing: operands and result have the same
+//! encoding.
 
 use crate::Array;
 
@@ -14,7 +15,7 @@ pub(crate) fn transpose(x: &Array, perm: &[u32]) -> Array {
         strides[axis] = strides[axis + 1] * x.shape()[axis + 1];
     }
     let shape: Vec<usize> = perm.iter().map(|&axis| x.shape()[axis as usize]).collect();
-    // Axes at the end that stay where they are move as one run.
+    // Trailing axes that keep their place are moved as one run.
     let staying = perm.iter().enumerate().rev().take_while(|&(axis, &from)| axis == from as usize).count();
     let moving = perm.len() - staying;
     let run: usize = shape[moving..].iter().product();

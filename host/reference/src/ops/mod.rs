@@ -1,9 +1,9 @@
 //! One plain function per operation. Shapes were checked with the graph, so the functions index
 //! freely.
 //!
-//! Operands come as they are encoded. What moves stored values (`layout`, `state`) gives the
-//! encoding it was given; products of two integer operands (`product`) sum integers; everything
-//! else decodes and gives f32, which the evaluator encodes once.
+//! Operands are in their encodings. Operations that move stored values (`layout`, `state`) keep the
+//! operand's encoding; products of two integer operands (`product`) sum integers; all others decode
+//! and return f32, which the evaluator encodes once.
 
 pub(crate) mod activation;
 pub(crate) mod attention;
@@ -20,8 +20,7 @@ use shardwright_graph::Op;
 
 use crate::Array;
 
-/// What `op` gives for its operands; `shape` is that of the result, `rows` the number of valid rows
-/// of the run.
+/// The result of `op`; `shape` is its shape, `rows` the number of valid rows of the run.
 ///
 /// `StateUpdate` works on a copy here; the evaluator writes in place instead.
 pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) -> Array {
@@ -52,7 +51,7 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
         Op::MulScalar { value } => elementwise::unary(x, |x| x * value),
         Op::MaxScalar { value } => elementwise::unary(x, |x| x.max(*value)),
         Op::Round => elementwise::unary(x, f32::round_ties_even),
-        // The evaluator encodes what comes out, here as everywhere.
+        // The evaluator encodes the result, as for every operation.
         Op::Convert => elementwise::unary(x, |x| x),
         Op::Neg => elementwise::unary(x, |x| -x),
         Op::Exp => elementwise::unary(x, |x| f64::from(x).exp() as f32),

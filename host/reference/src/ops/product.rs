@@ -1,9 +1,9 @@
 //! Matrix products.
 //!
-//! When both operands hold integers, the products of `stored − zero point` are summed exactly and
-//! the scales are multiplied in once, in f64: `Σ · (s_a · s_b)`. Where an operand has a scale per
-//! block, each block is summed so, multiplied by its scale, and the blocks are added in their
-//! order, in f64. All other products are of decoded values, in f64. One rounding to f32 at the end.
+//! When both operands are integers, the products of `stored − zero point` are summed exactly and
+//! the scales are multiplied in once, in f64: `Σ · (s_a · s_b)`. If an operand has a scale per
+//! block, each block's sum is multiplied by its scale, and the blocks are added in their order, in
+//! f64. All other products are of decoded values, in f64. There is one rounding to f32 at the end.
 
 use rayon::prelude::*;
 
@@ -34,12 +34,11 @@ fn finish(x_shape: &[usize], mut y: Vec<f64>, n: usize, bias: Option<&Array>) ->
     Array::made(&shape, y.into_iter().map(|y| y as f32).collect())
 }
 
-/// Least magnitude that a row of [`dynamic_linear`] is scaled by.
+/// Lower bound of the magnitude that a row of [`dynamic_linear`] is scaled by.
 const LEAST_MAGNITUDE: f32 = 1e-30;
 
-/// [`linear`] with a weight of integers, whose x is quantised row by row:
-/// `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32; then
-/// `Σ q·w · (s · s_w)`.
+/// [`linear`] with an integer weight, where x is quantised row by row: `s = max(max|x|, 1e-30) ·
+/// (1/127)` and `q = round(x / s)`, ties to even, all in f32; then `Σ q·w · (s · s_w)`.
 pub(crate) fn dynamic_linear(x: &Array, w: &Array, bias: Option<&Array>) -> Array {
     let (n, k) = (w.shape()[0], w.shape()[1]);
     let values = x.floats();
@@ -106,7 +105,7 @@ impl<'a> Operand<'a> {
         self.array.gather_steps(self.start + index * self.step, self.stride, into);
     }
 
-    /// Which row of the whole array a vector is; for vectors along rows.
+    /// The row of the whole array that a vector is in; for vectors along rows.
     fn row(&self, index: usize) -> usize {
         self.start / self.step.max(1) + index
     }
@@ -122,7 +121,7 @@ fn product(a: Operand<'_>, b: Operand<'_>, m: usize, n: usize, k: usize) -> Vec<
                 let scale = |row: usize| f64::from(weight.scale(a.row(row), 0).unwrap_or(f32::NAN));
                 return integer_product(fill, scale, &b, m, n, k);
             }
-            // Blocks on the left side only a constant has, and no graph multiplies two constants.
+            // Only a constant has blocks, and no graph multiplies two constants.
             Some(RowScales::Blocks(..)) | None => {}
         }
     }
@@ -130,8 +129,7 @@ fn product(a: Operand<'_>, b: Operand<'_>, m: usize, n: usize, k: usize) -> Vec<
     vectors_times_vectors(m, n, k, values, |row, into| b.values(row, into), |_, a, b| dot(a, b))
 }
 
-/// The same for integers on both sides: `a_steps` gives those of row i, `a_scale` what they stand
-/// for.
+/// The same for integers on both sides: `a_steps` returns those of row i, `a_scale` their scale.
 fn integer_product(
     a_steps: impl Fn(usize, &mut [f64]),
     a_scale: impl Fn(usize) -> f64,
@@ -173,13 +171,13 @@ fn integer_product(
 /// Products below this many multiply-adds are not worth a second thread.
 const PARALLEL_FROM: usize = 1 << 16;
 
-/// Vectors b that are widened together and stay in the cache while all of a passes by.
+/// Number of b vectors widened together; they stay in cache while all of a is read.
 const BLOCK: usize = 16;
 
 /// `y[i, j] = multiply(j, a_i, b_j)` for `m` vectors a and `n` vectors b of `k` values, which the
 /// closures fill in.
 ///
-/// Each b is read once for all of a: the weights are what is large.
+/// Each b is read once for all of a, because the weights are the large operand.
 fn vectors_times_vectors(
     m: usize,
     n: usize,
@@ -192,7 +190,7 @@ fn vectors_times_vectors(
     for (row, into) in a.chunks_exact_mut(k).enumerate() {
         a_row(row, into);
     }
-    // Transposed, so that a thread writes one run of memory: [n, m].
+    // Transposed, so that each thread writes contiguous memory: [n, m].
     let mut transposed = vec![0.0; n * m];
     let block = |scratch: &mut Vec<f64>, (index, into): (usize, &mut [f64])| {
         let columns = into.len() / m;
@@ -224,11 +222,11 @@ fn vectors_times_vectors(
     y
 }
 
-/// Partial sums that a dot product keeps apart, so that the compiler may use vectors.
+/// Number of separate partial sums of a dot product, so that the compiler can vectorise.
 const LANES: usize = 8;
 
-/// `Σ aᵢ bᵢ`; products of two f32 are exact in f64. The order of the sum depends on the length
-/// alone.
+/// `Σ aᵢ bᵢ`; products of two f32 are exact in f64. The order of summation depends only on the
+/// length.
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; LANES];
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
@@ -244,8 +242,8 @@ pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum()
 }
 
-/// Products of two `stored − zero point` are at most 2³²; so many of them sum to an integer that
-/// f64 holds exactly, in any order.
+/// Products of two `stored − zero point` are at most 2³²; the sum of this many is an integer that
+/// f64 represents exactly, in any order.
 const EXACT_TERMS: usize = 1 << 20;
 
 /// `Σ aᵢ bᵢ` of integers, exact.

@@ -1,4 +1,4 @@
-//! Reductions over the last axis, which stays with extent 1.
+//! Reductions over the last axis, which remains with extent 1.
 
 use crate::Array;
 

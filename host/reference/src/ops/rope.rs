@@ -5,7 +5,7 @@ use shardwright_graph::Rope;
 use crate::Array;
 use crate::step::rotary_angles;
 
-/// Turns pair `(x[i], x[i + d/2])` of every head by its angle at the row's position.
+/// Rotates pair `(x[i], x[i + d/2])` of every head by its angle at the row's position.
 pub(crate) fn rope(x: &Array, positions: &[i32], rope: &Rope) -> Array {
     let width = x.shape()[1];
     let mut y = x.floats().into_owned();
@@ -15,7 +15,7 @@ pub(crate) fn rope(x: &Array, positions: &[i32], rope: &Rope) -> Array {
     Array::made(x.shape(), y)
 }
 
-/// The same with the cosines and sines of each row given.
+/// The same with the cosines and sines of each row as inputs.
 pub(crate) fn rotate(x: &Array, cos: &Array, sin: &Array, head_dim: usize) -> Array {
     let (width, pairs) = (x.shape()[1], head_dim / 2);
     let mut y = x.floats().into_owned();
@@ -28,7 +28,7 @@ pub(crate) fn rotate(x: &Array, cos: &Array, sin: &Array, head_dim: usize) -> Ar
     Array::made(x.shape(), y)
 }
 
-/// Turns the pairs of every head of a row, by cosines and sines.
+/// Rotates the pairs of every head of a row, by cosines and sines.
 fn turn(row: &mut [f32], head_dim: usize, angles: &[(f32, f32)]) {
     for head in row.chunks_exact_mut(head_dim) {
         let (first, second) = head.split_at_mut(head_dim / 2);

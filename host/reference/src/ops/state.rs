@@ -1,4 +1,4 @@
-//! Writing new rows to a state, which is encoded as they are.
+//! Writes new rows to a state; both have the same encoding.
 
 use crate::{Array, ReferenceError};
 

@@ -1,4 +1,4 @@
-//! Random small models, formats and what calibration would find of them.
+//! Random small models and formats, and the ranges that calibration would find for them.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -39,8 +39,8 @@ pub fn recipes() -> impl Strategy<Value = Recipe> {
             for (index, share) in shares.iter().enumerate().take(layers.len()).skip(1) {
                 let Some(share) = share else { continue };
                 let donor = usize::from(*share) % index;
-                // Only a layer with keys of its own lends them, and only to one that reads them the
-                // same way.
+                // Only a layer with its own keys lends them, and only to a layer that reads them
+                // the same way.
                 if layers[donor].donor.is_none() && !encoder {
                     layers[index] = LayerRecipe { gelu: layers[index].gelu, ..layers[donor].clone() };
                     layers[index].donor = Some(donor as u32);

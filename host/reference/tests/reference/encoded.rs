@@ -1,5 +1,5 @@
-//! Every operation on encoded operands, against the same computed from the stored values by other
-//! code.
+//! Every operation on encoded operands, compared with the same operation computed from the stored
+//! values by separate code.
 
 use crate::support::Noise;
 use crate::support::quantise::packed;
@@ -48,8 +48,8 @@ fn stored(encoding: &Encoding, value: f32) -> i32 {
     (nearest + i64::from(encoding.zero_point)).clamp(i64::from(low), i64::from(high)) as i32
 }
 
-/// The value that a tensor of the encoding holds for `value`.
-fn held(encoding: &Encoding, value: f32) -> f32 {
+/// The value of a tensor of the encoding nearest to `value`.
+fn rounded_to(encoding: &Encoding, value: f32) -> f32 {
     match encoding.element {
         DType::F32 => value,
         DType::F16 => match f16::from_f32(value) {
@@ -61,18 +61,18 @@ fn held(encoding: &Encoding, value: f32) -> f32 {
     }
 }
 
-/// An operand that is given at run time: `[ROWS, width]`.
+/// An operand passed at run time: `[ROWS, width]`.
 #[derive(Clone)]
-struct Given {
+struct Operand {
     width: usize,
     values: Vec<f32>,
     encoding: Encoding,
 }
 
-impl Given {
+impl Operand {
     fn random(noise: &mut Noise, width: usize, encoding: Encoding) -> Self {
-        let values = (0..ROWS * width).map(|_| held(&encoding, 2.0 * noise.next())).collect();
-        Given { width, values, encoding }
+        let values = (0..ROWS * width).map(|_| rounded_to(&encoding, 2.0 * noise.next())).collect();
+        Operand { width, values, encoding }
     }
 
     fn wide(&self) -> Vec<f64> {
@@ -80,20 +80,20 @@ impl Given {
     }
 }
 
-/// Runs one operation over given operands and constants, in this order; with positions 3, 4, … as
-/// the last operand where it takes some.
-fn run(op: &Op, given: &[Given], constants: &[Weight], result: Encoding) -> Array {
+/// Runs one operation over run-time operands and constants, in this order, with positions 3, 4, …
+/// as the last operand if it takes positions.
+fn run(op: &Op, arguments: &[Operand], constants: &[Weight], result: Encoding) -> Array {
     let mut tensors = Vec::new();
     let mut inputs = Vec::new();
     let mut bindings = Bindings::new();
-    for (index, given) in given.iter().enumerate() {
-        let shape = [ROWS as u64, given.width as u64];
-        let mut tensor = Tensor::plain(format!("given-{index}"), shape.to_vec(), given.encoding.element);
-        tensor.affine = given.encoding.affine();
+    for (index, argument) in arguments.iter().enumerate() {
+        let shape = [ROWS as u64, argument.width as u64];
+        let mut tensor = Tensor::plain(format!("operand-{index}"), shape.to_vec(), argument.encoding.element);
+        tensor.affine = argument.encoding.affine();
         let role = Role::Gathered { asset: AssetId(index as u32) };
         inputs.push((TensorId(tensors.len() as u32), role.clone()));
         tensors.push(tensor);
-        bindings.bind(role, Array::floats_of(&shape, given.values.clone()).unwrap());
+        bindings.bind(role, Array::floats_of(&shape, argument.values.clone()).unwrap());
     }
     for (index, weight) in constants.iter().enumerate() {
         let mut tensor = Tensor::plain(format!("constant-{index}"), weight.shape.clone(), weight.dtype);
@@ -133,14 +133,14 @@ fn run(op: &Op, given: &[Given], constants: &[Weight], result: Encoding) -> Arra
     evaluator.run(&bindings, &mut States::none(), rows).unwrap().take(&tap).unwrap()
 }
 
-/// The result holds what `wanted` gives, to one step where functions of two libraries may round
-/// apart.
+/// The result is `wanted` in the encoding, to one step where functions of two libraries may round
+/// differently.
 fn check(what: &str, found: &Array, wanted: &[f64], encoding: &Encoding, exact: bool) {
     assert_eq!(found.encoding(), Some(*encoding), "{what}");
     let values = found.floats();
     assert_eq!(values.len(), wanted.len(), "{what}");
     for (index, (&value, &wanted)) in values.iter().zip(wanted).enumerate() {
-        let rounded = held(encoding, wanted as f32);
+        let rounded = rounded_to(encoding, wanted as f32);
         let near = f64::from(value - rounded).abs() <= 1e-6 * wanted.abs() + f64::from(f32::MIN_POSITIVE);
         assert!(
             value == rounded || !exact && near,
@@ -180,9 +180,9 @@ fn functions_decode_compute_and_encode_once() {
     for from in encodings() {
         for to in encodings() {
             for (op, of, exact) in &cases {
-                let x = Given::random(&mut noise, 5, from);
+                let x = Operand::random(&mut noise, 5, from);
                 let wanted: Vec<f64> = x.wide().into_iter().map(of).collect();
-                // A reciprocal of zero is the end of every range that has one.
+                // A reciprocal of zero is the end of the range, for every range that has one.
                 if wanted.iter().any(|value| value.is_infinite()) {
                     continue;
                 }
@@ -204,9 +204,9 @@ fn pairs_rows_and_roots() {
                 for (op, of) in &pairs {
                     for width in [1, 5] {
                         let (a, mut b) =
-                            (Given::random(&mut noise, 5, from), Given::random(&mut noise, width, other));
-                        // No division by zero, also where all values lie on one side of it.
-                        let half = [0.5, -0.5].map(|half| held(&other, half));
+                            (Operand::random(&mut noise, 5, from), Operand::random(&mut noise, width, other));
+                        // No division by zero, even if all values are on one side of zero.
+                        let half = [0.5, -0.5].map(|half| rounded_to(&other, half));
                         let half = half.into_iter().find(|half| *half != 0.0).unwrap();
                         b.values.iter_mut().filter(|b| **b == 0.0).for_each(|b| *b = half);
                         let (x, y) = (a.wide(), b.wide());
@@ -226,7 +226,7 @@ fn pairs_rows_and_roots() {
                 }
             }
             let to = other;
-            let x = Given::random(&mut noise, 6, from);
+            let x = Operand::random(&mut noise, 6, from);
             let wide = x.wide();
             let rows: Vec<&[f64]> = wide.chunks(6).collect();
             let each =
@@ -273,8 +273,8 @@ fn pairs_rows_and_roots() {
                 );
             }
             let mut positive = x.clone();
-            positive.values.iter_mut().for_each(|x| *x = held(&from, x.abs() + 0.1));
-            let positive = Given {
+            positive.values.iter_mut().for_each(|x| *x = rounded_to(&from, x.abs() + 0.1));
+            let positive = Operand {
                 values: positive.values.iter().map(|x| x.abs().max(1e-3)).collect(),
                 encoding: Encoding::F32,
                 ..positive
@@ -299,8 +299,8 @@ fn pairs_rows_and_roots() {
 fn movement_moves_stored_values() {
     let mut noise = Noise(3);
     for encoding in encodings() {
-        let x = Given::random(&mut noise, 6, encoding);
-        let y = Given::random(&mut noise, 2, encoding);
+        let x = Operand::random(&mut noise, 6, encoding);
+        let y = Operand::random(&mut noise, 2, encoding);
         let at = |row: usize, column: usize| f64::from(x.values[row * 6 + column]);
         let grid = |rows: usize, columns: usize, of: &dyn Fn(usize, usize) -> f64| {
             (0..rows * columns).map(|index| of(index / columns, index % columns)).collect::<Vec<_>>()
@@ -309,15 +309,15 @@ fn movement_moves_stored_values() {
             0..6 => at(row, column),
             _ => f64::from(y.values[row * 2 + column - 6]),
         };
-        let cases: Vec<(Op, Vec<Given>, Vec<f64>)> = vec![
+        let cases: Vec<(Op, Vec<Operand>, Vec<f64>)> = vec![
             (Op::Reshape { shape: vec![3, 8] }, vec![x.clone()], x.wide()),
             (Op::Transpose { perm: vec![1, 0] }, vec![x.clone()], grid(6, 4, &|a, b| at(b, a))),
             (Op::Slice { axis: 1, start: 2, end: 5 }, vec![x.clone()], grid(4, 3, &|a, b| at(a, b + 2))),
             (Op::Slice { axis: 0, start: 1, end: 3 }, vec![x.clone()], grid(2, 6, &|a, b| at(a + 1, b))),
             (Op::Concat { axis: 1 }, vec![x.clone(), y.clone()], grid(4, 8, &joined)),
         ];
-        for (op, given, wanted) in cases {
-            let found = run(&op, &given, &[], encoding);
+        for (op, operands, wanted) in cases {
+            let found = run(&op, &operands, &[], encoding);
             check(&format!("{op:?} {encoding}"), &found, &wanted, &encoding, true);
             assert_eq!(found.stored().is_empty(), encoding.element.is_float());
             assert_eq!(found.bytes().len() as u64, found.elements() as u64 * encoding.element.bytes());
@@ -325,13 +325,13 @@ fn movement_moves_stored_values() {
     }
 }
 
-/// A matrix `[N, K]` of random stored integers over the whole range of its type, with what each
-/// value's scale is.
+/// A matrix `[N, K]` of random stored integers over the whole range of its type, with the scale of
+/// each value.
 struct Matrix {
     weight: Weight,
     /// `stored − zero point`.
     steps: Vec<i64>,
-    /// Values that share one, of a row.
+    /// Number of consecutive values of a row that share a scale.
     block: usize,
     /// Per row and block.
     scales: Vec<f32>,
@@ -448,7 +448,7 @@ fn integers_times_integers_are_summed_exactly() {
         let stored = widen(&matrix.weight).unwrap();
         assert!(stored.iter().enumerate().all(|(index, &value)| value == matrix.value(index / K, index % K)));
         for from in encodings() {
-            let x = Given::random(&mut noise, K, from);
+            let x = Operand::random(&mut noise, K, from);
             let what = format!("{from} · {:?} {:?}", matrix.weight.dtype, matrix.weight.quantisation);
             let wide = x.wide();
             let plain = |row: usize, n: usize| -> f64 {
@@ -491,9 +491,10 @@ fn products_of_two_activations_are_exact() {
             let to = integer(DType::U16, 2e-4, 30_000);
             for transpose_b in [true, false] {
                 let width = if transpose_b { 9 } else { ROWS };
-                let (a, b) = (Given::random(&mut noise, width, *left), Given::random(&mut noise, 9, *right));
-                let steps = |given: &Given, at: usize| {
-                    i128::from(stored(&given.encoding, given.values[at]) - given.encoding.zero_point)
+                let (a, b) =
+                    (Operand::random(&mut noise, width, *left), Operand::random(&mut noise, 9, *right));
+                let steps = |operand: &Operand, at: usize| {
+                    i128::from(stored(&operand.encoding, operand.values[at]) - operand.encoding.zero_point)
                 };
                 let columns = if transpose_b { ROWS } else { 9 };
                 let wanted: Vec<f64> = (0..ROWS * columns)
@@ -545,7 +546,7 @@ fn a_constant_by_columns_is_read_as_it_is() {
             f64::from(raw[k * 3 + n] as f32 * scale)
         };
         for from in [Encoding::F32, integer(DType::I16, 1e-4, 12)] {
-            let x = Given::random(&mut noise, K, from);
+            let x = Operand::random(&mut noise, K, from);
             let wide = x.wide();
             let wanted: Vec<f64> = (0..ROWS * 3)
                 .map(|index| (0..K).map(|k| wide[index / 3 * K + k] * value(k, index % 3)).sum())
@@ -563,8 +564,8 @@ fn rows_quantised_at_run_time() {
     let biases = [0.25_f32, -1.5, 3.0];
     for matrix in matrices(&mut noise) {
         for from in [Encoding::F32, Encoding::F16, integer(DType::U16, 1e-4, 30_011)] {
-            let mut x = Given::random(&mut noise, K, from);
-            // One row of zeros, which no scale may divide by zero.
+            let mut x = Operand::random(&mut noise, K, from);
+            // One row of zeros, where no scale may divide by zero.
             x.values[K..2 * K].fill(0.0);
             let mut wanted = Vec::new();
             for row in x.values.chunks(K) {
@@ -599,7 +600,7 @@ fn norms_scale_by_encoded_constants() {
     };
     let factor = |index: usize| f64::from([-1000.0_f32, 100.0, 59_000.0][index] * scales.scales[0]) + 1.0;
     for from in encodings() {
-        let x = Given::random(&mut noise, 3, from);
+        let x = Operand::random(&mut noise, 3, from);
         let wanted: Vec<f64> = x
             .wide()
             .chunks(3)
@@ -630,7 +631,7 @@ fn attention_and_rotation_of_encoded_rows() {
     };
     for from in encodings() {
         for to in [Encoding::F32, Encoding::F16, integer(DType::U16, 1e-4, 30_000)] {
-            let q = Given::random(&mut noise, 8, from);
+            let q = Operand::random(&mut noise, 8, from);
             let wide = q.wide();
             let turned: Vec<f64> = (0..ROWS * 8)
                 .map(|index| {
@@ -646,7 +647,7 @@ fn attention_and_rotation_of_encoded_rows() {
                 })
                 .collect();
             // Positions 3, 4, …, as `run` gives them, in tables of f32.
-            let table = |of: fn(f64) -> f64| Given {
+            let table = |of: fn(f64) -> f64| Operand {
                 values: (0..ROWS * 2)
                     .map(|at| of(f64::from((at / 2 + 3) as f32 * 0.1_f32.powi((at % 2) as i32))) as f32)
                     .collect(),
@@ -666,7 +667,7 @@ fn attention_and_rotation_of_encoded_rows() {
                 assert!((value - *wanted as f32).abs() <= step + 1e-6, "{from} → {to}: {value} {wanted}");
             }
 
-            let (k, v) = (Given::random(&mut noise, 4, from), Given::random(&mut noise, 4, from));
+            let (k, v) = (Operand::random(&mut noise, 4, from), Operand::random(&mut noise, 4, from));
             let (keys, values) = (k.wide(), v.wide());
             let mut wanted = Vec::new();
             for row in 0..ROWS {
@@ -696,7 +697,7 @@ fn attention_and_rotation_of_encoded_rows() {
     }
 }
 
-/// `hidden` to a state, which leaves.
+/// `hidden` to a state, which is an output.
 fn update(encoding: Encoding, kept: Encoding) -> EntryGraph {
     let state = State { name: "k".to_owned(), layer: 0, width: 2, kind: StateKind::Linear };
     let tensor = |name: &str, shape: Vec<u64>, encoding: Encoding| {
@@ -756,7 +757,7 @@ fn states_hold_stored_values() {
     assert_eq!(states.get(StateId(0)).unwrap().stored(), [10, 20, 30, 40, 13, 0]);
     assert_eq!(states.get(StateId(0)).unwrap().floats()[..2], [0.0, 5.0]);
 
-    // What is placed by the runtime is held as the state is.
+    // Rows placed by the runtime have the state's encoding.
     let rows = Array::floats_of(&[2, 2], vec![0.75, 1.0, -5.0, 1e9]).unwrap();
     states.place(StateId(0), &rows, &[0, 1]).unwrap();
     assert_eq!(states.get(StateId(0)).unwrap().stored(), [12, 12, 0, 255, 13, 0]);
@@ -785,7 +786,7 @@ fn arrays_hold_what_their_encoding_can() {
         Err(ReferenceError::StoredValue { .. })
     ));
     assert!(matches!(Array::stored_of(&[3], encoding, vec![0]), Err(ReferenceError::ArrayLength { .. })));
-    // Saturation, ties to even, and what is no number.
+    // Saturation, ties to even, and NaN.
     let values = vec![0.125, 0.375, -1e30, 1e30, f32::INFINITY, f32::NAN];
     let array = Array::floats_of(&[6], values.clone()).unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Every way to give the evaluator something it cannot run.
+//! Every way to pass the evaluator something it cannot run.
 
 use crate::support::{self, Recipe, point, toy};
 use shardwright_graph::{
@@ -61,11 +61,11 @@ fn what_is_bound_is_checked() {
     let mut narrow = good.clone();
     narrow.bind(Role::Hidden, Array::floats_of(&[4, 7], vec![0.0; 28]).unwrap());
     let error = run(&narrow, &mut states(), 4).unwrap_err();
-    assert!(matches!(&error, ReferenceError::BindingShape { given, .. } if given == &[4, 7]), "{error}");
+    assert!(matches!(&error, ReferenceError::BindingShape { bound, .. } if bound == &[4, 7]), "{error}");
     let mut float = good.clone();
     float.bind(Role::Positions, Array::floats_of(&[4], vec![0.0; 4]).unwrap());
     let error = run(&float, &mut states(), 4).unwrap_err();
-    assert!(matches!(error, ReferenceError::BindingShape { given_dtype: DType::F32, .. }), "{error}");
+    assert!(matches!(error, ReferenceError::BindingShape { bound_dtype: DType::F32, .. }), "{error}");
     for slot in [-2, 9, i32::MAX, i32::MIN] {
         let mut astray = good.clone();
         let slots = Array::integers_of(&[4], vec![0, 1, slot, -1]).unwrap();
@@ -175,10 +175,10 @@ fn a_graph_that_is_not_well_formed_is_refused() {
 
 #[test]
 fn arrays_hold_what_their_shape_says() {
-    for (shape, given) in [(&[2_u64, 3][..], 5), (&[u64::MAX, 2], 0), (&[0, 7], 1)] {
-        let error = Array::floats_of(shape, vec![0.0; given]).unwrap_err();
+    for (shape, count) in [(&[2_u64, 3][..], 5), (&[u64::MAX, 2], 0), (&[0, 7], 1)] {
+        let error = Array::floats_of(shape, vec![0.0; count]).unwrap_err();
         assert!(matches!(error, ReferenceError::ArrayLength { .. }), "{error}");
-        assert!(Array::integers_of(shape, vec![0; given]).is_err());
+        assert!(Array::integers_of(shape, vec![0; count]).is_err());
     }
     let array = Array::floats_of(&[2, 2], vec![1.0, 2.0, 3.0, 4.0]).unwrap();
     assert_eq!((array.row(1), array.first_rows(0, 1).into_floats()), (vec![3.0, 4.0], vec![1.0, 2.0]));
@@ -298,8 +298,8 @@ fn ranges_that_are_missing_are_named() {
     let error = States::encoded(&graph, &point, &Encodings::of(&formats, &none)).unwrap_err();
     assert!(is_key(&error, "decoder/state.layer.0.k"));
     let states = States::encoded(&graph, &point, &Encodings::counting(&formats)).unwrap();
-    let held = states.get(StateId(1)).unwrap();
-    assert!(held.dtype() == DType::U8 && held.floats().iter().all(|&value| value == 0.0));
+    let existing = states.get(StateId(1)).unwrap();
+    assert!(existing.dtype() == DType::U8 && existing.floats().iter().all(|&value| value == 0.0));
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn observation_shows_every_tensor_once() {
         assert_eq!(seen["hidden@2"], seen["decoder/layer.1.layer-scalar"]);
         assert_eq!(seen[&format!("hidden@{layers}")], seen["hidden@last"]);
         for state in &graph.states {
-            // Six rows, and a ring that holds more.
+            // Six rows, and a ring buffer with more rows.
             assert_eq!(
                 seen[&format!("decoder/state.{}", state.name)].len(),
                 text.len() * state.width as usize

@@ -116,8 +116,8 @@ fn compare(case: &str, trace: &Trace, goldens: &Goldens, prompt: &str) -> (f32, 
     (worst, worst_logit)
 }
 
-/// Every prompt of a folder whose text needs no tower, in every form; `greedy` for the forms that
-/// also generate.
+/// Every text-only prompt of a folder, in every form; `generating` lists the forms that also
+/// generate.
 fn check_folder(directory: &Path, prompts: &[&str], rows: u64, generating: &[Form]) {
     let graph = graph(directory);
     let goldens = Goldens::read(&directory.join("goldens.safetensors"));
@@ -178,8 +178,8 @@ fn embeddinggemma() {
 
 #[test]
 fn demo_model() {
-    // Decomposed, every token reads every weight through a general product: semantic alone
-    // generates.
+    // Decomposed, every token reads every weight through a general product, so only the semantic
+    // form generates.
     check_folder(&root().join("demo-model"), &["p0", "p1", "p2", "p3", "p4", "p5"], 128, &[Form::Semantic]);
 }
 

@@ -1,4 +1,4 @@
-//! Random small models in random formats: what holds of a quantised graph in every form and cut.
+//! Random small models in random formats: properties of a quantised graph in every form and cut.
 
 use std::collections::BTreeMap;
 
@@ -32,13 +32,13 @@ fn results(trace: &Trace) -> impl Iterator<Item = &Array> {
     trace.hidden.iter().chain(&trace.per_layer).chain(&trace.logits).chain(&trace.embedding)
 }
 
-/// How far the decomposed form of a quantised graph may be from the semantic one, relative to the
-/// largest value: calibrated on what runs, so that nothing leaves its range. First what nine of ten
-/// random models keep to, then what all do.
+/// Largest difference between the decomposed and the semantic form of a quantised graph, relative
+/// to the largest value: calibrated on the text it runs, so that nothing leaves its range. First
+/// the bound that nine of ten random models meet, then the bound that all meet.
 ///
-/// In f32 only the steps' roundings differ. Where rows or states are rounded to few bits, a value
-/// on the border of two steps may fall to either side, seldom and then by a whole step. In f16 and
-/// 16-bit integers each step of a decomposition is rounded.
+/// In f32 only the roundings of the steps differ. Where rows or states are rounded to few bits, a
+/// value on the border of two steps may fall to either side: rarely, but then by a whole step. In
+/// f16 and 16-bit integers each step of a decomposition is rounded.
 fn bounds(formats: &FormatTuple) -> (f32, f32) {
     let (usual, all) = match formats.activations {
         ActivationFormat::F32 => (2e-5, 2e-5),
@@ -70,7 +70,7 @@ impl Case {
         let ids = ids(recipe.seed, length);
         let ranges = ranges(&graph, std::slice::from_ref(&ids));
         let cuts = (1..graph.layers()).filter(|&layer| cuts[layer as usize - 1]).collect();
-        // Encoders get rows beyond the valid ones, others chunks and a last one that is not full.
+        // Encoders get rows beyond the valid ones; others get chunks, the last one partly filled.
         let rows = if recipe.encoder { length as u64 + rows } else { rows };
         Case { graph, formats, ranges, ids, rows, cuts }
     }
@@ -112,7 +112,7 @@ proptest! {
         prop_assert!(difference <= bound, "{}: {} > {}", case.formats, difference, bound);
         let difference = furthest(&semantic, &half_way);
         prop_assert!(difference <= bound, "{}, half way: {} > {}", case.formats, difference, bound);
-        // Both are the same primitives but for where the new rows stand among the keys.
+        // Both have the same primitives but for the position of the new rows among the keys.
         let difference = furthest(&decomposed, &by_runtime);
         prop_assert!(difference <= bound, "{}, written by the runtime: {} > {}", case.formats, difference, bound);
         for (form, whole) in [

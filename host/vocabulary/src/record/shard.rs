@@ -1,4 +1,4 @@
-//! Where a shard runs, where it came from, and what came before the chain it is part of.
+//! Where a shard runs, where it came from, and what happened before its chain was used.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "process")]
 pub enum ProcessPlacement {
-    /// In this one: a crash of the vendor's library is one of the application.
+    /// In this process: a crash of the vendor's library crashes the application.
     #[default]
     InProcess,
     /// In a worker.
@@ -40,13 +40,12 @@ pub enum ProcessPlacement {
     },
 }
 
-/// What was asked for a shard and what became of it before it was loaded. The runtime does not know
-/// these things: whoever opens a chain says them, so that a record of placement keeps nothing
-/// silent.
+/// What was requested for a shard and what became of it before it was loaded. The runtime does not
+/// know this: the opener of a chain supplies it, so that a placement record is complete.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardOrigin {
-    /// Where the plan puts it.
+    /// The planned target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<Target>,
     /// Who compiled it.
@@ -55,13 +54,13 @@ pub struct ShardOrigin {
     /// Formats of weights, activations and states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formats: Option<FormatTuple>,
-    /// Why it does not run where or how it was asked, if so.
+    /// Why it deviates in place or manner, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
-    /// Flags that were asked, and what became of them.
+    /// Requested flags and their outcomes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<FlagOutcome>,
-    /// Flags it was loaded with, which no artefact depends on, and what became of them.
+    /// Flags it was loaded with, which no artefact depends on, and their outcomes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loaded_with: Vec<FlagOutcome>,
     /// Nodes that were decomposed and states that the runtime updates, with the shim's reasons.
@@ -73,13 +72,13 @@ pub struct ShardOrigin {
 }
 
 impl ShardOrigin {
-    /// Whether nothing was said.
+    /// Whether nothing was recorded.
     pub fn is_unknown(&self) -> bool {
         *self == ShardOrigin::default()
     }
 
-    /// What was done in another way than asked, with reasons. Under emulation neither the place nor
-    /// the flags are the plan's.
+    /// Deviations from the request, with reasons. Under emulation neither the place nor the flags
+    /// are the plan's.
     pub fn fallbacks(&self, place: &Place, emulated: bool) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let elsewhere =
@@ -94,7 +93,7 @@ impl ShardOrigin {
             (None, Some(why)) => found.push((format!("runs on {place}"), why.clone())),
             (None, None) => {}
         }
-        for placement in self.placements.iter().filter(|held| !self.is_where_asked(held)) {
+        for placement in self.placements.iter().filter(|placement| !self.is_where_asked(placement)) {
             let NodePlacement { entry, node, place, reason } = placement;
             found.push((format!("{entry}: `{node}` runs on {place}"), reason.clone()));
         }
@@ -107,31 +106,31 @@ impl ShardOrigin {
         found
     }
 
-    /// Nodes that run where they were asked to and of which the shim says something all the same,
-    /// such as what their floats are computed in.
+    /// Nodes that run where they were planned and on which the shim still remarks, such as the
+    /// precision their floats are computed in.
     pub fn remarks(&self) -> impl Iterator<Item = &NodePlacement> {
-        let on_device = |held: &&NodePlacement| {
-            self.is_where_asked(held) && !matches!(held.place.as_str(), "fused" | "none")
+        let on_device = |placement: &&NodePlacement| {
+            self.is_where_asked(placement) && !matches!(placement.place.as_str(), "fused" | "none")
         };
-        self.placements.iter().filter(on_device).filter(|held| !held.reason.is_empty())
+        self.placements.iter().filter(on_device).filter(|placement| !placement.reason.is_empty())
     }
 
-    /// On the device itself, in another node, or nowhere because nothing depends on it.
+    /// On the device itself, fused into another node, or nowhere because nothing depends on it.
     fn is_where_asked(&self, placement: &NodePlacement) -> bool {
         let kind = self.requested.as_ref().map_or(TargetKind::Npu, |target| target.kind);
         matches!(placement.place.as_str(), "fused" | "none") || placement.place == kind.name()
     }
 }
 
-/// What came before a chain: others that could not be used, and compiling that was done for it here
-/// and now.
+/// What preceded a chain: other chains that could not be used, and compiling for it on this
+/// machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beforehand {
     /// Chains that come first and could not be used, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<PassedOver>,
-    /// That it was compiled on this machine when it was opened, if it was.
+    /// Details of compiling on this machine when it was opened, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compiled_here: Option<CompiledHere>,
 }
@@ -149,7 +148,7 @@ impl Beforehand {
 pub struct PassedOver {
     /// Its name.
     pub chain: String,
-    /// The kind of what went wrong, as the one who opens chains calls it.
+    /// The error kind, as named by the opener of chains.
     pub kind: String,
     /// What went wrong.
     pub error: String,
@@ -159,8 +158,8 @@ pub struct PassedOver {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompiledHere {
-    /// Why what had been compiled ahead was not used.
+    /// Why the artefacts compiled ahead of time were not used.
     pub because: String,
-    /// From the checkpoint to artefacts that can be loaded, planning included.
+    /// Time from the checkpoint to loadable artefacts, planning included.
     pub nanoseconds: u64,
 }

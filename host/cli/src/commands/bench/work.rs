@@ -14,7 +14,7 @@ use super::interrupted;
 use crate::arguments::BenchArguments;
 use crate::outcome::Failure;
 
-/// Tokens that are given at once when a depth is reached; a cancellation is met between.
+/// Tokens per chunk when a depth is filled; cancellation is checked between chunks.
 const DEPTH_CHUNK: u32 = 2048;
 
 /// One size of one kind of work.

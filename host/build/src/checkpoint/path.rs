@@ -1,4 +1,4 @@
-//! What lies at a path that somebody gave for a checkpoint.
+//! Recognises whether a path is a checkpoint, and suggests a remedy if it is not.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,19 +9,19 @@ use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::Result;
 
-/// What a GGUF file begins with.
+/// Magic bytes of a GGUF file.
 const GGUF: &[u8; 4] = b"GGUF";
 
 /// Opens a checkpoint.
 ///
 /// # Errors
-/// As [`expect_checkpoint`], and what is wrong with the checkpoint.
+/// As [`expect_checkpoint`], and errors of reading the checkpoint.
 pub fn open_checkpoint(path: &Path) -> Result<Checkpoint> {
     expect_checkpoint(path)?;
     Ok(Checkpoint::open(path)?)
 }
 
-/// Refuses what is no directory of a checkpoint, with what it is and what would help.
+/// Refuses a path that is no checkpoint directory, and says what it is instead.
 pub fn expect_checkpoint(path: &Path) -> Result<()> {
     let shown = path.display();
     let refused = |kind, what: String, help: &str| Err(Error::new(kind, what).with_help(help));
@@ -64,7 +64,7 @@ fn begins_with(path: &Path, magic: &[u8; 4]) -> bool {
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && begin == *magic
 }
 
-/// The name of a model of the hub, `organisation/model`, where a path looks like one.
+/// The path as a model name on the hub, `organisation/model`, if it looks like one.
 fn of_the_hub(path: &Path) -> Option<&str> {
     let name = path.to_str()?;
     let (organisation, model) = name.split_once('/')?;
@@ -73,7 +73,7 @@ fn of_the_hub(path: &Path) -> Option<&str> {
             && !part.starts_with(['.', '~'])
             && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
-    // A folder of that name says that a path was meant.
+    // If a folder with the organisation's name exists, a path was meant.
     (plain(organisation) && plain(model) && !Path::new(organisation).exists()).then_some(name)
 }
 
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_checkpoint_is_told_apart() {
+    fn each_kind_of_path_that_is_no_checkpoint_has_its_own_error() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str, bytes: &[u8]| {
             let path = folder.path().join(name);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_hub_are_told_from_paths() {
+    fn names_on_the_hub_are_distinguished_from_paths() {
         assert_eq!(of_the_hub(Path::new("google/gemma-4-E2B-it")), Some("google/gemma-4-E2B-it"));
         for path in ["model", "./a/b", "/a/b", "a/b/c", "a b/c", "~/model", "src/model", "../model"] {
             assert_eq!(of_the_hub(Path::new(path)), None, "{path}");
