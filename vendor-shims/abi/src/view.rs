@@ -936,7 +936,8 @@ mod tests {
         stored.scale_dtype = raw::SW_DTYPE_BF16;
         assert_eq!(view(&stored).scale_values().unwrap()[3], 1.0);
         let halves = [0x3800u16, 0x7c00];
-        (stored.scales, stored.scale_count, stored.scale_dtype) = (halves.as_ptr().cast(), 2, raw::SW_DTYPE_F16);
+        (stored.scales, stored.scale_count, stored.scale_dtype) =
+            (halves.as_ptr().cast(), 2, raw::SW_DTYPE_F16);
         assert!(view(&stored).scale_values().unwrap_err().message.contains("scale 1 is inf"));
         stored.scale_dtype = raw::SW_DTYPE_I32;
         assert!(view(&stored).scale_values().unwrap_err().message.contains("element type 4"));

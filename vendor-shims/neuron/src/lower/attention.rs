@@ -28,7 +28,7 @@ pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Resul
     let encoding = importer.work.encoding(found.scores)?;
     let scores = importer.mat_mul(query, keys, true, encoding);
     let scores = importer.between(found, scores)?;
-    let mask = importer.work.held(found.mask)?;
+    let mask = importer.work.stored(found.mask)?;
     let mask = importer.work.reshape(mask, &[1, rows, 1, slots]);
     // With one row the mask is the same for all heads as it stands.
     let scores = match rows {

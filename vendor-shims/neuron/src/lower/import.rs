@@ -252,7 +252,7 @@ impl Importer<'_, '_> {
         head: u64,
         layer: Option<u32>,
     ) -> Result<(ValueId, ValueId), LowerError> {
-        let (cos, sin) = (self.work.held(cos)?, self.work.held(sin)?);
+        let (cos, sin) = (self.work.stored(cos)?, self.work.stored(sin)?);
         let key = (cos, sin, layer);
         if let Some((_, tables)) = self.tables.iter().find(|(held, _)| *held == key) {
             return Ok(*tables);
