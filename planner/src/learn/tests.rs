@@ -10,7 +10,7 @@ fn feedback(shard: u32, class: Option<ErrorClass>, details: &[(&str, &str)]) -> 
     Feedback {
         shard: Some(shard),
         class,
-        message: "as told".to_owned(),
+        message: "as reported".to_owned(),
         details: details.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
         times: vec![],
         drift_per_mille: None,

@@ -262,12 +262,12 @@ fn attention(rows: u64) -> Builder {
         let keys = b.transpose(keys, &[1, 0, 2]);
         b.reshape(keys, &[kv, 1, slots, width])
     };
-    let (keys, held) = (apart(&mut b), apart(&mut b));
+    let (keys, values) = (apart(&mut b), apart(&mut b));
     let scores = b.mat_mul(query, keys, true);
     let scores = b.unary(SW_OP_MUL_SCALAR, scores, number("value", 0.35));
     let masked = b.binary(SW_OP_ADD, scores, mask);
     let weights = b.unary(SW_OP_SOFTMAX, masked, vec![]);
-    let mixed = b.mat_mul(weights, held, false);
+    let mixed = b.mat_mul(weights, values, false);
     let mixed = b.transpose(mixed, &[2, 0, 1, 3]);
     let mixed = b.reshape(mixed, &[rows, kv * group * width]);
     b.output("out", SW_ROLE_TAP, mixed);
@@ -287,7 +287,7 @@ fn attention_is_recognised_whole_or_not_at_all() {
     assert_eq!(order, [(0, true), (one.last, false)], "the joining stands alone, all else is one step");
     assert_eq!(steps(&source, &[]).len(), source.nodes.len());
 
-    // Weights that leave belong to no attention.
+    // Attention weights that are an output prevent recognition.
     let mut open = attention(3);
     let weights = open.nodes.iter().find(|node| node.op == SW_OP_SOFTMAX).expect("there").outputs[0];
     open.output("weights", SW_ROLE_TAP, weights);
