@@ -24,9 +24,8 @@ const CASE: &str = "SHARDWRIGHT_NEURON_RECORDER_CASE";
 
 /// The recorder's file: where the variable says, or beside this program.
 fn recorder() -> PathBuf {
-    if let Some(given) = std::env::var_os("SHARDWRIGHT_NEURON_RECORDER_LIB").filter(|given| !given.is_empty())
-    {
-        return PathBuf::from(given);
+    if let Some(path) = std::env::var_os("SHARDWRIGHT_NEURON_RECORDER_LIB").filter(|path| !path.is_empty()) {
+        return PathBuf::from(path);
     }
     let program = std::env::current_exe().expect("a program");
     let folders = program.ancestors().skip(1).take(2);

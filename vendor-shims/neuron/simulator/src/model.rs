@@ -121,7 +121,7 @@ impl Model {
         }
         operand.value = if length <= COPIED_AT_ONCE {
             // SAFETY: the caller's promise.
-            Value::Held(unsafe { std::slice::from_raw_parts(value, length) }.to_vec())
+            Value::Owned(unsafe { std::slice::from_raw_parts(value, length) }.to_vec())
         } else {
             // SAFETY: the caller's promise.
             Value::Lent(unsafe { Lent::new(value, length, strict) })

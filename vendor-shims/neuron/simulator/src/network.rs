@@ -78,7 +78,7 @@ pub enum Value {
     /// Not constant.
     Absent,
     /// A copy.
-    Held(Vec<u8>),
+    Owned(Vec<u8>),
     /// The client's memory.
     Lent(Lent),
     /// A place in the network's image.
@@ -127,7 +127,7 @@ impl Network {
     pub fn constant(&self, index: u32) -> Option<&[u8]> {
         match &self.operands.get(index as usize)?.value {
             Value::Absent => None,
-            Value::Held(bytes) => Some(bytes),
+            Value::Owned(bytes) => Some(bytes),
             // SAFETY: memory is lent until a compilation is finished, which replaces it with a
             // place in the image.
             Value::Lent(lent) => Some(unsafe { lent.bytes() }),
@@ -265,7 +265,7 @@ impl Network {
                 0 => Value::Absent,
                 1 => {
                     let length = from.count(COPIED_AT_ONCE)?;
-                    Value::Held(from.bytes(length)?.to_vec())
+                    Value::Owned(from.bytes(length)?.to_vec())
                 }
                 2 => {
                     let start = data.start.checked_add(usize::try_from(from.u64()?).ok()?)?;
@@ -275,7 +275,7 @@ impl Network {
                 _ => return None,
             };
             if let Some(length) = match &value {
-                Value::Held(bytes) => Some(bytes.len()),
+                Value::Owned(bytes) => Some(bytes.len()),
                 Value::Within(range) => Some(range.len()),
                 _ => None,
             } {

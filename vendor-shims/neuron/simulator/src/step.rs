@@ -245,11 +245,11 @@ impl<'a> Case<'a> {
         Ok(class)
     }
 
-    fn axis(&self, given: i32, rank: usize) -> Result<usize, Refusal> {
-        let axis = if given < 0 { given + rank as i32 } else { given };
+    fn axis(&self, index: i32, rank: usize) -> Result<usize, Refusal> {
+        let axis = if index < 0 { index + rank as i32 } else { index };
         match usize::try_from(axis) {
             Ok(axis) if axis < rank => Ok(axis),
-            _ => invalid(format!("dimension {given} of rank {rank}")),
+            _ => invalid(format!("dimension {index} of rank {rank}")),
         }
     }
 }
@@ -726,9 +726,9 @@ fn prepare_split(case: &Case<'_>) -> Result<Step, Refusal> {
     case.arity(3..=3, parts)?;
     case.moved()?;
     let dimensions = &case.inputs[0].dimensions;
-    let given = if case.inputs[1].kind == kind::INT32 { vec![case.integer(1)?] } else { case.integers(1)? };
-    let [given] = given[..] else { return invalid("not one dimension to split") };
-    let axis = case.axis(given, dimensions.len())?;
+    let index = if case.inputs[1].kind == kind::INT32 { vec![case.integer(1)?] } else { case.integers(1)? };
+    let [index] = index[..] else { return invalid("not one dimension to split") };
+    let axis = case.axis(index, dimensions.len())?;
     if usize::try_from(case.integer(2)?) != Ok(parts) || parts == 0 || !dimensions[axis].is_multiple_of(parts)
     {
         return invalid(format!("{} outputs of dimension {axis} of {dimensions:?}", parts));
@@ -813,8 +813,8 @@ fn prepare_reduction(case: &Case<'_>, reduction: Reduction) -> Result<Step, Refu
     case.arity(3..=3, 1)?;
     let dimensions = &case.inputs[0].dimensions;
     let mut reduced = vec![false; dimensions.len()];
-    for given in case.integers(1)? {
-        reduced[case.axis(given, dimensions.len())?] = true;
+    for index in case.integers(1)? {
+        reduced[case.axis(index, dimensions.len())?] = true;
     }
     let keep = case.truth(2)?;
     let mut whole: Vec<usize> = dimensions

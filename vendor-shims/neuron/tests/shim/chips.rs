@@ -8,7 +8,7 @@ use shardwright_shim_neuron::shim_entry;
 use shardwright_shim_testing::Host;
 
 /// Makes a chip known by what its shipped profile says.
-pub fn tell(host: &Host, name: &str) {
+pub fn make_known(host: &Host, name: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
     let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");
     let profile: Value = serde_json::from_slice(&text).expect("JSON");

@@ -14,8 +14,8 @@ pub const DEVICE: &str = "mt6989.simulated";
 
 /// The simulator's file: where the variable says, or beside this program.
 pub fn simulator() -> PathBuf {
-    if let Some(given) = std::env::var_os("SHARDWRIGHT_NEURON_LIB").filter(|given| !given.is_empty()) {
-        return PathBuf::from(given);
+    if let Some(path) = std::env::var_os("SHARDWRIGHT_NEURON_LIB").filter(|path| !path.is_empty()) {
+        return PathBuf::from(path);
     }
     let program = std::env::current_exe().expect("a program");
     let folders = program.ancestors().skip(1).take(2);
@@ -61,7 +61,7 @@ impl Simulator {
         let options = [("library", library.as_str()), ("lowering", lowering)];
         let host = Host::open(shim_entry(), device, &options).expect("an instance");
         for name in ["mt6989", "mt6991", "mt6993"] {
-            crate::chips::tell(&host, name);
+            crate::chips::make_known(&host, name);
         }
         host
     }
