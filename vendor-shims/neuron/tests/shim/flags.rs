@@ -1,5 +1,4 @@
-//! What becomes of flags: applied only where the code is another one, however often the compiler
-//! repeats them.
+//! Outcomes of flags: applied only if the code differs, however often the compiler repeats them.
 
 use serde_json::{Value, json};
 use shardwright_neuron_containers::options::OptionString;
@@ -8,7 +7,7 @@ use shardwright_shim_testing::{Builder, Compiled, Encoding, refused, values};
 
 use crate::support::{DEVICE, Simulator};
 
-/// What the maker of a published bundle set, as a public report quotes it.
+/// Options of a published bundle, as quoted in a public report.
 const PUBLISHED: &str = include_str!("../../containers/fuzz/corpus/options/published.txt");
 
 /// A product of eight by sixteen.
@@ -27,7 +26,7 @@ fn compiled(simulator: &Simulator, device: &str, flags: &[(&str, &str)]) -> Comp
     simulator.host(device, "lean").compile(&[entry().build()], flags).expect("compiled")
 }
 
-/// What the shim tells of an artefact.
+/// The shim's report on an artefact.
 fn inspected(simulator: &Simulator, device: &str, compiled: &Compiled) -> Value {
     let host = simulator.host(device, "lean");
     let (format, document) = host.inspect(compiled.artefact.bytes()).expect("readable").expect("recognised");

@@ -1,4 +1,4 @@
-//! Which library is opened, and what becomes of one that lacks functions.
+//! The choice of the library, and libraries that lack functions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

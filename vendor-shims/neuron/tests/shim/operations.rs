@@ -1,4 +1,4 @@
-//! Every operation that is taken gives the reference's numbers, in both lowerings.
+//! Every supported operation agrees with the reference, in both lowerings.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ fn matrix(name: &str, outputs: u64, inputs: u64, bits: u32) -> Weight {
     Weight::matrix(name, [outputs, inputs], &values((outputs * inputs) as usize, 7, 0.3), bits)
 }
 
-/// Name, what is built, least and largest input.
+/// Name, entry, least and largest input.
 const OPERATIONS: &[(&str, Make, (f64, f64))] = &[
     ("add", |b, x, y| b.binary(SW_OP_ADD, x, y), (-3.0, 3.0)),
     ("sub", |b, x, y| b.binary(SW_OP_SUB, x, y), (-3.0, 3.0)),
@@ -84,8 +84,9 @@ const OPERATIONS: &[(&str, Make, (f64, f64))] = &[
     ("rms-norm of groups", |b, x, _| b.norm(x, None, 4, 0.0), (-3.0, 3.0)),
 ];
 
-/// Encodes an entry by what it gives for these inputs, runs it, and holds the result against the
-/// reference's: the largest error in steps of the result and as a part of what it reaches.
+/// Encodes an entry by the ranges for these inputs, runs it, and compares the result with the
+/// reference's: the largest error in steps of the result and as a fraction of its largest
+/// magnitude.
 fn error_of(
     simulator: &Simulator,
     device: &str,
@@ -295,7 +296,7 @@ fn encoded(entry: &Builder, inputs: &[(&str, Vec<f32>)]) -> Builder {
     let mut seen = HashMap::new();
     let tensors = evaluate_all(&entry, entry.rows as usize, &plain);
     observe(&mut seen, &tensors);
-    // What moves into a state is encoded as the state is, so it covers both.
+    // The sources of a state have the state's encoding, so it covers both.
     let ends = entry
         .inputs
         .iter()
