@@ -116,7 +116,7 @@ fn narrowing(problem: &Problem<'_>, beams: &[usize]) -> Option<Found> {
     None
 }
 
-/// That a search took too long.
+/// The search took too long.
 struct Exceeded;
 
 struct Search<'search, 'request> {

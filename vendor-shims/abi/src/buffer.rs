@@ -31,7 +31,7 @@ impl HostBuffer {
         let impossible = || {
             Error::invalid_argument(format!("no buffer of {length} bytes aligned to {alignment} is possible"))
         };
-        // Refuses what is no power of two, too.
+        // Also refuses alignments that are no power of two.
         Layout::from_size_align(length, alignment).map_err(|_| impossible())?;
         let more = if alignment > NATURAL { alignment } else { 0 };
         let size = length.checked_add(more).ok_or_else(impossible)?.max(1);

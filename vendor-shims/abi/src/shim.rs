@@ -59,7 +59,7 @@ pub trait Shim: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Streams the artefact to `output` and sets its head once. The same order gives the same
+    /// Streams the artefact to `output` and sets its head once. The same order produces the same
     /// bytes. Every flag of the order needs a verdict; one without counts as
     /// [`FlagOutcome::Unknown`].
     fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()>;

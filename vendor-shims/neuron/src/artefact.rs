@@ -210,7 +210,7 @@ fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String>
         };
         if let Some(port) = entry.ports.iter().find(|port| !fits_network(port)) {
             return Err(format!(
-                "port `{}` of {:?}, held as {:?}, of element type {}",
+                "port `{}` of {:?}, stored as {:?}, of element type {}",
                 port.name, port.shape, port.place, port.dtype
             ));
         }

@@ -190,7 +190,7 @@ impl Way {
         let Some(padded) = own_shape else {
             return Err(ShimError::IncompatibleArtefact {
                 reason: format!(
-                    "the library wants {bytes} bytes for `{}` of {:?}, which are {dense}, and tells the dimensions {dimensions:?}, which do not give them",
+                    "the library requires {bytes} bytes for `{}` of {:?}, which has {dense}, and reports the dimensions {dimensions:?}, which do not account for them",
                     port.name, port.place
                 ),
                 help: "this layout is not known; another version of the adapter may pad otherwise".to_owned(),

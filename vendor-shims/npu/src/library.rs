@@ -96,12 +96,12 @@ impl Search<'_> {
         steps: &mut Steps,
         passes: impl Fn(&Dynamic) -> Result<(), String>,
     ) -> Result<(PathBuf, Dynamic), LibraryError> {
-        for (place, given) in self.given {
-            let Some(given) = given else {
+        for (place, path) in self.given {
+            let Some(path) = path else {
                 steps.say(format!("{place}: not given"));
                 continue;
             };
-            let path = if given.is_dir() { given.join(self.file) } else { given.to_owned() };
+            let path = if path.is_dir() { path.join(self.file) } else { path.to_owned() };
             if !path.is_file() {
                 steps.say(format!("{place}: {} is no file", path.display()));
                 return Err(LibraryError::NotFound { tried: steps.said.clone() });
@@ -115,7 +115,7 @@ impl Search<'_> {
                 return Ok((path.clone(), load_file(&path)?));
             }
             Some(path) => steps.say(format!("beside the shim: {} is no file", path.display())),
-            None => steps.say("beside the shim: the loader does not tell where the shim is".to_owned()),
+            None => steps.say("beside the shim: the loader does not report where the shim is".to_owned()),
         }
         let mut unloadable = None;
         for name in self.names {

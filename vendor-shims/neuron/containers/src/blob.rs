@@ -230,11 +230,7 @@ fn texts(trailer: Bytes<'_>) -> Result<[String; SIMULATOR_TEXTS]> {
         at += 8 + bytes.len();
     }
     if at != trailer.len() {
-        return Err(trailer.malformed(
-            at,
-            "the simulator's trailer",
-            "something stands behind its last text",
-        ));
+        return Err(trailer.malformed(at, "the simulator's trailer", "there are bytes after its last text"));
     }
     Ok(found)
 }
@@ -327,9 +323,7 @@ impl Blob {
         match self.kind {
             Kind::Simulator => found
                 .push(format!("{name}: compiled by a simulator of the compiler; no MediaTek chip runs it")),
-            Kind::Unrecognised => {
-                found.push(format!("{name}: the compiled code begins like none that is known"))
-            }
+            Kind::Unrecognised => found.push(format!("{name}: the compiled code is of no known kind")),
             Kind::Dla | Kind::AdapterCache => {}
         }
         let Some(trailer) = &self.trailer else {
@@ -349,7 +343,7 @@ impl Blob {
                 let contradictions = options.contradictions();
                 if !contradictions.is_empty() {
                     let names = contradictions.join(", ");
-                    found.push(format!("{name}: given more than once with different values: {names}"));
+                    found.push(format!("{name}: set more than once with different values: {names}"));
                 }
                 for path in record::paths(&options) {
                     found.push(format!("{name}: `{path}` is a path of the machine it was compiled on"));

@@ -197,7 +197,7 @@ impl NeuronSchema {
             }
             let agree = match (subgraph.kind, subgraph.blob.kind) {
                 (CodeKind::Dla, blob::Kind::Dla) | (CodeKind::AdapterCache, blob::Kind::AdapterCache) => true,
-                // The simulator plays any of them, and what is not recognised was said.
+                // The simulator emulates any of them, and unrecognised code has its own warning.
                 (_, blob::Kind::Simulator | blob::Kind::Unrecognised) => true,
                 _ => false,
             };

@@ -8,7 +8,7 @@
 //! code's start, a multiple of 64: `SWNC`, u32 1, u64 length of the head, u64 length of the data,
 //! the head (plan and network), zeros to a multiple of 64, the data (long constants). The trailer:
 //! three strings, each u32 length, four zero bytes, the bytes: a UUID made of the code, a JSON
-//! record in the spelling of the major version, the options as they were given.
+//! record in the spelling of the major version, the options as passed.
 
 use std::ops::Range;
 use std::sync::Arc;

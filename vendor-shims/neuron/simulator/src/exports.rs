@@ -715,7 +715,7 @@ fn wait(event: &Event) -> Result<(), Refused> {
         // SAFETY: one descriptor, which lives.
         unsafe { libc::poll(&raw mut polled, 1, -1) };
     }
-    if event.code == 0 { Ok(()) } else { refuse(event.code, "the run that the event stands for failed") }
+    if event.code == 0 { Ok(()) } else { refuse(event.code, "the run behind the event failed") }
 }
 
 macro_rules! frees {

@@ -176,7 +176,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         };
         let gamma = match weight {
             Some((tensor, offset)) => Some(self.constant(tensor, beside, offset)?),
-            // Without a scale the extension's operation takes ones.
+            // The extension's operation needs a scale: ones if there is none.
             None if self.lowering == Lowering::Lean => {
                 let (ones, family) = (vec![1.0; width as usize], family(beside));
                 let name = format!("ones.{width}.{family:?}").to_lowercase();

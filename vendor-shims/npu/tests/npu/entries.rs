@@ -284,7 +284,7 @@ fn attention_is_recognised_whole_or_not_at_all() {
     assert_eq!((one.between.len(), one.parts.len()), (1, 2), "the state and the new rows are joined of two");
     let order: Vec<(usize, bool)> =
         steps(&source, &found).into_iter().map(|(node, step)| (node, step == Step::Node)).collect();
-    assert_eq!(order, [(0, true), (one.last, false)], "the joining stands alone, all else is one step");
+    assert_eq!(order, [(0, true), (one.last, false)], "the concatenation is a step, everything else is one");
     assert_eq!(steps(&source, &[]).len(), source.nodes.len());
 
     // Attention weights that are an output prevent recognition.
@@ -332,7 +332,7 @@ fn movements_that_move_nothing_are_written_only_where_asked_for() {
     assert!(draft.outputs.iter().all(|output| draft.is_computed(*output)));
     draft.outputs.truncate(1);
     draft.sweep();
-    assert_eq!(draft.nodes.len(), 2, "what nothing reads goes");
+    assert_eq!(draft.nodes.len(), 2, "unused operations are dropped");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn the_corpus_is_what_is_written_here() {
     }
     for folder in std::fs::read_dir(&root).expect("a corpus").flatten() {
         for file in std::fs::read_dir(folder.path()).expect("a folder").flatten() {
-            assert!(expected.contains(&file.path()), "{}: nobody writes it", file.path().display());
+            assert!(expected.contains(&file.path()), "{}: not written by this test", file.path().display());
         }
     }
 }

@@ -137,7 +137,7 @@ fn case_the_address_space_is_full() {
     assert!(message.contains("4096 bytes, 1904 left"), "{message}");
     // SAFETY: nothing uses it.
     unsafe { NeuronMemory_free(first) };
-    memory(&file, 4096, BOTH, 4096).expect("it was given back");
+    memory(&file, 4096, BOTH, 4096).expect("it was returned");
 }
 
 #[test]
