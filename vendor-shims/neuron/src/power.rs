@@ -26,7 +26,7 @@ pub fn report(power: Power, is_simulated: bool) -> FlagReport {
         true => Power::report(FlagOutcome::Inert, format!("{set}; the simulator takes as long with any")),
         false => Power::report(
             FlagOutcome::Unknown,
-            format!("{set}; its effect on the hardware is unknown, and no phone was tried"),
+            format!("{set}; nothing tells what the hardware makes of it, and no phone was tried"),
         ),
     }
 }

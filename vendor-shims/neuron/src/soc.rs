@@ -64,7 +64,7 @@ pub fn read_facts() -> Vec<Fact> {
             facts::PLATFORM,
             FlagKind::Text,
             true,
-            "the chip as the vendor's tools name it, `mt6989`, passed to the compiler",
+            "the chip as the vendor's tools name it, `mt6989`: what the compiler is told",
         ),
         fact(
             facts::FOUR_BITS_PER_CHANNEL,
@@ -84,7 +84,7 @@ pub fn read_facts() -> Vec<Fact> {
             facts::SYSTEM_PROPERTIES,
             FlagKind::Text,
             false,
-            "system properties in which a phone names its chip, the most specific first, separated by commas",
+            "system properties by which a phone tells its chip, the most telling first, commas between",
         ),
     ]
 }

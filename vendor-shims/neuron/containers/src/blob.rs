@@ -323,7 +323,9 @@ impl Blob {
         match self.kind {
             Kind::Simulator => found
                 .push(format!("{name}: compiled by a simulator of the compiler; no MediaTek chip runs it")),
-            Kind::Unrecognised => found.push(format!("{name}: the compiled code is of no known kind")),
+            Kind::Unrecognised => {
+                found.push(format!("{name}: the compiled code begins like none that is known"))
+            }
             Kind::Dla | Kind::AdapterCache => {}
         }
         let Some(trailer) = &self.trailer else {
@@ -343,7 +345,7 @@ impl Blob {
                 let contradictions = options.contradictions();
                 if !contradictions.is_empty() {
                     let names = contradictions.join(", ");
-                    found.push(format!("{name}: set more than once with different values: {names}"));
+                    found.push(format!("{name}: given more than once with different values: {names}"));
                 }
                 for path in record::paths(&options) {
                     found.push(format!("{name}: `{path}` is a path of the machine it was compiled on"));

@@ -72,7 +72,7 @@ impl Trials {
             let stored = (subject.compile)(options)?;
             let code = code_of(&stored);
             if code.is_empty() {
-                return Err("its output contains no code that can be separated from its trailer".to_owned());
+                return Err("what it stored holds no code that can be told from its trailer".to_owned());
             }
             self.bytes += code.len();
             made.push(code.into());

@@ -134,7 +134,7 @@ const KNOWN: &[Known] = &[
     known("avoid-reorder", Switch, Help, "keeps the order of data"),
     known("extract-static-data", Switch, Help, "makes inputs of constants"),
     known("fc-to-conv", Switch, Help, "runs fully connected layers as convolutions"),
-    known("stable-linearize", Switch, Help, "keeps the order of operations"),
+    known("stable-linearize", Switch, Help, "keeps the order of operations as given"),
     known("rewrite-pattern", Switch, Help, "rewrites patterns of operations"),
     known("reshape-to-4d", Switch, Help, "makes every tensor of rank 4"),
     known(
