@@ -1,16 +1,15 @@
-//! Reading the history of a planning loop: what each refusal taught, and a plan that was not tried
-//! before.
+//! Learns from the history of a planning loop, and plans again without repeating a plan.
 //!
 //! * `limit=NAME value=V max=M` becomes the learned limit NAME ≤ M; without a maximum, NAME ≤ V /
 //!   2.
-//! * A refusal as a whole (`unmappable`, `deadline`, a compiler that died: `worker`) halves the
-//!   operations of a shard on that target; of a shard that cannot be cut it makes its kind illegal
+//! * A refusal of the whole shard (`unmappable`, `deadline`, or `worker`: the compiler died) halves
+//!   the operations of a shard on that target; if the shard cannot be cut, its kind becomes illegal
 //!   there.
-//! * `unsupported-op` with `layer=N` makes that layer's kind illegal there; without it, or a shard
-//!   of one layer.
+//! * `unsupported-op` with `layer=N`, or for a shard of one layer, makes that layer's kind illegal
+//!   there.
 //! * Drift makes quantised formats illegal for the layers concerned.
 //! * Measured times correct the cost table.
-//! * Anything else forbids the shard; a target that fails like that twice is given up.
+//! * Any other failure forbids the shard; a target with two such failures is no longer used.
 
 use crate::names::Named;
 use crate::solver::{Forbidden, Settings, Solution, solve};
@@ -24,20 +23,20 @@ use crate::{
 /// so a planner that needs more is at the end of its ideas.
 const ROUNDS: usize = 64;
 
-/// A request with what the history taught added to it.
+/// A request with everything learned from the history applied to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lesson {
     /// The request with learned limits, illegal rows and corrected times.
     pub request: Request,
     /// Shards that must not be planned again.
     pub forbidden: Vec<Forbidden>,
-    /// What was learned, for the plan's reasons.
+    /// What was learned, as reasons for the plan.
     pub reasons: Vec<Reason>,
 }
 
-/// Solve again with everything the history taught; never returns a plan of the history.
+/// Solve again with everything learned from the history; never returns a plan of the history.
 ///
-/// Errors: as [`solve`]; `exhausted` once nothing new is left.
+/// Errors: as [`solve`]; `exhausted` if no untried plan is left.
 pub fn revise(request: &Request, history: &[Attempt], settings: &Settings) -> Result<Plan, Refusal> {
     let lesson = Lesson::learn(request, history);
     let mut settings = settings.clone();
@@ -115,8 +114,8 @@ fn number(feedback: &Feedback, name: &str) -> Option<u64> {
     detail(feedback, name)?.trim().parse().ok()
 }
 
-/// What is known of flags against a limit, once a shard compiled with `flags` was refused: those it
-/// had did not help.
+/// The known effects of flags on a limit, once a shard compiled with `flags` was refused: those
+/// flags did not raise the limit.
 fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
     let mut known: Vec<Relief> = Vec::new();
     for relief in target.limits.iter().filter(|limit| limit.name == name).flat_map(|limit| &limit.relief) {
@@ -205,8 +204,8 @@ impl Lesson {
             self.refused_as_a_whole(shard, class, feedback);
             return;
         };
-        // What a compiler counts may differ from the table's count. The learned limit is in the
-        // table's counting: scaled by how far the two are apart, and always below what was refused.
+        // The compiler's count may differ from the table's. The learned limit uses the table's
+        // count: scaled by the ratio of the two, and always below the refused count.
         let refused = value.unwrap_or(planned).max(1);
         let (limit, because) = match number(feedback, "max") {
             Some(max) => {
@@ -220,8 +219,8 @@ impl Lesson {
         self.learn_limit(shard, class, name, limit, because);
     }
 
-    /// What the plan's shard had of a limited quantity, in the table's counting; operations at the
-    /// entry point that was refused, if it was named, else at the largest.
+    /// The plan's count of a limited quantity for this shard, as the table counts it; operations at
+    /// the refused entry point if the refusal names it, otherwise at the largest.
     fn planned(&self, shard: &Shard, name: &str, entry: Option<&str>) -> Option<u64> {
         let cost = self.cost(shard, entry)?;
         match name {
@@ -337,7 +336,7 @@ impl Lesson {
         );
     }
 
-    /// Scale the times of the shard's kinds so that their sum is what was measured.
+    /// Scale the times of the shard's kinds so that their sum is the measured time.
     fn correct_times(&mut self, shard: &Shard, feedback: &Feedback) {
         for measured in &feedback.times {
             let kinds = self.kinds(shard);

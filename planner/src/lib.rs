@@ -1,14 +1,14 @@
-//! What a planner author needs: the typed request and plan, the [`Planner`] trait, a solver, and
-//! log lines.
+//! SDK for planner authors: the typed request and plan, the [`Planner`] trait, a solver, and log
+//! lines.
 //!
-//! **Job.** A planner is a WebAssembly component that answers one question: where is this model
-//! cut, on which target does each part run, in which formats, and why. This crate gives it the
-//! question and the answer as Rust types (the records of `wit/v0.1/planner.wit`), an exact
-//! [`solver`], a reader for the history of refusals ([`learn`]), and [`testing`] requests, so that
-//! a planner is written and tested natively and only then compiled to WebAssembly.
+//! **Job.** A planner is a WebAssembly component that decides where a model is cut, on which target
+//! and in which formats each part runs, and why. This crate provides request and plan as Rust types
+//! (the records of `wit/v0.1/planner.wit`), an exact [`solver`], a reader for the history of
+//! refusals ([`learn`]), and [`testing`] requests, so that a planner is written and tested natively
+//! and only then compiled to WebAssembly.
 //!
 //! **Not its job.** It has no clock, no files, no random numbers and no import but `log`; it
-//! compiles nothing and knows no device. The host checks whatever a planner returns.
+//! compiles nothing and knows no device. The host checks every plan.
 //!
 //! ```
 //! use shardwright_planner::{Attempt, Description, Plan, Planner, Refusal, Request, solver};
@@ -42,7 +42,8 @@
 //! ```
 //!
 //! Determinism: compare integers only, iterate sorted or in the order of the request, keep no
-//! global state. The same request must give the same plan on every engine, and the host tests that.
+//! global state. The same request must result in the same plan on every engine; the host tests
+//! that.
 
 #[allow(
     missing_docs,
@@ -98,7 +99,7 @@ pub trait Planner {
 }
 
 impl Request {
-    /// The option of this name, if it was given.
+    /// The option of this name, if set.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -131,7 +132,7 @@ impl Component {
 }
 
 impl Plan {
-    /// Whether `other` would build and run the same, whatever its reasons say.
+    /// Whether `other` would build and run the same, ignoring its reasons.
     pub fn builds_same(&self, other: &Plan) -> bool {
         self.shards == other.shards && self.fallback == other.fallback
     }
@@ -161,9 +162,9 @@ fn position(position: Option<usize>) -> Option<u32> {
     position.and_then(|position| u32::try_from(position).ok())
 }
 
-/// Makes a type that implements [`Planner`] the planner of this component. To be called once, in a
-/// crate of type `cdylib`. On other targets than WebAssembly it expands to nothing, so that
-/// planners are tested as ordinary Rust.
+/// Makes a type that implements [`Planner`] the planner of this component. Call it once, in a crate
+/// of type `cdylib`. On targets other than WebAssembly it expands to nothing, so that planners are
+/// tested as ordinary Rust.
 #[macro_export]
 macro_rules! export_planner {
     ($planner:ty) => {

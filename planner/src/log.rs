@@ -4,7 +4,8 @@ use std::fmt::Display;
 
 pub use crate::bindings::shardwright::planner::host::Level;
 
-/// Send one line to the host. Outside WebAssembly, in a native test, it goes to standard error.
+/// Send one line to the host. Outside WebAssembly, in a native test, it is written to standard
+/// error.
 pub fn log(level: Level, message: impl Display) {
     let message = message.to_string();
     #[cfg(target_arch = "wasm32")]
@@ -13,8 +14,8 @@ pub fn log(level: Level, message: impl Display) {
     eprintln!("planner {level:?}: {message}");
 }
 
-/// Sends what a panic says to the host before the component stops, which by itself tells no more
-/// than that it did. Every call runs in a fresh instance, so each begins with this.
+/// Logs a panic's message to the host before the component traps, because the trap itself carries
+/// no message. Every call runs in a fresh instance, so each begins with this.
 #[doc(hidden)]
 pub fn log_panics() {
     #[cfg(target_arch = "wasm32")]

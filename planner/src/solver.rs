@@ -1,36 +1,35 @@
-//! A solver: where to cut, on which target, in which formats.
+//! Exact solver: chooses cuts, targets and formats.
 //!
-//! A dynamic programme over cut points. Every partial chain is a *label*: what it costs so far,
-//! what it has used up of memory, quality and shards, and where the states live that later layers
-//! read. A label that is no better than another in anything is dropped; what is left at the end is
-//! the optimum.
+//! A dynamic programme over cut points. Every partial chain is a *label*: its cost so far, the
+//! memory, quality and shards used, and the location of the states that later layers read. A label
+//! that is no better than another in any respect is dropped; the best label at the end is the
+//! optimum.
 //!
 //! **Objective**, most important first:
 //! 1. As many layers as possible on the targets the request names first. Neighbours in that order
-//!    whose times are all known are compared by time instead: what is not known of one target is
-//!    unknown of that target alone.
+//!    whose times are all known are compared by time instead; an unknown time of one target affects
+//!    only that target.
 //! 2. As few layers as possible in formats without a time where the target has others with one.
-//! 3. On targets whose times are modelled, formats the request names first: a formula is no ground
-//!    to leave them. Not so under a quality goal, which says what may be lost.
+//! 3. On targets whose times are modelled, formats the request names first: a modelled time is no
+//!    reason to prefer others. A quality goal lifts this rule, because it bounds the loss.
 //! 4. Least time per generated token, as far as it is known. Without a quality goal a format that
-//!    is not named first has to save [`Settings::gain`] percent. Every shard costs its boundary,
-//!    and a hundredth of the whole beside it: estimates are no finer.
+//!    is not named first has to save [`Settings::gain`] percent. Every shard adds the cost of its
+//!    boundary, and a hundredth of the whole besides: estimates are no more precise.
 //! 5. Fewest shards.
 //! 6. Formats the request names first.
 //! 7. Balance: the largest shard of a layered component as small as possible, then the sum of
-//!    squares, by time or by
-//!    weight bytes.
+//!    squares, by time or by weight bytes.
 //!
-//! Ties go to the earliest target, then the earliest formats, then the earliest cuts, so the answer
-//! is one.
+//! Ties are resolved to the earliest target, then the earliest formats, then the earliest cuts, so
+//! the solution is unique.
 //!
 //! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim
 //! and device, memory and quality goals, context and prefill rows. Weights of two bits lose so much
-//! that nothing but a quality goal admits them, unless nothing else is offered.
+//! quality that they need a quality goal, unless no other format is offered.
 //!
 //! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels and comparing
-//! them does not take too long; beyond that fewer are kept and [`Solution::exact`] is false. So a
-//! planner does not run out of fuel.
+//! them does not take too long; beyond that fewer are kept and [`Solution::exact`] is false. This
+//! keeps a planner within its fuel.
 
 use crate::table::{CostTable, Prefix, RangeCost, unit_kinds, unit_kinds_at};
 use crate::{
@@ -55,21 +54,22 @@ pub use preferences::{Goal, WantedFormat};
 pub const LABELS_PER_CUT: usize = 256;
 
 /// Percent of the time that formats have to save against those named first, unless settings say
-/// otherwise: more than a finer form of the same width costs, less than half the width saves.
+/// otherwise: more than the extra cost of a finer format of the same width, less than half the
+/// width saves.
 pub const GAIN: u32 = 25;
 
 /// How much is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Effort {
-    /// For the optimum, as far as the fuel goes.
+    /// The optimum, as far as the fuel allows.
     #[default]
     Thorough,
-    /// The first target and formats that are legal, in the fewest shards within the limits. Takes
-    /// next to no fuel; times are not looked at.
+    /// The first target and formats that are legal, in the fewest shards within the limits. Uses
+    /// almost no fuel; ignores times.
     Simple,
 }
 
-/// What shards of one component are balanced by.
+/// Quantity by which shards of one component are balanced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Balance {
     /// By time if all times of the first target are known, otherwise by weight bytes, otherwise by
@@ -109,14 +109,14 @@ pub struct Forbidden {
     pub target: u32,
     /// Format tuple index.
     pub formats: u32,
-    /// Where the soft-cap of the component is computed; none if it has none.
+    /// Where the soft-cap of the component is computed; `None` if it has no soft-cap.
     pub softcap: Option<SoftcapPlace>,
 }
 
 /// Preferences of a planner; the request itself holds the facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// What to balance by.
+    /// Quantity to balance by.
     pub balance: Balance,
     /// Components that must go to one target: (component index, target index).
     pub place: Vec<(u32, u32)>,
@@ -124,10 +124,10 @@ pub struct Settings {
     pub forbidden: Vec<Forbidden>,
     /// When shards are compiled.
     pub build: BuildTime,
-    /// Where soft-caps must be computed. None: in the graph, unless no target takes them there or
-    /// the runtime takes less time.
+    /// Where soft-caps must be computed. `None`: in the graph, unless no target supports them there
+    /// or the runtime is faster.
     pub softcap: Option<SoftcapPlace>,
-    /// The format tuple of every shard, by index. None: what the objective makes of those the
+    /// The format tuple of every shard, by index. `None`: chosen by the objective from those the
     /// request offers.
     pub formats: Option<u32>,
     /// Weight formats that some layers must have.
@@ -136,16 +136,16 @@ pub struct Settings {
     pub most_shards: Vec<(u32, u32)>,
     /// The goals that count first, in this order; the others follow as they are by themselves.
     pub order: Vec<Goal>,
-    /// Percent of the time, below 100, that formats have to save against those named first where no
-    /// quality goal bounds what they lose.
+    /// Percent of the time, below 100, that formats have to save against those named first if no
+    /// quality goal bounds their loss.
     pub gain: u32,
     /// How much is searched.
     pub effort: Effort,
 }
 
 impl Default for Settings {
-    /// Automatic balance, no placement, nothing forbidden, compiled ahead of time, soft-caps
-    /// wherever is better, any formats in any number of shards, goals in the order of the
+    /// Automatic balance, no fixed targets, nothing forbidden, compiled ahead of time, soft-caps
+    /// wherever they are cheaper, any formats in any number of shards, goals in the order of the
     /// objective, a gain of [`GAIN`] percent, a thorough search.
     fn default() -> Self {
         Self {
@@ -177,9 +177,9 @@ pub struct Placement {
     pub target: u32,
     /// Format tuple index.
     pub formats: u32,
-    /// Where the soft-cap of the component is computed; none if it has none.
+    /// Where the soft-cap of the component is computed; `None` if it has no soft-cap.
     pub softcap: Option<SoftcapPlace>,
-    /// What it costs, with what it takes the runtime.
+    /// Its cost, including the runtime's share.
     pub cost: RangeCost,
 }
 
@@ -188,8 +188,8 @@ pub struct Placement {
 pub struct Solution {
     /// Shards in order of execution.
     pub shards: Vec<Placement>,
-    /// Entry points of the chain, the one whose time counts first. A shard that has nothing to do
-    /// in prefill leaves that one out.
+    /// Entry points of the chain, the one whose time counts first. A shard without work in prefill
+    /// has no prefill entry point.
     pub entries: Vec<Entry>,
     /// Context capacity; zero without states.
     pub context: u32,
@@ -197,7 +197,7 @@ pub struct Solution {
     pub time: Option<u64>,
     /// Whether no label had to be dropped.
     pub exact: bool,
-    /// What was balanced.
+    /// Quantity that was balanced.
     pub balanced_by: Balance,
     /// Flags set because they raise a limit that would otherwise have made a cut necessary: (target
     /// index, flag).
@@ -207,15 +207,15 @@ pub struct Solution {
     settings: Settings,
 }
 
-/// Find the optimum, or say why there is none.
+/// Find the optimum, or the reason why there is none.
 ///
-/// Errors: `invalid-request` if indices or entry points make no sense, `unsupported` if something
-/// is legal nowhere, `over-limit` if a single layer exceeds a limit or shards are too many,
-/// `state-not-shareable`, `over-memory`, `over-quality`, and `exhausted` if only forbidden shards
-/// would do.
+/// Errors: `invalid-request` for invalid indices or entry points, `unsupported` if a layer is legal
+/// on no target, `over-limit` if a single layer exceeds a limit or there are too many shards,
+/// `state-not-shareable`, `over-memory`, `over-quality`, and `exhausted` if every solution is
+/// forbidden.
 ///
-/// Flags that are known to raise a limit in the way are tried before it is cut to it: they are set
-/// where that saves shards.
+/// Before cutting to a limit, flags that are known to raise it are tried; they are set if that
+/// saves shards.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let plain = solve_under(request, settings);
     let relieving = relief::candidates(request, plain.as_ref().ok());
@@ -326,19 +326,19 @@ struct Choice {
     formats: u32,
     softcap: Option<SoftcapPlace>,
     prefix: Prefix,
-    /// What the runtime has to do for one row, in microseconds.
+    /// Work of the runtime per row, in microseconds.
     runtime: u64,
-    /// Loss in millionths up to each unit, and units whose loss nobody measured although it is
-    /// wanted.
+    /// Cumulative loss in millionths up to each unit, and units whose loss is needed but was not
+    /// measured.
     loss: Vec<u64>,
     unmeasured: Vec<u32>,
-    /// Units up to each that want other formats.
+    /// Cumulative number of units that require other formats.
     unwanted: Vec<u32>,
 }
 
 impl Choice {
-    /// What units cost, with what they take the runtime; none if the target does not take one of
-    /// them.
+    /// Cost of the units, including the runtime's share; `None` if the target does not support one
+    /// of them.
     fn cost(&self, first: usize, end: usize) -> Option<RangeCost> {
         if self.unwanted[end] > self.unwanted[first] {
             return None;
@@ -364,7 +364,7 @@ struct Problem<'request> {
     modelled: Vec<bool>,
     /// Neighbours whose times are all known have one rank.
     ranks: Vec<u64>,
-    /// What every shard has to save, in nanoseconds.
+    /// Time that each shard has to save, in nanoseconds.
     boundary: u64,
     balanced_by: Balance,
 }
@@ -427,7 +427,7 @@ impl<'request> Problem<'request> {
                     }
                     let tuple = &request.formats[formats as usize];
                     let unwanted = preferences::unwanted(wanted, index, (kinds.len(), layered), tuple);
-                    // In the graph first: of equals the earlier is taken.
+                    // In the graph first: the earlier of two equals wins.
                     for &softcap in &softcap_places(component, settings) {
                         let kinds = unit_kinds_at(component, softcap);
                         if kinds.iter().any(|&kind| kind as usize >= request.kinds.len()) {
@@ -465,7 +465,7 @@ impl<'request> Problem<'request> {
         }
         let simple = settings.effort == Effort::Simple;
         let (timed, modelled) = if simple { untimed(request) } else { known_times(request, &entries) };
-        // What is balanced is what the first target bears.
+        // The first target, which runs most layers, decides what is balanced.
         let first_is_timed = timed.first() == Some(&true);
         let balanced_by = match settings.balance {
             Balance::Automatic if first_is_timed => Balance::Time,
@@ -498,7 +498,7 @@ impl<'request> Problem<'request> {
         })
     }
 
-    /// What a shard adds to the objective.
+    /// Contribution of a shard to the objective.
     fn objective(&self, choice: &Choice, cost: &RangeCost, units: u64) -> search::Sums {
         preferences::in_order(self.sums(choice, cost, units), &self.settings.order)
     }
@@ -530,7 +530,7 @@ impl<'request> Problem<'request> {
         ]
     }
 
-    /// Number by which a shard of a layered component is balanced.
+    /// Quantity by which a shard of a layered component is balanced.
     fn weight(&self, cost: &RangeCost) -> u64 {
         match self.balanced_by {
             Balance::Time => cost.time.unwrap_or(0),
@@ -568,8 +568,8 @@ impl Part {
 
 const RUNTIME: Option<SoftcapPlace> = Some(SoftcapPlace::Runtime);
 
-/// Where the soft-cap of a component may be computed, best first; one place that is none for a
-/// component without one.
+/// Where the soft-cap of a component may be computed, best first; a single `None` for a component
+/// without one.
 fn softcap_places(component: &crate::Component, settings: &Settings) -> Vec<Option<SoftcapPlace>> {
     match (&component.softcap, settings.softcap) {
         (None, _) => vec![None],
@@ -622,8 +622,8 @@ fn least_nanoseconds(parts: &[Part]) -> u64 {
     units.fold(0, u64::saturating_add).saturating_mul(1000)
 }
 
-/// Whether a tuple may be chosen by itself: two bits are taken under a quality goal alone, unless
-/// nothing else is offered.
+/// Whether the solver may choose a tuple by itself: two-bit weights need a quality goal, unless no
+/// other format is offered.
 fn is_admitted(request: &Request, formats: u32) -> bool {
     request.goals.quality_per_million.is_some()
         || !has_two_bits(&request.formats[formats as usize])

@@ -9,14 +9,14 @@ pub struct CostTable<'request> {
     rows: BTreeMap<(u32, u32, u32, Entry), &'request Cost>,
 }
 
-/// What a run of layers costs on one target in one format tuple.
+/// Cost of a run of layers on one target in one format tuple.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RangeCost {
     /// Operations of the largest entry point.
     pub ops: u64,
     /// Weight bytes.
     pub weight_bytes: u64,
-    /// Weights and what each entry point adds.
+    /// Weights, and the bytes each entry point adds.
     pub artefact_bytes: u64,
     /// States at the largest entry point.
     pub state_bytes: u64,
@@ -53,7 +53,7 @@ impl<'request> CostTable<'request> {
         self.rows.get(&(kind, target, formats, entry)).copied()
     }
 
-    /// Why the target does not take a kind at any of these entry points; none if it does.
+    /// Why the target does not support a kind at one of these entry points; `None` if it does.
     pub fn illegal(
         &self,
         request: &Request,
@@ -102,8 +102,8 @@ struct EntryPrefix {
     uncosted: Vec<u64>,
     artefact: Vec<u64>,
     states: Vec<u64>,
-    /// Units that take part: an entry point is built only for shards that have something to do in
-    /// it.
+    /// Number of units with work in this entry point, cumulative: it is built only for shards that
+    /// have some.
     active: Vec<u32>,
 }
 
@@ -183,7 +183,7 @@ impl Prefix {
         prefix
     }
 
-    /// Cost of the units `first..end`; none if the target does not take one of them.
+    /// Cost of the units `first..end`; `None` if the target does not support one of them.
     pub fn range(&self, first: usize, end: usize) -> Option<RangeCost> {
         if self.illegal[end] > self.illegal[first] {
             return None;
@@ -191,8 +191,8 @@ impl Prefix {
         Some(self.sum(first, end))
     }
 
-    /// Cost of the units `first..end` whether or not the target takes them; rows that are missing
-    /// count as zero.
+    /// Cost of the units `first..end` whether or not the target supports them; missing rows count
+    /// as zero.
     pub fn sum(&self, first: usize, end: usize) -> RangeCost {
         let span = |sums: &[u64]| {
             if sums[end] == u64::MAX { u64::MAX } else { sums[end] - sums[first] }

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Builds a request: `embed`, a `decoder` of some layers and a `head`, on one target `npu` that
-/// takes everything as 32-bit float. Each layer has 100 operations (60 in prefill), 1000 weight
+/// supports everything as 32-bit float. Each layer has 100 operations (60 in prefill), 1000 weight
 /// bytes, 10 artefact bytes per entry point and 50 state bytes; embed and head have 1 and 2
 /// operations and 10 and 4000 weight bytes.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ impl RequestBuilder {
         Self { request }.target("npu", TargetKind::Npu)
     }
 
-    /// One more target, of a shim of its own, that takes everything in the first format tuple.
+    /// One more target, on another shim, that supports everything in the first format tuple.
     #[must_use]
     pub fn target(mut self, name: &str, kind: TargetKind) -> Self {
         let target = u32::try_from(self.request.targets.len()).unwrap_or(u32::MAX);
@@ -93,7 +93,7 @@ impl RequestBuilder {
         self
     }
 
-    /// The usual rows of one kind, replacing those there are.
+    /// The usual rows of one kind; replaces existing ones.
     fn costs(&mut self, kind: u32, target: u32, formats: u32) {
         self.request.costs.retain(|cost| (cost.kind, cost.target, cost.formats) != (kind, target, formats));
         for &entry in &self.request.entries {
@@ -135,8 +135,8 @@ impl RequestBuilder {
         self
     }
 
-    /// What a flag does to the limits of that name: `value` is the bound with it, none if it does
-    /// not move it. The schema of every target that has such a limit knows the flag.
+    /// Effect of a flag on the limits of that name: `value` is the bound with the flag, `None` if
+    /// the flag does not change it. The schema of every target with such a limit includes the flag.
     #[must_use]
     pub fn relief(mut self, name: &str, flag: (&str, &str), value: Option<u64>, note: &str) -> Self {
         let flag = Flag { name: flag.0.to_owned(), value: flag.1.to_owned() };
@@ -164,7 +164,7 @@ impl RequestBuilder {
         self
     }
 
-    /// Gives layer `layer` a kind of its own, with `weight_bytes` and so many operations at every
+    /// Sets a separate kind for layer `layer`, with `weight_bytes` and `ops` operations at every
     /// entry point.
     #[must_use]
     pub fn layer(mut self, layer: usize, ops: u64, weight_bytes: u64) -> Self {
@@ -185,8 +185,8 @@ impl RequestBuilder {
         self
     }
 
-    /// One more format tuple, which every target takes with weights of `numerator / denominator` of
-    /// the first tuple's size.
+    /// One more format tuple, which every target supports, with weights of
+    /// `numerator / denominator` of the first tuple's size.
     #[must_use]
     pub fn formats(mut self, weights: WeightFormat, numerator: u64, denominator: u64) -> Self {
         let formats = u32::try_from(self.request.formats.len()).unwrap_or(u32::MAX);
@@ -215,8 +215,8 @@ impl RequestBuilder {
         self
     }
 
-    /// Ends the head with a soft-cap of one operation, which takes the runtime `microseconds` for a
-    /// row.
+    /// Ends the head with a soft-cap of one operation, for which the runtime needs `microseconds`
+    /// per row.
     #[must_use]
     pub fn softcap(mut self, microseconds: u64) -> Self {
         let kind = u32::try_from(self.request.kinds.len()).unwrap_or(u32::MAX);
@@ -229,7 +229,7 @@ impl RequestBuilder {
         self
     }
 
-    /// Anything else, by hand.
+    /// Any other change.
     #[must_use]
     pub fn change(mut self, change: impl FnOnce(&mut Request)) -> Self {
         change(&mut self.request);

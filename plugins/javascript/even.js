@@ -1,10 +1,10 @@
-// A planner in JavaScript: every layered component in equal pieces, as few as the operations that the first target takes
-// allow, all on that target in the first formats.
+// A planner in JavaScript: cuts every layered component into equal pieces, as few as the first target's limit on operations
+// allows, all on that target in the first formats.
 //
-// Names of the interface are in camel case here, records are plain objects, a variant is { tag, val }, and an option that
-// is none is left out. A u64 is a number or a BigInt, by the engine: `Number` takes both. A refusal is thrown as a record;
-// anything else that is thrown stops the planner as a crash does. Every call is in a fresh instance: what is kept in a
-// variable is gone with the next.
+// Names of the interface are in camel case here, records are plain objects, a variant is { tag, val }, and an absent
+// option is left out. A u64 is a number or a BigInt, by the engine: `Number` accepts both. A refusal is thrown as a record;
+// anything else that is thrown stops the planner like a crash. Every call runs in a fresh instance: variables do not
+// survive it.
 import { log } from 'shardwright:planner/host@0.1.0';
 
 function refuse(kind, message) {
@@ -26,13 +26,13 @@ function chosenEntries({ entries, goals }) {
 
 const kindsOf = ({ body }) => (body.tag === 'whole' ? [body.val] : body.val.map(({ kind }) => kind));
 
-// Operations of a layer kind at the entry point where it has most.
+// Operations of a layer kind, the most over its entry points.
 function operations({ costs }, kind) {
   const rows = costs.filter((cost) => cost.kind === kind && cost.target === 0 && cost.formats === 0);
   return Math.max(0, ...rows.map(({ ops }) => Number(ops)));
 }
 
-// Equal ranges of layers of which none has more operations than `limit`; 0 to 0 for what is never cut.
+// Equal ranges of layers with at most `limit` operations each; 0 to 0 for a component that is never cut.
 function cut(request, component, limit) {
   if (component.body.tag === 'whole') return [{ first: 0, end: 0 }];
   const ops = kindsOf(component).map((kind) => operations(request, kind));

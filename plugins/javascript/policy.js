@@ -1,10 +1,10 @@
-// A policy in JavaScript: what somebody wants of a plan, as options of the built-in planner, which does the rest.
+// A policy in JavaScript: preferences for a plan, as options of the built-in planner, which does the rest.
 //
-// It imports what it exports: the interface of planners, of the one that `shardwright planner compose` joins it with.
+// It imports the same interface that it exports, from the planner that `shardwright planner compose` joins it with.
 import * as solver from 'shardwright:planner/api@0.1.0';
 import { log } from 'shardwright:planner/host@0.1.0';
 
-// The head on the CPU, 8 bits in the first and the last layer, and nowhere else more than fewer shards are worth.
+// The head on the CPU, 8 bits in the first and the last layer; elsewhere formats count more than fewer shards.
 function wanted({ model, targets, formats }) {
   const options = [['order', 'targets,formats']];
   const cpu = targets.find(({ kind }) => kind === 'cpu');

@@ -1,4 +1,4 @@
-//! Joining a policy, which asks another planner, and that planner into one component.
+//! Composes a policy, which calls another planner, and that planner into one component.
 
 use wasm_encoder::{
     ComponentBuilder, ComponentExportKind, ComponentTypeRef, ComponentValType, InstanceType,
@@ -8,17 +8,17 @@ use wasmparser::{Parser, Payload, Validator};
 
 use crate::BuildError;
 
-/// What planners import, and what the host calls.
+/// Imported by planners, implemented by the host.
 const HOST: &str = "shardwright:planner/host@0.1.0";
 const API: &str = "shardwright:planner/api@0.1.0";
 
 /// The levels of `log`, in the order of `wit/v0.1/planner.wit`.
 const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 
-/// A planner that is `policy` (of the world `policy`), with `solver` (of the world `planner`)
-/// behind what it imports. Both log to the host.
+/// A planner that is `policy` (of the world `policy`), whose planner import is connected to
+/// `solver` (of the world `planner`). Both log to the host.
 ///
-/// Errors: a component that is none, a policy that asks no other planner, or two that do not fit
+/// Errors: an invalid component, a policy that imports no other planner, or two that do not fit
 /// together.
 pub fn compose(policy: &[u8], solver: &[u8]) -> Result<Vec<u8>, BuildError> {
     let failed = |what: &str, reason: String| BuildError::Compose { reason: format!("{what}: {reason}") };
@@ -55,7 +55,7 @@ pub fn compose(policy: &[u8], solver: &[u8]) -> Result<Vec<u8>, BuildError> {
     Ok(whole)
 }
 
-/// Whether a component asks for another planner.
+/// Whether a component imports another planner.
 fn imports_api(component: &[u8]) -> wasmparser::Result<bool> {
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(component) {
@@ -79,7 +79,7 @@ fn imports_api(component: &[u8]) -> wasmparser::Result<bool> {
 mod tests {
     use super::*;
 
-    /// A component with these imports, none of which it uses.
+    /// A component with these imports, all unused.
     fn importing(names: &[&str]) -> Vec<u8> {
         let imports: String = names.iter().map(|name| format!("(import \"{name}\" (instance))")).collect();
         wat::parse_str(format!("(component {imports})")).unwrap()

@@ -1,9 +1,9 @@
 //! Builds a planner crate into a WebAssembly component.
 //!
 //! **Job.** [`build`] runs `cargo build` for `wasm32-unknown-unknown` with its own target directory
-//! and a fixed profile, whatever flags the surrounding build has, and [`componentise`] wraps the
-//! module; [`compose`] joins a policy with the planner that it asks. Used by the host's build
-//! script for the built-in planner, by tests, and by anyone who writes a planner in Rust.
+//! and a fixed profile, independent of the flags of the surrounding build, and [`componentise`]
+//! wraps the module; [`compose`] joins a policy with the planner that it calls. Used by the host's
+//! build script for the built-in planner, by tests, and by anyone who writes a planner in Rust.
 //!
 //! **Not its job.** It installs nothing, and it does not judge whether the component is a sound
 //! planner.
@@ -33,10 +33,10 @@ pub enum BuildError {
     /// The toolchain has no standard library for WebAssembly.
     #[error("the Rust toolchain has no {TARGET} target")]
     MissingTarget,
-    /// The manifest is not there.
+    /// The manifest does not exist.
     #[error("{} is not a Cargo manifest", path.display())]
     MissingManifest {
-        /// Path given.
+        /// The path passed.
         path: PathBuf,
     },
     /// A program could not be started.
@@ -52,7 +52,7 @@ pub enum BuildError {
     Cargo {
         /// The manifest.
         manifest: PathBuf,
-        /// The end of what it said.
+        /// The end of its output.
         log: String,
     },
     /// The crate has no `cdylib`.
@@ -75,7 +75,7 @@ pub enum BuildError {
         /// Which of them, and why.
         reason: String,
     },
-    /// The module is no planner: it is damaged, or lacks what the bindings add.
+    /// The module is not a planner: it is damaged, or lacks the sections that the bindings add.
     #[error("the module cannot be made a component: {reason}")]
     Componentise {
         /// Why.
@@ -84,7 +84,7 @@ pub enum BuildError {
 }
 
 impl BuildError {
-    /// What would help, for a `help:` line.
+    /// Advice, for a `help:` line.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             BuildError::MissingTarget => Some("rustup target add wasm32-unknown-unknown"),
@@ -103,8 +103,8 @@ const LOG_BYTES: usize = 16 * 1024;
 
 /// Build the planner crate of `manifest` and wrap it as a component.
 ///
-/// `target_dir` is Cargo's target directory for planners; give all planners of a project the same
-/// one, and never the project's own: its lock is held while build scripts run.
+/// `target_dir` is Cargo's target directory for planners; use the same one for all planners of a
+/// project, but never the project's own, whose lock is taken while build scripts run.
 pub fn build(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, BuildError> {
     componentise(&build_module(manifest, target_dir)?)
 }
@@ -168,8 +168,8 @@ pub fn componentise(module: &[u8]) -> Result<Vec<u8>, BuildError> {
     encode().map_err(|error| BuildError::Componentise { reason: format!("{error:#}") })
 }
 
-/// A command without what a surrounding Cargo build adds to the environment: its flags, target,
-/// profile and wrappers (clippy) are about the host.
+/// A command without the environment variables of a surrounding Cargo build: its flags, target,
+/// profile and wrappers (clippy) apply to the host.
 fn clean(program: OsString) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -199,7 +199,7 @@ fn clean(program: OsString) -> Command {
     command
 }
 
-/// Flags that keep the paths of this machine out of the module, so that equal sources give equal
+/// Flags that keep the paths of this machine out of the module, so that equal sources produce equal
 /// bytes.
 fn remap(directory: &Path) -> OsString {
     let mut flags = OsString::new();

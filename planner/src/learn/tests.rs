@@ -10,7 +10,7 @@ fn feedback(shard: u32, class: Option<ErrorClass>, details: &[(&str, &str)]) -> 
     Feedback {
         shard: Some(shard),
         class,
-        message: "as told".to_owned(),
+        message: "as reported".to_owned(),
         details: details.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
         times: vec![],
         drift_per_mille: None,
@@ -21,7 +21,7 @@ fn learned(request: &Request, plan: &Plan, feedback: Feedback) -> Lesson {
     Lesson::learn(request, &[Attempt { plan: plan.clone(), feedback: vec![feedback] }])
 }
 
-/// What is learned from one refusal of the whole decoder of ten layers, a thousand operations and
+/// Limits learned from one refusal of the whole decoder of ten layers, a thousand operations and
 /// ten thousand weight bytes.
 #[test]
 fn refusals_become_limits() {
@@ -40,7 +40,7 @@ fn refusals_become_limits() {
             400,
         ),
         (resource, &[("limit", "ops"), ("max", "400")], "ops", 400),
-        // A maximum at or above what was refused cannot be believed; below it is all that is known.
+        // A maximum at or above the refused value is not credible; only "below it" is known.
         (resource, &[("limit", "ops"), ("value", "1000"), ("max", "5000")], "ops", 999),
         (resource, &[("limit", "ops")], "ops", 500),
         (resource, &[("limit", "ops"), ("value", "many"), ("max", "few")], "ops", 500),
@@ -52,7 +52,7 @@ fn refusals_become_limits() {
             5100,
         ),
         (resource, &[("limit", "context-bytes")], "context-bytes", 5350),
-        // A limit nobody can compute: smaller shards.
+        // A limit on a quantity missing from the table: smaller shards.
         (resource, &[("limit", "vtcm-bytes"), ("value", "9"), ("max", "8")], "ops", 500),
         (resource, &[], "ops", 500),
         (Some(ErrorClass::Unmappable), &[], "ops", 500),
@@ -148,9 +148,9 @@ fn feedback_that_makes_no_sense_teaches_nothing() {
     let request = RequestBuilder::decoder(4).build();
     let plan = first(&request);
     let class = Some(ErrorClass::ResourceLimit);
-    let mut nobody = feedback(0, class, &[]);
-    nobody.shard = None;
-    for feedback in [feedback(99, class, &[("limit", "ops")]), nobody] {
+    let mut without_shard = feedback(0, class, &[]);
+    without_shard.shard = None;
+    for feedback in [feedback(99, class, &[("limit", "ops")]), without_shard] {
         let lesson = learned(&request, &plan, feedback);
         assert_eq!(lesson.request, request);
     }

@@ -1,9 +1,9 @@
-//! What a target's limits come to under the flags that are set.
+//! Values of a target's limits under the flags that are set.
 
 use crate::table::RangeCost;
 use crate::{Flag, Limit, Target};
 
-/// A limit and what it comes to under the flags in use.
+/// A limit and its value under the flags in use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound<'request> {
     pub(super) limit: &'request Limit,
@@ -55,7 +55,7 @@ impl<'request> TargetBounds<'request> {
         pairs.into_iter().filter_map(|(bound, value)| Some((bound?, value)))
     }
 
-    /// What a shard has of the quantity that a limit of this name bounds.
+    /// A shard's amount of the quantity that a limit of this name bounds.
     pub(super) fn value_of(name: &str, cost: &RangeCost) -> Option<u64> {
         match name {
             "ops" => Some(cost.ops),

@@ -13,9 +13,8 @@ mod formats;
 mod softcap;
 
 impl Solution {
-    /// The plan: every boundary as its shard holds activations, the flags that are set for each
-    /// target, the other targets that could take the whole model as fallbacks, and a reason for
-    /// every choice.
+    /// The plan: every boundary in its shard's activation format, the flags set for each target,
+    /// other targets that support the whole model as fallbacks, and a reason for every choice.
     pub fn into_plan(self, request: &Request) -> Plan {
         let mut plan = Plan { shards: vec![], fallback: self.fallback(request), reasons: vec![] };
         self.explain_chain(request, &mut plan.reasons);
@@ -68,8 +67,8 @@ impl Solution {
         self.entries.iter().filter(active).map(shape).collect()
     }
 
-    /// Targets other than the one that bears most layers which could take the whole model, in order
-    /// of preference.
+    /// Targets, other than the one with most layers, that support the whole model, in order of
+    /// preference.
     fn fallback(&self, request: &Request) -> Vec<u32> {
         let layers = |target: u32| -> u32 {
             self.shards
@@ -269,7 +268,7 @@ impl Solution {
             && (ranks.len() == 1 || ranks.iter().filter(same).count() > 1)
     }
 
-    /// Formats that were left out whatever they cost.
+    /// Formats that were left out regardless of their cost.
     fn explain_admission(&self, request: &Request, reasons: &mut Vec<Reason>) {
         if self.settings.formats.is_some() {
             return;
@@ -287,7 +286,7 @@ impl Solution {
         }
     }
 
-    /// What the solution is balanced by, and how much of it a shard has.
+    /// The quantity that the solution is balanced by, and the shard's amount of it.
     fn balance_value(&self, placement: &Placement) -> (&'static str, u64) {
         match self.balanced_by {
             super::Balance::Time => ("time", placement.cost.time.unwrap_or(0)),
@@ -299,7 +298,7 @@ impl Solution {
     }
 }
 
-/// Why a more preferred target does not bear these layers; none if it could.
+/// Why a more preferred target does not run these layers; `None` if it could.
 fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[Entry]) -> Option<String> {
     let component = &request.model.components[placement.component as usize];
     let table = CostTable::new(request);
@@ -334,7 +333,7 @@ fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[
     why
 }
 
-/// Whether a target alone could take the whole model within its limits.
+/// Whether a target alone supports the whole model within its limits.
 fn takes_all(request: &Request, target: u32, effort: Effort) -> bool {
     let place = (0..request.model.components.len())
         .map(|index| (u32::try_from(index).unwrap_or(u32::MAX), target))

@@ -4,8 +4,8 @@
 use super::{Placement, search::Sums};
 use crate::{FormatTuple, Refusal, RefusalKind, Request, WeightFormat, WeightRole, names, names::Named};
 
-/// The weight format that some layers must have. Formats are a shard's, so layers that want others
-/// are cut from these.
+/// The weight format required for some layers. Formats apply to a whole shard, so cuts separate
+/// these layers from those with other formats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedFormat {
     /// Component index.
@@ -14,7 +14,7 @@ pub struct WantedFormat {
     pub first: u32,
     /// One past the last layer.
     pub end: u32,
-    /// The weights that must have it; none: all of the tuple that has no exceptions in other
+    /// The weights that must have it; `None`: all weights of the tuple, without exceptions in other
     /// formats.
     pub role: Option<WeightRole>,
     /// The format, which a tuple of the request must have.
@@ -46,7 +46,7 @@ impl WantedFormat {
     }
 }
 
-/// Running counts of the units of a component that want other formats than this tuple.
+/// Running counts of the units of a component that require other formats than this tuple.
 pub(super) fn unwanted(
     wanted: &[WantedFormat],
     component: u32,

@@ -3,20 +3,21 @@
 use super::{Choice, Effort, LABELS_PER_CUT, Part, Placement, Problem, Solution};
 use crate::table::RangeCost;
 
-/// Labels kept at one cut point, in turn: fewer where the search with more would take too long.
+/// Numbers of labels kept at one cut point, tried in turn: fewer if the search with more would take
+/// too long.
 const BEAMS: [usize; 3] = [LABELS_PER_CUT, 32, 4];
 
-/// Comparisons of labels in one search, except in the last and narrowest. A sandbox grants two
-/// billion units of fuel a call; a comparison takes about thirty, and a request is searched a dozen
-/// times at most.
+/// Comparisons of labels in one search; the last and narrowest has no such bound. A sandbox allows
+/// two billion units of fuel per call; a comparison takes about thirty, and a request is searched a
+/// dozen times at most.
 const COMPARISONS: u64 = 3_000_000;
 
 /// The least time from which a difference counts, as a share of the whole: estimates are no finer.
 /// Every shard has to save as much.
 pub(super) const NOISE: u64 = 100;
 
-/// What a partial chain has used up. Only what the request bounds is counted; the rest stays zero,
-/// so that labels which differ in nothing that matters stay comparable.
+/// Resources used by a partial chain. Only those that the request bounds are counted; the rest stay
+/// zero, so that labels which differ in nothing relevant stay comparable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Used {
     memory: u64,
@@ -51,7 +52,7 @@ struct Label {
     largest: u64,
     squares: u128,
     used: Used,
-    /// Places of the donors whose readers are still to come: (layer, place), sorted.
+    /// Locations of the donors whose readers come later: (layer, place), sorted.
     homes: Vec<(u32, u32)>,
     /// The label before and the last shard.
     last: Option<(usize, Step)>,
@@ -95,7 +96,7 @@ pub(super) fn search(problem: &Problem<'_>) -> Option<Found> {
     }
 }
 
-/// Whether there is a chain, which takes fewer labels to find out.
+/// Whether a chain exists; needs fewer labels than the optimum.
 pub(super) fn exists(problem: &Problem<'_>) -> bool {
     match problem.settings.effort {
         Effort::Thorough => narrowing(problem, &BEAMS[1..]).is_some(),
@@ -115,7 +116,7 @@ fn narrowing(problem: &Problem<'_>, beams: &[usize]) -> Option<Found> {
     None
 }
 
-/// That a search took too long.
+/// The search took too long.
 struct Exceeded;
 
 struct Search<'search, 'request> {
@@ -123,12 +124,12 @@ struct Search<'search, 'request> {
     beam: usize,
     /// Comparisons left.
     left: u64,
-    /// Labels that others go on from.
+    /// Labels that other labels extend.
     arena: Vec<Label>,
     exact: bool,
 }
 
-/// What a range of units needs and leaves behind, whatever comes before it.
+/// Requirements and results of a range of units, independent of the units before it.
 struct Range {
     step: Step,
     cost: RangeCost,
@@ -202,8 +203,8 @@ impl Search<'_, '_> {
         Ok(Some(Found { steps, exact: self.exact }))
     }
 
-    /// Add a label unless one there is at least as good; drop those it beats. The earlier of two
-    /// equals stays, which makes ties go to the earliest choice.
+    /// Add a label unless an existing one is at least as good; drop those it beats. The earlier of
+    /// two equals stays, so ties resolve to the earliest choice.
     fn insert(&mut self, frontier: &mut Vec<Label>, label: Label) -> Result<(), Exceeded> {
         self.left = self.left.checked_sub(1 + frontier.len() as u64).ok_or(Exceeded)?;
         if frontier.iter().any(|other| other.dominates(&label)) {
@@ -218,7 +219,7 @@ impl Search<'_, '_> {
     }
 
     /// Keep some labels of an overfull cut point: half of them the best, the others spread over the
-    /// rest, and those that used up least, without which goals could no longer be met.
+    /// rest, and those that used least, which goals may depend on.
     fn prune(&mut self, frontier: &mut Vec<Label>) {
         if frontier.len() <= self.beam + EXTREMES {
             return;
@@ -243,7 +244,7 @@ impl Search<'_, '_> {
     }
 }
 
-/// Labels kept beside the beam: those of least loss, of least memory and of the fewest shards.
+/// Labels kept beside the beam: those with the least loss, the least memory and the fewest shards.
 const EXTREMES: usize = 3;
 
 impl Range {
@@ -257,7 +258,7 @@ impl Range {
     }
 }
 
-/// Cost of a range if the target takes it within its limits.
+/// Cost of a range if the target supports it within its limits.
 fn legal_cost(problem: &Problem<'_>, choice: &Choice, first: usize, end: usize) -> Option<RangeCost> {
     if !problem.relaxed.quality && choice.unmeasured[end] > choice.unmeasured[first] {
         return None;

@@ -56,7 +56,7 @@ fn extend(
 }
 
 /// For every target whether its legal rows of `decode` all have a time; in the order of the
-/// request, those that follow each other and have one rank; and what every shard has to save.
+/// request, adjacent targets of equal rank; and the time every shard has to save.
 fn known(request: &Request, decode: Entry) -> (Vec<bool>, Vec<u64>, u64) {
     let mut timed = vec![];
     let mut ranks: Vec<u64> = vec![];
@@ -97,7 +97,7 @@ fn known(request: &Request, decode: Entry) -> (Vec<bool>, Vec<u64>, u64) {
     (timed, ranks, request.boundary_nanoseconds + 1000 * least / 100)
 }
 
-/// What a candidate is worth, straight from the rows of the table; none if it breaks a constraint.
+/// Value of a candidate, straight from the rows of the table; `None` if it breaks a constraint.
 fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option<Objective> {
     let decode = request.entries.iter().find(|entry| entry.kind == EntryKind::Decode).unwrap();
     let (timed, ranks, boundary) = known(request, *decode);
@@ -571,13 +571,13 @@ fn a_cut_says_whether_narrower_weights_would_help() {
         ),
         "{said:#?}"
     );
-    // Of bytes the opposite holds: narrower weights are what the solver takes, and if they do not
-    // do either, that is said.
+    // For bytes the opposite holds: the solver chooses narrower weights, and if these do not fit
+    // either, a reason says so.
     let (plan, said) = reasons(&model().limit("npu", "weight-bytes", 5000).build());
     assert_eq!(plan.shards.len(), 3, "{said:#?}");
     let (_, said) = reasons(&model().limit("npu", "weight-bytes", 4000).build());
     assert!(says(&said, &["not given fewer operations", "bytes are counted", "w4-per-channel"]), "{said:#?}");
-    // A number that does depend on the formats is only told.
+    // A number that does depend on the formats is only reported.
     let fewer = model().limit("npu", "ops", 400).change(|request| {
         request
             .costs
@@ -600,7 +600,7 @@ fn a_flag_that_raises_a_limit_is_set_before_anything_is_cut() {
     assert!(plan.shards.iter().all(|shard| shard.flags == [set.clone()]));
     assert!(says(&said, &["npu: cores=4", "ops is then 1600, not 400", "four cores plan"]), "{said:#?}");
 
-    // It is left alone where nothing has to be cut, and where it is not enough to save one.
+    // The flag is not set where nothing has to be cut, or where it saves no cut.
     let (plan, _) = reasons(
         &RequestBuilder::decoder(4)
             .limit("npu", "ops", 400)
@@ -611,12 +611,13 @@ fn a_flag_that_raises_a_limit_is_set_before_anything_is_cut() {
     let (plan, _) = reasons(&model().relief("ops", ("cores", "4"), Some(420), "").build());
     assert_eq!(plan.shards.len(), 5);
     assert!(plan.shards.iter().all(|shard| shard.flags.is_empty()));
-    // Without it there is no plan at all.
+    // Without the flag there is no plan at all.
     let only =
         RequestBuilder::decoder(2).limit("npu", "ops", 50).relief("ops", ("cores", "4"), Some(200), "");
     assert_eq!(reasons(&only.build()).0.shards.len(), 3);
 
-    // A profile that recommends it has it from the start; one that wants another value keeps that.
+    // If a profile recommends the flag it is set from the start; if another value, that value
+    // stays.
     let recommending = |value: &str| {
         let flag = Flag { name: "cores".to_owned(), value: value.to_owned() };
         model()
@@ -672,8 +673,8 @@ fn a_reported_count_is_held_beside_the_counts_of_this_lowering() {
     assert!(!says(&said, &["may not apply"]), "{said:#?}");
 }
 
-/// A target with times of every row in two formats, the second taking `percent` of the first;
-/// beside it a CPU without.
+/// A target with times of every row in two formats, the second taking `percent` of the first; and a
+/// CPU without times.
 fn beside_an_untimed_cpu(second: WeightFormat, percent: u64) -> RequestBuilder {
     RequestBuilder::decoder(4).formats(second, 1, 2).times(0, 100).target("cpu", TargetKind::Cpu).change(
         move |request| {
@@ -696,7 +697,7 @@ fn what_is_not_known_of_one_target_is_unknown_of_that_target_alone() {
         says(&said, &["300 µs per run", "not compared with `cpu`, whose times are not known"]),
         "{said:#?}"
     );
-    // One tuple without a time switches it off for itself alone.
+    // A single tuple without a time is excluded by itself.
     let gap = |formats: u32| {
         beside_an_untimed_cpu(WeightFormat::W4PerChannel, 50).change(move |request| {
             let mut rows =
@@ -723,7 +724,8 @@ fn formats_named_first_are_left_for_a_gain_and_not_for_a_microsecond() {
     let request = beside_an_untimed_cpu(WeightFormat::W4PerChannel, 99).build();
     let formats = |settings| solve(&request, &settings).unwrap().shards[0].formats;
     assert_eq!((formats(gain(0)), formats(gain(1)), formats(gain(99))), (1, 0, 0));
-    // What a formula says is no ground at all, but within a quality goal it decides.
+    // A modelled time is no reason to switch formats, except within a quality goal, where it
+    // decides.
     let modelled = |goal| {
         let request = beside_an_untimed_cpu(WeightFormat::W4PerChannel, 10).change(|request| {
             for time in request.costs.iter_mut().filter_map(|cost| cost.time.as_mut()) {
@@ -763,8 +765,8 @@ fn two_bits_are_taken_under_a_quality_goal_alone() {
     let (plan, said) = reasons(&two_bits().change(measured).build());
     assert!(plan.shards.iter().all(|shard| shard.formats == 1), "{said:#?}");
 
-    // Hidden in a role they are the same. Asked for by name, or the only ones offered, they are
-    // taken.
+    // Set in a role they are treated the same. Required by name, or as the only formats, they are
+    // chosen.
     let hidden = two_bits().change(|request| {
         request.formats[1].weights = WeightFormat::W4PerChannel;
         let (role, format) = (WeightRole::MlpInput, WeightFormat::W2PerChannel);
@@ -777,14 +779,14 @@ fn two_bits_are_taken_under_a_quality_goal_alone() {
         RequestBuilder::decoder(2).change(|request| request.formats[0].weights = WeightFormat::W2PerChannel);
     assert_eq!(reasons(&alone.build()).0.shards.len(), 3);
 
-    // Where nothing else fits, that is said instead of a limit.
+    // If no other format fits, the refusal says so instead of naming a limit.
     let tight = two_bits().limit("npu", "weight-bytes", 2000).limit("cpu", "weight-bytes", 2000);
     let refused = refusal(&tight.build());
     assert_eq!(refused.kind, RefusalKind::OverQuality, "{}", refused.message);
     assert!(refused.message.contains("only weights of two bits fit"), "{}", refused.message);
 }
 
-/// A decoder in formats that lose differently in every layer, each taking half the time of the one
+/// A decoder with formats that lose differently in every layer, each twice as fast as the one
 /// before.
 fn of_many_formats(layers: u32, formats: usize, goal: u64) -> Request {
     let kinds = [

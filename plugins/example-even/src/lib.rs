@@ -1,11 +1,11 @@
 //! An example of a planner to copy: equal numbers of layers, written without the solver.
 //!
-//! **Job.** Put everything on the request's first target in its first formats, and cut each layered
-//! component into as few equal pieces as the `ops` limit of that target allows, or into as many as
-//! the option `pieces` says. It shows the least a planner must fill in.
+//! **Job.** Puts everything on the request's first target in its first formats, and cuts each
+//! layered component into as few equal pieces as the `ops` limit of that target allows, or into the
+//! number in the option `pieces`. It fills in only what a planner must.
 //!
-//! **Not its job.** To be good: it does not look at bytes, time or quality, and when refused it
-//! only cuts finer.
+//! **Not its job.** Quality: it ignores bytes, time and loss, and after a refusal it only cuts
+//! finer.
 
 use shardwright_planner::{
     Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Entry, EntryKind, EntryShape,

@@ -1,8 +1,8 @@
-//! A policy to copy: what somebody wants of a plan, as settings of the solver.
+//! A policy to copy: preferences for a plan, as settings of the solver.
 //!
 //! **Job.** The head stays on the CPU, the first and the last layer of the decoder have weights of
-//! 8 bits, and the decoder is cut into as few shards as the option `most-shards` says. Where to
-//! cut, and everything else, is the solver's choice.
+//! 8 bits, and the decoder is cut into as few shards as the option `most-shards` says. The solver
+//! chooses the cuts and everything else.
 //!
 //! **Not its job.** To search: `solver::solve` does, and `learn::revise` after a refusal. A planner
 //! without the solver is `example-even`.
@@ -19,7 +19,7 @@ pub struct Policy;
 
 shardwright_planner::export_planner!(Policy);
 
-/// What the ends of the decoder have, where it is offered.
+/// Weight format at both ends of the decoder, where it is offered.
 const ENDS: WeightFormat = WeightFormat::W8PerChannel;
 
 impl Planner for Policy {

@@ -1,12 +1,10 @@
-//! The built-in planner: any SoC, nothing but the request's facts.
+//! The built-in planner: works for any SoC from the request's facts alone.
 //!
-//! **Job.** Hand the request to the SDK's exact solver, with preferences taken from the options,
-//! and after a refusal learn from the whole history. It respects every limit, balances shards by
-//! time or by bytes, gives a reason for every choice, and when nothing is left it says what is in
-//! the way.
+//! **Job.** Passes the request to the SDK's exact solver, with preferences taken from the options,
+//! and after a refusal learns from the whole history. It respects every limit, balances shards by
+//! time or by bytes, gives a reason for every choice, and if no plan is left names the obstacle.
 //!
-//! **Not its job.** It knows no vendor and no SoC: what is special about a chip stands in that
-//! chip's profile.
+//! **Not its job.** It knows no vendor and no SoC: a chip's peculiarities are in its profile.
 //!
 //! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`),
 //! `softcap` (`automatic`, `graph`, `runtime`), `format` with the beginning of a tuple's name
@@ -171,7 +169,7 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                     let format = format.ok_or_else(|| invalid("a weight format that is offered"))?;
                     settings.wanted.push(WantedFormat { component, first, end, role: None, format });
                 }
-                // Another planner's option, or one of a newer version: said, not obeyed.
+                // Another planner's option, or one of a newer version: logged, then ignored.
                 _ => log(Level::Warn, format!("option `{name}` is unknown and has no effect")),
             },
         }
@@ -193,7 +191,7 @@ fn layers_of(request: &Request, place: &str) -> Option<(u32, u32, u32)> {
     (first < end && end <= layers).then_some((component, first, end))
 }
 
-/// Whether the name of a tuple is `beginning`, or goes on after it with another part.
+/// Whether the name of a tuple is `beginning`, or continues after it with another part.
 fn begins(name: &str, beginning: &str) -> bool {
     let rest = name.strip_prefix(beginning);
     !beginning.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -2,26 +2,26 @@
  * shim.h: the contract between Shardwright's host and a vendor shim.
  *
  * A shim is a shared library that compiles shards of a network for one vendor's accelerator and runs them. It exports
- * one symbol, `shardwright_shim_entry`; everything else is reached through the table that symbol answers with.
+ * one symbol, `shardwright_shim_entry`; everything else is reached through the table that this function returns.
  * `vendor-shims/README.md` is the numbered how-to, `vendor-shims/template/c` a shim to copy.
  *
  * Status: draft. Until the first tagged release this file may change together with all its users. From then on it is
  * frozen: structs only grow at the end, numbers are only appended, and the version range below decides.
  *
- * RULES THAT HOLD EVERYWHERE (exceptions stand beside the member they concern)
+ * RULES THAT HOLD EVERYWHERE (exceptions are noted at the member they concern)
  *
  *  1. 64-bit little-endian machines only. Fixed-width integers only; sizes and counts are uint64_t.
- *  2. Every struct starts with `size`: the bytes its writer knows, a multiple of 8. A reader looks
- *     at a member only when `size` covers it; SW_HAS(pointer, member) asks that. It takes every size
- *     from SW_MINIMUM_… on: a member that the writer does not know counts as 0 (null), whose meaning
- *     stands beside it, and what the reader does not know it ignores. Arrays of structs are arrays of
- *     pointers, so elements may grow.
+ *  2. Every struct starts with `size`: the bytes its writer knows, a multiple of 8. A reader reads a
+ *     member only if `size` covers it; SW_HAS(pointer, member) tests that. It accepts every size
+ *     from SW_MINIMUM_… on: a member that the writer does not know counts as 0 (null), with the meaning
+ *     documented at the member, and members that the reader does not know are ignored. Arrays of
+ *     structs are arrays of pointers, so elements may grow.
  *  3. Strings are UTF-8 and NUL-terminated. Reserved members are 0.
- *  4. Pointer notes read [owner, valid until, null]. "call" means until the called function returns. Nobody writes through
- *     a pointer to const. A reader that needs something longer copies it.
- *  5. A shim tells things through sinks: it fills a struct on its own stack and calls `sink->item(sink->context, &it)`, as often as
- *     there are things to tell, only on the calling thread and only before it returns. `item` and `context`: [host, call,
- *     item never null, context may be]. The host copies inside `item`. No memory changes hands.
+ *  4. Pointer notes read [owner, valid until, null]. "call" means until the called function returns. Data behind
+ *     a pointer to const is never written. A reader that needs it for longer copies it.
+ *  5. A shim returns items through sinks: it fills a struct on its own stack and calls `sink->item(sink->context, &it)`, once for
+ *     each item, only on the calling thread and only before it returns. `item` and `context`: [host, call,
+ *     item never null, context may be]. The host copies inside `item`. No ownership is transferred.
  *  6. Functions that can fail return `sw_error *`: null is success, anything else is an error object that the host frees
  *     with `error_free`. A function that fails leaves its out-parameters alone. No exception, panic, longjmp or exit()
  *     crosses this boundary.
@@ -53,14 +53,14 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_VERSION_0_1 0x00000001u
 #define SW_VERSION SW_VERSION_0_1
 
-/* Which draft of that version: until the first tagged release the contract changes under one version number, together with all its
- * users. A host refuses a shim that was compiled from another draft. The number follows from the code of this file; a test says it. */
+/* Draft of that version: until the first tagged release the contract changes under one version number, together with all its
+ * users. A host refuses a shim that was compiled from another draft. The number is a hash of this file's code; a test prints it. */
 #define SW_DRAFT 0x72afbd91u
 
 /* The one exported symbol. */
 #define SW_ENTRY_SYMBOL "shardwright_shim_entry"
 
-/* Whether `pointer->member` lies within the bytes its writer knew. */
+/* Whether `pointer->member` is within the bytes its writer knew. */
 #define SW_HAS(pointer, member) \
     ((pointer)->size >= (uint64_t)((const char *)(&(pointer)->member + 1) - (const char *)(pointer)))
 
@@ -190,12 +190,12 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_FLAG_TEXT 5u
 
 /* When a flag takes effect. */
-#define SW_FLAG_STAGE_COMPILE 0u /* given with a work order, told of by compile */
-#define SW_FLAG_STAGE_LOAD 1u    /* given among the options of load, told of by flag_verdicts; no artefact depends on it */
+#define SW_FLAG_STAGE_COMPILE 0u /* set in a work order, reported by compile */
+#define SW_FLAG_STAGE_LOAD 1u    /* set in the options of load, reported by flag_verdicts; no artefact depends on it */
 
-/* What became of a flag. An echo in an artefact proves nothing: that is "recorded". */
+/* Outcome of a flag. An echo in an artefact proves nothing: that is "recorded". */
 #define SW_FLAG_APPLIED 1u  /* in effect; `evidence` says how that is known */
-#define SW_FLAG_RECORDED 2u /* the compiler repeated it, an effect was not shown */
+#define SW_FLAG_RECORDED 2u /* the compiler recorded it, an effect was not shown */
 #define SW_FLAG_INERT 3u    /* compiling with and without it gave the same code */
 #define SW_FLAG_REFUSED 4u
 #define SW_FLAG_UNKNOWN 5u
@@ -203,14 +203,14 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 /* Answers to "can this shim use that artefact?". */
 #define SW_COMPATIBILITY_NOT_MINE 1u
 #define SW_COMPATIBILITY_OPTIMAL 2u
-#define SW_COMPATIBILITY_RECOMPILE 3u /* compile it again; it may still load, and then runs less well */
+#define SW_COMPATIBILITY_RECOMPILE 3u /* compile it again; it may still load, and then runs worse */
 #define SW_COMPATIBILITY_UNSUPPORTED 4u
 
 /* Direction of a binding. */
 #define SW_BINDING_INPUT 1u
 #define SW_BINDING_OUTPUT 2u
 #define SW_BINDING_STATE 3u      /* read and written in place, kept between runs */
-#define SW_BINDING_STATE_READ 4u /* a state that a run only reads: another shard writes it, or the runtime does */
+#define SW_BINDING_STATE_READ 4u /* a state that a run only reads: another shard or the runtime writes it */
 
 /* How a state is updated. */
 #define SW_UPDATE_NONE 0u       /* not a written state */
@@ -233,7 +233,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_LOG_INFO 3u
 #define SW_LOG_DEBUG 4u
 
-/* An optional node input that is not given. */
+/* An absent optional node input. */
 #define SW_NO_TENSOR 0xffffffffu
 
 /* A head is at most this long. */
@@ -244,9 +244,9 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 
 /* ---- Least sizes --------------------------------------------------------------------------------
  *
- * What a reader of any version may rely on. Frozen with the contract: later members are appended
- * beyond the least size, with a meaning of 0, and never raise it. Shims of this version give structs
- * whole, but for the members named, which are optional; hosts give all of theirs whole. */
+ * Sizes that a reader of any version may rely on. Frozen with the contract: later members are
+ * appended beyond the least size, with a meaning of 0, and never raise it. Shims of this version pass
+ * whole structs, except for the members named, which are optional; hosts pass whole structs. */
 
 #define SW_MINIMUM_DETAIL 24u
 #define SW_MINIMUM_ERROR 32u /* without: log_tail, details */
@@ -321,7 +321,7 @@ typedef struct sw_error {
     uint64_t detail_count;
 } sw_error;
 
-/* ---- The door ------------------------------------------------------------------------------------------------------- */
+/* ---- The entry point ------------------------------------------------------------------------------------------------------- */
 
 typedef struct sw_host {
     uint64_t size;
@@ -349,12 +349,12 @@ typedef struct sw_answer {
 /* `host`: [host, process end, never null]; `answer`: [host, call, never null]. Any thread, any number of times. */
 typedef void (*sw_entry_function)(const sw_host *host, sw_answer *answer);
 
-/* ---- What a shim tells --------------------------------------------------------------------------------------------- */
+/* ---- Items that a shim reports --------------------------------------------------------------------------------------------- */
 
 typedef struct sw_option {
     uint64_t size;
-    const char *key;   /* [teller, call, never null] */
-    const char *value; /* [teller, call, never null] */
+    const char *key;   /* [writer, call, never null] */
+    const char *value; /* [writer, call, never null] */
 } sw_option;
 
 typedef struct sw_description {
@@ -362,7 +362,7 @@ typedef struct sw_description {
     const char *name;           /* [shim, call, never null] `qnn`, `neuron`, `cpu` */
     const char *vendor;         /* [shim, call, never null] */
     const char *version;        /* [shim, call, never null] of the shim itself */
-    const char *vendor_library; /* [shim, call, null: none or not loaded yet] name, version and path of what it drives */
+    const char *vendor_library; /* [shim, call, null: none or not loaded yet] name, version and path of the vendor's library */
     uint64_t instance_limit;    /* instances that may be open at once; 0: any number */
 } sw_description;
 
@@ -414,9 +414,9 @@ typedef struct sw_estimate {
     uint64_t bytes_moved;            /* from and to main memory; 0: not known */
     const uint64_t *uncosted;        /* [shim, call, null iff uncosted_count is 0] indices of nodes left out */
     uint64_t uncosted_count; /* as many as nodes: no time is known */
-    uint64_t operations;     /* of the vendor's that the entry becomes, which a limit `ops` counts; 0: one for each node */
-    uint64_t artefact_bytes; /* of an artefact of this entry point alone, weights included; 0: not known */
-    uint64_t shared_bytes;   /* of those, what an artefact holds once for all its entry points */
+    uint64_t operations;     /* vendor operations that the entry is lowered to, as a limit `ops` counts them; 0: one per node */
+    uint64_t artefact_bytes; /* size of an artefact of only this entry point, weights included; 0: not known */
+    uint64_t shared_bytes;   /* part of these that an artefact stores once for all its entry points */
 } sw_estimate;
 
 typedef struct sw_flag_verdict {
@@ -444,7 +444,7 @@ typedef struct sw_compatibility {
     const char *reason; /* [shim, call, null only with OPTIMAL] */
 } sw_compatibility;
 
-/* What a file is, told by a shim that knows it. */
+/* An identified file, reported by a shim that knows its format. */
 typedef struct sw_inspection {
     uint64_t size;
     const char *format;   /* [shim, call, never null] kebab-case, `qnn-context-binary` */
@@ -453,7 +453,7 @@ typedef struct sw_inspection {
 
 typedef struct sw_loaded_entry {
     uint64_t size;
-    uint64_t index;    /* entries are told in order from 0 */
+    uint64_t index;    /* entries are reported in order from 0 */
     const char *name;  /* [shim, call, never null] as in the work order */
     uint64_t rows;     /* largest `rows` of a run */
     uint64_t context;  /* as in the work order */
@@ -463,30 +463,30 @@ typedef struct sw_loaded_entry {
 /* One tensor that a run binds. A state that an entry reads and writes is one binding. */
 typedef struct sw_binding {
     uint64_t size;
-    uint64_t index;   /* bindings are told in order from 0 */
+    uint64_t index;   /* bindings are reported in order from 0 */
     const char *name; /* [shim, call, never null] of the port in the work order; unique within the entry */
     uint32_t direction; /* SW_BINDING_… */
     uint32_t role;      /* SW_ROLE_… */
-    uint32_t dtype;     /* SW_DTYPE_… as it lies in memory */
+    uint32_t dtype;     /* SW_DTYPE_… as stored in memory */
     uint32_t update;    /* SW_UPDATE_… */
     const uint64_t *shape;   /* [shim, call, null iff rank is 0] */
     const uint64_t *strides; /* [shim, call, null: dense row-major] in elements, rank of them */
     uint64_t rank;
-    uint64_t bytes;        /* length of what is bound */
+    uint64_t bytes;        /* length of the bound memory */
     uint64_t alignment;    /* of its first byte; a power of two */
-    uint32_t memory_kinds; /* SW_MEMORY_… set accepted; HOST set: a plain pointer will do */
+    uint32_t memory_kinds; /* SW_MEMORY_… set accepted; HOST set: a plain pointer suffices */
     uint32_t reserved;
     double scale;          /* real value = (stored - zero_point) * scale; 1 for floats */
     int64_t zero_point;    /* 0 for floats */
 } sw_binding;
 
-/* A fact of a chip's profile that the shim reads. What no shim reads is for people and stays with the host. */
+/* A fact of a chip's profile that the shim reads. Facts that no shim reads are documentation and stay with the host. */
 typedef struct sw_fact {
     uint64_t size;
     const char *name;        /* [shim, call, never null] as profiles spell it: `soc-id`, `hexagon-arch` */
     const char *description; /* [shim, call, never null] */
-    uint32_t kind;           /* SW_FLAG_BOOLEAN … SW_FLAG_TEXT: what its value is */
-    uint32_t required;       /* 1: no code is made for a chip whose profile does not say it; else 0 */
+    uint32_t kind;           /* SW_FLAG_BOOLEAN … SW_FLAG_TEXT: type of its value */
+    uint32_t required;       /* 1: nothing is compiled for a chip whose profile lacks it; else 0 */
     const char *const *choices; /* [shim, call, null iff choice_count is 0] legal values of a choice */
     uint64_t choice_count;
     int64_t minimum; /* of an integer; minimum > maximum: unbounded */
@@ -565,20 +565,20 @@ typedef struct sw_fact_sink {
     void (*item)(void *context, const sw_fact *fact);
 } sw_fact_sink;
 
-/* ---- The chip: what its profile says. All of it [host, call]; a shim copies what it keeps. ---------------------------- */
+/* ---- The chip, from its profile. All of it [host, call]; a shim copies what it keeps. ---------------------------- */
 
 typedef struct sw_chip {
     uint64_t size;
-    const char *name; /* [host, call, never null] of its profile: `devices` is asked for it, and its devices bear it as `soc` */
-    const char *const *aliases; /* [host, call, null iff alias_count is 0] other names it goes by */
+    const char *name; /* [host, call, never null] of its profile: passed to `devices`, and the `soc` of its devices */
+    const char *const *aliases; /* [host, call, null iff alias_count is 0] its other names */
     uint64_t alias_count;
-    const sw_option *const *facts; /* [host, call, null iff fact_count is 0] those the shim reads, each of the kind it declared */
+    const sw_option *const *facts; /* [host, call, null iff fact_count is 0] the ones the shim reads, each of the declared kind */
     uint64_t fact_count;
 } sw_chip;
 
 /* ---- The work order: what to compile. All of it [host, call]; a shim copies what it keeps. ---------------------------- */
 
-/* How stored integers stand for real values: real = (stored - zero point) * scale. */
+/* How stored integers encode real values: real = (stored - zero point) * scale. */
 typedef struct sw_quantisation {
     uint64_t size;
     uint32_t kind;             /* SW_QUANTISATION_… */
@@ -586,7 +586,7 @@ typedef struct sw_quantisation {
     uint64_t block;            /* PER_BLOCK: elements per scale */
     uint32_t scale_dtype;      /* SW_DTYPE_… of scales */
     uint32_t bits;             /* stored bits per value: 4 and 2 are packed, low bits first */
-    const void *scales;        /* [host, call, null: check and estimate of a weight not made yet] dense, row-major */
+    const void *scales;        /* [host, call, null: check and estimate of a weight that is not quantised yet] dense, row-major */
     uint64_t scale_count;
     const int32_t *zero_points; /* [host, call, null: all 0] */
     uint64_t zero_point_count;
@@ -595,8 +595,8 @@ typedef struct sw_quantisation {
 typedef struct sw_weight {
     uint64_t size;
     const char *name; /* [host, call, never null] */
-    const char *part; /* [host, call, never null] what it is to the network: `q`, `down`, `norm`, … */
-    const void *data; /* [host, call, null: check and estimate, where bytes may not be at hand] page-aligned */
+    const char *part; /* [host, call, never null] its part in the network: `q`, `down`, `norm`, … */
+    const void *data; /* [host, call, null: check and estimate, where the bytes may be missing] page-aligned */
     uint64_t length;  /* bytes, also when data is null */
     uint32_t dtype;   /* SW_DTYPE_… */
     uint32_t rank;
@@ -631,7 +631,7 @@ typedef struct sw_node {
     uint32_t op_version; /* grows when an attribute's default changes */
     const char *name;    /* [host, call, never null] unique within the entry */
     int64_t layer;       /* decoder layer; -1: none */
-    const uint32_t *inputs; /* [host, call, null iff input_count is 0] tensor indices; SW_NO_TENSOR: optional, not given */
+    const uint32_t *inputs; /* [host, call, null iff input_count is 0] tensor indices; SW_NO_TENSOR: optional and absent */
     uint64_t input_count;
     const uint32_t *outputs; /* [host, call, null iff output_count is 0] tensor indices */
     uint64_t output_count;
@@ -691,29 +691,29 @@ typedef struct sw_work_order {
     uint64_t option_count;
 } sw_work_order;
 
-/* What compile calls back, on the calling thread. All functions [host, call, never null]. */
+/* Callbacks of compile, on the calling thread. All functions [host, call, never null]. */
 typedef struct sw_compile_output {
     uint64_t size;
     void *context; /* [host, call, may be null] */
-    /* Appends to the artefact. 0: written; else stop and return SW_ERROR_CANCELLED where `cancelled` says so, any other error
-       where not: the host knows why. `bytes`: [shim, call, null iff length is 0]. */
+    /* Appends to the artefact. 0: written; else stop and return SW_ERROR_CANCELLED if `cancelled` is not 0, otherwise
+       any other error: the host knows why. `bytes`: [shim, call, null iff length is 0]. */
     uint32_t (*write)(void *context, const void *bytes, uint64_t length);
-    /* Sets the head, at most SW_HEAD_LIMIT bytes; exactly once. What compatibility needs to answer. 0: taken. */
+    /* Sets the head, at most SW_HEAD_LIMIT bytes; exactly once. compatibility answers from it. 0: accepted. */
     uint32_t (*head)(void *context, const void *bytes, uint64_t length);
     /* `stage`: [shim, call, never null]; per_mille from 0 to 1000. */
     void (*progress)(void *context, uint32_t per_mille, const char *stage);
-    /* Not 0: give up soon and return SW_ERROR_CANCELLED. */
+    /* Not 0: stop soon and return SW_ERROR_CANCELLED. */
     uint32_t (*cancelled)(void *context);
     void (*flag)(void *context, const sw_flag_verdict *verdict);
     void (*placement)(void *context, const sw_placement *placement);
-    /* A fact of the chip as it was read back from what the compiler made, by the name the shim declared. The host compares
-       it with the chip's own and says where they differ. `fact`: [shim, call, never null]. */
+    /* A chip fact read back from the compiled code, under the name the shim declared. The host compares
+       it with the chip's own and reports where they differ. `fact`: [shim, call, never null]. */
     void (*made_for)(void *context, const sw_option *fact);
 } sw_compile_output;
 
 /* ---- Loading and running ---------------------------------------------------------------------------------------------- */
 
-/* A compiled artefact as it is mapped. Everything in it stays readable until unload returns. */
+/* A mapped compiled artefact. Everything in it stays readable until unload returns. */
 typedef struct sw_artefact {
     uint64_t size;
     const void *head; /* [host, unload, null iff head_length is 0] */
@@ -722,7 +722,7 @@ typedef struct sw_artefact {
     uint64_t length;
     int32_t fd;          /* [host, unload] file behind the mapping; -1: none. The shim does not close it */
     uint32_t reserved;
-    uint64_t fd_offset;  /* where `pointer` lies in the file */
+    uint64_t fd_offset;  /* offset of `pointer` in the file */
 } sw_artefact;
 
 typedef struct sw_import {
@@ -738,7 +738,7 @@ typedef struct sw_import {
 typedef struct sw_bound {
     uint64_t size;
     sw_buffer *buffer; /* [shim, call, null: host memory] of the same shim and device */
-    void *pointer;     /* [host, call, null iff buffer is given or length is 0] */
+    void *pointer;     /* [host, call, null iff buffer is set or length is 0] */
     uint64_t offset;   /* into buffer; 0 with pointer */
     uint64_t length;   /* at least the binding's bytes */
 } sw_bound;
@@ -751,14 +751,14 @@ typedef struct sw_run {
     const sw_bound *const *bounds; /* [host, call, null iff bound_count is 0] one per binding, in their order */
     uint64_t bound_count;
     uint64_t deadline_nanoseconds; /* from the call; 0: none */
-    /* 0: all logits are wanted. Otherwise only so many of the largest of every row, of equal ones those of lower index, and where they
-     * stand: every other may be less than it is, down to the least finite number, never more. A shim may ignore it. */
+    /* 0: all logits must be exact. Otherwise the number of largest logits of each row that must be exact, with their indices (ties go
+     * to the lower index): every other may be too small, down to the least finite number, never too large. A shim may ignore it. */
     uint64_t largest_logits;
 } sw_run;
 
 /* ---- The table ------------------------------------------------------------------------------------------------------------ */
 
-/* Static for the whole process. Parameters: pointers are [host, call, never null] where nothing else is said. */
+/* Static for the whole process. Parameters: pointers are [host, call, never null] unless noted otherwise. */
 struct sw_table {
     uint64_t size;
     uint32_t version; /* as in the answer */
@@ -767,10 +767,10 @@ struct sw_table {
     /* Null: errors are static and need no freeing. */
     void (*error_free)(sw_error *error);
 
-    /* [required] Tells one description. Must not touch a device: called to list shims. */
+    /* [required] Reports one description. Must not touch a device: called to list shims. */
     sw_error *(*describe)(const sw_description_sink *sink);
 
-    /* [required] Makes an instance. Unknown options are an error (INVALID_ARGUMENT), never ignored. `host` as at the door. */
+    /* [required] Makes an instance. Unknown options are an error (INVALID_ARGUMENT), never ignored. `host` as in shardwright_shim_entry. */
     sw_error *(*open)(const sw_host *host, const sw_option *const *options, uint64_t option_count, sw_shim **shim);
     /* [required] */
     void (*close)(sw_shim *shim);
@@ -783,17 +783,17 @@ struct sw_table {
     /* Null: the shim has no flags. */
     sw_error *(*flags)(sw_shim *shim, const char *device, const sw_flag_sink *sink);
 
-    /* [required] Tells one verdict per node, in any order; a node without one is refused. An error is about the entry as
+    /* [required] Reports one verdict per node, in any order; a node without one is refused. An error is about the entry as
        a whole. Weights may have no data. */
     sw_error *(*check)(sw_shim *shim, const char *device, const sw_entry *entry, const sw_verdict_sink *sink);
-    /* Null, or tells nothing: no estimate. */
+    /* Null, or reports nothing: no estimate. */
     sw_error *(*estimate)(sw_shim *shim, const char *device, const sw_entry *entry, const sw_estimate_sink *sink);
 
-    /* Null: the shim only runs what was compiled elsewhere. The same order gives the same bytes, at
+    /* Null: the shim only runs artefacts compiled elsewhere. The same order results in the same bytes, at
        least one, and a head. */
     sw_error *(*compile)(sw_shim *shim, const char *device, const sw_work_order *order, const sw_compile_output *output);
 
-    /* [required] From the head alone, without weights. Tells exactly one answer. */
+    /* [required] From the head alone, without weights. Reports exactly one answer. */
     sw_error *(*compatibility)(sw_shim *shim, const char *device, const void *head, uint64_t head_length,
                                const sw_compatibility_sink *sink);
 
@@ -826,19 +826,19 @@ struct sw_table {
        Null: a lost device stays lost for this instance. */
     sw_error *(*recover)(sw_shim *shim, const char *device);
 
-    /* What these bytes are: an artefact of this shim, or a file of its vendor's tools, whoever made it. Tells at most one
-       inspection; telling none, or a null function: not this shim's. An error: this shim's, but damaged or from another
-       version. The bytes are anyone's. `bytes`: [host, call, null iff length is 0]. */
+    /* Identifies a file: an artefact of this shim, or any file in a format of its vendor's tools. Reports at most one
+       inspection; none, or a null function: not this shim's. An error: this shim's, but damaged or from another
+       version. The bytes are untrusted. `bytes`: [host, call, null iff length is 0]. */
     sw_error *(*inspect)(sw_shim *shim, const void *bytes, uint64_t length, const sw_inspection_sink *sink);
 
-    /* Null, or tells nothing: the shim reads no facts, and `chip` may be null too. Tells the facts of a chip that the shim
+    /* Null, or reports nothing: the shim reads no facts, and `chip` may be null too. Reports the facts of a chip that the shim
        reads, each name once. Must not touch a device: called to list shims. */
     sw_error *(*facts)(const sw_fact_sink *sink);
-    /* Makes a chip known to the instance, before `devices` is asked for its name; the last word on a name counts. An error
-       that a fact is the reason of names it in the detail `fact`; so does one of `devices` for that chip. Where the fact may
-       be so and no code is made for such a chip, a detail `unsupported` stands beside it. */
+    /* Makes a chip known to the instance, before `devices` is called with its name; the last call for a name counts. An error
+       caused by a fact names it in the detail `fact`, also an error of `devices` for that chip. If the fact may be right, but
+       nothing is compiled for such a chip, the error also has a detail `unsupported`. */
     sw_error *(*chip)(sw_shim *shim, const sw_chip *chip);
-    /* What became of the flags of stage LOAD that a shard was loaded with, each told once. A flag that is not told of, or a
+    /* Outcomes of the stage LOAD flags that a shard was loaded with, each reported once. A flag without a report, or a
        null function: unknown. Not while a run is in progress. */
     sw_error *(*flag_verdicts)(sw_shard *shard, const sw_flag_verdict_sink *sink);
 };

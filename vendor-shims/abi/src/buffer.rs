@@ -4,18 +4,18 @@ use std::ptr::NonNull;
 use crate::error::{Error, ErrorClass, Result};
 use crate::shim::Buffer;
 
-/// Aligned, zeroed memory of the process. Pages that nobody touches stay unbacked.
+/// Aligned, zeroed process memory. Pages that are never touched stay unbacked.
 pub struct HostBuffer {
-    /// What was allocated, and how far into it the buffer starts.
+    /// The allocation, and the offset into it where the buffer starts.
     base: NonNull<u8>,
     layout: Layout,
     skip: usize,
     length: usize,
 }
 
-/// Alignment that allocators give without being asked. Beyond it, zeroed memory would be zeroed by
-/// writing, which touches every page of a large buffer, so alignment is made up from a little more
-/// memory.
+/// Alignment that allocators provide by default. A larger one would make the allocator zero memory
+/// by writing, which touches every page of a large buffer, so a larger alignment is reached by
+/// allocating a little more instead.
 const NATURAL: usize = 16;
 
 // SAFETY: the memory is owned and reached only through raw pointers whose users keep the contract's
@@ -31,7 +31,7 @@ impl HostBuffer {
         let impossible = || {
             Error::invalid_argument(format!("no buffer of {length} bytes aligned to {alignment} is possible"))
         };
-        // Refuses what is no power of two, too.
+        // Also refuses alignments that are no power of two.
         Layout::from_size_align(length, alignment).map_err(|_| impossible())?;
         let more = if alignment > NATURAL { alignment } else { 0 };
         let size = length.checked_add(more).ok_or_else(impossible)?.max(1);

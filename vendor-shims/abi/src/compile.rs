@@ -7,8 +7,8 @@ use crate::export::c_string;
 use crate::raw;
 use crate::shim::FlagOutcome;
 
-/// Where a compilation goes: the artefact's bytes, its head, progress, and what became of flags and
-/// nodes.
+/// Sinks of a compilation: the artefact's bytes, its head, progress, flag verdicts and node
+/// placements.
 pub struct CompileOutput<'a> {
     raw: raw::SwCompileOutput,
     _host: PhantomData<&'a raw::SwCompileOutput>,
@@ -30,7 +30,7 @@ impl CompileOutput<'_> {
         }
     }
 
-    /// Appends to the artefact. An error means the host takes no more; return it.
+    /// Appends to the artefact. An error means the host accepts no more; return it.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let Some(write) = self.raw.write else { return Err(incomplete()) };
         // SAFETY: `new`'s caller vouched for the function; `bytes` outlives the call.
@@ -41,8 +41,8 @@ impl CompileOutput<'_> {
         }
     }
 
-    /// Sets the head: what [`Shim::compatibility`](crate::Shim::compatibility) needs to answer.
-    /// Once, at most 64 KiB.
+    /// Sets the head, which [`Shim::compatibility`](crate::Shim::compatibility) answers from. Once,
+    /// at most 64 KiB.
     pub fn head(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() > raw::SW_HEAD_LIMIT as usize {
             return Err(Error::resource_limit(
@@ -59,8 +59,8 @@ impl CompileOutput<'_> {
         }
     }
 
-    /// Tells how far the compilation is, and returns a [`Cancelled`](ErrorClass::Cancelled) error
-    /// when it should stop.
+    /// Reports progress, and returns a [`Cancelled`](ErrorClass::Cancelled) error when the
+    /// compilation should stop.
     pub fn progress(&mut self, per_mille: u32, stage: &str) -> Result<()> {
         let stage: CString = c_string(stage);
         if let Some(progress) = self.raw.progress {
@@ -79,7 +79,7 @@ impl CompileOutput<'_> {
         self.raw.cancelled.is_some_and(|cancelled| unsafe { cancelled(self.raw.context) } != 0)
     }
 
-    /// Tells what became of a flag and how that is known, or why not.
+    /// Reports the outcome of a flag and the evidence for it, or why there is none.
     pub fn flag(&mut self, name: &str, outcome: FlagOutcome, evidence: &str) {
         let (name, evidence) = (c_string(name), c_string(evidence));
         let verdict = raw::SwFlagVerdict {
@@ -96,7 +96,7 @@ impl CompileOutput<'_> {
         }
     }
 
-    /// Tells that a node runs somewhere else than on the device itself.
+    /// Reports that a node runs somewhere else than on the device itself.
     pub fn placement(&mut self, entry: u64, node: u64, place: &str, reason: Option<&str>) {
         let (place, reason) = (c_string(place), reason.map(c_string));
         let placement = raw::SwPlacement {
@@ -113,8 +113,8 @@ impl CompileOutput<'_> {
         }
     }
 
-    /// Tells a fact of the chip as it was read back from what the compiler made, by the name the
-    /// shim declared it under. The host says where it is not what the profile says.
+    /// Reports a chip fact read back from the compiled code, under the name the shim declared for
+    /// it. The host reports where it differs from the profile.
     pub fn made_for(&mut self, fact: &str, value: &str) {
         let (key, value) = (c_string(fact), c_string(value));
         let fact = raw::SwOption {

@@ -5,7 +5,7 @@ use crate::raw;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ErrorClass {
-    /// An operation the device has not.
+    /// The device does not support the operation.
     UnsupportedOp = raw::SW_ERROR_UNSUPPORTED_OP,
     /// The compiler found no way to place the graph as a whole.
     Unmappable = raw::SW_ERROR_UNMAPPABLE,
@@ -29,11 +29,11 @@ pub enum ErrorClass {
     Cancelled = raw::SW_ERROR_CANCELLED,
 }
 
-/// What a shim's function fails with; crosses the contract as a `sw_error` object.
+/// Error of a shim function; crosses the contract as a `sw_error` object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// What kind of failure.
+    /// Kind of failure.
     pub class: ErrorClass,
     /// Lower case, quotes the offending value.
     pub message: String,
@@ -41,11 +41,11 @@ pub struct Error {
     pub details: Vec<(String, String)>,
     /// The vendor library's code, 0 for none.
     pub vendor_code: i64,
-    /// Last lines of the vendor's log, where the real reason often stands.
+    /// Last lines of the vendor's log, which often state the real reason.
     pub log_tail: Option<String>,
 }
 
-/// What functions of a shim return.
+/// Result of shim functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -64,7 +64,7 @@ impl Error {
         Error::new(ErrorClass::Internal, message)
     }
 
-    /// An operation the device has not.
+    /// The device does not support the operation.
     pub fn unsupported_op(message: impl Into<String>) -> Self {
         Error::new(ErrorClass::UnsupportedOp, message)
     }

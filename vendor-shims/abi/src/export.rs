@@ -40,7 +40,7 @@ fn pointer(text: &Option<CString>) -> *const c_char {
     text.as_ref().map_or(ptr::null(), |text| text.as_ptr())
 }
 
-/// A `sw_error` with what it points to. `raw` is first, so that a pointer to one is a pointer to
+/// A `sw_error` and the data it points to. `raw` is first, so that a pointer to one is a pointer to
 /// the other.
 #[repr(C)]
 struct OwnedError {
@@ -111,7 +111,7 @@ fn guard(body: impl FnOnce() -> Result<()>) -> *mut SwError {
     }
 }
 
-/// Runs `body`, of which nobody can be told that it failed.
+/// Runs `body`, which has no way to report a failure except the log.
 fn guard_silently(body: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
         log(SW_LOG_ERROR, &format!("a shim panicked while freeing: {}", panic_text(payload)));
@@ -131,7 +131,7 @@ unsafe impl Sync for HostLog {}
 
 static HOST_LOG: OnceLock<HostLog> = OnceLock::new();
 
-/// Sends a line to the host's log. `level`: `SW_LOG_…`. Dropped when the host takes none.
+/// Sends a line to the host's log. `level`: `SW_LOG_…`. Dropped when the host has no log.
 pub fn log(level: u32, message: &str) {
     if let Some(host) = HOST_LOG.get() {
         let message = c_string(message);
@@ -141,7 +141,7 @@ pub fn log(level: u32, message: &str) {
     }
 }
 
-/// What `shardwright_shim_entry` does for a Rust shim.
+/// `shardwright_shim_entry` of a Rust shim.
 ///
 /// # Safety
 ///
@@ -154,8 +154,8 @@ pub unsafe extern "C" fn entry<T: Shim>(host: *const SwHost, answer: *mut SwAnsw
     if unsafe { answer.cast::<u64>().read() } < u64::from(SW_MINIMUM_ANSWER) {
         return;
     }
-    // Written member by member: a later host's struct may be longer than this crate's, an earlier
-    // one's never shorter than the least, which covers all of these.
+    // Written member by member: a later host's struct may be longer than this crate's, and an
+    // earlier one's is never shorter than the minimum, which covers all of these.
     // SAFETY: not null, long enough, and the host's for this call.
     let (low, high, version, table, refusal) = unsafe {
         (
@@ -750,7 +750,7 @@ unsafe fn bytes<'a>(pointer: *const c_void, length: u64, what: &str) -> Result<&
     Ok(unsafe { std::slice::from_raw_parts(pointer.cast(), length as usize) })
 }
 
-/// What the rest of this file relies on.
+/// Checks what the rest of this file relies on.
 fn check_entries(entries: &[LoadedEntry]) -> Result<()> {
     for entry in entries {
         for binding in &entry.bindings {
@@ -917,15 +917,15 @@ unsafe extern "C" fn run(shard: *mut SwShard, run: *const SwRun) -> *mut SwError
         let mut bound = Vec::with_capacity(entry.bindings.len());
         for (index, binding) in entry.bindings.iter().enumerate() {
             // SAFETY: the array has `bound_count` elements, compared above.
-            let given = unsafe { view::value(*run.bounds.add(index), "bound") }?;
+            let passed = unsafe { view::value(*run.bounds.add(index), "bound") }?;
             // SAFETY: as the contract says.
-            bound.push(unsafe { bind(binding, &given) }?);
+            bound.push(unsafe { bind(binding, &passed) }?);
         }
         let deadline = match run.deadline_nanoseconds {
             0 => None,
             nanoseconds => Instant::now().checked_add(Duration::from_nanos(nanoseconds)),
         };
-        // SAFETY: `running` was taken above, so nobody else is inside; unload waits for the run.
+        // SAFETY: `running` was taken above, so no other run is inside; unload waits for the run.
         let inner = unsafe { &mut *shard.inner.get() };
         inner.run(Run {
             entry: run.entry as usize,
@@ -939,38 +939,38 @@ unsafe extern "C" fn run(shard: *mut SwShard, run: *const SwRun) -> *mut SwError
 
 /// # Safety
 ///
-/// What is bound is valid for `'a` and overlaps nothing else when it is written.
-unsafe fn bind<'a>(binding: &crate::Binding, given: &SwBound) -> Result<Bound<'a>> {
+/// The bound memory is valid for `'a`, and overlaps nothing else if it is written.
+unsafe fn bind<'a>(binding: &crate::Binding, passed: &SwBound) -> Result<Bound<'a>> {
     let refuse = |text: String| {
         Err(Error::invalid_argument(format!("binding `{}`: {text}", binding.name))
             .detail("binding", &binding.name))
     };
-    if given.length < binding.bytes {
-        return refuse(format!("{} bytes given, {} needed", given.length, binding.bytes));
+    if passed.length < binding.bytes {
+        return refuse(format!("{} bytes given, {} needed", passed.length, binding.bytes));
     }
     let length = binding.bytes as usize;
     let mut buffer = None;
-    let start = if given.buffer.is_null() {
-        given.pointer.cast::<u8>()
+    let start = if passed.buffer.is_null() {
+        passed.pointer.cast::<u8>()
     } else {
         // SAFETY: the host hands back what this table made.
-        let existing = &unsafe { handle::<BufferHandle, _>(given.buffer, "buffer") }?.buffer;
-        let end = given.offset.checked_add(binding.bytes);
+        let existing = &unsafe { handle::<BufferHandle, _>(passed.buffer, "buffer") }?.buffer;
+        let end = passed.offset.checked_add(binding.bytes);
         if end.is_none_or(|end| end > existing.length() as u64) {
             return refuse(format!(
                 "{} bytes from {} in a buffer of {}",
                 binding.bytes,
-                given.offset,
+                passed.offset,
                 existing.length()
             ));
         }
-        buffer = Some((existing.as_ref(), given.offset as usize));
+        buffer = Some((existing.as_ref(), passed.offset as usize));
         let pointer = existing.pointer();
         if pointer.is_null() {
             return Ok(Bound { memory: Memory::Opaque, buffer });
         }
         // SAFETY: within the buffer, compared above.
-        unsafe { pointer.add(given.offset as usize) }
+        unsafe { pointer.add(passed.offset as usize) }
     };
     if length > 0 && (start.is_null() || !(start as usize).is_multiple_of(binding.alignment as usize)) {
         return refuse(format!("memory at {start:p} where an alignment of {} is needed", binding.alignment));

@@ -1,10 +1,10 @@
 //! The contract between the host and vendor shims: `include/shim.h`, its Rust twin, and a safe
 //! layer for writing a shim in Rust.
 //!
-//! **Job.** [`raw`] repeats the header struct for struct. [`Shim`] and [`LoadedShard`] are what an
-//! author implements, with checked [views](EntryView) over the tables the host hands over.
-//! [`export_shim!`] turns an implementation into the exported symbol, catching panics at every
-//! door, and adds the layouts by which the host tells a shim that was built against other structs.
+//! **Job.** [`raw`] repeats the header struct for struct. [`Shim`] and [`LoadedShard`] are the
+//! traits an author implements, with checked [views](EntryView) over the tables the host passes.
+//! [`export_shim!`] turns an implementation into the exported symbol, catches panics at every entry
+//! point, and adds the struct layouts by which the host detects a shim built against other structs.
 //!
 //! **Not its job.** It loads no library and parses no file (the host's `shims` crate does), and it
 //! computes nothing.
@@ -107,10 +107,10 @@ pub use view::{
 /// Exports a [`Shim`] as a shared library: the C symbol `shardwright_shim_entry`, and the
 /// abi_stable root module that carries the layouts of the contract's structs.
 ///
-/// Also defines `shim_entry()`, the same door as a Rust function, for linking the shim statically.
-/// The calling crate declares a feature `static`; with it nothing is exported, so that several
-/// shims fit into one program. A shim's profile must keep `panic = "unwind"`: an aborting panic
-/// cannot be caught.
+/// Also defines `shim_entry()`, the same entry point as a Rust function, for linking the shim
+/// statically. The calling crate declares a feature `static`; with it nothing is exported, so that
+/// several shims fit into one program. A shim's profile must keep `panic = "unwind"`: an aborting
+/// panic cannot be caught.
 ///
 /// ```
 /// use shardwright_shim_abi::*;

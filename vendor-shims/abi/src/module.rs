@@ -8,7 +8,7 @@ use abi_stable::sabi_types::VersionStrings;
 
 use crate::raw::{SwAnswer, SwHost, SwTable};
 
-/// What a Rust shim exports besides the C symbol.
+/// Export of a Rust shim besides the C symbol.
 #[repr(C)]
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = ShimModuleRef, prefix_fields = ShimModulePrefix)))]
@@ -17,7 +17,7 @@ pub struct ShimModule {
     /// The function behind `shardwright_shim_entry`.
     #[sabi(last_prefix_field)]
     pub entry: unsafe extern "C" fn(host: *const SwHost, answer: *mut SwAnswer),
-    /// Never set; it is here for the layouts reachable only from the table.
+    /// Never set; present only for the layouts reachable from the table.
     pub table: Option<unsafe extern "C" fn() -> *const SwTable>,
 }
 

@@ -1,4 +1,4 @@
-//! Numbers of the contract for what the vocabulary names.
+//! Contract numbers of the vocabulary's types.
 
 use shardwright_vocabulary::{DeviceKind, FlagStage, Provenance};
 

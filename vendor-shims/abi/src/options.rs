@@ -1,6 +1,6 @@
 use crate::error::{Error, Result};
 
-/// Key and value pairs given to an instance, a work order or a load.
+/// Key and value pairs passed to an instance, a work order or a load.
 #[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
     pairs: Vec<(&'a str, &'a str)>,
@@ -17,12 +17,12 @@ impl<'a> Options<'a> {
         Options { pairs }
     }
 
-    /// All pairs in the given order.
+    /// All pairs in the order passed.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> + '_ {
         self.pairs.iter().copied()
     }
 
-    /// The value of a key; the last one when it is given twice.
+    /// The value of a key; the last one if it appears twice.
     pub fn get(&self, key: &str) -> Option<&'a str> {
         self.pairs.iter().rev().find(|(existing, _)| *existing == key).map(|(_, value)| *value)
     }

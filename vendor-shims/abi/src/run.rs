@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::error::{Error, ErrorClass, Result};
 use crate::shim::Buffer;
 
-/// A compiled artefact as it is mapped; readable as long as the shard made from it.
+/// A mapped compiled artefact, readable as long as the shard made from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Artefact<'m> {
     pub(crate) head: &'m [u8],
@@ -14,18 +14,18 @@ pub struct Artefact<'m> {
 }
 
 impl<'m> Artefact<'m> {
-    /// What compile set as head.
+    /// The head set by compile.
     pub fn head(&self) -> &'m [u8] {
         self.head
     }
 
-    /// What compile wrote, page-aligned.
+    /// The bytes written by compile, page-aligned.
     pub fn bytes(&self) -> &'m [u8] {
         self.bytes
     }
 
-    /// Descriptor of the mapped file and where [`Artefact::bytes`] lies in it. The descriptor stays
-    /// the host's.
+    /// Descriptor of the mapped file, and the offset of [`Artefact::bytes`] in it. The host keeps
+    /// ownership of the descriptor.
     pub fn file(&self) -> Option<(i32, u64)> {
         self.file
     }
@@ -38,17 +38,17 @@ pub struct Run<'a> {
     pub entry: usize,
     /// Valid rows, 1 to the entry's rows.
     pub rows: usize,
-    /// One per binding of the entry, in their order, each exactly as long as its binding says and
-    /// aligned as it asks.
+    /// One per binding of the entry, in the same order, each with exactly the binding's length and
+    /// at least its alignment.
     pub bound: Vec<Bound<'a>>,
-    /// How many of the largest logits of every row are wanted, of equal ones those of lower index;
-    /// every other may be less than it is, never more. `None`: all of them. May be ignored.
+    /// Number of the largest logits of each row that must be exact (ties go to the lower index);
+    /// every other logit may be too small, never too large. `None`: all of them. May be ignored.
     pub largest_logits: Option<NonZeroUsize>,
     /// Cancellation and deadline.
     pub control: Control<'a>,
 }
 
-/// Whether to go on.
+/// Cancellation and deadline of a run.
 #[derive(Clone, Copy)]
 pub struct Control<'a> {
     pub(crate) cancelled: &'a AtomicBool,
@@ -74,7 +74,7 @@ impl Control<'_> {
 pub(crate) enum Memory<'a> {
     Read(&'a [u8]),
     Write(&'a mut [u8]),
-    /// The buffer cannot be mapped; only the shim's own type knows what it is.
+    /// The buffer cannot be mapped; only the shim's own type knows its content.
     Opaque,
 }
 

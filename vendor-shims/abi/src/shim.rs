@@ -1,4 +1,4 @@
-//! The two traits a Rust shim implements, and the plain data they speak.
+//! The two traits a Rust shim implements, and their plain data types.
 
 use shardwright_vocabulary::{Compatibility, Description, Device, Estimate, FlagStage, Limit, MemoryKinds};
 
@@ -13,7 +13,7 @@ use crate::view::{EntryView, WorkOrderView};
 /// A panic in any function becomes an [`Internal`](crate::ErrorClass::Internal) error with the
 /// panic's message.
 pub trait Shim: Sized + Send + Sync + 'static {
-    /// Who this is. Must not touch a device: it is called to list shims.
+    /// Identifies the shim. Must not touch a device: it is called to list shims.
     fn describe() -> Description;
 
     /// The facts of a chip's profile that this shim reads. Must not touch a device. Default: none.
@@ -24,9 +24,9 @@ pub trait Shim: Sized + Send + Sync + 'static {
     /// Opens an instance. Refuse options you do not know ([`Options::only`]).
     fn open(options: &Options<'_>) -> Result<Self>;
 
-    /// What is known of a chip, told before [`devices`](Shim::devices) is asked for its name; the
-    /// last word on a name counts. The host has held every fact to what [`facts`](Shim::facts)
-    /// declares; an error that a fact is the reason of names it in the detail `fact`. Default:
+    /// The known facts of a chip, passed before [`devices`](Shim::devices) is asked for its name;
+    /// the last call for a name counts. The host has validated every fact against
+    /// [`facts`](Shim::facts). An error caused by a fact names it in the detail `fact`. Default:
     /// nothing is kept.
     fn chip(&self, chip: Chip<'_>) -> Result<()> {
         let _ = chip;
@@ -36,8 +36,8 @@ pub trait Shim: Sized + Send + Sync + 'static {
     /// Devices of this machine, or with `soc` those this shim compiles for offline or simulates.
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>>;
 
-    /// What the device cannot exceed; [`Limit::relief`] is a profile's to tell and does not cross
-    /// the contract. Default: nothing is known.
+    /// Limits of the device. [`Limit::relief`] comes only from profiles and does not cross the
+    /// contract. Default: nothing is known.
     fn limits(&self, device: &str) -> Result<Vec<Limit>> {
         let _ = device;
         Ok(Vec::new())
@@ -59,7 +59,7 @@ pub trait Shim: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Streams the artefact to `output` and sets its head once. The same order gives the same
+    /// Streams the artefact to `output` and sets its head once. The same order produces the same
     /// bytes. Every flag of the order needs a verdict; one without counts as
     /// [`FlagOutcome::Unknown`].
     fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()>;
@@ -89,9 +89,9 @@ pub trait Shim: Sized + Send + Sync + 'static {
         Err(Error::invalid_argument("this shim imports no foreign memory"))
     }
 
-    /// What these bytes are: an artefact of this shim, or a file of its vendor's tools, whoever
-    /// made it; none when it is neither. An error says that they are, but damaged or of another
-    /// version. The bytes are anyone's. Default: none.
+    /// Identifies a file: an artefact of this shim, or any file in a format of its vendor's tools;
+    /// `None` if it is neither. An error means it is one of these, but damaged or of another
+    /// version. The bytes are untrusted. Default: `None`.
     fn inspect(&self, bytes: &[u8]) -> Result<Option<Inspection>> {
         let _ = bytes;
         Ok(None)
@@ -106,12 +106,11 @@ pub trait Shim: Sized + Send + Sync + 'static {
 
 /// A loaded artefact.
 pub trait LoadedShard: Send {
-    /// What can be run, with everything a run binds. Asked once, after loading.
+    /// All entries that can be run, with every binding of each. Called once, after loading.
     fn entries(&self) -> Result<Vec<LoadedEntry>>;
 
-    /// What became of the flags of stage [`FlagStage::Load`] that it was loaded with. Asked once,
-    /// after loading; a flag that is not told of is [`FlagOutcome::Unknown`]. Default: none is told
-    /// of.
+    /// Outcomes of the [`FlagStage::Load`] flags that the shard was loaded with. Called once, after
+    /// loading; a flag without a report counts as [`FlagOutcome::Unknown`]. Default: no reports.
     fn flag_verdicts(&self) -> Vec<FlagReport> {
         Vec::new()
     }
@@ -129,28 +128,28 @@ pub trait LoadedShard: Send {
 /// [`Buffer::pointer`], when not null, is valid for reads and writes of [`Buffer::length`] bytes
 /// until the buffer is dropped, and always the same.
 pub unsafe trait Buffer: Send + Sync + std::any::Any {
-    /// The host's view; null when it cannot be mapped.
+    /// Address in the host's memory; null when the buffer cannot be mapped.
     fn pointer(&self) -> *mut u8;
 
     /// Bytes.
     fn length(&self) -> usize;
 
-    /// Makes the host's and the device's view agree. Default: they always do.
+    /// Makes the host's and the device's views of the buffer agree. Default: they always do.
     fn sync(&self, offset: usize, length: usize, direction: SyncDirection) -> Result<()> {
         let _ = (offset, length, direction);
         Ok(())
     }
 
-    /// For shims that look for their own buffer type among the bound ones.
+    /// For shims that look for their own buffer type among the bound buffers.
     fn as_any(&self) -> &dyn std::any::Any;
 }
 
-/// Which side looks at a buffer next.
+/// Which side accesses a buffer next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncDirection {
-    /// The device wrote, the host is about to look.
+    /// The device wrote; the host is about to read.
     BeforeHost,
-    /// The host wrote, the device is about to look.
+    /// The host wrote; the device is about to read.
     AfterHost,
 }
 
@@ -179,11 +178,11 @@ pub enum FlagKind {
 pub struct Flag {
     /// Name.
     pub name: String,
-    /// What it does, in one sentence.
+    /// Effect, in one sentence.
     pub description: String,
     /// Legal values.
     pub kind: FlagKind,
-    /// Value when not given.
+    /// Value if unset.
     pub default: Option<String>,
     /// When it takes effect.
     pub stage: FlagStage,
@@ -194,41 +193,41 @@ pub struct Flag {
 pub struct Fact {
     /// As profiles spell it, `soc-id`.
     pub name: String,
-    /// What it says of the chip, in one sentence.
+    /// Meaning, in one sentence.
     pub description: String,
     /// Legal values.
     pub kind: FlagKind,
-    /// Whether no code is made for a chip whose profile does not say it.
+    /// Whether code generation needs it: nothing is compiled for a chip whose profile lacks it.
     pub required: bool,
 }
 
-/// What a profile says of a chip.
+/// A chip as its profile describes it.
 #[derive(Clone, Debug)]
 pub struct Chip<'a> {
-    /// Of the profile; devices of the chip bear it as their `soc`.
+    /// Profile name; devices of the chip report it as their `soc`.
     pub name: &'a str,
-    /// Other names it goes by.
+    /// Other names of the chip.
     pub aliases: Vec<&'a str>,
-    /// Those of its facts that the shim declared.
+    /// The facts among those that the shim declared.
     pub facts: Options<'a>,
 }
 
-/// Whether a shim takes a node.
+/// Whether a shim supports a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It does.
+    /// Supported.
     Taken,
-    /// It does not, for this reason.
+    /// Not supported, for this reason.
     Refused(String),
 }
 
-/// What became of a flag.
+/// Outcome of a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FlagOutcome {
-    /// In effect; the evidence says how that is known.
+    /// In effect; the evidence says how that was verified.
     Applied = raw::SW_FLAG_APPLIED,
-    /// The compiler repeated it; no effect was shown.
+    /// The compiler recorded it; no effect was shown.
     Recorded = raw::SW_FLAG_RECORDED,
     /// Compiling with and without it gave the same code.
     Inert = raw::SW_FLAG_INERT,
@@ -238,18 +237,18 @@ pub enum FlagOutcome {
     Unknown = raw::SW_FLAG_UNKNOWN,
 }
 
-/// A flag that a shard was loaded with, and what became of it.
+/// A flag that a shard was loaded with, and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlagReport {
     /// The flag's name.
     pub name: String,
     /// The outcome.
     pub outcome: FlagOutcome,
-    /// How that is known, or why not.
+    /// How that is known, or why it is not.
     pub evidence: String,
 }
 
-/// What a file is.
+/// An identified file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// Kebab-case, `qnn-context-binary`.
@@ -267,7 +266,7 @@ pub struct LoadedEntry {
     pub rows: u64,
     /// As in the work order.
     pub context: u64,
-    /// What a run binds, in this order.
+    /// The bindings of a run, in this order.
     pub bindings: Vec<Binding>,
 }
 
@@ -281,7 +280,7 @@ pub enum Direction {
     Output = raw::SW_BINDING_OUTPUT,
     /// Read and written in place, kept between runs.
     State = raw::SW_BINDING_STATE,
-    /// A state that a run only reads: another shard writes it, or the runtime does.
+    /// A state that a run only reads: another shard or the runtime writes it.
     StateRead = raw::SW_BINDING_STATE_READ,
 }
 
@@ -294,19 +293,19 @@ pub struct Binding {
     pub direction: Direction,
     /// `SW_ROLE_…`
     pub role: u32,
-    /// `SW_DTYPE_…` as it lies in memory.
+    /// `SW_DTYPE_…` as stored in memory.
     pub dtype: u32,
     /// `SW_UPDATE_…`
     pub update: u32,
     /// Extents.
     pub shape: Vec<u64>,
-    /// In elements; none for dense row-major.
+    /// In elements; `None` for dense row-major.
     pub strides: Option<Vec<u64>>,
-    /// Length of what is bound.
+    /// Length of the bound memory.
     pub bytes: u64,
     /// Of the first byte; a power of two.
     pub alignment: u64,
-    /// What may be bound.
+    /// Kinds of memory that may be bound.
     pub memory_kinds: MemoryKinds,
     /// `real = (stored − zero_point) · scale`; 1 for floats.
     pub scale: f64,
@@ -317,7 +316,7 @@ pub struct Binding {
 /// Foreign memory to import.
 #[derive(Clone, Copy, Debug)]
 pub enum Import {
-    /// A dma-buf; the descriptor stays the host's and open until the buffer is freed.
+    /// A dma-buf; the host owns the descriptor and keeps it open until the buffer is freed.
     DmaBuf {
         /// The descriptor.
         fd: i32,

@@ -1,9 +1,9 @@
-//! Structs of the contract as a reader takes them: as many bytes as their writer knew, the rest
+//! Structs of the contract as a reader receives them: as many bytes as their writer knew, the rest
 //! zero.
 //!
 //! Host and shim may be compiled from headers of different minor versions. Rule 2 of `shim.h` lets
-//! structs grow at their end, so either side may be given one that is shorter or longer than its
-//! own; both sides read them through here.
+//! structs grow at their end, so either side may receive one that is shorter or longer than its
+//! own; both sides read them through this module.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -22,7 +22,7 @@ const STEP: u64 = 8;
 pub unsafe trait Struct: Sized {
     /// As in the header.
     const NAME: &'static str;
-    /// The least bytes a writer gives. Members beyond are 0 where they are missing.
+    /// Minimum size that a writer may pass. Members beyond the size passed read as 0.
     const MINIMUM: u32;
 }
 
@@ -89,7 +89,7 @@ structs! {
     SwTable = "sw_table", SW_MINIMUM_TABLE;
 }
 
-/// A struct where the other side keeps it. It may be shorter or longer than `T`, so it is only ever
+/// A struct in the other side's memory. It may be shorter or longer than `T`, so it is only ever
 /// copied, never borrowed.
 #[repr(transparent)]
 pub struct Ref<'a, T>(*const T, PhantomData<&'a T>);
@@ -103,7 +103,8 @@ impl<T> Clone for Ref<'_, T> {
 impl<T> Copy for Ref<'_, T> {}
 
 impl<T: Struct> Ref<'_, T> {
-    /// Looks at the size alone; the reason when there is no struct, or not the least of it.
+    /// Checks only the size; an error says that the pointer is null or the struct is below its
+    /// minimum size.
     ///
     /// # Safety
     ///
@@ -124,7 +125,7 @@ impl<T: Struct> Ref<'_, T> {
         Ok(Ref(pointer, PhantomData))
     }
 
-    /// Without looking.
+    /// Without a check.
     ///
     /// # Safety
     ///
@@ -133,12 +134,12 @@ impl<T: Struct> Ref<'_, T> {
         Ref(pointer, PhantomData)
     }
 
-    /// Its value: members that the writer does not know are 0, those that `T` does not have are
-    /// left out.
+    /// The struct's value: members that the writer does not know are 0, and those that `T` does not
+    /// have are left out.
     ///
-    /// `size` stays the writer's, so that a reader can ask what was known.
+    /// `size` keeps the writer's value, so that a reader can tell which members the writer knew.
     pub fn get(&self) -> T {
-        // SAFETY: `new` looked at the size; the struct has that many bytes.
+        // SAFETY: `new` checked the size; the struct has that many bytes.
         let size = unsafe { self.0.cast::<u64>().read() };
         let covered = usize::try_from(size).unwrap_or(usize::MAX).min(size_of::<T>());
         let mut value = MaybeUninit::<T>::zeroed();
@@ -151,7 +152,7 @@ impl<T: Struct> Ref<'_, T> {
         }
     }
 
-    /// Where it lies.
+    /// Its address.
     pub(crate) fn address(&self) -> usize {
         self.0 as usize
     }

@@ -1,5 +1,5 @@
-//! Safe views over the tables of a work order. They are checked as a whole when they enter, so that
-//! reading them cannot fail: every pointer, count, index and string has been looked at once.
+//! Safe views over the tables of a work order. The tables are checked as a whole on entry (every
+//! pointer, count, index and string), so that reading them cannot fail.
 
 use std::ffi::{CStr, c_char};
 
@@ -9,8 +9,8 @@ use crate::raw;
 use crate::shim::Chip;
 use crate::sized::{Ref, Struct};
 
-/// Longest string that is taken over the contract. Names and reasons are short; anything longer is
-/// a mistake.
+/// Longest string accepted over the contract. Names and reasons are short; anything longer is a
+/// mistake.
 const TEXT_LIMIT: usize = 1 << 16;
 
 /// Highest rank of a tensor.
@@ -57,7 +57,7 @@ unsafe fn structs<'a, T: Struct>(
         // SAFETY: promised by the caller.
         unsafe { one(element, what) }?;
     }
-    // SAFETY: every element was looked at, and a `Ref` has the layout of a pointer.
+    // SAFETY: every element was checked, and a `Ref` has the layout of a pointer.
     Ok(unsafe { std::slice::from_raw_parts(pointer.cast::<Ref<'a, T>>(), count) })
 }
 
@@ -95,7 +95,7 @@ pub(crate) unsafe fn options<'a>(
     Ok(Options::new(pairs))
 }
 
-/// What a profile says of a chip.
+/// A chip as its profile describes it.
 ///
 /// # Safety
 ///
@@ -145,9 +145,9 @@ fn scales_of(quantisation: &raw::SwQuantisation, shape: &[u64]) -> Result<u64> {
         .ok_or_else(|| broken(format!("the scales of {shape:?} are too many")))
 }
 
-/// Kind, bits, axis and counts fit the tensor; a scale of a whole tensor, where it is at hand, is
-/// finite, and zero points are stored values. The scales of a weight are looked at when they are
-/// read: see [`QuantisationView::scale_values`].
+/// Kind, bits, axis and counts fit the tensor; a per-tensor scale, where present, is finite, and
+/// zero points are stored values. The scales of a weight are checked when they are read: see
+/// [`QuantisationView::scale_values`].
 ///
 /// # Safety
 ///
@@ -273,7 +273,7 @@ unsafe fn check_entry(entry: &raw::SwEntry) -> Result<()> {
     Ok(())
 }
 
-/// The struct behind a pointer, when it is there and has the least its kind has.
+/// The struct behind a pointer, if it is not null and has at least its minimum size.
 ///
 /// # Safety
 ///
@@ -403,7 +403,7 @@ pub type TensorIndex = u32;
 pub struct EntryView<'a>(Ref<'a, raw::SwEntry>);
 
 impl<'a> EntryView<'a> {
-    /// A view over a table, which is checked as a whole; a shim is handed its views, its tests make
+    /// A checked view over an entry's table. The host passes tables to a shim; a shim's tests build
     /// their own.
     ///
     /// # Safety
@@ -434,7 +434,7 @@ impl<'a> EntryView<'a> {
         self.0.get().rows
     }
 
-    /// Positions its linear states hold; for an encoder equal to the rows.
+    /// Number of positions its linear states hold; for an encoder equal to the rows.
     pub fn context(&self) -> u64 {
         self.0.get().context
     }
@@ -447,7 +447,7 @@ impl<'a> EntryView<'a> {
             .map(|tensor| TensorView(*tensor))
     }
 
-    /// The tensor of an index taken from this entry.
+    /// The tensor of an index of this entry.
     ///
     /// # Panics
     ///
@@ -463,13 +463,13 @@ impl<'a> EntryView<'a> {
         unsafe { checked(self.0.get().nodes, self.0.get().node_count) }.iter().map(|node| NodeView(*node))
     }
 
-    /// What is bound before a run.
+    /// Inputs bound before a run.
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = PortView<'a>> + use<'a> {
         // SAFETY: checked on entry.
         unsafe { checked(self.0.get().inputs, self.0.get().input_count) }.iter().map(|port| PortView(*port))
     }
 
-    /// What a run gives. A written state is input and output under one name.
+    /// Outputs of a run. A written state is input and output under one name.
     pub fn outputs(&self) -> impl ExactSizeIterator<Item = PortView<'a>> + use<'a> {
         // SAFETY: checked on entry.
         unsafe { checked(self.0.get().outputs, self.0.get().output_count) }.iter().map(|port| PortView(*port))
@@ -513,7 +513,7 @@ impl<'a> TensorView<'a> {
         self.shape().iter().fold(1_u64, |product, &extent| product.saturating_mul(extent))
     }
 
-    /// How its values are stored; none for plain numbers.
+    /// How its values are stored; `None` for plain numbers.
     pub fn quantisation(&self) -> Option<QuantisationView<'a>> {
         // SAFETY: null or checked on entry.
         unsafe { checked_quantisation(self.0.get().quantisation) }
@@ -531,7 +531,7 @@ impl<'a> WeightView<'a> {
         unsafe { checked_text(self.0.get().name) }
     }
 
-    /// What it is to the network: `q`, `down`, `norm`, …
+    /// Its part in the network: `q`, `down`, `norm`, …
     pub fn part(&self) -> &'a str {
         // SAFETY: checked on entry.
         unsafe { checked_text(self.0.get().part) }
@@ -548,7 +548,7 @@ impl<'a> WeightView<'a> {
         unsafe { checked_numbers(self.0.get().shape, u64::from(self.0.get().rank)) }
     }
 
-    /// Stored length, also when the bytes are not at hand.
+    /// Stored length, also when the bytes are missing.
     pub fn length(&self) -> u64 {
         self.0.get().length
     }
@@ -567,7 +567,7 @@ impl<'a> WeightView<'a> {
         Ok(unsafe { std::slice::from_raw_parts(self.0.get().data.cast(), self.0.get().length as usize) })
     }
 
-    /// How its values are stored; none for plain numbers.
+    /// How its values are stored; `None` for plain numbers.
     pub fn quantisation(&self) -> Option<QuantisationView<'a>> {
         // SAFETY: null or checked on entry.
         unsafe { checked_quantisation(self.0.get().quantisation) }
@@ -591,7 +591,7 @@ fn widen_f16(bits: u16) -> f32 {
     if bits & 0x8000 == 0 { magnitude } else { -magnitude }
 }
 
-/// How stored integers stand for real values: `real = (stored − zero point) · scale`.
+/// How stored integers encode real values: `real = (stored − zero point) · scale`.
 #[derive(Clone, Copy)]
 pub struct QuantisationView<'a>(Ref<'a, raw::SwQuantisation>);
 
@@ -621,12 +621,12 @@ impl<'a> QuantisationView<'a> {
         self.0.get().scale_dtype
     }
 
-    /// Number of scales, also when they are not at hand.
+    /// Number of scales, also when their bytes are missing.
     pub fn scale_count(&self) -> u64 {
         self.0.get().scale_count
     }
 
-    /// The scales, widened; an error when one is not finite or they are not at hand.
+    /// The scales, widened; an error when one is not finite or their bytes are missing.
     pub fn scale_values(&self) -> Result<Vec<f32>> {
         let bytes = self.scales()?;
         let values: Vec<f32> = match self.0.get().scale_dtype {
@@ -647,7 +647,7 @@ impl<'a> QuantisationView<'a> {
         }
     }
 
-    /// The scales' bytes; an error when they are not at hand.
+    /// The scales' bytes; an error when they are missing.
     pub fn scales(&self) -> Result<&'a [u8]> {
         let width: u64 = match self.0.get().scale_dtype {
             raw::SW_DTYPE_F32 => 4,
@@ -698,7 +698,7 @@ impl<'a> NodeView<'a> {
         u32::try_from(self.0.get().layer).ok()
     }
 
-    /// Operands; none for an optional one that is not given.
+    /// Operands; `None` for an optional one that is absent.
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = Option<TensorIndex>> + use<'a> {
         // SAFETY: checked on entry.
         unsafe { checked_numbers(self.0.get().inputs, self.0.get().input_count) }
@@ -706,7 +706,7 @@ impl<'a> NodeView<'a> {
             .map(|&index| (index != raw::SW_NO_TENSOR).then_some(index))
     }
 
-    /// The operand at a place; an error when it is not given.
+    /// The operand at a place; an error if it is absent.
     pub fn input(&self, place: usize) -> Result<TensorIndex> {
         self.optional_input(place).ok_or_else(|| {
             Error::invalid_argument(format!("node `{}` has no input {place}", self.name()))
@@ -714,7 +714,7 @@ impl<'a> NodeView<'a> {
         })
     }
 
-    /// The operand at a place, if given.
+    /// The operand at a place, if present.
     pub fn optional_input(&self, place: usize) -> Option<TensorIndex> {
         self.inputs().nth(place).flatten()
     }
@@ -849,14 +849,14 @@ mod tests {
         }
     }
 
-    fn view(held: &raw::SwQuantisation) -> QuantisationView<'_> {
+    fn view(stored: &raw::SwQuantisation) -> QuantisationView<'_> {
         // SAFETY: a whole struct.
-        QuantisationView(unsafe { one(held, "quantisation") }.unwrap())
+        QuantisationView(unsafe { one(stored, "quantisation") }.unwrap())
     }
 
-    fn checked(held: &raw::SwQuantisation, dtype: u32, shape: &[u64]) -> Result<()> {
+    fn checked(stored: &raw::SwQuantisation, dtype: u32, shape: &[u64]) -> Result<()> {
         // SAFETY: a whole struct whose arrays outlive the call.
-        unsafe { check_quantisation(held, dtype, shape) }
+        unsafe { check_quantisation(stored, dtype, shape) }
     }
 
     #[test]
@@ -888,8 +888,8 @@ mod tests {
             ((BLOCK, 0, 1, 4, 9), i4, &[u64::MAX, u64::MAX], Some("too many")),
         ];
         for ((kind, axis, block, bits, count), dtype, shape, expected) in cases {
-            let held = quantisation(*kind, *axis, *block, *bits, &scales[..*count]);
-            match (checked(&held, *dtype, shape), expected) {
+            let stored = quantisation(*kind, *axis, *block, *bits, &scales[..*count]);
+            match (checked(&stored, *dtype, shape), expected) {
                 (Ok(()), None) => {}
                 (Err(error), Some(part)) => assert!(error.message.contains(part), "{}", error.message),
                 (got, expected) => panic!("{kind} {axis} {block} {bits} {count}: {got:?}, not {expected:?}"),
@@ -909,9 +909,9 @@ mod tests {
             (&[1, 8, 3], raw::SW_DTYPE_I4, 4, Some("zero point 8")),
             (&[1, 1], raw::SW_DTYPE_I4, 4, Some("2 zero points beside 3 scales")),
         ] {
-            let mut held = quantisation(raw::SW_QUANTISATION_PER_CHANNEL, 0, 0, bits, &scales);
-            (held.zero_points, held.zero_point_count) = (zeros.as_ptr(), zeros.len() as u64);
-            let got = checked(&held, dtype, &[3, 5]).map_err(|error| error.message);
+            let mut stored = quantisation(raw::SW_QUANTISATION_PER_CHANNEL, 0, 0, bits, &scales);
+            (stored.zero_points, stored.zero_point_count) = (zeros.as_ptr(), zeros.len() as u64);
+            let got = checked(&stored, dtype, &[3, 5]).map_err(|error| error.message);
             match expected {
                 None => assert_eq!(got, Ok(())),
                 Some(part) => assert!(got.as_ref().is_err_and(|got| got.contains(part)), "{got:?}"),
@@ -921,24 +921,25 @@ mod tests {
 
     #[test]
     fn scales_are_finite_and_there_when_they_are_read() {
-        let mut held = quantisation(raw::SW_QUANTISATION_PER_TENSOR, 0, 0, 8, &[f32::NAN]);
-        let refused = checked(&held, raw::SW_DTYPE_I8, &[3]).unwrap_err();
+        let mut stored = quantisation(raw::SW_QUANTISATION_PER_TENSOR, 0, 0, 8, &[f32::NAN]);
+        let refused = checked(&stored, raw::SW_DTYPE_I8, &[3]).unwrap_err();
         assert!(refused.message.contains("scale 0 is NaN"), "{}", refused.message);
-        held.scales = null();
-        assert!(checked(&held, raw::SW_DTYPE_I8, &[3]).is_ok(), "check and estimate may lack them");
-        assert!(view(&held).scale_values().unwrap_err().message.contains("no bytes here"));
+        stored.scales = null();
+        assert!(checked(&stored, raw::SW_DTYPE_I8, &[3]).is_ok(), "check and estimate may lack them");
+        assert!(view(&stored).scale_values().unwrap_err().message.contains("no bytes here"));
         let halves = [0x3800u16, 0x0001, 0xc000, 0x3f80];
-        held.scales = halves.as_ptr().cast();
-        held.scale_count = 4;
-        held.scale_dtype = raw::SW_DTYPE_F16;
-        let values = view(&held).scale_values().unwrap();
+        stored.scales = halves.as_ptr().cast();
+        stored.scale_count = 4;
+        stored.scale_dtype = raw::SW_DTYPE_F16;
+        let values = view(&stored).scale_values().unwrap();
         assert_eq!(values, [0.5, 2f32.powi(-24), -2.0, 1.875]);
-        held.scale_dtype = raw::SW_DTYPE_BF16;
-        assert_eq!(view(&held).scale_values().unwrap()[3], 1.0);
+        stored.scale_dtype = raw::SW_DTYPE_BF16;
+        assert_eq!(view(&stored).scale_values().unwrap()[3], 1.0);
         let halves = [0x3800u16, 0x7c00];
-        (held.scales, held.scale_count, held.scale_dtype) = (halves.as_ptr().cast(), 2, raw::SW_DTYPE_F16);
-        assert!(view(&held).scale_values().unwrap_err().message.contains("scale 1 is inf"));
-        held.scale_dtype = raw::SW_DTYPE_I32;
-        assert!(view(&held).scale_values().unwrap_err().message.contains("element type 4"));
+        (stored.scales, stored.scale_count, stored.scale_dtype) =
+            (halves.as_ptr().cast(), 2, raw::SW_DTYPE_F16);
+        assert!(view(&stored).scale_values().unwrap_err().message.contains("scale 1 is inf"));
+        stored.scale_dtype = raw::SW_DTYPE_I32;
+        assert!(view(&stored).scale_values().unwrap_err().message.contains("element type 4"));
     }
 }

@@ -1,12 +1,12 @@
-//! What a compiled artefact holds.
+//! Format of a compiled artefact.
 //!
 //! The descriptor is the [`Head`], and per entry its ports in the order of the compiled network's
-//! inputs and outputs, and where its blob is. A blob is what the adapter stored, one for each entry
-//! point, each on a page of its own with zeros between them: the interface has no way to store
-//! weights once for several, so entry points hold them once each.
+//! inputs and outputs, and the location of its blob. A blob is what the adapter stored, one per
+//! entry point, page-aligned with zeros between: the interface cannot share weights between stored
+//! networks, so each entry point has its own copy.
 //!
-//! A restore that fails says one code for a damaged blob, another version's and another chip's. So
-//! blobs are hashed here, and the head names chip, version and whether a simulator made it.
+//! A failed restore returns the same code for a damaged blob, another version's and another chip's.
+//! So blobs are hashed here, and the head names chip, version and whether a simulator made it.
 
 use serde::{Deserialize, Serialize};
 use shardwright_neuron_adapter::RuntimeVersion;
@@ -27,7 +27,7 @@ pub const FORMAT: Format = Format {
     foreign_help: "`inspect` says what a foreign container holds; only artefacts compiled by this shim name its ports",
 };
 
-/// What has to be known of an artefact before it is loaded.
+/// Everything that must be known of an artefact before it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
@@ -35,9 +35,9 @@ pub struct Head {
     pub format: u32,
     /// The chip it was compiled for, `mt6989`.
     pub soc: String,
-    /// What compiled it.
+    /// The library that compiled it.
     pub made_by: Maker,
-    /// The option string the compiler was given.
+    /// The option string passed to the compiler.
     pub options: String,
     /// How entries were written, `lean` or `plain`.
     pub lowering: String,
@@ -53,14 +53,14 @@ pub struct Head {
 pub struct Maker {
     /// Of the adapter: major, minor, patch.
     pub version: [u8; 3],
-    /// The firmware's magic number, where it was told.
+    /// The firmware's magic number, if reported.
     pub magic: Option<i32>,
     /// The simulator's name: then this is no code for a chip.
     pub simulator: Option<String>,
 }
 
 impl Maker {
-    /// As the library says it.
+    /// As the library reports it.
     pub fn version(&self) -> RuntimeVersion {
         let [major, minor, patch] = self.version;
         RuntimeVersion::new(major, minor, patch)
@@ -115,15 +115,15 @@ impl artefact::Entry for Entry {
 ///
 /// # Errors
 ///
-/// [`ShimError::Limit`] when there are more entries or ports than the format takes.
+/// [`ShimError::Limit`] when there are more entries or ports than the format allows.
 pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, ShimError> {
     for (entry, blob) in descriptor.entries.iter_mut().zip(blobs) {
         entry.blob_bytes = blob.len() as u64;
         entry.blob_sha256 = hash(blob);
     }
     descriptor.head.blob_bytes = blobs.iter().map(|blob| blob.len() as u64).sum();
-    // The places of blobs stand in the descriptor, whose length decides them: digits settle after a
-    // few rounds.
+    // The descriptor contains the offsets of blobs, which depend on its own length: the number of
+    // digits settles after a few rounds.
     let mut text = json(&descriptor)?;
     loop {
         let mut at = payload_at(text.len());
@@ -144,7 +144,7 @@ pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, S
     Ok(Written { descriptor, prefix })
 }
 
-/// What comes before the blobs, and where those go.
+/// The bytes before the blobs, and the blobs' offsets.
 #[derive(Clone, Debug)]
 pub struct Written {
     /// Complete.
@@ -162,11 +162,11 @@ pub struct Artefact<'m> {
 }
 
 impl<'m> Artefact<'m> {
-    /// Reads the descriptor and finds the blobs; their bytes are not looked at yet.
+    /// Reads the descriptor and finds the blobs, without reading their bytes.
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] for something else or another layout,
+    /// [`ShimError::IncompatibleArtefact`] for some other file or another layout,
     /// [`ShimError::CorruptArtefact`] for damage.
     pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
         let opened = FORMAT.open::<Head, Entry>(bytes)?;
@@ -208,9 +208,9 @@ fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String>
             true => after,
             false => after.next_multiple_of(PAGE),
         };
-        if let Some(port) = entry.ports.iter().find(|port| !is_held(port)) {
+        if let Some(port) = entry.ports.iter().find(|port| !fits_network(port)) {
             return Err(format!(
-                "port `{}` of {:?}, held as {:?}, of element type {}",
+                "port `{}` of {:?}, stored as {:?}, of element type {}",
                 port.name, port.shape, port.place, port.dtype
             ));
         }
@@ -226,8 +226,8 @@ fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String>
     Ok(())
 }
 
-/// Whether a port is of an element type the network has, and its extents there hold as many values.
-fn is_held(port: &Port) -> bool {
+/// Whether a port has an element type of the network, and its extents there have as many values.
+fn fits_network(port: &Port) -> bool {
     let bytes = |element, shape: &[u64]| {
         shape.iter().try_fold(element, |bytes: u64, extent| bytes.checked_mul(*extent))
     };

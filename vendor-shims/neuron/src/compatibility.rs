@@ -1,5 +1,5 @@
-//! Whether an artefact can be used, from its head alone: the library answers one code for every
-//! reason, and only when it restores.
+//! Decides from an artefact's head alone whether it can be used: the library returns one code for
+//! every reason, and only from a restore.
 
 use shardwright_shim_abi::Compatibility;
 use shardwright_shim_npu::artefact::ReadHead;
@@ -11,7 +11,7 @@ use crate::artefact::{FORMAT, Head, Maker};
 pub struct Place<'a> {
     /// The chip.
     pub soc: &'a str,
-    /// What would restore it.
+    /// The library that would restore it.
     pub library: &'a Maker,
 }
 

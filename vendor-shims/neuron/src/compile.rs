@@ -23,19 +23,19 @@ use crate::soc::facts;
 /// Written at once, between two looks at cancellation.
 const CHUNK: usize = 8 << 20;
 
-/// Why a node has no place of its own.
+/// Why a node has no placement.
 const VANISHED: &str = "it is part of another operation, or moves nothing";
 
 /// Where nodes run.
 const PLACE: &str = "npu";
 
-/// What is said of a node whose operations have values in f32.
+/// Reason reported for a node whose operations have values in f32.
 const RELAXED: &str = "its 32-bit floats are computed as 16-bit ones: the processor has no others";
 
 /// Bytes of constants up to which an entry is compiled again for each flag.
 const LARGEST_PROBE: u64 = 4 << 20;
 
-/// Shares of the whole that the host is told of.
+/// Progress in per mille, as reported to the host.
 const COMPILED: u32 = 900;
 
 /// Compiles an order and streams the artefact.
@@ -120,7 +120,7 @@ pub(crate) fn compile(
         },
         entries,
     };
-    if let Some(platform) = blobs.iter().find_map(|blob| told_platform(blob)) {
+    if let Some(platform) = blobs.iter().find_map(|blob| stored_platform(blob)) {
         output.made_for(facts::PLATFORM, &platform);
     }
     write(descriptor, &blobs, output)?;
@@ -134,14 +134,14 @@ pub(crate) fn compile(
     Ok(())
 }
 
-/// The chip a stored network says it is for; none where it does not say it.
-fn told_platform(blob: &[u8]) -> Option<String> {
+/// The chip a stored network was compiled for; `None` if it does not say.
+fn stored_platform(blob: &[u8]) -> Option<String> {
     let mut budget = Budget::of(blob.len());
     blob::read(Bytes::new(blob), &mut budget).ok()?.compilation("", None).soc
 }
 
-/// What became of every flag: a small graph, and the order's smallest entry where that is small
-/// enough, compiled with and without it.
+/// Outcomes of all flags: a small graph, and the order's smallest entry if it is small enough, are
+/// compiled with and without each.
 #[expect(clippy::too_many_arguments, reason = "all of it decides what is compiled")]
 fn judge(
     driver: &Driver,

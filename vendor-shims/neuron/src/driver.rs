@@ -30,7 +30,7 @@ impl Driver {
     /// Opens the library by its rule.
     ///
     /// # Errors
-    /// Why none is there, or what is wrong with the one found.
+    /// Why no library was found, or what is wrong with the one found.
     pub fn open(settings: &Settings) -> Result<Arc<Driver>> {
         let choice = LibraryChoice::here(settings.library.clone(), settings.stand_in.clone());
         Ok(Driver::of(Library::open(&choice)?))
@@ -55,7 +55,7 @@ impl Driver {
         &self.library
     }
 
-    /// What it says of itself, as artefacts hold it.
+    /// Its description of itself, as stored in artefacts.
     pub fn maker(&self) -> &Maker {
         &self.maker
     }

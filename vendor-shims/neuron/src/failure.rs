@@ -1,4 +1,4 @@
-//! What opening the vendor's library and calling it fails with, and what that means to a planner.
+//! Errors of opening and calling the vendor's library, and their error classes for a planner.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use shardwright_neuron_adapter::{RuntimeVersion, result};
 use shardwright_shim_abi::{self as abi, ErrorClass};
 pub use shardwright_shim_npu::library::LibraryError;
 
-/// What functions of this crate that call the library return.
+/// Result of the functions of this crate that call the library.
 pub type Result<T> = std::result::Result<T, NeuronError>;
 
-/// What went wrong.
+/// Error of the vendor's library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NeuronError {
-    /// No library where the rule looks, or one that the loader does not take.
+    /// No library in the places searched, or one that the loader rejects.
     #[error("{}", .0.of_vendor("MediaTek", "set SHARDWRIGHT_NEURON_LIB to a Neuron adapter"))]
     Library(#[from] LibraryError),
     /// A library, and not this kind of library.
@@ -20,10 +20,10 @@ pub enum NeuronError {
     NotAnAdapter {
         /// Which file.
         path: PathBuf,
-        /// What every such library exports.
+        /// A symbol that every such library exports.
         symbol: &'static str,
     },
-    /// A function that is needed is not there.
+    /// A required function is missing.
     #[error("{} (version {version}) has no function `{function}`", path.display())]
     FunctionMissing {
         /// Which file.
@@ -36,30 +36,30 @@ pub enum NeuronError {
     /// A function failed.
     #[error(transparent)]
     Call(Box<CallFailure>),
-    /// The compiler says that it is done and gives nothing.
+    /// The compiler reports success and returns an empty network.
     #[error("version {version} finished `{graph}` and gives a compiled network of {bytes} bytes")]
     EmptyNetwork {
         /// Of the adapter.
         version: RuntimeVersion,
-        /// What was compiled.
+        /// The compiled graph.
         graph: String,
-        /// None.
+        /// Zero.
         bytes: u64,
     },
     /// Memory for hardware that begins where hardware cannot read.
     #[error("{what} begins at {at}, which is no multiple of {alignment}")]
     Misaligned {
-        /// `address` or `offset`, of what.
+        /// The `address` or `offset`, and its object.
         what: String,
         /// Where.
         at: u64,
-        /// What it must be a multiple of.
+        /// The required alignment.
         alignment: u64,
     },
     /// A text with a zero byte, a size beyond the interface's.
     #[error("{what} cannot be handed over: {reason}")]
     Impossible {
-        /// What.
+        /// The object.
         what: String,
         /// Why not.
         reason: String,
@@ -69,23 +69,23 @@ pub enum NeuronError {
 /// A function of the library failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{function} failed with {code} ({}), adapter version {version}{}{}",
-    result::name(*code).unwrap_or("a code nobody has described"), about(subject), said(message))]
+    result::name(*code).unwrap_or("an undocumented code"), about(subject), said(message))]
 pub struct CallFailure {
-    /// What it means to a planner.
+    /// Its error class for a planner.
     pub class: ErrorClass,
     /// Which function.
     pub function: &'static str,
-    /// What it returned.
+    /// The code returned.
     pub code: i32,
     /// Of the library.
     pub version: RuntimeVersion,
     /// Operand, operation or graph it was about.
     pub subject: Option<String>,
-    /// What the library said, where it says anything.
+    /// The library's message; empty if it has none.
     pub message: String,
     /// The last calls and their answers.
     pub log: String,
-    /// What a planner may read: keys and values.
+    /// Details for a planner: keys and values.
     pub details: Vec<(String, String)>,
 }
 
@@ -97,7 +97,7 @@ fn said(message: &str) -> String {
     if message.is_empty() { String::new() } else { format!(": {message}") }
 }
 
-/// What a code of a function means to a planner.
+/// The error class of a function's code.
 pub fn class_of(function: &str, code: i32) -> ErrorClass {
     let is_restore = function.starts_with("NeuronModel_restore");
     let is_model = function.starts_with("NeuronModel_");
@@ -118,11 +118,11 @@ pub fn class_of(function: &str, code: i32) -> ErrorClass {
 }
 
 impl NeuronError {
-    /// What it means to a planner.
+    /// The error class for a planner.
     pub fn class(&self) -> ErrorClass {
         match self {
             NeuronError::Call(failure) => failure.class,
-            // Nothing comes of the graph as a whole, whatever the library says.
+            // The whole graph is unusable, whatever the library reports.
             NeuronError::EmptyNetwork { .. } => ErrorClass::Unmappable,
             NeuronError::Library(_)
             | NeuronError::NotAnAdapter { .. }
@@ -132,7 +132,7 @@ impl NeuronError {
         }
     }
 
-    /// What would help.
+    /// Advice.
     pub fn help(&self) -> Option<&'static str> {
         Some(match self {
             NeuronError::Library(_) | NeuronError::NotAnAdapter { .. } => {
@@ -259,7 +259,7 @@ mod tests {
                 ErrorClass::Unmappable,
                 &["NEURON_UNMAPPABLE", "8.2.28", "`g`", "no plan"],
             ),
-            (failure(ErrorClass::Internal, 99), ErrorClass::Internal, &["99", "nobody"]),
+            (failure(ErrorClass::Internal, 99), ErrorClass::Internal, &["99", "undocumented"]),
             (
                 NeuronError::EmptyNetwork { version, graph: "g".to_owned(), bytes: 0 },
                 ErrorClass::Unmappable,

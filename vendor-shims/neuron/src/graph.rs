@@ -1,5 +1,5 @@
-//! A graph as the adapter takes it, before any library is called: operands by number, operations
-//! over them, constants with where their bytes are.
+//! A graph in the adapter's form, before any library is called: operands by number, operations over
+//! them, and constants with the location of their bytes.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub struct NeuronGraph<'w> {
     pub name: String,
     /// By index.
     pub operands: Vec<Operand<'w>>,
-    /// In an order in which they can run. What a ceiling of operations counts.
+    /// In an order in which they can run. Limits on operations count these.
     pub operations: Vec<Operation>,
     /// Bound before a run, in order.
     pub inputs: Vec<OperandIndex>,
@@ -63,7 +63,7 @@ pub struct Channels {
 /// Bytes of a constant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value<'w> {
-    /// Where they lie in the work order.
+    /// Borrowed from the work order.
     Borrowed(&'w [u8]),
     /// Made by the lowering.
     Owned(Vec<u8>),
@@ -74,9 +74,9 @@ pub enum Value<'w> {
         /// Values of a row.
         columns: usize,
     },
-    /// Not at hand: such a graph can be counted and not compiled.
+    /// Missing: such a graph can be counted but not compiled.
     Absent {
-        /// Bytes there would be.
+        /// Length of the bytes.
         length: u64,
     },
 }
@@ -118,7 +118,7 @@ pub struct Operation {
     pub inputs: Vec<OperandIndex>,
     /// Results.
     pub outputs: Vec<OperandIndex>,
-    /// The entry's node it comes from.
+    /// The entry's node it was lowered from.
     pub origin: Option<u32>,
 }
 
@@ -137,7 +137,7 @@ impl Operand<'_> {
         self.dims.iter().fold(1, |product, extent| product.saturating_mul(u64::from(*extent)))
     }
 
-    /// Bytes of its values; none for types of the extension.
+    /// Bytes of its values; `None` for types of the extension.
     pub fn bytes(&self) -> Option<u64> {
         let OperandKind::Numbered(kind) = self.kind else { return None };
         self.elements().checked_mul(operand::element_bytes(kind)? as u64)
@@ -161,8 +161,8 @@ impl NeuronGraph<'_> {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Nodes of the entry that operations with values in f32 come from, in order. Constants beside
-    /// integers are not meant: the extension's norm takes some.
+    /// Nodes of the entry whose operations have values in f32, in order. Float constants beside
+    /// integers do not count: the extension's norm has some.
     pub fn nodes_in_single_precision(&self) -> BTreeSet<u32> {
         let is_single = |index: &OperandIndex| {
             self.operands.get(*index as usize).is_some_and(|operand| {
@@ -174,7 +174,7 @@ impl NeuronGraph<'_> {
         self.operations.iter().filter(touches).filter_map(|operation| operation.origin).collect()
     }
 
-    /// Constants that are not at hand.
+    /// Number of constants without bytes.
     pub fn absent(&self) -> usize {
         self.operands.iter().filter(|operand| matches!(operand.value, Some(Value::Absent { .. }))).count()
     }

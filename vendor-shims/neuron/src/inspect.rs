@@ -1,5 +1,5 @@
-//! What a file is: an artefact of this shim, or one of the containers in which code for these chips
-//! travels.
+//! Identifies a file: an artefact of this shim, or one of the containers in which code for these
+//! chips is shipped.
 
 use serde::Serialize;
 use shardwright_neuron_containers::blob::{self, BlobDocument, Compilation};
@@ -11,7 +11,7 @@ use shardwright_shim_npu::ShimError;
 
 use crate::artefact::{Artefact, Entry, FORMAT, Head};
 
-/// What is told of an artefact.
+/// Report on an artefact.
 #[derive(Serialize)]
 struct Inspected<'a> {
     head: &'a Head,
@@ -21,11 +21,11 @@ struct Inspected<'a> {
     warnings: Vec<String>,
 }
 
-/// What the bytes are; none when they are nothing of this vendor's.
+/// Identifies the bytes; `None` when they are in no format of this vendor's.
 ///
 /// # Errors
 ///
-/// What is damaged, or of a version that is not known.
+/// For a damaged file, or one of an unknown version.
 pub(crate) fn inspect(bytes: &[u8]) -> Result<Option<Inspection>> {
     if !FORMAT.is_ours(bytes) {
         let found = containers::inspect(bytes).map_err(unreadable)?;

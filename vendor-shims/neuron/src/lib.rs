@@ -2,15 +2,16 @@
 //! Neuron Adapter C API.
 //!
 //! **Job.** Checks, lowers, compiles, loads and runs work orders with the vendor's library, or with
-//! a simulator that has its ABI and says so. Chooses that library by one rule, tells what it
-//! refuses and why, and what an artefact was made for before the library is asked to restore it.
+//! a simulator that has its ABI and identifies itself. Chooses that library by one rule, reports
+//! what it refuses and why, and reports an artefact's target before the library is asked to restore
+//! it.
 //!
 //! **Not its job.** It plans nothing, knows no model family and no file of the host, opens no
-//! second library where the first one fails, and compiles nothing on a phone that was to be
-//! restored.
+//! second library where the first one fails, and compiles nothing on a phone where an artefact
+//! should be restored.
 //!
-//! Reading order: [`NeuronShim`], [`library`]; on the way to an artefact [`soc`], [`lower`],
-//! [`graph`], [`session`], [`artefact`]; on the way back `compatibility`, `loaded`, `memory`.
+//! Reading order: [`NeuronShim`], [`library`]; for compiling [`soc`], [`lower`], [`graph`],
+//! [`session`], [`artefact`]; for running `compatibility`, `loaded`, `memory`.
 
 pub mod artefact;
 mod compatibility;

@@ -1,23 +1,24 @@
-//! Which library is opened: one rule, every step of it logged, and the first one wins.
+//! Chooses the library to open: one rule, every step of it logged; the first match wins.
 //!
-//! 1. The option `library`, if given: that file, or `libneuron_adapter.so` in that folder. Nothing
+//! 1. The option `library`, if set: that file, or `libneuron_adapter.so` in that folder. Nothing
 //!    else is tried.
 //! 2. The variable `SHARDWRIGHT_NEURON_LIB`, if set: the same.
-//! 3. The option `stand-in`, if given: that file, or `libneuron_adapter.so` in that folder, from
-//!    the shim's own; if it is there and a simulator. The host gives it where a simulator is
-//!    wanted, so that the one a build leaves beside the program is never taken for a device.
-//! 4. `libneuron_adapter.so` beside the shim's own file, if it is there.
-//! 5. The platform's names ([`PLATFORM_NAMES`]) through the loader's path, in order: the first that
-//!    opens is taken and no other is tried. A simulator that happens to lie there is passed over:
-//!    it is taken only where somebody put or named it.
+//! 3. The option `stand-in`, if set: that file, or `libneuron_adapter.so` in that folder, relative
+//!    to the shim's own folder; if it exists and is a simulator. The host sets it where a simulator
+//!    is wanted, so that a simulator that a build puts beside the program is never mistaken for a
+//!    device.
+//! 4. `libneuron_adapter.so` beside the shim's own file, if it exists.
+//! 5. The platform's names ([`PLATFORM_NAMES`]) in the loader's search path, in order: the first
+//!    that loads is used and no other is tried. A simulator found there is skipped: it is used only
+//!    if a user put it beside the shim or named it.
 //!
-//! Other clients open every name they know and keep the last one; that is how an application's own
-//! copy loses to an older one of the system. A library once opened stays: its threads outlive its
-//! handles.
+//! Other clients open every name they know and keep the last one; that is how an older system
+//! library takes precedence over an application's own copy. An opened library is never closed: its
+//! threads outlive its handles.
 //!
-//! Functions are bound one by one. One that is missing is an error with its name when it is needed
-//! ([`NeuronError::FunctionMissing`]), and one that came with a later version than the library says
-//! it is counts as missing.
+//! Functions are bound one by one. A missing one is an error with its name when it is needed
+//! ([`NeuronError::FunctionMissing`]), and one introduced later than the library's reported version
+//! counts as missing.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -36,8 +37,8 @@ use crate::trail;
 pub const VARIABLE: &str = "SHARDWRIGHT_NEURON_LIB";
 /// File looked for in folders and beside the shim.
 pub const FILE: &str = "libneuron_adapter.so";
-/// Names on phones: what an application bundles or the system offers under the newer name goes
-/// before the older ones.
+/// Names on phones: libraries that an application bundles, or that the system offers under the
+/// newer name, precede the older ones.
 pub const PLATFORM_NAMES: [&str; 6] = [
     "libneuronusdk_adapter.mtk.so",
     "libneuronusdk_adapter.10.mtk.so",
@@ -47,12 +48,12 @@ pub const PLATFORM_NAMES: [&str; 6] = [
     FILE,
 ];
 
-/// By this symbol a library says that it is a simulator, in JSON.
+/// Symbol by which a library identifies itself as a simulator, in JSON.
 const SIMULATOR_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_describe";
-/// What the simulator said last on this thread.
+/// The simulator's last message on this thread.
 const MESSAGE_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_lastMessage";
 
-/// Makes a simulator play a processor, whose C string it takes.
+/// Makes a simulator emulate a processor; its argument is a C string.
 const PLAY_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_play";
 
 /// Where to look.
@@ -71,7 +72,7 @@ pub struct LibraryChoice {
 }
 
 impl LibraryChoice {
-    /// With what is set in this process.
+    /// Reads the settings of this process.
     pub fn here(option: Option<PathBuf>, stand_in: Option<PathBuf>) -> LibraryChoice {
         LibraryChoice {
             option,
@@ -84,12 +85,12 @@ impl LibraryChoice {
 }
 
 impl LibraryChoice {
-    /// The stand-in, where nothing else is named and it is there and a simulator.
+    /// The stand-in, if no library is named, and it exists and is a simulator.
     fn stand_in(&self, steps: &mut Steps) -> Result<Option<(PathBuf, Dynamic)>> {
         let named = self.option.is_some() || self.variable.is_some();
-        let Some(given) = self.stand_in.as_ref().filter(|_| !named) else { return Ok(None) };
-        let given = self.beside.as_ref().map_or_else(|| given.clone(), |folder| folder.join(given));
-        let path = if given.is_dir() { given.join(FILE) } else { given };
+        let Some(path) = self.stand_in.as_ref().filter(|_| !named) else { return Ok(None) };
+        let path = self.beside.as_ref().map_or_else(|| path.clone(), |folder| folder.join(path));
+        let path = if path.is_dir() { path.join(FILE) } else { path };
         if !path.is_file() {
             steps.say(format!("option `stand-in`: {} is no file", path.display()));
             return Ok(None);
@@ -104,7 +105,7 @@ impl LibraryChoice {
     }
 }
 
-/// What a simulator says of itself.
+/// A simulator's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SimulatorDescription {
     /// Its name.
@@ -138,8 +139,8 @@ impl Library {
     /// Opens the library by the rule of [this module](self).
     ///
     /// # Errors
-    /// [`LibraryError::NotFound`](crate::failure::LibraryError::NotFound) with every place tried, or what was wrong with the one
-    /// found.
+    /// [`LibraryError::NotFound`](crate::failure::LibraryError::NotFound) with every place tried,
+    /// or what was wrong with the one found.
     pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
         let mut steps = Steps::new(|text| {
             shardwright_shim_abi::log(
@@ -201,8 +202,8 @@ impl Library {
         let simulator = text_function(SIMULATOR_SYMBOL).map(|function| {
             // SAFETY: without arguments.
             let reported = unsafe { text(function()) };
-            // That it is one is what the symbol says; a text that cannot be read does not make it
-            // another.
+            // The symbol alone identifies a simulator; an unreadable description does not change
+            // that.
             serde_json::from_str(&reported).unwrap_or(SimulatorDescription {
                 name: reported,
                 version: version.to_string(),
@@ -217,7 +218,7 @@ impl Library {
         steps.say(format!(
             "{} is version {version}, magic number {}{}",
             path.display(),
-            magic.map_or("not told".to_owned(), |magic| magic.to_string()),
+            magic.map_or("not reported".to_owned(), |magic| magic.to_string()),
             if simulator.is_some() { ", a simulator" } else { "" }
         ));
         std::mem::forget(dynamic);
@@ -233,7 +234,7 @@ impl Library {
         }))
     }
 
-    /// The file it was loaded from, or the name given to the loader.
+    /// The file it was loaded from, or the name passed to the loader.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -243,12 +244,12 @@ impl Library {
         &self.steps
     }
 
-    /// What it says its version is.
+    /// The version it reports.
     pub fn version(&self) -> RuntimeVersion {
         self.version
     }
 
-    /// The firmware's magic number, where it is told.
+    /// The firmware's magic number, if reported.
     pub fn magic(&self) -> Option<i32> {
         self.magic
     }
@@ -258,8 +259,8 @@ impl Library {
         self.simulator.as_ref()
     }
 
-    /// Has a simulator be this chip from now on, in this process, unless its configuration says
-    /// otherwise; the vendor's library is not asked.
+    /// Makes a simulator emulate this chip from now on, in this process, unless its configuration
+    /// names another; does nothing for the vendor's library.
     pub fn play(&self, soc: &str) {
         if let (Some(play), Ok(soc)) = (self.play, CString::new(soc)) {
             // SAFETY: the text outlives the call.
@@ -301,7 +302,7 @@ impl Library {
         self.need(bound, function).ok()
     }
 
-    /// What a function answered.
+    /// Checks the return code of a function.
     pub(crate) fn answered(
         &self,
         function: &'static str,
@@ -324,7 +325,7 @@ impl Library {
         })))
     }
 
-    /// A function said that it did what it was asked and gave a null pointer.
+    /// A function reported success and returned a null pointer.
     pub(crate) fn gave_null(&self, function: &'static str) -> NeuronError {
         NeuronError::Call(Box::new(CallFailure {
             class: ErrorClass::Internal,
@@ -338,13 +339,13 @@ impl Library {
         }))
     }
 
-    /// What a simulator said last on this thread; the vendor's library says nothing.
+    /// A simulator's last message on this thread; empty for the vendor's library.
     fn last_message(&self) -> String {
         // SAFETY: without arguments; the text is copied before the next call.
         self.message.map(|function| unsafe { text(function()) }).unwrap_or_default()
     }
 
-    /// Kilobytes of the memory nearest to the multipliers, where the library tells.
+    /// Kilobytes of the memory nearest to the multipliers, if the library reports it.
     pub fn l1_kilobytes(&self) -> Option<u32> {
         let function = self.offers(self.functions.get_l1_memory_size_kb, "Neuron_getL1MemorySizeKb")?;
         let mut kilobytes = 0;
@@ -369,8 +370,8 @@ unsafe fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// Tells the library the chip to compile for, by the variable it reads. Set again only where it
-/// differs.
+/// Sets the chip to compile for, in the environment variable the library reads. Set again only if
+/// it differs.
 pub(crate) fn set_platform(soc: &str) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -383,12 +384,12 @@ pub(crate) fn set_platform(soc: &str) {
 }
 
 fn is_simulator(library: &Dynamic) -> bool {
-    // SAFETY: whether the symbol is there is asked; nothing is read behind it.
+    // SAFETY: only the presence of the symbol is checked; nothing is read through it.
     unsafe { library.get::<*mut c_void>(SIMULATOR_SYMBOL.to_bytes_with_nul()) }.is_ok()
 }
 
-/// Calls a function of the library by its field and symbol: missing is an error, and so is any code
-/// but 0. The calling code says why it is sound.
+/// Calls a function of the library by its field and symbol; a missing function and any code but 0
+/// are errors. The caller states why the call is sound.
 macro_rules! call {
     ($library:expr, $field:ident = $symbol:literal, ($($argument:expr),* $(,)?), $subject:expr) => {{
         let library: &$crate::library::Library = &$library;
@@ -441,8 +442,8 @@ mod tests {
             }
             other => panic!("{:?}", other.map(|library| library.path().to_owned())),
         }
-        let given = LibraryChoice { option: Some(PathBuf::from("/nowhere/at/all.so")), ..nowhere };
-        match Library::open(&given) {
+        let missing = LibraryChoice { option: Some(PathBuf::from("/nowhere/at/all.so")), ..nowhere };
+        match Library::open(&missing) {
             Err(NeuronError::Library(LibraryError::NotFound { tried })) => {
                 assert_eq!(tried.len(), 1, "{tried:?}")
             }
@@ -468,7 +469,7 @@ mod tests {
             "{absent:?}"
         );
         assert_eq!(absent.len(), 5, "{absent:?}");
-        // What is named is all that counts.
+        // Only the named library is tried.
         let named = LibraryChoice { option: Some(PathBuf::from("/nowhere/at/all.so")), ..with("..") };
         assert_eq!(tried(&named).len(), 1);
     }

@@ -44,13 +44,13 @@ struct Way {
 }
 
 impl Shard {
-    /// Looks at the artefact, and only then lets the library restore it. What that answers is told;
-    /// there is no second way behind it.
+    /// Checks the artefact, and only then lets the library restore it. A failure is returned; there
+    /// is no fallback.
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and what the library
-    /// answers, with both versions.
+    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and the library's
+    /// errors, with both versions.
     pub fn load(driver: &Driver, soc: &str, bytes: &[u8], asked: Option<Power>) -> Result<Shard> {
         let artefact = Artefact::read(bytes)?;
         let head = &artefact.descriptor.head;
@@ -138,8 +138,8 @@ impl Loaded {
                         memory.as_mut_ptr()
                     }
                 };
-                // SAFETY: memory of the binding or of this entry, which both stay until the run is
-                // over; nobody else writes there.
+                // SAFETY: memory of the binding or of this entry, which both live until the run is
+                // over; nothing else writes there.
                 unsafe { self.execution.output(index - self.inputs, pointer, way.bytes) }?;
                 continue;
             }
@@ -179,7 +179,7 @@ impl Way {
         if bytes as u64 == dense {
             return Ok(Way { bytes, padded: None, rows: copy, staged: None });
         }
-        let told: Option<Vec<u64>> = dimensions.and_then(|dimensions| {
+        let own_shape: Option<Vec<u64>> = dimensions.and_then(|dimensions| {
             let own: Vec<u64> =
                 dimensions.iter().take(port.place.len()).map(|extent| u64::from(*extent)).collect();
             let element = element_bytes(port.dtype)?;
@@ -187,10 +187,10 @@ impl Way {
             let holds = own.iter().zip(&port.place).all(|(padded, extent)| padded >= extent);
             (holds && whole == bytes as u64).then_some(own)
         });
-        let Some(padded) = told else {
+        let Some(padded) = own_shape else {
             return Err(ShimError::IncompatibleArtefact {
                 reason: format!(
-                    "the library wants {bytes} bytes for `{}` of {:?}, which are {dense}, and tells the dimensions {dimensions:?}, which do not give them",
+                    "the library requires {bytes} bytes for `{}` of {:?}, which has {dense}, and reports the dimensions {dimensions:?}, which do not account for them",
                     port.name, port.place
                 ),
                 help: "this layout is not known; another version of the adapter may pad otherwise".to_owned(),
@@ -200,7 +200,7 @@ impl Way {
         Ok(Way { bytes, padded: Some(padded), rows: copy, staged: Some(buffer(bytes)?) })
     }
 
-    /// What an input is bound to: its own memory where nothing is in the way.
+    /// The pointer to bind for an input: its own memory if no copy is needed.
     fn input(&self, port: &Port, rows: u64, valid: u64, memory: &[u8]) -> *const u8 {
         let mut from = memory;
         if let (Some(copy), true) = (&self.rows, valid < rows) {

@@ -1,13 +1,12 @@
-//! Memory of others that application and device see alike: a file descriptor of a dma-buf heap or
-//! of plain memory.
+//! Memory shared by application and device: a file descriptor of a dma-buf heap or of plain memory.
 //!
-//! The descriptor is made known to the library once, when it is imported, and mapped where the
-//! system allows that; a heap that refuses to be mapped is bound all the same, without a view for
-//! the host. What kind of memory stands behind the descriptor decides nothing here. Addresses and
-//! offsets are multiples of 64, or the import is refused by that name.
+//! The descriptor is registered with the library once, on import, and mapped if the system allows
+//! it; a heap that cannot be mapped is bound all the same, without a view for the host. The kind of
+//! memory behind the descriptor makes no difference here. Addresses and offsets must be multiples
+//! of 64, or the import is refused with that reason.
 //!
-//! **Untried** with memory of a dma-buf heap: the test imports some where a machine has
-//! `/dev/dma_heap/system`, and none had.
+//! **Untried** with memory of a dma-buf heap: the test imports some if a machine has
+//! `/dev/dma_heap/system`, and no test machine had it.
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -21,7 +20,7 @@ use crate::failure::NeuronError;
 use crate::library::Library;
 use crate::session::SharedHandle;
 
-/// What runs take.
+/// Memory kinds that runs accept.
 pub(crate) fn memory_kinds() -> MemoryKinds {
     MemoryKinds::HOST.and(MemoryKinds::SHIM).and(MemoryKinds::DMA_BUF)
 }
@@ -41,7 +40,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Pages that hold `length` bytes from `offset` on; none where the system does not map the
+    /// Pages that cover `length` bytes from `offset` on; `None` if the system cannot map the
     /// descriptor.
     fn of(fd: RawFd, offset: u64, length: usize) -> Option<Mapping> {
         // SAFETY: asks for a number.
@@ -83,13 +82,13 @@ pub struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// Makes a descriptor's memory visible to library and host. The descriptor stays the host's and
-    /// open as long as the buffer.
+    /// Makes a descriptor's memory visible to library and host. The host owns the descriptor and
+    /// keeps it open as long as the buffer.
     ///
     /// # Errors
-    /// [`NeuronError::Misaligned`] for an offset or address that is no multiple of 64; what the
-    /// library answers; [`ShimError::UnsupportedMemory`] for a length that is none or beyond the
-    /// file's end.
+    /// [`NeuronError::Misaligned`] for an offset or address that is no multiple of 64; the
+    /// library's errors; [`ShimError::UnsupportedMemory`] for a length of zero or beyond the file's
+    /// end.
     pub fn import(
         library: &Arc<Library>,
         fd: RawFd,
@@ -100,17 +99,17 @@ impl SharedBuffer {
         let whole = usize::try_from(length).ok().filter(|length| (1..=isize::MAX as usize).contains(length));
         let whole = whole.ok_or_else(|| refuse(format!("{length} bytes are impossible")))?;
         // SAFETY: all zeros is a valid value of a struct of numbers.
-        let mut told: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: any number may be asked about; the struct outlives the call.
-        if unsafe { libc::fstat(fd, &mut told) } != 0 {
+        let mut status: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: any number may be passed; the struct outlives the call.
+        if unsafe { libc::fstat(fd, &mut status) } != 0 {
             return Err(refuse(format!("descriptor {fd}: {}", std::io::Error::last_os_error())).into());
         }
-        // A touch behind the end of a file kills the process. Heaps of dma-bufs say 0 or their
+        // An access beyond the end of a file kills the process. dma-buf heaps report 0 or their
         // size.
         let end = offset.checked_add(length).ok_or_else(|| refuse("its end is impossible".to_owned()))?;
-        let is_file = told.st_mode & libc::S_IFMT == libc::S_IFREG;
-        if is_file && u64::try_from(told.st_size).unwrap_or(0) < end {
-            return Err(refuse(format!("{} bytes, {end} are needed", told.st_size)).into());
+        let is_file = status.st_mode & libc::S_IFMT == libc::S_IFREG;
+        if is_file && u64::try_from(status.st_size).unwrap_or(0) < end {
+            return Err(refuse(format!("{} bytes, {end} are needed", status.st_size)).into());
         }
         let handle = Arc::new(SharedHandle::from_fd(library, fd, offset, whole)?);
         let mapping = Mapping::of(fd, offset, whole);

@@ -1,15 +1,15 @@
-//! What the flag `power` sets: the boost hint of executions. Preferences belong to a compilation,
-//! and a restored one takes none.
+//! The boost hint of executions, set by the flag `power`. Preferences belong to a compilation, and
+//! a restored one has none.
 
 use shardwright_neuron_adapter::setting::LARGEST_BOOST;
 use shardwright_shim_abi::{FlagOutcome, FlagReport};
 use shardwright_shim_npu::Power;
 
-/// What a session gets that asks for nothing: what every client on phones sets.
+/// Power mode of a session that requests none: the one that every client on phones sets.
 pub const UNASKED: Power = Power::Burst;
 
-/// The boost hint, 0 to 100. 100 alone was ever seen in use; the interface does not say what the
-/// numbers below it do, and these are ours.
+/// The boost hint, 0 to 100. Only 100 was ever seen in use; the interface does not define the
+/// effect of smaller numbers, so these are our choice.
 pub const fn boost(power: Power) -> u8 {
     match power {
         Power::Burst => LARGEST_BOOST,
@@ -19,7 +19,7 @@ pub const fn boost(power: Power) -> u8 {
     }
 }
 
-/// What became of it, where the library answered without an error.
+/// The flag's outcome, if the library returned no error.
 pub fn report(power: Power, is_simulated: bool) -> FlagReport {
     let set = format!("NeuronExecution_setBoostHint({}) answered without an error", boost(power));
     match is_simulated {

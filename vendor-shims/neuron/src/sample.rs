@@ -1,5 +1,5 @@
-//! A small graph of this shim's own, compiled to find out what a flag does: products, a sum, a
-//! hyperbolic tangent, a softmax.
+//! A small graph, compiled to find out the effect of a flag: products, a sum, a hyperbolic tangent,
+//! a softmax.
 
 use shardwright_neuron_adapter::{operand, operation, setting::fuse};
 

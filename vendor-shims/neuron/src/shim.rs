@@ -28,19 +28,19 @@ use crate::soc::{self, Soc};
 const LIBRARY: &str = "library";
 const LOWERING: &str = "lowering";
 const STAND_IN: &str = "stand-in";
-/// Says how entries are written where the option does not.
+/// Selects the lowering if the option does not.
 const LOWERING_VARIABLE: &str = "SHARDWRIGHT_NEURON_LOWERING";
 
 /// One instance.
 ///
 /// Options: `library`, the adapter's file or its folder; `lowering` (`lean`, `plain`), how entries
-/// are written, else by the variable `SHARDWRIGHT_NEURON_LOWERING`; `stand-in`, a simulator of the
-/// library, from the shim's folder, which is taken where neither an option nor a variable names a
-/// library.
+/// are lowered, otherwise set by the variable `SHARDWRIGHT_NEURON_LOWERING`; `stand-in`, a
+/// simulator of the library, relative to the shim's folder, used if neither an option nor a
+/// variable names a library.
 pub struct NeuronShim {
     settings: Settings,
     driver: Lazy<Driver>,
-    /// What was compiled to find out about flags.
+    /// Code compiled to find out the effects of flags.
     trials: Mutex<Trials>,
     chips: Chips<Soc>,
 }
@@ -101,8 +101,8 @@ fn target<'a>(named: &'a Named<Soc>, driver: &Driver) -> Target<'a> {
     Target { soc: &named.soc, version: driver.library().version() }
 }
 
-/// What an operation takes of an artefact beside constants, a formula: the operands and parameters
-/// of the simulator's.
+/// Estimated bytes of an operation in an artefact besides constants: its operands and parameters,
+/// in the simulator's format.
 const OPERATION_BYTES: u64 = 1024;
 
 impl Shim for NeuronShim {
@@ -146,7 +146,7 @@ impl Shim for NeuronShim {
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
         let chips = match soc.map(|name| self.chips.get(name)) {
-            // Nobody told of it: another vendor's.
+            // No profile was passed for it: another vendor's chip.
             Some(None) => return Ok(Vec::new()),
             Some(Some(soc)) => vec![soc],
             None => {
@@ -155,7 +155,7 @@ impl Shim for NeuronShim {
                 chips
             }
         };
-        // Without a library there is nothing to offer, and why is said.
+        // Without a library there is no device; the error says why.
         let driver = self.driver()?;
         let device = |soc: Arc<Soc>| {
             let (name, kind) = match driver.library().simulator() {
@@ -206,8 +206,8 @@ impl Shim for NeuronShim {
         Ok(lower::check(entry, &target(&named, &driver)))
     }
 
-    /// Operations and bytes. No public source tells a chip's times, so every node is left out of
-    /// the time.
+    /// Operations and bytes. No public source states a chip's times, so the time excludes every
+    /// node.
     fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
         let (named, driver) = self.device(device)?;
         let lowered = lower::lower(entry, &target(&named, &driver), self.settings.lowering)?;
@@ -284,7 +284,7 @@ impl Shim for NeuronShim {
         inspect::inspect(bytes)
     }
 
-    /// There is nothing to make anew: handles of a lost device are gone with their shards, and the
+    /// Nothing needs recreating: handles of a lost device are gone with their shards, and the
     /// library opens the device with the next one.
     fn recover(&self, device: &str) -> Result<()> {
         self.device(device).map(drop)

@@ -14,7 +14,7 @@ pub mod facts {
     pub const CORES: &str = "mdla-cores";
     /// Fast memory of the processor.
     pub const L1_KILOBYTES: &str = "l1-kilobytes";
-    /// System properties by which a phone tells its chip.
+    /// System properties in which a phone names its chip.
     pub const SYSTEM_PROPERTIES: &str = "system-properties";
 }
 
@@ -26,26 +26,26 @@ const BY_VERSION: &str = "by-version";
 pub struct Soc {
     /// Name of its profile.
     pub name: String,
-    /// As the vendor's tools want it: lower case, `mt6989`.
+    /// As the vendor's tools name it: lower case, `mt6989`.
     pub platform: String,
-    /// Other names it goes by.
+    /// Its other names.
     aliases: Vec<String>,
-    /// What weights of 4 bits per channel meet here.
+    /// Support for 4-bit per-channel weights on this chip.
     pub four_bits_per_channel: FourBits,
     /// Cores, where they are known.
     pub cores: Option<i64>,
     /// KiB of fast memory, where they are known.
     pub l1_kilobytes: Option<i64>,
-    /// Ways a phone tells its chip, the most telling first.
+    /// System properties that name the chip, the most specific first.
     properties: Vec<String>,
 }
 
 /// Whether weights of 4 bits with a scale per channel may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FourBits {
-    /// From the adapter version on that has a type for them.
+    /// Supported from the first adapter version that has a type for them.
     ByVersion,
-    /// Refused at any size whatever the adapter.
+    /// Refused at any size with any adapter.
     Refused,
 }
 
@@ -89,7 +89,7 @@ pub fn read_facts() -> Vec<Fact> {
     ]
 }
 
-/// `MT6989W/CZA` is an `mt6989`; none for what is named otherwise.
+/// `MT6989W/CZA` is an `mt6989`; `None` for other kinds of names.
 fn platform(name: &str) -> Option<String> {
     let lower = name.trim().to_ascii_lowercase();
     let digits = lower.strip_prefix("mt")?.bytes().take(4).take_while(u8::is_ascii_digit).count();
@@ -100,7 +100,7 @@ impl Soc {
     /// The chip of a profile.
     ///
     /// # Errors
-    /// [`ShimError::WrongFact`] for a platform that is none, and for numbers that are none.
+    /// [`ShimError::WrongFact`] for an invalid platform name or number.
     pub fn read(chip: &Chip<'_>) -> Result<Soc, ShimError> {
         let wrong = |fact: &'static str, reason: String| ShimError::WrongFact {
             chip: chip.name.to_owned(),
@@ -148,12 +148,12 @@ impl Soc {
                     || self.aliases.iter().any(|alias| platform(alias).as_ref() == Some(&found))
             })
         };
-        // The first that tells a chip of this vendor decides.
+        // The first property that names a chip of this vendor decides.
         let telling = self.properties.iter().filter_map(|name| property(name));
         telling.into_iter().find(|value| platform(value).is_some()).is_some_and(|value| names(&value))
     }
 
-    /// Whether it is the chip of this phone. **Untried**: no phone was at hand.
+    /// Whether it is the chip of this phone. **Untried**: no phone was available.
     pub fn is_of_this_machine(&self) -> bool {
         self.is_of(system_property)
     }
@@ -185,7 +185,7 @@ pub(crate) mod tests {
         Soc::read(&Chip { name: "chip", aliases: vec!["Dimensity 8300", "MT8792"], facts })
     }
 
-    /// What a profile that is shipped says, as far as it is read.
+    /// The facts of a shipped profile that this shim reads.
     pub(crate) fn of_profile(name: &str) -> Soc {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
         let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");

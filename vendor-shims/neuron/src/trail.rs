@@ -1,5 +1,5 @@
-//! The last calls of this thread with what they answered. The vendor's log goes where no library
-//! reads it, so this is what an error can carry.
+//! The last library calls of this thread and their results. No library can read the vendor's log,
+//! so errors carry this instead.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
-//! The run side, call by call. No published client for x86-64 shows it, so it is held against a
-//! reading of two that were published for phones, by a library that computes nothing, writes every
-//! call down and ends the process where a rule is broken. What it records is of a process of its
-//! own.
+//! Tests the run side, call by call. No published client for x86-64 exercises it, so it is checked
+//! against rules read from two clients published for phones, by a library that computes nothing,
+//! records every call and ends the process where a rule is broken. Each record comes from a
+//! separate process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,14 +19,13 @@ use shardwright_shim_testing::{Builder, Encoding, Host, Memory, Region, Weight, 
 
 const DEVICE: &str = "mt6989.simulated";
 const ENTRIES: [(&str, u64); 2] = [("decode_1@4", 1), ("decode_4@4", 4)];
-/// What a child process is to do.
+/// The case that a child process runs.
 const CASE: &str = "SHARDWRIGHT_NEURON_RECORDER_CASE";
 
-/// The recorder's file: where the variable says, or beside this program.
+/// The recorder's file: from the variable, or beside this program.
 fn recorder() -> PathBuf {
-    if let Some(given) = std::env::var_os("SHARDWRIGHT_NEURON_RECORDER_LIB").filter(|given| !given.is_empty())
-    {
-        return PathBuf::from(given);
+    if let Some(path) = std::env::var_os("SHARDWRIGHT_NEURON_RECORDER_LIB").filter(|path| !path.is_empty()) {
+        return PathBuf::from(path);
     }
     let program = std::env::current_exe().expect("a program");
     let folders = program.ancestors().skip(1).take(2);
@@ -55,7 +54,7 @@ fn entries() -> Vec<&'static SwEntry> {
     ENTRIES.into_iter().map(entry).collect()
 }
 
-/// Bytes on a page of their own.
+/// Page-aligned bytes.
 struct Aligned(Region);
 
 impl Memory for Aligned {
@@ -94,8 +93,8 @@ fn run_all(options: &[(&str, &str)]) {
     }
 }
 
-/// Imports a memfd, binds an input and an output to it, runs, binds again elsewhere, and lets go in
-/// an order of its own.
+/// Imports a memfd, binds an input and an output to it, runs, binds others, and frees everything in
+/// an unusual order.
 fn share_memory() {
     let compiled = host().compile(&entries()[..1], &[]).expect("compiled");
     let artefact = Artefact::read(compiled.artefact.bytes()).expect("an artefact");
@@ -108,7 +107,7 @@ fn share_memory() {
     // SAFETY: a name that ends with a zero byte.
     let fd = unsafe { libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: just made, owned by nobody else.
+    // SAFETY: just created, without another owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: a descriptor of this function's own.
     assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 8192) }, 0);
@@ -121,7 +120,7 @@ fn share_memory() {
     execution.output_from(1, &second, 128, 48).expect("bound");
     // SAFETY: everything is bound to memory that lives.
     unsafe { execution.compute() }.expect("it runs");
-    // Bound elsewhere, so that the second is used by nobody.
+    // Another memory is bound, so that the second is unused.
     execution.output_from(1, &first, 128, 48).expect("bound");
     drop(second);
     // SAFETY: as above.
@@ -140,7 +139,7 @@ fn shared(library: &Arc<Library>, fd: &OwnedFd, offset: u64, length: usize) -> A
     Arc::new(SharedHandle::from_fd(library, fd.as_raw_fd(), offset, length).expect("shared"))
 }
 
-/// Not a test: what the others start.
+/// Not a test: the process that the others start.
 #[test]
 fn the_child() {
     match std::env::var(CASE).as_deref() {
@@ -151,7 +150,7 @@ fn the_child() {
     }
 }
 
-/// What a child process called.
+/// The calls of a child process.
 fn record(case: &str, padding: u32) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("record");
@@ -207,8 +206,8 @@ fn restored(lines: &[String]) -> BTreeMap<u64, Vec<&str>> {
     networks
 }
 
-/// As the dispatcher on phones does it: restored whole, asked for the padded size and dimensions of
-/// every input and output, one execution for all runs at full boost, everything bound before each
+/// In the order of the dispatcher on phones: restored whole, padded size and dimensions of every
+/// input and output queried, one execution for all runs at full boost, everything bound before each
 /// run, freed in the order execution, compilation, model.
 #[test]
 fn a_network_is_restored_run_and_freed_in_the_order_of_the_known_clients() {
@@ -252,7 +251,7 @@ fn a_session_that_saves_power_asks_for_less_boost() {
     assert_eq!(boosts, [20; ENTRIES.len()]);
 }
 
-/// Memory that application and hardware share is made known once, bound by an unsigned index and an
+/// Memory shared by application and hardware is registered once, bound by an unsigned index and an
 /// offset, and freed once when nothing uses it.
 #[test]
 fn shared_memory_is_made_known_bound_and_freed() {
@@ -269,7 +268,7 @@ fn shared_memory_is_made_known_bound_and_freed() {
     assert_eq!(places("NeuronExecution_setInputFromMemory").len(), 1);
     assert_eq!(places("NeuronExecution_setOutputFromMemory").len(), 3);
     assert_eq!(places("NeuronExecution_compute").len(), 3);
-    // What an execution is bound to outlives it; what it no longer is does not wait.
+    // Memory bound to an execution outlives it; memory no longer bound is freed at once.
     let execution = places("NeuronExecution_free");
     let before = freed.iter().filter(|place| **place < execution[0]).count();
     assert_eq!((before, execution.len()), (1, 1), "{lines:#?}");

@@ -1,5 +1,5 @@
-//! What compiled artefacts of all shims have in common: a header, a descriptor that is hashed, and
-//! whatever the vendor's library made behind it.
+//! What the compiled artefacts of all shims share: a header, a hashed descriptor, and the payload
+//! made by the vendor's library.
 //!
 //! ```text
 //! 0   magic        8 bytes, the shim's own
@@ -11,8 +11,9 @@
 //! 72  zeros, descriptor, zeros, payload
 //! ```
 //!
-//! Little-endian. The descriptor is JSON of the shim's, and holds hashes of the payload: vendors'
-//! libraries take damaged bytes. The head beside an artefact is a line of the shim's own and JSON.
+//! Little-endian. The descriptor is the shim's JSON and contains hashes of the payload, because
+//! vendors' libraries accept damaged bytes. The head beside an artefact is one line of the shim's
+//! own, then JSON.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -22,20 +23,20 @@ use shardwright_shim_abi::{Compatibility, LoadedEntry, MemoryKinds, WorkOrderVie
 use crate::ShimError;
 use crate::port::{Port, bindings, check_ports};
 
-/// What a payload begins at a multiple of.
+/// Alignment of the start of a payload.
 pub const PAGE: u64 = 4096;
 /// Bytes of the header.
 const HEADER: usize = 72;
-/// Longest descriptor: 64 entries of 300 ports take less than a tenth of it.
+/// Longest descriptor: 64 entries of 300 ports need less than a tenth of it.
 pub const MAX_DESCRIPTOR: u64 = 64 << 20;
 /// Most entry points of one artefact; real ones have two to five.
 pub const MAX_ENTRIES: usize = 64;
-/// Most ports of one entry: 64 layers with four states or rows each, and what belongs to the step.
+/// Most ports of one entry: 64 layers with four states or rows each, and the inputs of the step.
 pub const MAX_PORTS: usize = 4096;
 /// Longest name of an entry, graph, tensor or port.
 const MAX_NAME: usize = 4096;
 
-/// What tells one shim's artefacts from others'.
+/// Distinguishes one shim's artefacts from others'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// First bytes of an artefact.
@@ -46,9 +47,9 @@ pub struct Format {
     pub number: u32,
     /// Name of the shim.
     pub shim: &'static str,
-    /// What stands behind the descriptor: `a binary`.
+    /// Name of the payload: `a binary`.
     pub payload: &'static str,
-    /// What helps somebody who has another file.
+    /// Advice for a user who has some other file.
     pub foreign_help: &'static str,
 }
 
@@ -57,7 +58,7 @@ pub struct Format {
 pub enum ReadHead<H> {
     /// It begins otherwise.
     Foreign,
-    /// Of another layout, which may mean anything else by its members.
+    /// Of another layout, whose members may mean anything.
     OtherFormat(u32),
     /// Of this layout.
     Known(Box<H>),
@@ -82,11 +83,11 @@ impl<H> ReadHead<H> {
     }
 }
 
-/// Whether an artefact is loaded, by what was answered from its head.
+/// Checks that an artefact can be loaded, from the compatibility answer for its head.
 ///
 /// # Errors
 ///
-/// [`ShimError::IncompatibleArtefact`] with what helps where it is not.
+/// [`ShimError::IncompatibleArtefact`] with advice if it cannot.
 pub fn loads(answer: Compatibility, help: impl FnOnce() -> String) -> Result<(), ShimError> {
     match answer {
         Compatibility::Optimal | Compatibility::Recompile(_) => Ok(()),
@@ -106,7 +107,7 @@ pub struct Descriptor<H, E> {
     pub entries: Vec<E>,
 }
 
-/// What has to be known of an artefact before it is loaded.
+/// Everything that must be known of an artefact before it is loaded.
 pub trait Head: Serialize + DeserializeOwned {
     /// Number of entry points.
     fn entries(&self) -> u32;
@@ -114,14 +115,14 @@ pub trait Head: Serialize + DeserializeOwned {
 
 /// An entry point of a descriptor.
 pub trait Entry: Serialize + DeserializeOwned {
-    /// What a port is in the compiled graph.
+    /// Identifies a port in the compiled graph.
     type Place;
 
-    /// What every shim's entry points have.
+    /// The members common to every shim's entry points.
     fn outline(&self) -> Outline<'_, Self::Place>;
 }
 
-/// What every shim's entry points have.
+/// The members common to every shim's entry points.
 #[derive(Debug)]
 pub struct Outline<'d, P> {
     /// As in the work order.
@@ -135,7 +136,7 @@ pub struct Outline<'d, P> {
 }
 
 impl<P> Outline<'_, P> {
-    /// What a run binds, aligned as told for each port.
+    /// The bindings of a run, each port with the alignment `alignment` returns for it.
     pub fn loaded(&self, kinds: MemoryKinds, alignment: impl Fn(&Port<P>) -> u64) -> LoadedEntry {
         LoadedEntry {
             name: self.name.to_owned(),
@@ -146,8 +147,7 @@ impl<P> Outline<'_, P> {
     }
 }
 
-/// An artefact taken apart: its descriptor is the one that was written and holds what any does, its
-/// payload was not looked at.
+/// An opened artefact: its descriptor has been verified and checked, its payload has not been read.
 #[derive(Clone, Debug)]
 pub struct Opened<'m, H, E> {
     /// The shim's descriptor.
@@ -159,11 +159,12 @@ pub struct Opened<'m, H, E> {
 }
 
 impl Format {
-    /// What `compatibility` answers from.
+    /// The head, from which `compatibility` answers.
     ///
     /// # Errors
     ///
-    /// [`ShimError::InvalidGraph`] for a head that is no JSON, as a plain struct always is.
+    /// [`ShimError::InvalidGraph`] for a head that does not serialise to JSON; a plain struct
+    /// always does.
     pub fn head_bytes<H: Serialize>(&self, head: &H) -> Result<Vec<u8>, ShimError> {
         let mut bytes = self.head.as_bytes().to_vec();
         bytes.extend(json(head)?);
@@ -174,7 +175,7 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`] when it begins like one and goes on like none.
+    /// [`ShimError::CorruptArtefact`] when the prefix matches and the rest cannot be parsed.
     pub fn read_head<H: DeserializeOwned>(&self, bytes: &[u8]) -> Result<ReadHead<H>, ShimError> {
         let Some(text) = bytes.strip_prefix(self.head.as_bytes()) else { return Ok(ReadHead::Foreign) };
         #[derive(Deserialize)]
@@ -200,7 +201,7 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ShimError::Limit`] for more entries or ports than the format takes, and for a descriptor
+    /// [`ShimError::Limit`] for more entries or ports than the format allows, and for a descriptor
     /// beyond [`MAX_DESCRIPTOR`].
     pub fn prefix<H: Head, E: Entry>(
         &self,
@@ -225,11 +226,11 @@ impl Format {
         Ok(bytes)
     }
 
-    /// Reads the header and the descriptor, whose entries and ports can be as they are.
+    /// Reads the header and the descriptor, and checks its entries and ports.
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] for something else or another layout,
+    /// [`ShimError::IncompatibleArtefact`] for some other file or another layout,
     /// [`ShimError::CorruptArtefact`] for damage.
     pub fn open<'m, H: Head, E: Entry>(&self, bytes: &'m [u8]) -> Result<Opened<'m, H, E>, ShimError> {
         if !self.is_ours(bytes) {
@@ -264,7 +265,8 @@ impl Format {
         }
         if payload_at.checked_add(payload) != Some(bytes.len() as u64) {
             let (existing, what) = (bytes.len(), self.payload);
-            let reason = format!("{existing} bytes where {what} of {payload} from {payload_at} on is told");
+            let reason =
+                format!("{existing} bytes where {what} of {payload} from {payload_at} on is expected");
             return Err(corrupt(32, reason));
         }
         // Within the artefact by the comparison above.
@@ -281,7 +283,7 @@ impl Format {
     }
 }
 
-/// Where what was compiled begins behind a descriptor of that many bytes.
+/// Offset of the payload after a descriptor of that many bytes.
 pub fn payload_at(descriptor: usize) -> u64 {
     (PAGE + descriptor as u64).next_multiple_of(PAGE)
 }
@@ -304,11 +306,11 @@ pub fn hash(bytes: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether bytes of what was compiled are those that were written: `what` of `offset` has the hash.
+/// Checks compiled bytes against their recorded hash: `what` at `offset`.
 ///
 /// # Errors
 ///
-/// [`ShimError::CorruptArtefact`] when they are not.
+/// [`ShimError::CorruptArtefact`] when they differ.
 pub fn check_hash(bytes: &[u8], written: &str, what: &str, offset: u64) -> Result<(), ShimError> {
     let found = hash(bytes);
     match found == written {
@@ -342,8 +344,8 @@ fn check_limits(mut ports: impl ExactSizeIterator<Item = usize>) -> Result<(), S
     ports.try_for_each(|ports| limit("ports", ports as u64, MAX_PORTS as u64))
 }
 
-/// What holds for any descriptor that anyone may have written: it has as many entry points as its
-/// head says, no two of a name, and ports that can be.
+/// Checks a descriptor from an untrusted source: the number of entry points that its head states,
+/// unique names, and possible ports.
 fn check<H: Head, E: Entry>(descriptor: &Descriptor<H, E>) -> Result<(), String> {
     let (count, reported) = (descriptor.entries.len(), descriptor.head.entries());
     if count == 0 || count > MAX_ENTRIES || count != reported as usize {
@@ -367,11 +369,11 @@ fn check<H: Head, E: Entry>(descriptor: &Descriptor<H, E>) -> Result<(), String>
     Ok(())
 }
 
-/// Whether a name is one.
+/// Checks the length of a name.
 ///
 /// # Errors
 ///
-/// Its length, and what it would name.
+/// The length, and what the name is for.
 pub fn check_name(what: &str, name: &str) -> Result<(), String> {
     match name.len() {
         1..=MAX_NAME if !name.contains('\0') => Ok(()),
@@ -379,11 +381,11 @@ pub fn check_name(what: &str, name: &str) -> Result<(), String> {
     }
 }
 
-/// The entry points of a work order, as many as an artefact can hold.
+/// The entry points of a work order; their number is limited by the artefact format.
 ///
 /// # Errors
 ///
-/// [`ShimError::InvalidGraph`] for none, [`ShimError::Limit`] for too many.
+/// [`ShimError::InvalidGraph`] for zero, [`ShimError::Limit`] for too many.
 pub fn entry_count(order: WorkOrderView<'_>) -> Result<usize, ShimError> {
     let count = order.entries().len();
     if count == 0 {

@@ -1,9 +1,9 @@
-//! Attention in the entry's products and movements, recognised as a whole so that a shim can write
-//! it anew.
+//! Recognises attention as a whole in the entry's matrix products and data movements, so that a
+//! shim can lower it as one.
 //!
-//! What is recognised is the one form attention falls into: queries and keys to heads, a product,
-//! operations value by value, a mask, a softmax, a product, and back to rows. Anything else is
-//! lowered node by node.
+//! One form is recognised, the one that attention takes in an entry: queries and keys split into
+//! heads, a product, elementwise operations, a mask, a softmax, a product, and back to rows.
+//! Anything else is lowered node by node.
 
 use shardwright_shim_abi::raw;
 
@@ -21,7 +21,7 @@ pub struct Attention {
     /// Tensors that `keys` and `values` are joined of, row by row; one each where they are not
     /// joined.
     pub parts: Vec<(u32, u32)>,
-    /// `[R, S]` or what broadcasts to it.
+    /// `[R, S]` or a shape that broadcasts to it.
     pub mask: u32,
     /// Result of the first product.
     pub scores: u32,
@@ -43,13 +43,13 @@ pub struct Attention {
     pub width: u64,
     /// Rows of keys and values, S.
     pub slots: u64,
-    /// Everything this stands for.
+    /// All nodes it replaces.
     pub nodes: Vec<usize>,
     /// The last of them.
     pub last: usize,
 }
 
-/// All attentions of an entry, none of which share a node.
+/// All attentions of an entry; no two share a node.
 pub fn recognise<E: Encoding>(source: &Source<'_, E>) -> Vec<Attention> {
     let mut found: Vec<Attention> = Vec::new();
     let mut taken = vec![false; source.nodes.len()];
@@ -67,7 +67,7 @@ pub fn recognise<E: Encoding>(source: &Source<'_, E>) -> Vec<Attention> {
     found
 }
 
-/// What is written next of an entry.
+/// One step of lowering an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'f> {
     /// A node by itself.
@@ -76,8 +76,8 @@ pub enum Step<'f> {
     Attention(&'f Attention),
 }
 
-/// The steps of an entry by the node each ends with, in order: nodes inside an attention are none
-/// of their own.
+/// The steps of an entry by the last node of each, in order. A node inside an attention has no step
+/// of its own.
 pub fn steps<'f, E>(source: &Source<'_, E>, found: &'f [Attention]) -> Vec<(usize, Step<'f>)> {
     let mut inside = vec![None; source.nodes.len()];
     for attention in found {
@@ -114,7 +114,7 @@ impl<E: Encoding> Match<'_, '_, E> {
         self.source.producer(tensor).filter(|node| self.source.nodes[*node].op() == op)
     }
 
-    /// The one node that reads a tensor which does not leave, if it is of that kind.
+    /// The only node that reads a tensor, if it has that operation and the tensor is no output.
     fn reader(&self, tensor: u32, op: u32) -> Option<usize> {
         match (self.source.tensor(tensor).readers.as_slice(), self.source.tensor(tensor).is_output) {
             ([reader], false) if self.source.nodes[*reader].op() == op => Some(*reader),
@@ -221,7 +221,7 @@ impl<E: Encoding> Match<'_, '_, E> {
         })
     }
 
-    /// Whether nothing else reads what lies inside, and the last node is the last to run.
+    /// Whether no other node reads the inner values, and `last` is the last of its nodes to run.
     fn is_closed(&self, last: usize) -> bool {
         self.nodes.iter().all(|node| {
             *node == last

@@ -1,14 +1,14 @@
-//! Which operations are taken, and for the others what is at fault.
+//! Decides which operations are supported, and why the others are not.
 //!
-//! Operands, shapes and attributes mean the same to every compiler and are looked at here. What one
-//! compiler takes beyond that are its [`Rules`].
+//! Operands, shapes and attributes mean the same to every compiler and are checked here. Each
+//! compiler's further restrictions are its [`Rules`].
 
 use shardwright_shim_abi::{EntryView, NodeView, Verdict, WeightView, raw};
 
 use crate::constant::check_small;
 use crate::{Encoding, LowerError, Source};
 
-/// What one vendor's compiler takes. Reasons are read by people, behind the name of a node.
+/// Restrictions of one vendor's compiler. Reasons are shown to users after the name of a node.
 pub trait Rules {
     /// How it stores activations.
     type Encoding: Encoding;
@@ -17,7 +17,7 @@ pub trait Rules {
     const MAX_RANK: usize;
     /// Operations that are refused whatever their operands are, and why.
     const REFUSED: &'static [(u32, &'static str)];
-    /// Why a product takes no bias.
+    /// Why a product cannot have a bias.
     const BIAS: &'static str;
 
     /// Whether anything is computed with values stored like this.
@@ -27,22 +27,22 @@ pub trait Rules {
     /// Their encoding and why not.
     fn computes(&self, encoding: Self::Encoding) -> Result<(), String>;
 
-    /// Whether one operation takes all of these, operands and result.
+    /// Whether one operation supports all of these encodings together, operands and result.
     ///
     /// # Errors
     ///
-    /// Which two do not go together.
+    /// Which two cannot be combined.
     fn together(&self, encodings: &[Self::Encoding]) -> Result<(), String>;
 
-    /// Whether an operation value by value takes an operand stored like this.
+    /// Whether an elementwise operation supports an operand with this encoding.
     ///
     /// # Errors
     ///
-    /// What comes out wrong.
+    /// What the result would get wrong.
     fn pointwise(&self, op: u32, x: Self::Encoding) -> Result<(), String>;
 
-    /// Whether values stored as `x` are multiplied with a constant matrix of this type. Its scales
-    /// may not be at hand.
+    /// Whether a product of values stored as `x` and a constant matrix of this type is supported.
+    /// The bytes of the matrix's scales may be missing.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ pub fn verdicts<R: Rules>(entry: EntryView<'_>, rules: &R) -> Vec<Verdict> {
     }
 }
 
-/// Whether an entry is taken whole, with its ports.
+/// Checks that the whole entry is supported, including its ports.
 ///
 /// # Errors
 ///
@@ -418,7 +418,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         }
     }
 
-    /// Operand and result hold values and are encoded alike.
+    /// Operand and result are activations with equal encodings.
     fn moved(&self, x: u32, out: u32) -> Checked {
         let (from, to) = (self.value(x)?, self.value(out)?);
         match from == to {
@@ -477,11 +477,11 @@ fn elements(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent))
 }
 
-/// The shape of what is computed value by value, by NumPy's rule.
+/// Result shape of an elementwise operation, by NumPy's broadcasting rule.
 ///
 /// # Errors
 ///
-/// Which shapes do not go together.
+/// Which shapes do not broadcast.
 pub fn broadcast(a: &[u64], b: &[u64]) -> Result<Vec<u64>, String> {
     let rank = a.len().max(b.len());
     let extent =

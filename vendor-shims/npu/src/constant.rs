@@ -1,5 +1,5 @@
-//! Constants of a work order: what can be read of them for any compiler. Large ones are borrowed by
-//! the shims and never decoded here.
+//! Constants of a work order, read in ways that suit any compiler. The shims borrow large ones;
+//! nothing here decodes them.
 
 use half::f16;
 use shardwright_shim_abi::{QuantisationView, WeightView, raw};
@@ -10,11 +10,11 @@ use crate::encoding::dtype_name;
 /// anew where their type is another.
 pub const MAX_SMALL: u64 = 1 << 20;
 
-/// The scales; none when they are not at hand.
+/// The scales; `None` when their bytes are missing.
 ///
 /// # Errors
 ///
-/// Which of them is none.
+/// Which scale is invalid.
 pub fn scales(quantisation: &QuantisationView<'_>) -> Result<Option<Vec<f32>>, String> {
     if !matches!(quantisation.scale_dtype(), raw::SW_DTYPE_F32 | raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16) {
         return Err(format!("its scales are {}", dtype_name(quantisation.scale_dtype())));
@@ -29,12 +29,12 @@ pub fn scales(quantisation: &QuantisationView<'_>) -> Result<Option<Vec<f32>>, S
     }
 }
 
-/// How a matrix of integers `[N, K]` is quantised: without zero points, and where there is a scale
-/// per channel, those are outputs.
+/// Quantisation of an integer matrix `[N, K]`: without zero points, and per-channel scales only
+/// along the output channels.
 ///
 /// # Errors
 ///
-/// What about it is otherwise, with the weight's name.
+/// How it differs from that, with the weight's name.
 pub fn symmetric<'a>(weight: &WeightView<'a>) -> Result<QuantisationView<'a>, String> {
     let name = weight.name();
     let Some(quantisation) = weight.quantisation() else {
@@ -109,18 +109,18 @@ pub fn check_small(weight: &WeightView<'_>) -> Result<(), String> {
     }
 }
 
-/// Scale and zero point of a small constant of integers; none where they are not at hand.
+/// Scale and zero point of a small integer constant; `None` when their bytes are missing.
 pub fn small_affine(weight: &WeightView<'_>) -> Option<(f32, i32)> {
     let quantisation = weight.quantisation()?;
     let scale = *scales(&quantisation).ok()??.first()?;
     Some((scale, quantisation.zero_points().ok()?.first().copied().unwrap_or(0)))
 }
 
-/// The values of a constant that is no matrix; none where they are not at hand.
+/// The values of a constant that is not a matrix; `None` when their bytes are missing.
 ///
 /// # Errors
 ///
-/// What [`check_small`] finds.
+/// The errors of [`check_small`].
 pub fn small_values(weight: &WeightView<'_>) -> Result<Option<Vec<f32>>, String> {
     check_small(weight)?;
     Ok(stored_values(weight))

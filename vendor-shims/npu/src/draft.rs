@@ -31,11 +31,11 @@ pub struct Value<E, C> {
     pub name: String,
     /// Extents.
     pub shape: Vec<u64>,
-    /// Where it comes from.
+    /// Origin of the value.
     pub kind: ValueKind<E, C>,
 }
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Clone, Debug)]
 pub enum ValueKind<E, C> {
     /// Bound before a run.
@@ -49,30 +49,30 @@ pub enum ValueKind<E, C> {
 /// A tensor known before a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Constant<C> {
-    /// Says content and layout: equal names in one entry mean equal constants.
+    /// Identifies content and layout: equal names in one entry mean equal constants.
     pub name: String,
     /// Extents.
     pub dims: Vec<u64>,
-    /// Type, scales and stored values, as the vendor's compiler takes them.
+    /// Type, scales and stored values, in the form the vendor's compiler expects.
     pub content: C,
 }
 
 /// An operation with one result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Act<K> {
-    /// What it does.
+    /// Operation.
     pub kind: Kind<K>,
     /// Operands.
     pub inputs: Vec<ValueId>,
     /// Result.
     pub output: ValueId,
-    /// The entry's node it comes from.
+    /// The entry's node it was lowered from.
     pub origin: Option<NodeRef>,
     /// Not yet unique.
     pub name: String,
 }
 
-/// The node of an entry that an operation comes from.
+/// The node of an entry that an operation was lowered from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRef {
     /// Its index.
@@ -81,7 +81,7 @@ pub struct NodeRef {
     pub layer: Option<u32>,
 }
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kind<K> {
     /// Same values, other extents.
@@ -166,7 +166,7 @@ impl<E: Encoding, C, K> Draft<E, C, K> {
         &self.values[value.0].shape
     }
 
-    /// Encoding of an activation; none of a constant.
+    /// Encoding of an activation; `None` for a constant.
     pub fn encoding(&self, value: ValueId) -> Option<E> {
         match self.values[value.0].kind {
             ValueKind::Input(encoding) | ValueKind::Computed(encoding) => Some(encoding),
@@ -179,8 +179,8 @@ impl<E: Encoding, C, K> Draft<E, C, K> {
         matches!(self.values[value.0].kind, ValueKind::Computed(_))
     }
 
-    /// Gives every output port a value of its own that an operation makes, since compilers know no
-    /// other way out: `copy` adds one that holds the same.
+    /// Gives every output port its own value, produced by an operation, because compilers allow no
+    /// other kind of output: `copy` adds an operation that copies the value.
     pub fn part_outputs(&mut self, mut copy: impl FnMut(&mut Self, ValueId) -> ValueId) {
         let mut left: HashSet<ValueId> = HashSet::new();
         for port in 0..self.outputs.len() {
@@ -194,7 +194,7 @@ impl<E: Encoding, C, K> Draft<E, C, K> {
         }
     }
 
-    /// Drops operations that nothing reads.
+    /// Drops operations whose results are never read.
     pub fn sweep(&mut self) {
         let mut used = vec![false; self.values.len()];
         self.outputs.iter().for_each(|output| used[output.0] = true);

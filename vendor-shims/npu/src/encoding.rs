@@ -1,5 +1,5 @@
-//! How activations are stored: what a vendor's own kinds of it have to tell, and the parts of
-//! reading them that are nobody's own.
+//! Encodings of activations: the trait that each vendor's encodings implement, and the parsing that
+//! all vendors share.
 
 use std::fmt::Debug;
 
@@ -7,7 +7,7 @@ use shardwright_shim_abi::{TensorView, raw};
 
 /// How the elements of an activation are stored, as one vendor's compiler has it.
 pub trait Encoding: Copy + Debug + PartialEq {
-    /// f16: what a value counts as that has no encoding of its own.
+    /// f16: the encoding of a value without an explicit one.
     const HALF: Self;
     /// Fractions 0 to 1 where results are integers.
     const FRACTION: Self;
@@ -18,7 +18,7 @@ pub trait Encoding: Copy + Debug + PartialEq {
     ///
     /// # Errors
     ///
-    /// Why the shim has none for it, to stand behind the tensor's name.
+    /// Why the shim does not support its encoding, phrased to follow the tensor's name.
     fn of(tensor: &TensorView<'_>) -> Result<Self, String>;
 
     /// Whether it holds positions or slots, not values.
@@ -39,7 +39,7 @@ pub trait Encoding: Copy + Debug + PartialEq {
     fn describe(self) -> String;
 }
 
-/// Scale, above zero and finite, and zero point of a tensor of integers that has one of each.
+/// Scale, positive and finite, and zero point of an integer tensor with per-tensor quantisation.
 ///
 /// # Errors
 ///

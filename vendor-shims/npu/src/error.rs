@@ -1,5 +1,4 @@
-//! What a shim itself refuses or fails at. What its vendor's library says is the shim's own to
-//! tell.
+//! Errors of the shims themselves. Errors reported by a vendor's library are defined in its shim.
 
 use shardwright_shim_abi::{Error, ErrorClass};
 
@@ -17,7 +16,7 @@ pub enum ShimError {
         /// Why it cannot be as it is.
         reason: String,
     },
-    /// A chip that may well be as its profile says, and that no code is made for.
+    /// A chip whose profile may be right, but for which no code is generated.
     #[error("chip `{chip}`: {reason}")]
     Unprepared {
         /// Name of the profile.
@@ -35,12 +34,12 @@ pub enum ShimError {
         /// How the shim's devices are named.
         help: &'static str,
     },
-    /// A device that nothing can run on here.
+    /// A device that cannot run anything on this machine.
     #[error("device `{device}` only compiles on this machine")]
     CompilesOnly {
         /// The device.
         device: String,
-        /// Where else its code runs.
+        /// Where its code can run.
         help: String,
     },
     /// An option outside its range.
@@ -48,7 +47,7 @@ pub enum ShimError {
     InvalidValue {
         /// The option.
         name: String,
-        /// The value given.
+        /// The rejected value.
         value: String,
         /// Legal values.
         expected: String,
@@ -61,12 +60,12 @@ pub enum ShimError {
         /// The contradiction.
         reason: String,
     },
-    /// More than this shim takes.
+    /// A limit of this shim was exceeded.
     #[error("{limit} is {value}, at most {max} are taken")]
     Limit {
-        /// What is limited.
+        /// The limit.
         limit: &'static str,
-        /// What was asked.
+        /// The requested value.
         value: u64,
         /// The most.
         max: u64,
@@ -76,37 +75,37 @@ pub enum ShimError {
     CorruptArtefact {
         /// Where.
         offset: u64,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// An undamaged artefact that cannot be used here.
     #[error("{reason}")]
     IncompatibleArtefact {
-        /// What it was made for, and what is here.
+        /// What it was compiled for, and what this device is.
         reason: String,
-        /// What would help.
+        /// Advice.
         help: String,
     },
-    /// The library made something else than it was asked for.
+    /// The library compiled for another target than requested.
     #[error("asked for {asked}, the compiler made {made}")]
     WrongCode {
-        /// What the shim asked for.
+        /// The requested target.
         asked: String,
-        /// What the binary says of itself.
+        /// The target that the binary names.
         made: String,
         /// How another library is named.
         help: &'static str,
     },
-    /// A run that asks for something impossible.
+    /// A run with impossible arguments.
     #[error("{reason}")]
     InvalidRun {
-        /// What.
+        /// The reason.
         reason: String,
     },
     /// Memory that cannot be made visible to the device.
     #[error("{what}: {reason}")]
     UnsupportedMemory {
-        /// What was asked for.
+        /// The missing feature.
         what: &'static str,
         /// Why not.
         reason: String,
@@ -132,7 +131,7 @@ impl ShimError {
         }
     }
 
-    /// What would help, for a `help:` line.
+    /// Advice, for a `help:` line.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             ShimError::UnknownDevice { help, .. } | ShimError::WrongCode { help, .. } => (*help).to_owned(),
@@ -233,8 +232,8 @@ mod tests {
         for (error, class, keys) in cases {
             let converted = Error::from(error.clone());
             assert_eq!(converted.class, class, "{error}");
-            let told: Vec<&str> = converted.details.iter().map(|(key, _)| key.as_str()).collect();
-            assert_eq!(told, keys, "{error}");
+            let keys_of: Vec<&str> = converted.details.iter().map(|(key, _)| key.as_str()).collect();
+            assert_eq!(keys_of, keys, "{error}");
         }
     }
 }

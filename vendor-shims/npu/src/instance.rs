@@ -1,5 +1,5 @@
-//! What an instance of a shim keeps between calls: the chips that were made known, and what it
-//! opens when that is first needed.
+//! State that an instance of a shim keeps between calls: the known chips, and resources opened on
+//! first use.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -57,7 +57,7 @@ impl<S> Chips<S> {
     }
 }
 
-/// What is opened when it is first needed, and then kept.
+/// A resource opened on first use, and then kept.
 #[derive(Debug)]
 pub struct Lazy<T>(Mutex<Option<Arc<T>>>);
 
@@ -68,7 +68,7 @@ impl<T> Default for Lazy<T> {
 }
 
 impl<T> Lazy<T> {
-    /// The one that is open, else a new one.
+    /// The open one, otherwise a new one.
     ///
     /// # Errors
     ///

@@ -1,15 +1,15 @@
-//! What every shim of a neural processor needs before it knows its vendor's operations.
+//! Vendor-independent parts of the NPU shims.
 //!
 //! **Job.** Finds the vendor's library by one rule ([`library`]). Reads an entry of a work order
-//! ([`Source`]), looks at everything about a node that holds for any compiler ([`check`], with what
-//! one compiler takes told by its [`Rules`]), recognises attention ([`attention`]), reads constants
+//! ([`Source`]), checks everything about a node that holds for any compiler ([`check`], with each
+//! compiler's restrictions in its [`Rules`]), recognises attention ([`attention`]), reads constants
 //! ([`constant`]), keeps the graph between an entry and the compiler's ([`Draft`], [`Work`]), and
-//! walks an entry's nodes for a shim that writes them ([`Lowering`]). Lays out compiled artefacts
-//! ([`artefact`]) and what their ports are to a run ([`port`]). Names how much power a session may
-//! ask for ([`power`]), and keeps what an instance knows between calls ([`instance`]).
+//! walks an entry's nodes for a shim that lowers them ([`Lowering`]). Lays out compiled artefacts
+//! ([`artefact`]) and the ports a run binds ([`port`]). Defines the power modes of a session
+//! ([`power`]), and keeps an instance's state between calls ([`instance`]).
 //!
-//! **Not its job.** It knows no vendor, no vendor's operation and no model family, calls no
-//! function of a vendor's library and decides no layout: those are the shims'.
+//! **Not its job.** It contains nothing specific to a vendor or a model family, calls no function
+//! of a vendor's library and decides no layout: the shims do.
 //!
 //! ```
 //! use shardwright_shim_abi::Options;
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! Reading order: [`source`], [`check`], [`work`], [`draft`], [`lowering`]; then [`artefact`] and
-//! [`port`]; [`library`] and [`instance`] stand alone.
+//! [`port`]; [`library`] and [`instance`] are independent.
 
 pub mod artefact;
 pub mod attention;

@@ -1,10 +1,10 @@
-//! Which file a vendor's library is: one rule for all shims, every step of it said.
+//! Finds a vendor's library: one search rule for all shims, with every step recorded.
 //!
-//! 1. What the user gives by an option, else by a variable: that file, or the vendor's file in that
-//!    folder. Nothing else is tried.
-//! 2. The vendor's file beside the shim's own, if it is there.
-//! 3. Names through the loader's path, in order: the first that opens and passes. One that is not
-//!    there is told from one that is there and does not load.
+//! 1. The path that the user sets by an option, otherwise by an environment variable: that file, or
+//!    the vendor's file in that folder. Nothing else is tried.
+//! 2. The vendor's file beside the shim's own, if it exists.
+//! 3. Names in the loader's search path, in order: the first that loads and passes. A missing
+//!    library is distinguished from one that exists but does not load.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -18,22 +18,22 @@ pub enum LibraryError {
     /// No library where the rule looks.
     #[error("no library was found; looked at {}", tried.join(", "))]
     NotFound {
-        /// Every place, with what was said there.
+        /// Every place tried, with the result.
         tried: Vec<String>,
     },
-    /// The file is there, and the loader does not take it.
+    /// The file exists, but the loader rejects it.
     #[error("{} is there and cannot be loaded: {reason}", path.display())]
     NotLoadable {
-        /// Which file, or the name by which the loader found it.
+        /// The file, or the name by which the loader found it.
         path: PathBuf,
-        /// What the loader said.
+        /// The loader's message.
         reason: String,
     },
 }
 
 impl LibraryError {
-    /// What a user should hear. Where nothing was found that is what is wrong with what they named,
-    /// after which nothing else is tried, else `how` to name one.
+    /// Help text for a user. If the library the user named was not found, what is wrong with that
+    /// name (nothing else is tried after it); otherwise `how`, which says how to name one.
     pub fn of_vendor(&self, vendor: &str, how: &str) -> String {
         let LibraryError::NotFound { tried } = self else { return self.to_string() };
         let by_name = tried.len() <= Search::GIVEN;
@@ -42,17 +42,17 @@ impl LibraryError {
     }
 }
 
-/// How a step ends in which nothing was named.
+/// End of a step whose option or variable is not set.
 const NOT_GIVEN: &str = ": not given";
 
-/// Collects what is said while looking.
+/// Collects the steps of a search.
 pub struct Steps {
     said: Vec<String>,
     say: fn(&str),
 }
 
 impl Steps {
-    /// Nothing said yet; each step also goes to a log.
+    /// No steps yet; each step also goes to a log.
     pub fn new(say: fn(&str)) -> Steps {
         Steps { said: Vec::new(), say }
     }
@@ -72,7 +72,7 @@ impl Steps {
 /// Where to look.
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
-    /// What users name a library by, in the order in which it counts, and what they gave.
+    /// Settings by which users name a library, in order of precedence, with their values.
     pub given: [(&'a str, Option<&'a Path>); Search::GIVEN],
     /// The vendor's file, looked for in folders.
     pub file: &'a str,
@@ -86,7 +86,7 @@ impl Search<'_> {
     /// In how many ways a user names one.
     pub const GIVEN: usize = 2;
 
-    /// Carries out the rule. `passes` says why a library that a name led to is not taken.
+    /// Runs the search. `passes` returns why a library found by name is rejected.
     ///
     /// # Errors
     ///
@@ -96,12 +96,12 @@ impl Search<'_> {
         steps: &mut Steps,
         passes: impl Fn(&Dynamic) -> Result<(), String>,
     ) -> Result<(PathBuf, Dynamic), LibraryError> {
-        for (place, given) in self.given {
-            let Some(given) = given else {
+        for (place, path) in self.given {
+            let Some(path) = path else {
                 steps.say(format!("{place}: not given"));
                 continue;
             };
-            let path = if given.is_dir() { given.join(self.file) } else { given.to_owned() };
+            let path = if path.is_dir() { path.join(self.file) } else { path.to_owned() };
             if !path.is_file() {
                 steps.say(format!("{place}: {} is no file", path.display()));
                 return Err(LibraryError::NotFound { tried: steps.said.clone() });
@@ -115,7 +115,7 @@ impl Search<'_> {
                 return Ok((path.clone(), load_file(&path)?));
             }
             Some(path) => steps.say(format!("beside the shim: {} is no file", path.display())),
-            None => steps.say("beside the shim: the loader does not tell where the shim is".to_owned()),
+            None => steps.say("beside the shim: the loader does not report where the shim is".to_owned()),
         }
         let mut unloadable = None;
         for name in self.names {
@@ -141,9 +141,9 @@ impl Search<'_> {
     }
 }
 
-/// Whether the loader says that there is no library of that name, in the words of glibc, musl or
-/// Android's: for all else it found one. A library that is there and lacks another is told with
-/// that other's name.
+/// Whether the loader reports that no library of that name exists, in the wording of glibc, musl or
+/// Android; with any other message it found one. If a library exists but one of its dependencies
+/// does not, the message names the dependency.
 fn is_missing(name: &str, reason: &str) -> bool {
     let glibc = reason.starts_with(&format!("{name}: cannot open shared object file"));
     let musl = reason.starts_with(&format!("Error loading shared library {name}:"));
@@ -155,8 +155,8 @@ fn is_missing(name: &str, reason: &str) -> bool {
 ///
 /// # Errors
 ///
-/// [`LibraryError::NotFound`] where none is at a path with a folder, [`LibraryError::NotLoadable`]
-/// for what the loader says otherwise.
+/// [`LibraryError::NotFound`] if a path with a folder does not exist, [`LibraryError::NotLoadable`]
+/// for any other loader error.
 pub fn load_file(path: &Path) -> Result<Dynamic, LibraryError> {
     let name = path.to_string_lossy();
     let is_name = path.components().count() == 1;
@@ -176,7 +176,7 @@ fn open(path: &Path) -> Result<Dynamic, String> {
     // SAFETY: the file is the vendor's library that the user named or installed; its initialisers
     // run.
     let opened = unsafe { Dynamic::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-    // What the loader said is the error's source.
+    // The loader's message is the error's source.
     opened.map_err(|error| {
         std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
     })
@@ -187,7 +187,7 @@ fn open(path: &Path) -> Result<Dynamic, String> {
 pub fn own_folder() -> Option<PathBuf> {
     // SAFETY: all zeros is a valid value of a struct of pointers.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for; the struct outlives the call.
+    // SAFETY: dladdr accepts any address; the struct outlives the call.
     let found = unsafe { libc::dladdr(own_folder as *const c_void, &mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;
@@ -204,7 +204,7 @@ pub fn own_folder() -> Option<PathBuf> {
     Some(file.parent()?.to_owned())
 }
 
-/// What a variable of the process names; none where it is not set or empty.
+/// The path in an environment variable; `None` if unset or empty.
 pub fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
@@ -278,10 +278,10 @@ mod tests {
     fn a_file_that_is_no_library_is_there() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("libx.so");
-        let given = Search { beside: Some(folder.path()), ..search(&[]) };
-        assert!(matches!(found(&given), Err(LibraryError::NotFound { tried }) if tried.len() == 3));
+        let beside = Search { beside: Some(folder.path()), ..search(&[]) };
+        assert!(matches!(found(&beside), Err(LibraryError::NotFound { tried }) if tried.len() == 3));
         std::fs::write(&file, "no library").expect("written");
-        assert!(matches!(found(&given), Err(LibraryError::NotLoadable { path, .. }) if path == file));
+        assert!(matches!(found(&beside), Err(LibraryError::NotLoadable { path, .. }) if path == file));
         let folder_given =
             Search { given: [("option `library`", Some(folder.path())), ("V", None)], ..search(&[]) };
         assert!(matches!(found(&folder_given), Err(LibraryError::NotLoadable { .. })));

@@ -12,7 +12,7 @@ pub enum LowerError {
         node: String,
         /// Its layer.
         layer: Option<u32>,
-        /// What is at fault.
+        /// The reason.
         reason: String,
     },
     /// A port that this shim cannot bind.
@@ -20,18 +20,17 @@ pub enum LowerError {
     UnsupportedPort {
         /// The port.
         port: String,
-        /// What is at fault.
+        /// The reason.
         reason: String,
     },
-    /// Stored numbers that stand for nothing, or for something the format that was promised does
-    /// not hold.
+    /// Stored numbers that encode nothing, or something outside the promised format.
     #[error("{}weight `{weight}`: {reason}", of_layer(*layer))]
     InvalidEncoding {
         /// The weight.
         weight: String,
         /// The layer of the node that reads it.
         layer: Option<u32>,
-        /// What is at fault.
+        /// The reason.
         reason: String,
     },
     /// An entry that contradicts itself.
@@ -45,9 +44,9 @@ pub enum LowerError {
     /// More than one graph may hold.
     #[error("{limit} is {value}, at most {max} are taken")]
     TooLarge {
-        /// What is limited.
+        /// The limit.
         limit: &'static str,
-        /// What was asked.
+        /// The requested value.
         value: u64,
         /// The most.
         max: u64,
@@ -70,7 +69,7 @@ impl LowerError {
         }
     }
 
-    /// What would help.
+    /// Advice.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             LowerError::Unsupported { .. } => Some("legalise the entry with this shim's `check` first"),
@@ -161,8 +160,8 @@ mod tests {
         for (error, message, class, keys) in cases {
             let converted = Error::from(error);
             assert_eq!((converted.message.as_str(), converted.class), (message, class));
-            let told: Vec<&str> = converted.details.iter().map(|(key, _)| key.as_str()).collect();
-            assert_eq!(told, keys);
+            let keys_of: Vec<&str> = converted.details.iter().map(|(key, _)| key.as_str()).collect();
+            assert_eq!(keys_of, keys);
         }
     }
 }

@@ -40,7 +40,7 @@ pub enum Binary {
     Maximum,
 }
 
-/// What becomes of the last axis, kept as 1.
+/// Reduction of the last axis, which is kept with extent 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// Its sum.
@@ -60,7 +60,7 @@ pub struct RmsNorm {
     pub width: u64,
     /// Added to the mean of squares.
     pub eps: f32,
-    /// The weight, a tensor of the entry, and what is added to each of its values.
+    /// The weight, a tensor of the entry, and the number added to each of its values.
     pub weight: Option<(u32, f32)>,
 }
 
@@ -79,17 +79,17 @@ pub struct Rotation {
     pub layer: Option<u32>,
 }
 
-/// How one vendor's compiler is given the nodes of an entry that passed `check`: the walk over them
-/// is provided, the operations are the vendor's.
+/// Passes the nodes of an entry that passed `check` to one vendor's compiler: the walk over them is
+/// provided, the operations are the vendor's.
 ///
 /// # Errors
 ///
-/// All methods fail with [`LowerError`]: for weights that do not hold what their type promises, and
-/// for whatever `check` refuses.
+/// All methods fail with [`LowerError`]: for weights whose bytes break the promise of their type,
+/// and for everything `check` refuses.
 pub trait Lowering<'s, 'w: 's>: Sized + 's {
     /// How activations are stored.
     type Encoding: Encoding + 's;
-    /// What constants hold.
+    /// Content of constants.
     type Content: 's;
     /// Operations that compute.
     type Compute: 's;
@@ -131,7 +131,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
     /// Writes a reduction of the last axis.
     fn reduce(&mut self, op: Reduction, x: ValueId, target: Self::Encoding) -> ValueId;
 
-    /// Writes a softmax over the last axis, in an encoding of its own.
+    /// Writes a softmax over the last axis; it chooses the encoding of the result.
     fn softmax(&mut self, x: ValueId) -> ValueId;
 
     /// Makes vectors of length one along the last axis.
@@ -177,7 +177,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         Ok(())
     }
 
-    /// Binds a value as the result of the node at work, in the encoding the entry gives it.
+    /// Binds a value as the result of the current node, in the encoding the entry specifies for it.
     fn deliver(&mut self, tensor: u32, value: ValueId) -> Result<(), LowerError> {
         let encoding = self.work().encoding(tensor)?;
         let value = self.convert(value, encoding);
@@ -373,7 +373,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         self.binary(Binary::Multiply, x, number, encoding)
     }
 
-    /// Scores of an attention after what stands between the product and the mask.
+    /// Applies the operations between the product and the mask to the scores of an attention.
     fn between(&mut self, found: &Attention, mut scores: ValueId) -> Result<ValueId, LowerError> {
         for &node in &found.between {
             let work = self.work();

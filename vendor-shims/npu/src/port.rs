@@ -1,5 +1,5 @@
-//! Inputs and outputs of a compiled entry: how an artefact holds them, what a run binds for them,
-//! and the copies of rows a run needs.
+//! Inputs and outputs of a compiled entry: their form in an artefact, their bindings in a run, and
+//! the copies of rows a run needs.
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::raw::{
@@ -14,7 +14,7 @@ use crate::artefact::check_name;
 /// Most axes of a port.
 pub const MAX_RANK: usize = 8;
 
-/// What a port is to a run.
+/// Purpose of a port in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortKind {
@@ -53,11 +53,11 @@ pub struct Port<P> {
     pub dtype: u32,
     /// Extents in the work order.
     pub shape: Vec<u64>,
-    /// Bits of the scale, an f64: text would not give every number back.
+    /// Bits of the scale, an f64: decimal text would not round-trip every number.
     pub scale_bits: u64,
     /// 0 for floats.
     pub zero_point: i64,
-    /// What it is in the compiled graph: the vendor's.
+    /// Its place in the compiled graph, in the vendor's terms.
     pub place: P,
 }
 
@@ -72,7 +72,7 @@ pub fn element_bytes(dtype: u32) -> Option<u64> {
 }
 
 impl<P> Port<P> {
-    /// A port of an entry in extents of its own, with scale and zero point.
+    /// A port of an entry with the extents of the compiled graph, scale and zero point.
     pub fn of(
         view: &PortView<'_>,
         is_output: bool,
@@ -113,24 +113,24 @@ impl<P> Port<P> {
         f64::from_bits(self.scale_bits)
     }
 
-    /// Bytes; none for an element type that no port has, or more than can be addressed.
+    /// Bytes; `None` for an element type no port can have, or an unaddressable size.
     pub fn bytes(&self) -> Option<u64> {
         let element = element_bytes(self.dtype)?;
         let bytes = self.shape.iter().try_fold(element, |bytes, extent| bytes.checked_mul(*extent))?;
         (bytes <= isize::MAX as u64).then_some(bytes)
     }
 
-    /// Extents before the rows, bytes of a row; none where neither of the first two axes is the
-    /// rows.
+    /// Product of the extents before the rows, and bytes of a row; `None` if neither of the first
+    /// two axes is the rows.
     fn row_axis(&self, rows: u64) -> Option<(u64, u64)> {
         let axis = self.shape.iter().take(2).position(|extent| *extent == rows)?;
         let before = self.shape[..axis].iter().product();
         Some((before, self.bytes()? / before / rows))
     }
 
-    /// Whether a run of fewer rows needs a copy of it in which the others are zero: an input of
-    /// floats over rows. Whatever lies beyond the valid rows may be no number, and that would reach
-    /// valid rows even through a mask; stored integers are always numbers.
+    /// Whether a run of fewer rows needs a copy in which the remaining rows are zero: true for a
+    /// float input over rows. Memory beyond the valid rows may contain NaN, which would reach valid
+    /// rows even through a mask; stored integers are always numbers.
     pub fn needs_blank_rows(&self, rows: u64) -> bool {
         let is_float = matches!(self.dtype, SW_DTYPE_F16 | SW_DTYPE_F32);
         self.kind == PortKind::Input && is_float && rows > 1 && self.row_axis(rows).is_some()
@@ -147,8 +147,8 @@ impl<P> Port<P> {
     }
 }
 
-/// What holds for the ports of any entry that anyone may have written: names of their own, sizes
-/// that can be, scales.
+/// Checks the ports of an entry from an untrusted source: unique names, possible sizes, valid
+/// scales.
 ///
 /// # Errors
 ///
@@ -171,7 +171,8 @@ pub fn check_ports<P>(entry: &str, ports: &[Port<P>]) -> Result<(), String> {
     Ok(())
 }
 
-/// What a run binds for the ports of an entry, in their order, aligned as told for each.
+/// The bindings of an entry's ports, in their order, each with the alignment `alignment` returns
+/// for it.
 pub fn bindings<P>(
     ports: &[Port<P>],
     memory_kinds: MemoryKinds,
@@ -225,7 +226,7 @@ pub fn check_run(
     Ok(())
 }
 
-/// Nodes of an entry that no operation of the compiled graph comes from.
+/// Nodes of an entry that no operation of the compiled graph was lowered from.
 pub fn vanished(entry: EntryView<'_>, origins: impl Iterator<Item = u32>) -> Vec<u64> {
     let mut is_there = vec![false; entry.nodes().len()];
     for origin in origins {

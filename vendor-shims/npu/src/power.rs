@@ -8,13 +8,12 @@ use crate::ShimError;
 /// The flag's name.
 pub const POWER: &str = "power";
 
-/// How much power a session asks for; what a vendor's library is told for each is its shim's to
-/// say.
+/// Power mode of a session; each shim defines what it passes to its vendor's library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Power {
-    /// The fastest there is, for seconds.
+    /// The highest speed, for seconds.
     Burst,
-    /// As fast as can be kept up.
+    /// The highest sustainable speed.
     Sustained,
     /// Between the two ends.
     Balanced,
@@ -36,7 +35,7 @@ impl Power {
         }
     }
 
-    /// What a load asks for; none when it does not say.
+    /// The power mode that a load requests; `None` if unset.
     ///
     /// # Errors
     ///
@@ -51,7 +50,7 @@ impl Power {
         })
     }
 
-    /// The flag as a host is told of it. `default` is what is done unasked.
+    /// The flag as reported to a host. `default` is the mode used if unset.
     pub fn schema(default: Option<Power>, description: &str) -> Flag {
         Flag {
             name: POWER.to_owned(),
@@ -62,7 +61,7 @@ impl Power {
         }
     }
 
-    /// What became of it.
+    /// A report of the flag's outcome.
     pub fn report(outcome: FlagOutcome, evidence: String) -> FlagReport {
         FlagReport { name: POWER.to_owned(), outcome, evidence }
     }

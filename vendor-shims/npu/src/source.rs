@@ -1,4 +1,4 @@
-//! An entry as it comes, with what every later step needs to know of it.
+//! An entry, checked and indexed for all later steps.
 
 use shardwright_shim_abi::{EntryView, NodeView, WeightView};
 
@@ -8,7 +8,7 @@ use crate::{Encoding, LowerError};
 pub const MAX_NODES: u64 = 1 << 16;
 /// Inputs and outputs of one entry.
 pub const MAX_PORTS: u64 = 4096;
-/// Values of one tensor: more are no embedding table that anybody has.
+/// Values of one tensor: no real embedding table is larger.
 pub const MAX_VALUES: u64 = 1 << 32;
 
 /// An entry of which every tensor is defined exactly once, before its first use.
@@ -21,7 +21,7 @@ pub struct Source<'a, E> {
     pub tensors: Vec<SourceTensor<'a, E>>,
 }
 
-/// A tensor of an entry and where it comes from.
+/// A tensor of an entry and its origin.
 pub struct SourceTensor<'a, E> {
     /// Name in the entry.
     pub name: &'a str,
@@ -37,10 +37,10 @@ pub struct SourceTensor<'a, E> {
     pub is_output: bool,
 }
 
-/// Where a tensor comes from.
+/// Origin of a tensor.
 #[derive(Clone, Copy)]
 pub enum Origin<'a> {
-    /// Nobody mentions it.
+    /// Not used.
     Unused,
     /// Bound before a run.
     Input,
@@ -150,7 +150,7 @@ impl<'a, E: Encoding> Source<'a, E> {
         Ok(Source { entry, nodes, tensors })
     }
 
-    /// The tensor of an index that was taken from this entry.
+    /// The tensor of an index of this entry.
     pub fn tensor(&self, index: u32) -> &SourceTensor<'a, E> {
         &self.tensors[index as usize]
     }

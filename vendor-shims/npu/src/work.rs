@@ -1,17 +1,17 @@
-//! An entry on its way into a draft: the node at work, the values that stand for the entry's
-//! tensors, and the operations that move values, which every compiler has.
+//! An entry being lowered to a draft: the current node, the values of the entry's tensors, and the
+//! data movements, which every compiler has.
 
 use shardwright_shim_abi::{NodeView, PortView, raw};
 
 use crate::draft::moves_only_ones;
 use crate::{Constant, Draft, Encoding, Kind, LowerError, NodeRef, Source, ValueId, ValueKind};
 
-/// Whether what moves nothing is written all the same.
+/// Whether movements without an effect are written all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Movements {
-    /// Orders of axes that move only axes of extent 1; else they are reshapes.
+    /// Transposes that move only axes of extent 1; otherwise they become reshapes.
     pub idle_transposes: bool,
-    /// Slices of a whole axis; else they are nothing.
+    /// Slices of a whole axis; otherwise they are dropped.
     pub whole_slices: bool,
 }
 
@@ -19,19 +19,19 @@ pub struct Movements {
 pub struct Work<'s, 'w, E, C, K> {
     /// The entry.
     pub source: &'s Source<'w, E>,
-    /// What it becomes.
+    /// The resulting draft.
     pub draft: Draft<E, C, K>,
     movements: Movements,
     /// Per tensor of the entry its value.
-    held: Vec<Option<ValueId>>,
+    values: Vec<Option<ValueId>>,
     /// The node at work, and the operations it has become so far.
     node: usize,
     acts: usize,
 }
 
 impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
-    /// Nothing done yet. Each input port is held in the extents that `port_shape` gives it: the
-    /// same values in the same order.
+    /// Starts empty. Each input port has the extents that `port_shape` returns for it: the same
+    /// values in the same order.
     ///
     /// # Errors
     ///
@@ -41,8 +41,8 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         movements: Movements,
         port_shape: impl Fn(&PortView<'w>, &[u64]) -> Vec<u64>,
     ) -> Result<Self, LowerError> {
-        let held = vec![None; source.tensors.len()];
-        let mut work = Work { source, draft: Draft::default(), movements, held, node: 0, acts: 0 };
+        let values = vec![None; source.tensors.len()];
+        let mut work = Work { source, draft: Draft::default(), movements, values, node: 0, acts: 0 };
         for port in source.entry.inputs() {
             let tensor = source.tensor(port.tensor());
             let encoding = work.encoding(port.tensor())?;
@@ -54,7 +54,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         Ok(work)
     }
 
-    /// Goes on with a node.
+    /// Moves on to a node.
     pub fn begin(&mut self, node: usize) -> NodeView<'w> {
         (self.node, self.acts) = (node, 0);
         self.source.nodes[node]
@@ -64,7 +64,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] for an output that nothing was bound to.
+    /// [`LowerError::InvalidGraph`] for an output without a value.
     pub fn finish(mut self) -> Result<Draft<E, C, K>, LowerError> {
         for port in self.source.entry.outputs() {
             let value = self.value(port.tensor())?;
@@ -77,13 +77,13 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         LowerError::InvalidGraph { entry: self.source.entry.name().to_owned(), reason }
     }
 
-    /// What `check` looked at turned out otherwise.
+    /// The node breaks a condition that `check` verified.
     pub fn refused(&self, reason: String) -> LowerError {
         let node = &self.source.nodes[self.node];
         LowerError::Unsupported { node: node.name().to_owned(), layer: node.layer(), reason }
     }
 
-    /// A weight of the node at work does not hold what its type promises.
+    /// The bytes of a weight of the current node break the promise of its type.
     pub fn bad_weight(&self, tensor: u32, reason: String) -> LowerError {
         let weight =
             self.source.weight(tensor).map_or(self.source.tensor(tensor).name, |weight| weight.name());
@@ -91,20 +91,20 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         LowerError::InvalidEncoding { weight: weight.to_owned(), layer, reason }
     }
 
-    /// What was read of the node at work.
+    /// Unwraps an attribute read from the current node.
     ///
     /// # Errors
     ///
-    /// [`LowerError::Unsupported`] where it is not there.
+    /// [`LowerError::Unsupported`] where it is missing.
     pub fn read<T>(&self, attribute: shardwright_shim_abi::Result<T>) -> Result<T, LowerError> {
         attribute.map_err(|error| self.refused(error.message))
     }
 
-    /// The weight that a tensor of the node at work is.
+    /// The weight behind a tensor of the current node.
     ///
     /// # Errors
     ///
-    /// [`LowerError::Unsupported`] where it is none.
+    /// [`LowerError::Unsupported`] if the tensor is not a weight.
     pub fn weight(&self, tensor: u32) -> Result<shardwright_shim_abi::WeightView<'w>, LowerError> {
         let none = || self.refused(format!("`{}` is no constant", self.source.tensor(tensor).name));
         self.source.weight(tensor).ok_or_else(none)
@@ -157,29 +157,29 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.act(kind, &[a, b], shape, encoding)
     }
 
-    /// Lets a value stand for a tensor of the entry.
+    /// Sets the value of a tensor of the entry.
     pub fn bind(&mut self, tensor: u32, value: ValueId) {
-        self.held[tensor as usize] = Some(value);
+        self.values[tensor as usize] = Some(value);
     }
 
-    /// The value of a tensor of the entry that is no constant, in the extents it is held in.
+    /// The value of a non-constant tensor of the entry, in the extents it is stored with.
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] where there is none yet.
-    pub fn held(&self, tensor: u32) -> Result<ValueId, LowerError> {
-        self.held[tensor as usize].ok_or_else(|| {
+    /// [`LowerError::InvalidGraph`] if it has no value yet.
+    pub fn stored(&self, tensor: u32) -> Result<ValueId, LowerError> {
+        self.values[tensor as usize].ok_or_else(|| {
             self.invalid(format!("`{}` is read before it is there", self.source.tensor(tensor).name))
         })
     }
 
-    /// The same in the extents of the entry.
+    /// The same value, in the extents of the entry.
     ///
     /// # Errors
     ///
-    /// As [`Work::held`].
+    /// As [`Work::stored`].
     pub fn value(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
-        let value = self.held(tensor)?;
+        let value = self.stored(tensor)?;
         Ok(self.reshape(value, self.source.tensor(tensor).shape))
     }
 
@@ -192,7 +192,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] where it has none, which `check` refuses.
+    /// [`LowerError::InvalidGraph`] if it has none, which `check` refuses.
     pub fn encoding(&self, tensor: u32) -> Result<E, LowerError> {
         let tensor = self.source.tensor(tensor);
         tensor.encoding.clone().map_err(|reason| self.invalid(format!("`{}`: {reason}", tensor.name)))
@@ -245,13 +245,13 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.act(Kind::Concat(axis), values, shape, encoding)
     }
 
-    /// `[R, heads · width]` with its heads apart, `[1, R, heads, width]`; anything else as it is.
+    /// `[R, heads · width]` with its heads split, `[1, R, heads, width]`; anything else unchanged.
     pub fn apart(&mut self, value: ValueId, width: u64) -> ValueId {
         let [rows, all] = *self.draft.shape(value) else { return value };
         self.reshape(value, &[1, rows, all / width, width])
     }
 
-    /// Groups of `width` along the last axis on an axis of their own.
+    /// Splits the last axis into groups of `width`, on an axis of their own.
     pub fn grouped(&mut self, value: ValueId, width: u64) -> ValueId {
         let mut shape = self.draft.shape(value).to_vec();
         let last = shape.pop().unwrap_or(1);
@@ -259,8 +259,8 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.reshape(value, &shape)
     }
 
-    /// The product of the two innermost axes, by an operation of the vendor's that wants operands
-    /// of one rank. The second operand is `[.., N, K]` where `transpose_second`.
+    /// The product of the two innermost axes, for compilers whose operation requires operands of
+    /// one rank. The second operand is `[.., N, K]` where `transpose_second`.
     pub fn mat_mul(
         &mut self,
         kind: impl Into<Kind<K>>,
@@ -279,11 +279,11 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.act(kind, &[a, b], shape, encoding)
     }
 
-    /// The result of a node that only moves values; none of another node.
+    /// The result of a node that only moves values; `None` for any other node.
     ///
     /// # Errors
     ///
-    /// [`LowerError`] for operands and attributes that are not there.
+    /// [`LowerError`] for missing operands and attributes.
     pub fn movement(&mut self, node: NodeView<'w>) -> Result<Option<ValueId>, LowerError> {
         let first = self.read(node.input(0))?;
         Ok(Some(match node.op() {
@@ -310,7 +310,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
                     node.inputs().flatten().map(|input| self.value(input)).collect::<Result<Vec<_>, _>>()?;
                 self.concat(&values, axis)
             }
-            // In the encoding of its result, which whoever binds it gives it.
+            // Uses the encoding of its result, which the caller that binds it assigns.
             raw::SW_OP_CONVERT => self.value(first)?,
             _ => return Ok(None),
         }))

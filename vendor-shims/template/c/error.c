@@ -1,4 +1,4 @@
-/* Error objects: one allocation each, with a static one for when there is no memory. */
+/* Error objects: one allocation each, and a static one in case allocation fails. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -73,8 +73,8 @@ void kernel_rope(const tensor *x, const tensor *positions, const parameters *p, 
     }
 }
 
-/* The position held by a slot, seen from a query at `position`: the last one at or before it that falls into the slot. */
-static int64_t held_position(int64_t position, int64_t slot, int64_t capacity) {
+/* The position stored in a slot, for a query at `position`: the last one at or before it that maps to the slot. */
+static int64_t stored_position(int64_t position, int64_t slot, int64_t capacity) {
     int64_t behind = (position - slot) % capacity;
     if (behind < 0) behind += capacity;
     return position - behind;
@@ -95,8 +95,8 @@ void kernel_attention(const tensor *q, const tensor *k, const tensor *v, const t
             float *result = (float *)y->data + (row * heads + head) * d;
             float largest = -INFINITY;
             for (int64_t slot = 0; slot < capacity; slot++) {
-                const int64_t held = held_position(position, slot, capacity);
-                if (held < 0 || (window != 0 && held <= position - window)) {
+                const int64_t stored = stored_position(position, slot, capacity);
+                if (stored < 0 || (window != 0 && stored <= position - window)) {
                     scores[slot] = -INFINITY;
                     continue;
                 }
@@ -111,7 +111,7 @@ void kernel_attention(const tensor *q, const tensor *k, const tensor *v, const t
             float total = 0;
             memset(result, 0, d * sizeof(float));
             for (int64_t slot = 0; slot < capacity; slot++) {
-                /* Invisible slots are skipped, not multiplied by zero: what lies there may be anything. */
+                /* Invisible slots are skipped, not multiplied by zero: their content is undefined. */
                 if (scores[slot] == -INFINITY) continue;
                 const float weight = expf(scores[slot] - largest);
                 const float *value = (const float *)v->data + ((uint64_t)slot * kv_heads + kv) * d;

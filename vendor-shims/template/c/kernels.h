@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Highest rank this shim takes. */
+/* Highest rank this shim supports. */
 #define MAX_RANK 6
 
 /* A tensor while it runs. `data` is f32, i32 or bf16 by `dtype` (SW_DTYPE_…), dense row-major. */

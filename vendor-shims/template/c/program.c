@@ -230,7 +230,7 @@ static uint64_t aligned(uint64_t value) {
     return (value + WEIGHT_ALIGNMENT - 1) / WEIGHT_ALIGNMENT * WEIGHT_ALIGNMENT;
 }
 
-/* Where a weight lies, from the start of the first, plus 1; 0: the tensor is no weight. */
+/* Offset of a weight from the start of the first, plus 1; 0: the tensor is not a weight. */
 static uint64_t weight_place(const sw_work_order *order, const sw_entry *e, uint32_t index) {
     for (uint64_t i = 0; i < e->constant_count; i++) {
         if (e->constants[i]->tensor != index) continue;
@@ -316,7 +316,7 @@ sw_error *program_compile(const sw_work_order *order, const sw_compile_output *o
         stop = output->write(output->context, weight->data, weight->length);
         stop = stop ? stop : output->write(output->context, zeros, aligned(weight->length) - weight->length);
     }
-    /* The head says all that compatibility needs: which format, and that it was whole. */
+    /* The head contains all that compatibility needs: the format, and the length of a complete artefact. */
     const uint64_t head[2] = {MAGIC, header[2] + weight_bytes};
     stop = stop ? stop : output->head(output->context, head, sizeof head);
     if (stop && output->cancelled(output->context)) return fail(SW_ERROR_CANCELLED, "the compilation was cancelled");

@@ -1,4 +1,4 @@
-/* What the example shim makes of a work order: a flat program that is read back from its mapping and interpreted. */
+/* The example shim's artefact: a flat program that is read back from its mapping and interpreted. */
 #ifndef TEMPLATE_PROGRAM_H
 #define TEMPLATE_PROGRAM_H
 
@@ -8,19 +8,19 @@
 #include "kernels.h"
 #include "shim.h"
 
-/* What a build may set, so that one engine can stand for chips with manners of their own:
+/* Build settings, so that one engine can emulate chips with different behaviour:
  *
- *   -DSW_TEMPLATE_NAME='"acme"'    the name told by `describe`; the manifest must say the same
- *   -DSW_TEMPLATE_SOC='"acme-1"'   the SoC its device is said to be; not defined: none
+ *   -DSW_TEMPLATE_NAME='"acme"'    the name that `describe` reports; the manifest must have the same
+ *   -DSW_TEMPLATE_SOC='"acme-1"'   the SoC that its device reports; not defined: none
  *   -DSW_TEMPLATE_OPS_LIMIT=120    `compile` refuses an entry of more nodes; not defined: no such limit.
- *                                  `limits` keeps silent about it, as vendors' compilers do: a planner has to learn it
+ *                                  `limits` does not report it, as vendors' compilers do not: a planner has to learn it
  *                                  from the refusal
  */
 #ifndef SW_TEMPLATE_NAME
 #define SW_TEMPLATE_NAME "template-c"
 #endif
 
-/* Most nodes, tensors and ports of an entry; also told as the limit `ops`. */
+/* Most nodes, tensors and ports of an entry; also reported as the limit `ops`. */
 #define NODE_LIMIT 65536u
 
 /* A bound tensor of an entry. */
@@ -34,7 +34,7 @@ typedef struct port {
 
 typedef struct node {
     uint32_t op;
-    uint32_t inputs[4]; /* SW_NO_TENSOR: not given */
+    uint32_t inputs[4]; /* SW_NO_TENSOR: absent */
     uint32_t output;
     parameters numbers;
 } node;
@@ -58,7 +58,7 @@ struct sw_shard {
     atomic_int cancelled;
 };
 
-/* Why a node is not taken; null when it is. `reason` has room for the text. */
+/* Why a node is not supported; null if it is. `reason` has room for the text. */
 const char *refusal(const sw_entry *e, const sw_node *n, char *reason, uint64_t room);
 
 /* error.c */

@@ -1,4 +1,4 @@
-/* The door of the example shim: what it says of itself, and the table. Copy this directory and replace the engine. */
+/* The entry point of the example shim: its description, and the table. Copy this directory and replace the engine. */
 #include "shim.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "program.h"
 
-/* An instance has nothing to remember but that it is open; a vendor's holds device and context handles. */
+/* An instance has no state except that it is open; a vendor's keeps device and context handles. */
 struct sw_shim {
     const sw_host *host;
 };
@@ -127,7 +127,7 @@ static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *arte
     sw_error *error = check_device(device);
     if (error) return error;
     for (uint64_t i = 0; i < option_count; i++) {
-        /* At most that many threads are asked for; one is always allowed. */
+        /* The host requests at most that many threads; using one is always allowed. */
         if (strcmp(options[i]->key, "threads") == 0) continue;
         return fail_with(SW_ERROR_INVALID_ARGUMENT, "option", options[i]->key, "unknown option `%.60s`; known: threads",
                          options[i]->key);
@@ -179,7 +179,7 @@ static sw_error *bindings(sw_shard *shard, uint64_t index, const sw_binding_sink
 
 static void cancel(sw_shard *shard) { atomic_store(&shard->cancelled, 1); }
 
-/* Flags, estimates, buffers and recovery are left null: shim.h says what that means. */
+/* Flags, estimates, buffers and recovery are left null: shim.h documents what that means. */
 static const sw_table TABLE = {
     .size = sizeof(sw_table),
     .version = SW_VERSION,

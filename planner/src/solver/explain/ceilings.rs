@@ -1,5 +1,5 @@
-//! What is said of limits: why a cut and not something else, and how far a limit that others
-//! reported may be trusted here.
+//! Reasons about limits: why a component was cut rather than changed otherwise, and how far a limit
+//! reported from elsewhere applies here.
 
 use super::super::bounds::{Bound, TargetBounds};
 use super::super::{Solution, is_admitted, relief};
@@ -8,9 +8,9 @@ use crate::table::{CostTable, Prefix};
 use crate::{Cause, Flag, Provenance, Reason, Request, Target};
 
 impl Solution {
-    /// For every target and layered component: of each limit that made it be cut, what was
-    /// considered before; of a limit on operations that somebody else reported, that it was counted
-    /// otherwise.
+    /// For every target and layered component: for each limit that caused a cut, the alternatives
+    /// considered before; for a limit on operations that was reported from elsewhere, that
+    /// operations were counted differently there.
     pub(super) fn explain_ceilings(&self, request: &Request, reasons: &mut Vec<Reason>) {
         for (target, index) in request.targets.iter().zip(0_u32..) {
             let more = self.relieving_flags(index);
@@ -68,7 +68,7 @@ impl Solution {
         reasons.push(reason(format!("{} is cut, not given {instead}", part.name), because, name));
     }
 
-    /// That a count of operations was reported by somebody who lowers the model otherwise.
+    /// Warns that a reported count of operations comes from a different lowering of the model.
     fn explain_reported(
         &self,
         request: &Request,
@@ -100,7 +100,7 @@ impl Solution {
     }
 }
 
-/// Flags that were considered against a limit and leave it where it is.
+/// Flags that were considered against a limit and do not raise it.
 fn explain_flags(bound: &Bound<'_>, set: &[Flag], component: &str, reasons: &mut Vec<Reason>) {
     for relief in bound.limit.relief.iter().filter(|relief| relief.value.is_none()) {
         let flag = format!("{}={}", relief.flag.name, relief.flag.value);

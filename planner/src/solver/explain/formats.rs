@@ -7,7 +7,7 @@ use crate::table::{CostTable, Prefix, unit_kinds_at};
 use crate::{Cause, Provenance, Request, SoftcapPlace};
 
 impl Solution {
-    /// The ground, with times where they are known, and what it rests on.
+    /// The reason, with times where they are known, and its cause.
     pub(super) fn explain_formats(&self, request: &Request, placement: &Placement) -> (String, Cause) {
         let order = || Cause::Preference("formats-order".to_owned());
         if self.settings.formats == Some(placement.formats) {
@@ -75,7 +75,8 @@ impl Solution {
         }
     }
 
-    /// Other formats that the target takes for the same layers, with their time where it is known.
+    /// Other formats that the target supports for the same layers, with their time where it is
+    /// known.
     fn others(&self, request: &Request, placement: &Placement) -> Vec<(u32, Option<u64>)> {
         let component = &request.model.components[placement.component as usize];
         let table = CostTable::new(request);

@@ -6,7 +6,7 @@ use crate::table::{CostTable, Prefix, unit_kinds_at};
 use crate::{Cause, Request, Softcap, SoftcapPlace};
 
 impl Solution {
-    /// The choice, its ground, and what that rests on.
+    /// The choice, its reason, and the cause.
     pub(super) fn explain_softcap(
         &self,
         request: &Request,
@@ -52,8 +52,8 @@ impl Solution {
         (choice.to_owned(), because, cause)
     }
 
-    /// What the shard would take with its soft-cap elsewhere, as far as times are known, beside
-    /// what it takes now; or why that is impossible.
+    /// The shard's time with its soft-cap elsewhere, as far as times are known, and its current
+    /// time; or why that is impossible.
     fn obstacle(
         &self,
         request: &Request,

@@ -1,5 +1,5 @@
-//! What a tensor's encoding holds, written apart from every shim: in f64, and with the arithmetic
-//! of each type spelled out.
+//! Encodings of tensors, written independently of every shim: in f64, and with the arithmetic of
+//! each type spelled out.
 
 use half::{bf16, f16};
 use shardwright_shim_abi::raw::*;
@@ -9,11 +9,11 @@ use shardwright_shim_abi::raw::*;
 pub struct Encoding {
     /// `SW_DTYPE_…`
     pub dtype: u32,
-    /// Scale and zero point, of integers that stand for values.
+    /// Scale and zero point, for integers that encode real values.
     pub affine: Option<(f32, i32)>,
 }
 
-/// Smallest and largest stored integer of the types that are scaled; none for others.
+/// Smallest and largest stored integer of the types that are scaled; `None` for others.
 pub fn range(dtype: u32) -> Option<(i32, i32)> {
     match dtype {
         SW_DTYPE_U16 => Some((0, 65535)),
@@ -56,8 +56,8 @@ impl Encoding {
         Encoding { dtype, affine: Some((scale, zero_point)) }
     }
 
-    /// What covers the values from `low` to `high` and zero, as calibration gives it: symmetric for
-    /// signed types, plain for floats.
+    /// An encoding that covers the values from `low` to `high` and zero, as calibration chooses it:
+    /// symmetric for signed types, plain for floats.
     pub fn over(dtype: u32, low: f64, high: f64) -> Encoding {
         let Some((least, most)) = range(dtype) else { return Encoding::plain(dtype) };
         let (low, high) = (low.min(0.0), high.max(0.0));
@@ -87,7 +87,7 @@ impl Encoding {
         f64::from((raw - zero_point) as f32 * scale)
     }
 
-    /// What a tensor makes of a value.
+    /// A value after encoding and decoding.
     pub fn hold(self, value: f64) -> f64 {
         match self.dtype {
             SW_DTYPE_F32 => f64::from(value as f32),
@@ -97,7 +97,7 @@ impl Encoding {
         }
     }
 
-    /// One step between neighbours near a value; nothing for f32.
+    /// Distance of neighbouring representable values near a value; 0 for f32.
     pub fn step(self, value: f64) -> f64 {
         let relative = |fraction: i32, least: f64| value.abs().max(least) * 2f64.powi(-fraction);
         match self.dtype {

@@ -20,7 +20,7 @@ fn integer(node: &Node, name: &str) -> i64 {
     node.attributes
         .iter()
         .find_map(|attribute| match attribute {
-            Attribute::Integer(held, value) if *held == name => Some(*value),
+            Attribute::Integer(key, value) if *key == name => Some(*value),
             _ => None,
         })
         .expect("an integer attribute")
@@ -30,7 +30,7 @@ fn float(node: &Node, name: &str) -> f64 {
     node.attributes
         .iter()
         .find_map(|attribute| match attribute {
-            Attribute::Float(held, value) if *held == name => Some(*value),
+            Attribute::Float(key, value) if *key == name => Some(*value),
             _ => None,
         })
         .expect("a float attribute")
@@ -40,7 +40,7 @@ fn integers(node: &Node, name: &str) -> Vec<usize> {
     node.attributes
         .iter()
         .find_map(|attribute| match attribute {
-            Attribute::Integers(held, values) if *held == name => {
+            Attribute::Integers(key, values) if *key == name => {
                 Some(values.iter().map(|v| *v as usize).collect())
             }
             _ => None,
@@ -104,11 +104,11 @@ fn by_last(x: &Tensor, f: impl Fn(&[f64]) -> Vec<f64>) -> Tensor {
     Tensor { shape, data }
 }
 
-/// The values of every tensor. `bound` holds inputs and states, of which states are updated; `rows`
-/// are valid.
+/// Computes the values of every tensor. `bound` contains inputs and states; states are updated.
+/// `rows` rows are valid.
 ///
 /// Operands are decoded, an operation is computed in f64 and rounded to f32, and the result is
-/// encoded as its tensor is.
+/// encoded with its tensor's encoding.
 pub fn evaluate_all(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) -> HashMap<u32, Tensor> {
     let mut tensors: HashMap<u32, Tensor> = HashMap::new();
     let shape_of = |tensor: u32| {
@@ -181,18 +181,18 @@ fn mat_mul(builder: &Builder, node: &Node, inputs: &[&Tensor], shape: &[usize]) 
     Tensor { shape: shape.to_vec(), data }
 }
 
-/// Steps from zero of a factor in integers, and its scale, or that of each row of a matrix whose
-/// rows are columns of the result. None for other factors.
+/// The integer values (minus zero point) of a factor, and its scale, or one scale per row for a
+/// matrix whose rows are columns of the result. `None` for other factors.
 fn steps(builder: &Builder, tensor: u32, values: &Tensor, transposed: bool) -> Option<(Tensor, Vec<f32>)> {
     let tensor_of = |data| Tensor { shape: values.shape.clone(), data };
-    let Some((_, weight)) = builder.constants.iter().find(|(held, _)| *held == tensor) else {
+    let Some((_, weight)) = builder.constants.iter().find(|(constant, _)| *constant == tensor) else {
         let (scale, _) = builder.tensors[tensor as usize].encoding.affine?;
         let data = values.data.iter().map(|value| (value / f64::from(scale)).round()).collect();
         return Some((tensor_of(data), vec![scale]));
     };
     let rows = || weight.stored.chunks(values.last());
     let mut scales: Vec<f32> = rows().map(|row| row[0].1).collect();
-    let uniform = rows().zip(&scales).all(|(row, scale)| row.iter().all(|(_, held)| held == scale));
+    let uniform = rows().zip(&scales).all(|(row, scale)| row.iter().all(|(_, other)| other == scale));
     if scales.iter().all(|scale| *scale == scales[0]) {
         scales.truncate(1);
     }
@@ -388,8 +388,8 @@ fn attention(node: &Node, inputs: &[&Tensor], rows: usize) -> Tensor {
         let seen: Vec<usize> = (0..capacity)
             .filter(|slot| {
                 if state {
-                    let held = position - (position - slot).rem_euclid(capacity);
-                    held >= 0 && (window == 0 || held > position - window)
+                    let stored = position - (position - slot).rem_euclid(capacity);
+                    stored >= 0 && (window == 0 || stored > position - window)
                 } else {
                     let (row, key) = (row as i64, *slot);
                     key < rows as i64

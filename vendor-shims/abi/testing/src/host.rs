@@ -14,13 +14,13 @@ use crate::tables::{leak, list, text};
 pub struct Failure {
     /// `SW_ERROR_…`
     pub class: u32,
-    /// What went wrong.
+    /// Description.
     pub message: String,
     /// Keys and values.
     pub details: Vec<(String, String)>,
-    /// 0 where the vendor said none.
+    /// 0 if the vendor reported none.
     pub vendor_code: i64,
-    /// Empty where there is none.
+    /// Empty if there is none.
     pub log_tail: String,
 }
 
@@ -31,17 +31,17 @@ impl Failure {
     }
 }
 
-/// What compile gave.
+/// Output of a compilation.
 pub struct Compiled {
-    /// What was streamed out.
+    /// The bytes written.
     pub artefact: Region,
-    /// What was put beside it.
+    /// The head.
     pub head: Vec<u8>,
     /// Name, outcome (`SW_FLAG_…`) and evidence.
     pub flags: Vec<(String, u32, String)>,
     /// Entry, node and place.
     pub placements: Vec<(u64, u64, String)>,
-    /// What progress was called.
+    /// Stage names reported as progress.
     pub stages: Vec<String>,
     /// Facts of the chip, as they were read back.
     pub made_for: Vec<(String, String)>,
@@ -85,7 +85,7 @@ pub struct BindingInfo {
 /// A device the shim lists.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceInfo {
-    /// What calls name it.
+    /// Its name in calls.
     pub name: String,
     /// The chip.
     pub soc: String,
@@ -214,11 +214,11 @@ impl Host {
 
     /// Names of the facts it reads, and whether each is required.
     pub fn facts(entry: SwEntryFunction) -> Result<Vec<(String, bool)>, Failure> {
-        unsafe extern "C" fn item(context: *mut c_void, told: *const SwFact) {
+        unsafe extern "C" fn item(context: *mut c_void, reported: *const SwFact) {
             // SAFETY: the context is the list below, the fact the shim's.
             unsafe {
-                let told = &*told;
-                let fact = (string(told.name), told.required != 0);
+                let reported = &*reported;
+                let fact = (string(reported.name), reported.required != 0);
                 (*context.cast::<Vec<(String, bool)>>()).push(fact);
             }
         }
@@ -254,14 +254,14 @@ impl Host {
 
     /// The devices it lists, for a chip or those that are present.
     pub fn devices(&self, soc: Option<&str>) -> Result<Vec<DeviceInfo>, Failure> {
-        unsafe extern "C" fn item(context: *mut c_void, told: *const SwDevice) {
+        unsafe extern "C" fn item(context: *mut c_void, reported: *const SwDevice) {
             // SAFETY: the context is the list below, the device the shim's.
             unsafe {
-                let told = &*told;
+                let reported = &*reported;
                 (*context.cast::<Vec<DeviceInfo>>()).push(DeviceInfo {
-                    name: string(told.name),
-                    soc: string(told.soc),
-                    kind: told.kind,
+                    name: string(reported.name),
+                    soc: string(reported.soc),
+                    kind: reported.kind,
                 });
             }
         }
@@ -280,13 +280,15 @@ impl Host {
 
     /// Names of flags, and names and values of limits.
     pub fn told(&self) -> Result<(Vec<String>, Limits), Failure> {
-        unsafe extern "C" fn flag(context: *mut c_void, told: *const SwFlag) {
+        unsafe extern "C" fn flag(context: *mut c_void, reported: *const SwFlag) {
             // SAFETY: the context is a list of names, the struct the shim's.
-            unsafe { (*context.cast::<Vec<String>>()).push(string((*told).name)) };
+            unsafe { (*context.cast::<Vec<String>>()).push(string((*reported).name)) };
         }
-        unsafe extern "C" fn limit(context: *mut c_void, told: *const SwLimit) {
+        unsafe extern "C" fn limit(context: *mut c_void, reported: *const SwLimit) {
             // SAFETY: the context is a list of pairs, the struct the shim's.
-            unsafe { (*context.cast::<Vec<(String, u64)>>()).push((string((*told).name), (*told).value)) };
+            unsafe {
+                (*context.cast::<Vec<(String, u64)>>()).push((string((*reported).name), (*reported).value))
+            };
         }
         let (mut flags, mut limits): (Vec<String>, Limits) = (Vec::new(), Vec::new());
         let size = size_of::<SwFlagSink>() as u64;
@@ -308,26 +310,26 @@ impl Host {
     ///
     /// When a node has no verdict or two.
     pub fn check(&self, entry: &SwEntry) -> Result<Vec<(u32, String)>, Failure> {
-        type Told = HashMap<u64, (u32, String)>;
+        type Verdicts = HashMap<u64, (u32, String)>;
         unsafe extern "C" fn item(context: *mut c_void, verdict: *const SwVerdict) {
             // SAFETY: the context is the map below, the verdict the shim's.
             unsafe {
                 let verdict = &*verdict;
-                let told =
-                    (*context.cast::<Told>()).insert(verdict.node, (verdict.verdict, string(verdict.reason)));
-                assert!(told.is_none(), "two verdicts on node {}", verdict.node);
+                let earlier = (*context.cast::<Verdicts>())
+                    .insert(verdict.node, (verdict.verdict, string(verdict.reason)));
+                assert!(earlier.is_none(), "two verdicts on node {}", verdict.node);
             }
         }
-        let mut told = Told::new();
+        let mut verdicts = Verdicts::new();
         let sink = SwVerdictSink {
             size: size_of::<SwVerdictSink>() as u64,
-            context: (&raw mut told).cast(),
+            context: (&raw mut verdicts).cast(),
             item: Some(item),
         };
         // SAFETY: everything outlives the call.
         let error = unsafe { (self.table.check.expect("required"))(self.shim, self.device, entry, &sink) };
         Host::failed(self.table, error)?;
-        Ok((0..entry.node_count).map(|node| told.remove(&node).expect("a verdict per node")).collect())
+        Ok((0..entry.node_count).map(|node| verdicts.remove(&node).expect("a verdict per node")).collect())
     }
 
     /// The refused nodes and why.
@@ -337,7 +339,7 @@ impl Host {
         Ok(refused.map(|(node, (_, reason))| (node, reason)).collect())
     }
 
-    /// What a run costs; none where the shim has no answer.
+    /// Cost of a run; `None` if the shim has no estimate.
     pub fn estimate(&self, entry: &SwEntry) -> Result<Option<EstimateInfo>, Failure> {
         unsafe extern "C" fn item(context: *mut c_void, estimate: *const SwEstimate) {
             // SAFETY: the context is the option below, the estimate the shim's.
@@ -353,16 +355,16 @@ impl Host {
                 });
             }
         }
-        let mut told: Option<EstimateInfo> = None;
+        let mut found: Option<EstimateInfo> = None;
         let sink = SwEstimateSink {
             size: size_of::<SwEstimateSink>() as u64,
-            context: (&raw mut told).cast(),
+            context: (&raw mut found).cast(),
             item: Some(item),
         };
         // SAFETY: everything outlives the call.
         let error = unsafe { (self.table.estimate.expect("offered"))(self.shim, self.device, entry, &sink) };
         Host::failed(self.table, error)?;
-        Ok(told)
+        Ok(found)
     }
 
     /// Compiles entries that share weights and states.
@@ -370,7 +372,7 @@ impl Host {
         self.compile_until(entries, flags, usize::MAX)
     }
 
-    /// Asks to stop after so many calls of cancelled.
+    /// Asks to stop after that many calls of `cancelled`.
     pub fn compile_until(
         &self,
         entries: &[&'static SwEntry],
@@ -420,23 +422,23 @@ impl Host {
             // SAFETY: as above.
             unsafe {
                 let verdict = &*verdict;
-                let told = (string(verdict.name), verdict.verdict, string(verdict.evidence));
-                (*context.cast::<Output>()).flags.push(told);
+                let flag = (string(verdict.name), verdict.verdict, string(verdict.evidence));
+                (*context.cast::<Output>()).flags.push(flag);
             }
         }
         unsafe extern "C" fn placement(context: *mut c_void, placement: *const SwPlacement) {
             // SAFETY: as above.
             unsafe {
                 let placement = &*placement;
-                let told = (placement.entry, placement.node, string(placement.place));
-                (*context.cast::<Output>()).placements.push(told);
+                let place = (placement.entry, placement.node, string(placement.place));
+                (*context.cast::<Output>()).placements.push(place);
             }
         }
         unsafe extern "C" fn made_for(context: *mut c_void, fact: *const SwOption) {
             // SAFETY: as above.
             unsafe {
-                let told = (string((*fact).key), string((*fact).value));
-                (*context.cast::<Output>()).made_for.push(told);
+                let pair = (string((*fact).key), string((*fact).value));
+                (*context.cast::<Output>()).made_for.push(pair);
             }
         }
         let mut output = Output { patience, ..Output::default() };
@@ -473,9 +475,9 @@ impl Host {
 
     /// The answer about a head, and the reason.
     pub fn compatibility(&self, head: &[u8]) -> Result<(u32, String), Failure> {
-        unsafe extern "C" fn item(context: *mut c_void, told: *const SwCompatibility) {
+        unsafe extern "C" fn item(context: *mut c_void, reported: *const SwCompatibility) {
             // SAFETY: the context is the pair below, the answer the shim's.
-            unsafe { *context.cast::<(u32, String)>() = ((*told).answer, string((*told).reason)) };
+            unsafe { *context.cast::<(u32, String)>() = ((*reported).answer, string((*reported).reason)) };
         }
         let mut answer = (0u32, String::new());
         let sink = SwCompatibilitySink {
@@ -516,30 +518,31 @@ impl Host {
         let error = unsafe { load(self.shim, self.device, &mapping, list(pairs).cast(), count, &mut shard) };
         Host::failed(self.table, error)?;
         let mut loaded = Loaded { host: self, shard, entries: Vec::new() };
-        loaded.entries = loaded.told()?;
+        loaded.entries = loaded.read_entries()?;
         Ok(loaded)
     }
 
-    /// Format, and document in JSON, of what the bytes are.
+    /// Format of a file, and its JSON document.
     pub fn inspect(&self, bytes: &[u8]) -> Result<Option<(String, String)>, Failure> {
-        type Told = Option<(String, String)>;
-        unsafe extern "C" fn item(context: *mut c_void, told: *const SwInspection) {
+        type Found = Option<(String, String)>;
+        unsafe extern "C" fn item(context: *mut c_void, inspection: *const SwInspection) {
             // SAFETY: the context is the option below, the inspection the shim's.
             unsafe {
-                *context.cast::<Told>() = Some((string((*told).format), string((*told).document)));
+                *context.cast::<Found>() =
+                    Some((string((*inspection).format), string((*inspection).document)));
             }
         }
-        let mut told: Told = None;
+        let mut found: Found = None;
         let sink = SwInspectionSink {
             size: size_of::<SwInspectionSink>() as u64,
-            context: (&raw mut told).cast(),
+            context: (&raw mut found).cast(),
             item: Some(item),
         };
         let inspect = self.table.inspect.expect("offered");
         // SAFETY: everything outlives the call.
         let error = unsafe { inspect(self.shim, bytes.as_ptr().cast(), bytes.len() as u64, &sink) };
         Host::failed(self.table, error)?;
-        Ok(told)
+        Ok(found)
     }
 
     /// After a lost device.
@@ -610,7 +613,7 @@ unsafe impl Send for Loaded<'_> {}
 unsafe impl Sync for Loaded<'_> {}
 
 impl Loaded<'_> {
-    fn told(&self) -> Result<Vec<(String, Vec<BindingInfo>)>, Failure> {
+    fn read_entries(&self) -> Result<Vec<(String, Vec<BindingInfo>)>, Failure> {
         unsafe extern "C" fn entry_item(context: *mut c_void, entry: *const SwLoadedEntry) {
             // SAFETY: the context is the list below, the entry the shim's.
             unsafe { (*context.cast::<Vec<String>>()).push(string((*entry).name)) };
@@ -663,27 +666,27 @@ impl Loaded<'_> {
     ///
     /// # Errors
     ///
-    /// What the shim answers.
+    /// The shim's error.
     pub fn flags(&self) -> Result<Vec<(String, u32, String)>, Failure> {
-        unsafe extern "C" fn item(context: *mut c_void, told: *const SwFlagVerdict) {
+        unsafe extern "C" fn item(context: *mut c_void, verdict: *const SwFlagVerdict) {
             // SAFETY: the context is the list below, the verdict the shim's.
             unsafe {
-                let told = &*told;
-                let told = (string(told.name), told.verdict, string(told.evidence));
-                (*context.cast::<Vec<(String, u32, String)>>()).push(told);
+                let verdict = &*verdict;
+                let flag = (string(verdict.name), verdict.verdict, string(verdict.evidence));
+                (*context.cast::<Vec<(String, u32, String)>>()).push(flag);
             }
         }
-        let mut told: Vec<(String, u32, String)> = Vec::new();
+        let mut flags: Vec<(String, u32, String)> = Vec::new();
         let sink = SwFlagVerdictSink {
             size: size_of::<SwFlagVerdictSink>() as u64,
-            context: (&raw mut told).cast(),
+            context: (&raw mut flags).cast(),
             item: Some(item),
         };
         let function = self.host.table.flag_verdicts.expect("offered");
         // SAFETY: everything outlives the call.
         let error = unsafe { function(self.shard, &sink) };
         Host::failed(self.host.table, error)?;
-        Ok(told)
+        Ok(flags)
     }
 
     /// Bindings of an entry.
@@ -747,9 +750,9 @@ impl Loaded<'_> {
         let bounds: Vec<SwBound> = bindings
             .iter()
             .map(|binding| {
-                let held =
+                let memory =
                     bound.get_mut(&binding.name).unwrap_or_else(|| panic!("`{}` is not bound", binding.name));
-                let (pointer, length) = held.place();
+                let (pointer, length) = memory.place();
                 SwBound { size: size_of::<SwBound>() as u64, buffer: null_mut(), pointer, offset: 0, length }
             })
             .collect();
@@ -784,11 +787,11 @@ impl Drop for Loaded<'_> {
     }
 }
 
-/// The failure of what must be refused.
+/// The error of a call that must be refused.
 ///
 /// # Panics
 ///
-/// When it was taken, or refused in another way.
+/// When the call succeeds, or fails in another way.
 pub fn refused<T>(result: Result<T, Failure>, class: u32, part: &str) -> Failure {
     match result {
         Ok(_) => panic!("taken, although `{part}` was expected"),

@@ -1,8 +1,8 @@
-//! What the tests of shims share: a writer of contract tables, the host's side of the door and a
-//! plain evaluator, which is the one beside `host/reference`.
+//! Shared by the tests of shims: a writer of contract tables, the host's side of the entry point,
+//! and a plain evaluator, independent of `host/reference`.
 //!
-//! Knows the contract alone and no shim: a test hands over the shim's entry function. Tables are
-//! leaked, since a test's process is short; a misuse panics, since it is the test that is wrong.
+//! Depends only on the contract, not on a shim: a test passes the shim's entry function. Tables are
+//! leaked, because a test's process is short; misuse panics, because the test is at fault.
 //!
 //! ```
 //! use std::collections::HashMap;

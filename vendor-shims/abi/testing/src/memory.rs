@@ -25,7 +25,7 @@ impl Region {
         Region { pages, length: bytes.len() }
     }
 
-    /// The bytes, without what fills the last page.
+    /// The bytes, without the padding of the last page.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: pages are plain bytes, `length` of which were copied in.
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.length) }
@@ -38,12 +38,12 @@ impl Region {
     }
 }
 
-/// What a test binds: typed values or plain bytes.
+/// Memory that a test binds: typed values or plain bytes.
 pub trait Memory {
-    /// `bytes` bytes of a type that hold nothing in particular, for an output to be written.
+    /// `bytes` bytes of arbitrary content, for an output to be written.
     fn poison(dtype: u32, bytes: u64) -> Self;
 
-    /// Where it begins and how many bytes it has; valid while nothing else touches it.
+    /// Address and length in bytes; valid while nothing else accesses it.
     fn place(&mut self) -> (*mut c_void, u64);
 }
 
@@ -75,7 +75,7 @@ impl Bound {
     ///
     /// # Panics
     ///
-    /// When it holds something else.
+    /// When it contains something else.
     pub fn f32(&self) -> &[f32] {
         match self {
             Bound::F32(values) => values,
@@ -97,7 +97,7 @@ impl Bound {
         }
     }
 
-    /// The values that the memory stands for.
+    /// The decoded values.
     pub fn read(&self, encoding: Encoding) -> Vec<f64> {
         match self {
             Bound::F32(values) => values.iter().map(|value| f64::from(*value)).collect(),

@@ -12,7 +12,7 @@ use crate::tables::Builder;
 /// Lowest and highest value seen.
 pub type Ends = (f64, f64);
 
-/// Widens the ends of every tensor by what one evaluation gave.
+/// Widens the range of every tensor by the values of one evaluation.
 pub fn observe(seen: &mut HashMap<u32, Ends>, tensors: &HashMap<u32, Tensor>) {
     for (tensor, values) in tensors {
         let ends = seen.entry(*tensor).or_insert((0.0, 0.0));
@@ -41,9 +41,9 @@ fn classes(builder: &Builder) -> Vec<u32> {
     of
 }
 
-/// Encodes every tensor of values as `activation`, states and what moves into them as `state`.
-/// `seen` are the ends of this entry's tensors, `states` those of each state in all entries. Logits
-/// stay f32.
+/// Encodes every tensor of values as `activation`, states and their sources as `state`. `seen` are
+/// the ranges of this entry's tensors, `states` those of each state over all entries. Logits stay
+/// f32.
 pub fn encode_all(
     builder: &mut Builder,
     (activation, state): (u32, u32),
@@ -55,7 +55,7 @@ pub fn encode_all(
     for class in 0..of.len() as u32 {
         let members: Vec<u32> = (0..of.len() as u32).filter(|tensor| of[*tensor as usize] == class).collect();
         let is_value = |tensor: &u32| {
-            let constant = builder.constants.iter().any(|(held, _)| held == tensor);
+            let constant = builder.constants.iter().any(|(id, _)| id == tensor);
             builder.tensors[*tensor as usize].encoding == Encoding::F32 && !constant
         };
         let logits =
@@ -74,7 +74,7 @@ pub fn encode_all(
             None => members
                 .iter()
                 .filter_map(|tensor| seen.get(tensor))
-                .fold((0.0, 0.0), |ends: Ends, held| (ends.0.min(held.0), ends.1.max(held.1))),
+                .fold((0.0, 0.0), |ends: Ends, one| (ends.0.min(one.0), ends.1.max(one.1))),
         };
         for tensor in members {
             builder.encode(tensor, Encoding::over(dtype, ends.0, ends.1));

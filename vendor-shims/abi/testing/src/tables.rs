@@ -30,13 +30,13 @@ pub enum Attribute {
 pub struct Weight {
     /// The contract's struct.
     pub raw: &'static SwWeight,
-    /// What it stands for.
+    /// The decoded values.
     pub values: Vec<f32>,
     /// Per value the stored integer less the zero point, and its scale; empty for floats.
     pub stored: Vec<(i32, f32)>,
 }
 
-// SAFETY: leaked tables that nobody writes.
+// SAFETY: leaked tables that are never written.
 unsafe impl Send for Weight {}
 // SAFETY: as above.
 unsafe impl Sync for Weight {}
@@ -81,7 +81,7 @@ impl Scales {
 }
 
 impl Weight {
-    /// Stored bytes with scales; what they stand for is not worked out.
+    /// Stored bytes with scales; the decoded values are not computed.
     pub fn raw(name: &str, shape: &[u64], dtype: u32, bytes: Vec<u8>, scales: Option<Scales>) -> Weight {
         let raw = leak(SwWeight {
             size: size_of_struct::<SwWeight>(),
@@ -136,19 +136,19 @@ impl Weight {
         }
     }
 
-    /// One of so many bytes, none of which are made, and neither are its scales: as `check` and
-    /// `estimate` may see it.
+    /// A weight with a length but without bytes or scales, as `check` and `estimate` may receive
+    /// it.
     pub fn planned(name: &str, shape: &[u64], dtype: u32, length: u64, scales: Option<Scales>) -> Weight {
         let weight = Weight::raw(name, shape, dtype, Vec::new(), scales).without_bytes();
         Weight { raw: leak(SwWeight { length, ..*weight.raw }), ..weight }
     }
 
-    /// As `check` and `estimate` may see it, before anything is quantised: neither bytes nor scales
-    /// are at hand.
+    /// The same weight before quantisation, as `check` and `estimate` may receive it: without bytes
+    /// and scales.
     pub fn without_bytes(&self) -> Weight {
         // SAFETY: null or a struct that `integers` leaked.
         let quantisation = match unsafe { self.raw.quantisation.as_ref() } {
-            Some(held) => leak(SwQuantisation { scales: null(), ..*held }),
+            Some(existing) => leak(SwQuantisation { scales: null(), ..*existing }),
             None => null(),
         };
         let raw = leak(SwWeight { data: null(), quantisation, ..*self.raw });
@@ -161,7 +161,7 @@ impl Weight {
 pub struct Declared {
     /// Its name.
     pub name: String,
-    /// How it is stored; of a constant the type alone, its scales are the weight's.
+    /// Its encoding; for a constant only the type, its scales are the weight's.
     pub encoding: Encoding,
     /// Extents.
     pub shape: Vec<u64>,
@@ -170,11 +170,11 @@ pub struct Declared {
 /// One operation.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// `node.N` where there is none.
+    /// `node.N` if `None`.
     pub name: Option<String>,
     /// `SW_OP_…`
     pub op: u32,
-    /// 1 unless a test says otherwise.
+    /// 1 unless a test changes it.
     pub version: u32,
     /// Layer of the model.
     pub layer: i64,
@@ -193,7 +193,7 @@ pub struct Port {
     pub name: String,
     /// `SW_ROLE_…`
     pub role: u32,
-    /// What is bound.
+    /// The bound tensor.
     pub tensor: TensorId,
     /// Which one of its role.
     pub index: u64,
@@ -212,17 +212,17 @@ pub struct Builder {
     pub rows: u64,
     /// Positions of linear states.
     pub context: u64,
-    /// Layer of the nodes to come.
+    /// Layer of nodes added from now on.
     pub layer: i64,
-    /// Encoding of results to come, f32 at first; [`Builder::encode`] changes one tensor.
+    /// Encoding of results added from now on, f32 at first; [`Builder::encode`] changes one tensor.
     pub encoding: Encoding,
     /// All tensors, by index.
     pub tensors: Vec<Declared>,
     /// In an order in which they can run.
     pub nodes: Vec<Node>,
-    /// What is bound to read.
+    /// Inputs.
     pub inputs: Vec<Port>,
-    /// What is bound to write.
+    /// Outputs.
     pub outputs: Vec<Port>,
     /// Tensors whose values are fixed.
     pub constants: Vec<(TensorId, Weight)>,
@@ -250,7 +250,7 @@ fn size_of_struct<T>() -> u64 {
     size_of::<T>() as u64
 }
 
-/// A weight of the given stored type; values are rounded towards zero to it.
+/// A weight of that stored type; values are rounded towards zero to it.
 pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
     let (bytes, values): (Vec<u8>, Vec<f32>) = match dtype {
         SW_DTYPE_BF16 => {
@@ -271,8 +271,8 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
     Weight { values, ..Weight::raw(name, shape, dtype, bytes, None) }
 }
 
-/// A quantised weight: stored integers row by row, `kind` and `block` as the contract has them,
-/// scales of f32, or of binary16 for blocks (given widened).
+/// A quantised weight: stored integers row by row, `kind` and `block` as in the contract, scales of
+/// f32, or of binary16 for blocks (passed widened).
 pub fn integers(
     name: &str,
     shape: &[u64],
@@ -304,7 +304,7 @@ pub fn integers(
     let pairs: Vec<(i32, f32)> =
         stored.iter().enumerate().map(|(at, raw)| (raw - zero_point, scale_of(at))).collect();
     let in_blocks = kind == SW_QUANTISATION_PER_BLOCK;
-    let held = Scales {
+    let quantisation = Scales {
         kind,
         axis: if in_blocks { shape.len() as u32 - 1 } else { 0 },
         block,
@@ -313,7 +313,7 @@ pub fn integers(
         half: in_blocks,
     };
     let values = pairs.iter().map(|(raw, scale)| *raw as f32 * scale).collect();
-    Weight { values, stored: pairs, ..Weight::raw(name, shape, dtype, bytes, Some(held)) }
+    Weight { values, stored: pairs, ..Weight::raw(name, shape, dtype, bytes, Some(quantisation)) }
 }
 
 impl Builder {
@@ -358,7 +358,7 @@ impl Builder {
         tensor
     }
 
-    /// Gives a tensor out.
+    /// Makes a tensor an output.
     pub fn output(&mut self, name: &str, role: u32, tensor: TensorId) {
         self.outputs.push(Port { name: name.to_owned(), role, tensor, index: 0, dtype: None });
     }
@@ -392,10 +392,10 @@ impl Builder {
         output
     }
 
-    /// What only moves values stores them as its operand does, unless that is a weight.
+    /// Data movements keep their operand's encoding, unless the operand is a weight.
     fn moved(&mut self, op: u32, inputs: &[TensorId], shape: &[u64], attributes: Vec<Attribute>) -> TensorId {
         let output = self.node(op, inputs, shape, attributes);
-        match self.constants.iter().any(|(held, _)| *held == inputs[0]) {
+        match self.constants.iter().any(|(id, _)| *id == inputs[0]) {
             true => output,
             false => self.encode(output, self.encoding_of(inputs[0])),
         }
@@ -495,7 +495,7 @@ impl Builder {
         self.tensors[tensor as usize].encoding
     }
 
-    /// Stores a tensor otherwise, and gives it back.
+    /// Sets the encoding of a tensor, and returns the tensor.
     pub fn encode(&mut self, tensor: TensorId, encoding: Encoding) -> TensorId {
         self.tensors[tensor as usize].encoding = encoding;
         tensor
@@ -510,7 +510,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// What the contract says against it.
+    /// The contract's objection.
     pub fn view(&self) -> shardwright_shim_abi::Result<EntryView<'static>> {
         // SAFETY: the table is whole and lives for ever.
         unsafe { EntryView::new(self.build()) }
@@ -523,7 +523,7 @@ impl Builder {
             .iter()
             .enumerate()
             .map(|(index, tensor)| {
-                let constant = self.constants.iter().find(|(held, _)| *held == index as u32);
+                let constant = self.constants.iter().find(|(id, _)| *id == index as u32);
                 leak(SwTensor {
                     size: size_of_struct::<SwTensor>(),
                     name: text(&tensor.name),
@@ -560,7 +560,8 @@ impl Builder {
             })
             .collect();
         let port = |port: &Port| -> &'static SwPort {
-            let encoding = self.tensors.get(port.tensor as usize).map_or(Encoding::F32, |held| held.encoding);
+            let encoding =
+                self.tensors.get(port.tensor as usize).map_or(Encoding::F32, |tensor| tensor.encoding);
             let (scale, zero_point) = encoding.affine.unwrap_or((1.0, 0));
             leak(SwPort {
                 size: size_of_struct::<SwPort>(),

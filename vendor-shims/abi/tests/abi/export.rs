@@ -1,4 +1,4 @@
-//! What `export_shim!` makes of an implementation: panics become errors, and errors arrive whole.
+//! Tests of `export_shim!`: panics become errors, and errors arrive complete.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -6,12 +6,12 @@ use std::ptr;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::*;
 
-/// Panics wherever its option says.
+/// Panics in the function that its option names.
 struct Panicking(String);
 
 impl Panicking {
     fn maybe(&self, place: &str) {
-        assert!(self.0 != place, "told to panic in {place}");
+        assert!(self.0 != place, "asked to panic in {place}");
     }
 }
 
@@ -155,20 +155,20 @@ fn empty_answer() -> SwAnswer {
 /// Class, message and details of an error.
 type Taken = (u32, String, Vec<(String, String)>);
 
-/// What an error object says; it is freed.
+/// Reads an error object and frees it.
 fn take(error: *mut SwError) -> Option<Taken> {
     // SAFETY: the error came from the shim and is freed once, here.
     unsafe {
-        let held = error.as_ref()?;
+        let raised = error.as_ref()?;
         let text = |pointer| CStr::from_ptr(pointer).to_str().unwrap().to_owned();
-        let details = (0..held.detail_count as usize)
-            .map(|index| &**held.details.add(index))
+        let details = (0..raised.detail_count as usize)
+            .map(|index| &**raised.details.add(index))
             .map(|detail| (text(detail.key), text(detail.value)))
             .collect();
-        let taken = (held.error_class, text(held.message), details);
-        if !held.log_tail.is_null() {
-            assert_eq!(text(held.log_tail), "line 1\nline 2");
-            assert_eq!(held.vendor_code, -6);
+        let taken = (raised.error_class, text(raised.message), details);
+        if !raised.log_tail.is_null() {
+            assert_eq!(text(raised.log_tail), "line 1\nline 2");
+            assert_eq!(raised.vendor_code, -6);
         }
         enter().error_free.unwrap()(error);
         Some(taken)
@@ -240,7 +240,7 @@ fn panics_become_errors_and_the_process_lives() {
                 SwDeviceSink { size: size_of::<SwDeviceSink>() as u64, context: ptr::null_mut(), item: None };
             // SAFETY: the shim is open.
             let error = unsafe { enter().devices.unwrap()(shim, ptr::null(), &sink) };
-            // Without a function to tell it to, the sink is refused before the shim is asked.
+            // A sink without a function is refused before the shim is called.
             assert_eq!(take(error).unwrap().0, SW_ERROR_INVALID_ARGUMENT);
             continue;
         }
@@ -256,7 +256,7 @@ fn panics_become_errors_and_the_process_lives() {
         match found {
             Some((class, message, details)) => {
                 assert_eq!(class, SW_ERROR_INTERNAL);
-                assert_eq!(message, format!("the shim panicked: told to panic in {place}"));
+                assert_eq!(message, format!("the shim panicked: asked to panic in {place}"));
                 assert_eq!(details, [("panic".to_owned(), "1".to_owned())]);
             }
             None => assert_eq!(place, "unload"),
@@ -283,30 +283,30 @@ fn errors_arrive_whole() {
 }
 
 #[test]
-fn flags_of_a_load_are_told_of() {
-    unsafe extern "C" fn item(context: *mut std::ffi::c_void, told: *const SwFlagVerdict) {
+fn flags_of_a_load_are_reported() {
+    unsafe extern "C" fn item(context: *mut std::ffi::c_void, verdict: *const SwFlagVerdict) {
         // SAFETY: the context is the list below, the verdict the shim's.
         unsafe {
-            let told = &*told;
+            let verdict = &*verdict;
             let text = |pointer| CStr::from_ptr(pointer).to_str().unwrap().to_owned();
-            let told = (text(told.name), told.verdict, text(told.evidence));
-            (*context.cast::<Vec<(String, u32, String)>>()).push(told);
+            let flag = (text(verdict.name), verdict.verdict, text(verdict.evidence));
+            (*context.cast::<Vec<(String, u32, String)>>()).push(flag);
         }
     }
     let (error, shim) = open(c"panic", c"never");
     assert!(error.is_null());
     let (error, shard) = load(shim);
     assert!(error.is_null());
-    let mut told: Vec<(String, u32, String)> = Vec::new();
+    let mut flags: Vec<(String, u32, String)> = Vec::new();
     let mut sink = SwFlagVerdictSink {
         size: size_of::<SwFlagVerdictSink>() as u64,
-        context: (&raw mut told).cast(),
+        context: (&raw mut flags).cast(),
         item: Some(item),
     };
     // SAFETY: the shard is loaded, the sink whole.
     let error = unsafe { enter().flag_verdicts.unwrap()(shard, &sink) };
     assert!(error.is_null());
-    assert_eq!(told, [("power".to_owned(), SW_FLAG_RECORDED, "as it was loaded".to_owned())]);
+    assert_eq!(flags, [("power".to_owned(), SW_FLAG_RECORDED, "as it was loaded".to_owned())]);
     sink.item = None;
     // SAFETY: as above.
     let (class, message, _) = take(unsafe { enter().flag_verdicts.unwrap()(shard, &sink) }).unwrap();
@@ -404,34 +404,34 @@ fn buffers_are_zeroed_aligned_and_bounded() {
 }
 
 #[test]
-fn a_file_is_told_once_or_not_at_all() {
-    unsafe extern "C" fn item(context: *mut std::ffi::c_void, told: *const SwInspection) {
+fn a_file_is_reported_once_or_not_at_all() {
+    unsafe extern "C" fn item(context: *mut std::ffi::c_void, inspection: *const SwInspection) {
         // SAFETY: the context below, and a whole struct of strings.
         unsafe {
             let text = |pointer| CStr::from_ptr(pointer).to_str().unwrap().to_owned();
-            (*context.cast::<Vec<_>>()).push((text((*told).format), text((*told).document)));
+            (*context.cast::<Vec<_>>()).push((text((*inspection).format), text((*inspection).document)));
         }
     }
     let ask = |shim: *mut SwShim, bytes: &[u8]| {
-        let mut told: Vec<(String, String)> = Vec::new();
+        let mut found: Vec<(String, String)> = Vec::new();
         let sink = SwInspectionSink {
             size: size_of::<SwInspectionSink>() as u64,
-            context: (&raw mut told).cast(),
+            context: (&raw mut found).cast(),
             item: Some(item),
         };
         let pointer = if bytes.is_empty() { ptr::null() } else { bytes.as_ptr().cast() };
         // SAFETY: the shim is open, everything is alive.
         let error = unsafe { enter().inspect.unwrap()(shim, pointer, bytes.len() as u64, &sink) };
-        (told, take(error))
+        (found, take(error))
     };
     let (_, shim) = open(c"panic", c"inspect");
-    assert!(ask(shim, b"p").1.unwrap().1.contains("told to panic in inspect"));
+    assert!(ask(shim, b"p").1.unwrap().1.contains("asked to panic in inspect"));
     let (_, quiet) = open(c"panic", c"never");
     assert_eq!(ask(quiet, b"pqr"), (vec![("panicking-file".into(), "{\"rest\":2}".into())], None));
     assert_eq!(ask(quiet, b"other"), (Vec::new(), None));
     assert_eq!(ask(quiet, b""), (Vec::new(), None));
-    let (told, error) = ask(quiet, b"huge");
-    assert_eq!((told.len(), error.unwrap().0), (0, SW_ERROR_RESOURCE_LIMIT));
+    let (found, error) = ask(quiet, b"huge");
+    assert_eq!((found.len(), error.unwrap().0), (0, SW_ERROR_RESOURCE_LIMIT));
     // SAFETY: opened above.
     unsafe {
         enter().close.unwrap()(shim);
@@ -460,7 +460,7 @@ fn the_door_refuses_other_versions_and_small_structs() {
 
     host.size = 8;
     let mut answer = empty_answer();
-    // SAFETY: as above; the host says it knows less.
+    // SAFETY: as above; the host claims to know less.
     unsafe { door::shim_entry()(&host, &mut answer) };
     assert!(answer.table.is_null() && !answer.refusal.is_null());
 

@@ -151,8 +151,8 @@ fn every_struct_lies_in_memory_as_the_header_says() {
     }
 }
 
-/// A shorter struct ends between two members; the header names what lies beyond, which is what a
-/// shim may leave out.
+/// A shorter struct ends between two members; the header lists the members beyond, which a shim may
+/// leave out.
 #[test]
 fn every_struct_has_a_least_size_in_the_header() {
     let header = header();
@@ -168,14 +168,13 @@ fn every_struct_has_a_least_size_in_the_header() {
                 assert!(line.contains(&format!("/* without: {first}")), "{line} does not name `{first}`");
             }
         }
-        // A hole would be read as a member once one is put there, and its bytes are anything.
+        // A hole would be read as a member once one is appended there, and its bytes are undefined.
         assert_eq!(members.iter().map(|(.., bytes)| bytes).sum::<usize>(), size, "{name} has a hole");
     }
     assert_eq!(numbers.keys().filter(|name| name.starts_with("SW_MINIMUM_")).count(), layouts().len());
 }
 
-/// Compiled for a machine of 32 bits, the part that says for which the contract is does not
-/// compile.
+/// The header's check of the machine fails to compile for a 32-bit machine.
 #[test]
 fn machines_that_the_contract_is_not_for_are_refused() {
     let compile = |target: &[&str]| {
@@ -312,8 +311,7 @@ fn code() -> String {
     code
 }
 
-/// A host and a shim that were compiled from different headers know it by this number, whatever
-/// language they are written in.
+/// Detects a host and a shim compiled from different headers, in any language.
 #[test]
 fn the_draft_is_the_headers() {
     let code = code();

@@ -1,4 +1,4 @@
-//! The C header and its Rust twin: layouts, and what `export_shim!` makes.
+//! The C header and its Rust twin: layouts, and the output of `export_shim!`.
 
 mod export;
 mod layout;

@@ -8,7 +8,7 @@ pub const GENERAL_OPERAND_CODE: u16 = 0x0100;
 /// Code of its operation. (L, R)
 pub const GENERAL_OPERATION_CODE: u16 = 0x0000;
 
-/// The extension that takes a compiled network as the one operation of a model: inputs and outputs
+/// The extension that runs a compiled network as the one operation of a model: inputs and outputs
 /// are operands of rank 0, the blob is the last input. (L, E)
 pub const COMPILED_NETWORK: &str = "com.mediatek.compiled_network";
 /// Code of the blob operand below major 8, and of ExecuTorch always. (L, E)
@@ -21,7 +21,7 @@ pub const COMPILED_NETWORK_OPERATION_CODE: u16 = 0x0000;
 /// Root mean square normalisation: x, axis (i32 tensor), gamma, beta, epsilon (f32), this name. (L,
 /// R)
 pub const RMS_NORMALIZATION: &str = "MTKEXT_RMS_NORMALIZATION";
-/// Layer normalisation; its operands are taken to be those of [`RMS_NORMALIZATION`]. (name R,
+/// Layer normalisation; its operands are assumed to be those of [`RMS_NORMALIZATION`]. (name R,
 /// operands I)
 pub const LAYER_NORMALIZATION: &str = "MTKEXT_LAYER_NORMALIZATION";
 /// `(a - b)²`: a, b, this name. (L, R)
@@ -32,7 +32,7 @@ pub const UNPACK: &str = "unpackmtk";
 /// The longest name, so that the whole operand is copied at once. (L)
 pub const LONGEST_NAME: usize = 100;
 
-/// What a string operand begins with: the length of the word, and the word. (L, R)
+/// Start of a string operand: the length of the word, and the word. (L, R)
 const HEAD: [u8; 7] = *b"\x06string";
 
 /// The bytes of the string operand of a name: a byte 6, `string`, the length as u32, the text,
@@ -51,7 +51,7 @@ pub fn string_operand(name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Reads the name out of a string operand; `None` for bytes that are none.
+/// Reads the name from a string operand; `None` for any other bytes.
 pub fn string_of(operand: &[u8]) -> Option<&str> {
     let rest = operand.strip_prefix(&HEAD)?;
     let (length, rest) = rest.split_first_chunk::<4>()?;

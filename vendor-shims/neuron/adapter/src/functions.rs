@@ -1,8 +1,8 @@
-//! The functions: names, signatures, who uses them. Those that no openly licensed client names are
-//! left out, and so is from which version on there is one: no open source says.
+//! The functions: names, signatures, known users. Functions that no openly licensed client names
+//! are left out, and so is the version that introduced each: no open source states it.
 //!
-//! All return a result code unless nothing. Pointers are read or written inside the call alone
-//! where nothing else is said.
+//! All return a result code unless they return nothing. Pointers are read or written only inside
+//! the call, unless noted otherwise.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -12,8 +12,8 @@ use crate::operand::{
 };
 use crate::version::RuntimeVersion;
 
-/// One byte, 0 or 1. Declared as a number: what another library writes is not trusted to be one of
-/// the two.
+/// One byte, 0 or 1. Declared as a number, because another library's bytes are not trusted to be
+/// one of the two.
 pub type Bool = u8;
 
 /// One function of the library.
@@ -21,15 +21,15 @@ pub type Bool = u8;
 pub struct Function {
     /// The symbol.
     pub name: &'static str,
-    /// Who is known to use it, a letter each: P bound by Google's compiler plugin, X called by it,
-    /// E called by ExecuTorch's runtime, D by Google's dispatcher on phones, M described by the MIT
-    /// delegate. Empty for one that E names and nobody uses.
+    /// Known users, a letter each: P bound by Google's compiler plugin, X called by it, E called by
+    /// ExecuTorch's runtime, D by Google's dispatcher on phones, M described by the MIT delegate.
+    /// Empty for one that E names and no client uses.
     pub known: &'static str,
 }
 
 impl Function {
-    /// Whether a client not written by us is known to use it: what a simulator must have and a shim
-    /// may rely on.
+    /// Whether a client not written by us is known to use it: a simulator must have these, and a
+    /// shim may rely on them.
     pub fn is_used(&self) -> bool {
         !self.known.is_empty()
     }
@@ -57,11 +57,11 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Binds what `lookup` finds. It answers null for what there is not.
+            /// Binds the functions that `lookup` finds; it returns null for a missing one.
             ///
             /// # Safety
-            /// What `lookup` answers is null or a function of that name with the signature declared
-            /// here, in a library that stays loaded.
+            /// `lookup` returns null or a function of that name with the signature declared here,
+            /// in a library that stays loaded.
             pub unsafe fn bind(mut lookup: impl FnMut(&'static CStr) -> *mut c_void) -> Functions {
                 Functions {
                     $($field: {
@@ -91,7 +91,7 @@ functions! {
     get_l1_memory_size_kb GetL1MemorySizeKb = "Neuron_getL1MemorySizeKb" "PXM" (kilobytes: *mut u32) -> c_int;
     /// The magic number of the firmware. (named in E)
     get_magic_number GetMagicNumber = "Neuron_getNeuroPilotMagicNumber" "" (number: *mut i32) -> c_int;
-    /// How many devices there are. No known client enumerates them.
+    /// Number of devices. No known client enumerates them.
     get_device_count GetDeviceCount = "Neuron_getDeviceCount" "M" (count: *mut u32) -> c_int;
     /// A device by index; the library's own.
     get_device GetDevice = "Neuron_getDevice" "M" (index: u32, device: *mut *mut Device) -> c_int;
@@ -123,7 +123,7 @@ functions! {
     model_set_operand_extension_data ModelSetOperandExtensionData = "NeuronModel_setOperandExtensionData" "M" (model: *mut Model, index: i32, data: *const c_void, length: usize) -> c_int;
     /// Adds an operation.
     model_add_operation ModelAddOperation = "NeuronModel_addOperation" "PXEDM" (model: *mut Model, operation: c_int, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32) -> c_int;
-    /// Says which operands come from outside and leave. Google's client calls it before it adds
+    /// Sets which operands are inputs and outputs. Google's client calls it before it adds
     /// operations.
     model_identify ModelIdentify = "NeuronModel_identifyInputsAndOutputs" "PXEDM" (model: *mut Model, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32) -> c_int;
     /// Lets f32 be computed in f16. Google's client calls it on a finished model.
@@ -134,7 +134,7 @@ functions! {
     model_get_extension_operand_type ModelGetExtensionOperandType = "NeuronModel_getExtensionOperandType" "PXEDM" (model: *mut Model, extension: *const c_char, code: u16, kind: *mut i32) -> c_int;
     /// The operation an extension's code has in this model.
     model_get_extension_operation_type ModelGetExtensionOperationType = "NeuronModel_getExtensionOperationType" "PXEDM" (model: *mut Model, extension: *const c_char, code: u16, kind: *mut i32) -> c_int;
-    /// A model and a finished compilation from what was stored.
+    /// Restores a model and a finished compilation from stored bytes.
     model_restore ModelRestore = "NeuronModel_restoreFromCompiledNetwork" "PD" (model: *mut *mut Model, compilation: *mut *mut Compilation, blob: *const c_void, length: usize) -> c_int;
 
     /// A compilation of a finished model.
@@ -211,8 +211,8 @@ functions! {
     /// The fence of an event, for the caller to close; -1 and `BAD_DATA` if it has none. (A)
     event_get_fence EventGetFence = "NeuronEvent_getSyncFenceFd" "M" (event: *const Event, fence: *mut c_int) -> c_int;
 
-    /// Memory from a descriptor; Google's dispatcher asks to read and to write. Whether the
-    /// descriptor is duplicated is not known: it stays the caller's and is to be kept.
+    /// Memory from a descriptor; Google's dispatcher requests read and write access. Whether the
+    /// library duplicates the descriptor is unknown: the caller keeps it open.
     memory_create_from_fd MemoryCreateFromFd = "NeuronMemory_createFromFd" "PDM" (length: usize, protection: c_int, descriptor: c_int, offset: usize, memory: *mut *mut Memory) -> c_int;
     /// Memory from one of Android's buffers.
     memory_create_from_a_hardware_buffer MemoryCreateFromAHardwareBuffer = "NeuronMemory_createFromAHardwareBuffer" "PEDM" (buffer: *const AHardwareBuffer, memory: *mut *mut Memory) -> c_int;
@@ -220,6 +220,5 @@ functions! {
     memory_free MemoryFree = "NeuronMemory_free" "PEDM" (memory: *mut Memory);
 }
 
-/// Bound by Google's compiler plugin, and nothing but its name is known. A compile goes without it.
-/// (R)
+/// Bound by Google's compiler plugin; only its name is known. Compiling works without it. (R)
 pub const WITHOUT_SIGNATURE: &str = "NeuronExecution_setConfig";

@@ -1,9 +1,9 @@
-//! What MediaTek's Neuron Adapter C API is: layouts, numbers, names and signatures, told once for
-//! the two sides that need them, the shim that calls the library and the simulator that is one.
+//! MediaTek's Neuron Adapter C API: layouts, numbers, names and signatures, shared by the two sides
+//! that need them, the shim that calls the library and the simulator that implements it.
 //!
 //! **Not its job.** It loads no library, implements no function and decides nothing. It is no copy
-//! of the vendor's header, of which only copies under a confidentiality notice are about: what real
-//! clients need was observed at the boundary or read in openly licensed code, and says where in
+//! of the vendor's header, of which only copies under a confidentiality notice exist: what real
+//! clients need was observed at the boundary or read in openly licensed code, with the source in
 //! tags:
 //!
 //! | tag | known from |
@@ -15,7 +15,7 @@
 //! | A | read in Android's `NeuralNetworks.h` (Apache-2.0), whose numbers of types and operations M repeats as far as it goes |
 //! | I | inferred from the pattern of the others |
 //!
-//! Numbers and functions that only copies of the header tell are not here, however plausible: an
+//! Numbers and functions known only from copies of the header are left out, however plausible: an
 //! extension's 4-bit and 32-bit unsigned types, hints for flushing caches, kinds of compilation,
 //! batched executions, first versions.
 //!

@@ -1,6 +1,6 @@
 //! The names under which adapters are found on phones and hosts.
 
-/// What clients try, with who does: none of these orders is a rule of ours. (L, R, E, M)
+/// Names that clients try, with the clients: none of these orders is our rule. (L, R, E, M)
 pub const NAMES: [(&str, &str); 6] = [
     (
         "libneuronusdk_adapter.mtk.so",

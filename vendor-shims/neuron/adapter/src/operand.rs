@@ -7,11 +7,11 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct OperandType {
-    /// One of the numbers below, or what `NeuronModel_getExtensionOperandType` answered.
+    /// One of the numbers below, or one returned by `NeuronModel_getExtensionOperandType`.
     pub kind: i32,
     /// Entries of `dimensions`.
     pub dimension_count: u32,
-    /// Outermost first; may be null for a scalar. Read inside the call alone.
+    /// Outermost first; may be null for a scalar. Read only inside the call.
     pub dimensions: *const u32,
     /// Of types quantised per tensor: real = scale × (stored − zero point). 0 for others.
     pub scale: f32,
@@ -27,7 +27,7 @@ pub struct SymmPerChannelQuantParams {
     pub channel_dimension: u32,
     /// As many as that dimension is long.
     pub scale_count: u32,
-    /// Read inside the call alone.
+    /// Read only inside the call.
     pub scales: *const f32,
 }
 
@@ -39,11 +39,11 @@ pub struct PerChannelQuantParams {
     pub channel_dimension: u32,
     /// As many as that dimension is long.
     pub scale_count: u32,
-    /// Read inside the call alone.
+    /// Read only inside the call.
     pub scales: *const f32,
     /// As many as scales.
     pub zero_point_count: u32,
-    /// Read inside the call alone.
+    /// Read only inside the call.
     pub zero_points: *const i32,
 }
 
@@ -86,8 +86,8 @@ macro_rules! kinds {
             #[doc = concat!("(", $known, ")")]
             pub const $name: i32 = $number;
         )*
-        /// Every number with its name and the bytes of one element (0 where that is not said by the
-        /// type).
+        /// Every number with its name and the bytes of one element (0 if the type does not
+        /// determine it).
         pub const KINDS: &[(i32, &str, usize)] = &[$(($number, stringify!($name), $bytes)),*];
     };
 }
@@ -149,12 +149,12 @@ kinds! {
     EXT_TENSOR_QUANT2_ASYMM_SIGNED_PER_CHANNEL = 9018, 1, "R; name I";
 }
 
-/// The name of a type; `None` for a number that was not seen or that an extension handed out.
+/// The name of a type; `None` for an unknown number or one assigned by an extension.
 pub fn name(kind: i32) -> Option<&'static str> {
     KINDS.iter().find(|(number, ..)| *number == kind).map(|(_, name, _)| *name)
 }
 
-/// Bytes of one element; `None` where the type does not say.
+/// Bytes of one element; `None` if the type does not determine it.
 pub fn element_bytes(kind: i32) -> Option<usize> {
     KINDS.iter().find(|(number, ..)| *number == kind).map(|(.., bytes)| *bytes).filter(|bytes| *bytes > 0)
 }
@@ -181,7 +181,7 @@ pub fn is_per_tensor(kind: i32) -> bool {
     )
 }
 
-/// Whether scales come with one of the two calls that set them per channel.
+/// Whether scales are set by one of the two per-channel calls.
 pub fn is_per_channel(kind: i32) -> bool {
     matches!(
         kind,

@@ -1,7 +1,7 @@
 //! Operation numbers. 0 to 94 are those of Android's Neural Networks API. (M)
 //!
-//! Scalar arguments follow the data operands; the orders beside the numbers are what Google's
-//! client sends. (R)
+//! Scalar arguments follow the data operands; the orders noted at the numbers are those of Google's
+//! client. (R)
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
@@ -139,11 +139,12 @@ operations! {
     GELU_V2 = 109;
     /// Vendors' own.
     OEM_OPERATION = 10000;
-    /// What a client could not lower, sent so that the library answers `false` for it. (L, R)
+    /// An operation that a client could not lower, sent so that the library answers `false` for it.
+    /// (L, R)
     UNKNOWN = 10001;
 }
 
-/// The name of an operation; `None` for a number that was not seen or that an extension handed out.
+/// The name of an operation; `None` for an unknown number or one assigned by an extension.
 pub fn name(operation: i32) -> Option<&'static str> {
     OPERATIONS.iter().find(|(number, _)| *number == operation).map(|(_, name)| *name)
 }

@@ -1,9 +1,9 @@
-//! Result codes: what every function that is not `void` returns.
+//! Result codes of every function that is not `void`.
 //!
-//! Those from 11 on are Android's (A), each one more than there (I): `BAD_VERSION` is not one of
-//! Android's, which also has 6 and 7 the other way round.
+//! Those from 11 on are Android's (A), each one more than there (I): Android has no `BAD_VERSION`,
+//! and has 6 and 7 the other way round.
 
-/// The call did what was asked. (M, R)
+/// The call succeeded. (M, R)
 pub const NO_ERROR: i32 = 0;
 /// (M)
 pub const OUT_OF_MEMORY: i32 = 1;
@@ -11,9 +11,9 @@ pub const OUT_OF_MEMORY: i32 = 1;
 pub const INCOMPLETE: i32 = 2;
 /// A pointer that may not be null was. (M)
 pub const UNEXPECTED_NULL: i32 = 3;
-/// Arguments or bytes the library does not take. Restoring answers it for another version's blob
-/// and for a damaged one alike; `setOperand…QuantParams` for an operand type that has no channels.
-/// (M; meanings reported)
+/// Arguments or bytes the library does not accept. Restoring returns it for another version's blob
+/// and for a damaged one alike; `setOperand…QuantParams` for an operand type without channels. (M;
+/// meanings reported)
 pub const BAD_DATA: i32 = 4;
 /// (M)
 pub const OP_FAILED: i32 = 5;
@@ -59,7 +59,7 @@ pub const NAMES: [&str; 16] = [
     "NEURON_DEAD_OBJECT",
 ];
 
-/// The name of a code; `None` for one that nobody has described.
+/// The name of a code; `None` for an undocumented one.
 pub fn name(code: i32) -> Option<&'static str> {
     usize::try_from(code).ok().and_then(|at| NAMES.get(at)).copied()
 }

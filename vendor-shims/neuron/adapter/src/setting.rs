@@ -26,7 +26,7 @@ pub mod preference {
     pub const LOW_POWER: i32 = 0;
     /// One answer as soon as possible.
     pub const FAST_SINGLE_ANSWER: i32 = 1;
-    /// Many answers, one after another: what Google's clients ask for unless told otherwise.
+    /// Many inferences in a row: the default of Google's clients.
     pub const SUSTAINED_SPEED: i32 = 2;
     /// As fast as possible at any cost.
     pub const TURBO_BOOST: i32 = 3;
@@ -36,7 +36,7 @@ pub mod preference {
 pub mod priority {
     /// Below others.
     pub const LOW: i32 = 90;
-    /// What a compilation has if none is set.
+    /// The default of a compilation.
     pub const MEDIUM: i32 = 100;
     /// Above others.
     pub const HIGH: i32 = 110;
@@ -64,9 +64,9 @@ pub const CACHE_TOKEN_BYTES: usize = 32;
 pub const COPIED_AT_ONCE: usize = 128;
 /// Entries the getters of padded dimensions write, whatever the rank. (L)
 pub const PADDED_DIMENSIONS: usize = 4;
-/// What addresses and offsets of memory the hardware reads are multiples of.
+/// Required alignment of addresses and offsets of memory that the hardware reads.
 pub const MEMORY_ALIGNMENT: usize = 64;
-/// Set by clients before the library is asked to compile: the processor, in lower case. (R)
+/// Set by clients before compiling: the processor, in lower case. (R)
 pub const PLATFORM_VARIABLE: &str = "MTKNN_ADAPTER_DLA_PLATFORM";
 /// Set by clients: a folder for the compiler's intermediate files. Google's plugin removes it again
 /// before it compiles. (R)

@@ -1,6 +1,6 @@
-//! The adapter's version, and what depends on it.
+//! The adapter's version, and features that depend on it.
 
-/// What `Neuron_getVersion` writes: three bytes. (R)
+/// The three bytes that `Neuron_getVersion` writes. (R)
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RuntimeVersion {
@@ -25,8 +25,8 @@ impl std::fmt::Display for RuntimeVersion {
     }
 }
 
-/// From here on Google's plugin asks `NeuronCompilation_getSupportedOperations` before it compiles:
-/// 8.2.23 was not asked, 8.2.24 was. (R)
+/// First version for which Google's plugin calls `NeuronCompilation_getSupportedOperations` before
+/// it compiles: not with 8.2.23, but with 8.2.24. (R)
 pub const ASKED_FOR_SUPPORTED_OPERATIONS: RuntimeVersion = RuntimeVersion::new(8, 2, 24);
 /// From here on Google's plugin sends 4-bit weights per channel with their scales, and a bias per
 /// channel with its own type; before, the scales of 4-bit weights are lost. (R)

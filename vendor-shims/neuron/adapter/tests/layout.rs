@@ -125,5 +125,5 @@ fn what_the_known_clients_use_is_marked() {
     let of = |name: &str| *FUNCTIONS.iter().find(|function| function.name == name).expect("in the table");
     assert!(of("NeuronModel_create").is_used() && !of("Neuron_getNeuroPilotMagicNumber").is_used());
     let unused: Vec<_> = FUNCTIONS.iter().filter(|function| !function.is_used()).collect();
-    assert_eq!(unused.len(), 1, "what nobody is known to use has no open source: {unused:?}");
+    assert_eq!(unused.len(), 1, "functions without a known user have no open source: {unused:?}");
 }

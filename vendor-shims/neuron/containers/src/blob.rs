@@ -1,6 +1,6 @@
-//! One piece of compiled code, as a Neuron library stores it, and who says what in it.
+//! One piece of compiled code, as a Neuron library stores it, and the metadata in it.
 //!
-//! * **DLA**: `length − 4`, 12, 8, a magic number, all 32-bit. What the words mean is not known;
+//! * **DLA**: `length − 4`, 12, 8, a magic number, all 32-bit. The meaning of the words is unknown;
 //!   they are the same in the files seen.
 //! * **Adapter cache** (from adapter 8 on): a number (212205 in both files seen), 608, a
 //!   description of inputs and outputs, then a DLA to the end.
@@ -26,18 +26,18 @@ const MAX_DESCRIPTION: usize = 64 << 10;
 
 /// First bytes of what the simulator stores.
 pub const SIMULATOR_MAGIC: [u8; 8] = *b"SWNEURON";
-/// The one layout there is.
+/// The only layout version.
 pub const SIMULATOR_LAYOUT: u32 = 1;
-/// Bytes before what is summed.
+/// Bytes before those in the check sum.
 pub const SIMULATOR_HEAD: usize = 64;
 /// Texts in the simulator's trailer.
 const SIMULATOR_TEXTS: usize = 3;
 
-/// What kind of code.
+/// Kind of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A DLA alone.
+    /// A DLA without a wrapper.
     Dla,
     /// A DLA behind a description of inputs and outputs.
     AdapterCache,
@@ -60,16 +60,16 @@ pub struct Blob {
     pub stamp: Option<u32>,
     /// Where in it the DLA begins.
     pub dla_at: Option<u64>,
-    /// The chip, where the code says so itself: the simulator's does, and options may.
+    /// The chip, if the code names it: the simulator's does, and options may.
     pub soc: Option<String>,
-    /// What the compiler says of itself and the options it was given.
+    /// The compiler's record of itself and of its options.
     pub trailer: Option<Trailer>,
-    /// The adapter's version: from a header where there is one, else from the compiler's record.
+    /// The adapter's version: from a header if there is one, otherwise from the compiler's record.
     pub version: Option<Version>,
-    /// Number of operations, where the code says so.
+    /// Number of operations, if the code states it.
     pub operations: Option<u32>,
-    /// Where in it the code itself stands, without what the compiler says about itself. Two blobs
-    /// are the same code exactly when [`code_of`] is equal.
+    /// Range of the code itself, without the compiler's record. Two blobs are the same code exactly
+    /// when [`code_of`] is equal.
     pub code: std::ops::Range<usize>,
 }
 
@@ -77,9 +77,8 @@ pub struct Blob {
 ///
 /// # Errors
 ///
-/// No bytes at all, a simulator's blob that is cut off, damaged or of another layout, and a file
-/// for which too much was read already. Foreign code that is not recognised is no error: its kind
-/// says so.
+/// Empty input, a simulator's blob that is truncated, damaged or of another layout, and a file
+/// whose read budget is used up. Unrecognised code is no error: its kind says so.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
     budget.blob(bytes.offset(0))?;
     if bytes.is_empty() {
@@ -141,7 +140,7 @@ fn dla_in(bytes: Bytes<'_>) -> Result<Option<usize>> {
     Ok(None)
 }
 
-/// Reads what the simulator stores:
+/// Reads the simulator's format:
 ///
 /// | at | what |
 /// |---|---|
@@ -154,7 +153,7 @@ fn dla_in(bytes: Bytes<'_>) -> Result<Option<usize>> {
 /// | 56 | u32 operations |
 /// | 60 | u32 check sum (CRC-32) of everything from 64 on |
 ///
-/// The trailer is what real compilers write: identifier, record, options, each behind a u32 length
+/// The trailer has the form of real compilers: identifier, record, options, each after a u32 length
 /// and four zero bytes.
 pub fn simulated(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
     let head = bytes.slice(0, SIMULATOR_HEAD, "head of the simulator's code")?;
@@ -174,8 +173,8 @@ pub fn simulated(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
     let trailer_at = head.u64(48, "place of the trailer")?;
     let code = bytes.slice_u64(code_at, code_length, "the simulator's code")?;
     let trailer_length = (bytes.len() as u64).saturating_sub(trailer_at);
-    let told = bytes.slice_u64(trailer_at, trailer_length, "the simulator's trailer")?;
-    // Both lie within the bytes: their places fit.
+    let trailer = bytes.slice_u64(trailer_at, trailer_length, "the simulator's trailer")?;
+    // Both are within the bytes, so the conversions cannot overflow.
     let (code_at, trailer_at) = (code_at as usize, trailer_at as usize);
     if code_at < SIMULATOR_HEAD || trailer_at < code_at + code.len() {
         return Err(head.malformed(32, "head of the simulator's code", "its parts overlap"));
@@ -190,8 +189,8 @@ pub fn simulated(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
             said,
         });
     }
-    budget.searched(told.len() as u64, told.offset(0))?;
-    let [identifier, record, options] = texts(told)?;
+    budget.searched(trailer.len() as u64, trailer.offset(0))?;
+    let [identifier, record, options] = texts(trailer)?;
     let soc = &head.get()[16..32];
     let soc = &soc[..soc.iter().position(|byte| *byte == 0).unwrap_or(soc.len())];
     let soc =
@@ -219,27 +218,27 @@ pub fn simulated(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
 }
 
 /// The texts of the simulator's trailer.
-fn texts(told: Bytes<'_>) -> Result<[String; SIMULATOR_TEXTS]> {
+fn texts(trailer: Bytes<'_>) -> Result<[String; SIMULATOR_TEXTS]> {
     let mut found = <[String; SIMULATOR_TEXTS]>::default();
     let mut at = 0;
     for text in &mut found {
-        let length = told.u64(at, "length of a text")?;
-        let bytes = told.from(at + 8, "text")?.slice_u64(0, length, "text")?;
+        let length = trailer.u64(at, "length of a text")?;
+        let bytes = trailer.from(at + 8, "text")?.slice_u64(0, length, "text")?;
         let read = std::str::from_utf8(bytes.get());
         read.map_err(|error| bytes.malformed(error.valid_up_to(), "text", "it is not UTF-8"))?
             .clone_into(text);
         at += 8 + bytes.len();
     }
-    if at != told.len() {
-        return Err(told.malformed(at, "the simulator's trailer", "something stands behind its last text"));
+    if at != trailer.len() {
+        return Err(trailer.malformed(at, "the simulator's trailer", "there are bytes after its last text"));
     }
     Ok(found)
 }
 
-/// The code itself, without what the compiler says about itself: identifier, record and options,
-/// and the lengths that change with them.
+/// The code itself, without the compiler's record: identifier, record and options, and the lengths
+/// that change with them.
 ///
-/// Empty where the bytes cannot be read.
+/// Empty if the bytes cannot be read.
 pub fn code_of(bytes: &[u8]) -> Vec<u8> {
     let Ok(blob) = read(Bytes::new(bytes), &mut Budget::of(bytes.len())) else { return Vec::new() };
     let mut code = bytes.get(blob.code.clone()).unwrap_or_default().to_vec();
@@ -255,7 +254,7 @@ pub fn code_of(bytes: &[u8]) -> Vec<u8> {
     code
 }
 
-/// What is told of a piece of code.
+/// Report on a piece of code.
 #[derive(Clone, Debug, Serialize)]
 pub struct BlobDocument {
     /// `adapter-cache`
@@ -280,18 +279,18 @@ pub struct BlobDocument {
 pub struct Compilation {
     /// `Partition_0`
     pub name: String,
-    /// `mt6989`; none where nothing says.
+    /// `mt6989`; `None` if unknown.
     pub soc: Option<String>,
-    /// None where the code says nothing.
+    /// `None` if the code has no record.
     pub compiler: Option<Compiler>,
-    /// As they stand in the file; none where there are none.
+    /// As in the file; `None` if there are none.
     pub options: Option<String>,
-    /// The options taken apart; none where there are none, or none that can be read.
+    /// The parsed options; `None` if there are none, or they cannot be parsed.
     pub flags: Option<Vec<CompilerOption>>,
 }
 
 impl Blob {
-    /// What is told of it.
+    /// Its report.
     pub fn document(&self) -> BlobDocument {
         BlobDocument {
             kind: self.kind,
@@ -304,8 +303,8 @@ impl Blob {
         }
     }
 
-    /// Who compiled it, for what and how. `soc` is what the file around it says, which counts where
-    /// the code itself says nothing.
+    /// Compiler, chip and options. `soc` comes from the surrounding file, and is used if the code
+    /// itself names none.
     pub fn compilation(&self, name: &str, soc: Option<&str>) -> Compilation {
         let options = self.trailer.as_ref().and_then(|trailer| trailer.options.clone());
         let flags = options.as_deref().and_then(|options| OptionString::parse(options).ok());
@@ -318,7 +317,7 @@ impl Blob {
         }
     }
 
-    /// What is odd about it, a sentence each.
+    /// Anomalies, a sentence each.
     pub fn warnings(&self, name: &str) -> Vec<String> {
         let mut found = Vec::new();
         match self.kind {

@@ -1,5 +1,5 @@
-//! How much is done for one file, whatever it says: parts may overlap, so a small file can ask for
-//! any amount of reading.
+//! Bounds the work for one file, whatever it contains: parts may overlap, so a small file can
+//! demand any amount of reading.
 
 use crate::{ContainerError, Result};
 
@@ -7,12 +7,12 @@ use crate::{ContainerError, Result};
 const BLOBS: u64 = 1024;
 /// Operations that are counted; a model of 8 billion parameters has some ten thousand.
 const OPERATIONS: u64 = 4 << 20;
-/// Bytes that are searched for what a compiler says of itself.
+/// Bytes that are searched for a compiler's record.
 const SEARCHED: u64 = 64 << 20;
 /// Names, numbers and texts beside the above.
 const ENTRIES: u64 = 64 << 10;
 
-/// What is left to do for one file.
+/// Remaining budget for one file.
 #[derive(Clone, Debug)]
 pub struct Budget {
     blobs: u64,
@@ -48,7 +48,7 @@ impl Budget {
         }
     }
 
-    /// So many more bytes of which a check sum is made.
+    /// Counts bytes that are check-summed.
     pub fn summed(&mut self, count: u64, offset: u64) -> Result<()> {
         take(&mut self.summed, count, self.most_summed, "bytes to sum", offset)
     }

@@ -1,5 +1,5 @@
-//! Bytes of a file at a known place in it: every access is checked, and every error says where in
-//! the whole file it was.
+//! Bytes of a file with their offset in it: every access is checked, and every error states the
+//! offset in the whole file.
 
 use crate::{ContainerError, Result};
 
@@ -18,7 +18,7 @@ macro_rules! little_endian {
             pub fn $name(self, at: usize, what: &'static str) -> Result<$type> {
                 const LENGTH: usize = size_of::<$type>();
                 let bytes = self.slice(at, LENGTH, what)?.bytes;
-                // The length was asked for just above.
+                // The length was passed just above.
                 Ok(<[u8; LENGTH]>::try_from(bytes).map(<$type>::from_le_bytes).unwrap_or_default())
             }
         )+
@@ -36,17 +36,17 @@ impl<'a> Bytes<'a> {
         self.bytes
     }
 
-    /// How many there are.
+    /// Number of bytes.
     pub const fn len(self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub const fn is_empty(self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Where in the file the byte `at` stands.
+    /// Offset in the file of the byte `at`.
     pub fn offset(self, at: usize) -> u64 {
         self.base.saturating_add(at as u64)
     }
@@ -62,7 +62,7 @@ impl<'a> Bytes<'a> {
         })
     }
 
-    /// `length` bytes from `at`, where a file says both in 64 bits.
+    /// `length` bytes from `at`, both 64-bit values from a file.
     pub fn slice_u64(self, at: u64, length: u64, what: &'static str) -> Result<Bytes<'a>> {
         match (usize::try_from(at), usize::try_from(length)) {
             (Ok(at), Ok(length)) => self.slice(at, length, what),

@@ -7,55 +7,55 @@ pub enum ContainerError {
     /// Something reaches beyond the end.
     #[error("{what} at offset {offset} needs {wanted} bytes and {available} are left")]
     Truncated {
-        /// What was read.
+        /// The item being read.
         what: &'static str,
         /// Where it begins.
         offset: u64,
         /// Its length.
         wanted: u64,
-        /// What there is from there on.
+        /// Bytes available from that offset on.
         available: u64,
     },
     /// A value that cannot be.
     #[error("{what} at offset {offset}: {reason}")]
     Malformed {
-        /// What was read.
+        /// The item being read.
         what: &'static str,
-        /// Where it stands.
+        /// Its offset.
         offset: u64,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// More than is read.
     #[error("{what} at offset {offset}: {count}, and at most {most} are read")]
     TooMany {
-        /// Of what.
+        /// The item.
         what: &'static str,
-        /// Where they stand.
+        /// Its offset.
         offset: u64,
-        /// How many the file says there are.
+        /// The number in the file.
         count: u64,
         /// The cap.
         most: u64,
     },
-    /// A version of the format that nobody described.
+    /// An unknown version of the format.
     #[error("{what} at offset {offset} has version {version}; what is read is {supported}")]
     UnknownVersion {
-        /// Of what.
+        /// The format.
         what: &'static str,
-        /// Where it says so.
+        /// Offset of the version.
         offset: u64,
-        /// What it says.
+        /// The version found.
         version: String,
-        /// What is read.
+        /// The supported version.
         supported: &'static str,
     },
     /// Compiled code of no bytes: a compiler that failed in silence leaves that.
     #[error("{what} at offset {offset} has no bytes: the compiler that wrote it failed without saying so")]
     Empty {
-        /// What.
+        /// The item.
         what: &'static str,
-        /// Where it would stand.
+        /// Its offset.
         offset: u64,
     },
     /// Contents that do not add up to the sum that was written with them.
@@ -63,19 +63,19 @@ pub enum ContainerError {
         "{what} at offset {offset} is damaged: its check sum is {found:#010x} and {said:#010x} was written"
     )]
     Damaged {
-        /// What.
+        /// The item.
         what: &'static str,
         /// Where it begins.
         offset: u64,
-        /// The sum of what is there.
+        /// The computed sum.
         found: u32,
-        /// The sum of what was written.
+        /// The recorded sum.
         said: u32,
     },
 }
 
 impl ContainerError {
-    /// What would help.
+    /// Advice.
     pub fn help(&self) -> &'static str {
         match self {
             ContainerError::Truncated { .. } | ContainerError::Damaged { .. } => {

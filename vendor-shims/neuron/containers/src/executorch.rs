@@ -8,11 +8,12 @@ use crate::blob::{self, Blob, Kind};
 use crate::budget::Budget;
 use crate::bytes::Bytes;
 
-/// The one version there is.
+/// The only version.
 const VERSION: u8 = 1;
 /// Bytes before the code.
 const HEAD: usize = 13;
-/// Inputs or outputs beyond this are taken for something else: the first byte alone is a weak sign.
+/// Files with more inputs or outputs are taken for another format: the first byte alone is a weak
+/// sign.
 const MAX_PORTS: u32 = 4096;
 
 /// A payload.
@@ -26,12 +27,12 @@ pub struct Payload {
     pub blob: Blob,
 }
 
-/// Reads a payload; none where the bytes are none: of another version, of another length than they
-/// say, or without code that is known.
+/// Reads a payload; `None` for bytes that are none: another version, a length that does not match,
+/// or no known code.
 ///
 /// # Errors
 ///
-/// Code that is damaged.
+/// If the code is damaged.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Option<Payload>> {
     if bytes.len() <= HEAD || bytes.u8(0, "version")? != VERSION {
         return Ok(None);
@@ -46,7 +47,7 @@ pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Option<Payload>> {
     Ok((blob.kind != Kind::Unrecognised).then_some(Payload { inputs, outputs, blob }))
 }
 
-/// What is told of a payload.
+/// Report on a payload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
     version: u8,
@@ -56,7 +57,7 @@ pub struct Document {
 }
 
 impl Payload {
-    /// What is told of it.
+    /// Its report.
     pub fn document(&self) -> Document {
         Document { version: VERSION, inputs: self.inputs, outputs: self.outputs, code: self.blob.document() }
     }

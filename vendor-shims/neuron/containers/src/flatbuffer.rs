@@ -1,9 +1,9 @@
-//! FlatBuffers, read field by field without a schema compiler: a table says where its fields are,
-//! and each access is checked.
+//! FlatBuffers, read field by field without a schema compiler: a table lists the offsets of its
+//! fields, and each access is checked.
 //!
-//! Layout: <https://flatbuffers.dev/internals/>. Offsets are unsigned and point forward, but a
-//! table's offset to its vtable, which is signed. Nothing is verified ahead: what is not asked for
-//! is not looked at.
+//! Layout: <https://flatbuffers.dev/internals/>. Offsets are unsigned and point forward, except a
+//! table's offset to its vtable, which is signed. Nothing is verified ahead: only accessed parts
+//! are checked.
 
 use crate::bytes::Bytes;
 use crate::{ContainerError, Result};
@@ -24,9 +24,9 @@ pub struct Table<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Vector<'a> {
     file: Bytes<'a>,
-    /// Where the first element stands.
+    /// Offset of the first element.
     at: usize,
-    /// How many there are.
+    /// Number of elements.
     pub len: usize,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Table<'a> {
         Ok(Table { file, at, vtable, fields: (bytes - 4) / 2 })
     }
 
-    /// Where in the file the table stands.
+    /// Offset of the table in the file.
     pub fn offset(&self) -> u64 {
         self.file.offset(self.at)
     }
@@ -59,7 +59,7 @@ impl<'a> Table<'a> {
         self.fields
     }
 
-    /// Where a field's value stands; none when it was left out.
+    /// Offset of a field's value; `None` if it is absent.
     fn field(&self, slot: u16) -> Result<Option<usize>> {
         if slot >= self.fields {
             return Ok(None);
@@ -118,7 +118,7 @@ impl<'a> Table<'a> {
         self.field(slot)?.map(|at| self.file.f64(at, "64-bit field")).transpose()
     }
 
-    /// A struct of so many bytes that lies in the table itself.
+    /// A struct of that many bytes inside the table itself.
     pub fn inline(&self, slot: u16, length: usize) -> Result<Option<Bytes<'a>>> {
         self.field(slot)?.map(|at| self.file.slice(at, length, "struct")).transpose()
     }
@@ -134,7 +134,7 @@ impl<'a> Table<'a> {
         self.target(slot)?.map(|at| Table::at(self.file, at)).transpose()
     }
 
-    /// A vector of elements of so many bytes each, which all lie within the file.
+    /// A vector of elements of that many bytes each, all within the file.
     fn vector(&self, slot: u16, element: usize) -> Result<Option<Vector<'a>>> {
         let Some(at) = self.target(slot)? else { return Ok(None) };
         let len = self.file.u32(at, "length of a vector")? as usize;
@@ -143,7 +143,7 @@ impl<'a> Table<'a> {
         Ok(Some(Vector { file: self.file, at: at + 4, len }))
     }
 
-    /// Tables, or none where the field was left out.
+    /// Tables, or `None` if the field is absent.
     pub fn tables(&self, slot: u16) -> Result<Option<Vector<'a>>> {
         self.vector(slot, 4)
     }
@@ -171,7 +171,7 @@ impl<'a> Table<'a> {
 }
 
 impl<'a> Vector<'a> {
-    /// Where in the file its elements stand.
+    /// Offset of its elements in the file.
     pub fn offset(&self) -> u64 {
         self.file.offset(self.at)
     }

@@ -1,10 +1,10 @@
-//! FlexBuffers as far as options of a custom operation need them: a map at the root, with numbers
+//! FlexBuffers, as far as options of a custom operation need them: a map at the root, with numbers
 //! and texts in it.
 //!
 //! Layout: <https://flatbuffers.dev/flexbuffers/>. The last byte is the width of the root in bytes,
-//! the one before its type; the root stands before them. Offsets point backwards from where they
-//! stand. A map is a vector of values with, before it, its length, the width of its keys and the
-//! offset of the vector of keys; after it, a byte of type for each value.
+//! the one before its type; the root precedes them. Offsets point backwards from their own
+//! position. A map is a vector of values, preceded by its length, the width of its keys and the
+//! offset of the vector of keys, and followed by a type byte for each value.
 
 use crate::bytes::Bytes;
 use crate::{ContainerError, Result};
@@ -32,7 +32,7 @@ pub enum Value {
     Number(i128),
     /// A text.
     Text(String),
-    /// Something else, by the number of its type.
+    /// Another type, by its number.
     Other(u8),
 }
 

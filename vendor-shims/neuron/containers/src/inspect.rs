@@ -1,7 +1,7 @@
-//! What a file is and what it says: the format's name and a JSON document.
+//! Identifies a file and reports on it: the format's name and a JSON document.
 //!
-//! Beside what is particular to a format, every document has `compilations`, a list of who compiled
-//! what for which chip with which options ([`Compilation`]), and `warnings`, a list of sentences.
+//! Besides the fields of its format, every document has `compilations`, a list of compilers with
+//! chip and options ([`Compilation`]), and `warnings`, a list of sentences.
 
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ struct Document<T: Serialize> {
     warnings: Vec<String>,
 }
 
-fn told(
+fn inspected(
     format: &'static str,
     offset: u64,
     particular: impl Serialize,
@@ -47,7 +47,7 @@ fn told(
     let bytes = document.to_string().len();
     if bytes > MAX_DOCUMENT {
         return Err(ContainerError::TooMany {
-            what: "bytes of what is to be told",
+            what: "bytes of the report",
             offset,
             count: bytes as u64,
             most: MAX_DOCUMENT as u64,
@@ -56,7 +56,7 @@ fn told(
     Ok(Some(Inspected { format, document }))
 }
 
-/// What is told of one piece of code that stands alone.
+/// Report on a single piece of code.
 #[derive(Clone, Debug, Serialize)]
 struct Alone {
     code: blob::BlobDocument,
@@ -64,25 +64,24 @@ struct Alone {
 
 fn alone(blob: &Blob, format: &'static str) -> Result<Option<Inspected>> {
     let compilations = vec![blob.compilation("code", None)];
-    told(format, 0, Alone { code: blob.document() }, compilations, blob.warnings("code"))
+    inspected(format, 0, Alone { code: blob.document() }, compilations, blob.warnings("code"))
 }
 
-/// Says what a file is; none where it is nothing of this family.
+/// Identifies a file; `None` if it is of no format of this family.
 ///
 /// # Errors
 ///
-/// A file that is of this family and cannot be read: damaged, or of a version that nobody
-/// described.
+/// For a file of this family that cannot be read: damaged, or of an unknown version.
 pub fn inspect(bytes: &[u8]) -> Result<Option<Inspected>> {
     let file = Bytes::new(bytes);
     let mut budget = Budget::of(bytes.len());
     if litertlm::is(bytes) {
         let read = litertlm::read(file, &mut budget)?;
-        return told("litertlm", 0, read.document(), read.compilations(), read.warnings());
+        return inspected("litertlm", 0, read.document(), read.compilations(), read.warnings());
     }
     if tflite::is(bytes) {
         let read = tflite::read(file, &mut budget)?;
-        return told("tflite", 0, read.document(), read.compilations(), read.warnings());
+        return inspected("tflite", 0, read.document(), read.compilations(), read.warnings());
     }
     if bytes.starts_with(&blob::SIMULATOR_MAGIC) {
         return alone(&blob::read(file, &mut budget)?, "shardwright-neuron-simulator");
@@ -94,18 +93,18 @@ pub fn inspect(bytes: &[u8]) -> Result<Option<Inspected>> {
     if blob.kind == Kind::Dla {
         return alone(&blob, "neuron-dla");
     }
-    // These two have no magic number, and both end with code as an adapter cache does. What does
-    // not read as one is none.
+    // These two have no magic number, and both end with code as an adapter cache does. Files that
+    // do not parse as one are not of that format.
     if let Ok(Some(payload)) = executorch::read(file, &mut Budget::of(bytes.len())) {
         let compilations = vec![payload.blob.compilation("code", None)];
         let warnings = payload.blob.warnings("code");
-        return told("executorch-neuron-payload", 0, payload.document(), compilations, warnings);
+        return inspected("executorch-neuron-payload", 0, payload.document(), compilations, warnings);
     }
     if let Ok(container) = neuron_schema::read(file, &mut Budget::of(bytes.len()))
         && container.subgraphs.iter().any(|subgraph| subgraph.blob.kind != Kind::Unrecognised)
     {
         let compilations = container.compilations(None);
-        return told("neuron-container", 0, container.document(), compilations, container.warnings());
+        return inspected("neuron-container", 0, container.document(), compilations, container.warnings());
     }
     if blob.kind == Kind::AdapterCache { alone(&blob, "neuron-adapter-cache") } else { Ok(None) }
 }

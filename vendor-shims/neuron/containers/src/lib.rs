@@ -1,17 +1,17 @@
-//! The files in which code for MediaTek's NPUs travels: read, bounded, and told.
+//! Reads and reports on the files in which code for MediaTek's NPUs is shipped, within bounds.
 //!
-//! **Job.** Reads a compiled `.tflite`, the container of bytecode appended to it, what the Neuron
-//! compiler stored, `.litertlm` bundles, the payload of ExecuTorch's MediaTek backend and what this
-//! project's simulator of the compiler stores; says of each who compiled it, for which chip, with
-//! which options, and what stayed outside. Reads and writes the compiler's option strings, which
-//! stand in those files.
+//! **Job.** Reads a compiled `.tflite`, the container of bytecode appended to it, the Neuron
+//! compiler's output, `.litertlm` bundles, the payload of ExecuTorch's MediaTek backend and the
+//! output of this project's simulator of the compiler; reports for each the compiler, the chip, the
+//! options, and the operations left outside. Reads and writes the compiler's option strings, which
+//! these files contain.
 //!
 //! **Not its job.** It knows no chip's limits, judges no option, opens no library, and reads
 //! nothing of the code itself. Nothing here was checked against MediaTek's own documents: the
 //! layouts are those seen in published files and written by Google's public tools.
 //!
 //! Every length, offset and count is checked before it is used, and every list has a cap: the files
-//! are anyone's.
+//! are untrusted.
 //!
 //! ```
 //! use shardwright_neuron_containers::options::OptionString;
@@ -21,9 +21,9 @@
 //! # Ok::<(), shardwright_neuron_containers::options::OptionsError>(())
 //! ```
 //!
-//! Reading order: [`inspect`](mod@inspect) is the door; [`tflite`], [`litertlm`], [`executorch`]
-//! and [`neuron_schema`] are what wraps a [`blob`]; [`record`] is what a compiler says of itself in
-//! it; [`options`] what it was told; [`flatbuffer`] and [`flexbuffer`] are the encodings below.
+//! Reading order: [`inspect`](mod@inspect) is the entry point; [`tflite`], [`litertlm`],
+//! [`executorch`] and [`neuron_schema`] wrap a [`blob`]; [`record`] reads the compiler's record in
+//! it, and [`options`] its options; [`flatbuffer`] and [`flexbuffer`] are the encodings below.
 
 #![forbid(unsafe_code)]
 

@@ -27,7 +27,7 @@ const MAX_HEADER: u64 = 16 << 20;
 const MAX_SECTIONS: usize = 256;
 /// Keys and values of a section or file.
 const MAX_ITEMS: usize = 256;
-/// What sections begin at a multiple of.
+/// Alignment of sections.
 const ALIGNMENT: u64 = 16 << 10;
 
 /// Kinds of sections, by number.
@@ -53,7 +53,7 @@ const MODEL: u8 = 3;
 pub struct LiteRtLm {
     /// Major, minor, patch.
     pub version: [u32; 3],
-    /// What is said of the whole.
+    /// Metadata of the file.
     pub system: Vec<Item>,
     /// Its sections, in the file's order.
     pub sections: Vec<Section>,
@@ -73,13 +73,13 @@ pub struct Item {
 pub struct Section {
     /// Number of its kind.
     pub kind: u8,
-    /// What is said of it.
+    /// Metadata of the section.
     pub items: Vec<Item>,
     /// Where it begins.
     pub begin: u64,
     /// One past its last byte.
     pub end: u64,
-    /// What it is, where it is a model.
+    /// The model, if it is one.
     pub model: Option<Tflite>,
 }
 
@@ -92,8 +92,7 @@ pub fn is(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 ///
-/// Another major version, sections that lie outside of the file or upon each other, and models that
-/// are damaged.
+/// For another major version, sections outside the file or overlapping, and damaged models.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<LiteRtLm> {
     let version = [8, 12, 16].map(|at| bytes.u32(at, "version"));
     let [major, minor, patch] = version;
@@ -167,7 +166,7 @@ fn items(table: &Table<'_>, budget: &mut Budget) -> Result<Vec<Item>> {
         let key = entry.text(0)?.map(shown).unwrap_or_default();
         let kind = entry.u8(1)?.unwrap_or(0);
         let value = match entry.table(2)? {
-            Some(held) => value(&held, kind)?,
+            Some(table) => value(&table, kind)?,
             None => String::new(),
         };
         items.push(Item { key, value });
@@ -175,26 +174,26 @@ fn items(table: &Table<'_>, budget: &mut Budget) -> Result<Vec<Item>> {
     Ok(items)
 }
 
-/// A value by the number of its kind; a number that was left out is zero.
-fn value(held: &Table<'_>, kind: u8) -> Result<String> {
+/// A value by the number of its kind; an absent number is zero.
+fn value(table: &Table<'_>, kind: u8) -> Result<String> {
     Ok(match kind {
-        1 => held.u8(0)?.unwrap_or(0).to_string(),
-        2 => held.i8(0)?.unwrap_or(0).to_string(),
-        3 => held.u16(0)?.unwrap_or(0).to_string(),
-        4 => held.i16(0)?.unwrap_or(0).to_string(),
-        5 => held.u32(0)?.unwrap_or(0).to_string(),
-        6 => held.i32(0)?.unwrap_or(0).to_string(),
-        7 => held.f32(0)?.unwrap_or(0.0).to_string(),
-        8 => (held.u8(0)?.unwrap_or(0) != 0).to_string(),
-        9 => held.text(0)?.map(shown).unwrap_or_default(),
-        10 => held.u64(0)?.unwrap_or(0).to_string(),
-        11 => held.i64(0)?.unwrap_or(0).to_string(),
-        12 => held.f64(0)?.unwrap_or(0.0).to_string(),
+        1 => table.u8(0)?.unwrap_or(0).to_string(),
+        2 => table.i8(0)?.unwrap_or(0).to_string(),
+        3 => table.u16(0)?.unwrap_or(0).to_string(),
+        4 => table.i16(0)?.unwrap_or(0).to_string(),
+        5 => table.u32(0)?.unwrap_or(0).to_string(),
+        6 => table.i32(0)?.unwrap_or(0).to_string(),
+        7 => table.f32(0)?.unwrap_or(0.0).to_string(),
+        8 => (table.u8(0)?.unwrap_or(0) != 0).to_string(),
+        9 => table.text(0)?.map(shown).unwrap_or_default(),
+        10 => table.u64(0)?.unwrap_or(0).to_string(),
+        11 => table.i64(0)?.unwrap_or(0).to_string(),
+        12 => table.f64(0)?.unwrap_or(0.0).to_string(),
         other => format!("a value of kind {other}"),
     })
 }
 
-/// What is told of a file.
+/// Report on a file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
     version: String,
@@ -220,7 +219,7 @@ impl Section {
             .map_or_else(|| format!("kind {}", self.kind), |name| (*name).to_owned())
     }
 
-    /// What it is called: what its `model_type` says, else its kind.
+    /// Its name: its `model_type`, otherwise its kind.
     pub fn name(&self) -> String {
         let said = self.items.iter().find(|item| item.key == "model_type");
         said.map_or_else(|| self.kind_name(), |item| item.value.clone())
@@ -228,7 +227,7 @@ impl Section {
 }
 
 impl LiteRtLm {
-    /// What is told of it.
+    /// Its report.
     pub fn document(&self) -> Document {
         let section = |section: &Section| SectionDocument {
             kind: section.kind_name(),
@@ -245,7 +244,7 @@ impl LiteRtLm {
         }
     }
 
-    /// Who compiled its models, for what and how.
+    /// Compiler, chip and options of each model.
     pub fn compilations(&self) -> Vec<Compilation> {
         let mut found = Vec::new();
         for section in &self.sections {
@@ -257,7 +256,7 @@ impl LiteRtLm {
         found
     }
 
-    /// What is odd about it.
+    /// Anomalies.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         for section in &self.sections {
@@ -268,7 +267,8 @@ impl LiteRtLm {
                     section.begin
                 ));
             }
-            // Embedders and the like are meant to stay outside; what asks for an NPU is not.
+            // Embedders and the like are meant to stay outside; sections that request an NPU are
+            // not.
             let wants_npu = section
                 .items
                 .iter()

@@ -36,13 +36,13 @@ pub struct NeuronSchema {
 pub struct Subgraph {
     /// `Partition_0`
     pub entry_point: String,
-    /// What the container says the code is.
+    /// Kind of code according to the container.
     pub kind: CodeKind,
     /// The code.
     pub blob: Blob,
 }
 
-/// What the container says its code is.
+/// Kind of code according to the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CodeKind {
@@ -52,15 +52,15 @@ pub enum CodeKind {
     Dlb,
     /// 2
     AdapterCache,
-    /// Anything else.
+    /// Any other.
     Other(i8),
 }
 
-/// Reads a container that begins where `bytes` do.
+/// Reads a container at the start of `bytes`.
 ///
 /// # Errors
 ///
-/// What is no container of version 1, or names code that is not there.
+/// For bytes that are no container of version 1, or that name missing code.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<NeuronSchema> {
     let root = Table::root(bytes)?;
     let version = root.i16(0)?.unwrap_or(VERSION);
@@ -144,7 +144,7 @@ pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<NeuronSchema> {
     Ok(NeuronSchema { sdk: sdk.transpose()?, subgraphs: found })
 }
 
-/// What is told of a container.
+/// Report on a container.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
     sdk_version: Option<String>,
@@ -160,7 +160,7 @@ struct PartitionDocument {
 }
 
 impl NeuronSchema {
-    /// What is told of it.
+    /// Its report.
     pub fn document(&self) -> Document {
         let partition = |subgraph: &Subgraph| PartitionDocument {
             name: subgraph.entry_point.clone(),
@@ -173,12 +173,12 @@ impl NeuronSchema {
         }
     }
 
-    /// Who compiled its partitions, for what and how.
+    /// Compiler, chip and options of each partition.
     pub fn compilations(&self, soc: Option<&str>) -> Vec<blob::Compilation> {
         self.subgraphs.iter().map(|subgraph| subgraph.blob.compilation(&subgraph.entry_point, soc)).collect()
     }
 
-    /// What is odd about it.
+    /// Anomalies.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         if self.sdk.is_none() {
@@ -197,7 +197,7 @@ impl NeuronSchema {
             }
             let agree = match (subgraph.kind, subgraph.blob.kind) {
                 (CodeKind::Dla, blob::Kind::Dla) | (CodeKind::AdapterCache, blob::Kind::AdapterCache) => true,
-                // The simulator plays any of them, and what is not recognised was said.
+                // The simulator emulates any of them, and unrecognised code has its own warning.
                 (_, blob::Kind::Simulator | blob::Kind::Unrecognised) => true,
                 _ => false,
             };

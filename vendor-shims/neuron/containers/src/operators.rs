@@ -1,9 +1,9 @@
 //! Names of TFLite's built-in operations, by number, as its schema has them up to the first of the
 //! StableHLO family.
 
-/// The number that stands for an operation with a name of its own.
+/// The number of an operation that is identified by name.
 pub const CUSTOM: i32 = 32;
-/// The number of a composite of StableHLO, which carries its name in options that are not read.
+/// The number of a StableHLO composite, whose name is in options that are not read.
 const STABLEHLO_COMPOSITE: i32 = 206;
 
 #[rustfmt::skip]
@@ -34,7 +34,7 @@ const NAMES: &[&str] = &[
     "RIGHT_SHIFT",
 ];
 
-/// The name of a built-in operation; a number where it has none here.
+/// The name of a built-in operation; its number if it is unknown here.
 pub fn name(code: i32) -> String {
     match usize::try_from(code).ok().and_then(|code| NAMES.get(code)) {
         Some(name) => (*name).to_owned(),

@@ -1,10 +1,10 @@
 //! Option strings of the Neuron compiler:
 //! `--opt 3 --gno=LTS,Inception --apusys-config "{ \"high_addr\": true }"`.
 //!
-//! No grammar of them is published. What is seen in the field: words apart by blanks, double quotes
-//! around what holds blanks, a backslash before a quote within quotes; a value after a blank or
-//! after `=`; `-O3` for `--opt 3`. An option stands alone (a switch) when nothing follows it or
-//! what follows begins with a hyphen and is no number.
+//! No grammar of them is published. Seen in the field: words separated by blanks, double quotes
+//! around text with blanks, a backslash before a quote within quotes; a value after a blank or
+//! after `=`; `-O3` for `--opt 3`. An option is a switch when nothing follows it, or the next word
+//! begins with a hyphen and is no number.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ impl CompilerOption {
     }
 }
 
-/// An option string, taken apart: in its order, as often as it says.
+/// A parsed option string: in its order, with repetitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct OptionString(pub Vec<CompilerOption>);
@@ -56,27 +56,27 @@ pub enum OptionsError {
         /// Where it begins.
         at: usize,
     },
-    /// A word that is no option and follows none.
+    /// A word that is neither an option nor the value of one.
     #[error("`{word}` at byte {at} of the option string is no option and no value of one")]
     Stray {
-        /// Where it stands.
+        /// Its offset.
         at: usize,
-        /// The word, cut.
+        /// The word, truncated.
         word: String,
     },
     /// A character that ends or hides a text.
     #[error("a control character at byte {at} of the option string")]
     Control {
-        /// Where it stands.
+        /// Its offset.
         at: usize,
     },
 }
 
-/// A word and where it begins.
+/// A word and its offset.
 struct Word {
     at: usize,
     text: String,
-    /// Whether it began with a quote: then it is a value, whatever it looks like.
+    /// Whether it began with a quote: then it is a value, whatever its text.
     quoted: bool,
 }
 
@@ -126,11 +126,11 @@ fn option_name(word: &Word) -> Option<&str> {
 }
 
 impl OptionString {
-    /// Takes a text apart.
+    /// Parses a text.
     ///
     /// # Errors
     ///
-    /// A text that is too long, has a quote that does not end, a control character, or a word that
+    /// For a text that is too long, has an unterminated quote, a control character, or a word that
     /// belongs to no option.
     pub fn parse(text: &str) -> Result<OptionString, OptionsError> {
         if text.len() > MAX_BYTES {
@@ -164,13 +164,13 @@ impl OptionString {
         Ok(OptionString(options))
     }
 
-    /// The value of an option, the last where it is given more than once: which of them a compiler
-    /// takes is not known.
+    /// The value of an option, the last if it is set more than once: which of them a compiler uses
+    /// is unknown.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|option| option.name == name).map(|option| option.value.as_str())
     }
 
-    /// Options given more than once with different values.
+    /// Options set more than once with different values.
     pub fn contradictions(&self) -> Vec<&str> {
         let mut found: Vec<&str> = Vec::new();
         for (index, option) in self.0.iter().enumerate() {
@@ -189,7 +189,7 @@ fn optimisation_level(word: &str) -> Option<&str> {
     (!level.is_empty() && level.bytes().all(|byte| byte.is_ascii_digit())).then_some(level)
 }
 
-/// `--name value`, a switch alone; quoted where a value would fall apart or be taken for an option.
+/// `--name value`, or only the switch; quoted where a value would be split or be read as an option.
 impl fmt::Display for OptionString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, CompilerOption { name, value }) in self.0.iter().enumerate() {

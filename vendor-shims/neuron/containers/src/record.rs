@@ -1,11 +1,10 @@
-//! What the Neuron compiler writes about itself near the end of its code: an identifier, a record
-//! as JSON, and the options it was given.
+//! The Neuron compiler's record near the end of its code: an identifier, a record as JSON, and its
+//! options.
 //!
-//! Seen in three published files and in reports: three texts, each behind its length as a 32-bit
+//! Seen in three published files and in reports: three texts, each after its length as a 32-bit
 //! number and four zero bytes. The record has two spellings, `{"Compiler": "adapter 8.2.28", …}` up
-//! to major 8 and `{"CompilerName": "adapter", "CompilerVersion": "9.2.1", …}` in major 9. Where
-//! they stand is written nowhere, so the end of the code is searched for the record's first
-//! characters.
+//! to major 8 and `{"CompilerName": "adapter", "CompilerVersion": "9.2.1", …}` in major 9. Their
+//! offset is not recorded, so the end of the code is searched for the record's first characters.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +19,7 @@ use crate::{Result, Version};
 pub const SEARCHED: usize = 1 << 20;
 /// Bytes of a record; those seen have fewer than a hundred.
 const MAX_RECORD: usize = 4096;
-/// Bytes between texts that are passed over: nothing says that texts begin at multiples of
-/// anything.
+/// Bytes skipped between texts: texts are not known to be aligned.
 const MAX_GAP: usize = 16;
 /// Bytes of an option string.
 const MAX_OPTIONS: usize = crate::options::MAX_BYTES;
@@ -37,7 +35,7 @@ pub struct Compiler {
     pub name: Option<String>,
     /// `8.2.28`
     pub version: Option<String>,
-    /// What it calls `Neuron SHA1`.
+    /// Its field `Neuron SHA1`.
     pub build: Option<String>,
     /// Further members of its record, those that are texts as they are and others as JSON.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -50,7 +48,7 @@ impl Compiler {
         self.version.as_deref().and_then(|version| version.parse().ok())
     }
 
-    /// From a record in either spelling; none where it is no JSON object.
+    /// From a record in either spelling; `None` if it is no JSON object.
     pub fn read(text: &str) -> Option<Compiler> {
         let members: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).ok()?;
         let mut further: BTreeMap<String, String> = members
@@ -75,7 +73,7 @@ impl Compiler {
     }
 }
 
-/// What stands near the end of a piece of code.
+/// The texts near the end of a piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trailer {
     /// Where in the code it begins: at the identifier's length, or at the record's.
@@ -84,26 +82,26 @@ pub struct Trailer {
     pub end: usize,
     /// A UUID.
     pub identifier: Option<String>,
-    /// The record; none where it is no JSON.
+    /// The record; `None` if it is not JSON.
     pub compiler: Option<Compiler>,
-    /// The options as they stand there.
+    /// The options, unparsed.
     pub options: Option<String>,
-    /// How many records there are; more than one is odd, and the last is read.
+    /// Number of records; more than one is an anomaly, and the last is read.
     pub records: usize,
 }
 
 impl Trailer {
-    /// The options taken apart.
+    /// The parsed options.
     pub fn parsed_options(&self) -> Option<Result<OptionString, OptionsError>> {
         self.options.as_deref().map(OptionString::parse)
     }
 }
 
-/// Searches the end of a piece of code; none where there is no record.
+/// Searches the end of a piece of code; `None` if there is no record.
 ///
 /// # Errors
 ///
-/// A file for which too much was searched already.
+/// For a file whose search budget is used up.
 pub fn search(code: Bytes<'_>, budget: &mut Budget) -> Result<Option<Trailer>> {
     let bytes = code.get();
     let first = bytes.len().saturating_sub(SEARCHED);
@@ -141,7 +139,7 @@ fn openings(bytes: &[u8]) -> Vec<usize> {
     found
 }
 
-/// The length that stands at `at`, with its four zero bytes.
+/// The length at `at`, with its four zero bytes.
 fn prefixed(bytes: &[u8], at: usize) -> Option<usize> {
     let prefix: [u8; PREFIX] = bytes.get(at..at.checked_add(PREFIX)?)?.try_into().ok()?;
     let length = u64::from_le_bytes(prefix);
@@ -167,7 +165,7 @@ fn identifier_before(bytes: &[u8], end: usize) -> Option<(usize, String)> {
 fn text_after(bytes: &[u8], from: usize) -> Option<(usize, String)> {
     (0..=MAX_GAP).find_map(|gap| {
         let at = from.checked_add(gap)?;
-        // What is passed over is padding: zeros, and then the length's first byte is not among them
+        // Skipped bytes must be padding: zeros, and then the length's first byte is not among them
         // unless the text is empty.
         if gap > 0 && bytes.get(at - 1) != Some(&0) {
             return None;
@@ -181,7 +179,7 @@ fn text_after(bytes: &[u8], from: usize) -> Option<(usize, String)> {
     })
 }
 
-/// What in an option string tells of the machine it was compiled on: values that are paths.
+/// Values in an option string that are paths, and so reveal the machine it was compiled on.
 pub fn paths(options: &OptionString) -> Vec<String> {
     let is_path = |value: &str| value.starts_with('/') || value.contains(":\\");
     let found = options.0.iter().filter(|option| is_path(&option.value));

@@ -1,10 +1,10 @@
-//! A `.tflite`, as far as it says what was compiled for an accelerator: operations `DISPATCH_OP`,
-//! the container behind the model, the stamp.
+//! Reads what a `.tflite` contains for an accelerator: operations `DISPATCH_OP`, the container
+//! appended to the model, the stamp.
 //!
 //! Field numbers are those of TFLite's schema. LiteRT replaces each offloaded partition by a custom
 //! operation `DISPATCH_OP`, whose options are a FlexBuffer map of `bytecode_offset`,
-//! `bytecode_size` and `name`; the container stands behind the FlatBuffer, its offset counted from
-//! the first byte of the model. The metadata `LiteRtStamp` holds two texts of 125 bytes: the maker
+//! `bytecode_size` and `name`; the container follows the FlatBuffer, its offset counted from the
+//! first byte of the model. The metadata `LiteRtStamp` contains two texts of 125 bytes: the vendor
 //! and the chip.
 
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ use crate::flexbuffer::{self, Value};
 use crate::neuron_schema::{self, NeuronSchema};
 use crate::{ContainerError, Result, operators};
 
-/// What stands at byte 4 of every model.
+/// The bytes at offset 4 of every model.
 pub const IDENTIFIER: &[u8; 4] = b"TFL3";
-/// The custom operation that stands for compiled code.
+/// The custom operation that represents compiled code.
 pub const DISPATCH: &str = "DISPATCH_OP";
 /// The metadata with maker and chip.
 const STAMP: &str = "LiteRtStamp";
@@ -44,17 +44,17 @@ const MAX_METADATA: usize = 1024;
 const MAX_DISPATCHES: usize = 1024;
 /// Containers of bytecode; the plugin writes one.
 const MAX_CONTAINERS: usize = 16;
-/// Characters of a name or text that are told.
+/// Longest name or text reported, in characters.
 const MAX_SHOWN: usize = 256;
 
 /// A model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tflite {
-    /// Version of the schema; 3 in every file there is.
+    /// Version of the schema; 3 in every known file.
     pub version: u32,
     /// In its own words.
     pub description: Option<String>,
-    /// Maker and chip; each none where the stamp leaves it out.
+    /// Vendor and chip; `None` for each that is absent.
     pub stamp: Option<Stamp>,
     /// Names of its metadata.
     pub metadata: Vec<String>,
@@ -62,15 +62,15 @@ pub struct Tflite {
     pub signatures: Vec<String>,
     /// Its functions.
     pub subgraphs: Vec<Subgraph>,
-    /// Operations that no accelerator takes, by kind.
+    /// Operations that run on no accelerator, by kind.
     pub outside: BTreeMap<String, u64>,
-    /// Operations that stand for compiled code.
+    /// Operations that represent compiled code.
     pub dispatches: Vec<Dispatch>,
     /// The containers they name, each once.
     pub containers: Vec<Container>,
 }
 
-/// Who a model was compiled for.
+/// Target of a compiled model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stamp {
     /// `MediaTek`
@@ -86,11 +86,11 @@ pub struct Subgraph {
     pub name: String,
     /// All its operations.
     pub operations: u64,
-    /// Those that stand for compiled code.
+    /// Number of those that represent compiled code.
     pub dispatched: u64,
 }
 
-/// An operation that stands for compiled code.
+/// An operation that represents compiled code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Dispatch {
     /// In which function.
@@ -110,7 +110,7 @@ pub struct Container {
     pub offset: u64,
     /// Its length.
     pub size: u64,
-    /// What it holds; none where it is another maker's.
+    /// Its content; `None` if it is another vendor's.
     pub held: Option<NeuronSchema>,
 }
 
@@ -119,17 +119,17 @@ pub fn is(bytes: &[u8]) -> bool {
     bytes.get(4..8) == Some(IDENTIFIER)
 }
 
-/// A text as it is told: cut, without what a terminal acts on.
+/// A text for a report: truncated, without terminal control characters.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().take(MAX_SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Reads a model that begins where `bytes` do.
+/// Reads a model at the start of `bytes`.
 ///
 /// # Errors
 ///
-/// A damaged model, a dispatch operation without its numbers, and one whose container is damaged or
-/// not there.
+/// For a damaged model, a dispatch operation without its numbers, and one whose container is
+/// damaged or missing.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Tflite> {
     let root = Table::root(bytes)?;
     let buffers = root.tables(4)?;
@@ -205,7 +205,7 @@ fn kinds(root: &Table<'_>, budget: &mut Budget) -> Result<Vec<String>> {
     for code in codes.all("kinds of operations", MAX_KINDS)? {
         let code = code?;
         budget.entries(1, code.offset())?;
-        // Numbers beyond 126 stand in the newer field; older writers know the first alone.
+        // Numbers beyond 126 are in the newer field; older writers know only the first.
         let number = i32::from(code.i8(0)?.unwrap_or(0)).max(code.i32(3)?.unwrap_or(0));
         kinds.push(match code.text(1)? {
             Some(name) if number == operators::CUSTOM => shown(name),
@@ -251,7 +251,7 @@ fn metadata_of(
                     });
                 }
             };
-            // Large models keep buffers behind the FlatBuffer.
+            // Large models store buffers after the FlatBuffer.
             let data = match (buffer.bytes(0)?, buffer.u64(1)?, buffer.u64(2)?) {
                 (Some(data), ..) => Some(data),
                 (None, Some(offset), Some(size)) => Some(bytes.slice_u64(offset, size, "stamp")?),
@@ -288,8 +288,8 @@ fn dispatch(bytes: Bytes<'_>, operation: &Table<'_>, subgraph: usize) -> Result<
     let options = options.ok_or_else(|| refused("it has no options, so its code cannot be found"))?;
     let options = flexbuffer::map(options)?;
     let number = |name: &str| {
-        let held = options.iter().find(|(key, _)| key == name).map(|(_, value)| value);
-        match held {
+        let found = options.iter().find(|(key, _)| key == name).map(|(_, value)| value);
+        match found {
             Some(Value::Number(number)) => u64::try_from(*number).ok(),
             _ => None,
         }
@@ -308,8 +308,8 @@ fn dispatch(bytes: Bytes<'_>, operation: &Table<'_>, subgraph: usize) -> Result<
 }
 
 fn containers(bytes: Bytes<'_>, model: &mut Tflite, budget: &mut Budget) -> Result<()> {
-    // Without a stamp anybody may have written it: it is read, and what is none of MediaTek's is
-    // said.
+    // Without a stamp the file may come from any vendor: it is read, and a container that is not
+    // MediaTek's is reported.
     let stamped = model.stamp.as_ref().and_then(|stamp| stamp.manufacturer.as_deref());
     let is_mediatek = stamped.map(|maker| maker.eq_ignore_ascii_case(MAKER));
     for dispatch in &model.dispatches {
@@ -339,14 +339,14 @@ fn containers(bytes: Bytes<'_>, model: &mut Tflite, budget: &mut Budget) -> Resu
     Ok(())
 }
 
-/// What is told of a model.
+/// Report on a model.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
     schema: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
     stamp: Option<Stamp>,
-    /// All operations that stand for compiled code.
+    /// Number of all operations that represent compiled code.
     dispatched: u64,
     /// All operations that stayed outside.
     outside: u64,
@@ -367,7 +367,7 @@ struct ContainerDocument {
 }
 
 impl Tflite {
-    /// What is told of it.
+    /// Its report.
     pub fn document(&self) -> Document {
         Document {
             schema: self.version,
@@ -392,14 +392,14 @@ impl Tflite {
         }
     }
 
-    /// Who compiled its partitions, for what and how.
+    /// Compiler, chip and options of each partition.
     pub fn compilations(&self) -> Vec<Compilation> {
         let soc = self.stamp.as_ref().and_then(|stamp| stamp.soc.as_deref());
-        let held = self.containers.iter().filter_map(|container| container.held.as_ref());
-        held.flat_map(|held| held.compilations(soc)).collect()
+        let schemas = self.containers.iter().filter_map(|container| container.held.as_ref());
+        schemas.flat_map(|schema| schema.compilations(soc)).collect()
     }
 
-    /// What is odd about it.
+    /// Anomalies.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         if self.dispatches.is_empty() {
@@ -424,7 +424,7 @@ impl Tflite {
             let at = container.offset;
             match &container.held {
                 None => found.push(format!("the container at {at} is not MediaTek's and was not read")),
-                Some(held) => found.extend(held.warnings()),
+                Some(schema) => found.extend(schema.warnings()),
             }
             let partitions = container.held.iter().flat_map(|held| &held.subgraphs);
             let names: Vec<&str> = partitions.map(|partition| partition.entry_point.as_str()).collect();

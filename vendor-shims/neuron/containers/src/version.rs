@@ -1,4 +1,4 @@
-//! Three numbers by which the Neuron library names itself.
+//! Version of the Neuron library: three numbers.
 
 use std::fmt;
 use std::str::FromStr;

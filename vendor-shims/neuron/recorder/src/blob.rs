@@ -1,8 +1,8 @@
-//! What this library "compiles" to: a list of what goes in and out, and the record that tells which
-//! library wrote it.
+//! This library's "compiled" output: a list of inputs and outputs, and a record that identifies the
+//! library that wrote it.
 //!
-//! Its own shape and magic; the end holds the strings that clients look for in artefacts, each
-//! after its length in 8 bytes.
+//! It has its own layout and magic; the end contains the strings that clients look for in
+//! artefacts, each after its length in 8 bytes.
 
 use shardwright_neuron_adapter::RuntimeVersion;
 
@@ -34,7 +34,7 @@ pub(crate) fn write(inputs: &[Io], outputs: &[Io], version: RuntimeVersion, opti
     bytes
 }
 
-/// Inputs, outputs and version; none if the bytes are not such.
+/// Inputs, outputs and version; `None` for any other bytes.
 pub(crate) fn read(bytes: &[u8]) -> Option<(Vec<Io>, Vec<Io>, RuntimeVersion)> {
     let mut rest = bytes.strip_prefix(MAGIC)?;
     let mut number = || {

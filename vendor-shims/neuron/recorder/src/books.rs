@@ -1,5 +1,5 @@
-//! The books: which objects there are, what they stand on, what was done with them. No pointer is
-//! followed here.
+//! Bookkeeping of objects: what exists, what each depends on, and what was done with it. No pointer
+//! is dereferenced here.
 
 use shardwright_neuron_adapter::setting::{LARGEST_BOOST, preference, priority};
 use shardwright_neuron_adapter::{operand, operation};
@@ -11,7 +11,7 @@ use crate::Rule;
 pub struct Violation {
     /// Which.
     pub rule: Rule,
-    /// What was done.
+    /// The action.
     pub what: String,
 }
 
@@ -30,7 +30,7 @@ fn keep(holds: bool, rule: Rule, what: impl FnOnce() -> String) -> Kept<()> {
 /// An input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Io {
-    /// Bytes it takes, padding included.
+    /// Size in bytes, padding included.
     pub bytes: usize,
     /// Its dimensions, outermost first.
     pub dimensions: Vec<u32>,
@@ -47,7 +47,7 @@ impl Io {
     }
 }
 
-/// Where an input comes from or an output goes to.
+/// Source of an input or destination of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The client's own memory.
@@ -190,7 +190,7 @@ impl Books {
         numbered.filter(|(_, (_, live))| *live).map(|(handle, (object, _))| (handle, object))
     }
 
-    /// What was made and not freed, by name.
+    /// Objects created and not freed, by name.
     pub fn left(&self) -> Vec<String> {
         self.lives().map(|(handle, object)| format!("{} {handle}", object.name())).collect()
     }
@@ -356,7 +356,7 @@ impl Books {
         Ok(())
     }
 
-    /// Which operations of the model are taken: all but those that are sent as unknown.
+    /// Which operations of the model are supported: all except those sent as unknown.
     pub(crate) fn supported(&mut self, compilation: usize, count: u32) -> Kept<Vec<bool>> {
         let model = self.setting_up(compilation)?.model;
         let operations = &self.model(model)?.operations;
@@ -379,7 +379,7 @@ impl Books {
         Ok(found)
     }
 
-    /// What goes in and out, and the options, of a compilation that may be stored.
+    /// Inputs, outputs and options of a compilation that may be stored.
     pub(crate) fn stored(&mut self, compilation: usize) -> Kept<(Vec<Io>, Vec<Io>, String)> {
         let found = self.finished(compilation)?;
         keep(!found.restored, Rule::Stored, || format!("compilation {compilation} was restored"))?;
@@ -461,7 +461,7 @@ impl Books {
         Ok(())
     }
 
-    /// Where inputs and outputs of a run lie, each with its bytes.
+    /// Locations of a run's inputs and outputs, each with its bytes.
     pub fn run(&mut self, execution: usize) -> Kept<[Vec<(Place, usize)>; 2]> {
         let found = self.execution(execution)?;
         let (compilation, inputs, outputs) = (found.compilation, found.inputs.clone(), found.outputs.clone());
@@ -486,7 +486,7 @@ impl Books {
     }
 }
 
-/// Shared memory, and what is bound in it, starts at multiples of this.
+/// Required alignment of shared memory and of anything bound in it.
 const MEMORY_ALIGNMENT: usize = shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 
 #[cfg(test)]

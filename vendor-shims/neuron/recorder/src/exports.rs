@@ -1,5 +1,5 @@
-//! The functions, by the names the interface gives them. Each follows its pointers, asks the books,
-//! writes its line and answers; a broken rule ends the process.
+//! The functions, by the interface's names. Each dereferences its pointers, checks the books,
+//! writes its line and returns; a broken rule ends the process.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Write;
@@ -18,10 +18,10 @@ use crate::{Rule, blob, record};
 /// The first of the numbers that extensions' operand types have here.
 const EXTENSION_OPERANDS: i32 = 30_000;
 
-/// What the functions share: the books, and what stands behind memory.
+/// State shared by the functions: the books, and the mapped memory.
 struct State {
     books: Books,
-    /// By handle of the memory: what it was made from.
+    /// By handle of the memory: its source.
     memories: Vec<(usize, Mapped)>,
 }
 
@@ -29,7 +29,7 @@ struct State {
 #[derive(Clone, Copy)]
 struct Mapped {
     descriptor: c_int,
-    /// Device and inode, to notice that the number stands for something else.
+    /// Device and inode, to notice that the descriptor was reused for another file.
     file: (u64, u64),
     base: usize,
     /// Where the memory begins in its first page.
@@ -61,8 +61,8 @@ fn version() -> RuntimeVersion {
 
 type Kept<T> = Result<T, Violation>;
 
-/// One call: its name, what the books make of it, its line. A rule that is broken ends the process,
-/// after the line is written.
+/// Runs one call: its name, the books' check, its line. A broken rule ends the process, after the
+/// line is written.
 fn call(name: &str, body: impl FnOnce(&mut State, &mut String) -> Kept<c_int>) -> c_int {
     let mut line = name.to_owned();
     match state(|state| body(state, &mut line)) {
@@ -79,7 +79,7 @@ fn call(name: &str, body: impl FnOnce(&mut State, &mut String) -> Kept<c_int>) -
     }
 }
 
-/// Handles are numbers: what a client does with them is all that is of interest.
+/// Handles are numbers: only their use by the client matters.
 fn handle<T>(pointer: *const T) -> usize {
     pointer.addr()
 }
@@ -113,7 +113,7 @@ unsafe fn list<T: Copy>(pointer: *const T, count: usize, what: &str) -> Kept<Vec
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) }.to_vec())
 }
 
-/// A client's text; null is none.
+/// A client's text; empty for null.
 ///
 /// # Safety
 /// `pointer` is null or a string that ends with a zero byte.
@@ -138,7 +138,7 @@ macro_rules! exports {
             $(#[$doc])*
             ///
             /// # Safety
-            /// Pointers are as the interface's description of this function says; a null one is
+            /// Pointers are as the interface requires of this function's callers; a null one is
             /// noticed.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
@@ -176,7 +176,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// A name, for nothing.
+    /// A name, which is ignored.
     fn NeuronModel_setName(model: *mut Model, name: *const c_char) |state, line| {
         say!(line, " model={}", handle(model));
         not_null(name, "name")?;
@@ -233,7 +233,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// What goes in and out.
+    /// Inputs and outputs.
     fn NeuronModel_identifyInputsAndOutputs(model: *mut Model, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32) |state, line| {
         say!(line, " model={}", handle(model));
         // SAFETY: the counts say how many there are.
@@ -250,14 +250,14 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// Taken before and after a model is finished, as Google's client calls it after.
+    /// Accepted before and after a model is finished, because Google's client calls it after.
     fn NeuronModel_relaxComputationFloat32toFloat16(model: *mut Model, allowed: Bool) |state, line| {
         say!(line, " model={} allowed={allowed}", handle(model));
         state.books.touch_model(handle(model))?;
         Ok(result::NO_ERROR)
     }
 
-    /// A number of its own for every code.
+    /// A distinct number for every code.
     fn NeuronModel_getExtensionOperandType(model: *mut Model, extension: *const c_char, code: u16, kind: *mut i32) |state, line| {
         // SAFETY: null or a string.
         say!(line, " model={} extension={} code={code}", handle(model), unsafe { text(extension) });
@@ -269,7 +269,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// A number of its own for every code.
+    /// A distinct number for every code.
     fn NeuronModel_getExtensionOperationType(model: *mut Model, extension: *const c_char, code: u16, kind: *mut i32) |state, line| {
         // SAFETY: null or a string.
         say!(line, " model={} extension={} code={code}", handle(model), unsafe { text(extension) });
@@ -281,13 +281,13 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// A model and a finished compilation from what this library stored; `BAD_DATA` for anything
-    /// else, and for another major version.
+    /// A model and a finished compilation from this library's output; `BAD_DATA` for anything else,
+    /// and for another major version.
     fn NeuronModel_restoreFromCompiledNetwork(model: *mut *mut Model, compilation: *mut *mut Compilation, stored: *const c_void, length: usize) |state, line| {
         say!(line, " length={length}");
         not_null(model, "model")?;
         not_null(compilation, "compilation")?;
-        // SAFETY: the client says how many bytes there are.
+        // SAFETY: the client passes the number of bytes.
         let bytes = unsafe { list(stored.cast::<u8>(), length, "stored network")? };
         let Some((inputs, outputs, stored)) = blob::read(&bytes) else { return Ok(result::BAD_DATA) };
         if stored.major != version().major {
@@ -348,14 +348,14 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// What to prefer.
+    /// Execution preference.
     fn NeuronCompilation_setPreference(compilation: *mut Compilation, preference: i32) |state, line| {
         say!(line, " compilation={} preference={preference}", handle(compilation));
         state.books.set_preference(handle(compilation), preference)?;
         Ok(result::NO_ERROR)
     }
 
-    /// Whom to let wait.
+    /// Priority.
     fn NeuronCompilation_setPriority(compilation: *mut Compilation, priority: c_int) |state, line| {
         say!(line, " compilation={} priority={priority}", handle(compilation));
         state.books.set_priority(handle(compilation), priority)?;
@@ -379,22 +379,22 @@ exports! {
     /// Options, in the place of those before.
     fn NeuronCompilation_setOptimizationString(compilation: *mut Compilation, options: *const c_char) |state, line| {
         // SAFETY: null or a string.
-        let given = unsafe { text(options) };
-        say!(line, " compilation={} options={given:?}", handle(compilation));
+        let passed = unsafe { text(options) };
+        say!(line, " compilation={} options={passed:?}", handle(compilation));
         not_null(options, "options")?;
-        state.books.set_options(handle(compilation), &given)?;
+        state.books.set_options(handle(compilation), &passed)?;
         Ok(result::NO_ERROR)
     }
 
-    /// Four entries whatever the rank.
+    /// Writes four entries whatever the rank.
     fn NeuronCompilation_getInputPaddedDimensions(compilation: *mut Compilation, index: i32, dimensions: *mut u32) |state, line| {
-        // SAFETY: the client gives room for four entries.
+        // SAFETY: the client has room for four entries.
         unsafe { dimensions_of(state, line, compilation, index, dimensions, false) }
     }
 
-    /// Four entries whatever the rank.
+    /// Writes four entries whatever the rank.
     fn NeuronCompilation_getOutputPaddedDimensions(compilation: *mut Compilation, index: i32, dimensions: *mut u32) |state, line| {
-        // SAFETY: the client gives room for four entries.
+        // SAFETY: the client has room for four entries.
         unsafe { dimensions_of(state, line, compilation, index, dimensions, true) }
     }
 
@@ -410,7 +410,7 @@ exports! {
         unsafe { size_of(state, line, compilation, index, bytes, true) }
     }
 
-    /// Bytes of what `storeCompiledNetwork` writes.
+    /// Size of the output of `storeCompiledNetwork`.
     fn NeuronCompilation_getCompiledNetworkSize(compilation: *mut Compilation, bytes: *mut usize) |state, line| {
         say!(line, " compilation={}", handle(compilation));
         not_null(bytes, "bytes")?;
@@ -422,7 +422,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// What goes in and out, as bytes.
+    /// Inputs and outputs, as bytes.
     fn NeuronCompilation_storeCompiledNetwork(compilation: *mut Compilation, out: *mut c_void, length: usize) |state, line| {
         say!(line, " compilation={} length={length}", handle(compilation));
         not_null(out, "room for the network")?;
@@ -514,7 +514,7 @@ macro_rules! frees {
             $(#[$doc])*
             ///
             /// # Safety
-            /// None: the handle is a number here.
+            /// None: the handle is only a number here.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(object: *mut $type) {
                 call(stringify!($name), |state, line| {
@@ -549,7 +549,7 @@ pub extern "C" fn ShardwrightNeuronRecorder_left() -> usize {
     left.len()
 }
 
-/// Says that this is no vendor's library, in JSON.
+/// Reports in JSON that this is no vendor's library.
 #[unsafe(no_mangle)]
 pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
     static TEXT: OnceLock<std::ffi::CString> = OnceLock::new();
@@ -630,7 +630,7 @@ fn broken(rule: Rule, what: impl Into<String>) -> Violation {
 fn file_of(descriptor: c_int) -> Option<((u64, u64), i64)> {
     // SAFETY: all zeros is a valid value of a struct of numbers.
     let mut about: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: any number may be asked for; the struct outlives the call.
+    // SAFETY: fstat accepts any number; the struct outlives the call.
     let code = unsafe { libc::fstat(descriptor, &mut about) };
     (code == 0).then_some(((about.st_dev, about.st_ino), about.st_size))
 }
@@ -653,7 +653,7 @@ fn map(length: usize, protection: c_int, descriptor: c_int, offset: usize) -> Ke
     // Pages are mapped whole.
     let skip = offset % PIECE;
     let start = libc::off_t::try_from(offset - skip).unwrap_or(libc::off_t::MAX);
-    // SAFETY: a new mapping at an address of the system's choice touches nothing that is there.
+    // SAFETY: a new mapping at an address chosen by the system overlaps nothing.
     let base = unsafe {
         libc::mmap(std::ptr::null_mut(), skip + length, protection, libc::MAP_SHARED, descriptor, start)
     };
@@ -714,8 +714,8 @@ fn move_through(address: usize, bytes: usize, piece: &mut [u8; PIECE], write: bo
             libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address + done), iov_len: length };
         // SAFETY: this process's own number.
         let own = unsafe { libc::getpid() };
-        // SAFETY: `here` is this function's own; `there` is the client's, and the system answers
-        // with an error where it cannot be used.
+        // SAFETY: `here` is this function's own; `there` is the client's, and the system returns an
+        // error if it cannot be used.
         let moved = unsafe {
             match write {
                 true => libc::process_vm_writev(own, &here, 1, &there, 1, 0),

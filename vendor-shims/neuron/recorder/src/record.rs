@@ -6,8 +6,8 @@ use std::io::Write;
 /// Names the file.
 const VARIABLE: &str = "SHARDWRIGHT_NEURON_RECORDER";
 
-/// Appends a line, at once and whole: what was written stays when the process ends in the next
-/// call. The variable is read each time, so that a test can turn to another file.
+/// Appends a line immediately and in one write, so that it persists if the process ends in the next
+/// call. The variable is read each time, so that a test can switch to another file.
 pub(crate) fn line(text: &str) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
     let written = OpenOptions::new()

@@ -1,18 +1,18 @@
 //! The rules, each with where it is from.
 
-/// What a client must keep to.
+/// Rules for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// A pointer that has to be something is null.
     Null,
-    /// A handle is none this library gave out for that kind of object.
+    /// A handle is not one that this library returned for that kind of object.
     UnknownHandle,
     /// An object is used after it was freed.
     UseAfterFree,
     /// An object is freed a second time.
     FreedTwice,
-    /// An object is freed while another that stands on it is not: a model before its compilation, a
-    /// compilation before its execution, memory before an execution that it is bound to.
+    /// An object is freed while another that depends on it is not: a model before its compilation,
+    /// a compilation before its execution, memory before an execution that it is bound to.
     FreedTooEarly,
     /// A finished model is changed.
     ModelFinished,
@@ -22,25 +22,25 @@ pub enum Rule {
     CompilationFinished,
     /// An unfinished compilation is run, asked for sizes or stored.
     CompilationNotFinished,
-    /// An index beyond what there is, or below zero.
+    /// An index beyond the last, or below zero.
     Index,
-    /// A value outside its range: a boost above 100, a priority or preference that is none.
+    /// A value outside its range: a boost above 100, an unknown priority or preference.
     Range,
-    /// Fewer bytes than the operand takes, or more than the memory has.
+    /// Fewer bytes than the operand needs, or more than the memory has.
     Length,
     /// Memory or an offset in it is not at a multiple of 64 bytes.
     Alignment,
     /// A descriptor that cannot be mapped for reading and writing, or was closed while its memory
     /// is in use.
     Descriptor,
-    /// A run with an input or output that nothing is bound to.
+    /// A run with an unbound input or output.
     Unbound,
     /// A buffer that cannot be read or written while a run uses it.
     BufferGone,
     /// A compiled network is stored after a run, or from a restored compilation.
     Stored,
-    /// A handle is made into an out-pointer that holds nothing known; objects are left when the
-    /// library is asked what remains.
+    /// An out-pointer does not point to an empty handle; objects are left when the library is asked
+    /// what remains.
     Left,
 }
 

@@ -1,5 +1,5 @@
-//! The functions themselves, each case in a process of its own: what is written, and that a broken
-//! rule is the end.
+//! Tests of the functions, each case in its own process: the lines written, and that a broken rule
+//! ends the process.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -74,7 +74,7 @@ fn shared(bytes: u64) -> OwnedFd {
     // SAFETY: a string, and no flags.
     let descriptor = unsafe { libc::memfd_create(c"shared".as_ptr(), 0) };
     assert!(descriptor >= 0);
-    // SAFETY: new, and nobody else's.
+    // SAFETY: new, and owned by nothing else.
     let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
     // SAFETY: a descriptor of this function.
     assert_eq!(unsafe { libc::ftruncate(descriptor.as_raw_fd(), bytes as i64) }, 0);
@@ -98,7 +98,7 @@ fn runs_into(restored: &Restored, output: &mut [u8; 128]) {
     }
 }
 
-/// What the child does.
+/// Runs a case in the child.
 fn act(case: &str) {
     let mut output = [7; 128];
     // SAFETY: what is done with dead handles and memory is what this library is to notice; it
@@ -190,7 +190,7 @@ fn act(case: &str) {
     }
 }
 
-/// Runs a case in a process of its own; gives how it ended and what it wrote.
+/// Runs a case in its own process; returns how it ended and what it wrote.
 fn child(case: &str) -> (Output, String) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let record = folder.path().join("record");
@@ -203,7 +203,7 @@ fn child(case: &str) -> (Output, String) {
     (output, std::fs::read_to_string(record).unwrap_or_default())
 }
 
-/// Not a test: what the other tests start.
+/// Not a test: the process that the other tests start.
 #[test]
 fn the_child() {
     if let Ok(case) = std::env::var(CASE) {

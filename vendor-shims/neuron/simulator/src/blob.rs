@@ -1,6 +1,5 @@
-//! The blob: what a compilation stores and a restore reads. A format of our own with a magic of our
-//! own; its trailer alone has the shape of the field's, so that what reads those can be tested on
-//! it.
+//! The blob that a compilation stores and a restore reads. The format and its magic are our own;
+//! only its trailer has the layout of published ones, so that readers of those can be tested on it.
 //!
 //! Little endian. 0: `SWNEURON`; 8: u32 layout 1; 12: version, three bytes and a zero; 16:
 //! processor, 16 bytes; 32: u64 start, 40: u64 length of the code; 48: u64 start of the trailer;
@@ -9,7 +8,7 @@
 //! code's start, a multiple of 64: `SWNC`, u32 1, u64 length of the head, u64 length of the data,
 //! the head (plan and network), zeros to a multiple of 64, the data (long constants). The trailer:
 //! three strings, each u32 length, four zero bytes, the bytes: a UUID made of the code, a JSON
-//! record in the spelling of the major version, the options as they were given.
+//! record in the spelling of the major version, the options as passed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use crate::call::{Refused, refuse};
 use crate::network::{Image, Network, Value};
 use crate::options::Flag;
 
-/// What a blob begins with.
+/// First bytes of a blob.
 pub const MAGIC: &[u8; 8] = b"SWNEURON";
 const LAYOUT: u32 = 1;
 const HEAD: usize = 64;
@@ -31,7 +30,7 @@ const CODE_FORMAT: u32 = 1;
 const CODE_HEAD: usize = 24;
 const SOC_BYTES: usize = 16;
 
-/// What decides about the code besides the network.
+/// Everything besides the network that determines the code.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// Options that are honoured, in order.
@@ -117,7 +116,7 @@ fn describe_ends(network: &Network, out: &mut Writer) {
         out.u32(layout.kind as u32);
         out.count(layout.dimensions.len());
         for length in &layout.dimensions {
-            // Dimensions come from 32 bits.
+            // Dimensions come from u32 values.
             out.u32(*length as u32);
         }
         out.u32(layout.scale.to_bits());
@@ -147,7 +146,7 @@ pub fn compile(
     let data_start = (code_start + CODE_HEAD + head.bytes.len()).next_multiple_of(64);
     let code_end = data_start + data_length;
 
-    // The UUID has a fixed length, so the trailer can be measured before the code is there.
+    // The UUID has a fixed length, so the trailer can be measured before the code exists.
     let trailer = |uuid: &str| {
         let mut trailer = Writer::default();
         for text in [uuid, &record(version), options] {

@@ -3,7 +3,7 @@
 /// Appends.
 #[derive(Debug, Default)]
 pub struct Writer {
-    /// What was written.
+    /// The bytes written.
     pub bytes: Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ impl Writer {
     }
 }
 
-/// Reads from the front; `None` where there is not enough.
+/// Reads from the front; `None` if there are not enough bytes.
 #[derive(Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -151,7 +151,7 @@ pub fn crc32(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// A quick sum of 64 bits that tells bytes apart; no protection against anybody.
+/// A fast 64-bit check sum; not cryptographic.
 pub fn sum(bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut sum = (bytes.len() as u64).wrapping_mul(FACTOR) ^ 0x5348_4152_4457_5254;

@@ -1,5 +1,5 @@
-//! What every function does around its work: the configuration, the failure that is to happen, the
-//! trace, the message, and no panic across the boundary.
+//! Wrapper around every function: configuration, injected failure, trace, message, and no panic
+//! across the boundary.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -70,7 +70,7 @@ pub fn call(
     let configuration = match configuration::current() {
         Ok(configuration) => configuration,
         Err(problem) => {
-            // Always told: a simulator that is not what it was asked to be must not go unnoticed.
+            // Always printed: a simulator with a broken configuration must not go unnoticed.
             eprintln!("shardwright neuron simulator: {problem}");
             note(&problem);
             return result::BAD_STATE;
@@ -88,9 +88,9 @@ pub fn call(
         }
         Some(How::Signal(signal)) => {
             finish_line(&configuration, line, &format!("signal {signal}"));
-            // A handler may return, expecting that a real fault would come again, as the standard
-            // library's does for SIGSEGV: the second one finds none. SAFETY: raising a signal in
-            // this process and giving up its handler have no preconditions.
+            // A handler may return, expecting that a real fault would recur, as the standard
+            // library's does for SIGSEGV: the second signal finds no handler. SAFETY: raising a
+            // signal in this process and resetting its handler have no preconditions.
             unsafe {
                 libc::raise(signal);
                 libc::signal(signal, libc::SIG_DFL);
@@ -100,7 +100,7 @@ pub fn call(
         }
         Some(How::Exit(status)) => {
             finish_line(&configuration, line, &format!("exit {status}"));
-            // SAFETY: the process ends here, without running what others registered for its end.
+            // SAFETY: the process ends here, without running registered exit handlers.
             unsafe { libc::_exit(status) };
         }
         Some(How::Abort) => {
@@ -129,8 +129,8 @@ pub fn call(
     }
 }
 
-/// As [`call`], for functions that answer nothing: a refusal is told on stderr whatever the
-/// configuration says.
+/// As [`call`], for functions without a result: a refusal is printed to stderr whatever the
+/// configuration.
 pub fn call_void(function: &'static str, work: impl FnOnce() -> Result<(), Refused>) {
     call(function, |configuration, _| {
         work().inspect_err(|refused| {

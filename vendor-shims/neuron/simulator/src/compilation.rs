@@ -24,7 +24,7 @@ pub struct Code {
     pub compiled: Compiled,
     /// Steps in order, each with the operation it came from.
     pub steps: Vec<(usize, Step)>,
-    /// The device's address space it takes.
+    /// The device address space it uses.
     _space: Option<memory::Space>,
 }
 
@@ -34,7 +34,7 @@ impl Code {
         &self.compiled.network
     }
 
-    /// What an input or output is.
+    /// Layout of an input or output.
     pub fn end(&self, input: bool, index: usize) -> Option<&Layout> {
         let network = self.network();
         let list = if input { &network.inputs } else { &network.outputs };
@@ -271,7 +271,7 @@ impl Compilation {
     }
 }
 
-/// The address space that code takes where it is imported for ever.
+/// The address space used by code that is imported permanently.
 fn space(
     compiled: &Compiled,
     configuration: &Configuration,

@@ -1,5 +1,5 @@
-//! What the library pretends to be, from a JSON file that a variable names. The file is looked at
-//! on every call and read again when it changed.
+//! What the library emulates, from a JSON file that an environment variable names. The file is
+//! checked on every call and read again if it changed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use shardwright_neuron_adapter::{FUNCTIONS, RuntimeVersion};
 use crate::options::{KNOWN, WITHOUT_EFFECT_ON_CODE};
 use crate::target::Target;
 
-/// Names the file. Without it the library is what [`Configuration::default`] says.
+/// Names the file. Without it [`Configuration::default`] applies.
 pub const VARIABLE: &str = "SHARDWRIGHT_NEURON_SIMULATOR";
 
-/// What the library pretends to be.
+/// What the library emulates.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Configuration {
@@ -25,15 +25,15 @@ pub struct Configuration {
     /// The processor in lower case, unless the client's variable `MTKNN_ADAPTER_DLA_PLATFORM` names
     /// one.
     pub soc: String,
-    /// What `Neuron_getL1MemorySizeKb` answers.
+    /// Result of `Neuron_getL1MemorySizeKb`.
     pub l1_kilobytes: u32,
-    /// What `Neuron_getNeuroPilotMagicNumber` answers.
+    /// Result of `Neuron_getNeuroPilotMagicNumber`.
     pub magic_number: i32,
-    /// Compilations of more operations are refused as unmappable. None: there is no limit.
+    /// Compilations of more operations are refused as unmappable. `None`: no limit.
     pub most_operations: Option<u64>,
     /// Tensors have no more dimensions.
     pub most_dimensions: usize,
-    /// Which options change the code; others are embedded in the blob and do nothing.
+    /// Options that change the code; others are stored in the blob and have no effect.
     pub honoured: Honoured,
     /// Options that `createWithOptions` and `setOptimizationString` refuse.
     pub refused_options: BTreeSet<String>,
@@ -44,16 +44,16 @@ pub struct Configuration {
     /// Constants that the client keeps are summed when they are set and when a compilation
     /// finishes, and a change is refused; a blob is stored before anything is executed.
     pub strict: bool,
-    /// Bytes of the device's address space, which memories take, and code that is to be imported
-    /// for ever. None: no limit.
+    /// Bytes of the device address space, used by memories and by code that is imported
+    /// permanently. `None`: no limit.
     pub most_device_bytes: Option<u64>,
     /// The last dimension of inputs and outputs is padded to a multiple of this.
     pub padded_to: u32,
     /// A file to which a line is appended for every call.
     pub trace: Option<PathBuf>,
-    /// Refusals are told on stderr.
+    /// Print refusals to stderr.
     pub messages: bool,
-    /// What goes wrong.
+    /// Injected failures.
     pub failures: Vec<Failure>,
 }
 
@@ -121,7 +121,7 @@ impl Honoured {
     }
 }
 
-/// Something that goes wrong at a function.
+/// A failure injected into a function.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
@@ -130,21 +130,21 @@ pub struct Failure {
     /// So many calls go well first, counted over the life of the process.
     #[serde(default)]
     pub skip: u64,
-    /// What happens.
+    /// The failure.
     pub how: How,
 }
 
-/// What happens instead of the call.
+/// What happens in place of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum How {
-    /// The code is answered and nothing done.
+    /// Return the code without doing anything.
     Result(i32),
     /// The process gets the signal.
     Signal(i32),
     /// The process ends with the status.
     Exit(i32),
-    /// The call does not come back.
+    /// The call never returns.
     Hang,
     /// The process aborts.
     Abort,
@@ -178,7 +178,7 @@ impl Configuration {
         RuntimeVersion::new(major, minor, patch)
     }
 
-    /// Whom the library pretends to run on: the client's variable first.
+    /// The emulated processor and version: the client's variable takes precedence.
     pub fn target(&self) -> Target {
         let said = std::env::var(PLATFORM_VARIABLE).ok().filter(|soc| !soc.is_empty());
         Target {
@@ -199,15 +199,15 @@ struct Read {
 
 static LAST: Mutex<Option<Read>> = Mutex::new(None);
 
-/// The processor that a client asked for.
+/// The processor requested by a client.
 static PLAYED: Mutex<Option<String>> = Mutex::new(None);
 
-/// Plays a processor from now on, where no file says which.
+/// Emulates a processor from now on, if no file names one.
 pub fn play(soc: &str) {
     *PLAYED.lock().unwrap_or_else(PoisonError::into_inner) = Some(soc.to_owned());
 }
 
-/// The configuration in force, or what is wrong with its file.
+/// The current configuration, or what is wrong with its file.
 pub fn current() -> Result<Arc<Configuration>, String> {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
         let played = PLAYED.lock().unwrap_or_else(PoisonError::into_inner).clone();

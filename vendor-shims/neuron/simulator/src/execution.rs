@@ -135,8 +135,8 @@ impl Execution {
     /// Runs.
     ///
     /// # Safety
-    /// Every buffer that was bound is there still, inputs can be read, outputs can be written, and
-    /// nobody writes any of them meanwhile.
+    /// Every bound buffer still exists, inputs can be read, outputs can be written, and nothing
+    /// else writes any of them meanwhile.
     pub unsafe fn compute(&mut self) -> Result<(), Refused> {
         let unbound = |list: &[Option<Binding>]| list.iter().position(Option::is_none);
         if let Some(index) = unbound(&self.inputs) {

@@ -1,7 +1,7 @@
 //! The functions of the C interface: arguments are read and checked for null, the work is done
 //! elsewhere.
 
-#![expect(clippy::missing_safety_doc, reason = "what callers owe is told by the crate of the interface")]
+#![expect(clippy::missing_safety_doc, reason = "the interface's crate documents the obligations of callers")]
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -66,7 +66,7 @@ unsafe fn give<T>(out: *mut T, value: T) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Elements a caller passes; none for a count of 0.
+/// Elements a caller passes; empty for a count of 0.
 ///
 /// # Safety
 /// `count` elements can be read at `from` unless it is null.
@@ -293,7 +293,7 @@ exports! {
     }
     ModelRelax NeuronModel_relaxComputationFloat32toFloat16(model: *mut raw::Model, allowed: Bool) |_configuration, line| {
         line.say("allowed", allowed);
-        // On a finished model as well: Google's client calls it there.
+        // Also on a finished model: Google's client calls it there.
         MODELS.get(model)?.lock().network.relaxed = allowed != 0;
         Ok(())
     }
@@ -397,7 +397,7 @@ exports! {
         // SAFETY: the caller's promise.
         unsafe { many(token, CACHE_TOKEN_BYTES as u32, CACHE_TOKEN_BYTES) }?;
         line.say("folder", format_args!("{folder:?}"));
-        // A cache never changes a result: this library has none.
+        // A cache never changes a result, so this library has none.
         Ok(())
     }
     CompilationSetPreference NeuronCompilation_setPreference(compilation: *mut raw::Compilation, preference: i32) |_configuration, line| {
@@ -454,7 +454,7 @@ exports! {
         let shared = COMPILATIONS.get(compilation)?;
         let compilation = shared.lock();
         let bytes = compilation.stored(configuration)?;
-        // A client that was told of an empty network comes for it with nothing in its hands.
+        // A client that was told that a network is empty fetches it with an empty buffer.
         if length == 0 && configuration.failures.iter().any(|failure| failure.how == How::Empty) {
             return Ok(());
         }
@@ -462,8 +462,8 @@ exports! {
         if length < bytes.len() {
             return refuse(BAD_DATA, format!("{length} bytes for a compiled network of {}", bytes.len()));
         }
-        // SAFETY: not null; the caller has room for `length` bytes, which are at least as many, and
-        // none of them are ours.
+        // SAFETY: not null; the caller has room for `length` bytes, at least as many as the blob,
+        // and none of them are ours.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), blob.cast::<u8>(), bytes.len()) };
         Ok(())
     }
@@ -519,7 +519,7 @@ exports! {
     }
     ExecutionSetLoopTimeout NeuronExecution_setLoopTimeout(execution: *mut raw::Execution, nanoseconds: u64) |_configuration, line| {
         line.say("nanoseconds", nanoseconds);
-        // There are no loops here.
+        // Loops are not supported.
         EXECUTIONS.get(execution).map(|_| ())
     }
     ExecutionStartCompute NeuronExecution_startComputeWithDependencies(execution: *mut raw::Execution, events: *const *const raw::Event, count: u32, _duration: u64, event: *mut *mut raw::Event)
@@ -551,8 +551,8 @@ exports! {
     ExecutionGetOutputDimensions NeuronExecution_getOutputOperandDimensions(execution: *mut raw::Execution, index: i32, dimensions: *mut u32) |_configuration, line| {
         line.say("index", index);
         for (at, length) in output_dimensions(execution, index)?.into_iter().enumerate() {
-            // SAFETY: the caller has room for as many as the rank says, unless it passed null,
-            // which is not written.
+            // SAFETY: the caller has room for as many as the rank, unless it passed null, which is
+            // not written to.
             unsafe { give(if dimensions.is_null() { dimensions } else { dimensions.add(at) }, length) }?;
         }
         Ok(())
@@ -602,7 +602,7 @@ exports! {
     }
 }
 
-/// The one device: a handle that is none of the others'.
+/// The only device: a handle that no other object has.
 const DEVICE: usize = 64;
 
 fn check_device(device: *const raw::Device) -> Result<(), Refused> {
@@ -704,7 +704,7 @@ fn duplicate(descriptor: c_int) -> Result<std::os::fd::OwnedFd, Refused> {
     if copy < 0 {
         return refuse(BAD_DATA, format!("descriptor {descriptor} is none"));
     }
-    // SAFETY: the descriptor was made here and is nobody else's.
+    // SAFETY: the descriptor was created here and has no other owner.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(copy) })
 }
 
@@ -715,7 +715,7 @@ fn wait(event: &Event) -> Result<(), Refused> {
         // SAFETY: one descriptor, which lives.
         unsafe { libc::poll(&raw mut polled, 1, -1) };
     }
-    if event.code == 0 { Ok(()) } else { refuse(event.code, "the run that the event stands for failed") }
+    if event.code == 0 { Ok(()) } else { refuse(event.code, "the run behind the event failed") }
 }
 
 macro_rules! frees {
@@ -743,8 +743,8 @@ thread_local! {
     static DESCRIPTION: RefCell<CString> = RefCell::default();
 }
 
-/// What the library is, as JSON: `{"name", "version", "soc"}`. That the function is there says that
-/// it is a simulator. The text stays until the next call on the thread.
+/// Describes the library in JSON: `{"name", "version", "soc"}`. The presence of this function
+/// identifies a simulator. The text stays valid until the next call on the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
     let text = match configuration::current() {
@@ -761,8 +761,8 @@ pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
     })
 }
 
-/// Plays a processor from now on, unless a configuration file or the client's variable says which.
-/// Null and what is no UTF-8 are passed over.
+/// Emulates a processor from now on, unless a configuration file or the client's variable names
+/// one. Null and text that is not UTF-8 are ignored.
 ///
 /// # Safety
 /// `soc` is null or a C string.
@@ -777,7 +777,7 @@ pub unsafe extern "C" fn ShardwrightNeuronSimulator_play(soc: *const c_char) {
     }
 }
 
-/// Why the last refused call on this thread was refused; empty if none was. The text stays until
+/// Reason of the last refused call on this thread; empty if none was. The text stays valid until
 /// another call is refused on the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ShardwrightNeuronSimulator_lastMessage() -> *const c_char {

@@ -1,5 +1,5 @@
-//! Handles: numbers that look like pointers and are never followed, so that a freed or foreign one
-//! is told and not read.
+//! Handles: numbers that look like pointers and are never dereferenced, so that a freed or foreign
+//! one is reported and not read.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,9 +29,9 @@ impl<T> Clone for Shared<T> {
     }
 }
 
-/// Held by what depends on an object.
+/// Kept by dependents of an object.
 #[derive(Debug, Clone)]
-pub struct Dependence(#[expect(dead_code, reason = "held for its count")] Arc<()>);
+pub struct Dependence(#[expect(dead_code, reason = "kept for its count")] Arc<()>);
 
 impl<T> Shared<T> {
     /// The object, for one at a time.
@@ -46,7 +46,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Registry<T> {
-    /// Of objects that messages call `what`.
+    /// A registry of objects that messages call `what`.
     pub const fn new(what: &'static str) -> Registry<T> {
         Registry { what, objects: Mutex::new(None) }
     }
@@ -74,7 +74,7 @@ impl<T> Registry<T> {
         }
     }
 
-    /// Frees an object unless something depends on it. Null is nothing.
+    /// Frees an object unless something depends on it. Null is ignored.
     pub fn free<H>(&self, handle: *mut H) -> Result<(), Refused> {
         if handle.is_null() {
             return Ok(());

@@ -1,12 +1,12 @@
 //! A library with the C interface of MediaTek's Neuron Adapter, for work without a phone: it
-//! builds, judges, compiles, stores, restores and runs networks, in the integer arithmetic that
-//! TensorFlow Lite defines, as a version and on a processor that a JSON file chooses, and fails
-//! where that file says.
+//! builds, checks, compiles, stores, restores and runs networks, in the integer arithmetic that
+//! TensorFlow Lite defines, emulating the version and processor in a JSON file, and fails where
+//! that file says.
 //!
-//! **Not its job.** It is no compiler of MediaTek's and does not pretend to be one: blobs have a
-//! name and a magic of its own, and `ShardwrightNeuronSimulator_describe` says what it is. It is no
-//! shim. How fast a phone would be, what its compiler would refuse beyond the rules told here, and
-//! how its hardware rounds, it does not know.
+//! **Not its job.** It is not MediaTek's compiler and does not pretend to be: blobs have a name and
+//! a magic of their own, and `ShardwrightNeuronSimulator_describe` identifies it. It is no shim. It
+//! does not know how fast a phone would be, what its compiler would refuse beyond the rules
+//! documented here, or how its hardware rounds.
 //!
 //! The file is named by the variable `SHARDWRIGHT_NEURON_SIMULATOR`; its members are those of
 //! [`configuration::Configuration`].

@@ -1,4 +1,4 @@
-//! Memory shared by descriptor, and the device's address space it takes.
+//! Memory shared by descriptor, and the device address space it uses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,12 +11,12 @@ use crate::configuration::Configuration;
 
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// A part of the device's address space, given back when it is dropped.
+/// A part of the device address space, returned when dropped.
 #[derive(Debug)]
 pub struct Space(u64);
 
 impl Space {
-    /// Takes bytes, if there are so many.
+    /// Reserves bytes, if that many are left.
     pub fn take(bytes: u64, configuration: &Configuration) -> Result<Space, Refused> {
         let most = configuration.most_device_bytes.unwrap_or(u64::MAX);
         let taken = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
@@ -48,8 +48,7 @@ pub struct Memory {
     _space: Space,
 }
 
-// The mapping is whole and stays where it is until it is dropped, whichever thread does it; `usize`
-// says so.
+// The mapping stays in place until it is dropped, on whichever thread, and is stored as a `usize`.
 
 impl Memory {
     /// Maps `length` bytes of a descriptor from `offset` on.
@@ -72,8 +71,8 @@ impl Memory {
                 format!("the protection {protection:#x} is not to read, or to read and write"),
             );
         }
-        // Works for files, memfds and dma-bufs alike; the position of a descriptor is nothing
-        // anybody relies on here. SAFETY: no memory is passed.
+        // Works for files, memfds and dma-bufs alike; nothing here relies on the position of a
+        // descriptor. SAFETY: no memory is passed.
         let size = unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) };
         let end = offset.checked_add(length).and_then(|end| i64::try_from(end).ok());
         if size < 0 || end.is_none_or(|end| end > size) {

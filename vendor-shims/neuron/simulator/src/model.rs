@@ -1,4 +1,4 @@
-//! Models being built, and what is true of a finished one.
+//! Models being built, and the properties of a finished one.
 
 use shardwright_neuron_adapter::operand as kind;
 use shardwright_neuron_adapter::result::{BAD_DATA, BAD_STATE};
@@ -15,7 +15,7 @@ use crate::target::{self, Target};
 /// A model.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// What it computes.
+    /// The network.
     pub network: Network,
     /// The order in which its operations run, once it is finished.
     pub order: Option<Vec<usize>>,
@@ -43,7 +43,7 @@ impl Model {
         }
     }
 
-    /// Adds an operand; gives its index.
+    /// Adds an operand; returns its index.
     pub fn add_operand(
         &mut self,
         of: i32,
@@ -121,7 +121,7 @@ impl Model {
         }
         operand.value = if length <= COPIED_AT_ONCE {
             // SAFETY: the caller's promise.
-            Value::Held(unsafe { std::slice::from_raw_parts(value, length) }.to_vec())
+            Value::Owned(unsafe { std::slice::from_raw_parts(value, length) }.to_vec())
         } else {
             // SAFETY: the caller's promise.
             Value::Lent(unsafe { Lent::new(value, length, strict) })
@@ -197,7 +197,7 @@ impl Model {
         Ok(())
     }
 
-    /// Says what comes in and goes out: once, before operations or after.
+    /// Sets inputs and outputs: once, before operations or after.
     pub fn identify(&mut self, inputs: &[u32], outputs: &[u32]) -> Result<(), Refused> {
         self.open()?;
         if self.identified {
@@ -238,7 +238,7 @@ impl Model {
     }
 }
 
-/// The steps of a network in order, or the first operation that has none.
+/// The steps of a network in order, or the first operation without one.
 pub fn steps(
     network: &Network,
     order: &[usize],

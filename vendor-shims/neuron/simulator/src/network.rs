@@ -1,4 +1,4 @@
-//! A network: operands, operations, what comes in and goes out; and its bytes within a blob.
+//! A network: operands, operations, inputs and outputs; and its bytes within a blob.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,15 +8,14 @@ use shardwright_neuron_adapter::setting::COPIED_AT_ONCE;
 use crate::arithmetic::tensor::{Channels, Layout};
 use crate::bytes::{Reader, Writer};
 
-/// Operands of a network at most: an index is an i32 at the interface, and no real network comes
-/// near.
+/// Most operands of a network: an index is an i32 at the interface, and no real network comes near.
 pub const MOST_OPERANDS: usize = 1 << 22;
 /// Dimensions of an operand at most.
 pub const MOST_DIMENSIONS: u32 = 8;
-/// Elements of an operand at most: what a table of 2⁴⁰ bytes would hold is a mistake.
+/// Most elements of an operand: a table of 2⁴⁰ bytes would be a mistake.
 pub const MOST_ELEMENTS: usize = 1 << 38;
 
-/// Bytes that lie aligned for every element type, in one piece: a blob, and the weights in it.
+/// Contiguous bytes aligned for every element type: a blob, and the weights in it.
 #[derive(Debug)]
 pub struct Image {
     words: Vec<u64>,
@@ -50,7 +49,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Notes the memory and, in strict mode, what is in it.
+    /// Records the memory and, in strict mode, a sum of its content.
     ///
     /// # Safety
     /// `length` bytes can be read at `address` until the model's compilations are finished or the
@@ -72,13 +71,13 @@ impl Lent {
     }
 }
 
-/// What a constant operand holds.
+/// Content of a constant operand.
 #[derive(Debug, Clone)]
 pub enum Value {
     /// Not constant.
     Absent,
     /// A copy.
-    Held(Vec<u8>),
+    Owned(Vec<u8>),
     /// The client's memory.
     Lent(Lent),
     /// A place in the network's image.
@@ -88,13 +87,13 @@ pub enum Value {
 /// An operand.
 #[derive(Debug, Clone)]
 pub struct Operand {
-    /// What it is.
+    /// Its layout.
     pub layout: Layout,
-    /// What it holds, if it is constant.
+    /// Its content, if it is constant.
     pub value: Value,
 }
 
-/// An operation by number, or by what an extension handed out.
+/// An operation by number, built in or assigned by an extension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
     /// The number.
@@ -112,13 +111,13 @@ pub struct Network {
     pub operands: Vec<Operand>,
     /// In the order they were added, which need not be that of execution.
     pub operations: Vec<Operation>,
-    /// Operands that come from outside.
+    /// Input operands.
     pub inputs: Vec<u32>,
     /// Operands that go out.
     pub outputs: Vec<u32>,
     /// Real numbers may be computed in 16 bits.
     pub relaxed: bool,
-    /// Where [`Value::Within`] lies.
+    /// The image that [`Value::Within`] refers to.
     pub image: Option<Arc<Image>>,
 }
 
@@ -127,7 +126,7 @@ impl Network {
     pub fn constant(&self, index: u32) -> Option<&[u8]> {
         match &self.operands.get(index as usize)?.value {
             Value::Absent => None,
-            Value::Held(bytes) => Some(bytes),
+            Value::Owned(bytes) => Some(bytes),
             // SAFETY: memory is lent until a compilation is finished, which replaces it with a
             // place in the image.
             Value::Lent(lent) => Some(unsafe { lent.bytes() }),
@@ -135,11 +134,11 @@ impl Network {
         }
     }
 
-    /// The first operand whose lent memory is no longer what it was, in strict mode.
+    /// The first operand whose lent memory has changed, in strict mode.
     pub fn changed_constant(&self) -> Option<(usize, usize)> {
         self.operands.iter().enumerate().find_map(|(index, operand)| match &operand.value {
             Value::Lent(lent) => {
-                // SAFETY: asked while compilations are being finished.
+                // SAFETY: called while compilations are being finished.
                 let bytes = unsafe { lent.bytes() };
                 lent.sum.filter(|sum| *sum != crate::bytes::sum(bytes)).map(|_| (index, lent.length))
             }
@@ -147,8 +146,8 @@ impl Network {
         })
     }
 
-    /// The order in which operations can run: each after what it reads. `None` if there is none, or
-    /// if an operand has no source or two.
+    /// The order in which operations can run: each after its inputs are computed. `None` if there
+    /// is none, or if an operand has no source or two.
     pub fn order(&self) -> Result<Vec<usize>, String> {
         const OUTSIDE: usize = usize::MAX;
         let mut source: Vec<Option<usize>> = self
@@ -254,7 +253,7 @@ impl Network {
         }
     }
 
-    /// Reads what [`Network::encode`] wrote; `data` is where in the image the data lies.
+    /// Reads the output of [`Network::encode`]; `data` is the range of the data in the image.
     pub fn decode(from: &mut Reader<'_>, image: Arc<Image>, data: Range<usize>) -> Option<Network> {
         let relaxed = from.u8()? != 0;
         let operands = from.count(MOST_OPERANDS)?;
@@ -265,7 +264,7 @@ impl Network {
                 0 => Value::Absent,
                 1 => {
                     let length = from.count(COPIED_AT_ONCE)?;
-                    Value::Held(from.bytes(length)?.to_vec())
+                    Value::Owned(from.bytes(length)?.to_vec())
                 }
                 2 => {
                     let start = data.start.checked_add(usize::try_from(from.u64()?).ok()?)?;
@@ -275,7 +274,7 @@ impl Network {
                 _ => return None,
             };
             if let Some(length) = match &value {
-                Value::Held(bytes) => Some(bytes.len()),
+                Value::Owned(bytes) => Some(bytes.len()),
                 Value::Within(range) => Some(range.len()),
                 _ => None,
             } {

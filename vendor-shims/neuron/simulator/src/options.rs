@@ -6,11 +6,11 @@
 pub struct Flag {
     /// Without dashes.
     pub name: String,
-    /// What follows; empty if nothing does.
+    /// Its value; empty for a switch.
     pub value: String,
 }
 
-/// Options at most: what has more is not an option string.
+/// Most options: a text with more is no option string.
 const MOST: usize = 1024;
 /// Bytes of an option string at most.
 pub const LONGEST: usize = 64 << 10;
@@ -83,8 +83,8 @@ fn words(text: &str) -> Result<Vec<Word>, String> {
     Ok(words)
 }
 
-/// The options that public sources name: those a library is taken to know unless its configuration
-/// says otherwise.
+/// The options that public sources name: those a library is assumed to know unless its
+/// configuration says otherwise.
 pub const KNOWN: &[&str] = &[
     "adapter-disable-map-fd",
     "apusys-config",
@@ -144,7 +144,7 @@ pub const KNOWN: &[&str] = &[
     "use-sw-dilated-conv",
 ];
 
-/// Options that say where files go, what is printed or which driver is used: they are taken and
+/// Options that only choose file locations, printed output or the driver: they are accepted and
 /// change no code.
 pub const WITHOUT_EFFECT_ON_CODE: &[&str] =
     &["dla-file", "gen-debug-info", "mdla-mlo-match-info", "show-exec-plan", "show-memory-summary"];

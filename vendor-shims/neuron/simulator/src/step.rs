@@ -1,5 +1,5 @@
-//! From an operation to a step that can run: operand counts, constants, types and shapes are proved
-//! here, so that nothing is checked twice and nothing can go wrong inside a step.
+//! Turns an operation into a step that can run: operand counts, constants, types and shapes are
+//! validated here, so that a step needs no checks and cannot fail.
 
 use shardwright_neuron_adapter::operand as kind;
 use shardwright_neuron_adapter::setting::{fuse as fuses, padding};
@@ -21,7 +21,7 @@ use crate::target::{self, Target};
 pub enum Refusal {
     /// No hardware could: operands are missing, shapes do not fit. Finishing the model fails.
     Invalid(String),
-    /// Not here: a type, a rank, an operation. Asked whether it is supported, the answer is no;
+    /// Not supported: a type, a rank, an operation. The query for supported operations answers no;
     /// compiling fails.
     Unsupported(String),
 }
@@ -44,7 +44,7 @@ pub enum Step {
     },
     /// x, weight, bias.
     Convolution {
-        /// Where the windows lie.
+        /// The windows.
         windows: Windows,
         /// The fused activation.
         fuse: i32,
@@ -90,7 +90,7 @@ pub enum Step {
     Tile,
     /// x.
     Reduce {
-        /// What is kept.
+        /// How elements are combined.
         reduction: Reduction,
         /// Which dimensions.
         reduced: Vec<bool>,
@@ -99,7 +99,7 @@ pub enum Step {
     Convert,
     /// x.
     Cast,
-    /// x; gamma and beta, if there are, at these places of the operation's inputs.
+    /// x; gamma and beta, if present, at these places of the operation's inputs.
     Normalise {
         /// Which.
         norm: Norm,
@@ -245,11 +245,11 @@ impl<'a> Case<'a> {
         Ok(class)
     }
 
-    fn axis(&self, given: i32, rank: usize) -> Result<usize, Refusal> {
-        let axis = if given < 0 { given + rank as i32 } else { given };
+    fn axis(&self, index: i32, rank: usize) -> Result<usize, Refusal> {
+        let axis = if index < 0 { index + rank as i32 } else { index };
         match usize::try_from(axis) {
             Ok(axis) if axis < rank => Ok(axis),
-            _ => invalid(format!("dimension {given} of rank {rank}")),
+            _ => invalid(format!("dimension {index} of rank {rank}")),
         }
     }
 }
@@ -271,7 +271,7 @@ fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>, Refusal> {
     Ok(whole)
 }
 
-/// The step of an operation on a target, or why there is none.
+/// The step of an operation on a target, or why it is refused.
 pub fn prepare(network: &Network, operation: &Operation, target: &Target) -> Result<Step, Refusal> {
     let case = Case::new(network, operation);
     target::judge(&case.inputs, &case.outputs, operation, target)?;
@@ -421,8 +421,8 @@ fn check_weighted(
     Ok(())
 }
 
-/// A bias is added to accumulators as it is, so its scale has to be theirs; without a type of its
-/// own for channels it has none.
+/// A bias is added to accumulators unchanged, so its scale has to be theirs; beside per-channel
+/// weights, a bias whose type has no per-channel scales has scale 0.
 fn check_bias(x: &Layout, w: &Layout, bias: &Layout, out: &Layout) -> Result<(), Refusal> {
     // As far as TensorFlow Lite lets them differ (`GetQuantizedConvolutionMultipler`).
     let near = |found: f32, wanted: f32| ((found - wanted).abs() / out.scale) <= 0.02;
@@ -498,7 +498,7 @@ fn prepare_convolution(case: &Case<'_>) -> Result<Step, Refusal> {
         padding: before,
         output,
     };
-    // Every output element reads a window of this size: the product bounds what is laid out.
+    // Every output element reads a window of this size: the product bounds the unrolled input.
     if out.elements() / (*columns).max(1) > (1 << 34) / (window_h * window_w * depth).max(1) {
         return unsupported("windows too many to lay out");
     }
@@ -615,9 +615,9 @@ fn prepare_reshape(case: &Case<'_>) -> Result<Step, Refusal> {
     if case.inputs[0].elements() != case.outputs[0].elements() {
         return invalid(format!("{:?} as {:?}", case.inputs[0].dimensions, case.outputs[0].dimensions));
     }
-    // The shape that comes along is not held against the output's own: below 8.2.24 Google's client
-    // sends FULLY_CONNECTED of rank 3 as rank 2 with a RESHAPE behind it whose shape has a last
-    // length of 1, and the output is right.
+    // The shape operand is not compared with the output's own: below 8.2.24 Google's client sends
+    // FULLY_CONNECTED of rank 3 as rank 2 followed by a RESHAPE whose shape has a last length of 1,
+    // and the output is right.
     if case.operation.code == op::RESHAPE && case.inputs.len() == 2 {
         case.integers(1)?;
     }
@@ -726,9 +726,9 @@ fn prepare_split(case: &Case<'_>) -> Result<Step, Refusal> {
     case.arity(3..=3, parts)?;
     case.moved()?;
     let dimensions = &case.inputs[0].dimensions;
-    let given = if case.inputs[1].kind == kind::INT32 { vec![case.integer(1)?] } else { case.integers(1)? };
-    let [given] = given[..] else { return invalid("not one dimension to split") };
-    let axis = case.axis(given, dimensions.len())?;
+    let index = if case.inputs[1].kind == kind::INT32 { vec![case.integer(1)?] } else { case.integers(1)? };
+    let [index] = index[..] else { return invalid("not one dimension to split") };
+    let axis = case.axis(index, dimensions.len())?;
     if usize::try_from(case.integer(2)?) != Ok(parts) || parts == 0 || !dimensions[axis].is_multiple_of(parts)
     {
         return invalid(format!("{} outputs of dimension {axis} of {dimensions:?}", parts));
@@ -813,8 +813,8 @@ fn prepare_reduction(case: &Case<'_>, reduction: Reduction) -> Result<Step, Refu
     case.arity(3..=3, 1)?;
     let dimensions = &case.inputs[0].dimensions;
     let mut reduced = vec![false; dimensions.len()];
-    for given in case.integers(1)? {
-        reduced[case.axis(given, dimensions.len())?] = true;
+    for index in case.integers(1)? {
+        reduced[case.axis(index, dimensions.len())?] = true;
     }
     let keep = case.truth(2)?;
     let mut whole: Vec<usize> = dimensions
@@ -913,7 +913,7 @@ fn prepare_named(case: &Case<'_>) -> Result<Step, Refusal> {
 }
 
 impl Step {
-    /// Runs the step on the operation's inputs; gives the outputs in order.
+    /// Runs the step on the operation's inputs; returns the outputs in order.
     pub fn run(&self, inputs: &[Tensor<'_>], outputs: &[&Layout], relaxed: bool) -> Vec<Elements<'static>> {
         let out = outputs[0];
         let one = match self {

@@ -1,5 +1,5 @@
-//! What a version of the library on a processor takes: operand types and their places, as data with
-//! where each rule is known from.
+//! Support of a library version on a processor: operand types and where they may be used, as data
+//! with the source of each rule.
 
 use shardwright_neuron_adapter::operand as kind;
 use shardwright_neuron_adapter::{RuntimeVersion, operation as op, version};
@@ -12,13 +12,12 @@ use crate::step::Refusal;
 pub const GENERAL_OPERAND: i32 = 0x0001_0100;
 /// The operation this library hands out for the general extension.
 pub const GENERAL_OPERATION: i32 = 0x0001_0000;
-/// What operand types of the extension of compiled networks begin with; the extension's code
-/// follows.
+/// First bits of operand types of the extension of compiled networks; the extension's code follows.
 pub const COMPILED_NETWORK_OPERAND: i32 = 0x0002_0000;
 /// The operation this library hands out for the extension of compiled networks.
 pub const COMPILED_NETWORK_OPERATION: i32 = 0x0002_0000;
 
-/// Whom the library pretends to run on, and as which version.
+/// The emulated processor and version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The version.
@@ -45,8 +44,8 @@ const SINCE_FOUR_BITS: [i32; 3] = [
 const FOUR_BITS_PER_CHANNEL: [i32; 2] =
     [kind::EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, kind::TENSOR_QUANT4_ASYMM_SIGNED_PER_CHANNEL];
 
-/// Processors whose compiler was reported to refuse 4-bit weights per channel at any size, whatever
-/// the version.
+/// Processors whose compiler was reported to refuse 4-bit per-channel weights at any size, in any
+/// version.
 const WITHOUT_FOUR_BITS_PER_CHANNEL: [&str; 1] = ["mt6989"];
 
 /// Operations whose weight and bias may have scales per channel: MediaTek's public guideline for
@@ -54,7 +53,7 @@ const WITHOUT_FOUR_BITS_PER_CHANNEL: [&str; 1] = ["mt6989"];
 const WITH_CHANNELS: [i32; 5] =
     [op::CONV_2D, op::DEPTHWISE_CONV_2D, op::TRANSPOSE_CONV_2D, op::FULLY_CONNECTED, op::PRELU];
 
-/// Why an operand type is not taken at all by a version.
+/// Why a version does not support an operand type at all.
 pub fn refused_type(of: i32, target: &Target) -> Option<String> {
     let known = kind::name(of).is_some() || of == GENERAL_OPERAND || of & !0xFFFF == COMPILED_NETWORK_OPERAND;
     if !known {
@@ -110,7 +109,7 @@ pub fn judge(
                 ));
             }
         }
-        // What Google's client sends for 4-bit weights per channel to a version without a type for
+        // Google's client sends this for 4-bit per-channel weights to a version without a type for
         // them: the scales are lost.
         if kind::is_per_tensor(of) && !(layout.scale.is_finite() && layout.scale > 0.0) {
             return unsupported(format!("type {of} with a scale of {}: its scales were lost", layout.scale));

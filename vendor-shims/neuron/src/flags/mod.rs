@@ -1,8 +1,8 @@
-//! Compiler flags: what an order asks for as one option string, and what becomes of each.
+//! Compiler flags: builds an order's option string, and determines the outcome of each flag.
 //!
-//! A flag that no schema knows, or a value that is none of its own, is refused and stands in no
-//! option string. What else becomes of a flag is found out in [`probe`]: that a compiler repeats it
-//! in what it stores proves nothing.
+//! An unknown flag, or an invalid value, is refused and left out of the option string. All other
+//! outcomes are determined in [`probe`]: that a compiler repeats a flag in its output proves
+//! nothing.
 
 mod probe;
 mod schema;
@@ -29,14 +29,14 @@ pub struct Asked {
     pub name: String,
     /// Its value.
     pub value: String,
-    /// What it reaches.
+    /// What it affects.
     pub reach: Reach,
 }
 
-/// What a flag reaches.
+/// What a flag affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The compiler, as these options; a switch that is off is none.
+    /// The compiler, through these options; empty for a switch that is off.
     Compiler(Vec<CompilerOption>),
     /// Nothing, for this reason.
     Refused(String),
@@ -85,8 +85,8 @@ impl Flags {
         flags
     }
 
-    /// An option that is handed on as it is replaces the flag of its name: which of two a compiler
-    /// takes is not known.
+    /// An option passed through unchanged replaces the flag of the same name: which of two the
+    /// compiler would use is unknown.
     fn let_forced_win(&mut self) {
         let mut forced: Vec<CompilerOption> = Vec::new();
         for asked in self.asked.iter().filter(|asked| asked.name == FORCED) {
@@ -111,7 +111,7 @@ impl Flags {
         OptionString(options.collect()).to_string()
     }
 
-    /// Whether a flag reaches the compiler, and with which value: the last where there are several.
+    /// Value of a flag that reaches the compiler; the last if it is set several times.
     pub fn value(&self, name: &str) -> Option<&str> {
         let options = self.asked.iter().filter_map(|asked| match &asked.reach {
             Reach::Compiler(options) => Some(options),
@@ -120,13 +120,13 @@ impl Flags {
         options.flatten().rfind(|option| option.name == name).map(|option| option.value.as_str())
     }
 
-    /// What is to be said of the flag at `index` beside its verdict.
+    /// Remark for the flag at `index`, added to its verdict.
     fn remark(&self, index: usize) -> Option<&str> {
         self.remarks.iter().find(|(of, _)| *of == index).map(|(_, remark)| remark.as_str())
     }
 }
 
-/// One flag as an option; none for a switch that is off.
+/// One flag as an option; `None` for a switch that is off.
 fn one(
     name: &str,
     value: &str,

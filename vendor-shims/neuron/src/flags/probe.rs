@@ -1,10 +1,10 @@
-//! What a flag does: the same graph is compiled with and without it, and the code that comes out is
-//! compared.
+//! Finds the effect of a flag: the same graph is compiled with and without it, and the resulting
+//! code is compared.
 //!
-//! A compiler repeats its option string in what it stores whether it used it or not; the code is
-//! compared without that. Compiling the same twice may give different bytes: then several are made
-//! of each, and a flag counts as applied only if every one made with it differs from every one made
-//! without it by more than equals do among themselves.
+//! A compiler repeats its option string in its output whether it used it or not; the code is
+//! compared without it. Compiling the same twice may result in different bytes: then several are
+//! compiled of each, and a flag counts as applied only if every one compiled with it differs from
+//! every one compiled without it by more than equal ones differ among themselves.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const REPEATED: usize = 3;
 /// Results that are kept for the next flag or order, and their bytes.
 const MAX_KEPT: usize = 256;
 const MAX_KEPT_BYTES: usize = 64 << 20;
-/// A number takes up to four bytes, of which mostly one changes from one compilation to the next.
+/// A number has up to four bytes, of which usually one changes from one compilation to the next.
 const NUMBERS_FACTOR: usize = 4;
 /// Bytes that may differ besides.
 const NUMBERS_SLACK: usize = 64;
@@ -29,18 +29,19 @@ const NUMBERS_SLACK: usize = 64;
 pub struct Subject<'a> {
     /// `a small graph`
     pub what: &'a str,
-    /// What tells it from any other graph, chip or library: results are kept by it.
+    /// Identifies graph, chip and library; results are cached under it.
     pub key: &'a str,
-    /// Compiles it with an option string and gives what the library stored, or says why not.
+    /// Compiles it with an option string and returns the bytes the library stored, or the reason
+    /// why not.
     pub compile: &'a mut dyn FnMut(&str) -> Result<Vec<u8>, String>,
 }
 
-/// What became of a flag and how that is known.
+/// Outcome of a flag, and the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
     /// The flag.
     pub name: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: FlagOutcome,
     /// How that is known.
     pub evidence: String,
@@ -86,18 +87,19 @@ fn differing(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
 }
 
-/// The most by which compilations of the same differ.
+/// Largest difference between compilations of the same input.
 fn noise(made: &[Arc<[u8]>]) -> usize {
     let pairs = made.iter().enumerate().flat_map(|(index, a)| made[..index].iter().map(move |b| (a, b)));
     pairs.map(|(a, b)| differing(a, b)).max().unwrap_or(0)
 }
 
-/// What comparing shows.
+/// Result of a comparison.
 enum Shown {
     /// Bytes by which all differ.
     Differs(usize),
     Same,
-    /// Equal inputs differ by that much, and the others by no more than that allows.
+    /// Compilations of equal inputs differ by this much, and the others by no more than this
+    /// explains.
     Unclear(usize),
 }
 
@@ -106,7 +108,7 @@ fn compare(
     subject: &mut Subject<'_>,
     (with, without): (&str, &str),
 ) -> Result<Shown, String> {
-    // The same twice, on both sides: one pair that differs shows nothing.
+    // Each side twice: one pair that differs shows nothing.
     let (mut flagged, mut bare) = (trials.made(subject, with, 2)?, trials.made(subject, without, 2)?);
     let mut most = noise(&flagged).max(noise(&bare));
     if most == 0 {
@@ -128,11 +130,11 @@ fn compare(
 }
 
 impl Flags {
-    /// What became of every flag of the order, in its order. `echoed` is the option string that the
-    /// artefact repeats, where it does.
+    /// Outcomes of the order's flags, in order. `echoed` is the option string that the artefact
+    /// repeats, if it does.
     ///
-    /// A flag is tried on each subject until one shows an effect. Without a subject that can be
-    /// compiled, one that the artefact repeats is *recorded* and no more.
+    /// A flag is tried on each subject until one shows an effect. If no subject can be compiled, a
+    /// flag that the artefact repeats is *recorded* and no more.
     pub fn judge(
         &self,
         subjects: &mut [Subject<'_>],
@@ -177,12 +179,12 @@ fn judge_one(
         (Some(_), false) => "; the artefact's options do not repeat it",
         (None, _) => "",
     };
-    let (mut same, mut untold) = (Vec::new(), Vec::new());
+    let (mut same, mut unclear) = (Vec::new(), Vec::new());
     for subject in subjects {
         let what = subject.what;
-        // What cannot be compiled without the flag says nothing about the flag.
+        // A subject that cannot be compiled without the flag shows nothing about the flag.
         if let Err(error) = trials.made(subject, without, 1) {
-            untold.push(format!("{what} cannot be compiled without it: {error}"));
+            unclear.push(format!("{what} cannot be compiled without it: {error}"));
             continue;
         }
         if let Err(error) = trials.made(subject, with, 1) {
@@ -197,18 +199,18 @@ fn judge_one(
             }
             Ok(Shown::Same) => same.push(format!("{what} compiled with and without it: the same code")),
             Ok(Shown::Unclear(noise)) => {
-                untold
+                unclear
                     .push(format!("{what} compiled twice alike differs by {noise} bytes, too much to tell"));
             }
-            Err(error) => untold.push(format!("{what} cannot be compiled again: {error}")),
+            Err(error) => unclear.push(format!("{what} cannot be compiled again: {error}")),
         }
     }
-    let outcome = match (same.is_empty(), untold.is_empty(), is_echoed) {
+    let outcome = match (same.is_empty(), unclear.is_empty(), is_echoed) {
         (false, true, _) => FlagOutcome::Inert,
         (.., true) => FlagOutcome::Recorded,
         _ => FlagOutcome::Unknown,
     };
-    same.extend(untold);
+    same.extend(unclear);
     if same.is_empty() {
         same.push("nothing was compiled to see".to_owned());
     }
@@ -221,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// What the three texts near the end of compiled code are, around code that a test makes.
+    /// The three texts near the end of compiled code, around code that a test generates.
     fn stored(code: &[u8], options: &str) -> Vec<u8> {
         let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
         let record = r#"{"Compiler": "adapter 8.2.28", "Neuron SHA1": "00"}"#;
@@ -289,7 +291,7 @@ mod tests {
         let all = flags(&[("opt", "3"), ("relax-fp32", "true")]);
         let large = judged(&all, &mut |options| noisy(options, 1000), None);
         assert_eq!(outcomes(&large), [FlagOutcome::Applied, FlagOutcome::Inert], "{large:?}");
-        // An effect no larger than what chance may do is none that was shown.
+        // An effect no larger than chance shows nothing.
         let small = judged(&all, &mut |options| noisy(options, 10), None);
         assert_eq!(small[0].outcome, FlagOutcome::Unknown, "{small:?}");
         assert!(small[0].evidence.contains("too much to tell"));
@@ -305,7 +307,7 @@ mod tests {
         let reported = judged(&all, &mut fails, None);
         assert_eq!(reported[0].outcome, FlagOutcome::Refused);
         assert!(reported[0].evidence.contains("code 4"));
-        // Left out, the other still meets the one that fails.
+        // Left out, the other flag is still compiled with the one that fails.
         assert_eq!(reported[1].outcome, FlagOutcome::Unknown);
         let reported = judged(&all, &mut |_| Err("no library".to_owned()), Some("--opt 3"));
         assert_eq!(outcomes(&reported), [FlagOutcome::Recorded, FlagOutcome::Unknown]);

@@ -1,8 +1,8 @@
-//! The options of the Neuron compiler that are known: name, values, since which adapter, and who
-//! says so. No list of them is published by the maker; what follows is gathered from a help text of
-//! the years of adapter 6, from bundles that were published, and from scripts others published.
+//! Known options of the Neuron compiler: name, values, first adapter version, and source. The
+//! vendor publishes no list of them; these are collected from a help text of the years of adapter
+//! 6, from published bundles, and from scripts published by others.
 //!
-//! An option that is not here is refused by name unless it is handed on as it is, with the flag
+//! An option that is not listed is refused by name, unless it is passed through with the flag
 //! [`FORCED`].
 
 use shardwright_neuron_containers::Version;
@@ -16,21 +16,21 @@ use crate::soc::Soc;
 /// The flag whose value is an option string that is handed on as it is.
 pub const FORCED: &str = "options";
 
-/// Largest number of an option whose range nobody tells.
+/// Largest value of an option whose range is unknown.
 const ANY: i64 = u32::MAX as i64;
 /// More cores than any chip has.
 const MANY_CORES: i64 = 8;
 /// More fast memory than any chip has, in KiB.
 const MUCH_MEMORY: i64 = 64 << 10;
 
-/// Who says that there is such an option.
+/// Source of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A help text of the tool `ncc-tflite`, of an SDK of the years of adapter 6, on the page of a
     /// maker of boards.
     Help,
-    /// What a published bundle for MT6993 was compiled with, by adapter 9.2, as a public report
-    /// quotes it.
+    /// Options that a published bundle for MT6993 was compiled with, by adapter 9.2, as quoted in a
+    /// public report.
     Bundle,
     /// A script that compiles language models, published by others.
     Script,
@@ -50,10 +50,10 @@ impl Source {
     }
 }
 
-/// What values an option takes.
+/// Values of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// It stands alone; `false` leaves it out.
+    /// It has no value; `false` leaves it out.
     Switch,
     /// A whole number.
     Number(i64, i64),
@@ -78,15 +78,15 @@ pub struct Known {
     pub name: &'static str,
     /// Its values.
     pub values: Values,
-    /// What the compiler does without it; none where nobody tells.
+    /// The compiler's default; `None` if unknown.
     pub default: Option<&'static str>,
-    /// First major of the adapter it was seen with; none where it may be as old as adapters are.
+    /// First adapter major version it was seen with; `None` if it may exist in all.
     pub since: Option<u8>,
-    /// First major that calls it outdated, and what takes its place.
+    /// First major version that calls it outdated, and its replacement.
     pub outdated: Option<(u8, &'static str)>,
-    /// Who says so.
+    /// The source.
     pub source: Source,
-    /// What it does, as far as that is told.
+    /// Its effect, as far as it is known.
     pub description: &'static str,
 }
 
@@ -94,13 +94,13 @@ const fn known(name: &'static str, values: Values, source: Source, description: 
     Known { name, values, default: None, since: None, outdated: None, source, description }
 }
 
-/// Nobody tells what it does.
+/// For an option whose effect is not documented publicly.
 const UNTOLD: &str = "not described in public";
 
 use Source::{Bundle, Client, Help, Script};
 use Values::{Chip, Cores, List, Memory, Number, Switch, Text, Words};
 
-/// Every option, by the groups in which they are told of.
+/// Every option, in groups by source.
 const KNOWN: &[Known] = &[
     Known {
         default: Some("2"),
@@ -187,7 +187,7 @@ impl Known {
         KNOWN.iter().find(|known| known.name == name)
     }
 
-    /// Whether an adapter is known to have it; of one whose version is not known, whatever any has.
+    /// Whether an adapter is known to have it; true for an adapter of unknown version.
     pub fn is_in(&self, adapter: Option<Version>) -> bool {
         match (self.since, adapter) {
             (Some(since), Some(adapter)) => adapter.major >= since,
@@ -195,13 +195,13 @@ impl Known {
         }
     }
 
-    /// Whether an adapter calls it outdated, and what takes its place.
+    /// Whether an adapter calls it outdated, and its replacement.
     pub fn outdated_in(&self, adapter: Option<Version>) -> Option<&'static str> {
         let (major, instead) = self.outdated?;
         adapter.filter(|adapter| adapter.major >= major).map(|_| instead)
     }
 
-    /// The values as the host is told them.
+    /// The values as reported to the host.
     pub fn kind(&self, soc: &Soc) -> FlagKind {
         let most = self.most(soc);
         let words = |words: &[&str]| FlagKind::Choice(words.iter().map(|word| (*word).to_owned()).collect());
@@ -212,7 +212,7 @@ impl Known {
             Memory => FlagKind::Integer { minimum: 0, maximum: most },
             Words(known) => words(known),
             Chip => words(&[&soc.platform]),
-            // A list has more values than can be told one by one.
+            // A list has more values than can be enumerated.
             List(_) | Text => FlagKind::Text,
         }
     }
@@ -226,11 +226,11 @@ impl Known {
         }
     }
 
-    /// Whether a value is one of its own.
+    /// Checks a value.
     ///
     /// # Errors
     ///
-    /// Why not, with what would be.
+    /// Why it is invalid, with the valid values.
     pub fn accepts(&self, soc: &Soc, value: &str) -> Result<(), Reason> {
         let within = |least: i64, most: i64| match value.parse::<i64>() {
             Ok(number) if (least..=most).contains(&number) => Ok(()),
@@ -254,7 +254,7 @@ impl Known {
     }
 }
 
-/// What can be set for a chip with an adapter; of one whose version is not known, whatever any has.
+/// The flags of a chip with an adapter; all of them for an adapter of unknown version.
 pub fn schema(soc: &Soc, adapter: Option<Version>) -> Vec<Flag> {
     let flag = |known: &Known| Flag {
         name: known.name.to_owned(),

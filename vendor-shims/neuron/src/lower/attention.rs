@@ -1,4 +1,4 @@
-//! Attention written with as few operations as there are for it.
+//! Lowers attention to as few operations as possible.
 
 use shardwright_shim_npu::attention::Attention;
 use shardwright_shim_npu::lowering::Binary;
@@ -8,9 +8,9 @@ use super::import::Importer;
 
 /// Writes an attention: `[R, kv · group · d]`.
 ///
-/// Queries of one key head are rows of one product, row by row and head by head, so that both
-/// operands of a product have the same heads and nothing is broadcast in it. With one row or one
-/// key head nothing is transposed. The mask is held as `[1, R, 1, S]`.
+/// Queries of one key head become rows of one product, row by row and head by head, so that both
+/// operands of a product have the same heads and no broadcast is needed. With one row or one key
+/// head nothing is transposed. The mask has the shape `[1, R, 1, S]`.
 pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Result<ValueId, LowerError> {
     let &Attention { kv, group, rows, width, slots, .. } = found;
     let query = importer.work.value(found.query)?;
@@ -28,9 +28,9 @@ pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Resul
     let encoding = importer.work.encoding(found.scores)?;
     let scores = importer.mat_mul(query, keys, true, encoding);
     let scores = importer.between(found, scores)?;
-    let mask = importer.work.held(found.mask)?;
+    let mask = importer.work.stored(found.mask)?;
     let mask = importer.work.reshape(mask, &[1, rows, 1, slots]);
-    // With one row the mask is the same for all heads as it stands.
+    // With one row the mask is the same for all heads, without a change of shape.
     let scores = match rows {
         1 => scores,
         _ => importer.work.reshape(scores, &[kv, rows, group, slots]),

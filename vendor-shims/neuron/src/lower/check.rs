@@ -1,7 +1,7 @@
-//! Which operations are taken, and for the others what is at fault.
+//! Decides which operations are supported, and why the others are not.
 //!
-//! Taken is what the lowering can write with operations and types that clients of the adapter are
-//! known to use. What a chip's compiler makes of it only compiling tells.
+//! Supported are those that can be lowered to operations and types that clients of the adapter are
+//! known to use. Whether a chip's compiler accepts them is only known from compiling.
 
 use shardwright_shim_abi::{WeightView, raw};
 use shardwright_shim_npu::{Encoding as _, Rules};
@@ -10,13 +10,13 @@ use super::Target;
 use super::encoding::Encoding;
 use super::weights::matrix_form;
 
-/// What the adapter of a target is known to take.
+/// Restrictions of a target's adapter.
 pub(super) struct Adapter<'a>(pub &'a Target<'a>);
 
 impl Rules for Adapter<'_> {
     type Encoding = Encoding;
 
-    /// Public guidelines give 4, and padding is told for 4.
+    /// Public guidelines state 4, and padding is reported for 4 axes.
     const MAX_RANK: usize = 4;
     const REFUSED: &'static [(u32, &'static str)] = &[
         (raw::SW_OP_DYNAMIC_LINEAR, "rows are quantised at run time, which the adapter has no operation for"),

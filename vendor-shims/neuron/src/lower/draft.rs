@@ -11,16 +11,16 @@ use crate::graph::{Channels, Value};
 pub(super) type Draft<'w> = npu::Draft<Encoding, Content<'w>, Compute>;
 /// An operation of it.
 pub(super) type Act = npu::Act<Compute>;
-/// What an operation does.
+/// Kind of an operation.
 pub(super) type ActKind = npu::Kind<Compute>;
 /// A tensor known before a run.
 pub(super) type Constant<'w> = npu::Constant<Content<'w>>;
 /// An entry on its way into a draft.
 pub(super) type Work<'s, 'w> = npu::Work<'s, 'w, Encoding, Content<'w>, Compute>;
-/// An entry as it comes.
+/// The entry to lower.
 pub(super) type Source<'w> = npu::Source<'w, Encoding>;
 
-/// What a constant holds.
+/// Content of a constant.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Content<'w> {
     /// Operand type.
@@ -43,7 +43,7 @@ pub(super) enum Compute {
         /// The second operand is `[.., N, K]`.
         transpose_second: bool,
     },
-    /// Value by value with broadcasting, and a fused activation of none.
+    /// Elementwise with broadcasting, without a fused activation.
     Fused(i32),
     /// Value by value with broadcasting.
     Binary(i32),
@@ -59,7 +59,7 @@ pub(super) enum Compute {
     Reduce(i32),
 }
 
-/// Copies what leaves and is no operation's own result: a slice of all of it.
+/// Copies outputs that are not an operation's own result, by a slice of the whole value.
 pub(super) fn leave(draft: &mut Draft<'_>) {
     draft.part_outputs(|draft, value| {
         let encoding = draft.encoding(value).unwrap_or(Encoding::Half);
@@ -69,9 +69,9 @@ pub(super) fn leave(draft: &mut Draft<'_>) {
     });
 }
 
-/// Takes out what moves nothing: reshapes of reshapes of one layer, those to the shape that is
-/// there, and whatever nothing reads then. No value changes, and nothing of one layer depends on
-/// another: the operations of a shard are those of its layers together.
+/// Removes movements without an effect: reshapes of reshapes within a layer, reshapes to the same
+/// shape, and operations whose results are then unused. No value changes, and no layer's result
+/// depends on another layer: the operations of a shard are the sum of its layers'.
 pub(super) fn tidy(draft: &mut Draft<'_>) {
     let mut alias: Vec<ValueId> = (0..draft.values.len()).map(ValueId).collect();
     let mut maker: Vec<Option<usize>> = vec![None; draft.values.len()];
@@ -99,8 +99,8 @@ pub(super) fn tidy(draft: &mut Draft<'_>) {
     draft.sweep();
 }
 
-/// Of the node an operation comes from: rewriting stays inside one, so that the operations of
-/// layers add up.
+/// Layer of an operation's node: rewriting stays within one layer, so that the operations of layers
+/// add up.
 fn layer(act: &Act) -> Option<u32> {
     act.origin.and_then(|origin| origin.layer)
 }

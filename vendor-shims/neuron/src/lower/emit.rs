@@ -31,7 +31,7 @@ pub(super) fn emit<'w>(source: &Source<'w>, draft: Draft<'w>) -> Result<Lowered<
     let mut emitter =
         Emitter { draft: &draft, graph, operands, arguments: HashMap::new(), biases: HashMap::new() };
     let mut ports = Vec::new();
-    // As Google's client orders them: inputs, outputs, then whatever operations need.
+    // In the order of Google's client: inputs, outputs, then the operations' other operands.
     let inputs = source.entry.inputs().zip(&draft.inputs).map(|(view, value)| (view, value, false));
     let outputs = source.entry.outputs().zip(&draft.outputs).map(|(view, value)| (view, value, true));
     for (view, value, is_output) in inputs.chain(outputs) {
@@ -134,14 +134,15 @@ impl<'w> Emitter<'_, 'w> {
         self.argument(OperandKind::Numbered(operand::TENSOR_INT32), vec![values.len() as u32], bytes)
     }
 
-    /// Zeros for a product: of 32-bit integers at the scale the interface wants, or floats.
+    /// Zeros as the bias of a product: 32-bit integers at the scale the interface requires, or
+    /// floats.
     fn bias(&mut self, x: OperandIndex, matrix: OperandIndex) -> OperandIndex {
         let (x, matrix) = (&self.graph.operands[x as usize], &self.graph.operands[matrix as usize]);
         let outputs = matrix.dims[0];
         let (kind, width, scale) = match x.kind {
             OperandKind::Numbered(operand::TENSOR_FLOAT32) => (operand::TENSOR_FLOAT32, 4, 0.0),
             OperandKind::Numbered(operand::TENSOR_FLOAT16) => (operand::TENSOR_FLOAT16, 2, 0.0),
-            // Per channel the scale is none, and the bias's own follow from both operands.
+            // Per-channel biases have no scale of their own; it follows from both operands.
             _ if matrix.channels.is_some() => (operand::TENSOR_INT32, 4, 0.0),
             _ => (operand::TENSOR_INT32, 4, x.scale * matrix.scale),
         };
@@ -184,8 +185,7 @@ impl<'w> Emitter<'_, 'w> {
             }
             ActKind::Compute(Compute::Binary(kind) | Compute::Unary(kind)) => numbered(*kind),
             ActKind::Compute(Compute::Gelu) => {
-                // Approximate: what the only client that is known sends always, and what is meant
-                // here.
+                // Approximate: the only known client always sends this, and the entry means it.
                 let approximate = 1u32.to_le_bytes().to_vec();
                 inputs.push(self.argument(OperandKind::Numbered(operand::UINT32), Vec::new(), approximate));
                 numbered(operation::GELU_V2)
@@ -209,7 +209,7 @@ impl<'w> Emitter<'_, 'w> {
             }
             ActKind::Compute(Compute::Reduce(kind)) => {
                 let axis = self.list(&[last]);
-                // The one wants a number and the others a boolean.
+                // Some expect a number, the others a boolean.
                 let keep = match *kind {
                     operation::MEAN => self.scalar_i32(1),
                     _ => self.scalar_bool(true),

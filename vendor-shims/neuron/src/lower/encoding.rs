@@ -21,7 +21,7 @@ pub(super) enum Encoding {
     Index,
 }
 
-/// What operations compute in: all operands of one are of one family.
+/// Family of types that operations compute in; all operands of one operation are of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     /// f32, computed in 16 bits.
@@ -34,8 +34,8 @@ pub(super) enum Family {
 
 impl npu::Encoding for Encoding {
     const HALF: Encoding = Encoding::Half;
-    /// What softmax, sigmoid and hyperbolic tangent give: −1 to 1 less one step, as TFLite fixes it
-    /// for 16 bits.
+    /// Range of the results of softmax, sigmoid and hyperbolic tangent: −1 to 1 less one step, as
+    /// TFLite fixes it for 16 bits.
     const FRACTION: Encoding = Encoding::Fixed(1.0 / 32_768.0);
     const SIGNED_FRACTION: Encoding = Encoding::FRACTION;
 
@@ -87,7 +87,7 @@ impl Encoding {
         Encoding::Fixed((most / LARGEST).max(f32::MIN_POSITIVE))
     }
 
-    /// What it is computed in; none for indices.
+    /// The family it is computed in; `None` for indices.
     pub fn family(self) -> Option<Family> {
         match self {
             Encoding::Single => Some(Family::Single),

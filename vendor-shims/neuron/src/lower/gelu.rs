@@ -1,8 +1,8 @@
 //! The hyperbolic form of GELU without its operation: `x · (1 + tanh(x · (a + b·x²))) / 2`.
 //!
-//! In integers each step has the range that matters and no more. Beyond 6 the result is `x` or 0 to
-//! the last step whatever the inner values are, so squares stop at 36 and the hyperbolic tangent's
-//! argument at 8.
+//! In integers each step covers only the range that matters. Beyond 6 the result is `x` or 0 to the
+//! last step whatever the inner values are, so squares are clamped to 36 and the hyperbolic
+//! tangent's argument to 8.
 
 use shardwright_shim_npu::lowering::{Binary, Unary};
 use shardwright_shim_npu::{Encoding as _, Lowering as _, ValueId};

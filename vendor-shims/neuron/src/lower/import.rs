@@ -22,7 +22,7 @@ pub(super) struct Importer<'s, 'w> {
     pub work: Work<'s, 'w>,
     pub target: &'s Target<'s>,
     pub lowering: Lowering,
-    /// Rotary tables of whole heads, by the values they come of and the layer.
+    /// Rotary tables of whole heads, by the values they are built from and the layer.
     tables: Vec<(HalfTables, (ValueId, ValueId))>,
 }
 
@@ -32,8 +32,8 @@ pub(super) fn import<'w>(
     target: &Target<'_>,
     lowering: Lowering,
 ) -> Result<Draft<'w>, LowerError> {
-    // A layer's part of what all layers bind together is a slice also where the layer stands alone:
-    // operations of layers add up.
+    // A layer's part of an input that all layers share is a slice also if the layer is compiled
+    // alone: operations of layers add up.
     let movements = Movements { idle_transposes: lowering == Lowering::Plain, whole_slices: true };
     let work = Work::new(source, movements, |port, shape| port_shape(port.role(), shape, lowering))?;
     let mut importer = Importer { work, target, lowering, tables: Vec::new() };
@@ -45,8 +45,8 @@ pub(super) fn import<'w>(
     importer.work.finish()
 }
 
-/// Step inputs are declared in the extents their readers want: memory is dense, so that costs
-/// nothing, and a reshape for each layer would.
+/// Step inputs are declared in the shape their readers need: memory is dense, so that costs
+/// nothing, unlike a reshape in each layer.
 fn port_shape(role: u32, shape: &[u64], lowering: Lowering) -> Vec<u64> {
     match (role, shape, lowering) {
         (
@@ -176,7 +176,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         };
         let gamma = match weight {
             Some((tensor, offset)) => Some(self.constant(tensor, beside, offset)?),
-            // Without a scale the extension's operation takes ones.
+            // The extension's operation needs a scale: ones if there is none.
             None if self.lowering == Lowering::Lean => {
                 let (ones, family) = (vec![1.0; width as usize], family(beside));
                 let name = format!("ones.{width}.{family:?}").to_lowercase();
@@ -252,9 +252,9 @@ impl Importer<'_, '_> {
         head: u64,
         layer: Option<u32>,
     ) -> Result<(ValueId, ValueId), LowerError> {
-        let (cos, sin) = (self.work.held(cos)?, self.work.held(sin)?);
+        let (cos, sin) = (self.work.stored(cos)?, self.work.stored(sin)?);
         let key = (cos, sin, layer);
-        if let Some((_, tables)) = self.tables.iter().find(|(held, _)| *held == key) {
+        if let Some((_, tables)) = self.tables.iter().find(|(existing, _)| *existing == key) {
             return Ok(*tables);
         }
         let rows = self.work.draft.shape(cos).iter().product::<u64>() / (head / 2);
@@ -268,7 +268,7 @@ impl Importer<'_, '_> {
     }
 }
 
-/// What constants beside values of an encoding are of.
+/// Family of the constants used beside values of an encoding.
 fn family(encoding: Encoding) -> Family {
     encoding.family().unwrap_or(Family::Half)
 }

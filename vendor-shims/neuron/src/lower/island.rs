@@ -1,10 +1,11 @@
-//! What integers of 16 bits do badly is done in floats, between a `DEQUANTIZE` and a `QUANTIZE`.
+//! Computes what 16-bit integers do badly in floats, between a `DEQUANTIZE` and a `QUANTIZE`.
 //!
-//! A mean of squares of 16-bit values keeps too few steps where one value stands out, and a
-//! reciprocal root has no range that calibration knows: spelled out, norms lose several per cent in
-//! integers. In floats they lose what 16-bit floats lose, since the model is relaxed. Before
-//! squares are taken, values are divided by what they reach, so that nothing leaves the range of a
-//! 16-bit float; a norm does not notice but for its epsilon, which is divided as well.
+//! A mean of squares of 16-bit values keeps too few steps if one value is an outlier, and a
+//! reciprocal root has no range that calibration knows: written out, norms lose several per cent in
+//! integers. In floats they lose only the precision of 16-bit floats, because the model is relaxed.
+//! Before squaring, values are divided by their largest magnitude, so that nothing exceeds the
+//! range of a 16-bit float; a norm is invariant to that except for its epsilon, which is divided as
+//! well.
 
 use shardwright_neuron_adapter::operation;
 use shardwright_shim_npu::lowering::{Binary, Unary};
@@ -14,12 +15,12 @@ use super::draft::Compute;
 use super::encoding::Encoding;
 use super::import::Importer;
 
-/// Least epsilon of a norm of values divided by what they reach: what a 16-bit float still holds.
+/// Least epsilon of a norm of scaled values: the smallest that a 16-bit float can represent.
 const LEAST_EPSILON: f32 = 6.2e-8;
 /// The square of the least length a vector is divided by, of the contract's `max(‖x‖, 1e-12)`.
 const L2_EPSILON: f32 = 1e-24;
 
-/// What is computed in for results of an encoding: floats throughout.
+/// Encoding of inner values for results of an encoding: floats throughout.
 pub(super) fn inside(target: Encoding) -> Encoding {
     match target {
         Encoding::Half => Encoding::Half,
@@ -65,7 +66,7 @@ pub(super) fn reduce(importer: &mut Importer<'_, '_>, kind: i32, x: ValueId, tar
     importer.convert(result, target)
 }
 
-/// Values divided by what they reach, and what that is.
+/// Values divided by their largest magnitude, and that magnitude.
 fn within_one(importer: &mut Importer<'_, '_>, x: ValueId, inside: Encoding) -> (ValueId, f32) {
     let reach = importer.work.encoding_of(x).reach();
     let x = enter(importer, x, inside);

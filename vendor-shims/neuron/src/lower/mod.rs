@@ -1,20 +1,19 @@
-//! Entries of a work order as graphs of the adapter.
+//! Lowers entries of a work order to graphs of the adapter.
 //!
-//! **Job.** Says of every node whether it is taken and why not ([`check`]), and writes an entry in
-//! the adapter's operations ([`lower`]), in one of two ways ([`Lowering`]). Weights are borrowed.
-//! How many operations an entry becomes follows from its nodes and shapes alone, never from ranges
-//! or weights, and those of the layers of a shard add up: a planner is told the number before
+//! **Job.** Checks for every node whether it is supported and why not ([`check`]), and lowers an
+//! entry to the adapter's operations ([`lower`]), in one of two ways ([`Lowering`]). Weights are
+//! borrowed. The number of operations follows from an entry's nodes and shapes alone, never from
+//! ranges or weights, and those of a shard's layers add up: a planner knows the number before
 //! anything is quantised.
 //!
-//! Embedding, the update of states, and sines and cosines stay outside, as other clients leave
-//! them: states are read together with the new rows, which come out, and tables and masks are
-//! bound.
+//! Embedding, the update of states, and sines and cosines stay outside, as in other clients: states
+//! are read together with the new rows, which are outputs, and tables and masks are inputs.
 //!
 //! **Not its job.** It calls no library.
 //!
-//! Reading order: [`check`], then the way of an entry, which `shardwright-shim-npu` has read:
-//! `import`, `attention`, `island` and `gelu` (written in the adapter's operations), `draft`
-//! (rewritten), `emit` (made operands and operations).
+//! Reading order: [`check`], then the steps of lowering an entry, which `shardwright-shim-npu` has
+//! read: `import`, `attention`, `island` and `gelu` (lower to the adapter's operations), `draft`
+//! (rewrites them), `emit` (creates operands and operations).
 
 mod attention;
 mod check;
@@ -41,17 +40,17 @@ use crate::soc::{FourBits, Soc};
 /// How an entry is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lowering {
-    /// As few operations as there are for it: norms by the extension's operation, GELU as one,
-    /// attention with its heads in one product.
+    /// As few operations as possible: norms by the extension's operation, GELU as one, attention
+    /// with its heads in one product.
     #[default]
     Lean,
-    /// No fused operations and none of the extension: norms, GELU and rotary embedding spelled out,
-    /// attention as it falls apart. Reported refusals counted graphs of this kind.
+    /// No fused operations and none of the extension: norms, GELU and rotary embedding written out,
+    /// attention in the operations of its entry. Reported refusals counted graphs of this kind.
     Plain,
 }
 
 impl Lowering {
-    /// Its word in options and files.
+    /// Its name in options and files.
     pub const fn name(self) -> &'static str {
         match self {
             Lowering::Lean => "lean",
@@ -59,13 +58,13 @@ impl Lowering {
         }
     }
 
-    /// By its word.
+    /// By its name.
     pub fn by_name(name: &str) -> Option<Lowering> {
         [Lowering::Lean, Lowering::Plain].into_iter().find(|lowering| lowering.name() == name)
     }
 }
 
-/// What an entry is written for.
+/// Target of a lowering.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// The chip.
@@ -96,7 +95,7 @@ impl Target<'_> {
     }
 }
 
-/// An entry as the library is given it.
+/// An entry in the form passed to the library.
 #[derive(Clone, Debug)]
 pub struct Lowered<'w> {
     /// The graph.
@@ -112,13 +111,13 @@ pub fn check(entry: EntryView<'_>, target: &Target<'_>) -> Vec<Verdict> {
     verdicts(entry, &Adapter(target))
 }
 
-/// The graph of an entry. Weights that are not at hand are [absent](crate::graph::Value::Absent) in
-/// it: good for counting.
+/// The graph of an entry. Weights without bytes are [absent](crate::graph::Value::Absent) in it,
+/// which suffices for counting.
 ///
 /// # Errors
 ///
-/// [`LowerError`], for an entry that [`check`] does not take whole, and for weights that do not
-/// hold what their type promises.
+/// [`LowerError`], for an entry with a node that [`check`] refuses, and for weights whose bytes
+/// break the promise of their type.
 pub fn lower<'w>(
     entry: EntryView<'w>,
     target: &Target<'_>,

@@ -1,4 +1,4 @@
-//! Constants: which are taken, and how they are handed over. Large ones are borrowed, never copied.
+//! Constants: which are supported, and how they are passed. Large ones are borrowed, never copied.
 
 use shardwright_neuron_adapter::operand;
 use shardwright_shim_abi::{WeightView, raw};
@@ -11,7 +11,7 @@ use super::encoding::{Encoding, Family, LARGEST};
 use super::{FourBitsRule, Target};
 use crate::graph::{Channels, Value};
 
-/// A format of matrices that the adapter takes.
+/// A matrix format that the adapter supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatrixForm {
     /// Integers with a scale per output.
@@ -29,7 +29,7 @@ pub(super) enum MatrixForm {
 }
 
 /// The form of a matrix that is multiplied with values stored as `x`, or why such a product is
-/// refused. Scales are looked at where they are at hand.
+/// refused. Scales are checked if their bytes are present.
 pub(super) fn matrix_form(
     weight: &WeightView<'_>,
     x: Encoding,
@@ -86,7 +86,7 @@ pub(super) fn matrix<'w>(weight: WeightView<'w>, form: MatrixForm) -> Result<Con
         Ok(bytes) => Value::Borrowed(bytes),
     };
     let known = weight.quantisation().map(|quantisation| scales(&quantisation)).transpose()?.flatten();
-    // Of random values of that many inputs: a stand-in for counting.
+    // Scale of random values with that many inputs: a placeholder for counting.
     let guess = 1.0 / (128.0 * (inputs as f32).sqrt());
     let mut content = Content { kind: operand::TENSOR_FLOAT32, scale: 0.0, channels: None, value };
     match form {
@@ -132,7 +132,7 @@ pub(super) fn small<'w>(weight: WeightView<'w>, family: Family, offset: f32) -> 
     Ok(encoded(name, dims, &plus(&weight, values, offset)?, family))
 }
 
-/// Values as a constant of a family: integers over what they reach.
+/// Values as a constant of a family: integers scaled to their largest magnitude.
 pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: Family) -> Constant<'w> {
     let (kind, scale, bytes): (i32, f32, Vec<u8>) = match family {
         Family::Single => {

@@ -1,4 +1,4 @@
-//! Compiling a model, storing what comes of it, and making a network of stored bytes again.
+//! Compiles a model, stores the result, and restores a network from stored bytes.
 
 use std::ffi::CString;
 use std::ptr::{NonNull, null_mut};
@@ -21,7 +21,7 @@ pub struct CompileSettings {
     pub priority: i32,
     /// Bits of its hints.
     pub hint: u32,
-    /// Kilobytes of the nearest memory to use; none leaves it to the library.
+    /// Kilobytes of the nearest memory to use; `None` leaves it to the library.
     pub l1_kilobytes: Option<u32>,
 }
 
@@ -54,11 +54,11 @@ impl Drop for Compilation<'_> {
 }
 
 impl<'w> Compilation<'w> {
-    /// Compiles a model. An `UNMAPPABLE` answer carries how many operations were sent: that is what
-    /// was reported to decide it.
+    /// Compiles a model. An `UNMAPPABLE` error includes the number of operations sent, which was
+    /// reported to decide it.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's errors.
     pub fn finish(model: Model<'w>, options: &str, settings: &CompileSettings) -> Result<Compilation<'w>> {
         let library = model.library.clone();
         library.need(library.functions().compilation_free, "NeuronCompilation_free")?;
@@ -109,8 +109,8 @@ impl<'w> Compilation<'w> {
                 (raw, settings.hint),
                 None
             )?;
-            // The options went with the creation. Said a second time, as Google's client does, they
-            // would be echoed twice, and whether they add up or replace each other is not known.
+            // The options were passed on creation. Setting them again, as Google's client does,
+            // would echo them twice, and it is unknown whether they add up or replace each other.
             call!(library, compilation_finish = "NeuronCompilation_finish", (raw), Some(subject.clone()))
         }
         .map_err(|error| counted(error, compilation.model.operations))?;
@@ -120,7 +120,7 @@ impl<'w> Compilation<'w> {
     /// The compiled network's bytes.
     ///
     /// # Errors
-    /// What the library answers; [`NeuronError::EmptyNetwork`] when it gives nothing.
+    /// The library's errors; [`NeuronError::EmptyNetwork`] if it returns nothing.
     pub fn store(&self) -> Result<Vec<u8>> {
         let library = &self.model.library;
         let subject = || Some(format!("graph `{}`", self.model.name));
@@ -144,7 +144,7 @@ impl<'w> Compilation<'w> {
             return Err(empty());
         }
         let mut blob = Vec::new();
-        // A size nobody can have is an answer of the library's like any other.
+        // An impossible size is a library error like any other.
         blob.try_reserve_exact(bytes).map_err(|_| NeuronError::Impossible {
             what: format!("the compiled network of graph `{}`", self.model.name),
             reason: format!("the library says that it has {bytes} bytes"),
@@ -160,7 +160,7 @@ impl<'w> Compilation<'w> {
             )
         }?;
         match blob.iter().all(|byte| *byte == 0) {
-            // It said that it wrote, and did not.
+            // It reported success without writing.
             true => Err(empty()),
             false => Ok(blob),
         }
@@ -173,7 +173,7 @@ fn counted(error: NeuronError, operations: u64) -> NeuronError {
         NeuronError::Call(mut failure) if failure.class == ErrorClass::Unmappable => {
             failure.details.push(("limit".to_owned(), "ops".to_owned()));
             failure.details.push(("value".to_owned(), operations.to_string()));
-            if let Some(most) = told_most(&failure.message) {
+            if let Some(most) = reported_limit(&failure.message) {
                 failure.details.push(("max".to_owned(), most.to_string()));
             }
             NeuronError::Call(failure)
@@ -182,8 +182,8 @@ fn counted(error: NeuronError, operations: u64) -> NeuronError {
     }
 }
 
-/// The ceiling, where the library says one (`most=2600`).
-fn told_most(message: &str) -> Option<u64> {
+/// The limit, if the library's message states one (`most=2600`).
+fn reported_limit(message: &str) -> Option<u64> {
     let (_, rest) = message.split_once("most=")?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
@@ -227,11 +227,10 @@ impl Drop for Network {
 }
 
 impl Network {
-    /// Restores a network. There is no second way behind this one: what the library answers is the
-    /// caller's to tell.
+    /// Restores a network. There is no fallback; the caller reports the library's error.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's errors.
     pub fn restore(library: &Arc<Library>, blob: &[u8]) -> Result<Network> {
         library.need(library.functions().model_free, "NeuronModel_free")?;
         library.need(library.functions().compilation_free, "NeuronCompilation_free")?;
@@ -251,11 +250,11 @@ impl Network {
         }
     }
 
-    /// Bytes the hardware wants of an input or output, and its dimensions there, where the rank has
-    /// padding: the getter writes four, and knows no higher rank.
+    /// Bytes the hardware requires for an input or output, and its padded dimensions, if the rank
+    /// has padding: the getter writes four, and supports no higher rank.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's errors.
     pub fn padded(&self, side: PaddedSide, index: usize, rank: usize) -> Result<(usize, Option<[u32; 4]>)> {
         let library = &self.library;
         let raw = self.compilation.as_ptr();
@@ -313,8 +312,8 @@ mod tests {
 
     #[test]
     fn a_ceiling_is_taken_where_the_library_says_one() {
-        assert_eq!(told_most("operations=4725 most=2600"), Some(2600));
-        assert_eq!(told_most("no plan"), None);
-        assert_eq!(told_most("most=many"), None);
+        assert_eq!(reported_limit("operations=4725 most=2600"), Some(2600));
+        assert_eq!(reported_limit("no plan"), None);
+        assert_eq!(reported_limit("most=many"), None);
     }
 }

@@ -14,7 +14,7 @@ use crate::library::call;
 #[derive(Debug)]
 pub struct Execution {
     raw: NonNull<RawExecution>,
-    /// What is bound from shared memory, kept until something else is.
+    /// Bound shared memory, kept until something else is bound.
     bound: Vec<Option<Arc<SharedHandle>>>,
     inputs: usize,
     // Freed after the execution, by the order in which `drop` and fields go.
@@ -37,7 +37,7 @@ impl Execution {
     /// An execution of a network with that many inputs and outputs, at a boost of 0 to 100.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's errors.
     pub fn new(network: Network, inputs: usize, outputs: usize, boost: u8) -> Result<Execution> {
         let library = network.library.clone();
         library.need(library.functions().execution_free, "NeuronExecution_free")?;
@@ -71,7 +71,7 @@ impl Execution {
     /// The memory stays readable and in place until the next [`Execution::compute`] has returned.
     ///
     /// # Errors
-    /// [`NeuronError::Misaligned`], and what the library answers.
+    /// [`NeuronError::Misaligned`], and the library's errors.
     pub unsafe fn input(&mut self, index: usize, pointer: *const u8, length: usize) -> Result<()> {
         aligned(&format!("the address of input {index}"), pointer as u64)?;
         let place = i32::try_from(index).unwrap_or(i32::MAX);
@@ -91,11 +91,11 @@ impl Execution {
     /// Binds an output to memory of this process.
     ///
     /// # Safety
-    /// The memory stays writable, in place and nobody else's until the next [`Execution::compute`]
-    /// has returned.
+    /// The memory stays writable, in place and unused by anything else until the next
+    /// [`Execution::compute`] has returned.
     ///
     /// # Errors
-    /// [`NeuronError::Misaligned`], and what the library answers.
+    /// [`NeuronError::Misaligned`], and the library's errors.
     pub unsafe fn output(&mut self, index: usize, pointer: *mut u8, length: usize) -> Result<()> {
         aligned(&format!("the address of output {index}"), pointer as u64)?;
         let place = i32::try_from(index).unwrap_or(i32::MAX);
@@ -116,7 +116,7 @@ impl Execution {
     /// for plain memory.
     ///
     /// # Errors
-    /// [`NeuronError::Misaligned`], and what the library answers.
+    /// [`NeuronError::Misaligned`], and the library's errors.
     pub fn input_from(
         &mut self,
         index: usize,
@@ -185,10 +185,10 @@ impl Execution {
     /// Runs and waits.
     ///
     /// # Safety
-    /// Every input and output is bound, as [`Execution::input`] and [`Execution::output`] ask.
+    /// Every input and output is bound as [`Execution::input`] and [`Execution::output`] require.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's errors.
     pub unsafe fn compute(&mut self) -> Result<()> {
         // SAFETY: a live execution; the caller has bound everything.
         unsafe {

@@ -32,12 +32,12 @@ impl Drop for SharedHandle {
 }
 
 impl SharedHandle {
-    /// Makes `length` bytes from `offset` of a descriptor known. The descriptor stays the caller's
-    /// and open as long as this value.
+    /// Registers `length` bytes from `offset` of a descriptor with the library. The caller owns the
+    /// descriptor and keeps it open as long as this value.
     ///
     /// # Errors
-    /// [`NeuronError::Misaligned`] for an offset that hardware cannot read from; what the library
-    /// answers.
+    /// [`NeuronError::Misaligned`] for an offset that hardware cannot read from; the library's
+    /// errors.
     pub fn from_fd(library: &Arc<Library>, fd: i32, offset: u64, length: usize) -> Result<SharedHandle> {
         aligned("the offset of imported memory", offset)?;
         let offset = usize::try_from(offset).map_err(|_| NeuronError::Impossible {

@@ -18,7 +18,7 @@ pub struct Model<'w> {
     pub(super) raw: NonNull<RawModel>,
     pub(super) name: String,
     pub(super) operations: u64,
-    /// What was handed over and is not borrowed from the graph: read until compilations are
+    /// Data passed to the library that is not borrowed from the graph: read until compilations are
     /// finished.
     _constants: Vec<Vec<u8>>,
     /// The graph's own bytes are borrowed for as long.
@@ -42,12 +42,12 @@ struct ExtensionTypes {
 }
 
 impl<'w> Model<'w> {
-    /// Hands a graph to the library and finishes it.
+    /// Passes a graph to the library and finishes it.
     ///
     /// # Errors
-    /// What the library answers, with operand or operation; [`NeuronError::FunctionMissing`].
+    /// The library's errors, with operand or operation; [`NeuronError::FunctionMissing`].
     pub fn build(library: &Arc<Library>, graph: &NeuronGraph<'w>) -> Result<Model<'w>> {
-        // Looked at first, so that whatever can be made can be freed.
+        // Checked first, so that everything created can be freed.
         library.need(library.functions().model_free, "NeuronModel_free")?;
         let mut raw = null_mut();
         // SAFETY: the place outlives the call.

@@ -1,5 +1,4 @@
-//! Chips for tests, as a host hands them over: what their profiles say, as far as the shim reads
-//! it.
+//! Chips for tests, as a host passes them: the facts of their profiles that the shim reads.
 
 use std::path::Path;
 
@@ -7,8 +6,8 @@ use serde_json::Value;
 use shardwright_shim_neuron::shim_entry;
 use shardwright_shim_testing::Host;
 
-/// Makes a chip known by what its shipped profile says.
-pub fn tell(host: &Host, name: &str) {
+/// Passes the facts of a chip's shipped profile.
+pub fn make_known(host: &Host, name: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
     let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");
     let profile: Value = serde_json::from_slice(&text).expect("JSON");

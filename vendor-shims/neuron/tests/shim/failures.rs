@@ -112,7 +112,7 @@ fn what_an_artefact_was_made_for_is_known_before_the_library_is_asked() {
         let compiled = host.compile(&[entry().build()], &[]).expect("compiled");
         let again = host.compile(&[entry().build()], &[]).expect("compiled");
         assert_eq!(compiled.artefact.bytes(), again.artefact.bytes(), "the same bytes");
-        assert_eq!(host.compatibility(&compiled.head).expect("told").0, SW_COMPATIBILITY_OPTIMAL);
+        assert_eq!(host.compatibility(&compiled.head).expect("reported").0, SW_COMPATIBILITY_OPTIMAL);
         let mut damaged = shardwright_shim_testing::Region::new(compiled.artefact.bytes());
         let last = damaged.bytes().len() - 9;
         damaged.bytes_mut()[last] ^= 1;
@@ -126,12 +126,12 @@ fn what_an_artefact_was_made_for_is_known_before_the_library_is_asked() {
     );
     simulator.set(json!({"version": [9, 0, 3]}));
     let host = simulator.host(DEVICE, "lean");
-    let (answer, reason) = host.compatibility(&compiled.head).expect("told");
+    let (answer, reason) = host.compatibility(&compiled.head).expect("reported");
     assert_eq!(answer, SW_COMPATIBILITY_UNSUPPORTED);
     assert!(reason.contains("8.2.28") && reason.contains("9.0.3"), "{reason}");
     let failure = refused(host.load(&compiled.artefact, &[]), SW_ERROR_INCOMPATIBLE_ARTEFACT, "9.0.3");
     assert_eq!(failure.detail("made-by-version"), Some("8.2.28"));
     assert_eq!(failure.detail("adapter-version"), Some("9.0.3"));
-    let (answer, _) = host.compatibility(b"somebody else's").expect("told");
+    let (answer, _) = host.compatibility(b"somebody else's").expect("reported");
     assert_eq!(answer, SW_COMPATIBILITY_NOT_MINE);
 }

@@ -1,5 +1,4 @@
-//! What becomes of flags: applied only where the code is another one, however often the compiler
-//! repeats them.
+//! Outcomes of flags: applied only if the code differs, however often the compiler repeats them.
 
 use serde_json::{Value, json};
 use shardwright_neuron_containers::options::OptionString;
@@ -8,7 +7,7 @@ use shardwright_shim_testing::{Builder, Compiled, Encoding, refused, values};
 
 use crate::support::{DEVICE, Simulator};
 
-/// What the maker of a published bundle set, as a public report quotes it.
+/// Options of a published bundle, as quoted in a public report.
 const PUBLISHED: &str = include_str!("../../containers/fuzz/corpus/options/published.txt");
 
 /// A product of eight by sixteen.
@@ -27,8 +26,8 @@ fn compiled(simulator: &Simulator, device: &str, flags: &[(&str, &str)]) -> Comp
     simulator.host(device, "lean").compile(&[entry().build()], flags).expect("compiled")
 }
 
-/// What the shim tells of an artefact.
-fn told(simulator: &Simulator, device: &str, compiled: &Compiled) -> Value {
+/// The shim's report on an artefact.
+fn inspected(simulator: &Simulator, device: &str, compiled: &Compiled) -> Value {
     let host = simulator.host(device, "lean");
     let (format, document) = host.inspect(compiled.artefact.bytes()).expect("readable").expect("recognised");
     assert_eq!(format, "neuron-artefact");
@@ -63,7 +62,7 @@ fn a_flag_is_applied_where_the_code_is_another_one_and_refused_where_nobody_know
         assert_eq!(outcome, SW_FLAG_REFUSED, "{name}: {evidence}");
         assert!(evidence.contains(reason), "{name}: {evidence}");
     }
-    let document = told(&simulator, DEVICE, &compiled);
+    let document = inspected(&simulator, DEVICE, &compiled);
     assert_eq!(document["compilations"][0]["options"], "--opt 3 --opt-bw");
     assert_eq!(
         document["compilations"][0]["flags"],
@@ -74,7 +73,7 @@ fn a_flag_is_applied_where_the_code_is_another_one_and_refused_where_nobody_know
 
 /// It belongs to a session: no order takes it, every load may.
 #[test]
-fn power_is_asked_for_when_a_shard_is_loaded_and_what_came_of_it_is_told() {
+fn power_is_set_when_a_shard_is_loaded_and_its_outcome_is_reported() {
     let simulator = Simulator::with(json!({}));
     let compiled = compiled(&simulator, DEVICE, &[("power", "saver")]);
     let (outcome, evidence) = compiled.flag("power");
@@ -82,12 +81,13 @@ fn power_is_asked_for_when_a_shard_is_loaded_and_what_came_of_it_is_told() {
     assert!(evidence.contains("when a shard is loaded"), "{evidence}");
     let host = simulator.host(DEVICE, "lean");
     for (mode, boost) in [("burst", 100), ("sustained", 80), ("balanced", 50), ("saver", 20)] {
-        let told = host.load(&compiled.artefact, &[("power", mode)]).expect("loaded").flags().expect("told");
-        let [(name, outcome, evidence)] = told.as_slice() else { panic!("{told:?}") };
+        let reported =
+            host.load(&compiled.artefact, &[("power", mode)]).expect("loaded").flags().expect("reported");
+        let [(name, outcome, evidence)] = reported.as_slice() else { panic!("{reported:?}") };
         assert_eq!((name.as_str(), *outcome), ("power", SW_FLAG_INERT), "{evidence}");
         assert!(evidence.contains(&format!("setBoostHint({boost})")), "{evidence}");
     }
-    assert_eq!(host.load(&compiled.artefact, &[]).expect("loaded").flags().expect("told"), []);
+    assert_eq!(host.load(&compiled.artefact, &[]).expect("loaded").flags().expect("reported"), []);
     let wrong = host.load(&compiled.artefact, &[("power", "100")]);
     refused(wrong, SW_ERROR_INVALID_ARGUMENT, "expected burst, sustained, balanced, saver");
 }
@@ -100,7 +100,7 @@ fn what_is_forced_is_handed_on_whether_it_is_known_or_not() {
     assert_eq!(outcome, SW_FLAG_APPLIED, "{evidence}");
     assert!(evidence.contains("not known to this shim: warp"), "{evidence}");
     assert_eq!(compiled.flag("opt").0, SW_FLAG_REFUSED);
-    let document = told(&simulator, DEVICE, &compiled);
+    let document = inspected(&simulator, DEVICE, &compiled);
     assert_eq!(document["compilations"][0]["options"], "--opt 2 --warp 9");
 }
 
@@ -119,7 +119,7 @@ fn twenty_flags_that_are_repeated_and_not_used_are_inert_every_one() {
         assert!(evidence.contains("shows nothing"), "{name}: {evidence}");
     }
     // The artefact holds all of them all the same.
-    let document = told(&simulator, device, &compiled);
+    let document = inspected(&simulator, device, &compiled);
     assert_eq!(document["compilations"][0]["flags"].as_array().map(Vec::len), Some(20));
     let warnings = document["warnings"].to_string();
     assert!(warnings.contains("no MediaTek chip runs it"), "{warnings}");

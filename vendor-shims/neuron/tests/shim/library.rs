@@ -1,4 +1,4 @@
-//! Which library is opened, and what becomes of one that lacks functions.
+//! The choice of the library, and libraries that lack functions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,7 +48,7 @@ fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
     assert_eq!(minor(&LibraryChoice { option: None, ..all.clone() }), Ok(2));
     assert_eq!(minor(&LibraryChoice { option: Some(beside.clone()), ..all.clone() }), Ok(4), "a folder");
     let without = LibraryChoice { option: None, variable: None, ..all };
-    assert_eq!(minor(&without), Ok(4), "what stands in is a simulator, or passed over");
+    assert_eq!(minor(&without), Ok(4), "a stand-in that is no simulator is skipped");
     let by_name = LibraryChoice { names, ..LibraryChoice::default() };
     let library = Library::open(&by_name).expect("the second name opens");
     assert_eq!(library.version().minor, 3, "the first that opens, not the last");
@@ -103,8 +103,8 @@ fn a_missing_function_is_named_when_it_is_needed_and_not_called() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = built(folder.path(), "bare", &versioned(2)).display().to_string();
     let host = Host::open(shim_entry(), "mt6991", &[("library", &library)]).expect("opened");
-    crate::chips::tell(&host, "mt6991");
-    let devices = host.devices(Some("mt6991")).expect("told");
+    crate::chips::make_known(&host, "mt6991");
+    let devices = host.devices(Some("mt6991")).expect("reported");
     assert_eq!((devices.len(), devices[0].kind), (1, SW_DEVICE_OFFLINE), "it says nothing of a simulator");
     let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
     let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
@@ -124,11 +124,11 @@ fn a_missing_function_is_named_when_it_is_needed_and_not_called() {
 fn a_simulator_is_told_by_what_it_says_and_plays_no_chip_itself() {
     let existing = Simulator::with(json!({}));
     let host = existing.host("mt6989.simulated", "lean");
-    let devices = host.devices(Some("mt6989")).expect("told");
+    let devices = host.devices(Some("mt6989")).expect("reported");
     assert_eq!(devices.len(), 1);
     assert_eq!((devices[0].name.as_str(), devices[0].kind), ("mt6989.simulated", SW_DEVICE_SIMULATED));
-    assert_eq!(host.devices(Some("sm8850")).expect("told"), []);
-    assert_eq!(host.devices(None).expect("told"), []);
+    assert_eq!(host.devices(Some("sm8850")).expect("reported"), []);
+    assert_eq!(host.devices(None).expect("reported"), []);
     let choice = LibraryChoice { option: Some(simulator()), ..LibraryChoice::default() };
     let library = Library::open(&choice).expect("the simulator");
     assert!(library.describe().contains("a simulator of adapter 8.2.28"), "{}", library.describe());
@@ -142,14 +142,14 @@ fn a_simulator_is_told_by_what_it_says_and_plays_no_chip_itself() {
         SW_ERROR_INVALID_ARGUMENT,
         "colour",
     );
-    let (flags, limits) = host.told().expect("told");
+    let (flags, limits) = host.told().expect("reported");
     assert!(flags.iter().any(|flag| flag == "opt"), "{flags:?}");
     assert!(limits.iter().any(|(name, value)| name == "l1-kilobytes" && *value > 0), "{limits:?}");
 }
 
 #[test]
 fn facts_are_declared_and_a_chip_under_another_name_is_the_chip_of_its_platform() {
-    let declared = Host::facts(shim_entry()).expect("told");
+    let declared = Host::facts(shim_entry()).expect("reported");
     let required: Vec<&str> =
         declared.iter().filter(|(_, required)| *required).map(|(name, _)| name.as_str()).collect();
     assert_eq!((required, declared.len()), (vec!["platform"], 5));
@@ -163,9 +163,9 @@ fn facts_are_declared_and_a_chip_under_another_name_is_the_chip_of_its_platform(
         let failure = refused(host.chip("nobodys", &[], facts), SW_ERROR_INVALID_ARGUMENT, says);
         assert_eq!((failure.detail("chip"), failure.detail("fact")), (Some("nobodys"), Some(fact)));
     }
-    assert_eq!(host.devices(Some("nobodys")).expect("told"), []);
+    assert_eq!(host.devices(Some("nobodys")).expect("reported"), []);
     host.chip("nobodys", &[], &[("platform", "mt6991"), ("mdla-cores", "2")]).expect("a chip");
-    let devices = host.devices(Some("nobodys")).expect("told");
+    let devices = host.devices(Some("nobodys")).expect("reported");
     assert_eq!(devices[0].name, "nobodys.simulated");
     let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
     let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);

@@ -1,7 +1,7 @@
-//! The shim from its door through the simulator of the adapter: numbers, refusals, failures at
-//! every call.
+//! The shim through its entry point, with the simulator of the adapter: numbers, refusals, failures
+//! at every call.
 //!
-//! What MediaTek's own library makes of the same calls only a phone tells.
+//! How MediaTek's own library handles the same calls can only be seen on a phone.
 
 mod chips;
 mod failures;

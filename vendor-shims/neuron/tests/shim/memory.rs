@@ -1,5 +1,5 @@
-//! Memory behind descriptors: what is imported is where hardware can read it, or refused by that
-//! name.
+//! Memory behind descriptors: imported memory is aligned for the hardware, or refused with that
+//! reason.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -16,7 +16,7 @@ fn memfd() -> OwnedFd {
     // SAFETY: a name that ends with a zero byte; the descriptor is this test's own.
     let fd = unsafe { libc::memfd_create(c"shardwright".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: just made, owned by nobody else.
+    // SAFETY: just created, without another owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: a descriptor of this test's own.
     assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), LENGTH as i64) }, 0);
@@ -60,7 +60,7 @@ fn imported_memory_is_aligned_or_refused_by_that_name() {
                 .unwrap_or_else(|error| panic!("{kind} from {offset}: {error}"));
             assert_eq!(buffer.length() as u64, length);
             assert!((buffer.pointer() as usize).is_multiple_of(64), "{kind} from {offset}");
-            // SAFETY: as many bytes as the buffer has, known to nobody else.
+            // SAFETY: as many bytes as the buffer has, without another user.
             unsafe { buffer.pointer().write(7) };
         }
         for offset in [1, 32, 63, 65] {

@@ -1,4 +1,4 @@
-//! Every operation that is taken gives the reference's numbers, in both lowerings.
+//! Every supported operation agrees with the reference, in both lowerings.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ fn matrix(name: &str, outputs: u64, inputs: u64, bits: u32) -> Weight {
     Weight::matrix(name, [outputs, inputs], &values((outputs * inputs) as usize, 7, 0.3), bits)
 }
 
-/// Name, what is built, least and largest input.
+/// Name, entry, least and largest input.
 const OPERATIONS: &[(&str, Make, (f64, f64))] = &[
     ("add", |b, x, y| b.binary(SW_OP_ADD, x, y), (-3.0, 3.0)),
     ("sub", |b, x, y| b.binary(SW_OP_SUB, x, y), (-3.0, 3.0)),
@@ -84,8 +84,9 @@ const OPERATIONS: &[(&str, Make, (f64, f64))] = &[
     ("rms-norm of groups", |b, x, _| b.norm(x, None, 4, 0.0), (-3.0, 3.0)),
 ];
 
-/// Encodes an entry by what it gives for these inputs, runs it, and holds the result against the
-/// reference's: the largest error in steps of the result and as a part of what it reaches.
+/// Encodes an entry by the ranges for these inputs, runs it, and compares the result with the
+/// reference's: the largest error in steps of the result and as a fraction of its largest
+/// magnitude.
 fn error_of(
     simulator: &Simulator,
     device: &str,
@@ -200,10 +201,10 @@ fn floats_of_32_bits_are_said_to_be_computed_in_16() {
         for lowering in ["lean", "plain"] {
             let host = simulator.host(DEVICE, lowering);
             let compiled = host.compile(&[entry.build()], &[]).expect("compiled");
-            let told: Vec<u64> =
-                compiled.placements.iter().filter(|told| told.2 == "npu").map(|told| told.1).collect();
+            let placed: Vec<u64> =
+                compiled.placements.iter().filter(|one| one.2 == "npu").map(|one| one.1).collect();
             let wanted: Vec<u64> = expected.into_iter().filter(|node| *node < 3).collect();
-            assert_eq!(told, wanted, "{dtype} {lowering}: {:?}", compiled.placements);
+            assert_eq!(placed, wanted, "{dtype} {lowering}: {:?}", compiled.placements);
         }
     }
 }
@@ -235,13 +236,13 @@ fn attention(rows: u64, kv: u64) -> Builder {
         let keys = b.transpose(keys, &[1, 0, 2]);
         b.reshape(keys, &[kv, 1, slots, width])
     };
-    let (keys, held) = (apart(&mut b), apart(&mut b));
+    let (keys, values) = (apart(&mut b), apart(&mut b));
     let scores = b.mat_mul(query, keys, true);
     let scores = b.unary(SW_OP_MUL_SCALAR, scores, number("value", 0.35));
     let scores = b.unary(SW_OP_SOFTCAP, scores, number("cap", 20.0));
     let masked = b.binary(SW_OP_ADD, scores, mask);
     let weights = b.unary(SW_OP_SOFTMAX, masked, vec![]);
-    let mixed = b.mat_mul(weights, held, false);
+    let mixed = b.mat_mul(weights, values, false);
     let mixed = b.transpose(mixed, &[2, 0, 1, 3]);
     let mixed = b.reshape(mixed, &[rows, heads * width]);
     b.output("k.rows", SW_ROLE_STATE_ROWS, new);
@@ -295,14 +296,14 @@ fn encoded(entry: &Builder, inputs: &[(&str, Vec<f32>)]) -> Builder {
     let mut seen = HashMap::new();
     let tensors = evaluate_all(&entry, entry.rows as usize, &plain);
     observe(&mut seen, &tensors);
-    // What moves into a state is encoded as the state is, so it covers both.
+    // The sources of a state have the state's encoding, so it covers both.
     let ends = entry
         .inputs
         .iter()
         .chain(&entry.outputs)
         .filter(|port| matches!(port.role, SW_ROLE_STATE | SW_ROLE_STATE_ROWS))
         .map(|port| seen[&port.tensor])
-        .fold((0.0f64, 0.0f64), |ends, held| (ends.0.min(held.0), ends.1.max(held.1)));
+        .fold((0.0f64, 0.0f64), |ends, range| (ends.0.min(range.0), ends.1.max(range.1)));
     let states = HashMap::from([("k".to_owned(), ends)]);
     encode_all(&mut entry, (SW_DTYPE_I16, SW_DTYPE_I16), &seen, &states);
     entry

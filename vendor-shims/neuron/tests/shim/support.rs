@@ -12,10 +12,10 @@ use shardwright_shim_testing::{Bound, Encoding, Host, Memory, Region};
 /// The device most tests use.
 pub const DEVICE: &str = "mt6989.simulated";
 
-/// The simulator's file: where the variable says, or beside this program.
+/// The simulator's file: from the variable, or beside this program.
 pub fn simulator() -> PathBuf {
-    if let Some(given) = std::env::var_os("SHARDWRIGHT_NEURON_LIB").filter(|given| !given.is_empty()) {
-        return PathBuf::from(given);
+    if let Some(path) = std::env::var_os("SHARDWRIGHT_NEURON_LIB").filter(|path| !path.is_empty()) {
+        return PathBuf::from(path);
     }
     let program = std::env::current_exe().expect("a program");
     let folders = program.ancestors().skip(1).take(2);
@@ -31,7 +31,7 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// As it comes, with these members set.
+    /// The default, with these members set.
     pub fn with(members: Value) -> Simulator {
         static ONE: Mutex<()> = Mutex::new(());
         static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
@@ -61,13 +61,13 @@ impl Simulator {
         let options = [("library", library.as_str()), ("lowering", lowering)];
         let host = Host::open(shim_entry(), device, &options).expect("an instance");
         for name in ["mt6989", "mt6991", "mt6993"] {
-            crate::chips::tell(&host, name);
+            crate::chips::make_known(&host, name);
         }
         host
     }
 }
 
-/// Bytes on a page of their own.
+/// Page-aligned bytes.
 pub struct Aligned(pub Region);
 
 impl Aligned {
@@ -82,7 +82,7 @@ impl Aligned {
         Aligned(Region::new(&bytes))
     }
 
-    /// What the bytes stand for.
+    /// The decoded values.
     pub fn read(&self, encoding: Encoding) -> Vec<f64> {
         encoding.decode(self.0.bytes())
     }

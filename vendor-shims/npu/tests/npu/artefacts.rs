@@ -1,4 +1,4 @@
-//! Artefacts of a made-up shim: written, read back, damaged; and what their ports are to a run.
+//! Artefacts of a made-up shim: written, read back, damaged; and the bindings of their ports.
 
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -109,12 +109,12 @@ fn another_kind_another_format_and_damage_are_three_answers() {
     let head = head(&[]);
     let text = FORMAT.head_bytes(&head).expect("small");
     let of = |bytes: &[u8]| FORMAT.read_head::<Head>(bytes);
-    assert_eq!(of(&text).expect("told").known(&FORMAT), Ok(&head));
-    let foreign = of(b"shardwright-other").expect("told");
+    assert_eq!(of(&text).expect("a head").known(&FORMAT), Ok(&head));
+    let foreign = of(b"shardwright-other").expect("a head");
     assert_eq!(foreign, ReadHead::Foreign);
     assert!(matches!(foreign.known(&FORMAT), Err(Compatibility::NotMine(_))));
     let other = FORMAT.head_bytes(&Head { format: 9, ..head }).expect("small");
-    let other = of(&other).expect("told");
+    let other = of(&other).expect("a head");
     assert_eq!(other, ReadHead::OtherFormat(9));
     assert!(matches!(other.known(&FORMAT), Err(Compatibility::Unsupported(reason)) if reason.contains('9')));
     assert!(matches!(of(&text[..text.len() - 1]), Err(ShimError::CorruptArtefact { .. })));
@@ -152,7 +152,7 @@ fn entries_and_ports_that_cannot_be_are_refused() {
     assert_eq!(limit(vec![with(|entry| entry.ports = vec![entry.ports[0].clone(); MAX_PORTS + 1])]), "ports");
     assert_eq!(limit(vec![entry("e"); MAX_ENTRIES + 1]), "entries");
 
-    for (told, entries, part) in [
+    for (stated, entries, part) in [
         (0, vec![], "0 entries"),
         (2, vec![entry("e")], "1 entries, 2 in the head"),
         (2, vec![entry("e"), entry("e")], "two entries"),
@@ -161,7 +161,7 @@ fn entries_and_ports_that_cannot_be_are_refused() {
         (1, vec![entry("a\0")], "a name of 2 bytes"),
         (1, vec![with(|entry| entry.ports[0].dtype = 99)], "element type 99"),
     ] {
-        let bytes = written_of(Head { entries: told, ..head(&[]) }, entries, &[]).expect("within limits");
+        let bytes = written_of(Head { entries: stated, ..head(&[]) }, entries, &[]).expect("within limits");
         let refused = read(&bytes).expect_err(part);
         assert!(matches!(refused, ShimError::CorruptArtefact { offset: PAGE, .. }), "{refused}");
         assert!(refused.to_string().contains(part), "`{part}` not in `{refused}`");
@@ -195,10 +195,10 @@ fn runs_bind_what_ports_say() {
         port("k", PortKind::of(true, SW_ROLE_STATE_ROWS), SW_ROLE_STATE_ROWS, SW_DTYPE_U16),
     ];
     let bound = bindings(&ports, MemoryKinds::HOST, |_| 64);
-    let told: Vec<_> =
+    let summary: Vec<_> =
         bound.iter().map(|one| (one.direction, one.update, one.bytes, one.alignment)).collect();
     assert_eq!(
-        told,
+        summary,
         [
             (Direction::Input, SW_UPDATE_NONE, 12, 64),
             (Direction::StateRead, SW_UPDATE_BY_RUNTIME, 12, 64),

@@ -262,12 +262,12 @@ fn attention(rows: u64) -> Builder {
         let keys = b.transpose(keys, &[1, 0, 2]);
         b.reshape(keys, &[kv, 1, slots, width])
     };
-    let (keys, held) = (apart(&mut b), apart(&mut b));
+    let (keys, values) = (apart(&mut b), apart(&mut b));
     let scores = b.mat_mul(query, keys, true);
     let scores = b.unary(SW_OP_MUL_SCALAR, scores, number("value", 0.35));
     let masked = b.binary(SW_OP_ADD, scores, mask);
     let weights = b.unary(SW_OP_SOFTMAX, masked, vec![]);
-    let mixed = b.mat_mul(weights, held, false);
+    let mixed = b.mat_mul(weights, values, false);
     let mixed = b.transpose(mixed, &[2, 0, 1, 3]);
     let mixed = b.reshape(mixed, &[rows, kv * group * width]);
     b.output("out", SW_ROLE_TAP, mixed);
@@ -284,10 +284,10 @@ fn attention_is_recognised_whole_or_not_at_all() {
     assert_eq!((one.between.len(), one.parts.len()), (1, 2), "the state and the new rows are joined of two");
     let order: Vec<(usize, bool)> =
         steps(&source, &found).into_iter().map(|(node, step)| (node, step == Step::Node)).collect();
-    assert_eq!(order, [(0, true), (one.last, false)], "the joining stands alone, all else is one step");
+    assert_eq!(order, [(0, true), (one.last, false)], "the concatenation is a step, everything else is one");
     assert_eq!(steps(&source, &[]).len(), source.nodes.len());
 
-    // Weights that leave belong to no attention.
+    // Attention weights that are an output prevent recognition.
     let mut open = attention(3);
     let weights = open.nodes.iter().find(|node| node.op == SW_OP_SOFTMAX).expect("there").outputs[0];
     open.output("weights", SW_ROLE_TAP, weights);
@@ -332,7 +332,7 @@ fn movements_that_move_nothing_are_written_only_where_asked_for() {
     assert!(draft.outputs.iter().all(|output| draft.is_computed(*output)));
     draft.outputs.truncate(1);
     draft.sweep();
-    assert_eq!(draft.nodes.len(), 2, "what nothing reads goes");
+    assert_eq!(draft.nodes.len(), 2, "unused operations are dropped");
 }
 
 #[test]

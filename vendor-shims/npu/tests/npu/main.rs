@@ -1,4 +1,4 @@
-//! What the shims of neural processors share: entries and artefacts.
+//! Tests of the code that the NPU shims share: entries and artefacts.
 
 mod artefacts;
 mod entries;

@@ -1,9 +1,9 @@
 //! A small vendor shim to copy: a few operations on the CPU, one thread, plain loops.
 //!
-//! **Job.** Shows every step a shim goes through: say what it is, judge nodes, compile to an
-//! artefact of its own, load that from its mapping, run. It takes what the embed and head
-//! components are made of and refuses the rest with a reason; the host then decomposes a refused
-//! node or places the shard elsewhere.
+//! **Job.** Shows every step of a shim: describe itself, check nodes, compile to its own artefact,
+//! load that from its mapping, run. It supports the operations of the embed and head components and
+//! refuses the rest with a reason; the host then decomposes a refused node or places the shard
+//! elsewhere.
 //!
 //! **Not its job.** It is neither complete nor fast; the CPU shim in `vendor-shims/cpu` is both.
 //!
@@ -42,7 +42,7 @@ fn check_device(device: &str) -> Result<()> {
     Err(Error::invalid_argument(format!("there is no device `{device}`")).detail("device", device))
 }
 
-/// Why a node is not taken.
+/// Why a node is not supported.
 fn refusal(entry: EntryView<'_>, node: NodeView<'_>) -> Option<String> {
     if let Err(error) = Step::of(node) {
         return Some(error.message);
@@ -89,7 +89,7 @@ impl Shim for Template {
     }
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
-        // Nothing is compiled for a chip that is not here.
+        // Nothing is compiled for a chip that is not in this machine.
         if soc.is_some() && soc != SOC {
             return Ok(Vec::new());
         }
@@ -145,13 +145,13 @@ impl Shim for Template {
         options: &Options<'_>,
     ) -> Result<Box<dyn LoadedShard + 'm>> {
         check_device(device)?;
-        // At most that many threads are asked for; one is always allowed.
+        // The host requests at most that many threads; using one is always allowed.
         options.only(&["threads"])?;
         Ok(Box::new(Loaded { program: Program::read(artefact.bytes())? }))
     }
 }
 
-/// A program whose weights lie in the mapping.
+/// A program whose weights are in the mapping.
 struct Loaded<'m> {
     program: Program<'m>,
 }

@@ -1,8 +1,8 @@
-//! The artefact of this shim and how it runs: a text of one line per thing, then the weights.
+//! The artefact of this shim and its execution: text, one line per item, then the weights.
 //!
 //! ```text
 //! entry ROWS CONTEXT NAME
-//! tensor DTYPE PLACE EXTENT…          PLACE: where its weight lies, `-` for none
+//! tensor DTYPE PLACE EXTENT…          PLACE: offset of its weight, `-` for none
 //! node OP OUTPUT NUMBER NUMBER NUMBER INPUT…
 //! port in|out ROLE TENSOR NAME
 //! ```
@@ -115,7 +115,7 @@ fn write_entry(entry: EntryView<'_>, places: &[(usize, usize)], text: &mut Strin
     let mut lines = format!("entry {} {} {}\n", entry.rows(), entry.context(), entry.name());
     for (index, tensor) in entry.tensors().enumerate() {
         let weight = entry.constants().find(|(constant, _)| *constant as usize == index);
-        let place = weight.and_then(|(_, weight)| places.iter().find(|(held, _)| *held == weight.identity()));
+        let place = weight.and_then(|(_, weight)| places.iter().find(|(id, _)| *id == weight.identity()));
         let place = place.map_or("-".to_owned(), |(_, place)| place.to_string());
         let _ = write!(lines, "tensor {} {place}", tensor.dtype());
         for extent in tensor.shape() {
@@ -174,7 +174,7 @@ pub(crate) struct Entry<'m> {
     pub(crate) tensors: Vec<Tensor<'m>>,
     pub(crate) ports: Vec<Port>,
     nodes: Vec<Node>,
-    /// Values of what is not a weight, kept between runs so that a run allocates nothing.
+    /// Values of all tensors except weights, kept between runs so that a run allocates nothing.
     values: Vec<Vec<f32>>,
 }
 
@@ -224,13 +224,12 @@ impl<'m> Program<'m> {
         Ok(Program { entries })
     }
 
-    /// Runs one entry over all its rows; rows that are not valid cost time and harm nobody, for
-    /// there are no states.
+    /// Runs one entry over all its rows; invalid rows only cost time, because there are no states.
     pub(crate) fn run(&mut self, run: Run<'_>) -> Result<()> {
         let Run { entry, mut bound, control, .. } = run;
         let entry = self.entries.get_mut(entry).ok_or_else(|| Error::invalid_argument("no such entry"))?;
         for (port, bound) in entry.ports.iter().zip(&bound).filter(|(port, _)| !port.written) {
-            // An i32 step input that nothing here reads is left alone.
+            // An unused i32 step input is ignored.
             if entry.tensors[port.tensor].dtype == SW_DTYPE_F32 {
                 entry.values[port.tensor].copy_from_slice(bound.values::<f32>()?);
             }

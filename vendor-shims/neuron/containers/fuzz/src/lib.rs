@@ -1,11 +1,11 @@
-//! Bytes of anyone's for the readers of MediaTek's containers.
+//! Fuzz targets: untrusted bytes for the readers of MediaTek's containers.
 //!
-//! **Job.** One function per reader, which must return whatever the bytes are.
+//! **Job.** One function per reader, which must return for any bytes.
 //! `RUSTC_BOOTSTRAP=1 cargo fuzz run TARGET` drives them from `vendor-shims/neuron/containers`, and
 //! the crate's ordinary tests run them over the corpus and over damaged copies of it.
 //!
-//! **Not its job.** It does **not** check that what is sound is read right: the tests of the crate
-//! beside it do.
+//! **Not its job.** It does **not** check that valid files are read correctly: the containers
+//! crate's own tests do.
 
 use shardwright_neuron_containers::budget::Budget;
 use shardwright_neuron_containers::bytes::Bytes;
@@ -33,7 +33,7 @@ fn parts(bytes: &[u8]) -> (Bytes<'_>, Budget) {
     (Bytes::new(bytes), Budget::of(bytes.len()))
 }
 
-/// The door, which decides what bytes are.
+/// The entry point, which identifies a file.
 pub fn inspect(bytes: &[u8]) {
     if let Ok(Some(inspected)) = door::inspect(bytes) {
         assert!(inspected.document.is_object());
@@ -87,14 +87,14 @@ pub fn flexbuffer(bytes: &[u8]) {
     let _ = maps::map(Bytes::new(bytes));
 }
 
-/// Option strings: what is read is written and read again as the same.
+/// Option strings: a parsed string, once written, parses to the same options.
 pub fn options(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
         && let Ok(options) = OptionString::parse(text)
     {
         let _ = (options.contradictions(), record::paths(&options));
         let written = options.to_string();
-        // Quotes add bytes, and names may hold what only quotes protect.
+        // Quotes add bytes, and names may contain characters that only quotes protect.
         if let Ok(again) = OptionString::parse(&written) {
             let sound = |options: &OptionString| {
                 options.0.iter().all(|option| {

@@ -1,5 +1,5 @@
-//! The committed corpus of the fuzz targets is what is written here, `SHARDWRIGHT_WRITE_CORPUS=1`
-//! writes it anew; every target is run over it, whole, cut off at every length, and damaged.
+//! The committed corpus of the fuzz targets is generated here (`SHARDWRIGHT_WRITE_CORPUS=1`
+//! rewrites it); every target is run over it, whole, truncated to every length, and damaged.
 
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
@@ -26,7 +26,7 @@ fn the_corpus_is_what_is_written_here() {
     }
     for folder in std::fs::read_dir(&root).expect("a corpus").flatten() {
         for file in std::fs::read_dir(folder.path()).expect("a folder").flatten() {
-            assert!(expected.contains(&file.path()), "{}: nobody writes it", file.path().display());
+            assert!(expected.contains(&file.path()), "{}: not written by this test", file.path().display());
         }
     }
 }
@@ -34,7 +34,7 @@ fn the_corpus_is_what_is_written_here() {
 /// Damaged copies of each file.
 const DAMAGED: u64 = 200;
 
-/// Every file of the corpus of a target; those of all targets where it has none of its own.
+/// The corpus files of a target; those of all targets if it has none.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut folders: Vec<_> = std::fs::read_dir(&root).expect("a corpus").flatten().collect();
@@ -67,7 +67,7 @@ fn no_target_minds_damage() {
     for (name, target) in TARGETS {
         for file in corpus(name) {
             target(&file);
-            // Every length where heads stand, and a few hundred beyond.
+            // Every length within the heads, and a few hundred beyond.
             let step = (file.len() / 512).max(1);
             for length in (0..file.len().min(256)).chain((256..file.len()).step_by(step)) {
                 target(&file[..length]);

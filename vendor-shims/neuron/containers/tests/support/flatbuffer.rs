@@ -1,4 +1,4 @@
-//! Writes FlatBuffers: a table first, then what it points to.
+//! Writes FlatBuffers: a table first, then the objects it points to.
 
 /// A field of a table, in the place of its number.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ fn pad(bytes: &mut Vec<u8>, to: usize) {
     bytes.resize(bytes.len().next_multiple_of(to), 0);
 }
 
-/// Bytes of a field within its table, and what they are aligned to.
+/// Bytes of a field within its table, and their alignment.
 fn place(field: &Field) -> (usize, usize) {
     match field {
         Field::None => (0, 1),
@@ -46,7 +46,7 @@ fn place(field: &Field) -> (usize, usize) {
     }
 }
 
-/// Writes a table and what it points to, and says where it begins.
+/// Writes a table and the objects it points to; returns its offset.
 fn write(bytes: &mut Vec<u8>, Table(fields): &Table) -> usize {
     let mut offsets = Vec::new();
     let mut end = 4;
@@ -126,7 +126,7 @@ fn write(bytes: &mut Vec<u8>, Table(fields): &Table) -> usize {
     table
 }
 
-/// Begins a vector and says where.
+/// Begins a vector; returns its offset.
 fn vector(bytes: &mut Vec<u8>, length: usize) -> usize {
     pad(bytes, 4);
     let at = bytes.len();

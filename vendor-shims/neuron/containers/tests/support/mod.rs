@@ -1,4 +1,4 @@
-//! Writes the files that are read: FlatBuffers, FlexBuffers, and what is made of them.
+//! Writes test files: FlatBuffers, FlexBuffers, and the containers built from them.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
@@ -51,7 +51,7 @@ pub fn adapter_cache(dla: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the simulator stores.
+/// The simulator's output.
 pub fn simulated(version: [u8; 3], soc: &str, code: &[u8], options: &str) -> Vec<u8> {
     let mut bytes = b"SWNEURON".to_vec();
     bytes.extend(1u32.to_le_bytes());
@@ -165,7 +165,7 @@ pub fn flexbuffer(width: usize, entries: &[(&str, Flex)]) -> Vec<u8> {
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub stamp: Option<(String, String)>,
-    /// Of each function: names of what is dispatched, and built-in operations that stay outside.
+    /// Per function: names of dispatched partitions, and built-in operations that stay outside.
     pub functions: Vec<(Vec<String>, Vec<i32>)>,
     /// The container of bytecode.
     pub container: Vec<u8>,
@@ -183,7 +183,7 @@ pub fn stamp(maker: &str, soc: &str) -> Vec<u8> {
 impl Model {
     /// Its bytes: the FlatBuffer, zeros to a multiple of 16, the container.
     pub fn bytes(&self) -> Vec<u8> {
-        // The offset of the container stands in the model, in four bytes whatever it is.
+        // The model contains the container's offset, in four bytes whatever its value.
         let length = self.flatbuffer(0).len();
         let offset = length.next_multiple_of(16);
         let mut bytes = self.flatbuffer(offset);

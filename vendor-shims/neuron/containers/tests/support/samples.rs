@@ -1,14 +1,13 @@
-//! Small files of every kind, by the target that reads them: what the corpus of the fuzz targets is
-//! made of.
+//! Small files of every kind, by the target that reads them: the corpus of the fuzz targets.
 
 use super::{
     Flex, Model, adapter_cache, dla, executorch, flexbuffer, litertlm, litertlm_with, neuron_schema, record,
     simulated, trailer,
 };
 
-/// All that the public tools of 2026 leave in their code.
+/// All that the public tools of 2026 record in their code.
 pub const BARE: &str = "--relax-fp32 --dla-file /build/dir/a.dla";
-/// What the maker of a published bundle gave its compiler, as a public report quotes it.
+/// Compiler options of a published bundle, as quoted in a public report.
 pub const PUBLISHED: &str = "--relax-fp32 --show-exec-plan --mdla-mlo-match-info --mdla-flash-attention-mode 0 --opt 3 --opt-footprint --opt-accuracy \
                              --gno LTS,Inception --gno-exp --gno-non-4d-tiling --fc-to-conv --mdla-broadcast-act-wgt 1 --broadcast-flow-distance 63 \
                              --mdla-set-conv-xy-split-ic-threshold 99999 --mdla-mlo --mdla-conv-exp 1 --mem-opt 3 --stable-linearize \
@@ -33,7 +32,7 @@ pub fn model(soc: &str, version: [u8; 3], options: &str) -> Model {
     }
 }
 
-/// A model of which nothing was compiled.
+/// A model without compiled parts.
 pub fn untouched() -> Model {
     Model { stamp: None, functions: vec![(vec![], vec![9, 0, 150, 9])], container: Vec::new() }
 }

@@ -25,7 +25,7 @@ pub fn converted(x: &Tensor<'_>, out: &Layout, relaxed: bool) -> Elements<'stati
     encoded(out, x.decoded(relaxed).into_iter(), relaxed)
 }
 
-/// CAST: numbers as they stand, whatever they stand for; towards zero into integers.
+/// CAST: stored numbers without scales; towards zero into integers.
 pub fn cast(x: &Tensor<'_>, out: &Layout, relaxed: bool) -> Elements<'static> {
     let as_stored: Vec<f64> = match x.layout.class() {
         Class::Real => x.decoded(relaxed),

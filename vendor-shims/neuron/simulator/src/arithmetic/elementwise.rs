@@ -1,5 +1,4 @@
-//! Operations on elements at equal places, with the broadcasting of NumPy, and functions of one
-//! element.
+//! Elementwise operations with the broadcasting of NumPy, and functions of one element.
 //!
 //! Quantised ADD, SUB and MUL after
 //! `tensorflow/lite/kernels/internal/reference/integer_ops/{add,mul}.h` and `kernels/{add,sub}.cc`,
@@ -293,7 +292,8 @@ impl Sum {
     }
 }
 
-/// Where `condition` holds a, else b. All have the dimensions of `out` or are broadcast to it.
+/// a where `condition` is true, otherwise b. All have the dimensions of `out` or are broadcast to
+/// it.
 pub fn select(condition: &Tensor<'_>, a: &Tensor<'_>, b: &Tensor<'_>, out: &Layout) -> Elements<'static> {
     let whole = &out.dimensions[..];
     let (chosen, x, y) = (condition.stored(), a.decoded(false), b.decoded(false));

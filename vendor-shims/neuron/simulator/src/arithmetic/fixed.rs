@@ -12,8 +12,8 @@ pub struct Multiplier {
 }
 
 impl Multiplier {
-    /// The nearest one to a finite number that is not negative; anything else is zero. Numbers
-    /// below 2⁻³² are zero as well.
+    /// The nearest one to a finite number that is not negative; anything else becomes zero, and so
+    /// do numbers below 2⁻³².
     pub fn new(real: f64) -> Multiplier {
         if !real.is_finite() || real <= 0.0 {
             return Multiplier { value: 0, shift: 0 };

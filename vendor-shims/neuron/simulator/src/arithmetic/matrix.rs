@@ -34,7 +34,8 @@ fn integers<'a>(elements: &'a Elements<'a>) -> Option<Integers<'a>> {
     }
 }
 
-/// An integer of at most 16 bits; `BITS` of magnitude say how many products fit into 32.
+/// An integer of at most 16 bits; `BITS`, the bits of its magnitude, determine how many products
+/// fit into 32 bits.
 trait Narrow: Copy + Into<i32> + Sync {
     const BITS: u32;
 }
@@ -60,8 +61,7 @@ fn dot<A: Narrow, B: Narrow>(a: &[A], b: &[B]) -> i64 {
     let block = 1usize << spare.min(12);
     let mut sum = 0i64;
     for (a, b) in a.chunks(block).zip(b.chunks(block)) {
-        // Nothing wraps in a block of this length; without the checks for it the loop becomes one
-        // over vectors.
+        // Sums cannot overflow in a block of this length; without checks the loop is vectorised.
         let part =
             a.iter().zip(b).fold(0i32, |sum, (a, b)| sum.wrapping_add((*a).into().wrapping_mul((*b).into())));
         sum += i64::from(part);
@@ -73,7 +73,7 @@ fn row_sum<A: Narrow>(row: &[A]) -> i64 {
     row.iter().map(|x| i64::from((*x).into())).sum()
 }
 
-/// Splits `columns` over threads and calls `one` with each range; the parts come back in order.
+/// Splits `columns` over threads and calls `one` with each range; returns the parts in order.
 fn over_threads<T: Send>(
     columns: usize,
     products: usize,
@@ -419,7 +419,7 @@ pub fn batch_matmul(
     from_stored(out, result.into_iter())
 }
 
-/// Where the windows of a CONV_2D lie. Dimensions are those of channels-last tensors.
+/// Windows of a CONV_2D. Dimensions are those of channels-last tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Windows {
     /// Batches, height, width, channels of the input.
@@ -430,7 +430,7 @@ pub struct Windows {
     pub stride: [usize; 2],
     /// Distances within a window.
     pub dilation: [usize; 2],
-    /// Rows above and columns left that are padding.
+    /// Rows of padding above and columns of padding on the left.
     pub padding: [usize; 2],
     /// Height and width of the output.
     pub output: [usize; 2],

@@ -20,8 +20,7 @@ macro_rules! mapped {
     };
 }
 
-/// Which elements are taken: a start, and for each dimension of the output how many and how far
-/// apart.
+/// Selected elements: a start, and for each dimension of the output a count and a stride.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Walk {
     /// The first element.
@@ -73,7 +72,7 @@ impl Walk {
         }
     }
 
-    /// The elements taken.
+    /// The selected elements.
     pub fn take(&self, x: &Tensor<'_>) -> Elements<'static> {
         mapped!(&x.elements, elements => self.over(elements))
     }
@@ -84,8 +83,8 @@ pub fn copied(x: &Tensor<'_>) -> Elements<'static> {
     x.elements.clone().into_owned()
 }
 
-/// Tensors of one type one after another along a dimension, of which each has `lengths` times
-/// `inner` elements a row.
+/// Concatenates tensors of one type along a dimension; each contributes `lengths` times `inner`
+/// elements per row.
 pub fn concatenated(tensors: &[Tensor<'_>], axis: usize) -> Elements<'static> {
     fn joined<T: Copy>(parts: &[(Cow<'_, [T]>, usize)]) -> Vec<T> {
         let rows = parts.first().map_or(0, |(elements, row)| elements.len() / (*row).max(1));
@@ -122,7 +121,7 @@ pub fn concatenated(tensors: &[Tensor<'_>], axis: usize) -> Elements<'static> {
     }
 }
 
-/// PAD: what lies beyond stands for zero.
+/// PAD: the padding encodes zero.
 pub fn padded(x: &Tensor<'_>, before: &[usize], out: &[usize]) -> Elements<'static> {
     let (own, whole) = (row_major(&x.layout.dimensions), row_major(out));
     let total: usize = out.iter().product();

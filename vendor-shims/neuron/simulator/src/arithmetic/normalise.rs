@@ -1,6 +1,6 @@
 //! L2_NORMALIZATION and the extension's RMS and layer normalisations, over the last dimension: in
-//! 64 bits, rounded once. Under relaxed arithmetic inputs and result are rounded to 16 bits, the
-//! sums are not: what the hardware does is not known.
+//! 64 bits, rounded once. Under relaxed arithmetic inputs and result are rounded to 16 bits, but
+//! not the sums: the hardware's behaviour is unknown.
 
 use super::tensor::{Elements, Layout, Tensor, encoded};
 

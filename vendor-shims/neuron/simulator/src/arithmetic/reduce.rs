@@ -7,7 +7,7 @@ use super::fixed::Multiplier;
 use super::movement::row_major;
 use super::tensor::{Class, Elements, Layout, Tensor, encoded, from_reals, from_stored};
 
-/// What is kept of the elements.
+/// How elements are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
     /// Their mean.
@@ -20,7 +20,7 @@ pub enum Reduction {
     Minimum,
 }
 
-/// For each output, folds what belongs to it in order.
+/// Folds the elements of each output in order.
 fn folded<T: Copy, S: Copy>(
     elements: &[T],
     dimensions: &[usize],

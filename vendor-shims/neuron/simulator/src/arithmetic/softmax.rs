@@ -81,7 +81,7 @@ impl Tables {
             })
             .collect();
         let sum: i64 = powers.iter().map(|power| i64::from(*power)).sum();
-        // The largest element alone gives 32767, and a row has fewer than 2¹⁶ of them, so that the
+        // The largest element contributes 32767, and a row has fewer than 2¹⁶ elements, so that the
         // sum fits into 31 bits.
         let sum = sum.clamp(1, i64::from(i32::MAX)) as u32;
         let headroom = sum.leading_zeros();

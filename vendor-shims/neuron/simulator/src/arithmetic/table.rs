@@ -59,7 +59,7 @@ pub struct Sigmoid16 {
 }
 
 impl Sigmoid16 {
-    /// For inputs of this scale; `None` beyond what TensorFlow Lite takes.
+    /// For inputs of this scale; `None` beyond the range that TensorFlow Lite supports.
     pub fn new(scale: f32) -> Option<Sigmoid16> {
         let values = std::array::from_fn(|place| {
             let at = place as f64 / 24.0;

@@ -36,9 +36,9 @@ pub struct Layout {
 pub enum Class {
     /// 32- or 16-bit floating point.
     Real,
-    /// Integers that stand for real numbers.
+    /// Integers that encode real numbers.
     Quantised,
-    /// Integers that stand for themselves.
+    /// Plain integers.
     Integer,
     /// Truth values.
     Boolean,
@@ -66,8 +66,7 @@ impl Layout {
     pub fn class(&self) -> Class {
         match self.kind {
             kind::FLOAT32 | kind::TENSOR_FLOAT32 | kind::FLOAT16 | kind::TENSOR_FLOAT16 => Class::Real,
-            // A bias has a scale of its own or none; its integers are added to accumulators as they
-            // are.
+            // A bias has its own scale or none; its integers are added to accumulators unchanged.
             kind::INT32 | kind::UINT32 | kind::TENSOR_INT32 | kind::EXT_TENSOR_INT32_SYMM_PER_CHANNEL => {
                 Class::Integer
             }
@@ -109,17 +108,17 @@ impl Layout {
                     && self.channels == other.channels)
     }
 
-    /// The nearest stored integer to a real number; the nearest end of the range beyond it, the
-    /// zero point for what is no number.
+    /// The nearest stored integer to a real number; the end of the range for numbers beyond it, the
+    /// zero point for NaN.
     #[inline]
     pub fn encode(&self, real: f64) -> i32 {
         let (least, greatest) = self.range();
-        // A cast saturates and takes NaN to 0.
+        // A cast saturates and converts NaN to 0.
         let steps = (real / f64::from(self.scale)).round() as i64;
         (steps.saturating_add(i64::from(self.zero_point))).clamp(i64::from(least), i64::from(greatest)) as i32
     }
 
-    /// The real number an integer stands for.
+    /// The real number an integer encodes.
     #[inline]
     pub fn decode(&self, stored: i32) -> f64 {
         (f64::from(stored) - f64::from(self.zero_point)) * f64::from(self.scale)
@@ -129,7 +128,7 @@ impl Layout {
 /// Elements, owned or seen in place.
 #[derive(Debug, Clone)]
 pub enum Elements<'a> {
-    /// Signed bytes, and what is stored in them.
+    /// Signed bytes, and the values stored in them.
     I8(Cow<'a, [i8]>),
     /// Bytes and truth values.
     U8(Cow<'a, [u8]>),
@@ -161,7 +160,7 @@ macro_rules! with_elements {
 }
 
 impl<'a> Elements<'a> {
-    /// The elements of a type in bytes, seen in place where they lie aligned.
+    /// The elements of a type in bytes, borrowed where they are aligned.
     pub fn of(kind: i32, bytes: &'a [u8]) -> Elements<'a> {
         fn cast<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(bytes: &[u8]) -> Cow<'_, [T]> {
             match bytemuck::try_cast_slice(bytes) {
@@ -185,7 +184,7 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// The bytes as they lie in memory.
+    /// The bytes as stored in memory.
     pub fn bytes(&self) -> &[u8] {
         with_elements!(self, slice => bytemuck::cast_slice(slice))
     }
@@ -204,17 +203,17 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// A tensor: what it is and what is in it.
+/// A tensor: layout and elements.
 #[derive(Debug, Clone)]
 pub struct Tensor<'a> {
-    /// What it is.
+    /// Its layout.
     pub layout: &'a Layout,
-    /// What is in it.
+    /// Its elements.
     pub elements: Elements<'a>,
 }
 
 impl Tensor<'_> {
-    /// The stored integers; floating-point elements are truncated, which no step asks for.
+    /// The stored integers; floating-point elements are truncated, which no step uses.
     pub fn stored(&self) -> Vec<i32> {
         match &self.elements {
             Elements::I8(elements) => elements.iter().map(|x| i32::from(*x)).collect(),
@@ -227,7 +226,7 @@ impl Tensor<'_> {
         }
     }
 
-    /// Floating-point elements in 32 bits; with `relaxed`, rounded to what 16 bits can hold.
+    /// Floating-point elements in 32 bits; with `relaxed`, rounded to 16-bit precision.
     pub fn reals(&self, relaxed: bool) -> Cow<'_, [f32]> {
         match &self.elements {
             Elements::F32(elements) if !relaxed => Cow::Borrowed(elements),
@@ -237,7 +236,7 @@ impl Tensor<'_> {
         }
     }
 
-    /// What the elements stand for, exactly.
+    /// The exact real values of the elements.
     pub fn decoded(&self, relaxed: bool) -> Vec<f64> {
         match self.layout.class() {
             Class::Real => self.reals(relaxed).iter().map(|x| f64::from(*x)).collect(),
@@ -249,7 +248,7 @@ impl Tensor<'_> {
     }
 }
 
-/// Elements of a layout from stored integers that lie in its range.
+/// Elements of a layout from stored integers within its range.
 pub fn from_stored(layout: &Layout, stored: impl Iterator<Item = i32>) -> Elements<'static> {
     match Elements::of(layout.kind, &[]) {
         Elements::I8(_) => Elements::I8(stored.map(|x| x as i8).collect()),
@@ -262,7 +261,7 @@ pub fn from_stored(layout: &Layout, stored: impl Iterator<Item = i32>) -> Elemen
     }
 }
 
-/// Elements of a floating-point layout; with `relaxed`, rounded to what 16 bits can hold.
+/// Elements of a floating-point layout; with `relaxed`, rounded to 16-bit precision.
 pub fn from_reals(layout: &Layout, reals: impl Iterator<Item = f32>, relaxed: bool) -> Elements<'static> {
     if layout.kind == kind::TENSOR_FLOAT16 || layout.kind == kind::FLOAT16 {
         return Elements::F16(reals.map(f16::from_f32).collect());
@@ -273,7 +272,7 @@ pub fn from_reals(layout: &Layout, reals: impl Iterator<Item = f32>, relaxed: bo
     Elements::F32(reals.collect())
 }
 
-/// Elements of any layout from the real numbers they should stand for.
+/// Elements of any layout from the real numbers to encode.
 pub fn encoded(layout: &Layout, reals: impl Iterator<Item = f64>, relaxed: bool) -> Elements<'static> {
     match layout.class() {
         Class::Real => from_reals(layout, reals.map(|x| x as f32), relaxed),

@@ -1,4 +1,4 @@
-//! FlatBuffers, written front to back: a table is written before what it points to.
+//! FlatBuffers, written front to back: a table is written before the objects it points to.
 
 /// A value of a field.
 pub enum Value {
@@ -86,7 +86,7 @@ fn child(out: &mut Vec<u8>, value: &Value) -> usize {
         step: usize,
         items: impl ExactSizeIterator<Item = [u8; N]>,
     ) -> usize {
-        // The count lies right before the items, which are aligned.
+        // The count directly precedes the items, which are aligned.
         while !(out.len() + 4).is_multiple_of(step.max(4)) {
             out.push(0);
         }

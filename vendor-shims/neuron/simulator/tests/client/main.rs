@@ -1,7 +1,6 @@
-//! A client that was not written here: Google's `apply_plugin_main` with its MediaTek plugin, of
-//! the wheel `ai-edge-litert`, compiles small models through the simulator. What it calls, in which
-//! order, and what it makes of every failure is held to what was observed with a library that only
-//! logs.
+//! A third-party client: Google's `apply_plugin_main` with its MediaTek plugin, of the wheel
+//! `ai-edge-litert`, compiles small models through the simulator. Its calls, their order, and its
+//! reaction to every failure are compared with observations of a library that only logs.
 
 mod flat;
 mod models;
@@ -18,8 +17,8 @@ fn skipped(why: &str) {
     let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {why}");
 }
 
-/// The wheel's folder, by the variable or where `cargo xtask vendor litert` unpacks it; nothing
-/// after saying so.
+/// The wheel's folder, from the variable or where `cargo xtask vendor litert` unpacks it; `None` if
+/// missing, after printing so.
 fn wheel(test: &str) -> Option<PathBuf> {
     let unpacked = || {
         let cache = std::env::var_os("XDG_CACHE_HOME")
@@ -44,7 +43,7 @@ fn simulator() -> PathBuf {
     folders.chain(said).find(|path| path.is_file()).expect("the simulator was built beside its tests")
 }
 
-/// A folder with a simulator, a model, and what came out.
+/// A folder with a simulator, a model, and the output.
 struct Bench {
     wheel: PathBuf,
     folder: tempfile::TempDir,
@@ -61,7 +60,7 @@ impl Bench {
     fn new(test: &str) -> Option<Bench> {
         let wheel = wheel(test)?;
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // Alone in a folder: the client opens everything it finds and keeps the last.
+        // In a folder of its own: the client opens every library it finds and keeps the last.
         let libraries = folder.path().join("libraries");
         fs::create_dir(&libraries).expect("made");
         std::os::unix::fs::symlink(simulator(), libraries.join("libneuron_adapter.so")).expect("linked");
@@ -188,7 +187,8 @@ fn the_client_makes_the_calls_that_were_observed() {
         ];
         assert_eq!(rest, stored);
         assert_eq!(calls(&outcome.trace, "Neuron_getVersion").len(), 3);
-        // The pass that asks differs in its name and in one call, and came with 8.2.24.
+        // The pass that queries support differs in its name and in one call, and exists since
+        // 8.2.24.
         let questions = calls(&outcome.trace, "NeuronCompilation_getSupportedOperations");
         assert_eq!(questions.len(), usize::from(asked), "{version}");
         if asked {
@@ -309,7 +309,7 @@ fn fails(bench: &Bench, function: &str) {
         outcome.trace.iter().any(|line| line.starts_with(function) && line.ends_with("-> 4 injected")),
         "{function}"
     );
-    // Whatever was created is freed.
+    // Everything created is freed.
     for kind in ["NeuronModel", "NeuronCompilation"] {
         let count = |suffix: &str| {
             outcome
@@ -327,7 +327,7 @@ fn failures_end_the_client_as_observed() {
     let Some(bench) = Bench::new("failures") else { return };
     let empty = r#"{"failures": [{"function": "NeuronCompilation_getCompiledNetworkSize", "how": "empty"}]}"#;
     let outcome = bench.apply(&models::chain(), empty, &[]);
-    // Accepted without a word: a model with an empty blob is written.
+    // Accepted silently: a model with an empty blob is written.
     assert_eq!(outcome.status, Some(0), "{}", outcome.said);
     assert!(outcome.model.is_some());
     let killed = r#"{"failures": [{"function": "NeuronCompilation_finish", "how": {"signal": 11}}]}"#;
@@ -366,7 +366,7 @@ fn without_chip_operations_or_library_the_client_ends_as_observed() {
     let Some(bench) = Bench::new("what the client lacks") else { return };
     let unknown = bench.apply(&models::chain(), "{}", &["--soc_model=mt6899"]);
     assert_eq!(unknown.status, Some(161), "{}", unknown.said);
-    // Nothing can be lowered: the client asks, and has nothing to compile.
+    // No operation can be lowered: the client queries, and has nothing to compile.
     let denied = bench.apply(&models::chain(), r#"{"denied_operations": [0, 9]}"#, &[]);
     assert_eq!(denied.status, Some(1), "{}", denied.said);
     assert_eq!(
@@ -380,8 +380,8 @@ fn without_chip_operations_or_library_the_client_ends_as_observed() {
     assert!(none.trace.is_empty());
 }
 
-/// Writes what the client makes of the models to a folder that a variable names: how the compiled
-/// files among the fixtures were made.
+/// Writes the client's compiled models to a folder that a variable names: this generates the
+/// compiled fixtures.
 #[test]
 #[ignore = "rewrites fixtures: SHARDWRIGHT_COMPILED_MODELS=FOLDER cargo test -p shardwright-neuron-simulator --test client compiled_models -- --ignored"]
 fn compiled_models_are_written() {

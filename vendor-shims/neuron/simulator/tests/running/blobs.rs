@@ -1,4 +1,4 @@
-//! What is stored and restored.
+//! Storing and restoring.
 
 use std::ptr;
 
@@ -32,7 +32,7 @@ fn input() -> Vec<u8> {
     numbers(80, 30_000.0, 5).iter().flat_map(|x| (*x as i16).to_le_bytes()).collect()
 }
 
-/// Where the code of a blob lies.
+/// The code of a blob.
 fn code(blob: &[u8]) -> &[u8] {
     let number = |at: usize| u64::from_le_bytes(blob[at..at + 8].try_into().expect("eight")) as usize;
     &blob[number(32)..number(32) + number(40)]
@@ -76,7 +76,7 @@ fn a_model_is_compiled_again_although_what_it_was_lent_is_gone() {
     assert_eq!(model.try_finish(&[x], &[out]), NO_ERROR);
     for options in ["", "--opt 3"] {
         let compilation = model.compilation(options);
-        // SAFETY: the compilation lives; what was lent does until the first one is finished.
+        // SAFETY: the compilation lives; the lent memory does until the first one is finished.
         assert_eq!(unsafe { NeuronCompilation_finish(compilation) }, NO_ERROR, "{}", last_message());
         model.kept().clear();
         assert_eq!(kind.decode(&run(compilation, &[kind.encode(&[1.0; 64])], &[256])[0]), [1.5; 64]);
@@ -212,8 +212,8 @@ fn blobs_of_other_majors_and_processors_are_refused() {
 fn damaged_blobs_are_refused_wherever_they_are_damaged() {
     let blob = layer("--opt 3").stored();
     for at in 0..blob.len() {
-        // Another minor version is read all the same, and nothing behind the end of the processor's
-        // name is.
+        // Another minor version is still read, and nothing after the end of the processor's name
+        // is.
         let mut damaged = blob.clone();
         damaged[at] ^= 0x40;
         match restore(&damaged) {

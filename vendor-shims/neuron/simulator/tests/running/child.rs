@@ -1,6 +1,6 @@
 //! Cases that run as another version, on another processor or into a failure: each is an ignored
-//! test of this program, started in a process of its own with a configuration. Started without one,
-//! a case does nothing.
+//! test of this program, started in its own process with a configuration. Without one, a case does
+//! nothing.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub fn succeeds(case: &str, configuration: &str) {
     assert!(output.status.success() && said.contains("1 passed"), "{case} with {configuration}:\n{said}");
 }
 
-/// Runs a case that has to hang, and ends it once it has said `mark`.
+/// Runs a case that must hang, and ends it once it has printed `mark`.
 pub fn hangs_after(case: &str, configuration: &str, mark: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let trace = folder.path().join("trace");

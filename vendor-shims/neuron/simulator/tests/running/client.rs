@@ -10,7 +10,7 @@ use shardwright_neuron_adapter::operand::{
 use shardwright_neuron_adapter::setting::COPIED_AT_ONCE;
 use shardwright_neuron_adapter::{extension, operand as kind};
 
-/// What an operand is.
+/// Type of an operand.
 #[derive(Clone, Debug)]
 pub struct Kind {
     pub of: i32,
@@ -41,7 +41,7 @@ impl Kind {
         kind::is_per_tensor(self.of) || kind::is_per_channel(self.of)
     }
 
-    /// Bytes that stand for real numbers, as nearly as they can.
+    /// The encoded bytes nearest to real numbers.
     pub fn encode(&self, reals: &[f64]) -> Vec<u8> {
         reals
             .iter()
@@ -64,7 +64,7 @@ impl Kind {
             .collect()
     }
 
-    /// The real numbers that bytes stand for.
+    /// The real numbers that bytes encode.
     pub fn decode(&self, bytes: &[u8]) -> Vec<f64> {
         let width = kind::element_bytes(self.of).unwrap_or(1);
         bytes
@@ -148,8 +148,8 @@ impl Model {
 
     pub fn constant(&mut self, kind: &Kind, bytes: Vec<u8>) -> u32 {
         let index = self.operand(kind);
-        // SAFETY: the bytes are kept until the compilation is dropped; their place does not move
-        // with their owner.
+        // SAFETY: the bytes are kept until the compilation is dropped; moving their owner does not
+        // move them.
         fine(unsafe {
             NeuronModel_setOperandValue(self.handle, index as i32, bytes.as_ptr().cast(), bytes.len())
         });
@@ -305,7 +305,7 @@ impl Compiled {
 
     pub fn stored(&self) -> Vec<u8> {
         let mut size = 0;
-        // SAFETY: the compilation lives; the buffer has the size that was told.
+        // SAFETY: the compilation lives; the buffer has the reported size.
         unsafe {
             fine(NeuronCompilation_getCompiledNetworkSize(self.handle, &raw mut size));
             let mut blob = vec![0u8; size];
@@ -325,7 +325,7 @@ impl Drop for Compiled {
     }
 }
 
-/// Runs a compilation on inputs; outputs have the given lengths in bytes.
+/// Runs a compilation on inputs; outputs have these lengths in bytes.
 pub fn run(compilation: *mut raw::Compilation, inputs: &[Vec<u8>], outputs: &[usize]) -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = outputs.iter().map(|length| vec![0xA5; *length]).collect();
     let mut execution = ptr::null_mut();

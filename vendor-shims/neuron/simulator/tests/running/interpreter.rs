@@ -1,12 +1,12 @@
-//! The simulator's arithmetic, operation by operation, beside the reference kernels of LiteRT, once
-//! TensorFlow Lite: the same stored integers go into a model of one operation on either side, and
-//! what is stored comes out of both. Integers may differ by as many units as a case says, and do:
-//! one that allows more than is found fails too. A unit of floats is the step between two of them
-//! at the largest result, and those of a case are the most that is allowed, since the functions of
+//! Compares the simulator's arithmetic, operation by operation, with the reference kernels of
+//! LiteRT, formerly TensorFlow Lite: the same stored integers are input to a model of one operation
+//! on either side, and the stored outputs are compared. Integers may differ by as many units as a
+//! case states, and must do so somewhere: a case that allows more than is found fails too. A unit
+//! of floats is the step between two of them at the largest result, and a case states the maximum
+//! allowed, because the system's math library takes part.
 //! the system's library take part.
-//!
-//! Whether MediaTek's own library computes as TensorFlow Lite does is not known. Operations are
-//! there that a compiler may lower otherwise; that is what the bounds of a proof are for.
+//! Whether MediaTek's own library computes as TensorFlow Lite does is unknown. Some of the
+//! operations may be lowered differently by a compiler; the bounds of a proof cover that.
 
 use std::slice::from_ref;
 
@@ -130,7 +130,7 @@ impl Case {
         self
     }
 
-    /// A list of integers that both sides take after what they have.
+    /// A list of integers, appended to the inputs on both sides.
     fn ints(self, shape: &'static [i32], values: &'static [i32]) -> Case {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let before = self.rest;
@@ -187,8 +187,7 @@ fn flat_type(kind: &Kind) -> u8 {
     }
 }
 
-/// Stored values: the ends of the range and what lies around zero first, then numbers that look
-/// random.
+/// Stored values: first the ends of the range and the numbers around zero, then pseudo-random ones.
 fn stored(kind: &Kind, seed: u64) -> Vec<u8> {
     let count = kind.elements();
     let reach = match flat_type(kind) {
@@ -305,7 +304,7 @@ fn units(kind: &Kind, step: f64, bytes: &[u8]) -> Vec<i64> {
     }
 }
 
-/// Runs every case on both sides; what does not hold, line by line.
+/// Runs every case on both sides; returns the failures, line by line.
 fn compared(test: &str, cases: Vec<Case>) {
     let Some(runtime) = runtime::open(test) else { return };
     let mut wrong = Vec::new();

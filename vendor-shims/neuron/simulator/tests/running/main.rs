@@ -1,5 +1,5 @@
-//! The simulator through its C interface: what operations compute, what it refuses, what it stores
-//! and restores, how it fails where it is told to.
+//! The simulator through its C interface: results of operations, refusals, storing and restoring,
+//! configured failures.
 
 mod blobs;
 mod child;

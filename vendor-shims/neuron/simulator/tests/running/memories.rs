@@ -26,7 +26,7 @@ fn doubling() -> Compiled {
 }
 
 fn memfd(bytes: usize) -> OwnedFd {
-    // SAFETY: a new descriptor of nobody else's.
+    // SAFETY: a new descriptor without another owner.
     let file = unsafe {
         let descriptor = libc::memfd_create(c"buffers".as_ptr(), 0);
         assert!(descriptor >= 0);
@@ -95,7 +95,7 @@ fn memory_that_does_not_fit_is_refused_by_what_is_wrong() {
         assert!(message.contains(problem), "{message}");
     }
     let mut handle = ptr::null_mut();
-    // SAFETY: a place for the handle; there is no such descriptor.
+    // SAFETY: valid space for the handle; no such descriptor exists.
     assert_eq!(unsafe { NeuronMemory_createFromFd(64, BOTH, -1, 0, &raw mut handle) }, BAD_DATA);
     // SAFETY: nothing is read.
     assert_eq!(unsafe { NeuronMemory_createFromAHardwareBuffer(ptr::null(), &raw mut handle) }, BAD_STATE);
@@ -137,7 +137,7 @@ fn case_the_address_space_is_full() {
     assert!(message.contains("4096 bytes, 1904 left"), "{message}");
     // SAFETY: nothing uses it.
     unsafe { NeuronMemory_free(first) };
-    memory(&file, 4096, BOTH, 4096).expect("it was given back");
+    memory(&file, 4096, BOTH, 4096).expect("it was returned");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn runs_are_started_and_waited_for() {
         assert_eq!(NeuronEvent_createFromSyncFenceFd(ends[0], &raw mut fence), NO_ERROR);
         libc::close(ends[0]);
         assert_eq!(NeuronExecution_create(compiled.handle, &raw mut execution), NO_ERROR);
-        // Nothing is bound: the run fails, which its event tells.
+        // Nothing is bound: the run fails, and its event reports it.
         assert_eq!(
             NeuronExecution_startComputeWithDependencies(execution, ptr::null(), 0, 0, &raw mut event),
             NO_ERROR

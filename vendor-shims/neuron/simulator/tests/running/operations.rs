@@ -1,5 +1,5 @@
-//! Each operation beside a plain formula: inputs decoded, computed in 64 bits, and held to the
-//! result within a step of its quantisation.
+//! Compares each operation with a plain formula: inputs decoded, computed in 64 bits, and within a
+//! quantisation step of the result.
 
 #![expect(
     clippy::type_complexity,
@@ -50,7 +50,7 @@ fn close(out: &Kind, found: &[f64], expected: &[f64], steps: f64, what: &str) {
     }
 }
 
-/// What of the operation's operands follows the inputs.
+/// The operation's operands after the inputs.
 type Arguments<'a> = &'a dyn Fn(&mut Model) -> Vec<u32>;
 
 /// Runs one operation on generated inputs and holds it to the formula.
@@ -420,7 +420,7 @@ fn functions_of_one_element_follow_their_formula() {
     for (code, what, one) in plain {
         let formula = |inputs: &[Vec<f64>]| -> Vec<f64> { inputs[0].iter().map(|x| one(*x)).collect() };
         if matches!(code, op::SQRT | op::RSQRT) {
-            // Of squares, so that nothing is negative.
+            // Squares, so that nothing is negative.
             let mut model = Model::new();
             let x = model.operand(&f32s(&[40]));
             let none = model.int(0);
@@ -456,7 +456,7 @@ fn softmax_follows_its_formula_down_to_the_end_of_its_tables() {
     let byte = tensor(TENSOR_QUANT8_ASYMM_SIGNED, &[3, 20], 1.0 / 256.0, -128);
     check("SOFTMAX", op::SOFTMAX, &[i8s(&[3, 20], 8.0, 2)], &[4.0], &beta, &byte, 0.51, &formula);
     check("SOFTMAX", op::SOFTMAX, &[f32s(&[3, 20])], &[4.0], &beta, &f32s(&[3, 20]), 1.0, &formula);
-    // 16 bits end at ten below the maximum: what is masked away still weighs 2/32768 of it.
+    // 16 bits end at ten below the maximum: masked values still weigh 2/32768 of it.
     let mut model = Model::new();
     let kind = i16s(&[1, 4], 100.0);
     let (x, one, result) = (

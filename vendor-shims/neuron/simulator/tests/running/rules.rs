@@ -1,4 +1,4 @@
-//! When calls may come, and what versions and processors take.
+//! The order of calls, and the support of versions and processors.
 
 use std::ptr;
 
@@ -59,8 +59,7 @@ fn models_are_fixed_once_they_are_finished() {
 fn handles_that_are_null_freed_or_in_use_are_told() {
     let (mut model, [x, out]) = doubling();
     let mut unfinished = ptr::null_mut();
-    // SAFETY: handles that are null or freed are what is tested: they are looked up and never
-    // followed.
+    // SAFETY: null and freed handles are under test: they are looked up and never dereferenced.
     unsafe {
         assert_eq!(NeuronModel_finish(ptr::null_mut()), UNEXPECTED_NULL);
         assert_eq!(NeuronCompilation_create(model.handle, &raw mut unfinished), BAD_STATE);
@@ -76,7 +75,7 @@ fn handles_that_are_null_freed_or_in_use_are_told() {
         assert_eq!(NeuronExecution_create(compilation, &raw mut execution), BAD_STATE);
         assert!(last_message().contains("not finished"));
         assert_eq!(NeuronCompilation_finish(compilation), NO_ERROR);
-        // What others depend on stays when it is freed too early.
+        // An object with dependents stays when it is freed too early.
         NeuronModel_free(handle);
         assert_eq!(NeuronExecution_create(compilation, &raw mut execution), NO_ERROR);
         NeuronCompilation_free(compilation);
@@ -185,7 +184,7 @@ fn operations_whose_operands_do_not_fit_are_refused_when_the_model_is_finished()
     assert_eq!(model.try_operation(op::ADD, &[5], &[6]), BAD_DATA);
 }
 
-/// Whether the operations of a finished model are supported, asked both ways.
+/// Whether the operations of a finished model are supported, queried both ways.
 fn supported(model: &mut Model, count: usize) -> Vec<u8> {
     let compilation = model.compilation("");
     let (mut early, mut late) = (vec![9u8; count], vec![9u8; count]);
@@ -212,7 +211,7 @@ fn supported(model: &mut Model, count: usize) -> Vec<u8> {
 #[test]
 fn what_a_client_could_not_lower_is_not_supported() {
     let (mut model, [x, out]) = doubling();
-    // As Google's client sends what it has no number for, and elements it has no type for.
+    // As Google's client sends operations it has no number for, and elements it has no type for.
     let odd = model.operand(&tensor(14, &[4], 0.0, 0));
     model.operation(op::UNKNOWN, &[out], &[odd]);
     let high = [1, 1, 1, 1, 4];
@@ -272,7 +271,7 @@ fn case_four_bits_per_channel_need_a_version() {
     let (code, message) = weighted(EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, 0.0, &SCALES);
     assert_eq!(code, BAD_DATA);
     assert!(message.contains("needs version 8.2.28, and this is 8.2.27"), "{message}");
-    // What Google's client sends instead: a type per tensor whose scale is 0.
+    // Google's client sends this instead: a per-tensor type whose scale is 0.
     let (code, message) = weighted(EXT_TENSOR_QUANT4_SYMM, 0.0, &[]);
     assert_eq!(code, UNMAPPABLE);
     assert!(message.contains("scales were lost"), "{message}");
@@ -299,8 +298,7 @@ fn four_bits_per_channel_follow_version_and_processor() {
         "rules::case_four_bits_per_channel_are_taken",
         r#"{"version": [8, 2, 28], "soc": "mt6991"}"#,
     );
-    // The processor that was reported to refuse them whatever the version: what the library is
-    // unless told otherwise.
+    // The processor that was reported to refuse them in any version: the library's default.
     let (code, message) = weighted(EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, 0.0, &SCALES);
     assert_eq!(code, UNMAPPABLE);
     assert!(message.contains("on mt6989"), "{message}");
@@ -458,7 +456,7 @@ fn processes_end_and_hang_where_they_are_told_to() {
             child::run(case, &failing(function, r#"{"result": 5}"#).replace(r#", "trace": "TRACE""#, ""));
         assert_eq!(output.status.code(), Some(101), "{function}");
     }
-    // Failures after a number of calls leave what comes before alone.
+    // Failures after a number of calls leave earlier calls alone.
     let later = r#"{"failures": [{"function": "Neuron_getVersion", "skip": 1, "how": "abort"}]}"#;
     child::succeeds(case, later);
     // A configuration that cannot be read is not overlooked.
@@ -471,7 +469,7 @@ fn every_function_that_a_known_client_uses_is_there() {
     let beside = library.ancestors().skip(1).take(2).map(|folder| folder.join("libneuron_adapter.so"));
     let library =
         beside.into_iter().find(|path| path.is_file()).expect("the simulator was built beside its tests");
-    // SAFETY: the library's initialisers do nothing but what the standard library needs.
+    // SAFETY: the library's initialisers do only what the standard library needs.
     let library = unsafe { libloading::Library::new(library) }.expect("opens");
     // SAFETY: the simulator's functions have the signatures of their names, which it proves where
     // it declares them.

@@ -1,5 +1,5 @@
-//! The runtime of LiteRT, once TensorFlow Lite, through its C interface: models in, numbers out, by
-//! the reference kernels, which nobody here wrote.
+//! The runtime of LiteRT, formerly TensorFlow Lite, through its C interface: runs models with the
+//! reference kernels, which are third-party code.
 //!
 //! The functions are those of `litert/c` (Apache-2.0) in version 2.3 of the wheel `ai-edge-litert`.
 
@@ -18,7 +18,7 @@ const CPU: c_int = 1;
 /// A lock for reading, and one for writing.
 const READ: c_int = 0;
 const WRITE: c_int = 1;
-/// Which kernels: the plain ones, none that were made fast.
+/// Kernels: the plain ones, without optimised variants.
 const KERNELS: &CStr = c"kernel_mode = \"reference\"\n";
 /// The name under which the runtime looks for them.
 const CPU_OPTIONS: &CStr = c"xnnpack";
@@ -71,7 +71,7 @@ interface! {
     run = b"LiteRtRunCompiledModel\0" (Handle, usize, usize, *mut Handle, usize, *mut Handle) -> c_int;
 }
 
-/// What the options' text needs when it is let go of: nothing, it is the program's.
+/// Destructor of the options' text: does nothing, the text is static.
 extern "C" fn keep(_: Handle) {}
 
 /// The runtime, opened once.
@@ -85,8 +85,8 @@ unsafe impl Send for Runtime {}
 // SAFETY: as above.
 unsafe impl Sync for Runtime {}
 
-/// The runtime, by the variable or where `cargo xtask vendor litert` unpacks it; nothing after
-/// saying so.
+/// The runtime, from the variable or where `cargo xtask vendor litert` unpacks it; `None` if
+/// missing, after printing so.
 pub fn open(test: &str) -> Option<&'static Runtime> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| {
@@ -210,7 +210,7 @@ impl Runtime {
     }
 }
 
-/// What is to be freed.
+/// Objects to free.
 struct Made<'r> {
     all: &'r Interface,
     model: Handle,
