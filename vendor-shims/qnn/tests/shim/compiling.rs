@@ -4,7 +4,7 @@ use std::process::Command;
 
 use shardwright_shim_abi::raw::*;
 
-use crate::layer::{HIDDEN, Layer, run};
+use crate::layer::{Layer, run};
 use crate::{Builder, Weight, a8, a16, cosine, inspected, library, on, refused, values};
 
 /// Makes this program, started again, compile once and print the artefact's hash.

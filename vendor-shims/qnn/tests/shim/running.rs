@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use shardwright_shim_abi::raw::*;
 
-use crate::layer::{HIDDEN, Layer, run};
+use crate::layer::{Layer, run};
 use crate::{Builder, Encoding, cosine, library, on, values};
 
 #[test]
