@@ -1,7 +1,7 @@
 /* A shim that dies, hangs or misbehaves where and how an option of its instance says, and otherwise doubles four numbers.
  *
- * Option `die=<where>:<how>`; a run may also decide by its first input: `die=run-value:<how>` acts when
- * that is negative. With `die=run-largest:` the first result is the number of top logits that the run requests. Option
+ * Option `die=<where>:<how>`; `die=run-value:<how>` acts in a run whose first input
+ * is negative. With `die=run-largest:` the first result is the number of top logits that the run requests. Option
  * `memory=shim` makes a device that takes only its own memory. With DIE_AT_DOOR=<how> it acts when the library's entry is called, with
  * DIE_AT_DESCRIBE=<how> when it is described. */
 #include "shim.h"

@@ -34,8 +34,8 @@ impl Session {
     /// Runs rows at consecutive positions.
     pub fn run(&mut self, entry: &str, position: i32, hidden: &[f32]) -> Result<Vec<f32>, ShimError> {
         let entry = self.shard.entry(entry).unwrap();
-        let entry = self.shard.entries()[entry].clone();
-        let capacity = entry.interface.point.rows as usize;
+        let loaded = self.shard.entries()[entry].clone();
+        let capacity = loaded.interface.point.rows as usize;
         let rows = hidden.len() / HIDDEN as usize;
         let mut padded = hidden.to_vec();
         padded.resize(capacity * HIDDEN as usize, 1e6);
@@ -47,7 +47,7 @@ impl Session {
         let (positions, slots) = (i32_bytes(&positions), i32_bytes(&slots));
         let mut output = vec![0_u8; padded.len()];
         let mut result = Some(&mut output[..]);
-        let mut bound: Vec<Bound<'_>> = entry
+        let mut bound: Vec<Bound<'_>> = loaded
             .bindings
             .iter()
             .map(|binding| match (binding.port.name.as_str(), binding.port.direction) {
