@@ -16,29 +16,29 @@ use crate::layout::Layout;
 use crate::manifest::{self, AssetEntry, FileReference, MANIFEST_BYTES, Manifest, TextFile};
 use crate::{BundleError, Digest, Proofs, file};
 
-/// Files up to this length are hashed already when the bundle is opened, so that what little a
-/// start depends on besides the manifest (the heads of artefacts, plans, settings) is known to be
-/// as written.
+/// Files up to this length are hashed when the bundle is opened, so that the small files a start
+/// depends on besides the manifest (the heads of artefacts, plans, settings) are known to be
+/// intact.
 pub const TINY_FILE_BYTES: u64 = 64 << 10;
 
-/// Most bytes that [`Bundle::read`] brings into memory.
+/// Most bytes that [`Bundle::read`] reads into memory.
 const READ_BYTES: u64 = 256 << 20;
 
-/// A file of a bundle whose bytes are those the manifest names by their hash, still open: what is
-/// read through it is what was proved, whatever its path names by then.
+/// An open file of a bundle whose bytes match the hash in the manifest: reads through it return the
+/// verified bytes, even if its path now names another file.
 #[derive(Debug)]
 pub struct ProvedFile {
-    /// Where it lies, for messages.
+    /// Its path, for messages.
     pub path: PathBuf,
     /// The file, at its first byte, to be read or mapped.
     pub file: fs::File,
 }
 
-/// A complete bundle whose manifest was checked in full, and whose files are all there in their
+/// A complete bundle whose manifest was fully checked, and whose files all exist with the right
 /// length.
 ///
-/// Longer files are proved when they are used: every byte is hashed, unless [`Proofs`] remember
-/// that it was and nobody can have changed the file since.
+/// Longer files are verified when they are used: every byte is hashed, unless [`Proofs`] record
+/// that it was and that no program can have changed the file since.
 #[derive(Debug)]
 pub struct Bundle {
     layout: Layout,
@@ -46,7 +46,7 @@ pub struct Bundle {
     sha256: Digest,
     /// Every file, with the fields that name it.
     uses: BTreeMap<FileReference, Vec<String>>,
-    /// What is mapped at present: two users of a file share the mapping and the work.
+    /// Current mappings: users of the same file share the mapping and its verification.
     mapped: Mutex<HashMap<Digest, Weak<Mmap>>>,
     proofs: Option<Proofs>,
 }
@@ -54,8 +54,8 @@ pub struct Bundle {
 impl Bundle {
     /// Opens the bundle in `directory`.
     ///
-    /// Costs the manifest, the files of at most [`TINY_FILE_BYTES`], and one look at each other
-    /// file, no matter how long. Whatever lies there, it ends in a bundle or an error, within a
+    /// Reads the manifest and the files of at most [`TINY_FILE_BYTES`], and the metadata of each
+    /// other file, no matter how long. Any directory content gives a bundle or an error, within a
     /// small multiple of 16 MiB of memory.
     pub fn open(directory: impl AsRef<Path>) -> Result<Bundle, BundleError> {
         let layout = Layout::of(directory.as_ref());
@@ -67,25 +67,25 @@ impl Bundle {
         Ok(Bundle { layout, manifest, sha256, uses, mapped: Mutex::default(), proofs: None })
     }
 
-    /// Remembers which files were proved, so that a later start need not hash them again. Without,
-    /// every start hashes whatever it uses.
+    /// Records which files were verified, so that a later start need not hash them again. Without
+    /// this, every start hashes every file it uses.
     #[must_use]
     pub fn remembering(mut self, proofs: Option<Proofs>) -> Bundle {
         self.proofs = proofs;
         self
     }
 
-    /// What remembers proofs, if anything does.
+    /// The record of verified files, if there is one.
     pub fn proofs(&self) -> Option<&Proofs> {
         self.proofs.as_ref()
     }
 
-    /// Where it lies.
+    /// Its directory.
     pub fn directory(&self) -> &Path {
         &self.layout.directory
     }
 
-    /// What it says of itself.
+    /// Its manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -95,8 +95,8 @@ impl Bundle {
         self.sha256
     }
 
-    /// Where a file of this bundle lies, to be shown. Its kind and length were compared just now,
-    /// its bytes were not: whoever uses them takes [`proved`](Self::proved).
+    /// Path of a file of this bundle, for display. Its kind and length were just compared, its
+    /// bytes were not: use [`proved`](Self::proved) to read it.
     pub fn path(&self, reference: &FileReference) -> Result<PathBuf, BundleError> {
         self.check(reference, false)?;
         Ok(self.layout.file(reference.sha256))
@@ -115,9 +115,9 @@ impl Bundle {
         Ok(bytes)
     }
 
-    /// A file for another crate that reads or maps it itself. Every byte was proved, prefix and
-    /// all: a hash that a file carries of itself is mended by whoever changes it, the one in the
-    /// manifest is not.
+    /// Opens a file for another crate that reads or maps it itself. Every byte was verified against
+    /// the manifest, prefix and all: an attacker can adapt a hash that a file carries of itself,
+    /// but not the one in the manifest.
     pub fn proved(&self, reference: &FileReference) -> Result<ProvedFile, BundleError> {
         let file = self.check(reference, false)?;
         let path = self.layout.file(reference.sha256);
@@ -130,8 +130,8 @@ impl Bundle {
         Ok(ProvedFile { path, file })
     }
 
-    /// Maps a file that was [proved](Self::proved). While a mapping of it is alive it is shared,
-    /// and not proved twice.
+    /// Maps a file that was [verified](Self::proved). While a mapping of it is alive it is shared,
+    /// and not verified twice.
     pub fn map(&self, reference: &FileReference) -> Result<MappedFile, BundleError> {
         let alive = self.mapped().get(&reference.sha256).and_then(Weak::upgrade);
         if let Some(map) = alive.filter(|map| map.len() as u64 == reference.bytes) {
@@ -144,7 +144,7 @@ impl Bundle {
     }
 
     fn mapped(&self) -> MutexGuard<'_, HashMap<Digest, Weak<Mmap>>> {
-        // Nothing done under the lock can leave the map half-changed.
+        // No operation under the lock can leave the map inconsistent.
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,7 +153,7 @@ impl Bundle {
         self.manifest.texts.get(&text).map(|reference| self.read(reference)).transpose()
     }
 
-    /// The gathered tables, proved and mapped, in the order of their ids.
+    /// The gathered tables, verified and mapped, in the order of their ids.
     pub fn assets(&self) -> Result<Vec<Asset>, BundleError> {
         self.manifest.assets.iter().map(|entry| self.asset(entry)).collect()
     }
@@ -172,8 +172,8 @@ impl Bundle {
         BundleError::Invalid { path: self.layout.manifest(), field, reason: error.to_string() }
     }
 
-    /// Hashes every file; the first that differs is the error. `progress` hears of every file
-    /// before it is read.
+    /// Hashes every file; the first mismatch is the error. `progress` is called before each file is
+    /// read.
     pub fn verify_all(&self, mut progress: impl FnMut(Progress)) -> Result<(), BundleError> {
         let total = self.total_bytes();
         let mut done = 0;
@@ -190,8 +190,8 @@ impl Bundle {
         self.uses.keys().map(|reference| reference.bytes).fold(0, u64::saturating_add)
     }
 
-    /// What lies in the directory and is no part of the bundle. It is never read, and does no harm
-    /// beyond its size.
+    /// Files in the directory that are not part of the bundle. They are never read, and only cost
+    /// their size.
     pub fn unreferenced(&self) -> Result<Vec<Stray>, BundleError> {
         unreferenced(&self.layout, &self.manifest)
     }
@@ -206,14 +206,14 @@ impl Bundle {
     }
 }
 
-/// How far [`Bundle::verify_all`] is.
+/// Progress of [`Bundle::verify_all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The file read next.
     pub file: FileReference,
     /// Bytes read before it.
     pub done: u64,
-    /// Bytes there are.
+    /// Bytes in total.
     pub total: u64,
 }
 
@@ -222,7 +222,7 @@ pub struct Progress {
 pub struct Stray {
     /// Path within the directory, with `/`; unprintable parts replaced.
     pub name: String,
-    /// Its length; 0 for what is no regular file.
+    /// Its length; 0 for anything but a regular file.
     pub bytes: u64,
     /// Whether it is a regular file.
     pub is_file: bool,
@@ -241,21 +241,21 @@ pub(crate) fn uses_of(manifest: &Manifest) -> BTreeMap<FileReference, Vec<String
 pub(crate) fn read_manifest(layout: &Layout) -> Result<(Manifest, Digest), BundleError> {
     let path = layout.manifest();
     let not_found = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-    let (held, _) = match file::open(&path) {
+    let (opened, _) = match file::open(&path) {
         Err(BundleError::Io { source, .. }) if not_found(&source) => {
             let directory = layout.directory.clone();
-            // A directory that is not there is another mistake than one without a bundle.
+            // A missing directory is a different error from a directory without a bundle.
             fs::metadata(&directory).map_err(BundleError::io(&directory))?;
             let unfinished = fs::symlink_metadata(layout.journal()).is_ok();
             return Err(BundleError::NoManifest { directory, unfinished });
         }
         opened => opened?,
     };
-    let bytes = file::read_capped(&path, held, MANIFEST_BYTES)?;
+    let bytes = file::read_capped(&path, opened, MANIFEST_BYTES)?;
     manifest::parse(&path, &bytes)
 }
 
-/// Looks at a file of the manifest.
+/// Checks a file of the manifest.
 pub(crate) fn check_file(
     layout: &Layout,
     reference: FileReference,
@@ -263,7 +263,7 @@ pub(crate) fn check_file(
     content: bool,
 ) -> Result<fs::File, BundleError> {
     let path = layout.file(reference.sha256);
-    // Were the folder a link, its files would be somebody else's.
+    // If the folder were a link, its files could be changed by others.
     let checked = match file::expect_directory(&layout.files()) {
         Ok(()) => file::check(&path, (reference.sha256, reference.bytes), content),
         Err(error) => Err(error),
@@ -276,7 +276,7 @@ pub(crate) fn check_file(
     })
 }
 
-/// What lies in the folder of files without being one of `kept`; sorted by name.
+/// Entries of the folder of files that are not in `kept`; sorted by name.
 pub(crate) fn strays(layout: &Layout, kept: &HashSet<Digest>) -> Result<Vec<Stray>, BundleError> {
     list(&layout.files(), |name| name.parse().is_ok_and(|sha256| kept.contains(&sha256)))
 }

@@ -6,11 +6,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 use shardwright_files::hex;
 
-/// Bytes read at once where a file is hashed or copied: long enough that the system call does not
-/// count.
+/// Bytes per read when a file is hashed or copied: enough that the cost of the system call is
+/// negligible.
 pub(crate) const CHUNK: usize = 1 << 20;
 
-/// A SHA-256; written as 64 lower-case hexadecimal digits and in no other way.
+/// A SHA-256; written only as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -27,7 +27,7 @@ impl DigestError {
 }
 
 impl Digest {
-    /// Of bytes.
+    /// The digest of bytes.
     pub fn of(bytes: &[u8]) -> Digest {
         Digest(Sha256::digest(bytes).into())
     }
@@ -37,7 +37,7 @@ impl Digest {
         &self.0
     }
 
-    /// Of everything a reader gives, and how many bytes that were.
+    /// The digest and number of all bytes of a reader.
     pub(crate) fn of_reader(mut reader: impl Read) -> io::Result<(Digest, u64)> {
         let mut hasher = Hasher::default();
         let mut chunk = vec![0; CHUNK];
@@ -52,7 +52,7 @@ impl Digest {
     }
 }
 
-/// A hash in the making.
+/// A hash being computed.
 #[derive(Default)]
 pub(crate) struct Hasher {
     sum: Sha256,
@@ -74,7 +74,7 @@ impl Hasher {
     }
 }
 
-/// The 32 bytes that another crate computed.
+/// From 32 bytes that another crate computed.
 impl From<[u8; 32]> for Digest {
     fn from(bytes: [u8; 32]) -> Digest {
         Digest(bytes)
@@ -97,7 +97,7 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Self, DigestError> {
-        // One spelling: the hash of a file that names another depends on it.
+        // Only one spelling: the hash of a file that names another depends on it.
         let lower = !text.bytes().any(|byte| byte.is_ascii_uppercase());
         hex::decode(text).filter(|_| lower).map(Digest).ok_or(DigestError)
     }

@@ -4,12 +4,12 @@
 //! {"shardwright-bundle":1,"sha256":"<64 digits>","manifest":{ … }}⏎
 //! ```
 //!
-//! The SHA-256 covers every byte of the file but its own 64 digits.
+//! The SHA-256 covers every byte of the file except its own 64 digits.
 
 use crate::digest::Hasher;
 use crate::{Digest, FORMAT_VERSION};
 
-/// How every version of the format begins.
+/// The first bytes of every version of the format.
 pub(crate) const MAGIC: &[u8] = b"{\"shardwright-bundle\":";
 const HASH: &[u8] = b",\"sha256\":\"";
 const BODY: &[u8] = b"\",\"manifest\":";
@@ -26,7 +26,7 @@ pub(crate) enum Fault {
     Hash { expected: Digest, found: Digest },
 }
 
-/// What stands before the hash.
+/// The bytes before the hash.
 fn opening() -> Vec<u8> {
     [MAGIC, FORMAT_VERSION.to_string().as_bytes(), HASH].concat()
 }
@@ -38,7 +38,7 @@ fn hash(before: &[u8], after: &[u8]) -> Digest {
     hasher.finish().0
 }
 
-/// The file of a manifest in canonical JSON, and its hash.
+/// The file for a manifest in canonical JSON, and its hash.
 pub(crate) fn seal(json: &[u8]) -> (Vec<u8>, Digest) {
     let mut bytes = opening();
     let after = [BODY, json, END].concat();
@@ -48,7 +48,7 @@ pub(crate) fn seal(json: &[u8]) -> (Vec<u8>, Digest) {
     (bytes, sum)
 }
 
-/// The JSON within a file, where it begins, and the hash, which was checked.
+/// The JSON within a file, its offset, and the hash, which was checked.
 pub(crate) fn unseal(bytes: &[u8]) -> Result<(&[u8], usize, Digest), Fault> {
     let differs = |start: usize, expected: &[u8]| -> Result<(), Fault> {
         let found = bytes.get(start..).unwrap_or_default();
@@ -56,7 +56,7 @@ pub(crate) fn unseal(bytes: &[u8]) -> Result<(&[u8], usize, Digest), Fault> {
         if equal == expected.len() { Ok(()) } else { Err(Fault::Magic { offset: start + equal }) }
     };
     differs(0, MAGIC)?;
-    // At most as many digits as a u32 has; a number written otherwise is no version.
+    // At most as many digits as a u32 has; a number in another form is no version.
     let digits = bytes[MAGIC.len()..].iter().take(10).take_while(|byte| byte.is_ascii_digit()).count();
     let version = std::str::from_utf8(&bytes[MAGIC.len()..MAGIC.len() + digits]).unwrap_or_default();
     let number: u32 = version.parse().map_err(|_| Fault::Magic { offset: MAGIC.len() })?;
@@ -79,7 +79,7 @@ pub(crate) fn unseal(bytes: &[u8]) -> Result<(&[u8], usize, Digest), Fault> {
     if expected != found {
         return Err(Fault::Hash { expected, found });
     }
-    // What follows was written by somebody who knows the form, yet it may still have another.
+    // The hash is right, but the rest may still have another form.
     differs(start + DIGITS, BODY)?;
     let json = start + DIGITS + BODY.len();
     let end = bytes.len().checked_sub(END.len()).filter(|end| *end >= json && bytes[*end..] == *END);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_other_files_are_told_apart() {
+    fn other_versions_and_other_files_are_distinguished() {
         let text = |version: &str| [MAGIC, version.as_bytes(), HASH].concat();
         let version = MAGIC.len();
         for (bytes, fault) in [

@@ -4,32 +4,32 @@ use std::path::{Path, PathBuf};
 
 use crate::{Digest, FORMAT_VERSION};
 
-/// The first thing found to be wrong with a bundle, or with making one.
+/// The first problem found with a bundle, or with writing one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleError {
-    /// The system refused.
+    /// The system reported an error.
     #[error("`{}`: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
     /// A directory without a manifest.
-    #[error("`{}` is not a bundle: it has no `bundle.json`{}", directory.display(), if *.unfinished { "; it is one that was not finished" } else { "" })]
+    #[error("`{}` is not a bundle: it has no `bundle.json`{}", directory.display(), if *.unfinished { "; it is an unfinished one" } else { "" })]
     NoManifest {
         /// The directory.
         directory: PathBuf,
-        /// Whether somebody began to write one.
+        /// Whether it contains an unfinished bundle.
         unfinished: bool,
     },
-    /// A `bundle.json` that is not ours.
+    /// A `bundle.json` of another program.
     #[error("`{}` is not the manifest of a bundle: wrong first bytes at offset {offset}", path.display())]
     Magic {
         /// The file.
         path: PathBuf,
-        /// Where it stops looking like one.
+        /// Offset of the first wrong byte.
         offset: u64,
     },
     /// A manifest of a version this host does not read.
@@ -45,7 +45,7 @@ pub enum BundleError {
     Hash {
         /// The file.
         path: PathBuf,
-        /// As the manifest says; of the manifest, as its own first line says.
+        /// As the manifest says; for the manifest, as its own first line says.
         expected: Digest,
         /// Of the bytes.
         found: Digest,
@@ -60,7 +60,7 @@ pub enum BundleError {
         /// Of the file.
         found: u64,
     },
-    /// A file that the manifest names is not there.
+    /// A file that the manifest names does not exist.
     #[error("`{}`, which is {used_as}, is missing", path.display())]
     Missing {
         /// Where it should be.
@@ -68,27 +68,27 @@ pub enum BundleError {
         /// The field of the manifest that names it.
         used_as: String,
     },
-    /// Something lies where a regular file or directory should.
+    /// The path is not a regular file or directory as expected.
     #[error("`{}` is {found}, expected {expected}", path.display())]
     Kind {
-        /// What was looked at.
+        /// The path.
         path: PathBuf,
-        /// What should be there.
+        /// The expected kind.
         expected: &'static str,
-        /// What is there.
+        /// The kind found.
         found: &'static str,
     },
-    /// The manifest is no JSON of this form.
+    /// The manifest is not JSON of this form.
     #[error("`{}` at offset {offset}: {reason}", path.display())]
     Syntax {
         /// The manifest.
         path: PathBuf,
-        /// Where it was noticed.
+        /// Offset of the error.
         offset: u64,
         /// What is wrong.
         reason: String,
     },
-    /// The manifest says the right things in another spelling than the one there is.
+    /// The manifest is valid but not in canonical form.
     #[error("`{}` at offset {offset}: not in canonical spelling", path.display())]
     Spelling {
         /// The manifest.
@@ -106,12 +106,12 @@ pub enum BundleError {
         /// What is wrong.
         reason: String,
     },
-    /// Something is longer than this host reads or writes.
+    /// A value exceeds what this host reads or writes.
     #[error("`{}`: {field}: {value}, at most {limit}", path.display())]
     Limit {
         /// The file.
         path: PathBuf,
-        /// Of what.
+        /// The field.
         field: String,
         /// The value.
         value: u64,
@@ -123,14 +123,14 @@ pub enum BundleError {
     Reference {
         /// The bundle.
         directory: PathBuf,
-        /// The field that names it, or who asked.
+        /// The field that names it, or the request.
         used_as: String,
         /// Its hash.
         sha256: Digest,
         /// Its length.
         bytes: u64,
     },
-    /// The directory to write to holds something else.
+    /// The directory to write to contains something else.
     #[error("`{}` is neither empty nor a bundle: it holds `{found}`", directory.display())]
     Occupied {
         /// The directory.
@@ -138,7 +138,7 @@ pub enum BundleError {
         /// One thing in it.
         found: String,
     },
-    /// Another process writes there.
+    /// Another process is writing there.
     #[error("`{}` is being written by another process", directory.display())]
     Busy {
         /// The directory.
@@ -182,7 +182,7 @@ impl BundleError {
         }
     }
 
-    /// Whether the bytes on disk are at fault, so that copying or compiling again would mend it.
+    /// Whether the bytes on disk are damaged, so that copying or compiling again would repair it.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -197,8 +197,8 @@ impl BundleError {
     }
 }
 
-/// Text out of a file or a directory as it may stand in a message: a name could otherwise write
-/// over the terminal.
+/// Makes text from a file or a directory safe to print: a name could otherwise overwrite the
+/// terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {

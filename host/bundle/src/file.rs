@@ -1,5 +1,5 @@
-//! Opening files that may be anything: no link is followed, nothing but a regular file is read,
-//! nothing hangs.
+//! Opening untrusted files: links are not followed, only regular files are read, and nothing
+//! blocks.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,8 +13,8 @@ use shardwright_graph::WeightBytes;
 
 use crate::{BundleError, Digest};
 
-/// What kept a file from being opened, as an error of a bundle.
-fn told(path: &Path, error: FileError) -> BundleError {
+/// Converts the error of opening a file to one of a bundle.
+fn open_error(path: &Path, error: FileError) -> BundleError {
     match error {
         FileError::Kind { found } => {
             BundleError::Kind { path: path.to_owned(), expected: "a regular file", found }
@@ -23,7 +23,7 @@ fn told(path: &Path, error: FileError) -> BundleError {
     }
 }
 
-/// Refuses what is not a directory; a link to one is none.
+/// Refuses anything but a directory; a link to one is refused too.
 pub(crate) fn expect_directory(path: &Path) -> Result<(), BundleError> {
     let kind = fs::symlink_metadata(path).map_err(BundleError::io(path))?.file_type();
     if kind.is_dir() {
@@ -32,17 +32,17 @@ pub(crate) fn expect_directory(path: &Path) -> Result<(), BundleError> {
     Err(BundleError::Kind { path: path.to_owned(), expected: "a directory", found: kind_name(kind) })
 }
 
-/// Opens a file of a bundle and tells its length.
+/// Opens a file of a bundle and returns its length.
 pub(crate) fn open(path: &Path) -> Result<(File, u64), BundleError> {
-    shardwright_files::open(path, Links::Refused).map_err(|error| told(path, error))
+    shardwright_files::open(path, Links::Refused).map_err(|error| open_error(path, error))
 }
 
-/// Opens a file somewhere else, where links are usual (download caches are made of them).
+/// Opens a file elsewhere, where links are usual (download caches use them).
 pub(crate) fn open_foreign(path: &Path) -> Result<(File, u64), BundleError> {
-    shardwright_files::open(path, Links::Followed).map_err(|error| told(path, error))
+    shardwright_files::open(path, Links::Followed).map_err(|error| open_error(path, error))
 }
 
-/// The first bytes of a file, fewer where it is shorter.
+/// The first bytes of a file; fewer if it is shorter.
 pub(crate) fn begin_of(path: &Path, length: u64) -> Result<Vec<u8>, BundleError> {
     let (file, _) = open(path)?;
     let mut begin = Vec::new();
@@ -50,18 +50,18 @@ pub(crate) fn begin_of(path: &Path, length: u64) -> Result<Vec<u8>, BundleError>
     Ok(begin)
 }
 
-/// The bytes of a file of at most `limit`, whatever length it claims.
+/// The bytes of a file of at most `limit`, whatever length it reports.
 pub(crate) fn read_capped(path: &Path, file: File, limit: u64) -> Result<Vec<u8>, BundleError> {
     shardwright_files::read_from(file, limit).map_err(|error| match error {
         FileError::TooLong { limit } => {
             let (field, value) = ("bytes".to_owned(), limit.saturating_add(1));
             BundleError::Limit { path: path.to_owned(), field, value, limit }
         }
-        error => told(path, error),
+        error => open_error(path, error),
     })
 }
 
-/// Compares a file with what it should be, byte by byte if `content`.
+/// Compares a file with its expected hash and length, byte by byte if `content`.
 pub(crate) fn check(path: &Path, expected: (Digest, u64), content: bool) -> Result<File, BundleError> {
     let (file, found) = open(path)?;
     if found != expected.1 {
@@ -83,9 +83,10 @@ pub(crate) fn expect_hash(path: &Path, expected: Digest, found: Digest) -> Resul
 
 /// A file of a bundle in memory, page-aligned; cloning shares it.
 ///
-/// Were it truncated by another program while mapped, reading the lost pages would end this process
-/// (SIGBUS); the system offers no mapping without that. The files of a bundle must not be changed
-/// in place while it is open. Writing the bundle anew is fine: files are replaced, never rewritten.
+/// If another program truncates it while it is mapped, reading the lost pages ends this process
+/// (SIGBUS); the system offers no mapping without that risk. The files of a bundle must not be
+/// changed in place while it is open. Writing the bundle anew is fine: files are replaced, never
+/// rewritten.
 #[derive(Clone, Debug)]
 pub struct MappedFile(pub(crate) Arc<Mmap>);
 
@@ -118,9 +119,9 @@ impl WeightBytes for MappedFile {
 
     #[cfg(unix)]
     fn release(&self, range: Range<usize>) {
-        // SAFETY: the mapping is shared with its file and read-only, so pages given back are read
-        // from the file again and no byte of a slice changes. Advice that the system refuses
-        // changes nothing either.
+        // SAFETY: the mapping is shared with its file and read-only, so released pages are read
+        // from the file again and no byte of a slice changes. If the system refuses the advice,
+        // nothing changes either.
         let advised = unsafe {
             self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
         };
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_not_in_memory_and_reads_the_same() {
+    fn released_pages_are_not_in_memory_and_read_the_same() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&[7; 5 << 20]).unwrap();
         let map = MappedFile::new(file.path(), file.as_file(), 5 << 20).unwrap();

@@ -1,4 +1,4 @@
-//! What a path is, by its first bytes; nothing but a bundle is parsed here, and that not either.
+//! Identifies a path by its first bytes; no file is parsed, not even a manifest.
 
 use std::fmt;
 use std::fs;
@@ -10,23 +10,23 @@ use serde::{Deserialize, Serialize};
 use crate::layout::Layout;
 use crate::{BundleError, envelope, file};
 
-/// What a file or directory is to us.
+/// Kinds of files and directories that this project knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A directory with a bundle, or the manifest in it.
     Bundle,
-    /// A directory that a bundle was begun in.
+    /// A directory with an unfinished bundle.
     UnfinishedBundle,
-    /// What a shim's compile gave.
+    /// The output of a shim's compiler.
     Artefact,
-    /// What a shim's compile was given.
+    /// The input of a shim's compiler.
     WorkOrder,
     /// A planner that was compiled and signed.
     PlannerPack,
     /// A planner as it is built: a WebAssembly component or module.
     Planner,
-    /// A directory with a model as it is published.
+    /// A directory with a published model.
     Checkpoint,
     /// None of these.
     Unknown,
@@ -54,7 +54,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The first bytes of each kind of file, as its own crate has them.
+/// The first bytes of each kind of file, as defined in its own crate.
 const MAGICS: &[(&[u8], Kind)] = &[
     (envelope::MAGIC, Kind::Bundle),
     (b"SWARTEF\0", Kind::Artefact),
@@ -66,8 +66,8 @@ const MAGICS: &[(&[u8], Kind)] = &[
 /// The longest of them.
 const LONGEST: u64 = 32;
 
-/// Tells what lies at `path`. Links are followed: it is the reader's own path. An error if nothing
-/// is there or it cannot be looked at; pipes and devices are unknown and not opened.
+/// Identifies `path`. Links are followed: the path comes from the user. An error if it does not
+/// exist or is not accessible; pipes and devices are unknown and not opened.
 pub fn identify(path: impl AsRef<Path>) -> Result<Kind, BundleError> {
     let path = path.as_ref();
     let path = &path.canonicalize().map_err(BundleError::io(path))?;
@@ -100,7 +100,7 @@ fn identify_directory(directory: &Path) -> Kind {
     Kind::Unknown
 }
 
-/// Whether one of the first files is one of weights.
+/// Whether one of the first files contains weights.
 fn holds_weights(directory: &Path) -> io::Result<bool> {
     const LOOKED_AT: usize = 4096;
     for entry in fs::read_dir(directory)?.take(LOOKED_AT) {
@@ -111,8 +111,8 @@ fn holds_weights(directory: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether `path` is a bundle, or wants to be one: whoever opens that as a bundle is told what is
-/// wrong with it.
+/// Whether `path` is a bundle or an unfinished or damaged one: opening that as a bundle reports
+/// what is wrong with it.
 pub fn is_bundle(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
     let recognised = matches!(identify(path), Ok(Kind::Bundle | Kind::UnfinishedBundle));

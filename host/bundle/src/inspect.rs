@@ -1,4 +1,4 @@
-//! What `shardwright inspect DIR` shows of a bundle, and its JSON twin.
+//! The content of `shardwright inspect DIR` for a bundle, and its JSON form.
 
 use std::path::{Path, PathBuf};
 
@@ -8,21 +8,21 @@ use crate::bundle::{TINY_FILE_BYTES, check_file, read_manifest, unreferenced, us
 use crate::layout::Layout;
 use crate::{BundleError, Digest, FORMAT_VERSION, FileReference, Manifest, Progress, Stray};
 
-/// How closely files are looked at.
+/// How closely files are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Examine {
-    /// What opening looks at: whether they are there in their length, and the content of those up
-    /// to [`TINY_FILE_BYTES`].
+    /// The checks of opening: whether files exist with the right length, and the content of those
+    /// up to [`TINY_FILE_BYTES`].
     #[default]
     Presence,
     /// Every byte.
     Content,
 }
 
-/// A bundle as it lies there, damaged or not.
+/// A bundle on disk, damaged or not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inspection {
-    /// Where it lies.
+    /// Its directory.
     pub directory: PathBuf,
     /// Version of the format.
     pub format: u32,
@@ -30,46 +30,46 @@ pub struct Inspection {
     pub sha256: Digest,
     /// Bytes of all files, each content counted once.
     pub total_bytes: u64,
-    /// Whether every file is as the manifest says, as far as was looked.
+    /// Whether every file matches the manifest, as far as it was checked.
     pub intact: bool,
     /// Every file, in the order of their hashes.
     pub files: Vec<InspectedFile>,
-    /// What lies there and is no part of it.
+    /// Files in the directory that are not part of it.
     pub unreferenced: Vec<Stray>,
-    /// What it says of itself.
+    /// Its manifest.
     pub manifest: Manifest,
 }
 
 /// One file of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InspectedFile {
-    /// Which.
+    /// Its hash and length.
     #[serde(flatten)]
     pub file: FileReference,
     /// The fields of the manifest that name it.
     pub used_as: Vec<String>,
-    /// How it is.
+    /// Its state.
     #[serde(flatten)]
     pub state: FileState,
 }
 
-/// How a file is.
+/// State of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum FileState {
-    /// There, in its length; not hashed.
+    /// It exists with the right length; not hashed.
     Present,
-    /// There, and every byte as written.
+    /// It exists, and its hash is right.
     Verified,
-    /// Missing, or not as written.
+    /// Missing or changed.
     Damaged {
         /// What is wrong with it.
         reason: String,
     },
 }
 
-/// Looks at the bundle in `directory`. An error only if its manifest cannot be read; damaged files
-/// are part of the answer. `progress` hears of every file before it is looked at.
+/// Inspects the bundle in `directory`. An error only if its manifest cannot be read; damaged files
+/// are part of the answer. `progress` is called before each file is checked.
 pub fn inspect(
     directory: impl AsRef<Path>,
     examine: Examine,
@@ -99,7 +99,7 @@ pub fn inspect(
         total_bytes: total,
         intact: !files.iter().any(|file| matches!(file.state, FileState::Damaged { .. })),
         files,
-        // A folder of files that cannot be listed was said of every file already.
+        // If the folder cannot be listed, every file was already reported.
         unreferenced: unreferenced(&layout, &manifest).unwrap_or_default(),
         manifest,
     })

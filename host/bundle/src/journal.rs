@@ -1,4 +1,4 @@
-//! What an interrupted writer had already done.
+//! Records the finished pieces of an interrupted writer.
 //!
 //! A text file, one line per finished piece, written after the piece is on disk:
 //!
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! `check` is the first 16 digits of the SHA-256 of the rest of the line. The last line may be
-//! torn; what follows the first line that does not hold is forgotten. The journal only saves work:
-//! a piece it names is hashed before it is used.
+//! torn; everything from the first invalid line on is discarded. The journal only saves work: a
+//! piece it names is hashed before it is used.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -34,13 +34,13 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, or begins one.
+    /// Opens the journal at `path`, or starts one.
     pub(crate) fn open(path: &Path) -> Result<Journal, BundleError> {
         let io = |error| BundleError::io(path)(error);
         let mut created = false;
         let (bytes, file) = match file::open(path) {
-            Ok((held, _)) => {
-                let bytes = file::read_capped(path, held, JOURNAL_BYTES)?;
+            Ok((opened, _)) => {
+                let bytes = file::read_capped(path, opened, JOURNAL_BYTES)?;
                 (bytes, OpenOptions::new().write(true).open(path).map_err(io)?)
             }
             Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -51,7 +51,7 @@ impl Journal {
         };
         let (pieces, end) = read(&bytes);
         let mut journal = Journal { path: path.to_owned(), file, pieces };
-        // A torn line would spoil the next one.
+        // A torn line would corrupt the next one.
         journal.file.set_len(end as u64).map_err(io)?;
         journal.file.seek(SeekFrom::End(0)).map_err(io)?;
         if end == 0 {
@@ -63,13 +63,13 @@ impl Journal {
         Ok(journal)
     }
 
-    /// What the key stands for, if it was finished.
+    /// The file of the key, if it was finished.
     pub(crate) fn get(&self, key: &str) -> Option<FileReference> {
         self.pieces.get(key).copied()
     }
 
-    /// Notes a finished piece. Keys that cannot stand in a line are not noted: that costs work
-    /// later and nothing else.
+    /// Records a finished piece. Keys that do not fit a line are not recorded: that only costs work
+    /// later.
     pub(crate) fn put(&mut self, key: &str, reference: FileReference) -> Result<(), BundleError> {
         if !is_key(key) || self.pieces.get(key) == Some(&reference) {
             return Ok(());
@@ -95,7 +95,7 @@ fn check(rest: &str) -> String {
     digits
 }
 
-/// The pieces, and the end of the last line that holds; 0 where even the heading does not.
+/// The pieces, and the end of the last valid line; 0 if even the heading is invalid.
 fn read(bytes: &[u8]) -> (BTreeMap<String, FileReference>, usize) {
     let mut pieces = BTreeMap::new();
     let Some(mut rest) = bytes.strip_prefix(HEADING.as_bytes()) else { return (pieces, 0) };
@@ -148,7 +148,7 @@ mod tests {
             for ((key, text), end) in pieces.iter().zip(&ends) {
                 assert_eq!(journal.get(key), (*end <= cut).then(|| reference(text)), "cut at {cut}");
             }
-            // What is noted after the cut can be read again.
+            // Entries recorded after the cut can be read again.
             journal.put("later", reference("later")).unwrap();
             drop(journal);
             assert_eq!(Journal::open(&path).unwrap().get("later"), Some(reference("later")));
@@ -169,7 +169,7 @@ mod tests {
             changed[offset] ^= 1;
             let (pieces, end) = read(&changed);
             assert!(end <= offset, "a change at {offset} is kept up to {end}");
-            assert!(pieces.iter().all(|(key, held)| *held == reference(key)));
+            assert!(pieces.iter().all(|(key, piece)| *piece == reference(key)));
         }
     }
 

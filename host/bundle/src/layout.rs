@@ -1,4 +1,4 @@
-//! Where things lie within a bundle's directory.
+//! Layout of a bundle's directory.
 //!
 //! ```text
 //! DIR/bundle.json      the manifest; there only when the bundle is complete
@@ -16,7 +16,7 @@ const FILES: &str = "files";
 const JOURNAL: &str = ".unfinished";
 const STAGING: &str = ".staging";
 
-/// How temporary files begin, those that shims write artefacts to included.
+/// Prefix of the names of temporary files, including artefacts that shims are writing.
 pub(crate) const TEMPORARY: &str = ".writing-";
 
 /// A bundle's directory, whether or not there is a bundle in it.
@@ -38,13 +38,13 @@ impl Layout {
         self.directory.join(FILES)
     }
 
-    /// Nothing but digits comes into the path, so no reference leads out of the directory.
+    /// The name consists only of digits, so no reference leads out of the directory.
     pub(crate) fn file(&self, sha256: Digest) -> PathBuf {
         self.directory.join(FILES).join(sha256.to_string())
     }
 
-    /// There while a bundle is being written: says that the directory is ours, and what is already
-    /// done.
+    /// Exists while a bundle is being written: marks the directory as ours, and records the
+    /// finished pieces.
     pub(crate) fn journal(&self) -> PathBuf {
         self.directory.join(JOURNAL)
     }
@@ -63,7 +63,7 @@ impl Layout {
         format!("{FILES}/{name}")
     }
 
-    /// Whether a name directly in the directory is one of ours, complete or not.
+    /// Whether a name directly in the directory belongs to a bundle, complete or not.
     pub(crate) fn is_ours(name: &str) -> bool {
         [MANIFEST, FILES, JOURNAL, STAGING].contains(&name) || name.starts_with(TEMPORARY)
     }

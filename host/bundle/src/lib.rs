@@ -1,12 +1,12 @@
-//! The bundle: a directory that holds everything a model needs to run, and nothing that made it.
+//! The bundle: a directory with everything a model needs to run, and nothing that was only needed
+//! to build it.
 //!
 //! **Job.** The format of a bundle: writing one piece by piece so that an interrupted build
-//! resumes, opening one whatever it holds, proving every byte of it, and telling by its first bytes
-//! what any file of ours is.
+//! resumes, opening one safely whatever it contains, verifying every byte of it, and identifying
+//! any file of this project by its first bytes.
 //!
 //! **Not its job.** It knows no checkpoint, no planner and no shim: artefacts, plans and texts are
-//! files to it, whose bytes it keeps and proves. It takes no decision about what belongs into a
-//! bundle.
+//! files to it, whose bytes it stores and verifies. It does not decide what belongs in a bundle.
 //!
 //! # The format
 //!
@@ -16,20 +16,20 @@
 //! DIR/files/<sha256>   every other file, named by the SHA-256 of its bytes
 //! ```
 //!
-//! The manifest has one spelling: members in the order of [`Manifest`], no blanks. A reader refuses
-//! any other, unknown members, and anything beyond its caps. It names every file by hash and
-//! length, so its own hash ([`Bundle::sha256`]) stands for the whole bundle: equal inputs give
-//! equal bytes, in every file and in the manifest. Nothing outside `DIR` is named, and nothing in
-//! it is reached through a link.
+//! The manifest has one canonical form: members in the order of [`Manifest`], no blanks. A reader
+//! refuses any other form, unknown members, and anything beyond its caps. It names every file by
+//! hash and length, so its own hash ([`Bundle::sha256`]) identifies the whole bundle: equal inputs
+//! give equal bytes, in every file and in the manifest. It names nothing outside `DIR`, and no file
+//! in it is reached through a link.
 //!
-//! # When bytes are proved
+//! # When bytes are verified
 //!
 //! | call | manifest | files |
 //! |---|---|---|
-//! | [`Bundle::open`] | every byte | there, regular, in their length; up to [`TINY_FILE_BYTES`] every byte |
+//! | [`Bundle::open`] | every byte | exist, regular, right length; up to [`TINY_FILE_BYTES`] every byte |
 //! | [`Bundle::read`], [`Bundle::text`] | | every byte |
-//! | [`Bundle::proved`], [`Bundle::map`], [`Bundle::assets`] | | every byte, or remembered by [`Proofs`] |
-//! | [`Bundle::path`] | | there, regular, in its length: to be shown, not to be run |
+//! | [`Bundle::proved`], [`Bundle::map`], [`Bundle::assets`] | | every byte, or recorded by [`Proofs`] |
+//! | [`Bundle::path`] | | exists, regular, right length: for display, not for running |
 //! | [`Bundle::verify_all`], [`inspect`] with [`Examine::Content`] | every byte | every byte |
 //!
 //! # Writing one, and reading it back
@@ -156,8 +156,8 @@
 //! # Ok::<(), BundleError>(())
 //! ```
 //!
-//! A result that comes later, such as a verification, is added by a writer on the same directory
-//! that takes [`BundleWriter::previous`], adds its file and finishes with the longer manifest.
+//! A later result, such as a verification, is added by a writer on the same directory that takes
+//! [`BundleWriter::previous`], adds its file and finishes with the longer manifest.
 //!
 //! Reading order: [`Manifest`], [`BundleWriter`], [`Bundle`], [`inspect()`], [`identify()`].
 

@@ -1,4 +1,4 @@
-//! What a bundle says of itself.
+//! The manifest of a bundle.
 
 mod check;
 mod read;
@@ -21,11 +21,11 @@ pub(crate) use check::{FILE_BYTES, TEXT_FILE_BYTES};
 pub use check::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 pub(crate) use read::{MANIFEST_BYTES, canonical, parse};
 
-/// A file of the bundle, by its content. Where it lies follows from the hash alone.
+/// A file of the bundle, by its content. Its path follows from the hash alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileReference {
-    /// Of its bytes.
+    /// Hash of its bytes.
     pub sha256: Digest,
     /// Its length.
     pub bytes: u64,
@@ -37,9 +37,10 @@ impl fmt::Display for FileReference {
     }
 }
 
-/// Everything a bundle says: whose model, cut how, compiled by whom, in which files.
+/// The content of a bundle: the model, how it is cut, who compiled it, and the files.
 ///
-/// Equal manifests have equal bytes, and hold nothing of the moment or machine they were made on.
+/// Equal manifests have equal bytes, and contain nothing specific to the time or machine of the
+/// build.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -49,25 +50,25 @@ pub struct Manifest {
     pub model: ModelIdentity,
     /// The profile planned for.
     pub soc: String,
-    /// Who decided.
+    /// The planner.
     pub planner: PlannerIdentity,
-    /// What was asked besides, by name: `context`, `limit.ops`, `planner.place.head`, …
+    /// Further options of the request, by name: `context`, `limit.ops`, `planner.place.head`, …
     pub options: BTreeMap<String, String>,
-    /// What the runtime must know of the model besides the shards.
+    /// Properties of the model that the runtime needs besides the shards.
     pub structure: Structure,
     /// Gathered tables, by [`AssetId`](shardwright_graph::AssetId).
     pub assets: Vec<AssetEntry>,
-    /// Files of the checkpoint that text needs.
+    /// Files of the checkpoint for text processing.
     pub texts: BTreeMap<TextFile, FileReference>,
     /// The chain to run, then those to continue on when it fails, in order; at least one.
     pub chains: Vec<ChainEntry>,
-    /// What was proved of it.
+    /// Results of verification.
     pub verifications: Vec<Verification>,
-    /// What must not be kept silent.
+    /// Notices for the user.
     pub notices: Vec<Notice>,
 }
 
-/// Which model a bundle was made of.
+/// The model of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelIdentity {
@@ -75,14 +76,14 @@ pub struct ModelIdentity {
     pub name: String,
     /// The family that read it.
     pub family: String,
-    /// The checkpoint, by the hash the reader of checkpoints gives it.
+    /// Hash of the checkpoint, computed by its reader.
     pub checkpoint: Digest,
-    /// The calibration its activation formats rest on, if any does.
+    /// The calibration that its activation formats use, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Digest>,
 }
 
-/// The model as far as running shards needs it.
+/// The properties of the model that running shards needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Structure {
@@ -103,7 +104,7 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// Of a graph.
+    /// From a graph.
     pub fn of(graph: &Graph) -> Structure {
         Structure {
             hidden: graph.hidden,
@@ -122,13 +123,13 @@ impl Structure {
     }
 }
 
-/// A gathered table and the files it lies in.
+/// A gathered table and its files.
 pub type AssetEntry = Table<FileReference>;
 
 macro_rules! text_files {
     ($($(#[$meta:meta])* $case:ident = $name:literal,)+) => {
-        /// A file of a checkpoint that the text side reads, under the name it has there. The list
-        /// is closed: nothing else of a checkpoint comes into a bundle.
+        /// A file of a checkpoint that text processing reads, under its name in the checkpoint. The
+        /// list is closed: no other file of a checkpoint is added to a bundle.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum TextFile {
             $($(#[$meta])* #[serde(rename = $name)] $case,)+
@@ -153,7 +154,7 @@ text_files! {
     AddedTokens = "added_tokens.json",
     /// The template of conversations.
     ChatTemplate = "chat_template.jinja",
-    /// Settings of the model; stop ids stand here where the generation settings lack them.
+    /// Settings of the model, with the stop ids if the generation settings lack them.
     Config = "config.json",
     /// Prompts of embedding models.
     SentenceTransformers = "config_sentence_transformers.json",
@@ -180,21 +181,20 @@ impl fmt::Display for TextFile {
     }
 }
 
-/// Ordered shards that together run the model, and the plan they follow.
+/// Ordered shards that form the model, and their plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChainEntry {
     /// Unique within the bundle: `primary`, `cpu`.
     pub name: String,
-    /// The executor that stands in for the planned targets, if one does; the heading of every
-    /// report then.
+    /// The executor that replaces the planned targets, if any; it heads every report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
-    /// What the planner was asked: canonical JSON of the planning crate.
+    /// The request to the planner: canonical JSON of the planning crate.
     pub request: FileReference,
-    /// What it answered, as it was checked: canonical JSON of the planning crate.
+    /// Its checked answer: canonical JSON of the planning crate.
     pub plan: FileReference,
-    /// The plan as reports show it: JSON of the crate that built it.
+    /// The plan in the form of reports: JSON of the crate that built it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<FileReference>,
     /// In the order in which a step runs them; at least one.
@@ -211,26 +211,26 @@ pub struct ShardEntry {
     pub component: ComponentKind,
     /// First layer and one past the last; both 0 for components without layers.
     pub layers: (u32, u32),
-    /// Where the plan puts it.
+    /// The target in the plan.
     pub target: Target,
-    /// Who compiled it, and who must load it.
+    /// The shim that compiled it and must load it.
     pub compiled_by: ShimIdentity,
     /// Formats of weights, activations and states.
     pub formats: FormatTuple,
-    /// What it can run.
+    /// Its entry points.
     pub entries: Vec<EntryName>,
-    /// What `compile` gave, in the artefact format of the shims.
+    /// The output of `compile`, in the artefact format of the shims.
     pub artefact: FileReference,
-    /// The shim's own head of the artefact, which tells whether the shim still takes it.
+    /// The shim's own head of the artefact, by which the shim decides whether it still accepts it.
     pub head: FileReference,
     /// The work order it was compiled from, by its name.
     pub work_order: Digest,
-    /// Flags that were asked, and what became of them.
+    /// Flags that were requested, and their outcomes.
     pub flags: Vec<FlagOutcome>,
-    /// Nodes and states that run otherwise than the graph has them.
+    /// Nodes and states that run differently from the graph.
     pub rewritten: Vec<Rewrite>,
-    /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applies to the logits this
-    /// shard gives; none where they leave it as they are.
+    /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applies to the logits of
+    /// this shard; `None` if it applies none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logits_softcap: Option<f32>,
     /// Nodes that run elsewhere than on the device itself.
@@ -238,8 +238,7 @@ pub struct ShardEntry {
 }
 
 impl ShardEntry {
-    /// What was asked for the shard and what became of it, as far as it was known when it was
-    /// compiled.
+    /// What was requested for the shard and the outcome, as known when it was compiled.
     pub fn origin(&self) -> ShardOrigin {
         ShardOrigin {
             requested: Some(self.target.clone()),
@@ -253,27 +252,27 @@ impl ShardEntry {
     }
 }
 
-/// A proof that was tried.
+/// A verification that was run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verification {
     /// Unique within the bundle: `boundaries`, `goldens`.
     pub name: String,
-    /// The chain it was tried on.
+    /// The chain it ran on.
     pub chain: String,
-    /// Whether it held.
+    /// Whether it passed.
     pub passed: bool,
     /// One sentence with numbers.
     pub summary: String,
     /// The whole report, JSON of the crate that made it.
     pub report: FileReference,
-    /// What was run in place of the chain's own artefacts, where those do not run on the machine
-    /// that proved it.
+    /// The artefacts that were run instead of the chain's own, if those do not run on the machine
+    /// of the verification.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twin: Option<TwinEntry>,
 }
 
-/// Artefacts made of the very work orders of a chain, for another device.
+/// Artefacts compiled from the same work orders of a chain, for another device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TwinEntry {
@@ -281,7 +280,7 @@ pub struct TwinEntry {
     pub device: String,
     /// Their hashes, in the order of the chain's shards. They are no part of the bundle.
     pub artefacts: Vec<Digest>,
-    /// In what they differ from those of the bundle, one sentence.
+    /// How they differ from those of the bundle, in one sentence.
     pub differs: String,
 }
 

@@ -1,19 +1,19 @@
-//! Which files were proved to be what they say, so that gigabytes are not hashed at every start.
+//! Records which files were verified, so that gigabytes are not hashed at every start.
 //!
-//! A file is known by its device, number, length and the times of its last changes. That stands for
-//! its bytes where three things hold, and a proof is remembered only where they do:
+//! A file is identified by its device, inode number, length and the times of its last changes.
+//! These identify its bytes if three conditions hold, and a proof is recorded only if they do:
 //!
-//! * When the file is hashed nobody holds it open for writing or has it mapped so: the system says
-//!   that by granting a read lease. Whoever has mapped a page already can change it without a time
-//!   showing it.
-//! * Whoever opens it later changes a time with the first byte, also through a mapping. The file
-//!   systems that do are listed; those in memory do not, and layers do not see every writer.
-//! * Its last change was some seconds ago: another one in the same tick of the clock would not
-//!   show.
+//! * When the file is hashed, no process has it open for writing or mapped writable: the system
+//!   confirms that by granting a read lease. A process that has already mapped a page can change it
+//!   without changing a time.
+//! * Every later writer changes a time with its first byte, also through a mapping. The file systems
+//!   with that property are listed; those in memory lack it, and layered ones do not see every
+//!   writer.
+//! * Its last change was some seconds ago: another one in the same clock tick would not be visible.
 //!
-//! Elsewhere, and for files of another user, every start hashes every byte. What is remembered is
-//! an aid, never needed. It is read only where nobody but this user can have written it, and is no
-//! protection from who may write both the file and this directory, or the disk behind the file
+//! Elsewhere, and for files of another user, every start hashes every byte. The records are an aid,
+//! never needed. They are read only if no other user can have written them, and do not protect
+//! against anyone who can write both the file and this directory, or the disk below the file
 //! system.
 
 use std::fs::{File, Metadata};
@@ -25,18 +25,18 @@ use shardwright_files::{FileError, own};
 
 use crate::Digest;
 
-/// Clocks of file systems tick in at most two seconds.
+/// File system clocks tick at least every two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
-/// A note is shorter.
+/// Longer than any note.
 const LONGEST: u64 = 512;
 
-/// A directory of notes, one per file that was proved.
+/// A directory of notes, one per verified file.
 #[derive(Clone, Debug)]
 pub struct Proofs {
     directory: PathBuf,
 }
 
-/// What a file is known by.
+/// Identity of a file.
 struct Known {
     name: String,
     note: String,
@@ -44,25 +44,25 @@ struct Known {
 }
 
 impl Proofs {
-    /// Notes in `directory`, which is made when there is something to note.
+    /// Stores notes in `directory`, which is created with the first note.
     pub fn kept_in(directory: impl Into<PathBuf>) -> Proofs {
         Proofs { directory: directory.into() }
     }
 
-    /// Why notes in the directory are not believed, if they are not: others may write there. Every
+    /// Why notes in the directory are not trusted, if they are not: others may write there. Every
     /// file is hashed then.
     pub fn refused(&self) -> Option<FileError> {
         own::expect_folder(&self.directory).err().filter(|error| !error.is_missing())
     }
 
-    /// The hash of a file just opened: read from its first byte to its last, or `expected` where it
-    /// was proved before and nobody can have changed it since.
+    /// The hash of a file just opened: computed from all of its bytes, or `expected` if it was
+    /// verified before and no program can have changed it since.
     pub(crate) fn digest(&self, file: &File, expected: Digest) -> io::Result<Digest> {
         if self.hold(file, expected) {
             return Ok(expected);
         }
-        // The lease first: what is stored into a page mapped earlier would not show between these
-        // two looks.
+        // The lease first: a write to a page mapped earlier would not be visible between the two
+        // checks.
         let before = has_no_writer(file).then(|| file.metadata()).transpose()?;
         let (sum, _) = Digest::of_reader(file)?;
         if let Some(before) = before.filter(|_| sum == expected) {
@@ -71,7 +71,7 @@ impl Proofs {
         Ok(sum)
     }
 
-    /// Whether this open file was proved to have this hash, and did not change since.
+    /// Whether this open file is recorded with this hash, and has not changed since.
     fn hold(&self, file: &File, hash: Digest) -> bool {
         let known = file.metadata().ok().and_then(|metadata| known(&metadata, hash));
         let Some(known) = known.filter(|known| known.settled) else { return false };
@@ -83,8 +83,8 @@ impl Proofs {
         read.is_ok() && note == known.note
     }
 
-    /// Notes that this open file has this hash. `before` is what it was before it was read. Failing
-    /// to note costs time, nothing else.
+    /// Records that this open file has this hash. `before` is its metadata before it was read. A
+    /// failure to record only costs time.
     fn note(&self, before: &Metadata, file: &File, hash: Digest) {
         let after = file.metadata().ok().and_then(|metadata| known(&metadata, hash));
         let (Some(before), Some(after)) = (known(before, hash), after) else { return };
@@ -94,13 +94,13 @@ impl Proofs {
         let written = own::create_folder(&self.directory)
             .and_then(|()| own::expect_folder(&self.directory).map_err(io::Error::from))
             .and_then(|()| {
-                // Under a passing name first, so that nobody reads half a note.
+                // Under a temporary name first, so that no reader sees half a note.
                 let mut note = tempfile::NamedTempFile::new_in(&self.directory)?;
                 io::Write::write_all(&mut note, after.note.as_bytes())?;
                 note.persist(self.directory.join(&after.name)).map_err(|error| error.error)
             });
-        // A directory that is not believed is told by `refused`, and one that is full by the time
-        // of the next start.
+        // `refused` reports a directory that is not trusted; a full one shows in the time of the
+        // next start.
         drop(written);
     }
 }
@@ -124,47 +124,47 @@ fn known(metadata: &Metadata, hash: Digest) -> Option<Known> {
     })
 }
 
-/// Files are known nowhere else.
+/// No file identity on other systems.
 #[cfg(not(unix))]
 fn known(_: &Metadata, _: Digest) -> Option<Known> {
     None
 }
 
-/// Whether nobody can write to the file now, and whoever will later shows in its times. False where
-/// that cannot be told.
+/// Whether no process can write to the file now, and every later write changes its times. False if
+/// that is unknown.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn has_no_writer(file: &File) -> bool {
     use std::os::fd::AsRawFd;
 
     /// Of the system's `asm-generic/fcntl.h`; the `libc` crate lacks it.
     const F_SETSIG: libc::c_int = 10;
-    if !tells_of_writers(file) {
+    if !shows_writers(file) {
         return false;
     }
     let descriptor = file.as_raw_fd();
     // SAFETY: the descriptor is open while `file` is borrowed, and these commands take an integer
     // each.
     unsafe {
-        // Whoever opens the file for writing while the lease is held makes the system send a
-        // signal. The usual one would end this process; this one is ignored unless a program asks
-        // for it. The lease is given back at once.
+        // Opening the file for writing while the lease exists makes the system send a signal. The
+        // default one would end this process; this one is ignored unless a program asks for it. The
+        // lease is released at once.
         libc::fcntl(descriptor, F_SETSIG, libc::SIGURG) == 0
             && libc::fcntl(descriptor, libc::F_SETLEASE, libc::F_RDLCK) == 0
             && libc::fcntl(descriptor, libc::F_SETLEASE, libc::F_UNLCK) == 0
     }
 }
 
-/// Whether a store into a page mapped after a lease was granted changes the times of the file: seen
-/// in the sources of these file systems of Linux, and tried on the first. tmpfs maps a page that
-/// was read before as writable, without a word.
+/// Whether a write to a page mapped after a lease was granted changes the times of the file:
+/// checked in the Linux sources of these file systems, and tried on the first. tmpfs maps a page
+/// that was read before as writable without notice.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn tells_of_writers(file: &File) -> bool {
+fn shows_writers(file: &File) -> bool {
     /// ext2 to ext4, XFS, btrfs, F2FS.
     const SYSTEMS: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
     rustix::fs::fstatfs(file).is_ok_and(|system| SYSTEMS.contains(&(system.f_type as u64 & 0xffff_ffff)))
 }
 
-/// Nobody is asked elsewhere.
+/// Not supported elsewhere.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn has_no_writer(_: &File) -> bool {
     false
@@ -183,7 +183,7 @@ mod tests {
 
     const CONTENT: &[u8] = &[7; 8192];
 
-    /// Waits until the last change of a file is taken for settled.
+    /// Waits until the last change of a file counts as settled.
     fn settle() {
         std::thread::sleep(SETTLED + Duration::from_secs(2));
     }
@@ -194,17 +194,16 @@ mod tests {
         path
     }
 
-    /// What is said of the file now, and whether that was remembered.
+    /// The digest of the file now, and whether it was recorded.
     fn ask(proofs: &Proofs, path: &Path) -> (Digest, bool) {
         let file = File::open(path).unwrap();
         let existing = proofs.hold(&file, Digest::of(CONTENT));
         (proofs.digest(&file, Digest::of(CONTENT)).unwrap(), existing)
     }
 
-    /// Where temporary files lie in memory, nothing may be remembered, and the tests below hold the
-    /// notes to that.
+    /// On file systems in memory nothing may be recorded, and the tests below check that.
     fn remembered(path: &Path) -> bool {
-        let remembered = tells_of_writers(&File::open(path).unwrap());
+        let remembered = shows_writers(&File::open(path).unwrap());
         if !remembered {
             println!("{}: of a file system on which no proof is remembered", path.display());
         }
@@ -225,7 +224,7 @@ mod tests {
         let file = File::open(&path).unwrap();
         assert!(!proofs.hold(&file, Digest::of(b"another")));
 
-        // Written to, with its old time put back.
+        // Written, with its old time restored.
         let modified = file.metadata().unwrap().modified().unwrap();
         let mut file = File::options().write(true).open(&path).unwrap();
         file.write_all(b"c").unwrap();
@@ -249,9 +248,9 @@ mod tests {
         let mut early = map();
         early[0] = 7;
         settle();
-        // A page that is changed already can change again without a time showing it.
+        // A page that was already changed can change again without changing a time.
         assert_eq!(ask(&proofs, &path), (good, false));
-        assert_eq!(ask(&proofs, &path), (good, false), "noted though somebody has it mapped for writing");
+        assert_eq!(ask(&proofs, &path), (good, false), "recorded although it is mapped for writing");
         early[0] = 8;
         assert_ne!(ask(&proofs, &path).0, good);
         early[0] = 7;
@@ -259,7 +258,7 @@ mod tests {
         settle();
         assert_eq!(ask(&proofs, &path), (good, false));
         assert_eq!(ask(&proofs, &path), (good, remembered(&path)));
-        // Mapped after it was proved, and read before it is changed.
+        // Mapped after it was verified, and read before it is changed.
         let mut late = map();
         assert_eq!(late[4096], 7);
         late[4096] = 9;
@@ -302,7 +301,7 @@ mod tests {
             fs::set_permissions(&place, Permissions::from_mode(mode)).unwrap();
             assert!(!ask(&proofs, &path).1, "{}", place.display());
             assert_eq!(proofs.refused().is_some(), place.is_dir());
-            // A note in a directory of one's own is replaced.
+            // A note in the user's own directory is replaced.
             fs::set_permissions(&place, before).unwrap();
             assert_eq!(ask(&proofs, &path).1, remembered(&path));
         }
@@ -311,7 +310,7 @@ mod tests {
             fs::write(&name, damage).unwrap();
             assert!(!ask(&proofs, &path).1);
         }
-        // Where no directory can be made nothing is noted, and nothing fails.
+        // If no directory can be created, nothing is recorded, and nothing fails.
         let nowhere = Proofs::kept_in(path.join("proofs"));
         for _ in 0..2 {
             assert_eq!(ask(&nowhere, &path), (Digest::of(CONTENT), false));

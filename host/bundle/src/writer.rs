@@ -1,4 +1,4 @@
-//! Making a bundle, piece by piece.
+//! Writing a bundle, piece by piece.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, TryLockError};
@@ -15,21 +15,21 @@ use crate::layout::{Layout, TEMPORARY};
 use crate::manifest::{AssetEntry, FILE_BYTES, FileReference, Manifest, TEXT_FILE_BYTES, TextFile};
 use crate::{Bundle, BundleError, Digest, bundle, envelope, file, manifest};
 
-/// Entries of a directory that are looked at before it counts as somebody else's: a bundle's own
+/// Entries of a directory that are checked before it counts as another program's: a bundle's own
 /// has at most four and leftovers of interrupted writers.
 const ENTRIES_LOOKED_AT: usize = 4096;
 
 /// Writes a bundle into a directory of its own.
 ///
-/// Files are added one by one and lie on disk, under the name of their content, when `add_…`
-/// returns. [`finish`] writes the manifest last, in one step: before it the directory holds no
-/// bundle (or still the one from before), after it the complete new one. A writer that is dropped,
-/// or whose process dies, leaves what was added; the next one on the same directory finds it: by
-/// content, and by key through [`recall`], which saves making it again. Files nobody names any more
-/// are removed at the end.
+/// Files are added one by one and are on disk, under the name of their content, when `add_…`
+/// returns. [`finish`] writes the manifest last, atomically: before it the directory contains no
+/// bundle (or still the previous one), after it the complete new one. A writer that is dropped, or
+/// whose process dies, leaves the files added; the next one on the same directory finds them: by
+/// content, and by key through [`recall`], which saves producing them again. Unreferenced files are
+/// removed at the end.
 ///
-/// One process writes at a time; whoever has the bundle open meanwhile keeps the files it has
-/// mapped, but may miss those it has not.
+/// One process writes at a time; a reader that has the bundle open meanwhile keeps the files it has
+/// mapped, but others may be gone.
 ///
 /// [`finish`]: BundleWriter::finish
 /// [`recall`]: BundleWriter::recall
@@ -37,18 +37,18 @@ pub struct BundleWriter {
     layout: Layout,
     _lock: Lock,
     journal: Journal,
-    /// What was there before, if it was complete.
+    /// The previous manifest, if the bundle was complete.
     previous: Option<Manifest>,
-    /// Whose bytes this writer has seen.
+    /// Files whose bytes this writer has seen.
     added: HashSet<FileReference>,
 }
 
 impl BundleWriter {
-    /// Begins a bundle in `directory`, or goes on with one. The directory is made if it does not
-    /// exist; the one it lies in must exist.
+    /// Starts a bundle in `directory`, or resumes one. The directory is created if it does not
+    /// exist; its parent must exist.
     ///
-    /// Refuses a directory that holds anything that is no bundle, finished or not. What is there
-    /// already of a bundle stays valid until [`BundleWriter::finish`].
+    /// Refuses a directory with anything but a bundle, finished or not. An existing bundle stays
+    /// valid until [`BundleWriter::finish`].
     pub fn create(directory: impl AsRef<Path>) -> Result<BundleWriter, BundleError> {
         let directory = directory.as_ref();
         let made = match fs::create_dir(directory) {
@@ -59,7 +59,7 @@ impl BundleWriter {
         let directory = &directory.canonicalize().map_err(BundleError::io(directory))?;
         file::expect_directory(directory)?;
         if let Some(parent) = directory.parent().filter(|_| made) {
-            // Where its folder may be written but not read, the name may be lost with the power.
+            // If its parent may be written but not read, the name may be lost with the power.
             let _ = sync_directory(parent);
         }
         let lock = Lock::take(directory)?;
@@ -85,19 +85,19 @@ impl BundleWriter {
         &self.layout.directory
     }
 
-    /// Where a file lies that was added or recalled, for another crate that opens it while the
-    /// bundle is being written.
+    /// Path of a file that was added or recalled, for another crate that opens it while the bundle
+    /// is being written.
     pub fn path(&self, reference: &FileReference) -> PathBuf {
         self.layout.file(reference.sha256)
     }
 
-    /// What the bundle says that was complete here before, for whoever only adds to it (the result
-    /// of a verification). Files it names may be named again without being added again.
+    /// The manifest of the complete bundle that was here before, for adding to it (the result of a
+    /// verification). Its files may be named again without being added again.
     pub fn previous(&self) -> Option<&Manifest> {
         self.previous.as_ref()
     }
 
-    /// Adds bytes. A file of that content that is there already is hashed and kept.
+    /// Adds bytes. An existing file of that content is hashed and kept.
     pub fn add_bytes(&mut self, bytes: &[u8]) -> Result<FileReference, BundleError> {
         let reference = FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
         if self.holds(reference) {
@@ -116,7 +116,7 @@ impl BundleWriter {
         self.keep(temporary.into_temp_path(), reference)
     }
 
-    /// Adds everything a reader gives. It is hashed while it is written, so memory is one buffer.
+    /// Adds all bytes of a reader. They are hashed while they are written, so memory is one buffer.
     pub fn add_reader(&mut self, mut reader: impl Read) -> Result<FileReference, BundleError> {
         let files = self.layout.files();
         let io = |error| BundleError::io(&files)(error);
@@ -147,7 +147,7 @@ impl BundleWriter {
         Err(BundleError::Limit { path: self.layout.files(), field, value, limit: FILE_BYTES })
     }
 
-    /// Adds a copy of a file, which is left as it is.
+    /// Adds a copy of a file, which is not changed.
     pub fn add_path(&mut self, path: impl AsRef<Path>) -> Result<FileReference, BundleError> {
         let (file, _) = file::open_foreign(path.as_ref())?;
         self.add_reader(file)
@@ -167,7 +167,7 @@ impl BundleWriter {
         if bytes != length {
             return Err(BundleError::Length { path: path.to_owned(), expected: length, found: bytes });
         }
-        // Whoever made it may have made it for itself alone, as temporary files are.
+        // It may have private permissions, as temporary files do.
         let files = self.layout.files();
         let usual =
             temporary(&files).and_then(|file| file.as_file().metadata()).map_err(BundleError::io(&files))?;
@@ -178,8 +178,8 @@ impl BundleWriter {
         self.keep(temporary, FileReference { sha256, bytes })
     }
 
-    /// A folder on the same file system for whatever is on its way into the bundle, such as
-    /// artefacts being compiled. It outlives an interruption, but for files that begin with
+    /// A folder on the same file system for files that will be added to the bundle, such as
+    /// artefacts being compiled. It survives an interruption, except for files that begin with
     /// `.writing-`, and is removed by [`BundleWriter::finish`].
     pub fn staging(&self) -> Result<PathBuf, BundleError> {
         let staging = self.layout.staging();
@@ -204,13 +204,13 @@ impl BundleWriter {
                 return Err(invalid(format!("its {what} were planned and never made")));
             }
         }
-        // The first of several for one token is the one that counts.
+        // Of several redirects for one token the first counts.
         table.redirect.sort_by_key(|(token, _)| *token);
         table.redirect.dedup_by_key(|(token, _)| *token);
         table.try_map(|data| self.add_bytes(data.bytes()))
     }
 
-    /// Adds what a checkpoint has of the files that text needs; see [`TextFile`].
+    /// Adds the files of a checkpoint that text processing needs; see [`TextFile`].
     pub fn add_texts(
         &mut self,
         checkpoint: impl AsRef<Path>,
@@ -229,8 +229,8 @@ impl BundleWriter {
         Ok(texts)
     }
 
-    /// What an earlier writer, interrupted or not yet finished, made under `key`; `None` if there
-    /// is nothing, or not whole. It is hashed before it is given.
+    /// The file that an earlier writer, interrupted or not yet finished, recorded under `key`;
+    /// `None` if there is none, or it is incomplete. It is hashed before it is returned.
     pub fn recall(&mut self, key: &str) -> Option<FileReference> {
         let reference = self.journal.get(key)?;
         self.holds(reference).then(|| {
@@ -239,17 +239,17 @@ impl BundleWriter {
         })
     }
 
-    /// Notes that `key` was made and is that file, for [`BundleWriter::recall`]. A key names
-    /// everything the file depends on, such as a work order and a shim with its version; keys with
-    /// control characters and those beyond [`NAME_BYTES_MAX`] are not noted.
+    /// Records that `key` produced that file, for [`BundleWriter::recall`]. A key names everything
+    /// the file depends on, such as a work order and a shim with its version; keys with control
+    /// characters and those beyond [`NAME_BYTES_MAX`] are not recorded.
     ///
     /// [`NAME_BYTES_MAX`]: crate::NAME_BYTES_MAX
     pub fn remember(&mut self, key: &str, reference: FileReference) -> Result<(), BundleError> {
         self.journal.put(key, reference)
     }
 
-    /// Completes the bundle: checks that the manifest holds together and every file it names is
-    /// there, writes it in one step, and removes what nobody names.
+    /// Completes the bundle: checks that the manifest is consistent and that every file it names
+    /// exists, writes it atomically, and removes unreferenced files.
     pub fn finish(self, manifest: &Manifest) -> Result<Bundle, BundleError> {
         let path = self.layout.manifest();
         let (bytes, _) = manifest::canonical(&path, manifest)?;
@@ -264,8 +264,8 @@ impl BundleWriter {
         temporary.persist(&path).map_err(|error| io(error.error))?;
         sync_directory(directory)?;
 
-        // From here on the bundle is complete; what follows is tidying, and the journal goes last,
-        // so that an interruption is tidied up by the next writer.
+        // From here on the bundle is complete; the rest is cleanup, and the journal is removed
+        // last, so that the next writer cleans up after an interruption.
         remove_tree(&self.layout.staging())?;
         let kept: HashSet<Digest> =
             manifest.references().into_iter().map(|(_, reference)| reference.sha256).collect();
@@ -282,8 +282,8 @@ impl BundleWriter {
         Bundle::open(directory)
     }
 
-    /// Every file of the manifest was added, or was a file of the complete bundle that was here, or
-    /// is there and has that content.
+    /// Checks that every file of the manifest was added, was in the previous complete bundle, or
+    /// exists with that content.
     fn expect_files(&self, manifest: &Manifest) -> Result<(), BundleError> {
         let before: HashSet<FileReference> = match &self.previous {
             Some(previous) => previous.references().into_iter().map(|(_, reference)| reference).collect(),
@@ -309,14 +309,14 @@ impl BundleWriter {
         Ok(())
     }
 
-    /// Whether the file is there with that content.
+    /// Whether the file exists with that content.
     fn holds(&self, reference: FileReference) -> bool {
         let path = self.layout.file(reference.sha256);
         file::check(&path, (reference.sha256, reference.bytes), true).is_ok()
     }
 
-    /// Gives a written file its name. One that is there already has the same content or is damaged,
-    /// and is replaced either way.
+    /// Gives a written file its final name. An existing one has the same content or is damaged, and
+    /// is replaced either way.
     fn keep(&mut self, temporary: TempPath, reference: FileReference) -> Result<FileReference, BundleError> {
         let path = self.layout.file(reference.sha256);
         temporary.persist(&path).map_err(|error| BundleError::io(&path)(error.error))?;
@@ -331,7 +331,7 @@ impl std::fmt::Debug for BundleWriter {
     }
 }
 
-/// The directory, taken for this writer. The system releases it when the process ends.
+/// The lock of the directory for this writer. The system releases it when the process ends.
 struct Lock(File);
 
 impl Lock {
@@ -340,7 +340,7 @@ impl Lock {
         match handle.try_lock() {
             Ok(()) => Ok(Lock(handle)),
             Err(TryLockError::WouldBlock) => Err(BundleError::Busy { directory: directory.to_owned() }),
-            // File systems without locks: two writers would still leave a complete bundle, of one
+            // On file systems without locks, two writers would still leave a complete bundle of one
             // or the other.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(Lock(handle)),
             Err(TryLockError::Error(error)) => Err(BundleError::io(directory)(error)),
@@ -351,13 +351,12 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         // Closing alone is not enough: a process that another thread is starting right now has a
-        // copy of the handle, and with it the lock. Where it cannot be released, closing is what is
-        // left.
+        // copy of the handle, and with it the lock. If unlocking fails, closing must suffice.
         let _ = self.0.unlock();
     }
 }
 
-/// Refuses a directory that is neither empty nor ours.
+/// Refuses a directory that is neither empty nor a bundle's.
 fn claim(layout: &Layout) -> Result<(), BundleError> {
     let directory = &layout.directory;
     let occupied = |found: String| BundleError::Occupied { directory: directory.clone(), found };
@@ -373,7 +372,7 @@ fn claim(layout: &Layout) -> Result<(), BundleError> {
         return Ok(());
     }
     let path = layout.manifest();
-    // A manifest that is damaged further on is one of ours to replace; one of somebody else is not.
+    // A manifest damaged after the magic is ours to replace; one of another program is not.
     match file::begin_of(&path, envelope::MAGIC.len() as u64) {
         Ok(begin) if begin == envelope::MAGIC => return Ok(()),
         Ok(_) => return Err(BundleError::Magic { path, offset: 0 }),
@@ -386,7 +385,7 @@ fn claim(layout: &Layout) -> Result<(), BundleError> {
     Ok(())
 }
 
-/// Makes a directory unless it is there.
+/// Creates a directory unless it exists.
 fn make_directory(path: &Path) -> Result<(), BundleError> {
     match fs::create_dir(path) {
         Ok(()) => Ok(()),
@@ -395,20 +394,20 @@ fn make_directory(path: &Path) -> Result<(), BundleError> {
     }
 }
 
-/// A file that others may read once it has its name.
+/// A file that others may read once it has its final name.
 fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY);
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // Less the process's umask.
+        // Reduced by the process's umask.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
     builder.tempfile_in(directory)
 }
 
-/// What interrupted writers left half-written.
+/// Removes the temporary files of interrupted writers.
 fn remove_temporaries(directory: &Path) -> Result<(), BundleError> {
     for entry in fs::read_dir(directory).map_err(BundleError::io(directory))? {
         let entry = entry.map_err(BundleError::io(directory))?;
@@ -428,7 +427,7 @@ fn remove_tree(path: &Path) -> Result<(), BundleError> {
     }
 }
 
-/// Makes the names in a directory outlive a loss of power.
+/// Makes the names in a directory survive a loss of power.
 fn sync_directory(path: &Path) -> Result<(), BundleError> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(BundleError::io(path))
 }

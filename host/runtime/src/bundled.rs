@@ -1,7 +1,7 @@
 //! Descriptions from the manifest of a bundle.
 //!
-//! A manifest names shards and what they were made of. What they bind stands in their artefacts, so
-//! a chain is described from both: the manifest, and the shards as they were loaded.
+//! A manifest names shards and their origin. Their bindings are in their artefacts, so a chain is
+//! described from both: the manifest, and the loaded shards.
 
 use shardwright_bundle::{AssetEntry, ChainEntry, Manifest, ShardEntry};
 use shardwright_vocabulary::{Beforehand, EntryName, ShardOrigin};
@@ -10,10 +10,10 @@ use crate::description::{ChainDescription, ShardDescription};
 use crate::error::ChainError;
 
 impl ChainDescription {
-    /// A chain of a bundle, of which the artefacts are loaded: `shards` are those of
-    /// [`ShardDescription::of`], in the chain's order. Each must be what the manifest names; its
-    /// origin becomes the manifest's, but for a fallback that was noted already and the flags it
-    /// was loaded with.
+    /// Describes a chain of a bundle whose artefacts are loaded: `shards` are those of
+    /// [`ShardDescription::of`], in the chain's order. Each must match the manifest; its origin
+    /// becomes the manifest's, except for a fallback already recorded and the flags it was loaded
+    /// with.
     pub fn of_bundle(
         manifest: &Manifest,
         chain: &ChainEntry,
@@ -41,13 +41,13 @@ impl ChainDescription {
     }
 }
 
-/// Whether a loaded shard is the one that a manifest names.
+/// Checks that a loaded shard is the one that a manifest names.
 fn is_named(shard: &ShardDescription, entry: &ShardEntry) -> Result<(), ChainError> {
-    let same = |what, expected: String, given: String| {
-        if expected == given {
+    let same = |what, expected: String, actual: String| {
+        if expected == actual {
             return Ok(());
         }
-        Err(ChainError::Bundled { shard: entry.name.clone(), what, expected, given })
+        Err(ChainError::Bundled { shard: entry.name.clone(), what, expected, actual })
     };
     let part = |component, layers: (u32, u32)| format!("{component} {}..{}", layers.0, layers.1);
     let entries = entry.entries.iter().map(EntryName::to_string).collect::<Vec<_>>().join(", ");

@@ -3,10 +3,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwright_shims::Canceller;
 
-/// Ends what a session is doing, from any thread.
+/// Cancels a session's operations, from any thread.
 ///
-/// A request that finds nothing in progress ends the next operation; the operation that it ends
-/// consumes it, and so does the end of a [`Generation`](crate::Generation).
+/// A request that finds nothing in progress ends the next operation. It is consumed by the
+/// operation that it ends, or by the end of a [`Generation`](crate::Generation).
 #[derive(Clone, Default)]
 pub struct CancelHandle {
     shared: Arc<Shared>,
@@ -15,7 +15,7 @@ pub struct CancelHandle {
 #[derive(Default)]
 struct Shared {
     requested: AtomicBool,
-    /// Ends the run in progress; only while that run is this session's.
+    /// Cancels the run in progress; present only while that run is this session's.
     running: Mutex<Option<Canceller>>,
 }
 
@@ -26,7 +26,7 @@ impl std::fmt::Debug for CancelHandle {
 }
 
 impl CancelHandle {
-    /// Asks the session to stop: at once where the shim can end a run, else when the run in
+    /// Asks the session to stop: at once if the shim can cancel a run, else when the run in
     /// progress is done.
     pub fn cancel(&self) {
         self.shared.requested.store(true, Ordering::SeqCst);
@@ -35,12 +35,12 @@ impl CancelHandle {
         }
     }
 
-    /// Whether a request has not been consumed yet.
+    /// Whether a request is pending.
     pub fn is_requested(&self) -> bool {
         self.shared.requested.load(Ordering::SeqCst)
     }
 
-    /// Takes a request back.
+    /// Withdraws a request.
     pub fn reset(&self) {
         self.shared.requested.store(false, Ordering::SeqCst);
     }

@@ -15,9 +15,9 @@ use layout::Layout;
 use crate::description::ChainDescription;
 use crate::error::ChainError;
 
-/// Loaded shards that together are a model. Clones are cheap and mean the same shards.
+/// Loaded shards that form a model. Clones are cheap and share the shards.
 ///
-/// Any number of sessions may use it, from any threads; a shard runs one step of one of them at a
+/// Any number of sessions may use it, from any threads; a shard runs one step of one session at a
 /// time.
 #[derive(Clone)]
 pub struct Chain {
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Chain {
 
 impl Chain {
     /// Checks that the executors (one for each described shard, in order) and the gathered tables
-    /// make the chain described: every component and layer once, the same entry points everywhere,
+    /// form the chain described: every component and layer once, the same entry points everywhere,
     /// prefills that fill every state, neighbours that agree, states on the place of all their
     /// readers, and loaded artefacts that bind exactly what is described.
     pub fn new(
@@ -66,22 +66,22 @@ impl Chain {
         })
     }
 
-    /// What it was made from.
+    /// Its description.
     pub fn description(&self) -> &ChainDescription {
         &self.shared.description
     }
 
-    /// Positions that a session holds; for encoders, rows of the largest encode entry.
+    /// Positions in a session's context; for encoders, rows of the largest encode entry.
     pub fn context(&self) -> u64 {
         self.layout().schedules.iter().map(|schedule| schedule.point.context).max().unwrap_or(0)
     }
 
-    /// Whether it generates (and gives logits), or encodes (and gives an embedding).
+    /// Whether it generates (and returns logits), or encodes (and returns an embedding).
     pub fn is_generative(&self) -> bool {
         self.description().structure.is_generative()
     }
 
-    /// Lends what runs a shard, for runs outside any session, such as those of a verification;
+    /// Lends a shard's executor for runs outside any session, such as those of a verification;
     /// sessions wait meanwhile. `None` beyond the last shard.
     pub fn with_executor<R>(&self, shard: usize, borrow: impl FnOnce(&mut LoadedShard) -> R) -> Option<R> {
         (shard < self.shared.executors.len()).then(|| borrow(&mut self.executor(shard)))
@@ -96,8 +96,7 @@ impl Chain {
         &self.shared.assets
     }
 
-    /// A panic in an executor poisons nothing that matters: the chain keeps no state of its own in
-    /// it.
+    /// A poisoned lock is ignored: the chain keeps no state of its own in an executor.
     pub(crate) fn executor(&self, shard: usize) -> MutexGuard<'_, LoadedShard> {
         self.shared.executors[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,8 +115,8 @@ impl Chain {
         (0..schedules.len()).filter(move |&index| schedules[index].point.kind == kind)
     }
 
-    /// The schedule for the next step over `rows` rows: of those that are filled whole, the one
-    /// with the most rows; otherwise the smallest there is.
+    /// The schedule for the next step over `rows` rows: the largest one that is completely filled;
+    /// otherwise the smallest.
     pub(crate) fn choose(&self, kind: EntryKind, rows: u64) -> Option<usize> {
         let of = |index: &usize| self.layout().schedules[*index].point.rows;
         let mut schedules = self.schedules(kind);

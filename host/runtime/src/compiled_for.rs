@@ -4,10 +4,10 @@ use shardwright_bundle::{Bundle, ShardEntry};
 use shardwright_shims::{Artefact, ShimError, ShimInstance};
 use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Result, TargetKind};
 
-/// Makes the chip of a shard known, as the shim read its profile when it compiled: the profile need
-/// not be here.
+/// Announces the chip of a shard to a shim, as the shim read its profile when it compiled; the
+/// profile itself is not needed here.
 pub fn know_chip(instance: &ShimInstance, bundle: &Bundle, shard: &ShardEntry) -> Result<()> {
-    // What it says is checked as any profile is; that it is undamaged is looked at when it is
+    // Its facts are checked as any profile's are; the hash of the artefact is checked when it is
     // loaded.
     let artefact = Artefact::open_unproved(&bundle.path(&shard.artefact)?).map_err(|error| {
         let help = error.help().map(str::to_owned);
@@ -19,8 +19,8 @@ pub fn know_chip(instance: &ShimInstance, bundle: &Bundle, shard: &ShardEntry) -
     }
 }
 
-/// Devices of the shim that compiled a shard: those of this machine, and those it has for the chip
-/// of the bundle.
+/// Devices of the shim that compiled a shard: those of this machine, and those it offers for the
+/// chip of the bundle.
 pub fn devices_for(
     instance: &ShimInstance,
     shard: &ShardEntry,
@@ -37,7 +37,7 @@ pub fn devices_for(
     Ok(devices)
 }
 
-/// The device a shard was compiled for, where the shim is one that only compiles for it here.
+/// The device that a shard was compiled for, if the shim can only compile for it here.
 pub fn only_compiled_for(
     instance: &ShimInstance,
     shard: &ShardEntry,
@@ -48,7 +48,7 @@ pub fn only_compiled_for(
     Ok(own.filter(|device| device.kind == DeviceKind::Offline))
 }
 
-/// That the shard's chip is not in this machine.
+/// The error that the shard's chip is not in this machine.
 pub fn only_compiles(shard: &ShardEntry, device: &Device) -> Error {
     let (shim, chip) = (&shard.compiled_by.shim, device.soc.as_deref().unwrap_or(&device.name));
     let what = format!(

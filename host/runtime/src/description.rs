@@ -1,5 +1,4 @@
-//! What a chain is made of, as data: what a bundle holds and an assembly of loaded shards is
-//! checked against.
+//! Description of a chain as data: stored in a bundle, and compared with the loaded shards.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,20 +18,20 @@ pub struct ShardDescription {
     pub layers: (u32, u32),
     /// Where it runs.
     pub place: Place,
-    /// What it can run.
+    /// Its entry points.
     pub entries: Vec<EntryInterface>,
-    /// The cap of a soft-cap, cap · tanh(logits / cap), that is left to the runtime: the logits
-    /// this shard gives are not capped.
+    /// The cap of a soft-cap, cap · tanh(logits / cap), that is left to the runtime: this shard
+    /// returns uncapped logits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logits_softcap: Option<f32>,
-    /// What was asked, and what became of that before it was loaded.
+    /// What was requested, and the outcome up to loading.
     #[serde(default, skip_serializing_if = "ShardOrigin::is_unknown")]
     pub origin: ShardOrigin,
 }
 
 impl ShardDescription {
-    /// The description of a loaded shard that holds exactly what its artefact says; `None` where
-    /// that has no entry. What was asked is for whoever opens the chain to add to its origin.
+    /// The description of a loaded shard, from its artefact alone; `None` if that has no entry. The
+    /// caller adds what was requested to its origin.
     pub fn of(name: impl Into<String>, shard: &LoadedShard) -> Option<Self> {
         let entries: Vec<EntryInterface> =
             shard.entries().iter().map(|entry| entry.interface.clone()).collect();
@@ -52,21 +51,21 @@ impl ShardDescription {
     }
 }
 
-/// Ordered shards and what they share.
+/// Ordered shards and their shared data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChainDescription {
     /// The model's name, for reports.
     pub model: String,
-    /// What stands in for the planned targets, if something does.
+    /// The substitute for the planned targets, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
-    /// What the model is made of.
+    /// Structure of the model.
     pub structure: Structure,
     /// All gathered tables, by [`AssetId`](shardwright_graph::AssetId).
     pub assets: Vec<Table<()>>,
     /// In the order in which a step runs them.
     pub shards: Vec<ShardDescription>,
-    /// What came before it.
+    /// What happened before it was opened.
     #[serde(default, skip_serializing_if = "Beforehand::is_nothing")]
     pub beforehand: Beforehand,
 }

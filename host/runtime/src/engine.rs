@@ -1,4 +1,5 @@
-//! One step: inputs computed, shards run in order, boundaries and state rows carried between them.
+//! One step: computes inputs, runs shards in order, and moves boundaries and state rows between
+//! them.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::placement::Counters;
 use crate::step::{self, RotaryTables, Step};
 use crate::storage::{convert, widen};
 
-/// Why a step did not come to its end.
+/// Why a step did not complete.
 enum Stop {
     Cancelled,
     Deadline,
@@ -33,7 +34,7 @@ impl From<ShimError> for Stop {
     }
 }
 
-/// The memories of one session and what runs over them.
+/// The memories of one session and the chain that runs over them.
 pub(crate) struct Engine {
     pub chain: Chain,
     memories: Vec<Buffer>,
@@ -51,10 +52,13 @@ impl Engine {
             let memory = chain.executor(plan.executor).allocate(plan.bytes, plan.alignment);
             let memory = memory.and_then(|memory| {
                 if memory.length() < plan.bytes {
-                    return Err(ShimError::Argument(format!("{} bytes were given", memory.length())));
+                    return Err(ShimError::Argument(format!(
+                        "only {} bytes were allocated",
+                        memory.length()
+                    )));
                 }
                 if !memory.is_mapped() {
-                    return Err(ShimError::Argument("the host cannot see this memory".to_owned()));
+                    return Err(ShimError::Argument("the host cannot map this memory".to_owned()));
                 }
                 Ok(memory)
             });
@@ -74,17 +78,17 @@ impl Engine {
             cancel: CancelHandle::default(),
             deadline: None,
         };
-        // Memory begins as zero bytes, which most states take for zero already; the others' pages
-        // are not touched for nothing.
+        // New memory is zeroed, and zero bytes represent zero in most states; only states with a
+        // zero point need their pages written.
         if engine.chain.layout().states.iter().any(|plan| plan.storage.zero_point != 0) {
             engine.clear_states();
         }
         Ok(engine)
     }
 
-    /// Runs every shard of a schedule over `tokens` at `position`; so many of the largest logits
-    /// are looked at, without a number all. When it fails, what lies at and beyond `position` is
-    /// undefined.
+    /// Runs every shard of a schedule over `tokens` at `position`; `largest_logits` is the number
+    /// of top logits that must be exact, `None` for all. After a failure, state rows at and beyond
+    /// `position` are undefined.
     pub(crate) fn step(
         &mut self,
         schedule: usize,
@@ -128,8 +132,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Computes a step input and puts it where it is bound; gives the bytes written. `unwritten`
-    /// makes the error of memory that cannot be written.
+    /// Computes a step input and writes it to its targets; returns the bytes written. `unwritten`
+    /// converts the error of memory that cannot be written.
     fn fill(
         &mut self,
         input: &StepInput,
@@ -163,7 +167,7 @@ impl Engine {
         let chain = self.chain.clone();
         let mut executor = chain.executor(run.shard);
         let running = self.cancel.during(chain.canceller(run.shard));
-        // Asked only now: a request that came earlier found nothing to interrupt.
+        // Checked only now: an earlier request found no run to interrupt.
         if self.cancel.is_requested() {
             return Err(Stop::Cancelled);
         }
@@ -179,8 +183,8 @@ impl Engine {
         drop(running);
         drop(executor);
         result?;
-        for given in &run.given_rows {
-            self.clear_tail(given, rows)?;
+        for boundary in &run.boundary_rows {
+            self.clear_tail(boundary, rows)?;
         }
         for placed in &run.placed_rows {
             self.counters.states[placed.id] += self.place(placed, step.position, rows)?;
@@ -188,22 +192,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Rows beyond the valid ones hold anything. A shim that multiplies them by zero, as masks in
-    /// primitives do, must not find infinities or NaN there.
-    fn clear_tail(&self, given: &BoundaryRows, rows: u64) -> Result<(), ShimError> {
-        if rows >= given.rows {
+    /// Zeroes the rows beyond the valid ones, whose content is undefined. A shim that multiplies
+    /// them by zero, as masks in primitives do, must not find infinities or NaN there.
+    fn clear_tail(&self, boundary: &BoundaryRows, rows: u64) -> Result<(), ShimError> {
+        if rows >= boundary.rows {
             return Ok(());
         }
-        let mut bytes = self.memories[given.memory].write()?;
-        let (block, valid) = ((given.rows * given.row_bytes) as usize, (rows * given.row_bytes) as usize);
-        for block in bytes.chunks_exact_mut(block).take(given.blocks as usize) {
-            given.storage.fill_zero(&mut block[valid..]);
+        let mut bytes = self.memories[boundary.memory].write()?;
+        let (block, valid) =
+            ((boundary.rows * boundary.row_bytes) as usize, (rows * boundary.row_bytes) as usize);
+        for block in bytes.chunks_exact_mut(block).take(boundary.blocks as usize) {
+            boundary.storage.fill_zero(&mut block[valid..]);
         }
         Ok(())
     }
 
-    /// After a failed run the state rows that it was to write hold anything; they become zero, for
-    /// the same reason. What cannot be reached any more is left.
+    /// Zeroes the state rows of a failed run, whose content is undefined, for the same reason.
+    /// Memory that is no longer accessible is skipped.
     pub(crate) fn clear_state_rows(&self, position: usize, rows: usize) {
         for plan in &self.chain.layout().states {
             let Some(memory) = plan.memory else { continue };
@@ -227,8 +232,8 @@ impl Engine {
         }
     }
 
-    /// Whether somebody asked to stop, or time is up, with `position` complete positions; takes the
-    /// request.
+    /// The error if a cancellation is requested, which it consumes, or the deadline has passed,
+    /// with `position` complete positions.
     pub(crate) fn interrupted(&self, position: usize) -> Result<(), SessionError> {
         if self.cancel.is_requested() {
             self.cancel.reset();
@@ -245,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// Copies the valid rows of each block; gives the bytes written.
+    /// Copies the valid rows of each block; returns the bytes written.
     fn copy(&mut self, copy: &CopyPlan, rows: u64) -> Result<u64, ShimError> {
         let (from_size, to_size) =
             (copy.from_storage.dtype.bytes() as usize, copy.to_storage.dtype.bytes() as usize);
@@ -265,8 +270,8 @@ impl Engine {
         Ok(copy.blocks * valid as u64 * to_size as u64)
     }
 
-    /// Puts new rows of a state to their slots; consecutive slots go in one piece. Gives the bytes
-    /// written.
+    /// Writes new rows of a state to their slots; consecutive slots are written together. Returns
+    /// the bytes written.
     fn place(&mut self, placed: &PlacedRows, position: u64, rows: u64) -> Result<u64, ShimError> {
         let width = placed.width as usize;
         let (from_size, to_size) = (
@@ -303,26 +308,27 @@ impl Engine {
         Ok(())
     }
 
-    /// The first shard of a step that gave a later one a value that is no number or infinite, in
-    /// `rows` valid rows; else the last.
+    /// The first shard of a step that passed a NaN or infinity to a later one, in `rows` valid
+    /// rows; else the last.
     pub(crate) fn first_not_finite(&self, schedule: usize, rows: u64) -> usize {
         let runs = &self.chain.layout().schedules[schedule].runs;
-        let gave = |run: &&ShardRun| run.given_rows.iter().any(|given| !self.is_finite(given, rows));
+        let gave = |run: &&ShardRun| run.boundary_rows.iter().any(|boundary| !self.is_finite(boundary, rows));
         runs.iter().find(gave).unwrap_or(&runs[runs.len() - 1]).shard
     }
 
-    /// What cannot be read is not held against its shard.
-    fn is_finite(&self, given: &BoundaryRows, rows: u64) -> bool {
-        let Ok(bytes) = self.memories[given.memory].read() else { return true };
-        let (block, valid) = ((given.rows * given.row_bytes) as usize, (rows * given.row_bytes) as usize);
-        let mut values = vec![0.0; valid / given.storage.dtype.bytes() as usize];
-        bytes.chunks_exact(block).take(given.blocks as usize).all(|block| {
-            widen(given.storage, &block[..valid], &mut values);
+    /// Whether all values are finite; memory that cannot be read counts as finite.
+    fn is_finite(&self, boundary: &BoundaryRows, rows: u64) -> bool {
+        let Ok(bytes) = self.memories[boundary.memory].read() else { return true };
+        let (block, valid) =
+            ((boundary.rows * boundary.row_bytes) as usize, (rows * boundary.row_bytes) as usize);
+        let mut values = vec![0.0; valid / boundary.storage.dtype.bytes() as usize];
+        bytes.chunks_exact(block).take(boundary.blocks as usize).all(|block| {
+            widen(boundary.storage, &block[..valid], &mut values);
             values.iter().all(|value| value.is_finite())
         })
     }
 
-    /// A result as it lies. No run can write it as long as somebody looks at it.
+    /// The bytes of a result. No run can write it while it is borrowed.
     pub(crate) fn bytes(&self, located: &Located) -> Result<BufferRead, ShimError> {
         self.memories[located.memory].read()
     }

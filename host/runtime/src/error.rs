@@ -1,4 +1,4 @@
-//! What can be wrong with a chain, and what can go wrong in a session.
+//! Errors of a chain, and errors of a session.
 
 use shardwright_text::TextError;
 
@@ -7,16 +7,16 @@ use shardwright_graph::{ComponentKind, Role};
 use shardwright_shims::{Direction, ShimError};
 use shardwright_vocabulary::{ErrorClass, ErrorKind, Place};
 
-/// Shards that do not make a chain.
+/// Shards that do not form a chain.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChainError {
-    /// More of something than any model has; a damaged description, as a rule.
-    #[error("the chain has {count} {what}, at most {max} are taken")]
+    /// More items than any model has; usually a damaged description.
+    #[error("the chain has {count} {what}, at most {max} are accepted")]
     TooMany {
-        /// Of what.
+        /// Which items.
         what: &'static str,
-        /// How many.
+        /// Their number.
         count: u64,
         /// The cap.
         max: u64,
@@ -26,7 +26,7 @@ pub enum ChainError {
     ExecutorCount {
         /// Shards described.
         shards: usize,
-        /// Executors given.
+        /// Executors loaded.
         executors: usize,
     },
     /// Two shards of one name.
@@ -36,16 +36,16 @@ pub enum ChainError {
         shard: String,
     },
     /// A shard was loaded elsewhere than described.
-    #[error("shard `{shard}` is described for {described} and loaded on {given}")]
+    #[error("shard `{shard}` is described for {described} and loaded on {actual}")]
     PlaceMismatch {
         /// The shard.
         shard: String,
         /// Where it should be.
         described: Box<Place>,
         /// Where it is.
-        given: Box<Place>,
+        actual: Box<Place>,
     },
-    /// A soft-cap for logits that a shard does not give, or with a cap that is none.
+    /// A soft-cap for logits that a shard does not return, or with an invalid cap.
     #[error("shard `{shard}` ({component}): no soft-cap of {cap} can be applied to its logits")]
     Softcap {
         /// The shard.
@@ -55,10 +55,10 @@ pub enum ChainError {
         /// The cap.
         cap: f32,
     },
-    /// A component of the model is on no shard.
+    /// No shard has a component of the model.
     #[error("no shard holds the component `{0}`")]
     ComponentMissing(ComponentKind),
-    /// A shard of a component that the model does not have, or has whole already.
+    /// A shard of a component that the model lacks or that an earlier shard already covers.
     #[error("shard `{shard}`: `{component}` is already provided, or is not part of this model")]
     ComponentUnexpected {
         /// The shard.
@@ -76,7 +76,7 @@ pub enum ChainError {
         /// The component before it.
         before: ComponentKind,
     },
-    /// Layers are left out, held twice, or beyond the model.
+    /// Layers are left out, repeated, or beyond the model.
     #[error(
         "shard `{shard}` holds layers {start}..{end} where layers from {expected} of {layers} should follow"
     )]
@@ -92,7 +92,7 @@ pub enum ChainError {
         /// Layers of the model.
         layers: u32,
     },
-    /// The last layers are on no shard.
+    /// No shard has the last layers.
     #[error("layers from {from} on are on no shard; the model has {layers}")]
     LayersMissing {
         /// First layer that is missing.
@@ -100,8 +100,8 @@ pub enum ChainError {
         /// Layers of the model.
         layers: u32,
     },
-    /// An entry point of numbers that are not possible, or not those of the other entries.
-    #[error("shard `{shard}`, {entry}: {what} is {given}, {expected} was expected")]
+    /// An entry point whose numbers are impossible, or differ from those of the other entries.
+    #[error("shard `{shard}`, {entry}: {what} is {actual}, {expected} was expected")]
     EntryPoint {
         /// The shard.
         shard: String,
@@ -109,10 +109,10 @@ pub enum ChainError {
         entry: String,
         /// Which number.
         what: &'static str,
-        /// What should stand there.
+        /// Its expected value.
         expected: String,
-        /// What stands there.
-        given: String,
+        /// Its actual value.
+        actual: String,
     },
     /// A shard has an entry point twice.
     #[error("shard `{shard}` has {entry} twice")]
@@ -129,7 +129,7 @@ pub enum ChainError {
         shard: String,
         /// The entry.
         entry: String,
-        /// Who needs it.
+        /// Why it is needed.
         because: String,
     },
     /// No entry point from which a result could come.
@@ -159,7 +159,7 @@ pub enum ChainError {
     },
     /// A loaded shard binds a port differently than described.
     #[error(
-        "shard `{shard}`, {entry}: `{binding}` has {what} {given} in the loaded artefact, {expected} was described"
+        "shard `{shard}`, {entry}: `{binding}` has {what} {actual} in the loaded artefact, {expected} was described"
     )]
     Binding {
         /// The shard.
@@ -173,9 +173,9 @@ pub enum ChainError {
         /// As described.
         expected: Box<str>,
         /// As loaded.
-        given: Box<str>,
+        actual: Box<str>,
     },
-    /// A role that cannot be used in that way, or not in that component.
+    /// A role that cannot be used in that direction, or not in that component.
     #[error("shard `{shard}`, {entry}: `{port}` cannot be {direction:?} with the role `{}`", role.name())]
     PortRole {
         /// The shard.
@@ -200,7 +200,7 @@ pub enum ChainError {
         port: String,
     },
     /// A port of another shape than its role has in this chain.
-    #[error("shard `{shard}`, {entry}: `{port}` has the shape {given:?}, {expected:?} was expected")]
+    #[error("shard `{shard}`, {entry}: `{port}` has the shape {actual:?}, {expected:?} was expected")]
     PortShape {
         /// The shard.
         shard: String,
@@ -211,10 +211,10 @@ pub enum ChainError {
         /// The shape its role has.
         expected: Vec<u64>,
         /// Its shape.
-        given: Vec<u64>,
+        actual: Vec<u64>,
     },
-    /// A port stored in a way that its values cannot have.
-    #[error("shard `{shard}`, {entry}: `{port}` cannot be stored as {given}")]
+    /// A port whose storage cannot hold its values.
+    #[error("shard `{shard}`, {entry}: `{port}` cannot be stored as {actual}")]
     PortStorage {
         /// The shard.
         shard: String,
@@ -223,7 +223,7 @@ pub enum ChainError {
         /// The port.
         port: String,
         /// Its storage.
-        given: Box<Storage>,
+        actual: Box<Storage>,
     },
     /// A gathered table that the description does not have.
     #[error("shard `{shard}`, {entry}: there is no asset {asset}; the chain has {available}")]
@@ -234,11 +234,11 @@ pub enum ChainError {
         entry: String,
         /// Index asked for.
         asset: u32,
-        /// Assets there are.
+        /// Number of assets.
         available: usize,
     },
-    /// A gathered table that is not as described, or was not given.
-    #[error("asset `{asset}`: {what} is {given}, {expected} was expected")]
+    /// A gathered table that is missing or differs from its description.
+    #[error("asset `{asset}`: {what} is {actual}, {expected} was expected")]
     Asset {
         /// Its name.
         asset: String,
@@ -246,10 +246,10 @@ pub enum ChainError {
         what: &'static str,
         /// As described.
         expected: String,
-        /// As given.
-        given: String,
+        /// As passed.
+        actual: String,
     },
-    /// A state that the description does not have, or has otherwise.
+    /// A state that the description lacks, or declares differently.
     #[error("shard `{shard}`, {entry}: state {state} {reason}")]
     StateUndeclared {
         /// The shard.
@@ -258,7 +258,7 @@ pub enum ChainError {
         entry: String,
         /// Index of the state.
         state: u32,
-        /// What does not fit.
+        /// The mismatch.
         reason: &'static str,
     },
     /// A state that no run of this kind writes.
@@ -274,28 +274,28 @@ pub enum ChainError {
     StateBeforeWriter {
         /// The state.
         state: String,
-        /// Who writes it.
+        /// The shard that writes it.
         writer: String,
-        /// Who reads it.
+        /// The shard that reads it.
         reader: String,
     },
-    /// Writer and reader of a state lie on different shims or devices.
+    /// Writer and reader of a state are on different shims or devices.
     #[error(
         "state-not-shareable: `{state}` is written by `{writer}` on {writer_place} and read by `{reader}` on {reader_place}"
     )]
     StateNotShareable {
         /// The state.
         state: String,
-        /// Who writes it.
+        /// The shard that writes it.
         writer: String,
         /// Where.
         writer_place: Box<Place>,
-        /// Who reads it.
+        /// The shard that reads it.
         reader: String,
         /// Where.
         reader_place: Box<Place>,
     },
-    /// An input that no earlier shard gives.
+    /// An input that no earlier shard produces.
     #[error("shard `{shard}`, {entry}: no shard before it gives `{port}`")]
     InputUnfed {
         /// The shard.
@@ -305,7 +305,7 @@ pub enum ChainError {
         /// The port.
         port: String,
     },
-    /// A state that two entries see stored in different ways.
+    /// A state that two entries store in different ways.
     #[error("the state `{state}` is {first_storage} for `{first}` and {second_storage} for `{second}`")]
     StateStorage {
         /// The state.
@@ -319,19 +319,20 @@ pub enum ChainError {
         /// How that stores it.
         second_storage: Box<Storage>,
     },
-    /// What was loaded is not what the bundle names, or lacks what a bundle says of every shard.
-    #[error("shard `{shard}`: {what} is {given}, {expected} was expected by the bundle")]
+    /// A loaded shard is not the one that the bundle names, or lacks data that a bundle has for
+    /// every shard.
+    #[error("shard `{shard}`: {what} is {actual}, {expected} was expected by the bundle")]
     Bundled {
         /// The shard.
         shard: String,
         /// What differs.
         what: &'static str,
-        /// As the bundle has it.
+        /// According to the bundle.
         expected: String,
-        /// As it is.
-        given: String,
+        /// As loaded.
+        actual: String,
     },
-    /// An entry point whose last shard does not give what it is for.
+    /// An entry point whose last shard does not return the result of its kind.
     #[error("{entry} gives no {what}")]
     ResultMissing {
         /// The entry.
@@ -370,8 +371,7 @@ impl ChainError {
     }
 }
 
-/// What goes wrong in a session. Whatever it is, the session stays valid at its last complete
-/// position.
+/// Errors of a session. After any of them the session remains valid at its last complete position.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -380,21 +380,21 @@ pub enum SessionError {
     PromptTooLong {
         /// Tokens to append.
         tokens: usize,
-        /// Positions in use that stay.
+        /// Positions in use that are kept.
         position: usize,
-        /// Positions there are.
+        /// Positions in the context.
         context: u64,
     },
     /// More tokens than the largest encode entry has rows.
     #[error("{tokens} tokens exceed the {rows} rows of the largest encode entry")]
     InputTooLong {
-        /// Tokens given.
+        /// Tokens passed.
         tokens: usize,
-        /// Rows there are.
+        /// Rows of that entry.
         rows: u64,
     },
-    /// Nothing to run on.
-    #[error("no tokens were given")]
+    /// No tokens to run.
+    #[error("no tokens were passed")]
     NoTokens,
     /// A token id beyond a gathered table.
     #[error("token {token} reads row {row} of `{asset}`, which has {entries}")]
@@ -418,18 +418,18 @@ pub enum SessionError {
         /// The table.
         asset: String,
     },
-    /// A sentence vector with a value that is no number or infinite.
+    /// A sentence vector with a NaN or infinity.
     #[error(
         "value {index} of the embedding is {value}; shard `{shard}` (layers {}..{}) on {place}, {entry}, is the first to give such values",
         layers.0,
         layers.1
     )]
     EmbeddingNotFinite {
-        /// Place in the vector.
+        /// Index in the vector.
         index: usize,
-        /// What stands there.
+        /// The value.
         value: f32,
-        /// The first shard whose result holds such a value.
+        /// The first shard whose result contains such a value.
         shard: String,
         /// Its first layer and one past its last; both 0 where it has none.
         layers: (u32, u32),
@@ -444,12 +444,12 @@ pub enum SessionError {
     /// The model generates; it gives no embedding.
     #[error("the model generates: it gives no embedding")]
     NotAnEncoder,
-    /// A truncation to more than there is.
+    /// A truncation beyond the current length.
     #[error("cannot truncate to {length} tokens: there are {tokens}")]
     TruncateBeyond {
         /// Length asked for.
         length: usize,
-        /// Tokens there are.
+        /// Current tokens.
         tokens: usize,
     },
     /// The [`CancelHandle`](crate::CancelHandle) was used.
@@ -464,16 +464,16 @@ pub enum SessionError {
         /// Complete positions.
         position: usize,
     },
-    /// Memory for states or boundaries could not be had.
+    /// Memory for states or boundaries could not be allocated.
     #[error("shard `{shard}`: cannot allocate {bytes} bytes on {place}: {source}")]
     Allocate {
         /// The shard it is for, or the first of those that share it.
         shard: String,
-        /// How many.
+        /// Bytes requested.
         bytes: u64,
         /// Where.
         place: Box<Place>,
-        /// Why not.
+        /// The cause.
         source: Box<ShimError>,
     },
     /// A shard failed.
@@ -487,10 +487,10 @@ pub enum SessionError {
         entry: String,
         /// First position of the run.
         position: usize,
-        /// What it said.
+        /// Its error.
         source: Box<ShimError>,
     },
-    /// What the session ran on was lost, and no other chain could take it over.
+    /// The chain of the session was lost, and no other chain could take over.
     #[error("{lost}; no fallback chain is left{}", list(passed_over))]
     Stranded {
         /// The loss.
@@ -498,7 +498,7 @@ pub enum SessionError {
         /// Chains that could not be used, with the reason.
         passed_over: Vec<String>,
     },
-    /// Tokens to text, or logits to tokens.
+    /// An error in converting tokens to text or logits to tokens.
     #[error(transparent)]
     Text(#[from] TextError),
 }
@@ -509,8 +509,7 @@ fn list(reasons: &[String]) -> String {
 }
 
 impl SessionError {
-    /// What kind of failure, where a shim's or a user's deed failed; `None` for cancellation and
-    /// text.
+    /// Class of the failure, if a shim or the caller caused it; `None` for cancellation and text.
     pub fn class(&self) -> Option<ErrorClass> {
         match self {
             SessionError::PromptTooLong { .. } | SessionError::InputTooLong { .. } => {
@@ -555,7 +554,7 @@ impl SessionError {
                 "the tokenizer and the checkpoint do not belong together".to_owned()
             }
             SessionError::TableRow { .. } => {
-                "the table is cut short or lacks its scales: compile the bundle again, or mend the checkpoint".to_owned()
+                "the table is truncated or lacks its scales: compile the bundle again, or repair the checkpoint".to_owned()
             }
             SessionError::EmbeddingNotFinite { .. } => {
                 "the checkpoint holds such values, or a format overflows (f16 ends at 65504): verify the model, \
@@ -565,7 +564,7 @@ impl SessionError {
             SessionError::NotGenerative => "ask it for an embedding instead".to_owned(),
             SessionError::Run { source, .. } | SessionError::Allocate { source, .. } => return source.help(),
             SessionError::Stranded { .. } => {
-                "open the model again; a plan with a fallback target can go on by itself".to_owned()
+                "open the model again; a plan with a fallback target recovers by itself".to_owned()
             }
             SessionError::Text(error) => return error.help(),
             _ => return None,

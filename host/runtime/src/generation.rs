@@ -10,10 +10,10 @@ use shardwright_text::{Reply, Sampler, SamplingParameters, Stop, StopRules, Toke
 use crate::error::SessionError;
 use crate::session::Session;
 
-/// How a reply is made.
+/// Options of a reply.
 #[derive(Clone, Debug, Default)]
 pub struct GenerationOptions {
-    /// How tokens are chosen; greedy by default.
+    /// How tokens are sampled; greedy by default.
     pub sampling: SamplingParameters,
     /// What ends the reply; nothing by default.
     pub stop: StopRules,
@@ -27,7 +27,7 @@ pub struct GenerationOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 pub enum DoneReason {
-    /// The model gave a stop id.
+    /// The model generated a stop id.
     StopToken {
         /// The id.
         id: u32,
@@ -37,11 +37,11 @@ pub enum DoneReason {
         /// The string.
         text: String,
     },
-    /// As many tokens as asked for.
+    /// The requested number of tokens was reached.
     MaxTokens,
-    /// No position is left for another token.
+    /// The context has no position for another token.
     ContextFull,
-    /// Somebody asked to stop.
+    /// The reply was cancelled.
     Cancelled,
     /// The session's deadline passed.
     Deadline,
@@ -52,7 +52,7 @@ pub enum DoneReason {
 pub struct GenerationStatistics {
     /// Tokens of the prompt, the conversation so far included.
     pub prompt_tokens: usize,
-    /// Of those, tokens whose states were there already.
+    /// Of those, tokens whose states existed already.
     pub reused_tokens: usize,
     /// Of those, tokens that were run.
     pub run_tokens: usize,
@@ -60,19 +60,19 @@ pub struct GenerationStatistics {
     pub generated_tokens: usize,
     /// From the first call to the first token.
     pub time_to_first_token: Duration,
-    /// Time in which the prompt was run.
+    /// Time to run the prompt.
     pub prompt_time: Duration,
     /// Time from the first token to the last.
     pub decode_time: Duration,
 }
 
 impl GenerationStatistics {
-    /// Prompt tokens run in a second; 0 where none were.
+    /// Prompt tokens run per second; 0 if none were run.
     pub fn prefill_tokens_per_second(&self) -> f64 {
         rate(self.run_tokens, self.prompt_time)
     }
 
-    /// Tokens after the first in a second; 0 where there were none.
+    /// Tokens after the first per second; 0 if there were none.
     pub fn decode_tokens_per_second(&self) -> f64 {
         rate(self.generated_tokens.saturating_sub(1), self.decode_time)
     }
@@ -90,7 +90,7 @@ pub enum GenerationEvent {
         /// Its id.
         id: u32,
     },
-    /// Text that is certain: whole characters, never a part of a stop string.
+    /// Text that is final: whole characters, never a part of a stop string.
     TextDelta {
         /// The text; not empty.
         text: String,
@@ -99,14 +99,14 @@ pub enum GenerationEvent {
     Done {
         /// Why it ended.
         reason: DoneReason,
-        /// What it took.
+        /// Counts and times.
         statistics: GenerationStatistics,
     },
 }
 
-/// One reply in the making. It owns no session; [`Generation::next`] is given the same one every
-/// time, and afterwards that holds the prompt and the reply, but for the last token, and of its
-/// logits those right that choosing a token looks at.
+/// A reply in progress. It owns no session; pass the same one to every [`Generation::next`].
+/// Afterwards that session contains the prompt and the reply except the last token, and its logits
+/// are exact as far as sampling needs them.
 pub struct Generation {
     prompt: Vec<u32>,
     sampler: Sampler,
@@ -126,14 +126,14 @@ impl std::fmt::Debug for Generation {
 
 enum Stage {
     Prompt,
-    /// The token that was chosen last and not run yet.
+    /// The token that was sampled last and has not been run.
     Token(u32),
     Ended,
 }
 
 impl Generation {
-    /// A reply to `prompt` (ids of the whole conversation so far; what the session holds of it
-    /// already is not run again). Nothing runs before the first [`Generation::next`].
+    /// Starts a reply to `prompt` (ids of the whole conversation so far; the prefix that the
+    /// session already has is not run again). Nothing runs before the first [`Generation::next`].
     pub fn new(
         tokenizer: &Tokenizer,
         prompt: Vec<u32>,
@@ -157,7 +157,7 @@ impl Generation {
     /// The next event; `None` after [`GenerationEvent::Done`] and after an error. Runs the session
     /// as far as needed.
     ///
-    /// A cancellation or deadline is no error here: the text held back is given and the reply is
+    /// A cancellation or deadline is not an error here: pending text is emitted and the reply is
     /// done.
     pub fn next(&mut self, session: &mut Session) -> Option<Result<GenerationEvent, SessionError>> {
         loop {
@@ -176,7 +176,7 @@ impl Generation {
         &self.statistics
     }
 
-    /// One step of the session and what follows from it; `None` at the end.
+    /// Runs one step of the session and handles its result; `None` at the end.
     fn advance(&mut self, session: &mut Session) -> Option<Result<(), SessionError>> {
         let largest = self.sampler.parameters().largest_logits();
         let ran = match self.stage {
@@ -205,7 +205,7 @@ impl Generation {
         Ok(())
     }
 
-    /// Chooses a token from the session's logits.
+    /// Samples a token from the session's logits.
     fn choose(&mut self, session: &mut Session) -> Result<(), SessionError> {
         if self.max_tokens == 0 {
             return self.end(session, DoneReason::MaxTokens);
@@ -248,7 +248,7 @@ impl Generation {
         if self.reply.stop().is_none() {
             let rest = self.reply.finish()?;
             self.deliver(rest);
-            // The text held back may complete a stop string: then that came first.
+            // The pending text may complete a stop string: then that is the reason.
             if let Some(Stop::Text(text)) = self.reply.stop() {
                 reason = DoneReason::StopText { text: text.clone() };
             }
@@ -261,8 +261,8 @@ impl Generation {
 }
 
 impl Session {
-    /// Generates a reply to `prompt` and hands every event to `receive`, which may break off: that
-    /// ends the reply as cancelled. Gives the reason and the statistics.
+    /// Generates a reply to `prompt` and passes every event to `receive`, which may break: that
+    /// ends the reply as cancelled. Returns the reason and the statistics.
     pub fn generate(
         &mut self,
         tokenizer: &Tokenizer,

@@ -1,13 +1,14 @@
-//! The runtime: tokens in, logits or a sentence vector out, over shards that somebody else compiled
-//! and loaded.
+//! The runtime: tokens in, logits or a sentence vector out, over shards that were compiled and
+//! loaded elsewhere.
 //!
-//! **Job.** Check that loaded shards make a [`Chain`]; keep a [`Session`]'s states and history;
-//! compute the inputs of a step once and share them; carry boundaries and states between shards, by
+//! **Job.** Check that loaded shards form a [`Chain`]; keep a [`Session`]'s states and history;
+//! compute the inputs of a step once and share them; pass boundaries and states between shards, by
 //! reference where that is legal and as a counted copy elsewhere; prefill, decode, score, encode,
-//! truncate, cancel; generate text; go on elsewhere, from the history, when a device is lost.
+//! truncate, cancel; generate text; continue on another chain, from the history, when a device is
+//! lost.
 //!
 //! **Not its job.** It knows no model family, no planner, no compiler and no file format. It
-//! computes nothing but step inputs: all arithmetic of a model happens in a shim.
+//! computes only step inputs: all arithmetic of a model happens in a shim.
 //!
 //! ```no_run
 //! use std::error::Error;
@@ -30,8 +31,8 @@
 //! ```
 //!
 //! Reading order: [`ChainDescription`], [`Chain`], [`Session`], [`Generation`],
-//! [`PlacementRecord`]; for other shards than those of shims, [`Shard`](shardwright_shims::Shard); for going on when a
-//! device is lost, [`NextChain`].
+//! [`PlacementRecord`]; for other shards than those of shims, [`Shard`](shardwright_shims::Shard);
+//! for failover when a device is lost, [`NextChain`].
 
 #![forbid(unsafe_code)]
 

@@ -4,17 +4,17 @@ use crate::chain::Chain;
 use crate::error::SessionError;
 use crate::placement::PlacementRecord;
 
-/// Where a session goes on when what it runs on is lost. Whoever opens chains fills it: the runtime
-/// knows no plans and no compilers.
+/// The failover of a session whose chain is lost. The code that opens chains implements it: the
+/// runtime knows no plans and no compilers.
 ///
-/// `FnMut(&SessionError, &PlacementRecord) -> Option<Result<Chain, NextChainError>>` is one.
+/// `FnMut(&SessionError, &PlacementRecord) -> Option<Result<Chain, NextChainError>>` implements it.
 pub trait NextChain: Send {
-    /// The next chain to try, loaded and of the same model; `None` when there is no further one. An
-    /// error passes one over: it is recorded, and this is asked again.
+    /// The next chain to try, loaded and of the same model; `None` when there is none left. An
+    /// error skips one chain: it is recorded, and this is called again.
     ///
-    /// It may take as long as building takes. Cancellation and deadline are looked at before and
-    /// after; whoever builds holds the session's [`CancelHandle`](crate::CancelHandle) to end it
-    /// earlier.
+    /// It may take as long as building takes. Cancellation and deadline are checked before and
+    /// after; to stop earlier, the implementation polls the session's
+    /// [`CancelHandle`](crate::CancelHandle).
     fn next(
         &mut self,
         lost: &SessionError,
@@ -35,7 +35,7 @@ where
     }
 }
 
-/// Why a fallback chain could not be had.
+/// Why a fallback chain is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct NextChainError {
@@ -44,21 +44,21 @@ pub struct NextChainError {
 }
 
 impl NextChainError {
-    /// Of whatever failed.
+    /// From any error.
     pub fn new(error: impl std::fmt::Display) -> Self {
         NextChainError { message: error.to_string() }
     }
 }
 
 /// Chains that are loaded already, in the order in which to try them. Those with a shard on the
-/// very place that was lost are left out: what was loaded there is lost too.
+/// lost place are skipped: their shards there are lost too.
 #[derive(Clone, Debug, Default)]
 pub struct FallbackChains {
     chains: VecDeque<Chain>,
 }
 
 impl FallbackChains {
-    /// Of chains.
+    /// From chains.
     pub fn new(chains: impl IntoIterator<Item = Chain>) -> Self {
         FallbackChains { chains: chains.into_iter().collect() }
     }

@@ -5,32 +5,32 @@ use shardwright_vocabulary::{Beforehand, Place, ProcessPlacement, ShardOrigin};
 
 use crate::chain::Chain;
 
-/// What became of every shard, boundary and state of a session. Counts are since the session began
+/// Placement of every shard, boundary and state of a session. Counts start when the session began
 /// on this chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementRecord {
     /// The model's name.
     pub model: String,
-    /// What stands in for the planned targets, if something does: the heading of every report then.
+    /// The substitute for the planned targets, if any; it heads every report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
-    /// What came before the chain: others that could not be used, compiling that was done for it
-    /// here.
+    /// What happened before the chain was opened: other chains that could not be used, compilation
+    /// that was done for it here.
     #[serde(skip_serializing_if = "Beforehand::is_nothing")]
     pub beforehand: Beforehand,
     /// In the order in which a step runs them.
     pub shards: Vec<ShardPlacement>,
-    /// What passes between shards.
+    /// Tensors passed between shards.
     pub boundaries: Vec<BoundaryPlacement>,
     /// Keys and values.
     pub states: Vec<StatePlacement>,
     /// Steps under each entry point.
     pub entries: Vec<EntryPlacement>,
-    /// How often the session had to go on elsewhere, first to last.
+    /// Failovers of the session, first to last.
     pub moves: Vec<Move>,
 }
 
-/// A session that resumed elsewhere because what it ran on was lost.
+/// A failover: the session resumed on another chain because its chain was lost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Move {
     /// Tokens of the history at that time, all of which the new chain runs again.
@@ -43,24 +43,24 @@ pub struct Move {
     pub to: Vec<Place>,
     /// What went wrong.
     pub error: String,
-    /// Chains that came first and could not be used, with the reason.
+    /// Chains tried before and unusable, with the reason.
     pub passed_over: Vec<String>,
-    /// From the error to the end of the first step on the new chain; none before there was one.
+    /// From the error to the end of the first step on the new chain; `None` before that.
     pub seconds_to_first_step: Option<f64>,
-    /// From the error to the time when the history was there again; none before it was.
+    /// From the error to the time when the history was complete again; `None` before that.
     pub seconds_to_catch_up: Option<f64>,
-    /// What became of everything until then; without earlier moves, which stand beside this one.
+    /// The placement record until then; without earlier moves, which are listed beside this one.
     pub before: PlacementRecord,
 }
 
-/// Something that was done in another way than asked; `--strict` makes it an error.
+/// A deviation from what was requested; `--strict` makes it an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fallback {
-    /// The shard it is about.
+    /// The shard concerned.
     pub shard: String,
-    /// What is otherwise.
+    /// The deviation.
     pub what: String,
-    /// Why; empty where nobody gave a reason.
+    /// The reason; empty if none was given.
     pub because: String,
 }
 
@@ -72,8 +72,8 @@ impl std::fmt::Display for Fallback {
 }
 
 impl PlacementRecord {
-    /// Everything that was done in another way than asked: shards, nodes and flags of the chain,
-    /// then the moves.
+    /// All deviations from what was requested: shards, nodes and flags of the chain, then the
+    /// moves.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -112,14 +112,14 @@ pub struct ShardPlacement {
     pub layers: (u32, u32),
     /// Instance, shim and device.
     pub place: Place,
-    /// In which process.
+    /// Its process.
     #[serde(flatten)]
     pub process: ProcessPlacement,
-    /// What was asked, and what became of that before it was loaded.
+    /// What was requested, and the outcome up to loading.
     #[serde(skip_serializing_if = "ShardOrigin::is_unknown")]
     pub origin: ShardOrigin,
     /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applied in f32 to the
-    /// logits this shard gave, as planned.
+    /// logits of this shard, as planned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logits_softcap: Option<f32>,
     /// Runs of any entry.
@@ -128,18 +128,18 @@ pub struct ShardPlacement {
     pub nanoseconds: u64,
 }
 
-/// What passes from one shard to another.
+/// A tensor passed from one shard to another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BoundaryPlacement {
     /// `hidden`, `per-layer`
     pub what: &'static str,
-    /// Who gives it.
+    /// The shard that produces it.
     pub from: String,
-    /// Who takes it.
+    /// The shard that consumes it.
     pub to: String,
-    /// As it is given.
+    /// Storage at the producer.
     pub from_storage: String,
-    /// As it is taken.
+    /// Storage at the consumer.
     pub to_storage: String,
     /// Why it is copied; `None` where both bind one buffer.
     pub copied_because: Option<&'static str>,
@@ -147,7 +147,7 @@ pub struct BoundaryPlacement {
     pub bytes_copied: u64,
 }
 
-/// Where a state lies.
+/// Placement of a state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StatePlacement {
     /// `layer.3.k`
@@ -164,9 +164,9 @@ pub struct StatePlacement {
     pub storage: String,
     /// `in-graph` or `by-runtime`
     pub update: &'static str,
-    /// How new rows are given where the runtime updates it and they are stored otherwise.
+    /// Storage of new rows, if the runtime updates the state and converts them.
     pub converted_from: Option<String>,
-    /// Bytes of new rows that the runtime put to their slots.
+    /// Bytes of new rows that the runtime wrote to their slots.
     pub bytes_placed: u64,
 }
 

@@ -18,26 +18,26 @@ use shardwright_vocabulary::{EntryKind, ErrorClass};
 
 /// A sequence of tokens with the states of a chain.
 ///
-/// Positions belong to the session: a run that fails, is cancelled or passes the deadline leaves it
-/// at its last complete position, and the same call again goes on from there. States that a shim
-/// lost are filled again from the history by the next call, which says so. When a device or the
-/// process of a shim is lost, a session with a [`NextChain`](crate::NextChain) goes on elsewhere,
-/// within the same call.
+/// A run that fails, is cancelled or passes the deadline leaves the session at its last complete
+/// position, and repeating the call continues from there. States that a shim lost are recomputed
+/// from the history by the next call, which reports that. When a device or the process of a shim is
+/// lost, a session with a [`NextChain`](crate::NextChain) fails over to another chain within the
+/// same call.
 pub struct Session {
     engine: Engine,
     /// The history.
     tokens: Vec<u32>,
-    /// Positions whose state rows are there; less than the history after states were lost.
+    /// Positions with valid state rows; less than the history after states were lost.
     filled: usize,
-    /// One past the last position that any run may have written since the states were begun.
+    /// One past the last position that any run may have written since the states were last cleared.
     high_water: usize,
-    /// Of the last token; empty when not known.
+    /// Of the last token; empty if unknown.
     logits: Logits,
-    /// How many of the largest of them are right; all without a number.
+    /// Number of top logits that are exact in `logits`; `None` for all.
     exact_top_k: Option<NonZeroUsize>,
-    /// The same of the steps to come.
+    /// The number requested for the next steps.
     largest_logits: Option<NonZeroUsize>,
-    /// What happens when the chain is lost, and happened.
+    /// Failover policy and history.
     failover: Failover,
 }
 
@@ -51,39 +51,39 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What [`Session::append`] did.
+/// Result of [`Session::append`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
     /// New tokens.
     pub tokens: usize,
-    /// Tokens whose states had been lost and were computed again; those of this call among them,
-    /// where a chain was lost within it.
+    /// Tokens whose states had been lost and were recomputed, including those of this call if a
+    /// chain was lost within it.
     pub recomputed: usize,
 }
 
-/// What [`Session::prompt`] did.
+/// Result of [`Session::prompt`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prompted {
-    /// Tokens at the start whose states were there already.
+    /// Leading tokens whose states were reused.
     pub reused: usize,
     /// Tokens that were run.
     pub run: usize,
 }
 
-/// What a truncation cost.
+/// Cost of a truncation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truncation {
-    /// Nothing: all states before the new end are there.
+    /// None: all states before the new end are kept.
     Free,
-    /// The states of sliding layers were overwritten (`state-lost`): the next call runs so many
-    /// tokens of the history again.
+    /// The states of sliding-window layers were overwritten (`state-lost`): the next call runs
+    /// `recompute` tokens of the history again.
     StateLost {
         /// Tokens that will be run again.
         recompute: usize,
     },
 }
 
-/// Values by name as they lie after a step, for verification.
+/// A named tensor after a step, for verification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTensor {
     /// Extents; rows beyond the valid ones included.
@@ -117,7 +117,7 @@ impl StepView<'_> {
         &self.engine.chain.layout().schedules[self.schedule].name
     }
 
-    /// The logits after a valid row; `None` where the entry gives none.
+    /// The logits after a valid row; `None` if the entry returns none.
     pub fn logits(&self, row: usize) -> Option<&[f32]> {
         if row >= self.rows || self.logits.is_empty() {
             return None;
@@ -125,14 +125,14 @@ impl StepView<'_> {
         self.logits.chunks_exact(self.logits.len() / self.rows).nth(row)
     }
 
-    /// Names of what [`StepView::tensor`] gives: taps, and the residual streams between shards
+    /// Names of the tensors of [`StepView::tensor`]: taps, and the residual streams between shards
     /// (`embed`, `layer.3`).
     pub fn names(&self) -> Vec<String> {
         let named = &self.engine.chain.layout().schedules[self.schedule].named;
         named.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// The values of that name; `None` where the chain was not built with it. Rows beyond the valid
+    /// The values of that name; `None` if the chain was built without it. Rows beyond the valid
     /// ones are undefined.
     pub fn tensor(&mut self, name: &str) -> Option<StepTensor> {
         let chain = self.engine.chain.clone();
@@ -155,7 +155,7 @@ impl Chain {
         Session::new(self.clone())
     }
 
-    /// The same, and the session goes on elsewhere when what it runs on is lost, now or later.
+    /// The same, and the session fails over to the next chain when its chain is lost, now or later.
     pub fn session_with(&self, next: Box<dyn NextChain>) -> Result<Session, SessionError> {
         Session::with_next(self.clone(), next)
     }
@@ -176,8 +176,8 @@ impl Session {
     }
 
     /// The same history on another chain, for when a device is lost: the next call runs the history
-    /// there, for as many of the largest logits. Cancellation handles and the deadline stay with
-    /// this session.
+    /// there, with the same number of exact top logits. Cancellation handles and the deadline stay
+    /// with this session.
     pub fn resume_on(&self, chain: &Chain) -> Result<Session, SessionError> {
         let mut session = chain.session()?;
         session.largest_logits = self.largest_logits;
@@ -198,7 +198,7 @@ impl Session {
         &self.tokens
     }
 
-    /// Positions that are left.
+    /// Positions left in the context.
     pub fn remaining(&self) -> usize {
         self.context().saturating_sub(self.tokens.len())
     }
@@ -208,29 +208,29 @@ impl Session {
     }
 
     /// Logits after the last token, one for each entry of the vocabulary; `None` before the first
-    /// token, after a truncation, and after an error. As many of the largest are right as
-    /// [`Session::exact_top_k`] says.
+    /// token, after a truncation, and after an error. [`Session::exact_top_k`] says how many are
+    /// exact.
     pub fn logits(&self) -> Option<&[f32]> {
         Some(self.logits.values()).filter(|values| !values.is_empty())
     }
 
-    /// How many of the largest of [`Session::logits`] are right, of equal ones those of lower id;
-    /// every other may be less than it is, never more. `None`: all are right, as they always are
-    /// unless a [`Generation`](crate::Generation) ran or [`Session::set_largest_logits`] asked for
-    /// fewer.
+    /// Number of top values of [`Session::logits`] that are exact, of equal ones those of lower id
+    /// first; every other may be lower than its true value, never higher. `None`: all are exact, as
+    /// they always are unless a [`Generation`](crate::Generation) ran or
+    /// [`Session::set_largest_logits`] requested fewer.
     pub fn exact_top_k(&self) -> Option<NonZeroUsize> {
         self.exact_top_k
     }
 
-    /// From then on only so many of the largest logits of every row are looked at, which spares
-    /// work where shims make use of it; `None`, as in a new session: all of them. What
-    /// [`Session::logits`] gives already stays as it is. Where the runtime caps logits, all are
-    /// computed whatever is said here: capping may make equal what was not.
+    /// Sets the number of top logits per row that must be exact from now on, which saves work in
+    /// shims that use it; `None`, as in a new session: all. [`Session::logits`] keeps its current
+    /// content. Where the runtime caps logits, all are computed regardless: capping may make
+    /// unequal logits equal.
     pub fn set_largest_logits(&mut self, count: Option<NonZeroUsize>) {
         self.largest_logits = count;
     }
 
-    /// Does something for which only so many of the largest logits are looked at.
+    /// Runs an operation that needs only this number of exact top logits.
     pub(crate) fn looking_at<T>(
         &mut self,
         count: Option<NonZeroUsize>,
@@ -242,18 +242,17 @@ impl Session {
         done
     }
 
-    /// Ends operations of this session from other threads.
+    /// A handle that cancels operations of this session from other threads.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.engine.cancel.clone()
     }
 
-    /// From then on operations fail with [`SessionError::Deadline`]; `None` for no limit.
+    /// After this time operations fail with [`SessionError::Deadline`]; `None` for no limit.
     pub fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.engine.deadline = deadline;
     }
 
-    /// Where everything ran so far, what was copied, and how often the session had to go on
-    /// elsewhere.
+    /// Where everything ran so far, what was copied, and every failover.
     pub fn placement(&self) -> PlacementRecord {
         let mut record = self.engine.counters.record(&self.engine.chain);
         record.moves.clone_from(&self.failover.moves);
@@ -261,7 +260,7 @@ impl Session {
     }
 
     /// Runs `ids` after the history; [`Session::logits`] are then those after the last of them. All
-    /// but the last go through prefill entries, the largest that is filled first.
+    /// but the last use prefill entries, the largest completely filled one first.
     pub fn append(&mut self, ids: &[u32]) -> Result<Appended, SessionError> {
         self.append_with(ids, &mut |_| {})
     }
@@ -276,7 +275,7 @@ impl Session {
     }
 
     /// Runs `ids` after the history through decode entries and shows every step:
-    /// [`StepView::logits`] are there for each of them.
+    /// [`StepView::logits`] exist for each of them.
     pub fn score(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
         self.extend(ids, &mut |session, work, recomputed| {
             session.prefill(work, recomputed, &mut |_| {})?;
@@ -284,15 +283,15 @@ impl Session {
         })
     }
 
-    /// Hands `run` all tokens without states, old and new, and how many of them are old. Where a
-    /// chain is lost, the next one is handed what is left.
+    /// Passes `run` all tokens without states, old and new, and the number of old ones. When a
+    /// chain is lost, the next one is passed the remainder.
     fn extend(&mut self, ids: &[u32], run: Run<'_>) -> Result<Appended, SessionError> {
         self.check_generative(ids)?;
         let before = self.tokens.len();
         let mut recomputed = 0;
         self.with_failover(before + ids.len(), &mut |session| {
             recomputed = session.tokens.len() - session.filled;
-            // A call that failed half-way has left what it completed in the history.
+            // A call that failed half-way has kept its completed tokens in the history.
             let left = &ids[session.tokens.len() - before..];
             let work = [&session.tokens[session.filled..], left].concat();
             run(session, &work, recomputed)
@@ -301,15 +300,15 @@ impl Session {
     }
 
     /// Makes the history equal to `ids`, and [`Session::logits`] those after them, without running
-    /// again what both have in common.
+    /// their common prefix again.
     pub fn prompt(&mut self, ids: &[u32]) -> Result<Prompted, SessionError> {
         if !self.engine.chain.is_generative() {
             return Err(SessionError::NotGenerative);
         }
         let Some(last) = ids.len().checked_sub(1) else { return Err(SessionError::NoTokens) };
-        // Before anything is given up.
+        // Before anything is discarded.
         self.check_tokens(ids, 0)?;
-        let common = self.tokens.iter().zip(ids).take_while(|(existing, given)| existing == given).count();
+        let common = self.tokens.iter().zip(ids).take_while(|(existing, new)| existing == new).count();
         if common == ids.len() && common == self.tokens.len() && self.holds_logits() {
             return Ok(Prompted { reused: common, run: 0 });
         }
@@ -321,7 +320,7 @@ impl Session {
         Ok(Prompted { reused, run: ids.len() - reused })
     }
 
-    /// Whether logits are there, and right as far as they are looked at.
+    /// Whether the logits are valid, and exact as far as requested.
     fn holds_logits(&self) -> bool {
         let enough = match (self.exact_top_k, self.largest_logits) {
             (None, _) => true,
@@ -383,11 +382,11 @@ impl Session {
         }
     }
 
-    /// Forgets everything from position `length` on.
+    /// Removes everything from position `length` on.
     ///
-    /// Linear states keep every position, so that costs nothing. Rings keep the window and as many
-    /// rows as the largest entry has: that far back from the furthest position ever written it
-    /// costs nothing either, and further back it loses the states.
+    /// Linear states keep every position, so this is free. Rings keep the window and as many rows
+    /// as the largest entry has: truncation that far back from the furthest position ever written
+    /// is free too; further back it loses the states.
     pub fn truncate(&mut self, length: usize) -> Result<Truncation, SessionError> {
         if length > self.tokens.len() {
             return Err(SessionError::TruncateBeyond { length, tokens: self.tokens.len() });
@@ -414,15 +413,14 @@ impl Session {
         Ok(Truncation::StateLost { recompute: length })
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.logits.clear();
         self.lose_states();
     }
 
-    /// Nothing written so far counts any more. Whoever starts at position 0 sees only what was
-    /// written since.
+    /// Marks all states as unwritten. A run from position 0 sees only rows written since.
     fn lose_states(&mut self) {
         self.filled = 0;
         self.high_water = 0;
@@ -492,7 +490,8 @@ impl Session {
         Ok(())
     }
 
-    /// Runs as many tokens as the schedule takes, right after the filled positions; gives how many.
+    /// Runs as many tokens as the schedule accepts, right after the filled positions; returns their
+    /// number.
     fn step(&mut self, schedule: usize, work: &[u32], visit: Visit<'_>) -> Result<usize, SessionError> {
         let chain = self.engine.chain.clone();
         let plan = &chain.layout().schedules[schedule];
@@ -502,8 +501,7 @@ impl Session {
         // A run that fails may have written all of its rows.
         self.high_water = self.high_water.max(position + rows);
         let cap = chain.description().logits_softcap();
-        // Two logits that differ may be capped to the same, and then the lower id is the larger
-        // one.
+        // Two different logits may be capped to the same value, and then the lower id ranks first.
         let largest_logits = self.largest_logits.filter(|_| cap.is_none());
         if let Err(error) = self.engine.step(schedule, position, work, largest_logits) {
             self.engine.clear_state_rows(position, rows);

@@ -1,13 +1,13 @@
 //! The soft-cap of logits where a plan leaves it to the runtime: `cap · tanh(logit / cap)` in f32.
 //!
 //! A vocabulary has hundreds of thousands of entries and one token needs them all, so the
-//! hyperbolic tangent is written such that compilers make vectors of it: no call, no branch. Within
-//! 3 · 10⁻⁷ of the exact value, relatively.
+//! hyperbolic tangent is written so that compilers vectorise it: no call, no branch. Within 3 ·
+//! 10⁻⁷ of the exact value, relatively.
 
-/// From there on the exponential is exact enough; below, the rational function is.
+/// From here on the exponential is exact enough; below, the rational function is.
 const SWITCH: f32 = 0.625;
 
-/// Twice that the tangent is 1 in f32.
+/// From twice this value the tangent is 1 in f32.
 const SATURATED: f32 = 10.0;
 
 /// Caps every logit.
@@ -18,7 +18,7 @@ pub(crate) fn softcap(cap: f32, logits: &mut [f32]) {
     }
 }
 
-/// What is no number stays none.
+/// NaN stays NaN.
 fn tanh(x: f32) -> f32 {
     let size = x.abs();
     // The fifth convergent of Lambert's continued fraction x / (1 + x² / (3 + x² / (5 + …))); its
@@ -30,10 +30,10 @@ fn tanh(x: f32) -> f32 {
     tangent.copysign(x)
 }
 
-/// Of 0 to 2 · [`SATURATED`]: a power of two times the Taylor polynomial of what is left, at most
+/// For 0 to 2 · [`SATURATED`]: a power of two times the Taylor polynomial of the remainder, at most
 /// half of ln 2.
 fn exponential(x: f32) -> f32 {
-    /// 1.5 · 2²³: a sum with it is rounded to an integer, which its lowest bits hold.
+    /// 1.5 · 2²³: adding it rounds to an integer, which is in the lowest bits of the sum.
     const ROUNDER: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
@@ -44,7 +44,7 @@ fn exponential(x: f32) -> f32 {
     for divisor in [720.0f32, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0] {
         polynomial = polynomial * rest + 1.0 / divisor;
     }
-    // The exponent is biased by 127; what is above its bits falls out.
+    // The exponent is biased by 127; higher bits are shifted out.
     polynomial * f32::from_bits(rounded.to_bits().wrapping_add(127) << 23)
 }
 

@@ -1,4 +1,4 @@
-//! Step inputs: whatever depends on positions and token ids alone, computed once per step.
+//! Step inputs: values that depend only on positions and token ids, computed once per step.
 
 mod attention_mask;
 mod rotary;
@@ -12,7 +12,7 @@ use crate::storage::Storage;
 
 pub(crate) use rotary::RotaryTables;
 
-/// What one step is over.
+/// Tokens and positions of one step.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// Position of the first row.
@@ -29,7 +29,7 @@ impl Step<'_> {
     }
 }
 
-/// How the values of a step input come into the world; what it is stored as is another matter.
+/// Type in which the values of a step input are computed; they may be stored differently.
 pub(crate) fn natural_storage(role: &Role) -> Storage {
     match role {
         Role::Positions | Role::Slots { .. } => Storage::plain(DType::I32),
@@ -37,7 +37,7 @@ pub(crate) fn natural_storage(role: &Role) -> Storage {
     }
 }
 
-/// The shape a step input has in an entry of `rows` rows; `None` for roles that are no step inputs,
+/// The shape of a step input in an entry of `rows` rows; `None` for roles that are no step inputs,
 /// or an asset that does not exist.
 pub(crate) fn natural_shape(role: &Role, rows: u64, assets: &[u64]) -> Option<Vec<u64>> {
     Some(match role {
@@ -73,7 +73,7 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// Largest position and capacity: both cross the contract as i32.
+/// Largest position and capacity: the contract passes both as i32.
 pub(crate) const POSITION_LIMIT: u64 = i32::MAX as u64;
 
 fn positions(step: Step<'_>, values: &mut [i32]) {
@@ -101,13 +101,13 @@ fn pooling(step: Step<'_>, values: &mut [f32]) {
     }
 }
 
-/// Rows after which the pages of a mapped table are given back. A system may map a file in pieces
-/// of two megabytes (Linux does from 6.18 on where it holds the file so), whatever little is read
-/// of them.
+/// Rows after which the pages of a mapped table are released. A system may map a file in chunks of
+/// two megabytes (Linux does from 6.18 on where it caches the file in such chunks), however little
+/// of them is read.
 const KEPT_ROWS: u64 = 4;
 
-/// Rows beyond the valid ones are zero. Of the table only the rows asked for are read, and little
-/// stays: it may be larger than memory.
+/// Rows beyond the valid ones are zero. Only the needed rows of the table are read, and few pages
+/// stay in memory: the table may be larger than memory.
 fn gather(asset: &Asset, step: Step<'_>, values: &mut [f32]) -> Result<(), SessionError> {
     for (row, values) in values.chunks_exact_mut(asset.width() as usize).enumerate() {
         let Some(&token) = step.tokens.get(row) else {
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Zeros would be a token's row like any other, and the text that follows from them fluent.
+    /// Zeros would look like any token's row, and the resulting text would be fluent.
     #[test]
     fn a_row_that_cannot_be_decoded_is_an_error() {
         let table = |dtype, bytes| Asset {
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// The oracle's plain functions give the very same bits.
+    /// The oracle's plain functions compute the very same bits.
     #[test]
     fn every_step_input_is_the_oracles() {
         use shardwright_graph::{Keys, Mask, Rope};
@@ -278,14 +278,14 @@ mod tests {
                 (65_530, 5, 5),
             ] {
                 let tokens: Vec<u32> = (0..valid).map(|row| (position as u32 + row * 7) % 24).collect();
-                let given = filled(role, position, &tokens, rows, &assets);
+                let actual = filled(role, position, &tokens, rows, &assets);
                 let step = PlainStep { first: position, rows: u64::from(valid), of: rows };
                 let plain = step_input(role, step, &tokens, &assets).unwrap().unwrap();
                 let expected: Vec<u32> = match plain.dtype() {
                     DType::I32 => plain.integers().iter().map(|&value| value as u32).collect(),
                     _ => plain.floats().iter().map(|value| value.to_bits()).collect(),
                 };
-                assert_eq!(given, expected, "{role:?} at {position}, {valid} of {rows}");
+                assert_eq!(actual, expected, "{role:?} at {position}, {valid} of {rows}");
             }
         }
     }

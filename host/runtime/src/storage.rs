@@ -1,11 +1,12 @@
-//! How values lie in memory, and the conversions between the ways.
+//! Storage formats of values in memory, and conversions between them.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use shardwright_shims::Port;
 use shardwright_vocabulary::{DType, Encoding, ScaleBits};
 
-/// Type of the stored elements, and what they stand for: value = (stored − zero point) · scale.
+/// Type of the stored elements, and the values they represent: value = (stored − zero point) ·
+/// scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Storage {
     /// Stored type.
@@ -17,7 +18,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Elements that stand for themselves.
+    /// Elements without scale and zero point.
     pub const fn plain(dtype: DType) -> Self {
         Storage { dtype, scale: ScaleBits::ONE, zero_point: 0 }
     }
@@ -25,7 +26,7 @@ impl Storage {
     /// Plain 32-bit float.
     pub const F32: Storage = Storage::plain(DType::F32);
 
-    /// Whether it holds real numbers; each of these is converted to each.
+    /// Whether it stores real numbers; each such storage converts to each other.
     pub const fn is_numeric(&self) -> bool {
         !matches!(self.dtype, DType::I32 | DType::I64 | DType::I4 | DType::I2)
     }
@@ -42,13 +43,13 @@ impl Storage {
         range.contains(&self.zero_point)
     }
 
-    /// Makes every element stand for zero; `bytes` holds whole elements.
+    /// Sets every element to represent zero; `bytes` contains whole elements.
     pub(crate) fn fill_zero(&self, bytes: &mut [u8]) {
         let zero = self.zero_point.to_le_bytes();
         match self.dtype.bytes() as usize {
             _ if self.zero_point == 0 => bytes.fill(0),
             1 => bytes.fill(zero[0]),
-            // Of the types with a zero point the others have two bytes.
+            // The other types with a zero point have two bytes.
             size => bytes.chunks_exact_mut(size).for_each(|element| element.copy_from_slice(&zero[..size])),
         }
     }
@@ -60,15 +61,15 @@ impl From<Encoding> for Storage {
     }
 }
 
-/// How a port lies in memory: as its type says, integers as their encoding says.
+/// Storage of a port: its type, and its encoding for integers.
 pub(crate) fn storage_of(port: &Port) -> Storage {
     port.encoding.map_or(Storage::plain(port.dtype), Storage::from)
 }
 
-/// Whether type and encoding of a port say the same, and values can be stored so.
+/// Whether type and encoding of a port are consistent, and values can be stored so.
 pub(crate) fn is_storable(port: &Port) -> bool {
     let storage = storage_of(port);
-    // Integers without an encoding stand for nothing.
+    // Integers without an encoding represent no values.
     storage.dtype == port.dtype
         && storage.is_numeric()
         && storage.is_consistent()
@@ -98,8 +99,7 @@ impl std::fmt::Display for Storage {
 /// Values converted at once: small enough for the cache, large enough to keep the loops long.
 const BLOCK: usize = 256;
 
-/// Converts elements; both slices hold the same number of them. The same storage is copied as it
-/// is.
+/// Converts elements; both slices have the same number of them. Equal storage is copied unchanged.
 ///
 /// Integers are rounded to even and clamped to their range.
 pub(crate) fn convert(from: Storage, source: &[u8], to: Storage, target: &mut [u8]) {
@@ -116,7 +116,7 @@ pub(crate) fn convert(from: Storage, source: &[u8], to: Storage, target: &mut [u
     }
 }
 
-/// Stored elements to f32; indices give nothing.
+/// Converts stored elements to f32; indices are ignored.
 pub(crate) fn widen(from: Storage, source: &[u8], values: &mut [f32]) {
     let (scale, zero) = (from.scale.get(), i64::from(from.zero_point));
     let real = |raw: i64| (raw - zero) as f32 * scale;
@@ -132,7 +132,7 @@ pub(crate) fn widen(from: Storage, source: &[u8], values: &mut [f32]) {
     }
 }
 
-/// f32 to stored elements; indices take nothing.
+/// Converts f32 to stored elements; indices are ignored.
 pub(crate) fn narrow(to: Storage, values: &[f32], target: &mut [u8]) {
     let (scale, zero) = (to.scale.get(), to.zero_point as f32);
     let raw = |value: f32, low: f32, high: f32| ((value / scale).round_ties_even() + zero).clamp(low, high);
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(bytes, [0, 2, 2, 0, 127, 128, 0]);
     }
 
-    /// The graph says what an encoding is; this room says it again, for slices.
+    /// The graph defines encodings; this module implements them again, for slices.
     #[test]
     fn conversions_are_those_of_the_graph() {
         let mut encodings = vec![Encoding::F32, Encoding::F16, Encoding::of(DType::Bf16, None).unwrap()];
@@ -238,7 +238,7 @@ mod tests {
                 );
                 assert!(back.is_finite() || !value.is_finite());
             }
-            // What is stored is stored again as it is.
+            // A stored value converts to itself.
             let mut again = vec![0; bytes.len()];
             narrow(storage, &back, &mut again);
             let numbers = (values.len() - 1) * storage.dtype.bytes() as usize;

@@ -1,4 +1,4 @@
-//! What a shim's compile streamed, in one file that is mapped when it is loaded.
+//! The output of a shim's compilation, in one file that is mapped when it is loaded.
 //!
 //! ```text
 //! offset  0  magic "SWARTEF\0", then the prefix of a work order
@@ -49,7 +49,7 @@ impl ArtefactError {
     }
 }
 
-/// What an artefact says of itself.
+/// The head of an artefact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArtefactHead {
@@ -65,23 +65,23 @@ pub struct ArtefactHead {
     pub payload_length: u64,
     /// Bytes of the shim's head.
     pub head_length: u64,
-    /// What a run binds.
+    /// Interfaces of its entry points.
     pub entries: Vec<EntryInterface>,
     /// Every flag of the work order, in its order.
     pub flags: Vec<FlagOutcome>,
-    /// Nodes that run elsewhere.
+    /// Nodes that run elsewhere than on the device.
     pub placements: Vec<NodePlacement>,
-    /// What the shim read of the chip's profile; none where it reads none.
+    /// The chip with the facts that the shim read; `None` if it reads none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chip: Option<Chip>,
-    /// Facts of the chip as the shim read them back from what its compiler made.
+    /// Facts of the chip as the shim read them back from the compiler's output.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub made_for: BTreeMap<String, String>,
 }
 
 impl ArtefactHead {
-    /// Facts of which the compiler's work says something else than the profile, or something the
-    /// profile does not say: the fact, what was asked, what was made.
+    /// Facts for which the compiler's output differs from the profile, or which the profile does
+    /// not state: the fact, the value requested, the value found.
     pub fn made_otherwise(&self) -> impl Iterator<Item = (&str, Option<&str>, &str)> {
         let asked = |fact: &String| self.chip.as_ref()?.facts.get(fact).map(String::as_str);
         let reported =
@@ -89,13 +89,13 @@ impl ArtefactHead {
         reported.filter(|(_, asked, made)| *asked != Some(made))
     }
 
-    /// Who compiled it, its flags and its nodes.
+    /// The compiler, the flags and the placements of nodes.
     pub fn origin(&self) -> ShardOrigin {
         let compiled_by = ShimIdentity {
             shim: self.shim.clone(),
             version: self.shim_version.clone(),
             device: self.device.clone(),
-            // An artefact does not say; whoever compiled it or holds the bundle does.
+            // Not recorded in an artefact; its compiler or the bundle that contains it knows.
             simulated: false,
         };
         ShardOrigin {
@@ -127,21 +127,18 @@ pub enum Place<'a> {
 }
 
 impl Artefact {
-    /// Maps a file and checks its hash and what it says of itself. The file must not be changed
-    /// while it is open.
+    /// Maps a file and checks its hash and its head. The file must not be changed while it is open.
     pub fn open(path: &Path) -> Result<Artefact, ArtefactError> {
         Artefact::from_container(Container::open(path, &FORMAT)?)
     }
 
-    /// Maps an open file whose every byte the caller has proved, against a hash that stands
-    /// elsewhere than in the file: the one it carries of itself is not computed. `path` is for
-    /// messages.
+    /// Maps an open file whose every byte the caller has checked against a hash stored outside the
+    /// file; the hash in the file is not computed. `path` is for messages.
     pub fn proved(path: &Path, file: std::fs::File) -> Result<Artefact, ArtefactError> {
         Artefact::from_container(Container::proved(path, file, &FORMAT)?)
     }
 
-    /// Maps a file and checks what it says of itself, not its hash: to be shown, never to be
-    /// loaded.
+    /// Maps a file and checks its head, not its hash: for display, never for loading.
     pub fn open_unproved(path: &Path) -> Result<Artefact, ArtefactError> {
         Artefact::from_container(Container::open_unproved(path, &FORMAT)?)
     }
@@ -180,7 +177,7 @@ impl Artefact {
         Ok(Artefact(Arc::new(Inner { container, head })))
     }
 
-    /// What it says of itself.
+    /// Its head.
     pub fn head(&self) -> &ArtefactHead {
         &self.0.head
     }
@@ -190,24 +187,24 @@ impl Artefact {
         hex::encode(&self.0.container.hash)
     }
 
-    /// Where it lies; for an unnamed one, where it was made.
+    /// Path of the file; for an unnamed one, the path at which it was made.
     pub fn path(&self) -> &Path {
         &self.0.container.path
     }
 
-    /// What the shim set as its head.
+    /// The head that the shim wrote.
     pub fn shim_head(&self) -> &[u8] {
         let head = &self.0.head;
         let offset = self.0.container.content() + head.payload_length;
         self.0.container.range(offset, head.head_length).unwrap_or_default()
     }
 
-    /// What the shim wrote, page-aligned.
+    /// The payload that the shim wrote, page-aligned.
     pub fn payload(&self) -> &[u8] {
         self.0.container.range(self.payload_offset(), self.0.head.payload_length).unwrap_or_default()
     }
 
-    /// Where the payload lies in the file.
+    /// Offset of the payload in the file.
     pub fn payload_offset(&self) -> u64 {
         self.0.container.content()
     }
@@ -237,7 +234,7 @@ impl ArtefactWriter {
         self.writer.write(bytes).map_err(|error| self.writer.error(error).into())
     }
 
-    /// Takes the shim's head; false when it is too long or not the first.
+    /// Stores the shim's head; false when it is too long or not the first.
     pub(crate) fn set_head(&mut self, bytes: &[u8]) -> bool {
         if self.head.is_some() || bytes.len() > SW_HEAD_LIMIT as usize {
             return false;

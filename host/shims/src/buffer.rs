@@ -15,8 +15,8 @@ use crate::error::ShimError;
 ///
 /// # Safety
 ///
-/// Once it is made, `pointer` is null or that of `length` bytes that may be read and written as
-/// long as it lives; neither changes.
+/// After construction, `pointer` is null or points to `length` bytes that may be read and written
+/// as long as the value lives; neither changes.
 pub unsafe trait Memory: Any + Send + Sync {
     /// Host's view; null when there is none.
     fn pointer(&self) -> *mut u8;
@@ -24,7 +24,7 @@ pub unsafe trait Memory: Any + Send + Sync {
     /// Bytes.
     fn length(&self) -> u64;
 
-    /// Before and after the host looks at it: a `SW_SYNC_…` of the contract.
+    /// Called before and after the host accesses it, with a `SW_SYNC_…` of the contract.
     fn sync(&self, direction: u32) -> Result<(), ShimError> {
         let _ = direction;
         Ok(())
@@ -45,8 +45,8 @@ unsafe impl Memory for HostBuffer {
 /// A buffer; cloning shares it.
 ///
 /// At any time it has one writer or any number of readers: a run that writes it, a run that reads
-/// it, [`Buffer::read`], [`Buffer::write`]. A conflicting use is refused with
-/// [`ShimError::BufferBusy`], never waited for.
+/// it, [`Buffer::read`], [`Buffer::write`]. A conflicting use fails with [`ShimError::BufferBusy`];
+/// it never blocks.
 #[derive(Clone)]
 pub struct Buffer(Arc<Inner>);
 
@@ -94,7 +94,7 @@ impl Buffer {
         self.0.length
     }
 
-    /// Whether the host can look into it.
+    /// Whether the host can access its bytes.
     pub fn is_mapped(&self) -> bool {
         !self.0.pointer.is_null() || self.0.length == 0
     }
@@ -115,18 +115,18 @@ impl Buffer {
         self.0.pointer
     }
 
-    /// Takes a share for reading, or the whole for writing.
+    /// Acquires it shared for reading, or exclusively for writing.
     pub(crate) fn acquire(&self, write: bool) -> Result<(), ShimError> {
         let users = &self.0.users;
         let taken = if write {
             users.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed)
         } else {
-            users.fetch_update(Ordering::Acquire, Ordering::Relaxed, |held| (held >= 0).then(|| held + 1))
+            users.fetch_update(Ordering::Acquire, Ordering::Relaxed, |count| (count >= 0).then(|| count + 1))
         };
-        taken.map(|_| ()).map_err(|held| ShimError::BufferBusy {
+        taken.map(|_| ()).map_err(|count| ShimError::BufferBusy {
             bytes: self.0.length,
             wanted: if write { "wanted for writing" } else { "wanted for reading" },
-            held: if held < 0 { "written" } else { "read" },
+            in_use: if count < 0 { "written" } else { "read" },
         })
     }
 
@@ -146,20 +146,20 @@ impl Buffer {
         self.0.memory.sync(SW_SYNC_BEFORE_HOST).inspect_err(|_| self.release(write))
     }
 
-    /// Looks at the bytes. Many may look at once.
+    /// Gives read access to the bytes. Several readers may coexist.
     pub fn read(&self) -> Result<BufferRead, ShimError> {
         self.view(false)?;
         Ok(BufferRead(self.clone()))
     }
 
-    /// Changes the bytes; the device sees them once the guard is dropped.
+    /// Gives write access to the bytes; the device sees changes once the guard is dropped.
     pub fn write(&self) -> Result<BufferWrite<'_>, ShimError> {
         self.view(true)?;
         Ok(BufferWrite(self))
     }
 }
 
-/// The bytes of a buffer, for reading; keeps it.
+/// The bytes of a buffer, for reading; keeps the buffer alive.
 pub struct BufferRead(Buffer);
 
 impl Deref for BufferRead {
@@ -168,8 +168,8 @@ impl Deref for BufferRead {
     fn deref(&self) -> &[u8] {
         match self.0.length() {
             0 => &[],
-            // SAFETY: mapped for that many bytes as long as the buffer; nobody writes while this
-            // guard is held.
+            // SAFETY: mapped for that many bytes as long as the buffer lives; there is no writer
+            // while this guard exists.
             length => unsafe { std::slice::from_raw_parts(self.0.pointer(), length as usize) },
         }
     }
@@ -190,7 +190,8 @@ impl Deref for BufferWrite<'_> {
     fn deref(&self) -> &[u8] {
         match self.0.length() {
             0 => &[],
-            // SAFETY: mapped for that many bytes as long as the buffer; only this guard has it.
+            // SAFETY: mapped for that many bytes as long as the buffer lives; only this guard
+            // accesses it.
             length => unsafe { std::slice::from_raw_parts(self.0.pointer(), length as usize) },
         }
     }
@@ -209,7 +210,7 @@ impl DerefMut for BufferWrite<'_> {
 impl Drop for BufferWrite<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.0.0.memory.sync(SW_SYNC_AFTER_HOST) {
-            // The next run would read stale bytes; it is the shim that reports it then.
+            // The next run would read stale bytes; the shim reports that then.
             tracing::error!("buffer not synchronised after writing: {error}");
         }
         self.0.release(true);

@@ -1,4 +1,5 @@
-//! Calling a table's function: error objects in, typed errors out, and what sinks are told.
+//! Calling a table's function: converts error objects to typed errors and collects the items of
+//! sinks.
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -25,7 +26,7 @@ const TEXT_LIMIT: usize = 1 << 16;
 /// Longest document of an inspection.
 const DOCUMENT_LIMIT: usize = SW_DOCUMENT_LIMIT as usize;
 
-/// Most things a sink is told in one call; a check tells one per node.
+/// Most items a sink accepts in one call; a check reports one per node.
 const ITEM_LIMIT: usize = 1 << 20;
 
 /// Most details of an error.
@@ -60,7 +61,7 @@ unsafe fn text_within(pointer: *const c_char, limit: usize) -> Result<String, &'
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// Copies the document of an inspection, which is not cut: a part of one is none.
+/// Copies the document of an inspection. It is not truncated: a part of a document is useless.
 ///
 /// # Safety
 ///
@@ -108,7 +109,7 @@ pub(crate) unsafe fn numbers<T: Copy>(pointer: *const T, count: u64) -> Result<V
     Ok(unsafe { std::slice::from_raw_parts(pointer, count as usize) }.to_vec())
 }
 
-/// A text as the contract takes it; `what` names it in the error.
+/// A text as a C string; `what` names it in the error.
 pub(crate) fn c_text(what: &str, text: &str) -> Result<CString, ShimError> {
     CString::new(text).map_err(|_| ShimError::Argument(format!("{what} contains a NUL byte")))
 }
@@ -163,7 +164,7 @@ pub(crate) unsafe fn take_error(
     Err(taken)
 }
 
-/// What a sink was told.
+/// The items that a sink received.
 pub(crate) struct Collected<T> {
     items: Vec<T>,
     problem: Option<String>,
@@ -195,10 +196,10 @@ impl<T> Collected<T> {
     }
 }
 
-/// Longest text value a flag without a stated bound takes.
+/// Longest text value of a flag without a stated bound.
 const FLAG_TEXT_LIMIT: u32 = 1024;
 
-/// What values a flag or fact takes, by its kind, its range and its choices.
+/// The legal values of a flag or fact, from its kind, its range and its choices.
 pub(crate) fn value_type(
     kind: u32,
     (minimum, maximum): (i64, i64),

@@ -1,4 +1,4 @@
-//! What a profile says of a chip, and which of it a shim reads.
+//! A chip's profile, and the part of it that a shim reads.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use shardwright_vocabulary::FlagSchema;
 /// Most facts a shim may declare.
 pub(crate) const FACTS_LIMIT: usize = 256;
 
-/// A chip as its profile describes it, or as much of that as a shim reads.
+/// A chip as its profile describes it, or the part of that which a shim reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chip {
-    /// Name of the profile; devices of the chip bear it as their `soc`.
+    /// Name of the profile; devices of the chip have it as their `soc`.
     pub name: String,
-    /// Other names it goes by.
+    /// Other names of the chip.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
-    /// What is known of it, by name.
+    /// Facts by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, String>,
 }
@@ -26,8 +26,8 @@ pub struct Chip {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FactSchema {
-    /// Name, legal values and meaning. There is no value in place of one that is not given.
+    /// Name, legal values and meaning. A missing fact has no default.
     pub fact: FlagSchema,
-    /// Whether no code is made for a chip whose profile does not say it.
+    /// Whether the shim refuses a chip whose profile lacks the fact.
     pub required: bool,
 }

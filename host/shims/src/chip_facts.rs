@@ -1,15 +1,14 @@
-//! Handing the facts of a chip to a shim.
+//! Passing the facts of a chip to a shim.
 //!
-//! A shim declares the facts it reads as it declares its flags. Only those are handed over, each
-//! held to what was declared; what the shim then says against a fact comes back as an error that
-//! names it.
+//! A shim declares the facts it reads as it declares its flags. Only those are passed, each checked
+//! against its declaration; if the shim then rejects a fact, its error names it.
 
 use std::collections::BTreeMap;
 
 use crate::chip::{Chip, FactSchema};
 use crate::error::{ChipError, ShimError};
 
-/// Detail of a shim's error that names the fact which is the reason of it.
+/// Detail of a shim's error that names the fact which caused it.
 const FACT: &str = "fact";
 
 /// The facts of a chip that a shim reads.
@@ -39,7 +38,7 @@ pub(crate) fn read_by(schemas: &[FactSchema], shim: &str, chip: &Chip) -> Result
     Ok(Chip { name: chip.name.clone(), aliases: chip.aliases.clone(), facts })
 }
 
-/// An error that names a fact is about the profile.
+/// Converts an error that names a fact to one about the profile.
 pub(crate) fn about(chip: &str, error: ShimError) -> ShimError {
     match error.details().iter().find(|(key, _)| key == FACT) {
         Some((_, fact)) => {
@@ -75,12 +74,12 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_shim_reads_is_handed_over() {
+    fn only_facts_that_a_shim_reads_are_passed_to_it() {
         let number = FlagType::Integer { min: 1, max: 9 };
         let schemas = [schema("id", number.clone(), true), schema("memory", number, false)];
-        let given = chip(&[("id", "7"), ("colour", "red")]);
-        assert_eq!(read_by(&schemas, "s", &given).unwrap(), chip(&[("id", "7")]));
-        assert_eq!(read_by(&[], "s", &given).unwrap(), chip(&[]));
+        let full = chip(&[("id", "7"), ("colour", "red")]);
+        assert_eq!(read_by(&schemas, "s", &full).unwrap(), chip(&[("id", "7")]));
+        assert_eq!(read_by(&[], "s", &full).unwrap(), chip(&[]));
         let missing = read_by(&schemas, "s", &chip(&[("memory", "7")])).unwrap_err();
         assert!(matches!(&missing, ChipError::Missing { fact, .. } if fact == "id"), "{missing}");
         for value in ["0", "ten", ""] {

@@ -17,31 +17,31 @@ use crate::interface::EntryInterface;
 use crate::watch::Watch;
 use crate::work_order::WorkOrder;
 
-/// Most verdicts and placements taken in one compilation.
+/// Most verdicts and placements accepted in one compilation.
 pub const REPORT_LIMIT: usize = 1 << 20;
 
-/// Takes what a compilation gives.
+/// Receives the output of a compilation.
 pub trait Output {
     /// Appends to the artefact; false to stop.
     fn write(&mut self, bytes: &[u8]) -> bool;
-    /// The shim's head, whose length was checked; given at most once.
+    /// Sets the shim's head, whose length was checked; called at most once.
     fn head(&mut self, bytes: &[u8]);
-    /// How far it is.
+    /// Reports progress.
     fn progress(&mut self, per_mille: u32, stage: &str);
     /// Whether to stop.
     fn cancelled(&mut self) -> bool;
-    /// What became of a flag.
+    /// Reports the verdict on a flag.
     fn flag(&mut self, name: String, verdict: FlagVerdict, evidence: String);
-    /// Where the node of an entry runs, by index.
+    /// Reports where a node of an entry runs, by index.
     fn placement(&mut self, placement: Placement);
-    /// A fact of the chip, read back from what the compiler made.
+    /// Reports a fact of the chip, read back from the compiler's output.
     fn made_for(&mut self, fact: String, value: String);
 }
 
-/// Where a node runs, as a shim tells it: indices of entry and node, place, reason.
+/// Where a node runs, as a shim reports it: indices of entry and node, place, reason.
 pub type Placement = (u64, u64, String, String);
 
-/// The artefact being written, and the caller who watches.
+/// The artefact being written, and the caller's watch.
 pub(crate) struct Compilation<'a> {
     writer: ArtefactWriter,
     watch: &'a mut dyn Watch,
@@ -49,7 +49,7 @@ pub(crate) struct Compilation<'a> {
     flags: BTreeMap<String, (FlagVerdict, String)>,
     placements: Vec<Placement>,
     written: u64,
-    /// The first thing against the contract in what became of the flags.
+    /// The first violation of the contract in the verdicts on flags.
     contract: Option<String>,
     made_for: BTreeMap<String, String>,
 }
@@ -68,7 +68,7 @@ impl<'a> Compilation<'a> {
         })
     }
 
-    /// The artefact, when the shim's function ended with `result`. Without one the file is gone.
+    /// The artefact, when the shim's function ended with `result`. On failure the file is removed.
     pub(crate) fn finish(
         self,
         result: Result<(), ShimError>,
@@ -79,11 +79,11 @@ impl<'a> Compilation<'a> {
     ) -> Result<Artefact, ShimError> {
         let Compilation { writer, watch, failed, mut flags, placements, made_for, written, contract: broken } =
             self;
-        // The host's own failure is the cause; what the shim says then only follows from it.
+        // The host's own failure is the cause; the shim's error then only follows from it.
         if let Some(failed) = failed {
             return Err(failed.into());
         }
-        // A shim whose bytes are no longer taken cannot know why, and answers with a fault.
+        // A shim whose bytes are rejected cannot know why, and answers with a fault.
         result.map_err(|error| if watch.cancelled() { error.cancelled() } else { error })?;
         if let Some(reason) = broken {
             return Err(ShimError::contract(instance, "compile", reason));
@@ -161,8 +161,7 @@ impl Output for Compilation<'_> {
         self.failed.is_some() || self.watch.cancelled()
     }
 
-    /// *Applied* is the one verdict that promises an effect, so it is not taken on a shim's bare
-    /// word.
+    /// *Applied* is the only verdict that promises an effect, so it requires evidence.
     fn flag(&mut self, name: String, verdict: FlagVerdict, evidence: String) {
         if self.flags.len() >= REPORT_LIMIT || self.contract.is_some() {
             return;
@@ -188,7 +187,7 @@ impl Output for Compilation<'_> {
     }
 
     fn made_for(&mut self, fact: String, value: String) {
-        // One more than can be declared is enough to be noticed.
+        // One more than can be declared is enough to be detected.
         if self.made_for.len() <= FACTS_LIMIT {
             self.made_for.insert(fact, value);
         }
@@ -197,15 +196,15 @@ impl Output for Compilation<'_> {
 
 /// How a shim's compile ended.
 pub(crate) struct Called {
-    /// What it returned, not yet freed.
+    /// The returned error object, not yet freed.
     pub(crate) error: *mut SwError,
-    /// The first thing in its callbacks that is against the contract.
+    /// The first violation of the contract in its callbacks.
     pub(crate) contract: Option<String>,
-    /// A panic of the caller's, to be raised once the error is freed.
+    /// A panic of the caller, to be resumed once the error is freed.
     pub(crate) panic: Option<Box<dyn Any + Send>>,
 }
 
-/// What the callbacks work on.
+/// State of the callbacks.
 struct Context<'a> {
     output: &'a mut dyn Output,
     stopped: bool,
@@ -214,7 +213,7 @@ struct Context<'a> {
     panic: Option<Box<dyn Any + Send>>,
 }
 
-/// Calls `compile` with callbacks that go to `output`.
+/// Calls `compile` with callbacks that forward to `output`.
 pub(crate) fn call(
     output: &mut dyn Output,
     compile: impl FnOnce(*const SwCompileOutput) -> *mut SwError,
@@ -235,12 +234,12 @@ pub(crate) fn call(
     Called { error, contract: context.contract, panic: context.panic }
 }
 
-/// Runs `body` on the context. A panic of the caller's `Watch` is kept and raised when the shim has
-/// returned: it must not unwind through foreign code.
+/// Runs `body` on the context. A panic of the caller's `Watch` is stored and resumed when the shim
+/// has returned: it must not unwind through foreign code.
 ///
 /// # Safety
 ///
-/// `context` is the one given with the callbacks, on the thread that called compile.
+/// `context` is the one passed with the callbacks, on the thread that called compile.
 unsafe fn within<T>(context: *mut c_void, stopped: T, body: impl FnOnce(&mut Context<'_>) -> T) -> T {
     // SAFETY: promised by the caller; callbacks do not nest.
     let found = unsafe { &mut *context.cast::<Context<'_>>() };
@@ -257,7 +256,7 @@ unsafe fn within<T>(context: *mut c_void, stopped: T, body: impl FnOnce(&mut Con
 /// # Safety
 ///
 /// `pointer` is null or `length` readable bytes.
-unsafe fn given<'a>(pointer: *const c_void, length: u64) -> Option<&'a [u8]> {
+unsafe fn bytes_at<'a>(pointer: *const c_void, length: u64) -> Option<&'a [u8]> {
     match length {
         0 => Some(&[]),
         _ if pointer.is_null() || length > isize::MAX as u64 => None,
@@ -270,7 +269,7 @@ unsafe extern "C" fn compile_write(raw: *mut c_void, bytes: *const c_void, lengt
     // SAFETY: as the contract says.
     unsafe {
         within(raw, 1, |context| {
-            let Some(bytes) = given(bytes, length) else {
+            let Some(bytes) = bytes_at(bytes, length) else {
                 context.contract.get_or_insert("bytes that are null".to_owned());
                 return 1;
             };
@@ -287,7 +286,7 @@ unsafe extern "C" fn compile_head(raw: *mut c_void, bytes: *const c_void, length
     unsafe {
         within(raw, 1, |context| {
             let possible = !context.has_head && length <= u64::from(SW_HEAD_LIMIT);
-            match given(bytes, length).filter(|_| possible) {
+            match bytes_at(bytes, length).filter(|_| possible) {
                 Some(bytes) => {
                     context.has_head = true;
                     context.output.head(bytes);
@@ -323,7 +322,7 @@ unsafe extern "C" fn compile_cancelled(raw: *mut c_void) -> u32 {
     }
 }
 
-/// A verdict by its number; what is wrong with one that is none.
+/// Converts the number of a verdict; an error for an unknown one.
 pub(crate) fn flag_verdict(number: u32, evidence: &str) -> Result<FlagVerdict, String> {
     Ok(match number {
         SW_FLAG_APPLIED => FlagVerdict::Applied { evidence: evidence.to_owned() },

@@ -1,5 +1,5 @@
-//! What work orders and artefacts have in common: a 64-byte prefix with the SHA-256 of everything
-//! after it, a JSON head, page-aligned bytes, and writing that either happens or does not.
+//! The container of work orders and artefacts: a 64-byte prefix with the SHA-256 of everything
+//! after it, a JSON head, page-aligned bytes, and atomic writing.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -21,12 +21,12 @@ const VERSION: u32 = 2;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContainerError {
-    /// The system refused.
+    /// The system reported an error.
     #[error("`{}`: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file does not start like this format.
@@ -45,12 +45,12 @@ pub enum ContainerError {
         /// Its version.
         version: u32,
     },
-    /// The file is shorter or longer than it says.
+    /// The file is shorter or longer than its prefix says.
     #[error("`{}` has {found} bytes, its prefix says {expected}", path.display())]
     Length {
         /// The file.
         path: PathBuf,
-        /// According to the prefix, or the least possible.
+        /// According to the prefix, or the smallest possible length.
         expected: u64,
         /// Of the file.
         found: u64,
@@ -60,9 +60,9 @@ pub enum ContainerError {
     Limit {
         /// The file.
         path: PathBuf,
-        /// Of what.
+        /// Which length.
         what: &'static str,
-        /// Where it stands.
+        /// Its offset.
         offset: u64,
         /// The value.
         value: u64,
@@ -106,7 +106,7 @@ impl ContainerError {
     }
 }
 
-/// Which file format, and what is bounded in it.
+/// A file format and its bounds.
 #[derive(Debug)]
 pub(crate) struct Format {
     pub(crate) magic: [u8; 8],
@@ -117,21 +117,21 @@ pub(crate) struct Format {
     pub(crate) head_at: HeadAt,
 }
 
-/// Where the JSON head lies.
+/// Position of the JSON head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadAt {
     /// Right after the prefix; the rest follows from the next page on.
     Front,
-    /// At the end, for files whose content is only known when it was streamed; that content starts
+    /// At the end, for files whose content is only known once it is streamed; that content starts
     /// at the first page.
     Back,
 }
 
-/// Whether the hash that a file carries of itself is computed.
+/// Whether to check the hash that a file stores of itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verify {
     Always,
-    /// Not of a file that somebody proved or wrote just now, nor of one that is only to be shown.
+    /// Not for a file that was just verified or written, nor for one that is only displayed.
     Never,
 }
 
@@ -160,12 +160,12 @@ impl Container {
         Container::map(path, Container::open_file(path)?, format, Verify::Always)
     }
 
-    /// Maps a file without checking its hash: weights may be gigabytes, and it is only to be shown.
+    /// Maps a file without checking its hash, for display: weights may be gigabytes.
     pub(crate) fn open_unproved(path: &Path, format: &Format) -> Result<Container, ContainerError> {
         Container::map(path, Container::open_file(path)?, format, Verify::Never)
     }
 
-    /// Maps an open file whose every byte somebody has proved.
+    /// Maps an open file that the caller has verified completely.
     pub(crate) fn proved(path: &Path, file: File, format: &Format) -> Result<Container, ContainerError> {
         Container::map(path, file, format, Verify::Never)
     }
@@ -247,7 +247,7 @@ impl Container {
             return Err(ContainerError::Length { path: owned(), expected, found });
         }
         // SAFETY: files of these formats are written once, under a temporary name, and never
-        // changed; that nobody else changes a mapped file is a condition of using the cache
+        // changed; that no other program changes a mapped file is a condition of using the cache
         // directory, stated in the README.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         if map.len() as u64 != found {
@@ -277,7 +277,7 @@ impl Container {
         &self.map[start as usize..(start + self.head_length) as usize]
     }
 
-    /// First byte of what is not the head.
+    /// Offset of the content, which is everything but the prefix and the head.
     pub(crate) fn content(&self) -> u64 {
         match self.head_at {
             HeadAt::Front => (PREFIX + self.head_length).next_multiple_of(PAGE),
@@ -298,9 +298,9 @@ impl Container {
 
 /// A file that is being written.
 enum Unfinished {
-    /// It gets its name at the end, and has a passing one until then.
+    /// It gets its final name at the end, and has a temporary one until then.
     ToBeNamed(tempfile::NamedTempFile),
-    /// It never has a name (where the system can), so nothing is left of it when the process is
+    /// It never has a name (where the system allows that), so it disappears when the process is
     /// killed.
     Unnamed(File),
 }
@@ -324,7 +324,7 @@ impl Write for Unfinished {
     }
 }
 
-/// Writes a container as a stream; nothing is visible under its name before [`Writer::finish`].
+/// Writes a container as a stream; it is not visible under its name before [`Writer::finish`].
 pub(crate) struct Writer {
     file: BufWriter<Unfinished>,
     directory: PathBuf,
@@ -335,8 +335,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Begins a file of `directory` that will get a name. A head at the front is given here, one at
-    /// the back to [`Writer::head_at_back`].
+    /// Starts a file in `directory` that will get a name. A head at the front is passed here, one
+    /// at the back to [`Writer::head_at_back`].
     pub(crate) fn start(
         directory: &Path,
         magic: [u8; 8],
@@ -346,7 +346,7 @@ impl Writer {
         Writer::over(file.map(Unfinished::ToBeNamed), directory, magic, head)
     }
 
-    /// Begins a file without a name in the system's directory for temporary files.
+    /// Starts a file without a name in the system's directory for temporary files.
     pub(crate) fn start_unnamed(magic: [u8; 8], head: Option<&[u8]>) -> Result<Writer, ContainerError> {
         let directory = std::env::temp_dir();
         let file = tempfile::tempfile_in(&directory);
@@ -419,9 +419,8 @@ impl Writer {
         Ok((file, hash))
     }
 
-    /// Gives the file the name `<hash><suffix>`, under which it appears whole or not at all. One
-    /// begun without a name gets none: it is gone when the last mapping is, and its path only tells
-    /// it from others.
+    /// Gives the file the name `<hash><suffix>` atomically. One started without a name gets none:
+    /// it is gone when the last mapping is, and its path only distinguishes it from others.
     pub(crate) fn finish(self, suffix: &str) -> Result<(PathBuf, File), ContainerError> {
         let directory = self.directory.clone();
         let io = |source| ContainerError::Io { path: directory.clone(), source };

@@ -1,4 +1,4 @@
-//! Between the contract's numbers and the graph's types. A test holds the two against each other.
+//! Converts between the contract's numbers and the graph's types. A test compares the two.
 
 use shardwright_shim_abi::{numbers, raw};
 use shardwright_vocabulary::{DType, EntryKind, ErrorClass, Provenance};
@@ -16,7 +16,7 @@ pub(crate) fn entry_kind_number(kind: EntryKind) -> u32 {
     }
 }
 
-/// None for [`raw::SW_ERROR_CANCELLED`], which is not a failure; a class this host does not know
+/// `None` for [`raw::SW_ERROR_CANCELLED`], which is not a failure; a class this host does not know
 /// counts as internal.
 pub(crate) fn error_class(number: u32) -> Option<ErrorClass> {
     Some(match number {

@@ -11,10 +11,10 @@ use crate::work_order::WorkOrderError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The file named is not there.
+    /// The named file does not exist.
     #[error("`{}` is not there", path.display())]
     NotFound {
-        /// What was looked for.
+        /// The path searched.
         path: PathBuf,
     },
     /// A directory or file could not be read.
@@ -22,7 +22,7 @@ pub enum LoadError {
     Read {
         /// What was read.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A library lies there without a manifest.
@@ -76,7 +76,7 @@ pub enum LoadError {
     Open {
         /// The library.
         path: PathBuf,
-        /// What the loader said.
+        /// The loader's message.
         reason: String,
     },
     /// A library without the entry symbol.
@@ -100,10 +100,10 @@ pub enum LoadError {
     Refused {
         /// The library.
         path: PathBuf,
-        /// In its words.
+        /// The shim's reason.
         reason: String,
     },
-    /// The answer at the door makes no sense.
+    /// The entry function's answer is invalid.
     #[error("`{}` answered against the contract: {reason}", path.display())]
     Answer {
         /// The library.
@@ -111,26 +111,26 @@ pub enum LoadError {
         /// What is wrong.
         reason: String,
     },
-    /// The table does not have the functions that every version has.
+    /// The table is too small for the functions that every version has.
     #[error("`{}` says version {version} with a table of {size} bytes; every version has {expected}", path.display())]
     TableTooSmall {
         /// The library.
         path: PathBuf,
-        /// The version it claims.
+        /// The version it states.
         version: String,
         /// The table's own size.
         size: u64,
-        /// The least of any version.
+        /// The smallest size of any version.
         expected: u64,
     },
-    /// It was compiled from another draft of the contract: members may lie elsewhere.
+    /// It was compiled from another draft of the contract: members may have other offsets.
     #[error("`{}` was compiled from draft {found:08x} of version {version}, the host from draft {expected:08x}", path.display())]
     OtherDraft {
         /// The library.
         path: PathBuf,
         /// The version both speak.
         version: String,
-        /// The shim's draft; 0 where it names none.
+        /// The shim's draft; 0 if it states none.
         found: u32,
         /// The host's.
         expected: u32,
@@ -143,12 +143,12 @@ pub enum LoadError {
         /// Its name in the table.
         function: &'static str,
     },
-    /// Describing itself failed.
+    /// Its `describe` function failed.
     #[error("`{}` cannot describe itself: {source}", path.display())]
     Describe {
         /// The library.
         path: PathBuf,
-        /// What it said.
+        /// Its error.
         source: Box<ShimError>,
     },
     /// The process in which it was to be opened ended.
@@ -156,17 +156,17 @@ pub enum LoadError {
     Process {
         /// The library.
         path: PathBuf,
-        /// How it ended.
+        /// How the process ended.
         source: Box<ShimError>,
     },
-    /// The library was not let in, in a process of its own.
+    /// The library was rejected in a process of its own.
     #[error("{message}")]
     Elsewhere {
         /// The library.
         path: PathBuf,
-        /// The stable word of the reason there.
+        /// The stable word of the reason, as determined there.
         reason: &'static str,
-        /// The whole reason.
+        /// The full reason.
         message: String,
     },
     /// Another shim of that name was found first.
@@ -180,7 +180,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Whether somebody interrupted the asking: then nothing is known of the library.
+    /// Whether the query was interrupted: then nothing is known about the library.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, LoadError::Process { source, .. } if source.is_cancelled())
     }
@@ -210,7 +210,7 @@ impl LoadError {
         }
     }
 
-    /// That the library was refused elsewhere, for a word of [`LoadError::reason`].
+    /// The library was rejected elsewhere, for a reason that is a word of [`LoadError::reason`].
     pub fn elsewhere(path: PathBuf, reason: &str, message: String) -> LoadError {
         const WORDS: [&str; 13] = [
             "not-found",
@@ -269,7 +269,7 @@ impl LoadError {
     }
 }
 
-/// What a shim's function failed with, in the shim's words.
+/// The failure of a shim's function, as the shim reported it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
@@ -277,11 +277,11 @@ pub struct Failure {
     pub shim: String,
     /// The function of the contract.
     pub function: Cow<'static, str>,
-    /// Its class; none when the call was cancelled.
+    /// Its class; `None` when the call was cancelled.
     pub class: Option<ErrorClass>,
     /// Message.
     pub message: String,
-    /// What a program can act on.
+    /// Details that a program can act on.
     pub details: Vec<(String, String)>,
     /// The vendor library's code, 0 for none.
     pub vendor_code: i64,
@@ -289,11 +289,11 @@ pub struct Failure {
     pub log_tail: Option<String>,
 }
 
-/// What can go wrong with a loaded shim.
+/// An error of a loaded shim.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShimError {
-    /// The shim said so.
+    /// The shim reported a failure.
     #[error("shim `{}`, {}: {}", .0.shim, .0.function, .0.message)]
     Failed(Box<Failure>),
     /// The shim does not have this optional function.
@@ -304,7 +304,7 @@ pub enum ShimError {
         /// Its name in the table.
         function: Cow<'static, str>,
     },
-    /// The shim's answer is against the contract.
+    /// The shim's answer violates the contract.
     #[error("shim `{shim}`, {function}: the answer is against the contract: {reason}")]
     Contract {
         /// Which shim.
@@ -314,42 +314,44 @@ pub enum ShimError {
         /// What is wrong.
         reason: String,
     },
-    /// The host was asked for something that cannot be.
+    /// The host was asked for something impossible.
     #[error("{0}")]
     Argument(String),
     /// A buffer is written by one user while another wants it.
-    #[error("buffer of {bytes} bytes is in use: {wanted} while it is {held}")]
+    #[error("buffer of {bytes} bytes is in use: {wanted} while it is {in_use}")]
     BufferBusy {
         /// Its size.
         bytes: u64,
         /// Kind of access wanted.
         wanted: &'static str,
-        /// Kind of access held.
-        held: &'static str,
+        /// Kind of access in use.
+        in_use: &'static str,
     },
     /// No shim of that name was found.
     #[error("no shim is named `{name}`; found: {known}{skipped}")]
     NoShim {
         /// The name asked for.
         name: String,
-        /// Names there are.
+        /// Names found.
         known: String,
-        /// What was found and is not used, each with its reason: it may be the one.
+        /// Shims that were found and skipped, each with its reason: the wanted one may be among
+        /// them.
         skipped: String,
     },
-    /// Something of which there is only one is held by another instance.
-    #[error("{what} is held by {holder}")]
+    /// An exclusive resource or the last allowed instance is in use by another instance.
+    #[error("{what} is in use by {holder}")]
     Taken {
         /// What.
         what: String,
-        /// By whom.
+        /// The instance that uses it.
         holder: String,
     },
     /// The shim does not serve a chip as its profile describes it.
     #[error(transparent)]
     Chip(Box<ChipError>),
-    /// The process in which the shim runs ended, which is how a shim that crashes, hangs or grows
-    /// shows in isolation, or there is none for it. Every shard and buffer of it is dead.
+    /// The process in which the shim runs has ended, as it does in isolation when a shim crashes,
+    /// hangs or exceeds its memory, or it could not be started. All of its shards and buffers are
+    /// dead.
     #[error("{}", .0.cause)]
     Process(Box<ProcessError>),
     /// The library was opened elsewhere, and is refused in this process.
@@ -363,18 +365,18 @@ pub enum ShimError {
     WorkOrder(#[from] WorkOrderError),
 }
 
-/// What went wrong with the process in which a shim runs.
+/// A failure of the process in which a shim runs.
 #[derive(Debug)]
 pub struct ProcessError {
     /// What an application can do about it.
     pub kind: ErrorKind,
-    /// Class on which a planner or session acts; none when somebody asked for the end.
+    /// Class on which a planner or session acts; `None` when the end was requested.
     pub class: Option<ErrorClass>,
     /// Key and value pairs for planner feedback.
     pub details: Vec<(String, String)>,
     /// What would help.
     pub help: Option<&'static str>,
-    /// What it was, in words and as a type of whoever runs such processes.
+    /// The cause, as a type of the crate that runs such processes.
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
@@ -383,12 +385,12 @@ impl ShimError {
         ShimError::Missing { shim: shim.to_owned(), function: function.into() }
     }
 
-    /// That the answer of a function is against the contract.
+    /// The answer of a function violates the contract.
     pub fn contract(shim: &str, function: &'static str, reason: impl Into<String>) -> ShimError {
         ShimError::Contract { shim: shim.to_owned(), function: function.into(), reason: reason.into() }
     }
 
-    /// Class on which a planner or session acts; none when the call was cancelled.
+    /// Class on which a planner or session acts; `None` when the call was cancelled.
     pub fn class(&self) -> Option<ErrorClass> {
         match self {
             ShimError::Failed(failure) => failure.class,
@@ -415,7 +417,7 @@ impl ShimError {
         }
     }
 
-    /// Whether somebody asked the call to stop.
+    /// Whether the call was cancelled.
     pub fn is_cancelled(&self) -> bool {
         match self {
             ShimError::Failed(failure) => failure.class.is_none(),
@@ -424,7 +426,7 @@ impl ShimError {
         }
     }
 
-    /// A failure in the shim's words, whose details are logged: they say more than its sentence,
+    /// A failure that the shim reported. Its details are logged: they say more than its message,
     /// and programs may act on them.
     pub fn failed(failure: Failure) -> ShimError {
         for (key, value) in failure.details.iter().filter(|(key, _)| key != "help") {
@@ -433,7 +435,7 @@ impl ShimError {
         ShimError::Failed(Box::new(failure))
     }
 
-    /// The same failure of a call that its caller had given up.
+    /// The same failure of a call that its caller had cancelled.
     pub(crate) fn cancelled(mut self) -> ShimError {
         if let ShimError::Failed(failure) = &mut self {
             failure.class = None;
@@ -478,14 +480,14 @@ impl ShimError {
     }
 }
 
-/// Detail of a shim's error: the fact that it names may be so, and no code is made for such a chip.
+/// Detail of a shim's error: the fact may be true, but the shim does not compile for such a chip.
 const UNSUPPORTED: &str = "unsupported";
 
-/// Why a shim does not serve a chip as its profile describes it.
+/// Why a shim does not support a chip as its profile describes it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChipError {
-    /// A fact is not there without which the shim makes nothing.
+    /// A fact that the shim requires is missing.
     #[error("profile `{chip}` has no fact `{fact}`, which shim `{shim}` needs: {description}")]
     Missing {
         /// The profile.
@@ -494,10 +496,10 @@ pub enum ChipError {
         shim: String,
         /// The fact.
         fact: String,
-        /// What it says of a chip.
+        /// What the fact means.
         description: String,
     },
-    /// A fact has a value that is none.
+    /// The value of a fact is invalid.
     #[error("profile `{chip}`, fact `{fact}`: `{value}` is not {expected}, as shim `{shim}` reads it")]
     Value {
         /// The profile.
@@ -506,12 +508,12 @@ pub enum ChipError {
         shim: String,
         /// The fact.
         fact: String,
-        /// As it stands in the profile.
+        /// The value in the profile.
         value: String,
         /// What would be legal.
         expected: String,
     },
-    /// The shim, or its vendor's library, says against a fact.
+    /// The shim or its vendor's library rejects a fact.
     #[error("profile `{chip}`, fact `{fact}`: {source}")]
     Refused {
         /// The profile.
@@ -533,7 +535,7 @@ impl ChipError {
         }
     }
 
-    /// Whether the profile may well be right, and nothing is made for such a chip.
+    /// Whether the profile may be right, but the shim does not compile for such a chip.
     pub fn is_unsupported(&self) -> bool {
         match self {
             ChipError::Refused { source, .. } => source.details().iter().any(|(key, _)| key == UNSUPPORTED),

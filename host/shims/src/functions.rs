@@ -1,4 +1,4 @@
-//! What an open instance answers wherever it runs, and who opens it there.
+//! The calls of an open instance, wherever it runs, and the interface that opens it there.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -13,24 +13,24 @@ use crate::chip::Chip;
 use crate::compile::Output;
 use crate::error::{LoadError, ShimError};
 use crate::loaded::{LoadReport, Running, Shard};
-use crate::shim::{Facts, Held, Shim};
+use crate::shim::{Claim, Facts, Shim};
 use crate::work_order::{OrderWeight, WorkOrder};
 
-/// The functions of an open instance, in the shim's words: nothing is judged yet, as
-/// [`ShimInstance`](crate::ShimInstance) does. It closes when the last of its shards and buffers is
-/// gone.
+/// The functions of an open instance, with the shim's answers unchecked;
+/// [`ShimInstance`](crate::ShimInstance) checks them. It closes when the last of its shards and
+/// buffers is gone.
 pub trait Functions: Send + Sync {
-    /// Makes a chip known.
+    /// Announces a chip to the shim.
     fn chip(&self, chip: &Chip) -> Result<(), ShimError>;
     /// Devices of this machine, or those of a chip.
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError>;
-    /// What a device cannot exceed.
+    /// Limits of a device.
     fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError>;
     /// Compiler flags of a device.
     fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError>;
     /// Verdicts, each with the index of its node.
     fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, Verdict)>, ShimError>;
-    /// Estimates of one run; `cancelled` is asked where the call can be ended.
+    /// Estimates of one run; `cancelled` is polled where the call can be ended.
     fn estimate(
         &self,
         device: &str,
@@ -52,9 +52,9 @@ pub trait Functions: Send + Sync {
         artefact: &Artefact,
         options: &[(String, String)],
     ) -> Result<(Box<dyn Shard>, LoadReport), ShimError>;
-    /// Zeroed memory that the device can see.
+    /// Allocates zeroed memory that the device can see.
     fn allocate(&self, device: &str, length: u64, alignment: u64) -> Result<Buffer, ShimError>;
-    /// A dma-buf that the device can see.
+    /// Makes a dma-buf visible to the device.
     fn import(&self, device: &str, fd: OwnedFd, offset: u64, length: u64) -> Result<Buffer, ShimError>;
     /// Where it runs.
     fn running(&self) -> Running;
@@ -62,33 +62,33 @@ pub trait Functions: Send + Sync {
 
 /// Opens shims elsewhere than in this process.
 pub trait Opener: std::fmt::Debug + Send + Sync {
-    /// What the library says of itself, of which `sha256` is expected where its manifest states it.
+    /// Description of the library; `sha256` is the hash that its manifest states, if any.
     fn facts(&self, library: &Path, sha256: Option<&str>) -> Result<Facts, LoadError>;
 
-    /// An instance of the shim; `held` is given back when it closes.
+    /// Opens an instance of the shim; `claim` is released when it closes.
     fn open(
         &self,
         shim: &Shim,
         name: &str,
         options: &[(String, String)],
-        held: Held,
+        claim: Claim,
     ) -> Result<Box<dyn Functions>, ShimError>;
 }
 
-/// An entry graph and the weights it uses, without their bytes: what a check or an estimate looks
-/// at.
+/// An entry graph and the weights it uses, without their bytes: the input of a check or an
+/// estimate.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ShownEntry(pub(crate) Box<EntryGraph>, pub(crate) Vec<OrderWeight>);
 
 impl ShownEntry {
-    /// Of a graph whose constants index `weights`.
+    /// From a graph whose constants index `weights`.
     pub fn of(entry: &EntryGraph, weights: &[Weight]) -> ShownEntry {
         let mut entry = Box::new(entry.clone());
         let mut renumbered = std::collections::BTreeMap::new();
         let mut shown = Vec::new();
         for tensor in &mut entry.tensors {
             let Some(id) = tensor.weight else { continue };
-            // One that is not there stays not there, and is refused where the tables are made.
+            // A missing weight is skipped here and rejected where the tables are made.
             let Some(weight) = weights.get(id.0 as usize) else {
                 tensor.weight = Some(WeightId(u32::MAX));
                 continue;
@@ -104,8 +104,8 @@ impl ShownEntry {
     }
 }
 
-/// The bytes of an entry graph and the weights it uses, without theirs: equal where a shim is shown
-/// the same by a check or an estimate.
+/// Identity of an entry graph and the weights it uses, as bytes, without the weights' data: equal
+/// if a check or an estimate shows the shim the same.
 pub fn entry_identity(entry: &EntryGraph, weights: &[Weight]) -> Result<Vec<u8>, ShimError> {
     let shown = ShownEntry::of(entry, weights);
     serde_json::to_vec(&shown).map_err(|error| ShimError::Argument(format!("the entry as JSON: {error}")))

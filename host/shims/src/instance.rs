@@ -1,5 +1,4 @@
-//! An open instance: the questions one can ask it, and what an answer must be, wherever the shim
-//! runs.
+//! An open instance: the calls it offers, and the checks on the answers, wherever the shim runs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +17,7 @@ use crate::error::ShimError;
 use crate::functions::{Functions, Opener, ShownEntry};
 use crate::loaded::{LoadReport, LoadedShard, Running};
 use crate::local::Local;
-use crate::shim::{Held, Inspection, Shim, lock};
+use crate::shim::{Claim, Inspection, Shim, lock};
 use crate::times::{CallLog, CallTimes};
 use crate::watch::Watch;
 use crate::work_order::WorkOrder;
@@ -33,15 +32,15 @@ struct Inner {
     name: String,
     functions: Box<dyn Functions>,
     times: Arc<CallLog>,
-    /// Chips that were made known, by name, as far as the shim reads of them.
+    /// Chips that were announced to the shim, by name, reduced to the facts that the shim reads.
     chips: Mutex<BTreeMap<String, Chip>>,
-    /// The chip of each device that was told of.
+    /// The chip of each device that was reported.
     chip_of: Mutex<BTreeMap<String, String>>,
 }
 
 impl Shim {
-    /// Opens an instance in this process with its own options, which win over its manifest's. Names
-    /// are for people and reports; one shim may be open many times.
+    /// Opens an instance in this process with its own options, which override those of its
+    /// manifest. Names are for people and reports; one shim may be open many times.
     pub fn open(&self, name: &str, options: &[(String, String)]) -> Result<ShimInstance, ShimError> {
         self.open_by(name, options, |options, existing| {
             Ok(Box::new(Local::open(self, name, options, existing)?))
@@ -61,16 +60,15 @@ impl Shim {
     fn open_by(
         &self,
         name: &str,
-        given: &[(String, String)],
-        open: impl FnOnce(&[(String, String)], Held) -> Result<Box<dyn Functions>, ShimError>,
+        passed: &[(String, String)],
+        open: impl FnOnce(&[(String, String)], Claim) -> Result<Box<dyn Functions>, ShimError>,
     ) -> Result<ShimInstance, ShimError> {
-        // What the manifest says for every instance and the caller did not, then what the caller
-        // said.
+        // Options of the manifest, except those that the caller passed, then the caller's.
         let standing = self.manifest().map(|manifest| manifest.options.clone()).unwrap_or_default();
-        let said = |key: &String| given.iter().any(|(other, _)| other == key);
+        let said = |key: &String| passed.iter().any(|(other, _)| other == key);
         let options: Vec<_> =
-            standing.into_iter().filter(|(key, _)| !said(key)).chain(given.iter().cloned()).collect();
-        let functions = open(&options, Held::take(self, name)?)?;
+            standing.into_iter().filter(|(key, _)| !said(key)).chain(passed.iter().cloned()).collect();
+        let functions = open(&options, Claim::take(self, name)?)?;
         Ok(ShimInstance(Arc::new(Inner {
             shim: self.clone(),
             name: name.to_owned(),
@@ -93,12 +91,12 @@ impl std::fmt::Debug for ShimInstance {
 }
 
 impl ShimInstance {
-    /// The functions as the shim answers them, which are not judged.
+    /// The functions with the shim's answers unchecked.
     pub fn functions(&self) -> &dyn Functions {
         &*self.0.functions
     }
 
-    /// Name given when it was opened.
+    /// Name it was opened under.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -136,12 +134,12 @@ impl ShimInstance {
         self.0.times.timed(function, || call(self.functions()))
     }
 
-    /// Makes a chip known, before its devices are asked for: of its facts those that the shim
-    /// reads. A shim that reads none is not asked.
+    /// Announces a chip to the shim, before its devices are asked for; of its facts only those that
+    /// the shim reads. A shim that reads none is not called.
     ///
     /// # Errors
-    /// [`ShimError::Chip`] for a fact that is missing, is not of its kind, or that the shim says
-    /// against.
+    /// [`ShimError::Chip`] for a fact that is missing, is not of its kind, or that the shim
+    /// contradicts.
     pub fn know(&self, chip: &Chip) -> Result<(), ShimError> {
         let shim = &self.0.shim;
         if shim.chip_facts().is_empty() {
@@ -155,18 +153,17 @@ impl ShimInstance {
         Ok(())
     }
 
-    /// What the shim read of the chip of a device, if it was made known.
+    /// The chip of a device with the facts that the shim read, if it was announced.
     pub fn chip_of(&self, device: &str) -> Option<Chip> {
         let name = lock(&self.0.chip_of).get(device)?.clone();
         lock(&self.0.chips).get(&name).cloned()
     }
 
-    /// Devices of this machine, or with `soc` those it compiles for offline or simulates. None is
-    /// an answer, not an error.
+    /// Devices of this machine, or with `soc` those it compiles for offline or simulates. An empty
+    /// list is not an error.
     ///
     /// # Errors
-    /// [`ShimError::Chip`] for a chip of which the vendor's library knows otherwise than its
-    /// profile says.
+    /// [`ShimError::Chip`] for a chip whose profile contradicts what the vendor's library knows.
     pub fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
         let reported = self.timed("devices", |functions| functions.devices(soc));
         let reported = reported.map_err(|error| match soc {
@@ -182,7 +179,7 @@ impl ShimInstance {
         Ok(reported)
     }
 
-    /// What the device cannot exceed.
+    /// Limits of the device.
     pub fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError> {
         self.timed("limits", |functions| functions.limits(device))
     }
@@ -217,7 +214,7 @@ impl ShimInstance {
         Ok(verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(unsaid)).collect())
     }
 
-    /// Time of one run with all rows; none when the shim does not know.
+    /// Estimated time of one run with all rows; `None` when the shim does not know.
     pub fn estimate(
         &self,
         device: &str,
@@ -227,8 +224,8 @@ impl ShimInstance {
         self.estimate_watched(device, entry, weights, &|| false)
     }
 
-    /// [`ShimInstance::estimate`] that ends with a cancelled error soon after `cancelled` is true.
-    /// In this process it ends only when the shim has answered.
+    /// [`ShimInstance::estimate`] that ends with a cancelled error soon after `cancelled` returns
+    /// true. In this process it ends only when the shim has answered.
     pub fn estimate_watched(
         &self,
         device: &str,
@@ -293,7 +290,7 @@ impl ShimInstance {
         self.load_with(device, artefact, options, &[])
     }
 
-    /// [`ShimInstance::load`] with flags that take effect then, each of which gets a verdict
+    /// [`ShimInstance::load`] with load-time flags, each of which gets a verdict
     /// ([`LoadedShard::flags`]).
     pub fn load_with(
         &self,
@@ -308,7 +305,7 @@ impl ShimInstance {
         Ok(self.loaded(device, artefact, options, flags)?.0)
     }
 
-    /// [`ShimInstance::load`] with the shim's own report, for whoever passes it on.
+    /// [`ShimInstance::load`] that also returns the shim's own report, for forwarding it.
     pub fn load_reported(
         &self,
         device: &str,
@@ -331,14 +328,14 @@ impl ShimInstance {
         Ok((loaded, report))
     }
 
-    /// Allocates memory the device can see, zeroed: the shim's when it has its own, else the
-    /// process's; with a worker, memory that it shares.
+    /// Allocates zeroed memory that the device can see: the shim's when it has its own, else the
+    /// process's; with a worker, memory shared with it.
     pub fn allocate(&self, device: &str, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
         self.0.functions.allocate(device, length, alignment)
     }
 
     /// Makes a dma-buf visible to the device. The descriptor must stay open until the buffer is
-    /// gone. A worker takes none.
+    /// gone. A worker does not support this.
     pub fn import_dma_buf(
         &self,
         device: &str,
@@ -349,8 +346,9 @@ impl ShimInstance {
         self.0.functions.import(device, fd, offset, length)
     }
 
-    /// What a part of a file is: an artefact of this shim or a file of its vendor's tools, whoever
-    /// made it; none when it is neither. The file must not be changed meanwhile.
+    /// Identifies a part of a file: an artefact of this shim or a file of its vendor's tools,
+    /// including one that this shim did not make; `None` when it is neither. The file must not be
+    /// changed meanwhile.
     pub fn inspect(&self, file: &File, part: std::ops::Range<u64>) -> Result<Option<Inspection>, ShimError> {
         let found = file.metadata().map_err(|error| ShimError::Argument(error.to_string()))?.len();
         let length = match part.end.checked_sub(part.start) {
@@ -384,14 +382,14 @@ impl ShimInstance {
         }
     }
 
-    /// [`ShimInstance::inspect`] of what the shim's compiler made of a work order.
+    /// [`ShimInstance::inspect`] on the payload of an artefact.
     pub fn inspect_artefact(&self, artefact: &Artefact) -> Result<Option<Inspection>, ShimError> {
         let start = artefact.payload_offset();
         self.inspect(artefact.file(), start..start.saturating_add(artefact.head().payload_length))
     }
 
     /// Makes a lost device usable again. Its shards and buffers must be gone. A worker that ended
-    /// is started anew.
+    /// is restarted.
     pub fn recover(&self, device: &str) -> Result<(), ShimError> {
         self.timed("recover", |functions| functions.recover(device))
     }

@@ -1,4 +1,4 @@
-//! What an entry point binds, told apart from how it computes: the part of a graph that outlives
+//! What an entry point binds, separate from how it computes: the part of a graph that outlives
 //! compilation.
 
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ pub enum Direction {
     Output,
     /// A state, read and written in place.
     State,
-    /// A state that a run only reads: another shard writes it, or the runtime does.
+    /// A state that a run only reads: another shard or the runtime writes it.
     StateRead,
 }
 
@@ -42,12 +42,12 @@ pub struct Port {
     pub shape: Vec<u64>,
     /// Element type of the tensor in the graph.
     pub dtype: DType,
-    /// What its integers stand for; `None` for plain floats and indices.
+    /// Its quantisation; `None` for plain floats and indices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
 }
 
-/// One entry point from outside.
+/// The interface of one entry point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EntryInterface {

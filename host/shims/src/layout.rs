@@ -14,10 +14,10 @@ use shardwright_shim_abi::ShimModuleRef;
 
 use crate::LoadError;
 
-/// Longest reason kept of a comparison; the full text runs to tens of kilobytes.
+/// Longest reason kept from a comparison; the full text runs to tens of kilobytes.
 const REASON_LIMIT: usize = 400;
 
-/// What the comparison found.
+/// Result of the comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LayoutCheck {
     /// A Rust shim with the host's layouts.
@@ -42,8 +42,9 @@ impl LayoutCheck {
     }
 }
 
-/// Compares, if the library carries layouts and both sides speak the same minor version. Leaves it
-/// open for ever. `path` is for messages, `place` what it was opened by.
+/// Compares the layouts, if the library carries them and both sides speak the same minor version.
+/// The library stays open permanently. `path` is for messages, `place` is the path it was opened
+/// by.
 pub(crate) fn compare(path: &Path, place: &Path) -> Result<LayoutCheck, LoadError> {
     // Not `RootModule::load_from_file`: that caches one library per type and would answer for the
     // first shim.
@@ -94,7 +95,7 @@ fn cut(text: &str) -> String {
     cut
 }
 
-/// The first differing type and what differs. The report lists every way to reach it and runs to
+/// The first differing type and the difference. The report lists every way to reach it and runs to
 /// tens of kilobytes.
 fn first_difference(errors: &AbiInstabilityErrors) -> (String, String) {
     // Types that only contain a difference are listed without an error of their own.

@@ -1,10 +1,10 @@
-//! The shims crate: finds vendor shims, loads and checks them, and shows them what they compile and
-//! run.
+//! The shims crate: finds vendor shims, loads and checks them, and passes them the graphs they
+//! compile and run.
 //!
-//! **Job.** [`ShimRegistry`] reads manifests, opens libraries and says of every shim that is not
-//! used why. A [`Shim`] opens as any number of [`ShimInstance`]s. An instance judges entry graphs,
-//! compiles a [`WorkOrder`] to an [`Artefact`] and loads it as a [`LoadedShard`], which runs. All C
-//! pointers stay in here: what leaves is safe and `Send`.
+//! **Job.** [`ShimRegistry`] reads manifests, opens libraries and reports a reason for every shim
+//! that is not used. A [`Shim`] opens as any number of [`ShimInstance`]s. An instance checks entry
+//! graphs, compiles a [`WorkOrder`] to an [`Artefact`] and loads it as a [`LoadedShard`], which
+//! runs. C pointers do not leave this crate: its public types are safe and `Send`.
 //!
 //! ```no_run
 //! use shardwright_shims::{Place, ShimRegistry, WorkOrder};
@@ -21,11 +21,11 @@
 //! ```
 //!
 //! **Elsewhere.** An instance answers through [`Functions`], and a loaded shard runs through
-//! [`Shard`]: in this process, or wherever an [`Opener`] opened it. The `worker` crate has one that
-//! opens shims in processes of their own.
+//! [`Shard`]: in this process, or wherever an [`Opener`] opened it. The `worker` crate has an
+//! opener that uses processes of their own.
 //!
 //! **Not its job.** It decides nothing about cuts, formats or flags (a planner does), converts no
-//! boundary and keeps no position (the runtime does), and knows no vendor.
+//! boundary tensors and tracks no position (the runtime does), and knows no vendor.
 //!
 //! Reading order: `vendor-shims/README.md`, [`ShimRegistry`], [`ShimInstance`], [`LoadedShard`],
 //! [`Buffer`], [`WorkOrder`], [`Functions`].
@@ -72,7 +72,7 @@ pub use loaded::{
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim};
 pub use shardwright_shim_abi::raw::SwEntryFunction;
-pub use shim::{Facts, Held, Inspection, Shim};
+pub use shim::{Claim, Facts, Inspection, Shim};
 pub use tables::{EntryTables, WorkOrderTables};
 pub use times::CallTimes;
 pub use watch::{Part, Watch};

@@ -1,5 +1,5 @@
-//! The door: opening a library, finding its entry, and checking the table before any member of it
-//! is used.
+//! Opening a library, finding its entry function, and checking the table before any member of it is
+//! used.
 
 use std::ffi::{c_char, c_void};
 use std::fs::File;
@@ -35,10 +35,10 @@ pub(crate) fn host() -> *const SwHost {
     &HOST.0
 }
 
-/// Where lines of shims go instead of this process's own log.
+/// Receives the log lines of shims instead of this process's own log.
 static LOG: OnceLock<fn(u32, &str)> = OnceLock::new();
 
-/// Sends what shims log elsewhere, from now on and for ever.
+/// Redirects the log lines of shims permanently.
 pub fn send_log_to(log: fn(u32, &str)) {
     let _ = LOG.set(log);
 }
@@ -52,7 +52,7 @@ unsafe extern "C" fn log(_context: *mut c_void, level: u32, message: *const c_ch
     }
 }
 
-/// A line that a shim logged; `worker` names the instance whose worker passed it on.
+/// Logs a line of a shim; `worker` names the instance whose worker forwarded it.
 pub fn log_line(level: u32, worker: &str, message: &str) {
     match level {
         SW_LOG_ERROR => tracing::error!(target: "shim", worker, "{message}"),
@@ -62,9 +62,9 @@ pub fn log_line(level: u32, worker: &str, message: &str) {
     }
 }
 
-/// Opens the library for ever and enters it. With a SHA-256 that its manifest states, what was
-/// hashed is what is opened, where the system allows that: whatever takes the path in between is
-/// not.
+/// Opens the library permanently and calls its entry function. With a SHA-256 from its manifest,
+/// the hashed file itself is opened, where the system allows that, even if another file has
+/// replaced it at the path.
 pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, LayoutCheck), LoadError> {
     let place = match expected {
         Some(expected) => hashed(path, expected)?,
@@ -72,7 +72,7 @@ pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, Layout
     };
     let refused = |error: libloading::Error| LoadError::Open {
         path: path.to_owned(),
-        reason: loaders_words(&error).chars().take(400).collect(),
+        reason: loader_message(&error).chars().take(400).collect(),
     };
     #[cfg(unix)]
     // SAFETY: a shim is trusted code; its manifest was read and its hash checked.
@@ -92,14 +92,14 @@ pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, Layout
     Ok((enter(path, entry)?, layout))
 }
 
-/// What the loader says, such as a symbol that nothing defines or a library that a library needs.
-/// Of the error itself that is only the source.
-fn loaders_words(error: &libloading::Error) -> String {
+/// The loader's message, such as a symbol that nothing defines or a library that a library needs.
+/// It is only in the source of the error.
+fn loader_message(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Holds the file at `path` against its hash, and gives the path to open it by: that of the
-/// descriptor it was read through, which stays open like the library, for the loader knows
+/// Checks the file at `path` against its hash, and returns the path to open it by: that of the
+/// descriptor it was read through, which stays open like the library, because the loader identifies
 /// libraries by such names.
 fn hashed(path: &Path, expected: &str) -> Result<PathBuf, LoadError> {
     let failed = |source| LoadError::Read { path: path.to_owned(), source };
@@ -129,7 +129,7 @@ fn hashed(path: &Path, expected: &str) -> Result<PathBuf, LoadError> {
     Ok(path.to_owned())
 }
 
-/// Calls the entry function and checks what it answers. `path` is for messages.
+/// Calls the entry function and checks its answer. `path` is for messages.
 pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadError> {
     let mut answer = SwAnswer {
         size: size_of::<SwAnswer>() as u64,
@@ -170,8 +170,7 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
         });
     }
     // Copied, because a shim of another minor version has fewer functions, which are then null, or
-    // more. Kept for ever, as the library is.
-    // SAFETY: static by contract, and as long as it says.
+    // more. Never freed, like the library.
     let table =
         unsafe { call::value(answer.table) }.map_err(|reason| wrong(format!("its table: {reason}")))?;
     let table: &'static SwTable = Box::leak(Box::new(table));

@@ -15,20 +15,20 @@ use crate::error::ShimError;
 use crate::interface::{Direction, EntryInterface, Port};
 use crate::times::CallLog;
 
-/// One thing a run binds: the port of the graph, and what the shim asks of its memory.
+/// One tensor that a run binds: the port of the graph, and the shim's requirements on its memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binding {
     /// Name, direction, role with its parameters, shape, encoding.
     pub port: Port,
-    /// Element type as it lies in memory.
+    /// Element type in memory.
     pub dtype: DType,
     /// Bytes to bind; more than the dense size when the shim pads.
     pub bytes: u64,
-    /// Of the first byte, a power of two.
+    /// Required alignment of the first byte, a power of two.
     pub alignment: u64,
-    /// In elements; none for dense row-major.
+    /// In elements; `None` for dense row-major.
     pub strides: Option<Vec<u64>>,
-    /// What may be bound.
+    /// Kinds of memory that may be bound.
     pub memory_kinds: MemoryKinds,
     /// Who writes new rows of a state.
     pub update: Update,
@@ -48,14 +48,14 @@ pub enum Update {
 /// Something a shard can run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedEntry {
-    /// As in the artefact: component, layers, point, ports, states.
+    /// As in the artefact: component, layers, entry point, ports, states.
     pub interface: EntryInterface,
     /// What a run binds, in this order.
     pub bindings: Vec<Binding>,
 }
 
 impl LoadedEntry {
-    /// Place of the binding of that name.
+    /// Index of the binding of that name.
     pub fn binding(&self, name: &str) -> Option<usize> {
         self.bindings.iter().position(|binding| binding.port.name == name)
     }
@@ -74,23 +74,22 @@ pub enum Bound<'a> {
     Write(&'a mut [u8]),
 }
 
-/// What is said of one run besides its rows and its memory. By default it takes as long as it
-/// takes, and all logits are right.
+/// Options of one run besides its rows and its memory. By default it has no deadline, and all
+/// logits are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
-    /// How long it may take. Without one it takes as long as it takes, in a worker as long as its
-    /// cap allows.
+    /// Time limit. `None`: no limit, but in a worker the worker's own cap.
     pub deadline: Option<Duration>,
-    /// How many of the largest logits of every row are looked at, of equal ones those of lower
-    /// index. They are right and stand where they stand; every other may be less than it is, down
-    /// to the least finite number, never more. `None`: all are right. Shims may ignore it.
+    /// Number of top logits per row that must be exact, in value and position; of equal ones those
+    /// of lower index come first. Every other logit may be lower than its value, down to the
+    /// smallest finite number, never higher. `None`: all are exact. Shims may ignore it.
     pub largest_logits: Option<NonZeroUsize>,
 }
 
 /// Where an instance runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Running {
-    /// In this process: what its shim does, this process does.
+    /// In this process: a crash of the shim ends it.
     InProcess,
     /// In a worker.
     Worker(WorkerReport),
@@ -99,19 +98,20 @@ pub enum Running {
 /// The worker of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerReport {
-    /// Its process; none when it ended and nothing was asked since.
+    /// Its process id; `None` when it has ended and has not been started again.
     pub pid: Option<u32>,
-    /// Most memory it had resident, as far as known.
+    /// Peak resident memory, as far as known.
     pub peak_memory_bytes: Option<u64>,
     /// Workers started for the instance so far.
     pub started: u64,
 }
 
-/// What runs a shard, wherever that is. It keeps what it needs of its instance and its artefact.
+/// Runs a shard, in this process or elsewhere. It keeps alive what it needs of its instance and its
+/// artefact.
 pub trait Shard: Send {
-    /// Runs an entry and blocks until it is done. `bound` was checked to have one element per
-    /// binding; each is to be found fit for it by [`Bound::placed`], and all are to be taken as
-    /// [`Acquired`] meanwhile.
+    /// Runs an entry and blocks until it is done. The caller has checked that `bound` has one
+    /// element per binding; the implementation checks each with [`Bound::placed`], and keeps all of
+    /// them [`Acquired`] meanwhile.
     fn run(
         &mut self,
         entry: usize,
@@ -121,10 +121,10 @@ pub trait Shard: Send {
         options: RunOptions,
     ) -> Result<(), ShimError>;
 
-    /// Zeroed memory that its device can see.
+    /// Allocates zeroed memory that its device can see.
     fn allocate(&self, length: u64, alignment: u64) -> Result<Buffer, ShimError>;
 
-    /// A handle by which another thread can end a run. It does not keep the shard.
+    /// A handle by which another thread can cancel a run. It does not keep the shard alive.
     fn canceller(&self) -> Canceller;
 
     /// Where it runs.
@@ -133,7 +133,7 @@ pub trait Shard: Send {
     }
 }
 
-/// A shard that is ready to run: what there is to bind, and what runs it.
+/// A shard that is ready to run, with its entries and bindings.
 pub struct LoadedShard {
     shard: Box<dyn Shard>,
     place: Place,
@@ -153,38 +153,39 @@ impl std::fmt::Debug for LoadedShard {
     }
 }
 
-/// Ends the run in progress of one shard, from any thread.
+/// Cancels the run in progress of one shard, from any thread.
 #[derive(Clone)]
 pub struct Canceller(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl Canceller {
-    /// Of what ends a run.
+    /// From the function that cancels a run.
     pub fn new(cancel: impl Fn() -> bool + Send + Sync + 'static) -> Canceller {
         Canceller(Arc::new(cancel))
     }
 
-    /// The run in progress, if there is one, ends soon with a cancelled error. False when the shard
-    /// is gone or its shim cannot cancel. A worker that was asked and does not obey is ended.
+    /// Ends the run in progress, if there is one, soon, with a cancelled error. False when the
+    /// shard is gone or its shim cannot cancel. A worker that was asked and does not obey is
+    /// killed.
     pub fn cancel(&self) -> bool {
         (self.0)()
     }
 }
 
-/// Where the memory for a binding lies, which is fit for it.
+/// Memory that was checked to fit a binding.
 pub struct Placed<'a> {
-    /// Its first byte, where the host has it mapped and there is one.
+    /// Its first byte; null if it is empty or the host has not mapped it.
     pub pointer: *mut u8,
     /// Bytes from there on.
     pub length: u64,
-    /// The buffer, and where in it; none for plain memory.
+    /// The buffer and the offset in it; `None` for plain memory.
     pub buffer: Option<(&'a Buffer, u64)>,
-    /// Whether the shim takes it as memory of its own.
+    /// Whether it is the shim's own memory.
     pub own: bool,
 }
 
 impl<'a> Bound<'a> {
-    /// Finds whether the memory is fit for a binding, and where it lies. `is_own` tells buffers
-    /// that are memory of the shim.
+    /// Checks that the memory fits a binding, and locates it. `is_own` recognises buffers of the
+    /// shim's own memory.
     pub fn placed(
         &mut self,
         binding: &Binding,
@@ -237,7 +238,7 @@ impl<'a> Bound<'a> {
     }
 }
 
-/// Buffers taken for a run; gives them back, also when it fails half-way.
+/// Buffers acquired for a run; dropping it releases them, also when acquiring fails half-way.
 pub struct Acquired<'a, 'b> {
     bound: &'a [Bound<'b>],
     bindings: &'a [Binding],
@@ -245,11 +246,11 @@ pub struct Acquired<'a, 'b> {
 }
 
 impl<'a, 'b> Acquired<'a, 'b> {
-    /// Takes every buffer, those that a run writes whole.
+    /// Acquires every buffer, exclusively where the run writes it.
     pub fn all(bound: &'a [Bound<'b>], bindings: &'a [Binding]) -> Result<Self, ShimError> {
         let mut acquired = Acquired { bound, bindings, count: 0 };
-        for (given, binding) in bound.iter().zip(bindings) {
-            if let Bound::Buffer(buffer) | Bound::BufferAt(buffer, _) = given {
+        for (memory, binding) in bound.iter().zip(bindings) {
+            if let Bound::Buffer(buffer) | Bound::BufferAt(buffer, _) = memory {
                 buffer.acquire(binding.port.direction.is_written())?;
             }
             acquired.count += 1;
@@ -269,13 +270,13 @@ impl Drop for Acquired<'_, '_> {
 }
 
 impl LoadedShard {
-    /// Of a shard that binds what its `entries` say.
+    /// From a shard and the entries that it runs.
     pub fn new(shard: Box<dyn Shard>, place: Place, entries: Vec<LoadedEntry>) -> LoadedShard {
         let (artefact, flags, times) = (None, Vec::new(), Arc::default());
         LoadedShard { shard, place, artefact, entries, flags, times }
     }
 
-    /// Of an artefact, with what was reported of it and of the flags that were asked.
+    /// From an artefact, the report of its load, and the flags that were requested.
     pub(crate) fn loaded(
         shard: Box<dyn Shard>,
         report: LoadReport,
@@ -297,7 +298,7 @@ impl LoadedShard {
         Ok(LoadedShard { shard, place, artefact, entries, flags, times })
     }
 
-    /// Where it was loaded.
+    /// Instance, shim and device on which it was loaded.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -307,42 +308,42 @@ impl LoadedShard {
         self.shard.running()
     }
 
-    /// The artefact it was made from, if it was.
+    /// The artefact it was loaded from, if any.
     pub fn artefact(&self) -> Option<&Artefact> {
         self.artefact.as_ref()
     }
 
-    /// Zeroed memory that its device can see.
+    /// Allocates zeroed memory that its device can see.
     pub fn allocate(&self, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
         self.shard.allocate(length, alignment)
     }
 
-    /// The flags it was loaded with, and what became of each.
+    /// The flags it was loaded with, and the outcome of each.
     pub fn flags(&self) -> &[FlagOutcome] {
         &self.flags
     }
 
-    /// What can be run.
+    /// Entries that can be run.
     pub fn entries(&self) -> &[LoadedEntry] {
         &self.entries
     }
 
-    /// Place of the entry of that name.
+    /// Index of the entry of that name.
     pub fn entry(&self, name: &str) -> Option<usize> {
         self.entries.iter().position(|entry| entry.interface.name == name)
     }
 
-    /// A handle by which another thread can end a run. It does not keep the shard.
+    /// A handle by which another thread can cancel a run. It does not keep the shard alive.
     pub fn canceller(&self) -> Canceller {
         self.shard.canceller()
     }
 
     /// Runs an entry and blocks until it is done.
     ///
-    /// `rows` are valid, 1 to the entry's rows. `bound` has one element per binding, in their
-    /// order; outputs and states take a buffer or [`Bound::Write`]. A buffer of this instance and
-    /// device is handed over as it is, any other mapped memory as a pointer (to a worker: as a
-    /// copy).
+    /// `rows` is the number of valid rows, 1 to the entry's rows. `bound` has one element per
+    /// binding, in their order; outputs and states take a buffer or [`Bound::Write`]. A buffer of
+    /// this instance and device is passed as it is, any other mapped memory as a pointer (to a
+    /// worker: as a copy).
     pub fn run(
         &mut self,
         entry: usize,
@@ -350,54 +351,54 @@ impl LoadedShard {
         bound: &mut [Bound<'_>],
         options: RunOptions,
     ) -> Result<(), ShimError> {
-        let told = self
+        let called = self
             .entries
             .get(entry)
             .ok_or_else(|| ShimError::Argument(format!("entry {entry} of {}", self.entries.len())))?;
-        let largest = told.interface.point.rows;
+        let largest = called.interface.point.rows;
         if rows == 0 || rows > largest {
-            return Err(ShimError::Argument(format!("{rows} rows in `{}`", told.interface.name)));
+            return Err(ShimError::Argument(format!("{rows} rows in `{}`", called.interface.name)));
         }
-        if bound.len() != told.bindings.len() {
+        if bound.len() != called.bindings.len() {
             return Err(ShimError::Argument(format!(
                 "{} bindings given, `{}` has {}",
                 bound.len(),
-                told.interface.name,
-                told.bindings.len()
+                called.interface.name,
+                called.bindings.len()
             )));
         }
         let shard = &mut self.shard;
-        self.times.timed("run", || shard.run(entry, rows, &told.bindings, bound, options))
+        self.times.timed("run", || shard.run(entry, rows, &called.bindings, bound, options))
     }
 }
 
-/// What a shim tells of a shard it has just loaded.
+/// The shim's report on a shard it has just loaded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadReport {
-    pub(crate) entries: Vec<ToldEntry>,
+    pub(crate) entries: Vec<ReportedEntry>,
     /// Verdicts on flags: name, verdict, evidence or reason.
     pub(crate) flags: Vec<(String, FlagVerdict, String)>,
-    /// Whether its runs can be ended.
+    /// Whether its runs can be cancelled.
     pub cancels: bool,
 }
 
-/// One entry as the shim told it.
+/// One entry as the shim reported it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ToldEntry {
+pub(crate) struct ReportedEntry {
     pub(crate) index: u64,
     pub(crate) name: String,
     pub(crate) rows: u64,
-    /// Bindings it is said to have.
+    /// Number of bindings that the shim declares.
     pub(crate) count: u64,
-    pub(crate) bindings: Vec<ToldBinding>,
+    pub(crate) bindings: Vec<ReportedBinding>,
 }
 
-/// One binding as the shim told it.
+/// One binding as the shim reported it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ToldBinding {
+pub(crate) struct ReportedBinding {
     pub(crate) index: u64,
     pub(crate) name: String,
     pub(crate) direction: u32,
@@ -409,22 +410,22 @@ pub(crate) struct ToldBinding {
     pub(crate) bytes: u64,
     pub(crate) alignment: u64,
     pub(crate) memory_kinds: u32,
-    /// Of an f64: decimal text would not bring every one back.
+    /// Bits of an f64: decimal text does not preserve every value.
     pub(crate) scale_bits: u64,
     pub(crate) zero_point: i64,
 }
 
-/// Joins what a fresh shard told with what its artefact says.
+/// Joins the report on a fresh shard with the interfaces of its artefact.
 fn join_entries(
     shim: &str,
-    told: Vec<ToldEntry>,
+    reported: Vec<ReportedEntry>,
     interfaces: &[EntryInterface],
 ) -> Result<Vec<LoadedEntry>, ShimError> {
     let wrong = |reason: String| ShimError::contract(shim, "entries", reason);
-    let mut entries = Vec::with_capacity(told.len());
-    for (place, ToldEntry { index, name, rows, count, bindings }) in told.into_iter().enumerate() {
+    let mut entries = Vec::with_capacity(reported.len());
+    for (place, ReportedEntry { index, name, rows, count, bindings }) in reported.into_iter().enumerate() {
         if index != place as u64 {
-            return Err(wrong(format!("entry {index} told in place {place}")));
+            return Err(wrong(format!("entry {index} reported in place {place}")));
         }
         let interface = interfaces
             .iter()
@@ -438,7 +439,7 @@ fn join_entries(
         }
         let bindings = join_bindings(shim, bindings, interface)?;
         if bindings.len() as u64 != count {
-            return Err(wrong(format!("`{name}` with {count} bindings, {} were told", bindings.len())));
+            return Err(wrong(format!("`{name}` with {count} bindings, {} were reported", bindings.len())));
         }
         entries.push(LoadedEntry { interface: interface.clone(), bindings });
     }
@@ -453,23 +454,23 @@ fn join_entries(
 
 fn join_bindings(
     shim: &str,
-    told: Vec<ToldBinding>,
+    reported: Vec<ReportedBinding>,
     interface: &EntryInterface,
 ) -> Result<Vec<Binding>, ShimError> {
     let wrong =
         |reason: String| ShimError::contract(shim, "bindings", format!("`{}`: {reason}", interface.name));
-    let mut bindings: Vec<Binding> = Vec::with_capacity(told.len());
-    for (place, told) in told.into_iter().enumerate() {
-        if told.index != place as u64 {
-            return Err(wrong(format!("binding {} told in place {place}", told.index)));
+    let mut bindings: Vec<Binding> = Vec::with_capacity(reported.len());
+    for (place, reported) in reported.into_iter().enumerate() {
+        if reported.index != place as u64 {
+            return Err(wrong(format!("binding {} reported in place {place}", reported.index)));
         }
         let port = interface
-            .port(&told.name)
-            .ok_or_else(|| wrong(format!("binding `{}`, which the graph does not have", told.name)))?;
-        if bindings.iter().any(|binding| binding.port.name == told.name) {
-            return Err(wrong(format!("binding `{}` told twice", told.name)));
+            .port(&reported.name)
+            .ok_or_else(|| wrong(format!("binding `{}`, which the graph does not have", reported.name)))?;
+        if bindings.iter().any(|binding| binding.port.name == reported.name) {
+            return Err(wrong(format!("binding `{}` reported twice", reported.name)));
         }
-        bindings.push(join(port, told).map_err(wrong)?);
+        bindings.push(join(port, reported).map_err(wrong)?);
     }
     // An input that nothing depends on need not be bound; a result must be.
     let unbound = interface.ports.iter().find(|port| {
@@ -481,46 +482,46 @@ fn join_bindings(
     }
 }
 
-fn join(port: &Port, told: ToldBinding) -> Result<Binding, String> {
-    let name = &told.name;
+fn join(port: &Port, reported: ReportedBinding) -> Result<Binding, String> {
+    let name = &reported.name;
     let direction = match port.direction {
         Direction::Input => SW_BINDING_INPUT,
         Direction::Output => SW_BINDING_OUTPUT,
         Direction::State => SW_BINDING_STATE,
         Direction::StateRead => SW_BINDING_STATE_READ,
     };
-    if told.direction != direction {
-        return Err(format!("binding `{name}` has direction {}, the graph {direction}", told.direction));
+    if reported.direction != direction {
+        return Err(format!("binding `{name}` has direction {}, the graph {direction}", reported.direction));
     }
-    if told.role != port.role.number() {
-        return Err(format!("binding `{name}` has role {}, the graph {}", told.role, port.role.number()));
+    if reported.role != port.role.number() {
+        return Err(format!("binding `{name}` has role {}, the graph {}", reported.role, port.role.number()));
     }
-    if told.shape != port.shape {
-        return Err(format!("binding `{name}` has shape {:?}, the graph {:?}", told.shape, port.shape));
+    if reported.shape != port.shape {
+        return Err(format!("binding `{name}` has shape {:?}, the graph {:?}", reported.shape, port.shape));
     }
-    let told_scale = f64::from_bits(told.scale_bits);
+    let reported_scale = f64::from_bits(reported.scale_bits);
     let (dtype, scale, zero_point) = match port.encoding {
         Some(encoding) => {
             (encoding.element.number(), f64::from(encoding.scale.get()), i64::from(encoding.zero_point))
         }
         None => (port.dtype.number(), 1.0, 0),
     };
-    if (told.dtype, told_scale, told.zero_point) != (dtype, scale, zero_point) {
+    if (reported.dtype, reported_scale, reported.zero_point) != (dtype, scale, zero_point) {
         return Err(format!(
-            "binding `{name}` is encoded as type {} scale {} zero {}, agreed were {dtype}, {scale}, {zero_point}",
-            told.dtype, told_scale, told.zero_point
+            "binding `{name}` is encoded as type {} scale {} zero {}, the graph says {dtype}, {scale}, {zero_point}",
+            reported.dtype, reported_scale, reported.zero_point
         ));
     }
     let dtype = convert::dtype(dtype).ok_or_else(|| format!("binding `{name}` has element type {dtype}"))?;
-    if !told.alignment.is_power_of_two() {
-        return Err(format!("binding `{name}` asks for an alignment of {}", told.alignment));
+    if !reported.alignment.is_power_of_two() {
+        return Err(format!("binding `{name}` asks for an alignment of {}", reported.alignment));
     }
-    let least = least_bytes(&told.shape, told.strides.as_deref(), dtype);
-    if least.is_none_or(|least| least > told.bytes) || told.bytes > isize::MAX as u64 {
+    let least = least_bytes(&reported.shape, reported.strides.as_deref(), dtype);
+    if least.is_none_or(|least| least > reported.bytes) || reported.bytes > isize::MAX as u64 {
         let needs = least.map_or_else(String::new, |least| format!(", which takes {least}"));
-        return Err(format!("binding `{name}` of {:?} in {} bytes{needs}", told.shape, told.bytes));
+        return Err(format!("binding `{name}` of {:?} in {} bytes{needs}", reported.shape, reported.bytes));
     }
-    let update = match told.update {
+    let update = match reported.update {
         SW_UPDATE_NONE => Update::None,
         SW_UPDATE_IN_GRAPH => Update::InGraph,
         SW_UPDATE_BY_RUNTIME => Update::ByRuntime,
@@ -529,10 +530,10 @@ fn join(port: &Port, told: ToldBinding) -> Result<Binding, String> {
     Ok(Binding {
         port: port.clone(),
         dtype,
-        bytes: told.bytes,
-        alignment: told.alignment,
-        strides: told.strides,
-        memory_kinds: MemoryKinds(told.memory_kinds),
+        bytes: reported.bytes,
+        alignment: reported.alignment,
+        strides: reported.strides,
+        memory_kinds: MemoryKinds(reported.memory_kinds),
         update,
     })
 }

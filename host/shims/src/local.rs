@@ -24,7 +24,7 @@ use crate::error::ShimError;
 use crate::functions::{Functions, ShownEntry};
 use crate::library;
 use crate::loaded::{LoadReport, Running, Shard};
-use crate::shim::{Held, Shim, lock};
+use crate::shim::{Claim, Shim, lock};
 use crate::tables::{ChipTable, EntryTables, OptionTables, WorkOrderTables};
 use crate::work_order::WorkOrder;
 
@@ -34,14 +34,14 @@ mod shard;
 use memory::ShimMemory;
 use shard::LocalShard;
 
-/// An open instance. Shards and buffers hold it; it closes when the last is gone.
+/// An open instance. Shards and buffers keep it alive; it closes when the last is gone.
 pub(crate) struct Local {
     name: String,
     table: Table,
     raw: *mut SwShim,
     /// The contract: one call at a time per instance, but for run and cancel.
     lock: Mutex<()>,
-    _held: Held,
+    _claim: Claim,
 }
 
 // SAFETY: the contract allows calls from any thread; `lock` keeps them one at a time.
@@ -52,7 +52,7 @@ unsafe impl Sync for Local {}
 impl Drop for Local {
     fn drop(&mut self) {
         if let Some(close) = self.table.0.close {
-            // SAFETY: made by `open`; shards and buffers hold this value, so none is left.
+            // SAFETY: made by `open`; shards and buffers keep this value alive, so none is left.
             unsafe { close(self.raw) };
         }
     }
@@ -63,7 +63,7 @@ impl Local {
         shim: &Shim,
         name: &str,
         options: &[(String, String)],
-        held: Held,
+        claim: Claim,
     ) -> Result<Arc<Local>, ShimError> {
         let options = OptionTables::new(options)?;
         let table = shim.table().map_err(|error| ShimError::Load(Box::new(error)))?;
@@ -76,14 +76,14 @@ impl Local {
         if raw.is_null() {
             return Err(ShimError::contract(name, "open", "success without an instance"));
         }
-        Ok(Arc::new(Local { name: name.to_owned(), table, raw, lock: Mutex::new(()), _held: held }))
+        Ok(Arc::new(Local { name: name.to_owned(), table, raw, lock: Mutex::new(()), _claim: claim }))
     }
 
     fn enter(&self) -> MutexGuard<'_, ()> {
         lock(&self.lock)
     }
 
-    /// Error object to error.
+    /// Converts an error object to an error and frees it.
     ///
     /// # Safety
     ///
@@ -101,16 +101,16 @@ impl Local {
         ShimError::contract(&self.name, function, reason)
     }
 
-    /// What a sink was told, unless the function failed.
-    fn told<T>(
+    /// The items that a sink received, unless the function failed.
+    fn collected<T>(
         &self,
         function: &'static str,
         error: *mut SwError,
-        told: call::Collected<T>,
+        collected: call::Collected<T>,
     ) -> Result<Vec<T>, ShimError> {
         // SAFETY: the callers pass what their table's function returned.
         unsafe { self.take(function, error) }?;
-        told.finish().map_err(|reason| self.contract(function, reason))
+        collected.finish().map_err(|reason| self.contract(function, reason))
     }
 }
 
@@ -131,7 +131,7 @@ impl Functions for Arc<Local> {
         let function = self.table.0.devices.ok_or_else(|| self.missing("devices"))?;
         let soc = soc.map(|soc| c_text("the SoC", soc)).transpose()?;
         let soc = soc.as_ref().map_or(ptr::null(), |soc| soc.as_ptr());
-        let (error, told) = {
+        let (error, collected) = {
             let _one = self.enter();
             call::devices(
                 |item| {
@@ -157,13 +157,13 @@ impl Functions for Arc<Local> {
                 |sink| unsafe { function(self.raw, soc, sink) },
             )
         };
-        self.told("devices", error, told)
+        self.collected("devices", error, collected)
     }
 
     fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError> {
         let Some(function) = self.table.0.limits else { return Ok(Vec::new()) };
         let device = c_text("the device", device)?;
-        let (error, told) = {
+        let (error, collected) = {
             let _one = self.enter();
             call::limits(
                 |item| {
@@ -177,25 +177,25 @@ impl Functions for Arc<Local> {
                 |sink| unsafe { function(self.raw, device.as_ptr(), sink) },
             )
         };
-        self.told("limits", error, told)
+        self.collected("limits", error, collected)
     }
 
     fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError> {
         let Some(function) = self.table.0.flags else { return Ok(Vec::new()) };
         let device = c_text("the device", device)?;
-        let (error, told) = {
+        let (error, collected) = {
             let _one = self.enter();
             // SAFETY: pointers are as the contract says.
             call::flags(flag_schema, |sink| unsafe { function(self.raw, device.as_ptr(), sink) })
         };
-        self.told("flags", error, told)
+        self.collected("flags", error, collected)
     }
 
     fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, Verdict)>, ShimError> {
         let function = self.table.0.check.ok_or_else(|| self.missing("check"))?;
         let device = c_text("the device", device)?;
         let tables = EntryTables::new(&entry)?;
-        let (error, told) = {
+        let (error, collected) = {
             let _one = self.enter();
             call::verdicts(
                 |item| {
@@ -211,7 +211,7 @@ impl Functions for Arc<Local> {
                 |sink| unsafe { function(self.raw, device.as_ptr(), tables.as_ptr(), sink) },
             )
         };
-        self.told("check", error, told)
+        self.collected("check", error, collected)
     }
 
     fn estimate(
@@ -223,7 +223,7 @@ impl Functions for Arc<Local> {
         let Some(function) = self.table.0.estimate else { return Ok(Vec::new()) };
         let device = c_text("the device", device)?;
         let tables = EntryTables::new(&entry)?;
-        let (error, told) = {
+        let (error, collected) = {
             let _one = self.enter();
             call::estimates(
                 |item| {
@@ -243,7 +243,7 @@ impl Functions for Arc<Local> {
                 |sink| unsafe { function(self.raw, device.as_ptr(), tables.as_ptr(), sink) },
             )
         };
-        self.told("estimate", error, told)
+        self.collected("estimate", error, collected)
     }
 
     fn compile(&self, device: &str, order: &WorkOrder, output: &mut dyn Output) -> Result<(), ShimError> {
@@ -271,7 +271,7 @@ impl Functions for Arc<Local> {
         let function = self.table.0.compatibility.ok_or_else(|| self.missing("compatibility"))?;
         let device = c_text("the device", device)?;
         let pointer: *const c_void = if head.is_empty() { ptr::null() } else { head.as_ptr().cast() };
-        let (error, told) = {
+        let (error, collected) = {
             let _one = self.enter();
             call::compatibilities(
                 |item| {
@@ -289,7 +289,7 @@ impl Functions for Arc<Local> {
                 |sink| unsafe { function(self.raw, device.as_ptr(), pointer, head.len() as u64, sink) },
             )
         };
-        self.told("compatibility", error, told)
+        self.collected("compatibility", error, collected)
     }
 
     fn inspect(&self, file: &File, offset: u64, length: u64) -> Result<Vec<(String, String)>, ShimError> {
@@ -301,13 +301,13 @@ impl Functions for Arc<Local> {
         let map = match length_here {
             0 => None,
             // SAFETY: `ShimInstance::inspect` states that the file is not changed meanwhile; the
-            // range was held against its length.
+            // range was checked against its length.
             _ => Some(
                 unsafe { MmapOptions::new().offset(offset).len(length_here).map(file) }.map_err(failed)?,
             ),
         };
         let pointer: *const c_void = map.as_ref().map_or(ptr::null(), |map| map.as_ptr().cast());
-        let (error, told) = {
+        let (error, collected) = {
             let _one = self.enter();
             call::inspections(
                 // SAFETY: the contract makes them strings.
@@ -316,7 +316,7 @@ impl Functions for Arc<Local> {
                 |sink| unsafe { function(self.raw, pointer, length, sink) },
             )
         };
-        self.told("inspect", error, told)
+        self.collected("inspect", error, collected)
     }
 
     fn recover(&self, device: &str) -> Result<(), ShimError> {

@@ -15,7 +15,7 @@ const MANIFEST_LIMIT: u64 = 64 * 1024;
 /// End of every manifest's file name.
 pub const MANIFEST_SUFFIX: &str = ".shim.json";
 
-/// What a manifest says.
+/// A manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -35,15 +35,15 @@ pub struct Manifest {
     /// SHA-256 of the library in lower-case hex; checked before it is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Options of every instance; what a caller gives wins. A user says here where the vendor's
-    /// library is.
+    /// Options of every instance; a caller's options override them. A user states here where the
+    /// vendor's library is.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
-    /// Options beside those of an instance from which a simulated device is wanted: where a
-    /// stand-in for the vendor's library lies, which no other instance is to find.
+    /// Additional options of an instance that is to offer a simulated device: the path of a
+    /// stand-in for the vendor's library, which no other instance should find.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub simulator: BTreeMap<String, String>,
-    /// Resources of which only one instance at a time may hold one, such as `neuron-device`.
+    /// Exclusive resources, which only one instance at a time may use, such as `neuron-device`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclusive: Vec<String>,
 }
@@ -76,7 +76,7 @@ pub(crate) fn range_text((min, max): (u32, u32)) -> String {
     if min == max { version_text(min) } else { format!("{} to {}", version_text(min), version_text(max)) }
 }
 
-/// Refuses a range that does not meet the host's.
+/// Rejects a range that does not overlap the host's.
 pub(crate) fn check_range(path: &Path, shim: (u32, u32)) -> Result<(), LoadError> {
     let (text, host) = (range_text(shim), range_text(HOST_VERSIONS));
     if shim.0 > HOST_VERSIONS.1 {
@@ -95,7 +95,7 @@ fn parse_version(text: &str) -> Option<u32> {
 }
 
 impl Manifest {
-    /// Where the manifest of a library lies: its path with the last extension replaced.
+    /// Path of a library's manifest: the library's path with the last extension replaced.
     pub fn path_for(library: &Path) -> PathBuf {
         let mut path = library.with_extension("");
         let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -104,7 +104,7 @@ impl Manifest {
         path
     }
 
-    /// Reads and checks a manifest; the versions must meet the host's.
+    /// Reads and checks a manifest; its versions must overlap the host's.
     pub fn read(path: &Path) -> Result<Manifest, LoadError> {
         let invalid = |reason: String| LoadError::Manifest { path: path.to_owned(), reason };
         let text = shardwright_files::read(path, MANIFEST_LIMIT).map_err(|error| match error {

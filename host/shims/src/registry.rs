@@ -1,4 +1,4 @@
-//! Finding shims, and saying of every one that is not used why.
+//! Finding shims, and reporting a reason for every one that is not used.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ enum Source {
     Linked(&'static str, SwEntryFunction),
 }
 
-/// Says where to look; nothing is opened before [`RegistryBuilder::build`].
+/// Collects the places to search; nothing is opened before [`RegistryBuilder::build`].
 #[derive(Clone, Debug, Default)]
 pub struct RegistryBuilder {
     sources: Vec<Source>,
@@ -64,34 +64,35 @@ impl RegistryBuilder {
         self
     }
 
-    /// Takes one library, whose manifest lies beside it, or one manifest.
+    /// Adds one library, whose manifest lies beside it, or one manifest.
     pub fn library(mut self, path: impl Into<PathBuf>) -> Self {
         self.sources.push(Source::File(path.into()));
         self
     }
 
-    /// Takes one library with the text of its manifest, for places in which nothing but libraries
-    /// can lie. The file counts, and the manifest's `library` and `search` do not.
+    /// Adds one library with the text of its manifest, for places in which nothing but libraries
+    /// can lie. The path is used, and the manifest's `library` and `search` are ignored.
     pub fn described(mut self, library: impl Into<PathBuf>, manifest: impl Into<String>) -> Self {
         self.sources.push(Source::Described(library.into(), manifest.into()));
         self
     }
 
-    /// Takes a shim that is linked into the program: `shim_entry()` of its crate. `name` is for
+    /// Adds a shim that is linked into the program: `shim_entry()` of its crate. `name` is for
     /// messages.
     pub fn linked(mut self, name: &'static str, entry: SwEntryFunction) -> Self {
         self.sources.push(Source::Linked(name, entry));
         self
     }
 
-    /// Has every library opened by `opener`, for as long as it takes to say who it is, and none in
-    /// this process. They are opened here only when an instance is, by [`ShimRegistry::open`].
+    /// Has `opener` open every library just long enough to read its description, and none in this
+    /// process. A library is opened here only when an instance is, by [`ShimRegistry::open`].
     pub fn isolated(mut self, opener: impl Opener + 'static) -> Self {
         self.opener = Some(Arc::new(opener));
         self
     }
 
-    /// Opens what is found, in the order given; of two shims with one name the first stays.
+    /// Opens the shims found, in the order in which places were added; of two shims with one name
+    /// the first is used.
     pub fn build(self) -> ShimRegistry {
         let mut registry = ShimRegistry::default();
         let mut seen = HashSet::new();
@@ -121,7 +122,7 @@ impl RegistryBuilder {
 }
 
 impl ShimRegistry {
-    /// Starts with no place to look at.
+    /// A builder without places to search.
     pub fn builder() -> RegistryBuilder {
         RegistryBuilder::default()
     }
@@ -157,8 +158,8 @@ impl ShimRegistry {
         self.known(name)?.open(instance, options)
     }
 
-    /// The same elsewhere, such as in a worker process: what the shim does wrong ends that process,
-    /// not this one.
+    /// The same elsewhere, such as in a worker process: a crash of the shim ends that process, not
+    /// this one.
     pub fn open_isolated(
         &self,
         name: &str,
@@ -173,8 +174,8 @@ impl ShimRegistry {
         self.get(name).ok_or_else(|| self.missing(name))
     }
 
-    /// The error that there is no shim of that name: with the names there are, and with what was
-    /// skipped, which may be it.
+    /// The error for a missing name. It lists the shims found, and those skipped, which may include
+    /// the one wanted.
     pub fn missing(&self, name: &str) -> ShimError {
         let known: Vec<&str> = self.shims.iter().map(Shim::name).collect();
         let skipped = self.skipped.iter().map(|skipped| format!("; skipped: {}", skipped.error));
@@ -215,8 +216,8 @@ impl ShimRegistry {
         }
         let is_library = |path: &&PathBuf| path.to_string_lossy().ends_with(std::env::consts::DLL_SUFFIX);
         for library in files.iter().filter(is_library) {
-            // A library that a manifest named was seen; one whose own manifest failed was reported
-            // with it.
+            // A library that a manifest named is in `seen`; one whose own manifest failed was
+            // reported with it.
             let manifest = Manifest::path_for(library);
             if !manifests.contains(&&manifest) && !seen.contains(&canonical(library)) {
                 let error = LoadError::NoManifest { library: library.clone(), manifest };
@@ -241,7 +242,7 @@ impl ShimRegistry {
     }
 }
 
-/// The shim of a library, asked who it is: elsewhere, or here.
+/// The shim of a library, described by `opener` or in this process.
 fn opened(library: PathBuf, manifest: Manifest, opener: Option<&dyn Opener>) -> Result<Shim, LoadError> {
     match opener {
         Some(opener) => {

@@ -1,4 +1,4 @@
-//! A shim that was found, and what shims say of themselves.
+//! A shim that was found, and the facts that shims report about themselves.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,36 +23,36 @@ pub struct Shim(Arc<ShimInner>);
 struct ShimInner {
     path: PathBuf,
     manifest: Option<Manifest>,
-    /// Filled at once when the library is opened in this process, else when the first instance is
-    /// opened in it.
+    /// Filled immediately when the library is opened in this process, else when the first instance
+    /// is opened in it.
     table: OnceLock<Table>,
     facts: Facts,
-    /// Its name, where it is part of this program.
+    /// Its name, if it is linked into this program.
     linked: Option<&'static str>,
     open: Mutex<u64>,
 }
 
-/// What is known of a shim once it answered at its door.
+/// What a shim reports about itself when it is opened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Facts {
-    /// Who it is.
+    /// Its description.
     pub description: Description,
     pub(crate) layout: LayoutCheck,
     pub(crate) version: u32,
     pub(crate) compiles: bool,
     pub(crate) runs: bool,
     pub(crate) inspects: bool,
-    /// What it reads of a chip's profile.
+    /// Facts of a chip's profile that it reads.
     pub(crate) chip_facts: Vec<FactSchema>,
 }
 
-/// What a file is.
+/// Identification of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inspection {
     /// Kebab-case, `qnn-context-binary`.
     pub format: String,
-    /// A JSON object in the shim's words.
+    /// A JSON object defined by the shim.
     pub document: serde_json::Value,
 }
 
@@ -67,7 +67,8 @@ impl std::fmt::Debug for Shim {
 }
 
 impl Shim {
-    /// Opens a library in this process and asks who it is. `sha256` is what its manifest states.
+    /// Opens a library in this process and reads its description. `sha256` is the hash that its
+    /// manifest states.
     pub fn of_library(path: &Path, sha256: Option<&str>) -> Result<Shim, LoadError> {
         let (table, layout) = library::open(path, sha256)?;
         Shim::described(path.to_owned(), None, facts(path, table, layout)?, Some(table))
@@ -80,7 +81,7 @@ impl Shim {
         Shim::described(path, Some(manifest), facts, Some(table))
     }
 
-    /// One that is part of this program: `shim_entry()` of its crate.
+    /// A shim that is linked into this program: `shim_entry()` of its crate.
     pub fn linked(name: &'static str, entry: SwEntryFunction) -> Result<Shim, LoadError> {
         let path = PathBuf::from(format!("<linked {name}>"));
         let table = library::enter(&path, entry)?;
@@ -89,7 +90,7 @@ impl Shim {
         Ok(Shim(Arc::new(ShimInner { path, manifest: None, table, facts, linked: Some(name), open })))
     }
 
-    /// Of a library that was opened here (then with its table) or elsewhere.
+    /// From a library that was opened here (then with its table) or elsewhere.
     pub(crate) fn described(
         path: PathBuf,
         manifest: Option<Manifest>,
@@ -107,7 +108,7 @@ impl Shim {
         Ok(Shim(Arc::new(ShimInner { path, manifest, table, facts, linked: None, open })))
     }
 
-    /// The table, for which the library is opened in this process if it was not yet.
+    /// The table; opens the library in this process if it is not open yet.
     pub(crate) fn table(&self) -> Result<Table, LoadError> {
         if let Some(table) = self.0.table.get() {
             return Ok(*table);
@@ -126,12 +127,12 @@ impl Shim {
         &self.0.facts
     }
 
-    /// Its name where it is part of this program.
+    /// Its name, if it is linked into this program.
     pub fn linked_name(&self) -> Option<&'static str> {
         self.0.linked
     }
 
-    /// Name under which it is asked for.
+    /// Name under which it is opened.
     pub fn name(&self) -> &str {
         &self.0.facts.description.name
     }
@@ -141,17 +142,17 @@ impl Shim {
         &self.0.facts.description
     }
 
-    /// Its library; `<linked …>` for one that is part of the program.
+    /// Its library; `<linked …>` for one that is linked into the program.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// What was read before the library was opened; none when it is linked.
+    /// Its manifest, read before the library was opened; `None` when it is linked.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.0.manifest.as_ref()
     }
 
-    /// Whether its structs were compared.
+    /// Result of comparing its struct layouts.
     pub fn layout(&self) -> &LayoutCheck {
         &self.0.facts.layout
     }
@@ -161,12 +162,12 @@ impl Shim {
         shardwright_shim_abi::version_text(self.0.facts.version)
     }
 
-    /// Whether it can compile here; if not it only runs what was compiled elsewhere.
+    /// Whether it can compile here; if not, it only runs artefacts compiled elsewhere.
     pub fn compiles(&self) -> bool {
         self.0.facts.compiles
     }
 
-    /// Whether it can tell what a file is.
+    /// Whether it can identify files.
     pub fn inspects(&self) -> bool {
         self.0.facts.inspects
     }
@@ -176,13 +177,13 @@ impl Shim {
         &self.0.facts.chip_facts
     }
 
-    /// Whether it can run; if not it only compiles.
+    /// Whether it can run; if not, it only compiles.
     pub fn runs(&self) -> bool {
         self.0.facts.runs
     }
 }
 
-/// Asks a library who it is.
+/// Reads a library's description.
 fn facts(path: &Path, table: Table, layout: LayoutCheck) -> Result<Facts, LoadError> {
     let undescribed = |source| LoadError::Describe { path: path.to_owned(), source: Box::new(source) };
     Ok(Facts {
@@ -266,17 +267,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Exclusive resources of this process, with the instance that holds each.
+/// Exclusive resources of this process, with the instance that owns each.
 static RESOURCES: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
-/// An instance's share of what is limited; given back when dropped.
-pub struct Held {
+/// An instance's claim on the instance limit and on exclusive resources; released when dropped.
+pub struct Claim {
     shim: Shim,
     resources: Vec<String>,
 }
 
-impl Held {
-    pub(crate) fn take(shim: &Shim, instance: &str) -> Result<Held, ShimError> {
+impl Claim {
+    pub(crate) fn take(shim: &Shim, instance: &str) -> Result<Claim, ShimError> {
         let limit = shim.0.facts.description.instance_limit;
         let mut open = lock(&shim.0.open);
         if limit != 0 && *open >= limit {
@@ -300,11 +301,11 @@ impl Held {
         }
         *open += 1;
         drop(open);
-        Ok(Held { shim: shim.clone(), resources: wanted })
+        Ok(Claim { shim: shim.clone(), resources: wanted })
     }
 }
 
-impl Drop for Held {
+impl Drop for Claim {
     fn drop(&mut self) {
         *lock(&self.shim.0.open) -= 1;
         let mut resources = lock(&RESOURCES);

@@ -1,4 +1,4 @@
-//! A work order as the read-only C tables that a shim sees.
+//! A work order as the read-only C tables that are passed to a shim.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use crate::functions::ShownEntry;
 use crate::interface::port_name;
 use crate::work_order::{OrderWeight, WorkOrder, WorkOrderError};
 
-/// Owns what the tables point to. Values are kept behind raw pointers, so that moving the arena
-/// moves none of them.
+/// Owns what the tables point to. Values live behind raw pointers, so that moving the arena does
+/// not move them.
 #[derive(Default)]
 struct Arena {
     kept: Vec<*mut dyn Any>,
@@ -218,7 +218,7 @@ fn show_weight(
         rank: weight.shape.len() as u32,
         shape: arena.array(weight.shape.clone()),
         quantisation: match weight.quantisation() {
-            Some(held) => show_quantisation(arena, weight, &held.with(scales)),
+            Some(existing) => show_quantisation(arena, weight, &existing.with(scales)),
             None => ptr::null(),
         },
     };
@@ -228,26 +228,26 @@ fn show_weight(
 fn show_quantisation(
     arena: &mut Arena,
     weight: &OrderWeight,
-    held: &Quantisation<*const u8>,
+    existing: &Quantisation<*const u8>,
 ) -> *const SwQuantisation {
     // Scales of blocks change along the last axis, those of channels along the first.
-    let (kind, axis, block) = match held.granularity {
+    let (kind, axis, block) = match existing.granularity {
         Granularity::PerTensor => (SW_QUANTISATION_PER_TENSOR, 0, 0),
         Granularity::PerChannel => (SW_QUANTISATION_PER_CHANNEL, 0, 0),
         Granularity::PerBlock { size } => {
             (SW_QUANTISATION_PER_BLOCK, weight.shape.len().saturating_sub(1) as u32, u64::from(size))
         }
     };
-    let zero_points = if held.zero_point == 0 { Vec::new() } else { vec![held.zero_point] };
+    let zero_points = if existing.zero_point == 0 { Vec::new() } else { vec![existing.zero_point] };
     let table = SwQuantisation {
         size: size_of::<SwQuantisation>() as u64,
         kind,
         axis,
         block,
-        scale_dtype: held.scale_dtype.number(),
+        scale_dtype: existing.scale_dtype.number(),
         bits: weight.dtype.bits() as u32,
-        scales: held.scales.cast::<c_void>(),
-        scale_count: scale_count(held.granularity, &weight.shape).unwrap_or(0),
+        scales: existing.scales.cast::<c_void>(),
+        scale_count: scale_count(existing.granularity, &weight.shape).unwrap_or(0),
         zero_point_count: zero_points.len() as u64,
         zero_points: arena.array(zero_points),
     };

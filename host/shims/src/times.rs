@@ -11,9 +11,9 @@ use crate::shim::lock;
 pub struct CallTimes {
     /// Calls, failed ones too.
     pub calls: u64,
-    /// All of them together.
+    /// Total time of all calls.
     pub total: Duration,
-    /// The longest of them.
+    /// Time of the longest call.
     pub longest: Duration,
 }
 

@@ -1,15 +1,15 @@
-//! Following work that takes long: how far it is, what is to be said at once, and whether to stop.
+//! Progress of long work: how far it is, notes for the user, and whether to stop.
 
 use std::ops::Range;
 
 /// Follows a compilation, or longer work that it is a part of.
 pub trait Watch {
-    /// How far the whole is, 0 to 1000, and what it does.
+    /// Progress of the whole, 0 to 1000, and the current stage.
     fn progress(&mut self, per_mille: u32, stage: &str) {
         let _ = (per_mille, stage);
     }
 
-    /// Something to be said at once, such as what is waited for.
+    /// A message to show immediately, such as what is being waited for.
     fn note(&mut self, text: &str) {
         let _ = text;
     }
@@ -22,29 +22,29 @@ pub trait Watch {
 
 impl Watch for () {}
 
-/// A part of longer work: its 0 to 1000 are a range of the whole's, and it never goes back.
+/// A part of longer work: its 0 to 1000 map to a range of the whole, and progress never decreases.
 pub struct Part<'w> {
     whole: &'w mut dyn Watch,
     range: Range<u32>,
-    /// How far it is, of its own 1000.
+    /// Progress, of its own 1000.
     done: u32,
     name: Option<String>,
 }
 
 impl<'w> Part<'w> {
-    /// The work from and to these of the whole's 1000.
+    /// The part that covers this range of the whole's 1000.
     pub fn new(whole: &'w mut dyn Watch, range: Range<u32>) -> Self {
         Part { whole, range, done: 0, name: None }
     }
 
-    /// Begins every stage's name with this one, `decoder.0-4`.
+    /// Prefixes every stage's name with this one, `decoder.0-4`.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// The part of this one from where it is to `end`, of its own 1000.
+    /// The part of this one from its current progress to `end`, of its own 1000.
     pub fn then(&mut self, end: u32) -> Part<'_> {
         let start = self.done;
         self.done = end.clamp(start, 1000);
@@ -52,7 +52,7 @@ impl<'w> Part<'w> {
         Part { whole: &mut *self.whole, range, done: 0, name: self.name.clone() }
     }
 
-    /// The next part, of three quarters of what is left: for work that may have to be done again.
+    /// The next part, of three quarters of the remainder: for work that may have to be repeated.
     pub fn most_of_the_rest(&mut self) -> Part<'_> {
         self.then(self.done + (1000 - self.done) * 3 / 4)
     }
@@ -87,9 +87,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Told(Vec<(u32, String)>);
+    struct Recorded(Vec<(u32, String)>);
 
-    impl Watch for Told {
+    impl Watch for Recorded {
         fn progress(&mut self, per_mille: u32, stage: &str) {
             self.0.push((per_mille, stage.to_owned()));
         }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_whole_follow_each_other_and_never_go_back() {
-        let mut reported = Told::default();
+        let mut reported = Recorded::default();
         let mut whole = Part::new(&mut reported, 0..1000);
         whole.then(200).progress(500, "costs");
         for attempt in ["first", "second"] {

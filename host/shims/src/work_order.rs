@@ -27,7 +27,7 @@ use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWORDER\0";
 
-/// JSON that is parsed at most. The largest decoder known (35 layers, three entry points, in
+/// Most bytes of JSON that are parsed. The largest decoder known (35 layers, three entry points, in
 /// primitives) needs about 8 MiB.
 const HEAD_LIMIT: u64 = 64 << 20;
 
@@ -55,11 +55,11 @@ const BYTES_LIMIT: u64 = 1 << 42;
 /// File name ending of work orders.
 pub const WORK_ORDER_SUFFIX: &str = ".swo";
 
-/// A work order that cannot be read, written or shown.
+/// A work order that cannot be read, written or passed to a shim.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkOrderError {
-    /// The file as such.
+    /// An error of the file container.
     #[error(transparent)]
     Container(#[from] ContainerError),
     /// An entry graph contradicts itself.
@@ -73,10 +73,10 @@ pub enum WorkOrderError {
     /// The order as a whole contradicts itself.
     #[error("work order: {0}")]
     Order(String),
-    /// A name that cannot cross the shim contract.
+    /// A name that cannot be passed through the shim contract.
     #[error("`{text}` contains a NUL byte")]
     Text {
-        /// The text, cut.
+        /// The text, truncated.
         text: String,
     },
 }
@@ -100,7 +100,7 @@ impl WorkOrderError {
 pub struct OrderWeight {
     /// Name in the checkpoint.
     pub name: String,
-    /// What it is to the network.
+    /// Its part in the network.
     pub part: String,
     /// Element type.
     pub dtype: DType,
@@ -108,13 +108,13 @@ pub struct OrderWeight {
     pub shape: Vec<u64>,
     /// Stored bytes, without scales.
     pub length: u64,
-    /// How its integers stand for values.
+    /// Its quantisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantisation: Option<OrderQuantisation>,
 }
 
-/// How a listed weight is quantised, as the head spells it; its scales follow its bytes, on the
-/// next page.
+/// Quantisation of a listed weight, as stored in the head; its scales follow its bytes, on the next
+/// page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderQuantisation {
@@ -122,12 +122,12 @@ pub struct OrderQuantisation {
     pub scales: Granularity,
     /// Type of the scales.
     pub scale_dtype: DType,
-    /// Stored value that stands for zero.
+    /// Stored value that represents zero.
     pub zero_point: i32,
 }
 
 impl OrderWeight {
-    /// A weight without its bytes, made or planned.
+    /// From a weight, computed or only planned, without its bytes.
     pub(crate) fn of(weight: &Weight) -> Self {
         OrderWeight {
             name: weight.name.clone(),
@@ -143,7 +143,7 @@ impl OrderWeight {
         }
     }
 
-    /// How its integers stand for values.
+    /// Its quantisation.
     pub(crate) fn quantisation(&self) -> Option<Quantisation<()>> {
         let OrderQuantisation { scales: granularity, scale_dtype, zero_point } = self.quantisation?;
         Some(Quantisation { granularity, scale_dtype, scales: (), zero_point })
@@ -163,9 +163,9 @@ pub struct WorkOrderHead {
     pub entries: Vec<EntryGraph>,
     /// Weights the entries use, in order of first use.
     pub weights: Vec<OrderWeight>,
-    /// For the vendor's compiler.
+    /// Flags for the vendor's compiler.
     pub flags: Vec<Flag>,
-    /// For the shim.
+    /// Options for the shim.
     pub options: BTreeMap<String, String>,
 }
 
@@ -174,7 +174,7 @@ pub struct WorkOrderHead {
 pub struct WorkOrder {
     container: Container,
     head: WorkOrderHead,
-    /// Where each weight lies in the file, and its scales.
+    /// Position of each weight in the file, and of its scales.
     places: Vec<[Section; 2]>,
 }
 
@@ -238,7 +238,7 @@ impl WorkOrder {
         Ok(())
     }
 
-    /// What the head says.
+    /// The head.
     pub fn head(&self) -> &WorkOrderHead {
         &self.head
     }
@@ -248,17 +248,17 @@ impl WorkOrder {
         hex::encode(&self.container.hash)
     }
 
-    /// Where it lies; for an unnamed one, where it was made.
+    /// Path of the file; for an unnamed one, the path at which it was made.
     pub fn path(&self) -> &Path {
         &self.container.path
     }
 
-    /// The bytes of a weight, page-aligned; empty for an index that is not there.
+    /// The bytes of a weight, page-aligned; empty for an index out of range.
     pub fn weight_bytes(&self, index: usize) -> &[u8] {
         self.section(index, 0)
     }
 
-    /// The scales of a weight, page-aligned; empty for floats and for an index that is not there.
+    /// The scales of a weight, page-aligned; empty for floats and for an index out of range.
     pub fn scale_bytes(&self, index: usize) -> &[u8] {
         self.section(index, 1)
     }
@@ -281,8 +281,8 @@ struct Section {
     length: u64,
 }
 
-/// Sections of weights that start at `content`, and the end of the last. An empty section lies at
-/// the end of the one before.
+/// Sections of weights that start at `content`, and the end of the last. An empty section is placed
+/// at the end of the one before.
 fn layout(content: u64, weights: &[OrderWeight]) -> Option<(Vec<[Section; 2]>, u64)> {
     let mut end = content;
     let mut places = Vec::with_capacity(weights.len());
@@ -379,7 +379,7 @@ impl WorkOrderHead {
     }
 }
 
-/// Integers have scales, floats have none, and the scales are of a type and number that can be.
+/// Integers have scales, floats have none, and the type and number of the scales are valid.
 fn check_quantisation(weight: &OrderWeight) -> Result<(), String> {
     let possible = match weight.quantisation() {
         None => weight.dtype.is_float(),
@@ -392,8 +392,8 @@ fn check_quantisation(weight: &OrderWeight) -> Result<(), String> {
     if possible { Ok(()) } else { Err(reported()) }
 }
 
-/// Everything the tables and a compiler rely on: indices, order of nodes, sizes, and that every
-/// operation is given and gives the shapes it is defined for.
+/// Checks everything the tables and a compiler rely on: indices, order of nodes, sizes, and that
+/// the operands and result of every operation have the shapes it is defined for.
 fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String> {
     cap("tensors", entry.tensors.len(), NODE_LIMIT)?;
     cap("nodes", entry.nodes.len(), NODE_LIMIT)?;
@@ -425,7 +425,7 @@ fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String
             }
         }
     }
-    // Each tensor gets its value once, before it is read.
+    // Each tensor is written once, before it is read.
     let mut ready: Vec<bool> = entry.tensors.iter().map(|tensor| tensor.weight.is_some()).collect();
     let known = |id: u32, what: &str| match (id as usize) < entry.tensors.len() {
         true => Ok(id as usize),
@@ -493,7 +493,7 @@ fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String
     Ok(())
 }
 
-/// Bounds on lists and numbers within an operation; floats must be numbers.
+/// Checks the bounds of lists and numbers within an operation; floats must be finite.
 fn check_attributes(op: &Op) -> Result<(), String> {
     use shardwright_graph::AttributeValue;
     for attribute in op.attributes() {
@@ -516,8 +516,8 @@ fn check_attributes(op: &Op) -> Result<(), String> {
     Ok(())
 }
 
-/// Collects a work order and writes it. Weights are streamed from where they are; nothing is copied
-/// into memory.
+/// Collects a work order and writes it. Weights are streamed from where they are, without a copy in
+/// memory.
 pub struct WorkOrderBuilder<'w> {
     weights: &'w [Weight],
     used: Vec<WeightId>,
@@ -574,7 +574,7 @@ impl<'w> WorkOrderBuilder<'w> {
         self
     }
 
-    /// Writes `<hash>.swo` into a directory and opens it. The file appears whole or not at all.
+    /// Writes `<hash>.swo` into a directory atomically and opens it.
     pub fn write(self, directory: &Path) -> Result<WorkOrder, WorkOrderError> {
         self.stream(|head| Writer::start(directory, MAGIC, Some(head)))
     }
@@ -606,7 +606,7 @@ impl<'w> WorkOrderBuilder<'w> {
             for data in std::iter::once(&weight.data).chain(scales).filter(|data| data.length() > 0) {
                 if !data.is_present() {
                     return Err(WorkOrderError::Order(format!(
-                        "weight `{}` was planned and not made",
+                        "weight `{}` was only planned, not computed",
                         weight.name
                     )));
                 }

@@ -1,11 +1,11 @@
-//! Tokenizers of byte pairs, read in one pass.
+//! BPE tokenizers, read in one pass.
 //!
-//! **Job.** The library reads a model by way of several copies of its JSON, which costs a
-//! vocabulary of 262,144 tokens most of a start. Here vocabulary and merges go from the file to
-//! where they stay; all else of the file is given to the library as it is.
+//! **Job.** The library reads a model through several copies of its JSON, which takes most of the
+//! startup time with a vocabulary of 262,144 tokens. Here vocabulary and merges are parsed directly
+//! into their final form; the rest of the file is passed to the library unchanged.
 //!
-//! **Not its job.** Anything unusual: another kind of model, another spelling, any error. Then
-//! there is no answer, and the library reads the file.
+//! **Not its job.** Anything unusual: another kind of model, another spelling, any error. Then it
+//! returns nothing, and the library reads the file.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -55,8 +55,8 @@ enum Kind {
     BytePairs,
 }
 
-/// The tokenizer of a `tokenizer.json`, equal to what the library would make of it; `None` where
-/// that is for the library to say.
+/// The tokenizer of a `tokenizer.json`, equal to the library's; `None` if the library must read the
+/// file.
 pub(crate) fn read(bytes: &[u8]) -> Option<Tokenizer> {
     let file: File = serde_json::from_slice(bytes).ok()?;
     let rest = json!({
@@ -72,7 +72,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Tokenizer> {
     });
     let mut tokenizer = Tokenizer::from_bytes(rest.to_string()).ok()?;
     tokenizer.with_model(model(file.model)?);
-    // Only with the model in place are they found in its vocabulary.
+    // They are found in the vocabulary only once the model is set.
     let expected =
         |added: &Added| tokenizer.token_to_id(&added.token.content).is_none_or(|id| id == added.id);
     if !file.added_tokens.iter().all(expected) {
@@ -128,7 +128,7 @@ mod tests {
     ];
 
     #[test]
-    fn it_is_what_the_library_reads() {
+    fn the_result_equals_the_librarys() {
         for folder in
             ["demo-model", "tests/fixtures/gemma3_text", "tests/fixtures/gemma4_text", "tests/fixtures/qwen3"]
         {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unusual_is_left_to_the_library() {
+    fn anything_unusual_is_left_to_the_library() {
         let whole: Value = serde_json::from_slice(&published("demo-model")).unwrap();
         let left = |change: &dyn Fn(&mut Value)| {
             let mut file = whole.clone();

@@ -1,5 +1,4 @@
-//! What a tokenizer's decoder does to one token, for the decoders whose effect can be told token by
-//! token.
+//! The effect of a tokenizer's decoder on one token, for decoders that work token by token.
 
 use serde_json::Value;
 
@@ -11,7 +10,7 @@ pub(crate) enum Decoding {
     ByteLevel,
     /// Each token is text after replacements, or one byte spelled `<0x41>`.
     Pieces(Pieces),
-    /// Anything else: known only through the decoder itself.
+    /// Anything else: only the decoder itself can decode it.
     Opaque,
 }
 
@@ -21,9 +20,9 @@ pub(crate) struct Pieces {
     /// Pattern and its replacement, in order.
     pub(crate) replacements: Vec<(String, String)>,
     /// Whether `<0x41>` is a byte. Consecutive bytes are text only if all of them together are
-    /// UTF-8; otherwise each gives one U+FFFD.
+    /// UTF-8; otherwise each becomes one U+FFFD.
     pub(crate) byte_fallback: bool,
-    /// A character removed up to so many times from the start of the whole text.
+    /// A character that is removed at most this many times from the start of the whole text.
     pub(crate) strip_start: Option<(char, usize)>,
 }
 
@@ -83,7 +82,7 @@ impl Pieces {
     }
 }
 
-/// What one token contributes.
+/// The contribution of one token.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Piece {
     /// Text of its own.

@@ -3,14 +3,14 @@
 use shardwright_vocabulary::ErrorKind;
 use std::path::PathBuf;
 
-/// What the functions of this room return.
+/// Result of the functions of this crate.
 pub type Result<T, E = TextError> = std::result::Result<T, E>;
 
-/// What went wrong with text, a template, a sampling parameter or one of the files behind them.
+/// An error in text, a template, a sampling parameter or one of their files.
 ///
-/// *Invalid* input breaks its own format, *unsupported* input is well formed but asks for something
-/// this room does not do; the two are never mixed. [`TextError::help`] says what would help, where
-/// that is known.
+/// *Invalid* input violates its own format, *unsupported* input is well formed but requests
+/// something this crate does not implement; the two are kept apart. [`TextError::help`] suggests a
+/// remedy, where one is known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
@@ -19,7 +19,7 @@ pub enum TextError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file is larger than its cap.
@@ -33,7 +33,7 @@ pub enum TextError {
     /// A file or a prompt is not UTF-8.
     #[error("{origin} is not UTF-8 text: the first bad byte is at offset {offset}")]
     NotUtf8 {
-        /// The file, or what the text was for.
+        /// The file, or the purpose of the text.
         origin: String,
         /// Bytes before the first bad one.
         offset: usize,
@@ -43,7 +43,7 @@ pub enum TextError {
     InvalidJson {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
+        /// The parser's message.
         reason: String,
         /// Line, from 1.
         line: usize,
@@ -60,7 +60,7 @@ pub enum TextError {
         /// Byte at which the cap was passed.
         offset: usize,
     },
-    /// A named field holds a value of the wrong type or out of range.
+    /// A named field has a value of the wrong type or out of range.
     #[error("{}: `{field}` should be {expected}, but is {found}", path.display())]
     InvalidField {
         /// The file.
@@ -77,10 +77,10 @@ pub enum TextError {
     InvalidTokenizer {
         /// The file.
         path: PathBuf,
-        /// What the tokenizer library said.
+        /// The tokenizer library's message.
         reason: String,
     },
-    /// `tokenizer.json` asks for something that has no place in inference.
+    /// `tokenizer.json` requests something that has no place in inference.
     #[error("{} asks for {what}, which is not supported", path.display())]
     UnsupportedTokenizer {
         /// The file.
@@ -93,7 +93,7 @@ pub enum TextError {
     LoadingThread {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A text to encode is longer than the cap.
@@ -109,7 +109,7 @@ pub enum TextError {
     Encode {
         /// The tokenizer's file.
         path: PathBuf,
-        /// What the tokenizer library said.
+        /// The tokenizer library's message.
         reason: String,
     },
     /// The tokenizer failed on ids.
@@ -117,17 +117,17 @@ pub enum TextError {
     Decode {
         /// The tokenizer's file.
         path: PathBuf,
-        /// What the tokenizer library said.
+        /// The tokenizer library's message.
         reason: String,
     },
-    /// The list of templates has none of the wanted name.
+    /// The list of templates has no template of that name.
     #[error("{} has no chat template named `{name}`; it has {}", path.display(), available.join(", "))]
     NoSuchTemplate {
         /// The file.
         path: PathBuf,
         /// The name looked for.
         name: String,
-        /// The names there are.
+        /// The existing names.
         available: Vec<String>,
     },
     /// A chat template does not parse.
@@ -137,10 +137,10 @@ pub enum TextError {
         path: PathBuf,
         /// Line of the template, from 1; 0 if unknown.
         line: usize,
-        /// What the engine said.
+        /// The engine's message.
         reason: String,
     },
-    /// A chat template uses a filter, test, function, method or directive this room does not have.
+    /// A chat template uses a filter, test, function, method or directive that this crate lacks.
     #[error("chat template {}, line {line}: {what} is not supported", path.display())]
     UnsupportedTemplate {
         /// The file.
@@ -157,7 +157,7 @@ pub enum TextError {
         path: PathBuf,
         /// Line of the template, from 1; 0 if unknown.
         line: usize,
-        /// What the engine said.
+        /// The engine's message.
         reason: String,
     },
     /// A chat template refused the conversation with `raise_exception`.
@@ -165,7 +165,7 @@ pub enum TextError {
     TemplateRaised {
         /// The file.
         path: PathBuf,
-        /// The template's own words.
+        /// The template's message.
         message: String,
     },
     /// A chat template ran for too many steps.
@@ -191,13 +191,13 @@ pub enum TextError {
         path: PathBuf,
         /// The limit.
         max: u64,
-        /// What is counted.
+        /// The unit of the limit.
         unit: &'static str,
     },
     /// A stop string is empty, too long, or one too many.
     #[error("stop string {index} {reason}")]
     InvalidStopString {
-        /// Its place in the list, from 0.
+        /// Its index in the list, from 0.
         index: usize,
         /// What is wrong with it.
         reason: String,
@@ -207,12 +207,12 @@ pub enum TextError {
     InvalidSampling {
         /// The parameter.
         name: &'static str,
-        /// What is allowed.
+        /// The allowed range.
         expected: &'static str,
-        /// The value given.
+        /// The value passed.
         value: f64,
     },
-    /// A row of logits holds a value that is not a finite number.
+    /// A row of logits contains a value that is not a finite number.
     #[error("the logit of token {id} is {value}")]
     LogitNotFinite {
         /// The token.
@@ -220,7 +220,7 @@ pub enum TextError {
         /// NaN or an infinity.
         value: f32,
     },
-    /// A row of logits is empty, or longer than ids can count.
+    /// A row of logits is empty, or longer than an id can count.
     #[error("a row of {length} logits has no token to choose")]
     NoLogits {
         /// Its length.

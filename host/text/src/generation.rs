@@ -1,4 +1,4 @@
-//! `generation_config.json`: the ids that end a reply and the sampling a checkpoint was published
+//! `generation_config.json`: the stop ids and the sampling settings a checkpoint was published
 //! with.
 
 use std::path::{Path, PathBuf};
@@ -12,37 +12,38 @@ use crate::sampler::SamplingParameters;
 /// Most stop ids read. Published files have up to five.
 const STOP_IDS_MAX: usize = 256;
 
-/// Hugging Face samples from the 50 best tokens where a file says to sample but not from how many.
+/// Hugging Face samples from the top 50 tokens if a file enables sampling without `top_k`.
 const TOP_K_DEFAULT: u32 = 50;
 
-/// What a checkpoint says about generation. Absent settings hold Hugging Face's defaults.
+/// Generation settings of a checkpoint. Absent settings have Hugging Face's defaults.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationConfig {
     /// Ids that end a reply (`eos_token_id`): from `generation_config.json`, or else from
-    /// `config.json`, where they may stand at the top or in `text_config`. Ascending, each once.
+    /// `config.json`, where they may be at the top level or in `text_config`. Ascending, without
+    /// repetition.
     pub stop_ids: Vec<u32>,
     /// `bos_token_id`.
     pub bos_id: Option<u32>,
     /// `pad_token_id`.
     pub pad_id: Option<u32>,
-    /// How to choose tokens: greedy unless the file has `do_sample: true`.
+    /// How to sample tokens: greedy unless the file has `do_sample: true`.
     pub sampling: SamplingParameters,
 }
 
 impl GenerationConfig {
-    /// Reads `generation_config.json` and, for what it lacks of ids, `config.json` in `directory`.
-    /// Either may be missing; a field of the wrong type or out of range is an error, not a default.
+    /// Reads `generation_config.json` and, for missing ids, `config.json` in `directory`. Either
+    /// may be missing; a field of the wrong type or out of range is an error, not a default.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<GenerationConfig> {
         GenerationConfig::read(&Files::of(directory.as_ref()))
     }
 
-    /// The same from the contents of those files, asked for by name. Errors name them as files of
+    /// The same from the contents of those files, requested by name. Errors name them as files of
     /// `directory`.
     pub fn from_files(
         directory: impl AsRef<Path>,
         file: impl Fn(&str) -> Option<Vec<u8>>,
     ) -> Result<GenerationConfig> {
-        GenerationConfig::read(&Files::given(directory.as_ref(), &file))
+        GenerationConfig::read(&Files::from_source(directory.as_ref(), &file))
     }
 
     fn read(files: &Files<'_>) -> Result<GenerationConfig> {
@@ -67,7 +68,7 @@ impl GenerationConfig {
     }
 }
 
-/// An object of a file, and where it stands.
+/// An object of a file, and its path.
 struct Section {
     path: PathBuf,
     prefix: &'static str,
@@ -89,7 +90,7 @@ impl Section {
         Ok(Section { path: self.path.clone(), prefix: name, fields })
     }
 
-    /// A field that is there and not null.
+    /// A field that exists and is not null.
     fn present(&self, name: &str) -> Option<&Value> {
         self.fields.get(name).filter(|value| !value.is_null())
     }
@@ -102,7 +103,7 @@ impl Section {
     fn id(&self, name: &str) -> Result<Option<u32>> {
         match self.present(name) {
             None => Ok(None),
-            // Some files give the first id of a list the rank of *the* id.
+            // In a list, the first id is *the* id.
             Some(Value::Array(_)) => Ok(self.ids(name)?.first().copied()),
             Some(value) => as_id(value)
                 .map(Some)
@@ -186,12 +187,12 @@ mod tests {
         }
         let read = GenerationConfig::from_directory(folder.path());
         let file = |name: &str| std::fs::read(folder.path().join(name)).ok();
-        let given = GenerationConfig::from_files(folder.path(), file);
-        match (&read, &given) {
-            (Ok(read), Ok(given)) => assert_eq!(read, given),
-            (read, given) => assert_eq!(
+        let supplied = GenerationConfig::from_files(folder.path(), file);
+        match (&read, &supplied) {
+            (Ok(read), Ok(supplied)) => assert_eq!(read, supplied),
+            (read, supplied) => assert_eq!(
                 read.as_ref().map_err(ToString::to_string).err(),
-                given.as_ref().map_err(ToString::to_string).err()
+                supplied.as_ref().map_err(ToString::to_string).err()
             ),
         }
         read

@@ -1,4 +1,4 @@
-//! Reading small files that may be anything: a size cap, UTF-8, JSON of bounded depth.
+//! Reading small untrusted files: a size cap, UTF-8, JSON of bounded depth.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::error::{Result, TextError};
 /// every added token is listed; the others stay below 100 kB.
 pub const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
-/// Deepest JSON accepted. Published files stay below ten levels; the parsers behind recurse.
+/// Deepest JSON accepted. Published files stay below ten levels; the parsers are recursive.
 pub const JSON_NESTING_MAX: usize = 64;
 
 /// The text in `bytes`, or an error that names `origin` (a file, "the prompt") and the first bad
@@ -29,7 +29,7 @@ pub(crate) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>> {
     })
 }
 
-/// Like [`read_capped`], with `None` for a file that is not there.
+/// Like [`read_capped`], with `None` for a missing file.
 pub(crate) fn read_optional(path: &Path, max: u64) -> Result<Option<Vec<u8>>> {
     match read_capped(path, max) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -79,31 +79,31 @@ pub(crate) fn parse_json<T: serde::de::DeserializeOwned>(bytes: &[u8], path: &Pa
     serde_json::from_slice(bytes).map_err(|error| invalid_json(path, &error))
 }
 
-/// The parser's complaint, with its place kept apart from its words.
+/// The parser's error, with its position separate from its message.
 pub(crate) fn invalid_json(path: &Path, error: &serde_json::Error) -> TextError {
     let words = error.to_string();
     let reason = words.split(" at line ").next().unwrap_or_default().to_owned();
     TextError::InvalidJson { path: path.to_owned(), reason, line: error.line(), column: error.column() }
 }
 
-/// Gives the bytes of a file by name; `None` if there is none.
-type Given<'a> = &'a dyn Fn(&str) -> Option<Vec<u8>>;
+/// Returns the bytes of a file by name; `None` if there is none.
+type FileSource<'a> = &'a dyn Fn(&str) -> Option<Vec<u8>>;
 
-/// Where the files of a text side come from: a directory, or bytes somebody has already. Missing
-/// files are `None`.
+/// Source of the text files of a checkpoint: a directory, or bytes that the caller already has.
+/// Missing files are `None`.
 pub(crate) struct Files<'a> {
     directory: &'a Path,
-    given: Option<Given<'a>>,
+    source: Option<FileSource<'a>>,
 }
 
 impl<'a> Files<'a> {
     pub(crate) const fn of(directory: &'a Path) -> Self {
-        Files { directory, given: None }
+        Files { directory, source: None }
     }
 
     /// `directory` is for messages.
-    pub(crate) const fn given(directory: &'a Path, file: Given<'a>) -> Self {
-        Files { directory, given: Some(file) }
+    pub(crate) const fn from_source(directory: &'a Path, file: FileSource<'a>) -> Self {
+        Files { directory, source: Some(file) }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -112,7 +112,7 @@ impl<'a> Files<'a> {
 
     /// The bytes of a file of at most `max` bytes.
     pub(crate) fn read(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
-        match self.given {
+        match self.source {
             None => read_optional(&self.path(name), max),
             Some(file) => match file(name) {
                 Some(bytes) if bytes.len() as u64 > max => {
@@ -136,7 +136,7 @@ impl<'a> Files<'a> {
     }
 }
 
-/// A field of the wrong kind; the value is quoted, shortened to what fits in a message.
+/// A field of the wrong kind; the value is quoted, truncated to fit in a message.
 pub(crate) fn invalid_field(path: &Path, field: &str, expected: &'static str, found: &Value) -> TextError {
     const SHOWN_CHARACTERS: usize = 60;
     let text = found.to_string();
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_capped_and_missing_ones_are_told_apart() {
+    fn files_are_capped_and_missing_ones_are_distinguished() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         assert!(read_optional(&path, 3).unwrap().is_none());

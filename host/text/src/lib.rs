@@ -1,14 +1,14 @@
 //! Text in, ids out, and back: the tokenizer, the chat template, sampling, the rules that end a
 //! reply, and streaming that is safe across token and UTF-8 boundaries.
 //!
-//! This room knows ids and rows of logits. It does **not** know tensors, models, sessions or files
-//! other than the text side of a checkpoint (`tokenizer.json`, `tokenizer_config.json`,
+//! This crate knows ids and rows of logits. It does **not** know tensors, models, sessions or files
+//! other than the text files of a checkpoint (`tokenizer.json`, `tokenizer_config.json`,
 //! `chat_template.jinja`, `generation_config.json`, and the stop ids of `config.json`), and it
-//! depends on no other crate.
+//! depends on no other crate of the project except `vocabulary` and `files`.
 //!
-//! Everything it reads is taken as hostile: sizes and nesting are capped by named constants,
+//! Everything it reads is treated as hostile: sizes and nesting are capped by named constants,
 //! templates run under fuel, a byte budget and a clock, and each failure is a [`TextError`] that
-//! names the file and says what would help.
+//! names the file and suggests a remedy.
 //!
 //! ```
 //! use shardwright_text::*;
@@ -62,7 +62,7 @@ pub use random::Random;
 pub use reply::{Reply, ReplyStep, Stop};
 pub use sampler::{Sampler, SamplingParameters};
 pub use stop::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, StopMatch, StopMatcher, StopRules};
-pub use stream::{HELD_BYTE_TOKENS_MAX, TextStream};
+pub use stream::{PENDING_BYTE_TOKENS_MAX, TextStream};
 pub use template::{
     ChatTemplate, Content, ContentPart, Message, RENDERED_BYTES_MAX, RenderOptions, TEMPLATE_BYTES_MAX,
     TEMPLATE_FUEL, TemplateValue, messages_from_json,

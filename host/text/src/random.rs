@@ -1,8 +1,9 @@
 //! The random numbers behind sampling.
 
-/// SplitMix64: the state grows by the odd constant nearest 2⁶⁴ divided by the golden ratio, and
-/// each output is the state mixed by two rounds of xor-shift and multiplication. Only whole-number
-/// arithmetic, so the same seed gives the same numbers on every platform; not for secrets.
+/// SplitMix64: the state is incremented by the odd constant nearest 2⁶⁴ divided by the golden
+/// ratio, and each output is the state mixed by two rounds of xor-shift and multiplication. It uses
+/// only integer arithmetic, so the same seed gives the same numbers on every platform; not for
+/// secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Random {
     state: u64,

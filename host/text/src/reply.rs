@@ -1,12 +1,12 @@
-//! One reply: ids in, text to show out, until a rule ends it.
+//! One reply: ids in, text to display out, until a rule ends it.
 
 use crate::error::Result;
 use crate::stop::{StopMatcher, StopRules};
 use crate::stream::TextStream;
 use crate::tokenizer::Tokenizer;
 
-/// Turns the ids of one reply into text to deliver, and says when the reply has ended. It joins a
-/// [`TextStream`] with a [`StopMatcher`].
+/// Converts the ids of one reply into text to deliver, and reports when the reply has ended. It
+/// combines a [`TextStream`] with a [`StopMatcher`].
 #[derive(Debug, Clone)]
 pub struct Reply {
     stream: TextStream,
@@ -18,13 +18,13 @@ pub struct Reply {
 /// Why a reply ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
-    /// The model gave a stop id.
+    /// The model generated a stop id.
     Id(u32),
     /// This stop string was complete.
     Text(String),
 }
 
-/// What one id came to.
+/// The result of one id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplyStep {
     /// Text to deliver now, often empty.
@@ -45,7 +45,7 @@ impl Reply {
         }
     }
 
-    /// Takes the next id. A stop id gives no text of its own; what was held back before it is
+    /// Processes the next id. A stop id produces no text of its own; text pending before it is
     /// delivered. After the end, ids are ignored.
     pub fn push(&mut self, id: u32) -> Result<ReplyStep> {
         if self.stop.is_some() {
@@ -53,7 +53,7 @@ impl Reply {
         }
         if self.rules.is_stop_id(id) {
             let text = self.finish()?;
-            // A stop string may have become complete in the text held back: then it came first.
+            // A stop string may have become complete in the pending text: then that is the reason.
             if self.stop.is_none() {
                 self.stop = Some(Stop::Id(id));
             }
@@ -63,7 +63,7 @@ impl Reply {
         Ok(ReplyStep { text: self.matched(&text), stop: self.stop.clone() })
     }
 
-    /// Ends the reply for another reason (enough tokens, cancelled): returns the text held back.
+    /// Ends the reply for another reason (enough tokens, cancelled): returns the pending text.
     pub fn finish(&mut self) -> Result<String> {
         let rest = self.stream.finish()?;
         if self.stop.is_some() {

@@ -6,25 +6,25 @@ use std::num::NonZeroUsize;
 use crate::error::{Result, TextError};
 use crate::random::Random;
 
-/// How the next token is chosen.
+/// How the next token is sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParameters {
-    /// Draw at random; otherwise the largest logit wins and only `repetition_penalty` below has an
-    /// effect.
+    /// Sample at random; otherwise the largest logit wins and only `repetition_penalty` below has
+    /// an effect.
     pub do_sample: bool,
     /// Logits are divided by it; 0 means greedy.
     pub temperature: f32,
-    /// Only so many of the largest logits stay; 0 keeps all.
+    /// Keeps this many of the top logits; 0 keeps all.
     pub top_k: u32,
-    /// Of what is left, the likeliest tokens that together reach this probability stay; 1 keeps
-    /// all.
+    /// Of the remaining tokens, keeps the likeliest ones whose probabilities together reach this
+    /// value; 1 keeps all.
     pub top_p: f32,
-    /// Tokens less likely than this share of the likeliest one's probability go; 0 keeps all.
+    /// Drops tokens less likely than this fraction of the likeliest one's probability; 0 keeps all.
     pub min_p: f32,
-    /// Logits of tokens already in the text are divided by it where positive, multiplied where
-    /// negative; 1 does nothing.
+    /// Logits of tokens already in the text are divided by it if positive, multiplied if negative;
+    /// 1 does nothing.
     pub repetition_penalty: f32,
-    /// Where the random sequence starts.
+    /// Seed of the random sequence.
     pub seed: u64,
 }
 
@@ -35,7 +35,7 @@ impl Default for SamplingParameters {
 }
 
 impl SamplingParameters {
-    /// The largest logit, always.
+    /// Always the largest logit.
     pub const fn greedy() -> SamplingParameters {
         SamplingParameters {
             do_sample: false,
@@ -48,7 +48,7 @@ impl SamplingParameters {
         }
     }
 
-    /// A draw from the whole distribution at `temperature`; narrow it by setting the other fields.
+    /// A sample from the whole distribution at `temperature`; narrow it with the other fields.
     pub const fn at_temperature(temperature: f32, seed: u64) -> SamplingParameters {
         SamplingParameters { do_sample: true, temperature, top_k: 0, seed, ..SamplingParameters::greedy() }
     }
@@ -87,11 +87,11 @@ impl SamplingParameters {
         !self.do_sample || self.temperature == 0.0
     }
 
-    /// How many of the largest logits decide, of equal ones those of lower id; `None`: all of them.
-    /// A row in which every other is less than it is, down to the least finite number, gives the
-    /// same tokens.
+    /// Number of top logits that determine the choice, of equal ones those of lower id; `None`: all
+    /// of them. A row in which every other logit is lower than its value, down to the smallest
+    /// finite number, gives the same tokens.
     pub fn largest_logits(&self) -> Option<NonZeroUsize> {
-        // What is penalised falls behind others, nobody knows how many.
+        // A penalised logit may fall behind any number of others.
         if self.repetition_penalty != 1.0 {
             return None;
         }
@@ -99,21 +99,21 @@ impl SamplingParameters {
     }
 }
 
-/// Chooses tokens. The order is that of Hugging Face: repetition penalty, temperature, top-k,
-/// top-p, min-p, draw.
+/// Samples tokens. The order is that of Hugging Face: repetition penalty, temperature, top-k,
+/// top-p, min-p, sampling.
 ///
-/// Greedy choice is the plain maximum. Wherever two logits are equal the lower id comes first, so
-/// top-k keeps exactly k tokens (Hugging Face keeps all that tie with the last). The same logits,
+/// Greedy sampling takes the plain maximum. Of equal logits the lower id comes first, so top-k
+/// keeps exactly k tokens (Hugging Face keeps all that tie with the last). The same logits,
 /// parameters and seed give the same tokens on every platform: probabilities use only operations
-/// that IEEE 754 fixes to the last bit.
+/// that IEEE 754 defines to the last bit.
 ///
-/// The vocabulary is never sorted as a whole. A draw takes time in proportion to the vocabulary;
-/// scratch memory of a few bytes a token is kept between calls.
+/// The vocabulary is never sorted as a whole. Sampling takes time in proportion to the vocabulary;
+/// scratch memory of a few bytes per token is kept between calls.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     parameters: SamplingParameters,
     random: Random,
-    /// Logits after the penalty, by id; filled only where a penalty is asked for.
+    /// Logits after the penalty, by id; filled only with a penalty.
     penalised: Vec<f32>,
     candidates: Vec<Candidate>,
     weights: Vec<f64>,
@@ -143,12 +143,12 @@ impl Sampler {
         })
     }
 
-    /// What it was made with.
+    /// Its parameters.
     pub fn parameters(&self) -> &SamplingParameters {
         &self.parameters
     }
 
-    /// Chooses the token that follows `history` (the prompt and what was generated; read only for
+    /// Samples the token that follows `history` (the prompt and the generated tokens; read only for
     /// the repetition penalty) from its row of logits, one for each id. Every logit must be finite.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
         if logits.is_empty() || u32::try_from(logits.len()).is_err() {
@@ -176,7 +176,7 @@ impl Sampler {
             0 => logits.len(),
             k => k.min(logits.len()),
         };
-        // Dividing by a positive temperature keeps the order, so the best are chosen before and
+        // Dividing by a positive temperature keeps the order, so the best are selected before and
         // divided after.
         best(logits, kept, candidates);
         let sorted = kept < logits.len();
@@ -214,17 +214,17 @@ impl Sampler {
             }
             left -= weight;
         }
-        // Rounding may leave a crumb behind the last candidate; the best one always has a weight of
-        // 1.
+        // Rounding may leave a remainder after the last candidate; the best one always has a weight
+        // of 1.
         last.unwrap_or_else(|| largest_candidate(candidates))
     }
 }
 
-/// Logits that are looked at together, without a branch; only a piece in which something was found
-/// is looked at one by one.
+/// Logits that are scanned together, without a branch; a piece is scanned one by one only if
+/// something was found in it.
 const PIECE: usize = 256;
 
-/// Lowest id of a logit that is no finite number.
+/// Lowest id of a NaN or infinite logit.
 fn first_not_finite(logits: &[f32]) -> Option<usize> {
     const EXPONENT: u32 = f32::INFINITY.to_bits();
     let found = |logit: &f32| logit.to_bits() & EXPONENT == EXPONENT;
@@ -248,10 +248,10 @@ fn largest(logits: &[f32]) -> u32 {
     (start + id.unwrap_or(0)) as u32
 }
 
-/// The largest of finite numbers, of zeros any.
+/// The largest of finite numbers; of zeros either.
 fn largest_of(logits: &[f32]) -> f32 {
-    // A maximum of floating-point numbers one after the other cannot be reordered by a compiler;
-    // these are beside each other.
+    // A compiler cannot reorder a sequential maximum of floating-point numbers; these lanes are
+    // independent.
     let mut lanes = [f32::NEG_INFINITY; 16];
     let larger = |one: f32, other: f32| if one > other { one } else { other };
     let (rows, rest) = logits.as_chunks::<16>();
@@ -295,11 +295,11 @@ fn best(logits: &[f32], kept: usize, candidates: &mut Vec<Candidate>) {
         candidates.extend(all.map(|(id, &logit)| Candidate { id: id as u32, logit }));
         return;
     }
-    // At most twice as many as wanted are held; whenever they are full the better half stays and
-    // sets the bar.
+    // At most twice `kept` candidates are stored; whenever they are full the better half is kept
+    // and sets the bar.
     let mut bar = f32::NEG_INFINITY;
     for (piece, logits) in logits.chunks(PIECE).enumerate() {
-        // Ids ascend, so one that only equals the bar loses against every one that set it.
+        // Ids ascend, so a logit equal to the bar loses against every one that set it.
         if largest_of(logits) <= bar {
             continue;
         }
@@ -320,8 +320,8 @@ fn best(logits: &[f32], kept: usize, candidates: &mut Vec<Candidate>) {
     }
 }
 
-/// Puts the likeliest candidates whose weights reach `wanted` to the front, best first, and tells
-/// how many they are. Only as many as needed are sorted, a block at a time.
+/// Moves the likeliest candidates whose weights reach `wanted` to the front, best first, and
+/// returns their number. Only as many as needed are sorted, a block at a time.
 fn nucleus(candidates: &mut [Candidate], weights: &mut [f64], sorted: bool, wanted: f64) -> usize {
     const FIRST_BLOCK: usize = 256;
     let mut reached = 0.0;
@@ -407,11 +407,11 @@ mod tests {
         }
         assert_eq!(exponential(0.0), 1.0);
         assert_eq!(exponential(f64::MIN), 0.0);
-        // The very bits, so that a platform that computes them otherwise is found out.
+        // The exact bits, so that a platform that computes them differently is detected.
         assert_eq!(exponential(-1.0).to_bits(), 0x3fd7_8b56_362c_ef38);
     }
 
-    /// The same choice the plain way: sort everything, follow the definition.
+    /// The same choice by the definition: sort everything.
     fn plain_kept(logits: &[f32], parameters: &SamplingParameters) -> Vec<u32> {
         let mut order: Vec<Candidate> =
             logits.iter().enumerate().map(|(id, &logit)| Candidate { id: id as u32, logit }).collect();
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_stay_inside_what_the_definition_keeps_and_reach_all_of_it() {
+    fn samples_stay_inside_the_tokens_kept_by_the_definition_and_reach_all_of_them() {
         let base = SamplingParameters::at_temperature(0.8, 11);
         let cases = [
             base,
@@ -538,7 +538,7 @@ mod tests {
         for case in 0..400_u64 {
             let count = 1 + next(if case % 4 == 0 { 3000 } else { 60 }) as usize;
             let mut whole = logits(case, count, 12.0);
-            // Ties, zeros of either sign and the least there is among them.
+            // With ties, zeros of either sign and the smallest finite number.
             if case % 2 == 0 {
                 whole.iter_mut().for_each(|logit| *logit = (*logit * 0.5).round());
             }
@@ -578,12 +578,12 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_looked_at_as_one_row() {
+    fn pieces_are_scanned_as_one_row() {
         for count in [1, 15, 16, 17, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5] {
             let mut row = vec![f32::MIN; count];
             assert_eq!((largest(&row), first_not_finite(&row)), (0, None));
             for at in (0..count).step_by(7).chain([count - 1]) {
-                // Equal ones of higher id, in the same piece and in a later one.
+                // Equal logits of higher id, in the same piece and in a later one.
                 row[at..].fill(-0.0);
                 row[count - 1] = 0.0;
                 assert_eq!(largest(&row), at as u32, "{at} of {count}");

@@ -1,13 +1,13 @@
-//! Control tokens that a message spells out stay text.
+//! Control tokens spelled out in a message remain text.
 //!
-//! **Job.** A template writes `<|turn>` and means the token; a message that holds the same letters
-//! means the letters. In the rendered text the two look alike, so the messages' own are marked
-//! before they are rendered: before and behind each token stands a character that occurs nowhere
-//! else, one for each token there is. A template may still trim, split, search, cut and join what
-//! it is given: a token beside its own mark is a message's. Only what counts characters sees the
-//! marks: lengths and slices of a text that spells out tokens.
+//! **Job.** A template that writes `<|turn>` means the token; a message with the same letters means
+//! the letters. In the rendered text the two look alike, so those in messages are marked before
+//! rendering: before and behind each token a character is inserted that occurs nowhere else, one
+//! pair for each token. A template may still trim, split, search, cut and join its inputs: a token
+//! beside its own mark belongs to a message. Only operations that count characters see the marks:
+//! lengths and slices of a text that spells out tokens.
 //!
-//! **Not its job.** Text in which nothing is spelled out: it is rendered and encoded as it is,
+//! **Not its job.** Text in which no token is spelled out: it is rendered and encoded unchanged,
 //! token for token as Hugging Face does.
 
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-/// The added tokens of a tokenizer that stand for more than their letters.
+/// The added tokens of a tokenizer that mean more than their letters.
 #[derive(Debug, Default)]
 pub(crate) struct ControlTokens {
     tokens: HashSet<String>,
@@ -27,9 +27,9 @@ pub(crate) struct ControlTokens {
 }
 
 impl ControlTokens {
-    /// Of added tokens, each with whether its file calls it special. Others are control tokens
-    /// where the template names them (`<think>`); the rest are text that has a token of its own,
-    /// such as runs of line breaks and `<table>`.
+    /// From added tokens, each with whether its file calls it special. Others are control tokens if
+    /// the template names them (`<think>`); the rest are text that has a token of its own, such as
+    /// runs of line breaks and `<table>`.
     pub(crate) fn new<'a>(added: impl Iterator<Item = (&'a str, bool)>, template: &str) -> ControlTokens {
         let named = |token: &str| {
             token.chars().any(|c| !c.is_alphanumeric() && !c.is_whitespace() && c != '▁')
@@ -58,7 +58,7 @@ impl ControlTokens {
             .find(|&length| text.get(..length).is_some_and(|candidate| self.tokens.contains(candidate)))
     }
 
-    /// Whether `text` ends with a part of a token that what comes behind it could complete.
+    /// Whether `text` ends with a part of a token that following text could complete.
     fn begun_by(&self, text: &str) -> bool {
         let longest = self.lengths.first().copied().unwrap_or(0);
         let ends = text.char_indices().rev().take_while(|(start, _)| text.len() - start < longest);
@@ -68,7 +68,7 @@ impl ControlTokens {
         })
     }
 
-    /// Whether any text in `value` holds a token, or the start of one at its end.
+    /// Whether any text in `value` contains a token, or the start of one at its end.
     pub(crate) fn are_in(&self, value: &Value) -> bool {
         let mut found = false;
         visit(value, &mut |text| {
@@ -80,7 +80,7 @@ impl ControlTokens {
     }
 }
 
-/// Every text in `value`, names of members too.
+/// Visits every text in `value`, including names of members.
 fn visit(value: &Value, each: &mut dyn FnMut(&str)) {
     if let Some(text) = value.as_str() {
         each(text);
@@ -95,7 +95,7 @@ fn visit(value: &Value, each: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Characters that occur in nothing a template is given.
+/// Characters that do not occur in any input of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
     /// Before and behind each token that the messages spell out.
@@ -105,17 +105,17 @@ pub(crate) struct Marks {
     all: HashSet<char>,
 }
 
-/// Characters without a meaning, or whose meaning is nobody's: first those that Unicode keeps for
-/// the inside of programs.
+/// Characters without a meaning, or with a private one: first those that Unicode reserves for
+/// internal use by programs.
 fn candidates() -> impl Iterator<Item = char> {
     ('\u{fdd0}'..='\u{fdef}').chain('\u{f0000}'..='\u{ffffd}').chain('\u{100000}'..='\u{10fffd}')
 }
 
 impl Marks {
-    /// Marks for the tokens that `given` spells out, which occur in none of `given` and `others`
-    /// and not in `source`; `None` when there are not enough.
+    /// Marks for the tokens that `messages` spell out, which occur in none of `messages` and
+    /// `others` and not in `source`; `None` when there are not enough.
     pub(crate) fn unused_in<'v>(
-        given: &[&Value],
+        messages: &[&Value],
         others: impl Iterator<Item = &'v Value>,
         source: &str,
         control: &ControlTokens,
@@ -129,7 +129,7 @@ impl Marks {
                 }
             }
         };
-        given.iter().for_each(|value| visit(value, &mut note));
+        messages.iter().for_each(|value| visit(value, &mut note));
         let mut note = |text: &str| used.extend(text.chars().filter(|c| *c >= '\u{fdd0}'));
         others.for_each(|value| visit(value, &mut note));
         note(source);
@@ -193,13 +193,13 @@ impl Marks {
         marked
     }
 
-    /// What was rendered, told apart.
-    pub(crate) fn told_apart<'m>(&'m self, rendered: &str, control: &ControlTokens) -> ToldApart<'m> {
+    /// The rendered conversation, with the tokens of messages and template distinguished.
+    pub(crate) fn separate<'m>(&'m self, rendered: &str, control: &ControlTokens) -> SeparatedText<'m> {
         let mut broken = String::with_capacity(rendered.len());
         let mut rest = rendered;
         while let Some(next) = rest.chars().next() {
-            // Its mark may stand before it, behind it, or on both sides; one of them may have been
-            // cut off.
+            // Its mark may be before it, behind it, or on both sides; one of them may have been cut
+            // off.
             let (before, letters) = match self.has(next) {
                 true => (Some(next), &rest[next.len_utf8()..]),
                 false => (None, rest),
@@ -219,17 +219,17 @@ impl Marks {
                     broken.push_str(&token[inside..]);
                     rest = &letters[token.len() + behind..];
                 }
-                // A mark whose token the template took away still parts what is on its two sides.
+                // A mark whose token the template removed still separates its two sides.
                 None => {
                     broken.push(next);
                     rest = &rest[next.len_utf8()..];
                 }
             }
         }
-        ToldApart { broken, marks: self }
+        SeparatedText { broken, marks: self }
     }
 
-    /// Python's methods on text with marks, where those would show; `None` for the others.
+    /// Python's methods on text with marks, where the marks would show; `None` for the others.
     pub(crate) fn method(
         &self,
         state: &mut State<'_, '_>,
@@ -255,8 +255,8 @@ impl Marks {
         }
     }
 
-    /// `text` without white space, or the characters `of`, at its ends. Marks do not stop it; those
-    /// beside what stays, stay.
+    /// `text` without white space, or the characters `of`, at its ends. Marks do not stop the
+    /// stripping; those beside the remaining text are kept.
     pub(crate) fn strip<'t>(&self, text: &'t str, of: Option<&str>, start: bool, end: bool) -> &'t str {
         let goes = |c: char| of.map_or_else(|| c.is_whitespace(), |of| of.contains(c));
         let stays = |c: char| !self.has(c) && !goes(c);
@@ -268,21 +268,21 @@ impl Marks {
     }
 }
 
-/// A rendered conversation in which the letters of the messages' control tokens are parted by a
+/// A rendered conversation in which the letters of the messages' control tokens are separated by a
 /// mark, and those of the template's are not.
-pub(crate) struct ToldApart<'m> {
+pub(crate) struct SeparatedText<'m> {
     broken: String,
     marks: &'m Marks,
 }
 
-impl ToldApart<'_> {
+impl SeparatedText<'_> {
     /// The text to look for tokens in.
     pub(crate) fn broken(&self) -> &str {
         &self.broken
     }
 
-    /// The text itself, and where `found` in [`broken`](ToldApart::broken) lies in it. The ranges
-    /// ascend and overlap nothing.
+    /// The text itself, and the ranges in it of `found`, which are ranges in
+    /// [`broken`](SeparatedText::broken). The ranges ascend and do not overlap.
     pub(crate) fn text(&self, found: Vec<(Range<usize>, u32)>) -> (String, Vec<(Range<usize>, u32)>) {
         let mut text = String::with_capacity(self.broken.len());
         let mut bounds = found.iter().flat_map(|(range, _)| [range.start, range.end]).peekable();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_more_than_its_letters_is_marked() {
+    fn tokens_that_mean_more_than_their_letters_are_marked() {
         let control = control();
         assert_eq!(control.tokens.len(), 4, "{control:?}");
         for (text, marked) in [
@@ -363,32 +363,32 @@ mod tests {
     }
 
     #[test]
-    fn between_marks_is_a_messages_and_else_the_templates() {
+    fn a_token_with_marks_is_a_messages_and_any_other_the_templates() {
         for (rendered, broken, text) in [
             ("<|turn>[<|turn>)<turn|>", "<|turn><[|turn><turn|>", "<|turn><|turn><turn|>"),
-            // Cut in front or behind.
+            // Cut before or behind.
             ("a[<|turn>", "a<[|turn>", "a<|turn>"),
             ("<|turn>)b", "<[|turn>b", "<|turn>b"),
-            // Taken away by the template, whose own token stays whole.
+            // Removed by the template, whose own token stays whole.
             ("a[<turn|>}<|turn>", "a[<{turn|><|turn>", "a<turn|><|turn>"),
             ("a~<turn|>", "a~<turn|>", "a<turn|>"),
             ("<|tu]rn>", "<|tu]rn>", "<|turn>"),
             ("[]é", "[]é", "é"),
         ] {
             let marks = marks();
-            let reported = marks.told_apart(rendered, &control());
+            let reported = marks.separate(rendered, &control());
             assert_eq!(reported.broken(), broken);
             assert_eq!(reported.text(Vec::new()).0, text);
         }
         let marks = marks();
-        let reported = marks.told_apart("é[<|turn>)<turn|>]b", &control());
+        let reported = marks.separate("é[<|turn>)<turn|>]b", &control());
         assert_eq!(reported.broken(), "é<[|turn><turn|>]b");
         let (text, found) = reported.text(vec![(10..17, 5), (18..19, 6)]);
         assert_eq!((text.as_str(), found), ("é<|turn><turn|>b", vec![(9..16, 5), (16..17, 6)]));
     }
 
     #[test]
-    fn stripping_goes_through_marks() {
+    fn stripping_ignores_marks() {
         for (text, of, stripped) in [
             ("  a ", None, "a"),
             ("\n[<turn|>} \n", None, "[<turn|>}"),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_what_nobody_uses() {
+    fn marks_are_unused_characters() {
         let all: String = candidates().collect();
         let first = Value::from("\u{fdd0}<turn|><think>");
         let found = Marks::unused_in(&[&first], [].into_iter(), "\u{fdd2}", &control()).unwrap();

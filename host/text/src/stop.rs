@@ -1,4 +1,4 @@
-//! What ends a reply: ids, and strings found in the text wherever its tokens break.
+//! Stop rules of a reply: ids, and strings found in the text across token boundaries.
 
 use crate::error::{Result, TextError};
 use crate::generation::GenerationConfig;
@@ -6,7 +6,7 @@ use crate::generation::GenerationConfig;
 /// Most stop strings of one set of rules.
 pub const STOP_STRINGS_MAX: usize = 64;
 
-/// Longest stop string, in bytes. Up to so much text can be held back while it may still become the
+/// Longest stop string, in bytes. Up to this much text can be pending while it may still become the
 /// string.
 pub const STOP_STRING_BYTES_MAX: usize = 1024;
 
@@ -62,7 +62,7 @@ impl StopRules {
         &self.ids
     }
 
-    /// The stop strings, in the order given.
+    /// The stop strings, in the order passed.
     pub fn strings(&self) -> &[String] {
         &self.strings
     }
@@ -74,74 +74,74 @@ impl StopRules {
 
     /// A matcher for one reply.
     pub fn matcher(&self) -> StopMatcher {
-        StopMatcher { strings: self.strings.clone(), held: String::new(), stopped: None }
+        StopMatcher { strings: self.strings.clone(), pending: String::new(), stopped: None }
     }
 }
 
 /// Finds stop strings in text that comes in chunks.
 ///
-/// The stop string that is complete first wins (of two that end at the same place, the one that
-/// starts earlier), so the result does not depend on where the chunks break. Text before it is
-/// delivered, nothing from it on. A tail that may be the start of a stop string is held back until
+/// The stop string that is complete first wins (of two that end at the same position, the one that
+/// starts earlier), so the result does not depend on the chunk boundaries. Text before it is
+/// delivered, nothing from it on. A tail that may be the start of a stop string stays pending until
 /// it is decided.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     strings: Vec<String>,
-    held: String,
+    pending: String,
     stopped: Option<usize>,
 }
 
-/// What a chunk of text came to.
+/// The result of a chunk of text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StopMatch {
     /// Text to deliver now.
     pub text: String,
-    /// The stop string found, as its place in [`StopRules::strings`]. Nothing is delivered after
+    /// The stop string found, as its index in [`StopRules::strings`]. Nothing is delivered after
     /// it.
     pub stopped: Option<usize>,
 }
 
 impl StopMatcher {
-    /// Takes the next chunk.
+    /// Processes the next chunk.
     pub fn push(&mut self, text: &str) -> StopMatch {
         if self.stopped.is_some() {
             return StopMatch { text: String::new(), stopped: self.stopped };
         }
-        self.held.push_str(text);
+        self.pending.push_str(text);
         let found = self
             .strings
             .iter()
             .enumerate()
             .filter_map(|(index, stop)| {
-                let start = self.held.find(stop.as_str())?;
+                let start = self.pending.find(stop.as_str())?;
                 Some((start + stop.len(), start, index))
             })
             .min();
         if let Some((_, start, index)) = found {
             self.stopped = Some(index);
-            self.held.truncate(start);
-            return StopMatch { text: std::mem::take(&mut self.held), stopped: self.stopped };
+            self.pending.truncate(start);
+            return StopMatch { text: std::mem::take(&mut self.pending), stopped: self.stopped };
         }
-        let rest = self.held.split_off(self.held.len() - self.undecided_bytes());
-        StopMatch { text: std::mem::replace(&mut self.held, rest), stopped: None }
+        let rest = self.pending.split_off(self.pending.len() - self.undecided_bytes());
+        StopMatch { text: std::mem::replace(&mut self.pending, rest), stopped: None }
     }
 
-    /// Ends the reply: returns the text held back, unless a stop string was found.
+    /// Ends the reply: returns the pending text, unless a stop string was found.
     pub fn finish(&mut self) -> String {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.pending)
     }
 
-    /// Length of the longest tail that a stop string may begin with.
+    /// Length of the longest tail with which a stop string may begin.
     fn undecided_bytes(&self) -> usize {
-        let held = self.held.as_bytes();
+        let pending = self.pending.as_bytes();
         self.strings
             .iter()
             .map(|stop| {
-                let longest = held.len().min(stop.len() - 1);
+                let longest = pending.len().min(stop.len() - 1);
                 (1..=longest)
                     .rev()
                     .find(|&length| {
-                        stop.is_char_boundary(length) && held.ends_with(&stop.as_bytes()[..length])
+                        stop.is_char_boundary(length) && pending.ends_with(&stop.as_bytes()[..length])
                     })
                     .unwrap_or(0)
             })
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_cannot_become_a_stop_string_is_not_held() {
+    fn text_that_cannot_become_a_stop_string_is_not_pending() {
         let mut matcher = StopRules::default().with_strings(["\n\n"]).unwrap().matcher();
         assert_eq!(matcher.push("one\n").text, "one");
         assert_eq!(matcher.push("two").text, "\ntwo");

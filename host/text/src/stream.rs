@@ -4,89 +4,89 @@ use crate::decoding::{Decoding, Piece, byte_level_bytes};
 use crate::error::Result;
 use crate::tokenizer::Tokenizer;
 
-/// Longest run of byte tokens whose text is held back, in tokens (and bytes): 16 to 64 characters.
+/// Longest run of byte tokens whose text stays pending, in tokens (and bytes): 16 to 64 characters.
 ///
 /// The byte-fallback decoder turns a whole run into U+FFFD if any byte in it is out of place, so
-/// the text of a run is certain only when the run ends. Longer runs, which a vocabulary without a
-/// script's characters produces for whole sentences, are given out character by character from here
-/// on.
-pub const HELD_BYTE_TOKENS_MAX: usize = 64;
+/// the text of a run is final only when the run ends. Longer runs, which a vocabulary without a
+/// script's characters produces for whole sentences, are emitted character by character from this
+/// length on.
+pub const PENDING_BYTE_TOKENS_MAX: usize = 64;
 
-/// Tokens an opaque decoder may leave undecided before their text is taken as it is. A character
+/// Tokens an opaque decoder may leave undecided before their text is emitted as it is. A character
 /// has at most four bytes, hence at most four tokens.
 const UNDECIDED_TOKENS_MAX: usize = 8;
 
-/// Turns ids into text as they come. The chunks together are [`Tokenizer::decode`] of all the ids:
-/// a character split over tokens comes out whole and once, leading spaces are those of the whole
-/// text, and U+FFFD appears only where decoding the whole text has it. (One exception, for the
-/// better: a run of more than [`HELD_BYTE_TOKENS_MAX`] byte tokens that turns out broken keeps the
-/// characters given out before the break.)
+/// Converts ids into text as they come. The chunks together are [`Tokenizer::decode`] of all the
+/// ids: a character split over tokens comes out whole and once, leading spaces are those of the
+/// whole text, and U+FFFD appears only where decoding the whole text has it. (One exception, for
+/// the better: a run of more than [`PENDING_BYTE_TOKENS_MAX`] byte tokens that turns out broken
+/// keeps the characters emitted before the break.)
 ///
-/// The cost of a token does not depend on how many came before.
+/// The cost of a token does not depend on the number of tokens before it.
 #[derive(Debug, Clone)]
 pub struct TextStream {
     tokenizer: Tokenizer,
     skip_special: bool,
-    held: Held,
+    pending: Pending,
     /// Characters still to be stripped from the start of the text.
     strip: Option<(char, usize)>,
 }
 
-/// What cannot be given out yet.
+/// Input whose text is not final yet.
 #[derive(Debug, Clone)]
-enum Held {
+enum Pending {
     /// Bytes of a character that may be completed: at most three.
     Incomplete(Vec<u8>),
     /// A run of byte tokens.
     Run(Vec<u8>),
-    /// Tokens whose text is settled but shapes what follows, then tokens whose text is not.
+    /// Tokens whose text is final but affects later text, then tokens whose text is undecided.
     Window { context: Vec<u32>, undecided: Vec<u32> },
 }
 
 impl TextStream {
     /// A stream of `tokenizer`'s text, without special tokens if `skip_special`.
     pub fn new(tokenizer: &Tokenizer, skip_special: bool) -> TextStream {
-        let (held, strip) = match tokenizer.decoding() {
-            Decoding::ByteLevel => (Held::Incomplete(Vec::new()), None),
-            Decoding::Pieces(pieces) => (Held::Run(Vec::new()), pieces.strip_start),
-            Decoding::Opaque => (Held::Window { context: Vec::new(), undecided: Vec::new() }, None),
+        let (pending, strip) = match tokenizer.decoding() {
+            Decoding::ByteLevel => (Pending::Incomplete(Vec::new()), None),
+            Decoding::Pieces(pieces) => (Pending::Run(Vec::new()), pieces.strip_start),
+            Decoding::Opaque => (Pending::Window { context: Vec::new(), undecided: Vec::new() }, None),
         };
-        TextStream { tokenizer: tokenizer.clone(), skip_special, held, strip }
+        TextStream { tokenizer: tokenizer.clone(), skip_special, pending, strip }
     }
 
-    /// Takes the next id; returns the text that is certain now, often empty.
+    /// Processes the next id; returns the text that is final now, often empty.
     pub fn push(&mut self, id: u32) -> Result<String> {
         let Some(token) = self.tokenizer.visible_token(id, self.skip_special) else {
             return Ok(String::new());
         };
-        let text = match (&mut self.held, self.tokenizer.decoding()) {
-            (Held::Incomplete(bytes), _) => {
+        let text = match (&mut self.pending, self.tokenizer.decoding()) {
+            (Pending::Incomplete(bytes), _) => {
                 bytes.extend(byte_level_bytes(&token));
                 take_decided(bytes)
             }
-            (Held::Run(run), Decoding::Pieces(pieces)) => match pieces.piece(token) {
+            (Pending::Run(run), Decoding::Pieces(pieces)) => match pieces.piece(token) {
                 Piece::Byte(byte) => {
                     run.push(byte);
-                    if run.len() > HELD_BYTE_TOKENS_MAX { take_characters(run) } else { String::new() }
+                    if run.len() > PENDING_BYTE_TOKENS_MAX { take_characters(run) } else { String::new() }
                 }
                 Piece::Text(text) => take_run(run) + &text,
             },
-            (Held::Window { context, undecided }, _) => {
+            (Pending::Window { context, undecided }, _) => {
                 undecided.push(id);
                 return take_window(&self.tokenizer, self.skip_special, context, undecided, false);
             }
-            (Held::Run(_), _) => unreachable!("a run is held for decoders made of pieces only"),
+            (Pending::Run(_), _) => unreachable!("runs occur with decoders made of pieces only"),
         };
         Ok(self.stripped(text))
     }
 
-    /// Ends the text: returns what was held back, with U+FFFD for a character that never came to
-    /// its end. The stream can be used again, for another text.
+    /// Ends the text: returns the pending text, with U+FFFD for an incomplete character. The stream
+    /// can be reused for another text.
     pub fn finish(&mut self) -> Result<String> {
-        let text = match &mut self.held {
-            Held::Incomplete(bytes) => String::from_utf8_lossy(&std::mem::take(bytes)).into_owned(),
-            Held::Run(run) => take_run(run),
-            Held::Window { context, undecided } => {
+        let text = match &mut self.pending {
+            Pending::Incomplete(bytes) => String::from_utf8_lossy(&std::mem::take(bytes)).into_owned(),
+            Pending::Run(run) => take_run(run),
+            Pending::Window { context, undecided } => {
                 let text = take_window(&self.tokenizer, self.skip_special, context, undecided, true)?;
                 context.clear();
                 text
@@ -99,7 +99,7 @@ impl TextStream {
         Ok(text)
     }
 
-    /// Strips what is left to strip from the start of the whole text.
+    /// Strips the remaining characters from the start of the whole text.
     fn stripped(&mut self, mut text: String) -> String {
         if let Some((character, left)) = &mut self.strip {
             while *left > 0 && text.starts_with(*character) {
@@ -114,8 +114,8 @@ impl TextStream {
     }
 }
 
-/// Takes what lossy decoding has decided, and leaves the bytes of a character that may still be
-/// completed.
+/// Takes the text that lossy decoding has decided, and leaves the bytes of a character that may
+/// still be completed.
 fn take_decided(bytes: &mut Vec<u8>) -> String {
     let mut kept = 0;
     if let Some(last) = bytes.utf8_chunks().last() {
@@ -134,8 +134,8 @@ fn take_run(run: &mut Vec<u8>) -> String {
     String::from_utf8(std::mem::take(run)).unwrap_or_else(|error| "\u{fffd}".repeat(error.as_bytes().len()))
 }
 
-/// Takes the complete characters at the start of a run that is too long to hold, or one U+FFFD if
-/// there is none.
+/// Takes the complete characters at the start of a run that is too long to keep pending, or one
+/// U+FFFD if there is none.
 fn take_characters(run: &mut Vec<u8>) -> String {
     let decided = match std::str::from_utf8(run) {
         Ok(_) => run.len(),
@@ -143,14 +143,14 @@ fn take_characters(run: &mut Vec<u8>) -> String {
     };
     let rest = run.split_off(decided);
     let mut text = String::from_utf8(std::mem::replace(run, rest)).unwrap_or_default();
-    if run.len() > HELD_BYTE_TOKENS_MAX {
+    if run.len() > PENDING_BYTE_TOKENS_MAX {
         run.remove(0);
         text.push('\u{fffd}');
     }
     text
 }
 
-/// Takes what an opaque decoder adds for the undecided tokens after their context.
+/// Takes the text that an opaque decoder adds for the undecided tokens after their context.
 fn take_window(
     tokenizer: &Tokenizer,
     skip_special: bool,
@@ -172,8 +172,8 @@ fn take_window(
             Ok(new)
         }
         Some(_) => Ok(String::new()),
-        // The tokens changed text that is already out: nothing right can be added, so they are
-        // taken alone.
+        // The tokens changed text that was already emitted: no correct addition exists, so they are
+        // decoded alone.
         None if all => {
             let new = tokenizer.decode(undecided, skip_special)?;
             *context = std::mem::take(undecided);
@@ -217,8 +217,8 @@ mod tests {
         assert_eq!(take_characters(&mut run), "東".repeat(21));
         assert_eq!(run, b"\xe6\x9d");
 
-        let mut broken = vec![0xff; HELD_BYTE_TOKENS_MAX + 1];
+        let mut broken = vec![0xff; PENDING_BYTE_TOKENS_MAX + 1];
         assert_eq!(take_characters(&mut broken), "\u{fffd}");
-        assert_eq!(broken.len(), HELD_BYTE_TOKENS_MAX);
+        assert_eq!(broken.len(), PENDING_BYTE_TOKENS_MAX);
     }
 }

@@ -16,7 +16,7 @@ use crate::byte_pairs;
 use crate::decoding::Decoding;
 use crate::error::{Result, TextError};
 use crate::input::{check_nesting, invalid_json, read_capped, utf8_text};
-use crate::spelled::{ControlTokens, ToldApart};
+use crate::spelled::{ControlTokens, SeparatedText};
 
 /// Largest `tokenizer.json` read. The largest published ones, with 262,144 tokens and their merges,
 /// have 33 MB.
@@ -25,10 +25,10 @@ pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 /// Longest text encoded at once. A prompt of a million tokens has about 5 MB.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// A tokenizer read from `tokenizer.json`, shared: clones are cheap and mean the same one.
+/// A tokenizer read from `tokenizer.json`; clones are cheap and share it.
 ///
-/// Truncation and padding that the file may ask for are ignored, as Hugging Face ignores them
-/// unless a caller asks: a prompt is never cut without a word.
+/// Truncation and padding in the file are ignored, as Hugging Face ignores them unless a caller
+/// requests them: a prompt is never truncated silently.
 #[derive(Clone)]
 pub struct Tokenizer {
     shared: Arc<Shared>,
@@ -71,8 +71,8 @@ impl Tokenizer {
         let mut engine = match guarded(|| Ok(byte_pairs::read(bytes))).map_err(invalid)? {
             Some(engine) => engine,
             None => {
-                // The library panics on some malformed JSON, and gives no place for the rest, so
-                // the syntax comes first.
+                // The library panics on some malformed JSON, and reports no position for the rest,
+                // so the syntax is checked first.
                 serde_json::from_slice::<serde::de::IgnoredAny>(bytes)
                     .map_err(|error| invalid_json(path, &error))?;
                 guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?
@@ -112,7 +112,7 @@ impl Tokenizer {
         TokenizerLoading::start(path, move || Tokenizer::from_file(&inside))
     }
 
-    /// The same with the contents of the file, which `read` gives on that thread. Errors name
+    /// The same with the contents of the file, which `read` returns on that thread. Errors name
     /// `path`.
     pub fn load_bytes_in_background<B: AsRef<[u8]>>(
         path: impl Into<PathBuf>,
@@ -131,9 +131,9 @@ impl Tokenizer {
         &self.shared.path
     }
 
-    /// The ids of `text`, at most [`TEXT_BYTES_MAX`] bytes. With `add_special`, what the file's
-    /// post-processor adds (`<bos>`, for some also `<eos>`). Special tokens spelled out in the text
-    /// become their ids either way, whoever wrote them there: a conversation is for
+    /// The ids of `text`, at most [`TEXT_BYTES_MAX`] bytes. With `add_special`, includes what the
+    /// file's post-processor adds (`<bos>`, for some also `<eos>`). Special tokens spelled out in
+    /// the text become their ids in either case, whatever their origin: for a conversation use
     /// [`ChatTemplate::encode`](crate::ChatTemplate::encode).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         if text.len() > TEXT_BYTES_MAX {
@@ -150,25 +150,25 @@ impl Tokenizer {
         ControlTokens::new(added.values().map(|token| (token.content.as_str(), token.special)), template)
     }
 
-    /// The ids of a rendered conversation: of tokens the template's own, and the rest as text, in
-    /// one piece from token to token as [`Tokenizer::encode`] takes it.
-    pub(crate) fn encode_told_apart(&self, told: &ToldApart<'_>) -> Result<Vec<u32>> {
-        if told.broken().len() > TEXT_BYTES_MAX {
-            return Err(TextError::TextTooLong { bytes: told.broken().len(), max: TEXT_BYTES_MAX });
+    /// The ids of a rendered conversation: the template's own tokens become ids, and the rest is
+    /// text, in one piece from token to token as [`Tokenizer::encode`] encodes it.
+    pub(crate) fn encode_separated(&self, separated: &SeparatedText<'_>) -> Result<Vec<u32>> {
+        if separated.broken().len() > TEXT_BYTES_MAX {
+            return Err(TextError::TextTooLong { bytes: separated.broken().len(), max: TEXT_BYTES_MAX });
         }
-        guarded(|| self.told_apart(told))
+        guarded(|| self.encode_pieces(separated))
             .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })
     }
 
-    fn told_apart(&self, told: &ToldApart<'_>) -> tokenizers::Result<Vec<u32>> {
+    fn encode_pieces(&self, separated: &SeparatedText<'_>) -> tokenizers::Result<Vec<u32>> {
         let engine = &self.shared.engine;
         let normalizer = engine.get_normalizer();
-        let found = engine.get_added_vocabulary().extract_and_normalize(normalizer, told.broken());
+        let found = engine.get_added_vocabulary().extract_and_normalize(normalizer, separated.broken());
         let found = found.get_splits(OffsetReferential::Original, OffsetType::Byte);
         let found = found
             .into_iter()
             .filter_map(|(_, (start, end), tokens)| Some((start..end, tokens.as_ref()?.first()?.id)));
-        let (text, found) = told.text(found.collect());
+        let (text, found) = separated.text(found.collect());
 
         let mut pieces = PreTokenizedString::from(text.as_str());
         pieces.split(|_, whole| Ok(cut(&whole, &found)))?;
@@ -219,8 +219,8 @@ impl Tokenizer {
         &self.shared.decoding
     }
 
-    /// The spelling [`Tokenizer::decode`] hands to the decoder for `id`; `None` where it leaves the
-    /// id out.
+    /// The spelling of `id` that [`Tokenizer::decode`] passes to the decoder; `None` if it skips
+    /// the id.
     pub(crate) fn visible_token(&self, id: u32, skip_special: bool) -> Option<String> {
         let token = self.shared.engine.id_to_token(id)?;
         let hidden = skip_special && self.shared.engine.get_added_vocabulary().is_special_token(&token);
@@ -228,7 +228,8 @@ impl Tokenizer {
     }
 }
 
-/// `whole` in pieces: the tokens found in it, by their ranges in bytes, and what lies between them.
+/// Splits `whole` into pieces: the tokens found in it, by their ranges in bytes, and the text
+/// between them.
 fn cut(
     whole: &NormalizedString,
     found: &[(std::ops::Range<usize>, u32)],
@@ -283,7 +284,7 @@ impl TokenizerLoading {
     }
 }
 
-/// Calls the tokenizer library. It asserts properties of its input that a hostile file can break,
+/// Calls the tokenizer library. It asserts properties of its input that a hostile file can violate,
 /// and a panic in it leaves no state behind that is read later: the tokenizer is only borrowed
 /// immutably, or dropped.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
@@ -306,7 +307,7 @@ mod tests {
     use super::*;
     use crate::spelled::Marks;
 
-    /// Text in which nothing is marked is encoded as by the library, token for token.
+    /// Unmarked text is encoded as by the library, token for token.
     #[test]
     fn without_a_mark_the_pieces_are_the_librarys() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
@@ -322,8 +323,8 @@ mod tests {
             }
             assert!(texts.len() >= 20);
             for text in texts {
-                let told = marks.told_apart(&text, &control);
-                let found = tokenizer.encode_told_apart(&told).unwrap();
+                let separated = marks.separate(&text, &control);
+                let found = tokenizer.encode_separated(&separated).unwrap();
                 assert_eq!(found, tokenizer.encode(&text, false).unwrap(), "{name}: {text:?}");
             }
         }

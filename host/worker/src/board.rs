@@ -1,5 +1,5 @@
-//! A page that worker and host share: where the worker's signal handler writes what it knows, in
-//! plain stores, because after a crash nothing else is sure to work.
+//! A page shared by worker and host: the worker's signal handler records the crash there in plain
+//! stores, because after a crash nothing else is sure to work.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::os::{self, Region};
 
-/// What the page holds; all zero until something happens. Only atomics: two processes look at it.
+/// Content of the page; all zero until a crash. Only atomics, because two processes access it.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Board {
     /// The signal that is about to end the worker.
     pub(crate) signal: AtomicU32,
-    /// 1 when `address` is one.
+    /// 1 when `address` is valid.
     pub(crate) has_address: AtomicU32,
-    /// Memory that was touched.
+    /// Address that faulted.
     pub(crate) address: AtomicU64,
-    /// 1 when no memory was to be had then.
+    /// 1 when no memory could be allocated then.
     pub(crate) exhausted: AtomicU32,
 }
 
@@ -25,14 +25,14 @@ pub(crate) struct Board {
 pub(crate) struct BoardPage(Region);
 
 impl BoardPage {
-    /// A new page and its descriptor for the other side.
+    /// Creates a page, and its descriptor for the other side.
     pub(crate) fn new() -> io::Result<(BoardPage, OwnedFd)> {
         let fd = os::shared_memory(os::page())?;
         let region = Region::map(fd.as_fd(), os::page(), 1)?;
         Ok((BoardPage(region), fd))
     }
 
-    /// The page behind a descriptor.
+    /// Maps the page of a descriptor.
     pub(crate) fn of(fd: OwnedFd) -> io::Result<BoardPage> {
         if os::sealed_length(fd.as_fd())? < os::page() {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));

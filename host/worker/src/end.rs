@@ -1,4 +1,4 @@
-//! How workers end, as errors say it.
+//! How workers end, as errors report it.
 
 use shardwright_shims::{ProcessError, ShimError};
 use shardwright_vocabulary::{ErrorClass, ErrorKind};
@@ -11,7 +11,7 @@ use crate::os;
 pub enum WorkerEnd {
     /// It could not be started or set up.
     Start {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A signal ended it.
@@ -20,53 +20,53 @@ pub enum WorkerEnd {
         signal: i32,
         /// For faults of memory, the address.
         address: Option<u64>,
-        /// The bound buffer that lies there.
+        /// The bound buffer at or beside that address.
         touched: Option<Touched>,
     },
-    /// It exited, not asked to.
+    /// It exited without being asked to.
     Exited {
-        /// With this code, which is not 0.
+        /// Its exit code, not 0.
         code: i32,
     },
     /// It exited with code 0 before it answered.
     NoAnswer,
-    /// It was killed: it took longer than it may.
+    /// It was killed: it exceeded its time limit.
     OverTime {
-        /// What it may, in milliseconds.
+        /// The time limit in milliseconds.
         limit_ms: u64,
     },
-    /// It ended for want of memory: its cap was reached.
+    /// It ran out of memory: its cap was reached.
     OverMemory {
         /// The cap.
         limit_bytes: u64,
     },
-    /// It was killed: it wrote beside a bound buffer.
+    /// It was killed: it wrote outside a bound buffer.
     Overrun(Touched),
-    /// It was killed: what it sent is not what workers send.
+    /// It was killed: it violated the protocol.
     Protocol {
         /// What is wrong.
         reason: String,
     },
     /// It was killed: it was asked to stop and did not.
     Cancelled,
-    /// A terminal's interrupt, which is the host's to act on, met it before it had a process group
-    /// of its own.
+    /// A terminal's interrupt, which the host should handle, reached it before it had a process
+    /// group of its own.
     Interrupted,
 }
 
 impl WorkerEnd {
-    /// Whether it ended because somebody asked for that.
+    /// Whether it ended because of a cancellation or an interrupt.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, WorkerEnd::Cancelled | WorkerEnd::Interrupted)
     }
 }
 
-/// Memory that was touched where it must not be.
+/// A forbidden access beside or in a bound buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
     /// Name of the binding.
     pub binding: String,
-    /// First byte touched, counted from the buffer's first.
+    /// Offset of the first byte accessed, from the buffer's first.
     pub offset: i64,
     /// Bytes of the buffer.
     pub length: u64,
@@ -96,10 +96,10 @@ impl std::fmt::Display for WorkerEnd {
             WorkerEnd::Exited { code } => write!(f, "exited with code {code}"),
             WorkerEnd::NoAnswer => write!(f, "exited with code 0 without an answer"),
             WorkerEnd::OverTime { limit_ms } => {
-                write!(f, "was killed after {limit_ms} ms, which is its time")
+                write!(f, "was killed after {limit_ms} ms, its time limit")
             }
             WorkerEnd::OverMemory { limit_bytes } => {
-                write!(f, "ran out of memory: {limit_bytes} bytes are all it may have")
+                write!(f, "ran out of memory: its limit is {limit_bytes} bytes")
             }
             WorkerEnd::Overrun(touched) => write!(f, "was killed: it wrote {touched}"),
             WorkerEnd::Protocol { reason } => write!(f, "was killed: it broke the protocol: {reason}"),
@@ -118,16 +118,16 @@ pub struct WorkerFailure {
     pub function: &'static str,
     /// How the worker ended.
     pub end: WorkerEnd,
-    /// Whether it ended before this call, which then needed something of that worker.
+    /// Whether it ended before this call, which needed state of that worker.
     pub earlier: bool,
     /// The process; 0 if there was none yet.
     pub pid: u32,
-    /// Most memory it had resident.
+    /// Peak resident memory.
     pub peak_memory_bytes: u64,
-    /// What a program can act on: `worker` says how it ended; a cap that was reached stands as
-    /// `limit`, `value` and `max`.
+    /// Details that a program can act on: `worker` says how it ended; a cap that was reached is
+    /// given as `limit`, `value` and `max`.
     pub details: Vec<(String, String)>,
-    /// The end of what it printed.
+    /// The tail of its output.
     pub log_tail: Option<String>,
 }
 
@@ -173,7 +173,7 @@ impl WorkerFailure {
         }
     }
 
-    /// The failure of a worker that an error is, if it is one.
+    /// The worker failure behind an error, if there is one.
     pub fn of(error: &ShimError) -> Option<&WorkerFailure> {
         match error {
             ShimError::Process(error) => error.cause.downcast_ref(),
@@ -181,12 +181,12 @@ impl WorkerFailure {
         }
     }
 
-    /// What a planner or session acts on.
+    /// Class on which a planner or session acts.
     ///
-    /// Of a shard or buffer: device-lost. Of a question about a graph: resource-limit when a cap
-    /// was reached and unmappable when the compiler crashed, for another cut may get through; what
-    /// tells both from a compiler that answered is that the error is a [`WorkerFailure`]. Otherwise
-    /// internal. None when the caller cancelled.
+    /// For a shard or buffer: device-lost. For a question about a graph: resource-limit when a cap
+    /// was reached and unmappable when the compiler crashed, because another cut may succeed; the
+    /// error being a [`WorkerFailure`] distinguishes both from an answer of the compiler. Otherwise
+    /// internal. `None` when the caller cancelled.
     pub fn class(&self) -> Option<ErrorClass> {
         let of_graph = matches!(self.function, "check" | "estimate" | "compile");
         Some(match &self.end {
@@ -208,11 +208,11 @@ impl WorkerFailure {
             end if end.is_cancelled() => return None,
             WorkerEnd::Start { .. } => "check the worker program and the free memory and processes",
             WorkerEnd::OverTime { .. } if matches!(self.function, "load" | "run") => {
-                "let SHARDWRIGHT_WORKER_RUN_SECONDS say how long a run may take, which for a simulator may be minutes, or plan smaller shards"
+                "set SHARDWRIGHT_WORKER_RUN_SECONDS to allow longer runs (a simulator may need minutes), or plan smaller shards"
             }
             WorkerEnd::OverTime { .. } => "raise the cap, or plan smaller shards",
             WorkerEnd::OverMemory { .. } => {
-                "let SHARDWRIGHT_WORKER_MEMORY say how much it may have, or plan smaller shards"
+                "set SHARDWRIGHT_WORKER_MEMORY to allow more memory, or plan smaller shards"
             }
             _ if self.class() == Some(ErrorClass::DeviceLost) => {
                 "load the shard again, which starts a new worker, and report this to the shim's vendor"
@@ -236,7 +236,7 @@ impl From<WorkerFailure> for ShimError {
     }
 }
 
-/// What is known of a worker that ended.
+/// Record of a worker that ended.
 #[derive(Clone, Debug)]
 pub(crate) struct ExitReport {
     pub(crate) end: WorkerEnd,

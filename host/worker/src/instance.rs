@@ -1,4 +1,5 @@
-//! The functions of an instance in a worker, each asked over its socket, and opening one.
+//! The functions of an instance in a worker, each a request over its socket, and opening an
+//! instance.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -8,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use shardwright_graph::Verdict;
 use shardwright_shims::{
-    Artefact, Buffer, Chip, Facts, Functions, Held, LoadError, LoadReport, Opener, Output, Running, Shard,
+    Artefact, Buffer, Chip, Claim, Facts, Functions, LoadError, LoadReport, Opener, Output, Running, Shard,
     Shim, ShimError, ShownEntry, WorkOrder,
 };
 use shardwright_vocabulary::{Compatibility, Device, Estimate, FlagSchema, Limit};
@@ -16,7 +17,7 @@ use shardwright_vocabulary::{Compatibility, Device, Estimate, FlagSchema, Limit}
 use crate::launcher::{Launcher, no_worker};
 use crate::lock;
 use crate::process::{Call, Signal, Worker};
-use crate::protocol::{Ask, Library, ToldVerdict};
+use crate::protocol::{Ask, Library, ReportedVerdict};
 use crate::remote::{Remote, reopened};
 use crate::shard::RemoteShard;
 
@@ -37,12 +38,12 @@ impl Opener for Launcher {
         shim: &Shim,
         name: &str,
         options: &[(String, String)],
-        held: Held,
+        claim: Claim,
     ) -> Result<Box<dyn Functions>, ShimError> {
         if !self.worker.is_file() {
             return Err(no_worker(format!("`{}`", self.worker.display())));
         }
-        Ok(Box::new(Instance(Remote::open(shim, name, options, self, held)?)))
+        Ok(Box::new(Instance(Remote::open(shim, name, options, self, claim)?)))
     }
 }
 
@@ -53,7 +54,7 @@ impl Functions for Instance {
     fn chip(&self, chip: &Chip) -> Result<(), ShimError> {
         self.0.probe::<()>("chip", Ask::Chip { chip: chip.clone() })?;
         let mut chips = lock(&self.0.chips);
-        chips.retain(|held| held.name != chip.name);
+        chips.retain(|existing| existing.name != chip.name);
         chips.push(chip.clone());
         Ok(())
     }
@@ -71,10 +72,10 @@ impl Functions for Instance {
     }
 
     fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, Verdict)>, ShimError> {
-        let told: Vec<ToldVerdict> =
+        let reported: Vec<ReportedVerdict> =
             self.0.probe("check", Ask::Check { device: device.to_owned(), entry })?;
         let verdict = |(node, accepted, reason)| (node, Verdict { accepted, reason });
-        Ok(told.into_iter().map(verdict).collect())
+        Ok(reported.into_iter().map(verdict).collect())
     }
 
     fn estimate(
@@ -83,8 +84,8 @@ impl Functions for Instance {
         entry: ShownEntry,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<Estimate>, ShimError> {
-        // An estimate may be made by compiling, and there is no way to ask a shim to give one up:
-        // its worker ends.
+        // An estimate may involve compiling, and a shim cannot be asked to cancel one: its worker
+        // is killed.
         let call =
             Call { cancelled: Some(cancelled), ..Call::plain("estimate", self.0.launcher.caps.compile_time) };
         let worker = self.0.worker()?;
@@ -122,7 +123,7 @@ impl Functions for Instance {
     fn recover(&self, device: &str) -> Result<(), ShimError> {
         let ended = lock(&self.0.worker).as_ref().is_none_or(|worker| worker.ended().is_some());
         if ended {
-            // A new process is as good as any recovery.
+            // A new process replaces a recovery.
             return self.0.worker().map(drop);
         }
         self.0.probe("recover", Ask::Recover { device: device.to_owned() })
@@ -142,7 +143,7 @@ impl Functions for Instance {
         self.0.allocate(length, alignment)
     }
 
-    /// A worker takes none.
+    /// Not supported in a worker.
     fn import(&self, _: &str, _: OwnedFd, _: u64, _: u64) -> Result<Buffer, ShimError> {
         Err(ShimError::Missing { shim: self.0.name.clone(), function: "buffer_import".into() })
     }

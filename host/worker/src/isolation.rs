@@ -1,29 +1,29 @@
-//! Which work of shims happens in workers, and the shims opened so.
+//! Which work of shims runs in workers, and opening shims accordingly.
 
 use shardwright_shims::{RegistryBuilder, ShimInstance, ShimRegistry};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::launcher::Launcher;
 
-/// Which work of shims happens in a process of its own, where a crash, a hang or an endless
-/// allocation of a vendor's library does no harm.
+/// Which work of shims runs in a process of its own, where a crash, a hang or an endless allocation
+/// of a vendor's library does no harm.
 ///
-/// Files are mapped. An artefact that another program cuts short while it runs ends the process it
-/// runs in (SIGBUS): the worker with [`Process`](Isolation::Process), this one otherwise. Tables
-/// and checkpoints are mapped in this process in every case.
+/// Files are mapped. If another program truncates an artefact while it runs, the process it runs in
+/// ends (SIGBUS): the worker with [`Process`](Isolation::Process), this one otherwise. Tables and
+/// checkpoints are mapped in this process in every case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Isolation {
-    /// Questions and compiling in a worker, where the program `shardwright-worker` is found, and in
-    /// this process where not, which is said. Running in this process.
+    /// Queries and compiling in a worker if the program `shardwright-worker` is found, else in this
+    /// process with a notice. Running in this process.
     #[default]
     Automatic,
     /// Everything in this process.
     Off,
-    /// Questions and compiling in a worker, running in this process. Without a worker it is an
-    /// error.
+    /// Queries and compiling in a worker, running in this process. Without the worker program it is
+    /// an error.
     Compile,
-    /// Everything in a worker: a driver that dies costs a second, not the application. Without a
-    /// worker it is an error.
+    /// Everything in a worker: a driver crash costs a second, not the application. Without the
+    /// worker program it is an error.
     Process,
 }
 
@@ -39,14 +39,14 @@ impl Isolation {
     }
 }
 
-/// The shims there are, and how they are opened.
+/// The shims found, and how they are opened.
 #[derive(Debug)]
 pub struct Shims {
-    /// Those that can be used, and what was skipped.
+    /// Usable shims, and those skipped.
     pub registry: ShimRegistry,
     worker: Option<Launcher>,
     runs_isolated: bool,
-    /// What must be said of it.
+    /// A notice for the user.
     pub notice: Option<String>,
 }
 
@@ -69,7 +69,7 @@ impl Shims {
             None => builder,
         }
         .build();
-        // A shim that was not asked to the end is not one that is missing.
+        // A shim whose query was interrupted is not a missing shim.
         if registry.skipped().iter().any(|skipped| skipped.error.is_cancelled()) {
             return Err(Error::new(ErrorKind::Cancelled, "interrupted while the shims were asked"));
         }
@@ -81,13 +81,13 @@ impl Shims {
         self.worker.is_none() || self.runs_isolated
     }
 
-    /// Whether the shim's manifest says how a simulator is opened.
+    /// Whether the shim's manifest has options for a simulator.
     pub fn has_simulator(&self, shim: &str) -> bool {
         let manifest = self.registry.get(shim).and_then(|shim| shim.manifest());
         manifest.is_some_and(|manifest| !manifest.simulator.is_empty())
     }
 
-    /// An instance for questions and compiling; `simulated` where a simulator is wanted.
+    /// Opens an instance for queries and compiling; `simulated` if a simulator is wanted.
     pub fn open_to_compile(
         &self,
         shim: &str,
@@ -98,7 +98,7 @@ impl Shims {
         self.open_instance(true, shim, instance, options, simulated)
     }
 
-    /// An instance for running; `simulated` where what it runs was compiled for a simulator.
+    /// Opens an instance for running; `simulated` if what it runs was compiled for a simulator.
     pub fn open_to_run(
         &self,
         shim: &str,
@@ -119,7 +119,7 @@ impl Shims {
     ) -> Result<ShimInstance> {
         let manifest = self.registry.get(shim).and_then(|shim| shim.manifest());
         let mut options = options.to_vec();
-        // The manifest adds what a simulator needs and the caller did not say.
+        // The manifest supplies a simulator's options that the caller did not set.
         if let Some(manifest) = manifest.filter(|_| simulated) {
             for (key, value) in &manifest.simulator {
                 if !options.iter().any(|(said, _)| said == key) {
@@ -127,7 +127,7 @@ impl Shims {
                 }
             }
         }
-        // A shim without a manifest is part of this program, and not of the worker.
+        // A shim without a manifest is linked into this program, not into the worker.
         Ok(match self.worker.as_ref().filter(|_| isolated && manifest.is_some()) {
             Some(worker) => self.registry.open_isolated(shim, instance, &options, worker)?,
             None => self.registry.open(shim, instance, &options)?,

@@ -1,4 +1,4 @@
-//! Where the worker program is, and what a worker may take.
+//! Where the worker program is, and a worker's limits.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,16 +14,16 @@ const WORKER: &str = "shardwright-worker";
 /// Names the worker program for every program that looks for one.
 const WORKER_VARIABLE: &str = "SHARDWRIGHT_WORKER";
 
-/// Says how much memory a worker may have.
+/// Sets the memory limit of a worker.
 const MEMORY_VARIABLE: &str = "SHARDWRIGHT_WORKER_MEMORY";
 
-/// Says how many seconds one run in a worker may take.
+/// Sets the time limit of one run in a worker, in seconds.
 const RUN_VARIABLE: &str = "SHARDWRIGHT_WORKER_RUN_SECONDS";
 
-/// With less the worker program itself does not start.
+/// With less memory the worker program itself does not start.
 const LEAST_MEMORY: u64 = 64 << 20;
 
-/// Of a machine that does not say how much it has.
+/// Assumed if the machine's memory is unknown.
 const UNKNOWN_MEMORY: u64 = 16 << 30;
 
 /// Opens shims in workers.
@@ -31,13 +31,13 @@ const UNKNOWN_MEMORY: u64 = 16 << 30;
 pub struct Launcher {
     /// The program `shardwright-worker`, of this release.
     pub worker: PathBuf,
-    /// What a worker cannot exceed.
+    /// Limits of a worker.
     pub caps: Caps,
 }
 
 impl Launcher {
-    /// With the worker that [`find_worker`] finds and the usual caps, as far as
-    /// `SHARDWRIGHT_WORKER_MEMORY` and `SHARDWRIGHT_WORKER_RUN_SECONDS` say nothing else.
+    /// The worker that [`find_worker`] finds, with the default caps unless
+    /// `SHARDWRIGHT_WORKER_MEMORY` or `SHARDWRIGHT_WORKER_RUN_SECONDS` overrides them.
     pub fn found() -> Result<Launcher, ShimError> {
         let named = |variable| std::env::var_os(variable).filter(|named| !named.is_empty());
         let mut caps = Caps::default();
@@ -51,24 +51,24 @@ impl Launcher {
     }
 }
 
-/// What a worker cannot exceed. One that does is killed, and the call fails.
+/// Limits of a worker. One that exceeds them is killed, and the call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// For each question but estimating, compiling, loading and running, and for starting.
+    /// For each call except estimating, compiling, loading and running, and for starting.
     pub probe_time: Duration,
     /// For one compilation or estimate.
     pub compile_time: Duration,
     /// For loading a shard, and for one run, whatever its own deadline.
     pub run_time: Duration,
-    /// How long a worker that was asked to stop may take: a cancelled call, a run past its
-    /// deadline, closing.
+    /// How long a worker may take to stop when asked: a cancelled call, a run past its deadline,
+    /// closing.
     pub grace: Duration,
     /// Private memory in bytes. Mapped files and shared memory do not count.
     pub memory_bytes: u64,
 }
 
 impl Caps {
-    /// With as much memory as `text` says: bytes, or a number of `MiB` or `GiB`.
+    /// Sets the memory limit from `text`: bytes, or a number of `MiB` or `GiB`.
     fn with_memory(self, text: &str) -> Result<Caps, ShimError> {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit: Option<u64> = match &text[digits.len()..] {
@@ -88,7 +88,7 @@ impl Caps {
         }
     }
 
-    /// With as much time for loading and for one run as `text` says, in seconds.
+    /// Sets the time limits of loading and of one run from `text`, in seconds.
     fn with_run_seconds(self, text: &str) -> Result<Caps, ShimError> {
         const MOST: u64 = 7 * 24 * 3600;
         match text.parse::<u64>().ok().filter(|seconds| (1..=MOST).contains(seconds)) {
@@ -99,8 +99,8 @@ impl Caps {
         }
     }
 
-    /// Seven eighths of a machine's memory: beyond them it would begin to kill, and not the worker
-    /// first.
+    /// Seven eighths of a machine's memory: beyond that the system would start killing processes,
+    /// and not the worker first.
     fn memory_of(machine: u64) -> u64 {
         match machine {
             0 => UNKNOWN_MEMORY,
@@ -110,10 +110,10 @@ impl Caps {
 }
 
 impl Default for Caps {
-    /// Half a minute to answer, an hour to compile, two minutes to load or run, a second to obey;
-    /// seven eighths of the machine's memory. A simulator may take longer for a run of a large
-    /// shard, and a compiler was seen to take four times the bytes of what it makes:
-    /// [`Isolation::found`] takes both from the environment.
+    /// Half a minute to answer, an hour to compile, two minutes to load or run, a second to stop;
+    /// seven eighths of the machine's memory. A simulator may need longer for a run of a large
+    /// shard, and a compiler was observed to use four times the bytes of its output:
+    /// [`Isolation::found`] reads both limits from the environment.
     fn default() -> Self {
         Caps {
             probe_time: Duration::from_secs(30),
@@ -136,7 +136,7 @@ pub fn find_worker() -> Result<PathBuf, ShimError> {
     }
 }
 
-/// Isolation is asked for and the program for it is not there.
+/// The error that isolation is requested and the worker program is missing.
 pub(crate) fn no_worker(looked: String) -> ShimError {
     ShimError::Process(Box::new(ProcessError {
         kind: ErrorKind::Missing,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_never_may_have_what_the_machine_does_not() {
+    fn the_memory_limit_of_a_worker_never_exceeds_the_memory_of_the_machine() {
         for (machine, cap) in
             [(8 << 30, 7 << 30), (16 << 30, 14 << 30), (64 << 30, 56 << 30), (1 << 20, LEAST_MEMORY)]
         {

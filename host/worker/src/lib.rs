@@ -1,12 +1,12 @@
 //! The worker crate: shims in processes of their own.
 //!
-//! **Job.** A vendor's compiler or driver aborts, hangs, exits, grows without end, writes where it
-//! must not. A [`Launcher`] opens the same instances as a shim in process, in the program
-//! `shardwright-worker`: questions, compilations and runs go over a socket under [`Caps`] of time
-//! and memory, an artefact streams back into a file of the host, buffers are memory that both map,
-//! in the worker between pages that fault. When the worker ends, or is killed for a cap, the call
-//! fails and [`WorkerFailure::of`] its error says how; its shards and buffers are dead, and the
-//! next question starts another worker. [`Shims`] are opened here or there, as [`Isolation`] says.
+//! **Job.** A vendor's compiler or driver may abort, hang, exit, allocate without bound, or write
+//! out of bounds. A [`Launcher`] opens the same instances as a shim in process, in the program
+//! `shardwright-worker`: queries, compilations and runs go over a socket under [`Caps`] of time and
+//! memory, an artefact streams back into a file of the host, and buffers are memory that both map,
+//! in the worker between guard pages. When the worker ends, or is killed for a cap, the call fails,
+//! and [`WorkerFailure::of`] its error says how; its shards and buffers are dead, and the next
+//! query starts another worker. [`Shims`] are opened here or in a worker, as [`Isolation`] says.
 //!
 //! ```no_run
 //! use shardwright_shims::ShimRegistry;
@@ -17,16 +17,15 @@
 //! # Ok::<(), shardwright_shims::ShimError>(())
 //! ```
 //!
-//! It holds mistakes, not malice: a worker has the user's rights, and while a run writes a buffer
+//! It contains faults, not attacks: a worker has the user's rights, and while a run writes a buffer
 //! the host must not read it, as in process. A run costs some ten microseconds more; plain memory
-//! that is bound is copied, and so is everything for a device that takes only its shim's own
-//! memory. What a shim maps shared or reads from mapped files does not count against the memory
-//! cap. A worker that dies while nobody asks it anything is noticed by the next question or when
-//! the instance is dropped; until then the system keeps its entry in the process table. Linux only,
-//! from 5.3 on.
+//! that is bound is copied, and so is everything for a device that accepts only its shim's own
+//! memory. Memory that a shim maps shared or from files does not count against the memory cap. The
+//! death of an idle worker is noticed by the next query or when the instance is dropped; until then
+//! the system keeps its entry in the process table. Linux only, from 5.3 on.
 //!
-//! **Not its job.** It knows no vendor and judges no answer (`shims` does, alike wherever a shim
-//! runs), and decides nothing about what is compiled or run.
+//! **Not its job.** It knows no vendor and checks no answer (`shims` does, in the same way wherever
+//! a shim runs), and does not decide what is compiled or run.
 //!
 //! Reading order: [`Isolation`], [`Launcher`], `instance.rs`, `protocol.rs`, `program.rs`.
 

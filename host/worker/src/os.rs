@@ -1,4 +1,4 @@
-//! What the worker and its host ask of Linux beyond the standard library. Everything here is safe
+//! Linux calls of the worker and its host that the standard library lacks. Everything here is safe
 //! to call.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,8 +20,8 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
 
 pub(crate) use rustix::param::page_size as page;
 
-/// Shared memory of a size that nobody can change any more: a process that maps it is safe from the
-/// other's truncation.
+/// Shared memory sealed against resizing: a process that maps it is safe from truncation by the
+/// other.
 pub(crate) fn shared_memory(length: usize) -> io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create("shardwright", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, length as u64)?;
@@ -29,7 +29,7 @@ pub(crate) fn shared_memory(length: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Bytes of a shared memory, which must be sealed against shrinking.
+/// Bytes of a shared memory; fails unless it is sealed against shrinking.
 pub(crate) fn sealed_length(fd: BorrowedFd<'_>) -> io::Result<usize> {
     if !rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "memory that could shrink"));
@@ -47,8 +47,8 @@ pub(crate) struct Region {
     length: usize,
 }
 
-// SAFETY: an owned range of addresses; who reads and writes through it is up to its users, as with
-// any shared memory.
+// SAFETY: an owned range of addresses; its users synchronise reads and writes, as with any shared
+// memory.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -74,14 +74,14 @@ impl Region {
         let start = (reserved as usize + page).next_multiple_of(alignment);
         let mut region = Region { reserved: reserved.cast(), reserved_length, data: ptr::null_mut(), length };
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: lies within the range just reserved, which nobody else knows; the guards before
+        // SAFETY: lies within the range just reserved, which has no other user; the guards before
         // and behind stay.
         region.data =
             unsafe { mm::mmap(ptr::without_provenance_mut(start), length, access, flags, fd, 0)? }.cast();
         Ok(region)
     }
 
-    /// First byte that is not a guard.
+    /// First byte after the leading guard.
     pub(crate) fn data(&self) -> *mut u8 {
         self.data
     }
@@ -94,24 +94,24 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the range that `map` reserved, given back once.
+        // SAFETY: the range that `map` reserved, unmapped once.
         let _ = unsafe { mm::munmap(self.reserved.cast(), self.reserved_length) };
     }
 }
 
-/// A descriptor for [`poll`] to wait for until it is readable.
+/// Makes [`poll`] wait until the descriptor is readable.
 pub(crate) fn readable(fd: &impl AsFd) -> PollFd<'_> {
     PollFd::new(fd, PollFlags::IN)
 }
 
-/// Something to read, or an end to see.
+/// Whether there is data to read or the end of the stream.
 pub(crate) fn is_readable(waiting: &PollFd<'_>) -> bool {
     !waiting.revents().difference(PollFlags::OUT).is_empty()
 }
 
-/// Waits until one is ready or the time is over; an interrupted wait counts as over.
+/// Waits until one is ready or the time has passed; an interrupted wait counts as timed out.
 pub(crate) fn poll(waiting: &mut [PollFd<'_>], time: Duration) -> io::Result<()> {
-    // What is too long for the system is as good as for ever.
+    // A time too long for the system means no timeout.
     match rustix::event::poll(waiting, Timespec::try_from(time).ok().as_ref()) {
         Err(error) if error != Errno::INTR => Err(error.into()),
         _ => Ok(()),
@@ -123,13 +123,14 @@ fn process(pid: u32) -> io::Result<Pid> {
     pid.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// A descriptor that becomes readable when the process has ended, whoever holds what it had open.
+/// A descriptor that becomes readable when the process has ended, even if other processes still
+/// have its files open.
 pub(crate) fn process_descriptor(pid: u32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(process(pid)?, PidfdFlags::empty())?)
 }
 
-/// Ends a process and everything in the group it leads, at once. The callers hold an unreaped child
-/// or mean themselves, so the number is not another process's.
+/// Kills a process and everything in the group it leads, at once. Callers own an unreaped child or
+/// mean themselves, so the number cannot have been reused.
 pub(crate) fn kill_group(pid: u32) {
     if let Ok(pid) = process(pid) {
         let _ = rustix::process::kill_process_group(pid, Signal::KILL);
@@ -144,12 +145,11 @@ pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     /// Signal that ended it.
     pub(crate) signal: Option<i32>,
-    /// Most memory it had resident.
+    /// Peak resident memory.
     pub(crate) peak_memory_bytes: u64,
 }
 
-/// Takes the end of a child, which must be certain to come. Of what it used `rustix` would tell
-/// nothing.
+/// Reaps a child that has ended or is certain to. `rustix` does not report its resource usage.
 pub(crate) fn wait_for(pid: u32) -> io::Result<Ended> {
     let mut status = 0;
     // SAFETY: plain data that wait4 fills.
@@ -173,15 +173,15 @@ pub(crate) fn wait_for(pid: u32) -> io::Result<Ended> {
     })
 }
 
-/// Limits this process to so much private memory and no core dumps. Mapped files and shared memory
-/// do not count.
+/// Limits this process to `memory_bytes` of private memory and no core dumps. Mapped files and
+/// shared memory do not count.
 pub(crate) fn limit_self(memory_bytes: u64) -> io::Result<()> {
     let set = |what, value: u64| {
         // A limit that is lower already cannot be raised.
         let most = Some(rustix::process::getrlimit(what).maximum.map_or(value, |most| most.min(value)));
         rustix::process::setrlimit(what, Rlimit { current: most, maximum: most })
     };
-    // Not 0: a core that is piped to a collector is not held to its limit, but 1 means none at all.
+    // Not 0: a core that is piped to a collector ignores its limit, but 1 means none at all.
     set(Resource::Core, 1)?;
     Ok(set(Resource::Data, memory_bytes)?)
 }
@@ -192,16 +192,17 @@ pub(crate) fn memory_bytes() -> u64 {
     system.totalram.saturating_mul(u64::from(system.mem_unit))
 }
 
-/// The descriptor under a number that programs hardly ever get to by counting up or by guessing.
+/// Moves the descriptor to a high number that programs hardly ever reach by counting up or
+/// guessing.
 pub(crate) fn move_high(fd: OwnedFd) -> OwnedFd {
-    // Where fewer descriptors are allowed it stays.
+    // Where fewer descriptors are allowed it keeps its number.
     rustix::io::fcntl_dupfd_cloexec(&fd, 700).unwrap_or(fd)
 }
 
 /// Most descriptors in one message.
 const DESCRIPTOR_LIMIT: usize = 4;
 
-/// Sends bytes, and descriptors with the first of them. Gives the bytes sent.
+/// Sends bytes, and descriptors with the first of them. Returns the bytes sent.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -215,7 +216,7 @@ pub(crate) fn send(
     Ok(rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
-/// Receives bytes, and descriptors that came with them. Gives the bytes received, 0 at the end.
+/// Receives bytes, and descriptors that came with them. Returns the bytes received, 0 at the end.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -233,7 +234,7 @@ pub(crate) fn receive(
     Ok(received)
 }
 
-/// What is known of a signal by its number.
+/// Name of a signal by its number.
 pub(crate) fn signal_name(signal: i32) -> Option<&'static str> {
     Some(match signal {
         libc::SIGABRT => "SIGABRT",

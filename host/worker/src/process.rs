@@ -1,5 +1,5 @@
-//! One worker process as the host has it: started, asked, watched, and when it ends, buried: killed
-//! with what it started, waited for, its last words kept.
+//! One worker process on the host's side: start it, send requests, watch it, and when it ends, kill
+//! the process group, reap it and keep the tail of its output.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use serde::de::DeserializeOwned;
-use shardwright_shims::{Facts, Held, Output, ShimError};
+use shardwright_shims::{Claim, Facts, Output, ShimError};
 
 use crate::board::BoardPage;
 use crate::end::{ExitReport, Touched, WorkerEnd, WorkerFailure};
@@ -26,30 +26,31 @@ use crate::protocol::{
 };
 use crate::{lock, os};
 
-/// How often a caller is asked whether to go on.
+/// How often a caller is asked whether to cancel.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What is kept of a worker's prints.
+/// Bytes kept of the tail of a worker's output.
 const TAIL_LIMIT: usize = 16 << 10;
 
-/// Most bytes taken of its prints at one time; a process that prints for ever must not keep the
+/// Most bytes read from its output at one time; a process that prints forever must not block the
 /// host.
 const DRAIN_LIMIT: usize = 4 << 20;
 
 /// Longest log line of a shim.
 pub(crate) const LINE_LIMIT: usize = 8 << 10;
 
-/// What one read takes.
+/// Bytes of one read.
 const READ_SIZE: usize = 64 << 10;
 
-/// A request to stop, sent beside the channels: the worker's thread for it listens at all times.
+/// A request to stop, sent outside the channels: a dedicated thread of the worker always listens
+/// for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     Compile { number: u64 },
     Run { shard: u64, number: u64 },
 }
 
-/// Bytes of a signal.
+/// Encoded size of a signal in bytes.
 pub(crate) const SIGNAL_SIZE: usize = 24;
 
 impl Signal {
@@ -78,14 +79,14 @@ impl Signal {
     }
 }
 
-/// One socket to the worker, on which one question is open at a time.
+/// One socket to the worker, with one open request at a time.
 pub(crate) struct Channel {
     stream: UnixStream,
     decoder: Decoder,
     scratch: Box<[u8]>,
 }
 
-/// What a read found.
+/// Result of a read.
 enum Arrived {
     Something,
     Nothing,
@@ -115,34 +116,34 @@ impl Channel {
     }
 }
 
-/// A question and how it may go.
+/// A request and its limits.
 pub(crate) struct Call<'a> {
     pub(crate) function: &'static str,
-    /// It is over after this time, and then so is the worker.
+    /// Time limit, after which the worker is killed.
     pub(crate) time: Duration,
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// Asked often; once true the worker is asked to stop, and ended when it does not within its
+    /// Polled often; once true the worker is asked to stop, and killed when it does not within its
     /// grace.
     pub(crate) cancelled: Option<&'a dyn Fn() -> bool>,
-    /// Of a compilation: takes what arrives, and is asked whether to stop.
+    /// For a compilation: receives its output, and is asked whether to stop.
     pub(crate) output: Option<&'a mut dyn Output>,
     pub(crate) cancel: Option<Signal>,
-    /// The bound buffer beside which an address of the worker lies.
+    /// Finds the bound buffer at or beside an address of the worker.
     pub(crate) touched: &'a dyn Fn(u64) -> Option<Touched>,
 }
 
 /// Nothing is bound.
 pub(crate) const UNTOUCHED: &dyn Fn(u64) -> Option<Touched> = &|_| None;
 
-/// Why a worker is ended or was found ended.
+/// Why a worker is killed or was found dead.
 enum Cause {
     /// It ended by itself.
     Found,
-    /// It is killed for this.
+    /// It is killed for this reason.
     Killed(WorkerEnd),
 }
 
-/// What it printed. Who waits for more shares the descriptors, so that they stay open.
+/// Its output. Waiters share the descriptors, so that they stay open.
 struct Captured {
     pipe: Option<Arc<OwnedFd>>,
     lines: Option<(Arc<OwnedFd>, Decoder)>,
@@ -152,7 +153,7 @@ struct Captured {
 }
 
 impl Captured {
-    /// Takes what is there without waiting.
+    /// Reads what is available, without waiting.
     fn drain(&mut self, name: &str) {
         let mut buffer = [0; 8 << 10];
         let mut taken = 0;
@@ -192,7 +193,7 @@ impl Captured {
                             Err(broken) => {
                                 tracing::warn!(
                                     instance = name,
-                                    "its log cannot be read any more: {}",
+                                    "its log can no longer be read: {}",
                                     broken.0
                                 );
                                 self.lines = None;
@@ -212,7 +213,7 @@ impl Captured {
         }
     }
 
-    /// What was printed after the first `mark` bytes, as far as it was kept.
+    /// The output after the first `mark` bytes, as far as it was kept.
     fn since(&self, mark: u64) -> Option<String> {
         let kept =
             usize::try_from(self.total - mark.min(self.total)).unwrap_or(usize::MAX).min(self.tail.len());
@@ -232,8 +233,7 @@ pub(crate) fn start_failure(name: &str, function: &'static str, reason: String) 
     WorkerFailure::new(name, function, &exit_report, false).into()
 }
 
-/// A worker that was started. Dropping it closes it, or kills it when it takes longer than its
-/// grace.
+/// A running worker. Dropping it closes it, or kills it when that takes longer than its grace.
 pub(crate) struct Worker {
     name: String,
     pid: u32,
@@ -243,13 +243,13 @@ pub(crate) struct Worker {
     signals: Mutex<UnixStream>,
     captured: Mutex<Captured>,
     board: BoardPage,
-    /// Buffers mapped there, and at which address.
+    /// Buffers mapped in the worker, with their addresses.
     mapped: Mutex<BTreeMap<u64, u64>>,
-    /// Buffers to be unmapped there with the next question.
+    /// Buffers to be unmapped in the worker with the next request.
     forgotten: Mutex<Vec<u64>>,
     end: Mutex<Option<Arc<ExitReport>>>,
     shards: std::sync::atomic::AtomicU64,
-    _held: Option<Arc<Held>>,
+    _claim: Option<Arc<Claim>>,
 }
 
 impl Worker {
@@ -258,9 +258,9 @@ impl Worker {
         name: &str,
         launcher: &Launcher,
         library: Library,
-        held: Option<Arc<Held>>,
+        claim: Option<Arc<Claim>>,
     ) -> Result<Result<(Worker, Facts), Refusal>, ShimError> {
-        let (worker, descriptors) = Worker::spawn(name, launcher, held).map_err(|error| {
+        let (worker, descriptors) = Worker::spawn(name, launcher, claim).map_err(|error| {
             start_failure(name, "open", format!("`{}`: {error}", launcher.worker.display()))
         })?;
         let ask = Ask::Hello {
@@ -274,7 +274,11 @@ impl Worker {
         Ok(answer.map(|facts| (worker, facts)))
     }
 
-    fn spawn(name: &str, launcher: &Launcher, held: Option<Arc<Held>>) -> io::Result<(Worker, Vec<OwnedFd>)> {
+    fn spawn(
+        name: &str,
+        launcher: &Launcher,
+        claim: Option<Arc<Claim>>,
+    ) -> io::Result<(Worker, Vec<OwnedFd>)> {
         let (control, their_control) = UnixStream::pair()?;
         let (signals, their_signals) = UnixStream::pair()?;
         let (lines, their_lines) = UnixStream::pair()?;
@@ -288,8 +292,8 @@ impl Worker {
             .stdin(Stdio::from(OwnedFd::from(their_control)))
             .stdout(Stdio::from(OwnedFd::from(their_pipe.try_clone()?)))
             .stderr(Stdio::from(OwnedFd::from(their_pipe)))
-            // Its own group: what it starts can be ended with it, and a terminal's interrupt is the
-            // host's to act on.
+            // Its own group: its children can be killed with it, and the host handles a terminal's
+            // interrupt.
             .process_group(0)
             .spawn()?;
         let pid = child.id();
@@ -313,7 +317,7 @@ impl Worker {
             forgotten: Mutex::new(Vec::new()),
             end: Mutex::new(None),
             shards: std::sync::atomic::AtomicU64::new(0),
-            _held: held,
+            _claim: claim,
         };
         Ok((worker, vec![their_board, their_signals.into(), their_lines.into()]))
     }
@@ -330,12 +334,12 @@ impl Worker {
         self.shards.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Buffers mapped in it; held while one is being mapped.
+    /// Buffers mapped in the worker; keep the lock while mapping one.
     pub(crate) fn mapped(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
         lock(&self.mapped)
     }
 
-    /// Most memory it has, or had, resident.
+    /// Peak resident memory.
     pub(crate) fn peak_memory_bytes(&self) -> Option<u64> {
         if let Some(exit_report) = &*lock(&self.end) {
             return Some(exit_report.peak_memory_bytes);
@@ -345,7 +349,7 @@ impl Worker {
         line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
     }
 
-    /// How it ended, if it did; looks.
+    /// How it ended, if it did; checks the process.
     pub(crate) fn ended(&self) -> Option<WorkerEnd> {
         if lock(&self.end).is_none() && self.has_ended(Duration::ZERO) {
             self.bury(Cause::Found, UNTOUCHED);
@@ -358,19 +362,19 @@ impl Worker {
         os::poll(&mut waiting, time).is_ok() && os::is_readable(&waiting[0])
     }
 
-    /// The error of something that needs this worker, which ended before.
+    /// The error for a call that needs this worker, if it has already ended.
     pub(crate) fn gone(&self, function: &'static str) -> Option<ShimError> {
         let end = lock(&self.end);
         let exit_report = end.as_ref()?;
         Some(WorkerFailure::new(&self.name, function, exit_report, true).into())
     }
 
-    /// An error of the host before anything was asked.
+    /// An error of the host before anything was sent.
     pub(crate) fn host_failure(&self, function: &'static str, error: &io::Error) -> ShimError {
         start_failure(&self.name, function, format!("{error}"))
     }
 
-    /// Asks on the control channel.
+    /// Sends a request on the control channel and waits for the answer.
     pub(crate) fn ask<T: DeserializeOwned>(
         &self,
         function: &'static str,
@@ -380,12 +384,12 @@ impl Worker {
         self.ask_with(Call::plain(function, time), ask)
     }
 
-    /// Asks on the control channel.
+    /// Sends a request on the control channel and waits for the answer.
     pub(crate) fn ask_with<T: DeserializeOwned>(&self, call: Call<'_>, ask: Ask) -> Result<T, ShimError> {
         self.exchange(&mut lock(&self.control), call, ask)
     }
 
-    /// Asks on `channel` and reads until the answer.
+    /// Sends a request on `channel` and reads until the answer.
     pub(crate) fn exchange<T: DeserializeOwned>(
         &self,
         channel: &mut Channel,
@@ -394,11 +398,11 @@ impl Worker {
     ) -> Result<T, ShimError> {
         let answer = self.answer(channel, &mut call, ask)?;
         decode(&answer).map_err(|broken| {
-            self.broke(&call, format!("an answer that `{}` has not: {}", call.function, broken.0))
+            self.broke(&call, format!("not an answer of `{}`: {}", call.function, broken.0))
         })
     }
 
-    /// The answer as it came.
+    /// The encoded answer.
     fn answer(&self, channel: &mut Channel, call: &mut Call<'_>, ask: Ask) -> Result<Vec<u8>, ShimError> {
         if let Some(gone) = self.gone(call.function) {
             return Err(gone);
@@ -411,7 +415,7 @@ impl Worker {
         let mut sent = 0;
         let mut stop_by: Option<Instant> = None;
         let mut signalled: Option<Instant> = None;
-        // The other end is closed; what is left is to find out why.
+        // The other end is closed; it remains to find out why.
         let mut closed = false;
         let mut open = OpenCall { worker: self, answered: false };
         loop {
@@ -439,7 +443,7 @@ impl Worker {
                 }
             }
             if closed {
-                // A process that closed its sockets is about to end, as a rule.
+                // A process that closed its sockets is usually about to end.
                 let cause = match self.has_ended(self.caps.grace) {
                     true => Cause::Found,
                     false => {
@@ -459,13 +463,13 @@ impl Worker {
                     Ok(count) => {
                         sent += count;
                         if sent == bytes.len() {
-                            // The worker has its own now.
+                            // The worker has its own copies now.
                             call.descriptors.clear();
                         }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    // What it still said can be read.
+                    // What it sent before can still be read.
                     Err(_) => sent = bytes.len(),
                 }
             }
@@ -477,7 +481,8 @@ impl Worker {
                     if now >= by {
                         return Err(self.end_call(call, Cause::Killed(WorkerEnd::Cancelled)));
                     }
-                    // More than once: one that came before the shim was entered is lost on it.
+                    // Sent repeatedly: a signal that arrives before the shim was entered has no
+                    // effect on the shim.
                     if let Some(signal) = call.cancel
                         && signalled.is_none_or(|last| now - last >= TICK)
                     {
@@ -504,7 +509,8 @@ impl Worker {
                 match channel.receive() {
                     Arrived::Something => {}
                     Arrived::End => closed = true,
-                    // Someone else may hold its end of the socket; that it is gone is certain.
+                    // Another process may keep its end of the socket open; the worker itself is
+                    // certainly gone.
                     Arrived::Nothing => closed = ended,
                 }
             }
@@ -515,20 +521,21 @@ impl Worker {
         self.end_call(call, Cause::Killed(WorkerEnd::Protocol { reason }))
     }
 
-    /// Ends the worker over a call.
+    /// Ends the worker because of a call.
     fn end_call(&self, call: &Call<'_>, cause: Cause) -> ShimError {
         let exit_report = self.bury(cause, call.touched);
         tracing::warn!(instance = %self.name, pid = self.pid, function = call.function, "worker {}", exit_report.end);
         WorkerFailure::new(&self.name, call.function, &exit_report, false).into()
     }
 
-    /// Ends the worker because it wrote beside a buffer.
+    /// Kills the worker because it wrote outside a buffer.
     pub(crate) fn overran(&self, function: &'static str, touched: Touched) -> ShimError {
         let call = Call::plain(function, Duration::ZERO);
         self.end_call(&call, Cause::Killed(WorkerEnd::Overrun(touched)))
     }
 
-    /// Kills what is left of it, waits for it and says how it ended; the first to come decides.
+    /// Kills the process group, reaps the worker and records how it ended; the first caller's cause
+    /// is recorded.
     fn bury(&self, cause: Cause, touched: &dyn Fn(u64) -> Option<Touched>) -> Arc<ExitReport> {
         let mut end = lock(&self.end);
         if let Some(exit_report) = &*end {
@@ -578,14 +585,14 @@ impl Worker {
         }
     }
 
-    /// Has a buffer unmapped there, at the latest with the next question.
+    /// Has a buffer unmapped in the worker, at the latest with the next request.
     pub(crate) fn forget(&self, buffer: u64) {
         let was_mapped = lock(&self.mapped).remove(&buffer).is_some();
         if !was_mapped || lock(&self.end).is_some() {
             return;
         }
         lock(&self.forgotten).push(buffer);
-        // At once, if nobody is asking; memory that is gone here should not stay there.
+        // Immediately, if no request is open; memory freed here should not stay mapped there.
         if let Ok(mut control) = self.control.try_lock() {
             let call = Call::plain("buffer", self.caps.probe_time);
             if let Err(error) = self.exchange::<()>(&mut control, call, Ask::Nothing) {
@@ -595,7 +602,7 @@ impl Worker {
     }
 }
 
-/// A question that is not answered. Left so, by a panic of the caller's, the next one would read
+/// A request without an answer. If a panic of the caller left it open, the next request would read
 /// its answer.
 struct OpenCall<'a> {
     worker: &'a Worker,
@@ -605,20 +612,20 @@ struct OpenCall<'a> {
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            let reason = "the host gave up a question".to_owned();
+            let reason = "the host abandoned a request".to_owned();
             self.worker.bury(Cause::Killed(WorkerEnd::Protocol { reason }), UNTOUCHED);
         }
     }
 }
 
 impl<'a> Call<'a> {
-    /// Without descriptors, not to be cancelled, about no buffer.
+    /// A request without descriptors, cancellation or buffers.
     pub(crate) fn plain(function: &'static str, time: Duration) -> Call<'a> {
         let (descriptors, touched) = (Vec::new(), UNTOUCHED);
         Call { function, time, descriptors, cancelled: None, output: None, cancel: None, touched }
     }
 
-    /// Whether the caller wants it to stop, where that can be.
+    /// Whether the caller cancelled; `None` if the call cannot be cancelled.
     fn is_cancelled(&mut self) -> Option<bool> {
         match &mut self.output {
             Some(output) => Some(output.cancelled()),
@@ -626,13 +633,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Passes on what comes before the answer, in a compilation.
+    /// Forwards the frames before the answer, in a compilation.
     fn report(&mut self, frame: Frame) -> Result<(), Broken> {
         let Some(output) = &mut self.output else {
-            return Err(Broken(format!("an answer that `{}` has not", self.function)));
+            return Err(Broken(format!("not an answer of `{}`", self.function)));
         };
         match frame.kind {
-            // A host that cannot write cancels; what still comes is read and dropped.
+            // A host that cannot write cancels; later output is read and dropped.
             Kind::Bytes => drop(output.write(&frame.content)),
             Kind::Head => output.head(&frame.content),
             _ => match decode(&frame.content)? {
@@ -651,7 +658,7 @@ impl Drop for Worker {
         if lock(&self.end).is_some() {
             return;
         }
-        // It closes its instance and exits when the host hangs up.
+        // It closes its instance and exits when the host closes the connection.
         let _ = lock(&self.control).stream.shutdown(std::net::Shutdown::Both);
         let start = Instant::now();
         while let Some(left) = self.caps.grace.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {

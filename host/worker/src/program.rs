@@ -1,8 +1,8 @@
-//! The program `shardwright-worker`: opens one shim and does in a process of its own what the host
-//! asks over its standard input.
+//! The program `shardwright-worker`: opens one shim and executes the host's requests, which arrive
+//! over its standard input, in a process of its own.
 //!
 //! The host is trusted; the shim is not. So the process limits itself before it opens the library,
-//! tells what it knows of its own crash, and ends with the host.
+//! records its own crash, and ends with the host.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -27,14 +27,14 @@ use crate::board::BoardPage;
 use crate::process::{LINE_LIMIT, SIGNAL_SIZE, Signal};
 use crate::protocol::{
     ANSWER_LIMIT, Ask, Decoder, Fault, Kind, Library, PIECE_LIMIT, PROTOCOL, REQUEST_LIMIT, Refusal, Report,
-    Request, ToldVerdict, decode, encode, put,
+    ReportedVerdict, Request, decode, encode, put,
 };
 use crate::{lock, os};
 
 mod crash;
 mod shard;
 
-/// Started by hand.
+/// Started without a host.
 const EXIT_USAGE: i32 = 64;
 /// The host is gone, or its socket was closed under the worker.
 const EXIT_DISCONNECTED: i32 = 70;
@@ -43,8 +43,8 @@ const EXIT_SETUP: i32 = 71;
 /// It panicked; the panic is printed.
 const EXIT_PANIC: i32 = 101;
 
-/// Runs the worker; what the program `shardwright-worker` is. `linked` are shims that are part of
-/// the program, by the name they have in the host's registry.
+/// The main function of `shardwright-worker`. `linked` are shims that are linked into the program,
+/// by the name they have in the host's registry.
 pub fn worker_main(linked: &[(&'static str, SwEntryFunction)]) -> ! {
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("shardwright-worker: {panic}");
@@ -82,11 +82,11 @@ pub fn worker_main(linked: &[(&'static str, SwEntryFunction)]) -> ! {
     };
     line.answer(Ok(Ok::<&Facts, Refusal>(shim.facts())));
     serve(line, &shim);
-    // The instance is closed; handlers of the vendor's have no business after that.
+    // The instance is closed; skip the vendor's exit handlers.
     leave(0)
 }
 
-/// Ends the process and what it started, without handlers.
+/// Ends the process and its children, without exit handlers.
 fn leave(code: i32) -> ! {
     // SAFETY: no code of this process runs after it.
     unsafe { libc::_exit(code) }
@@ -97,7 +97,7 @@ fn fail(reason: &str) -> ! {
     leave(EXIT_SETUP)
 }
 
-/// What all threads of the worker know.
+/// State shared by all threads of the worker.
 struct Shared {
     /// Number of the last compilation that was asked to stop.
     stopped_compilation: AtomicU64,
@@ -105,7 +105,7 @@ struct Shared {
     buffers: Mutex<HashMap<u64, Arc<shard::Mapped>>>,
 }
 
-/// What a request to stop needs to know of a shard.
+/// State of a shard that a request to stop needs.
 struct ShardState {
     canceller: Canceller,
     /// Number of the run in progress.
@@ -123,10 +123,10 @@ fn shared() -> &'static Shared {
     })
 }
 
-/// The way of log lines to the host.
+/// The channel of log lines to the host.
 struct Lines {
     stream: UnixStream,
-    /// What did not fit when it was last tried; lines are not cut.
+    /// Bytes that did not fit at the last attempt; lines are not split.
     rest: Vec<u8>,
     dropped: u64,
 }
@@ -134,7 +134,7 @@ struct Lines {
 static LINES: OnceLock<Mutex<Lines>> = OnceLock::new();
 
 impl Lines {
-    /// Whether all that was put so far is sent.
+    /// Sends pending bytes; whether all are sent.
     fn flush(&mut self) -> bool {
         while !self.rest.is_empty() {
             match os::send(self.stream.as_fd(), &self.rest, &[]) {
@@ -146,7 +146,7 @@ impl Lines {
         true
     }
 
-    /// Sends what is left, and how many lines were lost. False when there is no room still.
+    /// Sends pending bytes and the number of lost lines. False when there is still no room.
     fn settle(&mut self) -> bool {
         let flushed = self.flush();
         if flushed && self.dropped > 0 {
@@ -168,8 +168,8 @@ impl Lines {
     }
 }
 
-/// Sends a line of the shim's log to the host. One that there is no room for is dropped, and that
-/// is said when there is: a log must not stop a shim.
+/// Sends a line of the shim's log to the host. Without room it is dropped, and counted in a later
+/// line: a log must not block a shim.
 fn send_line(level: u32, message: &str) {
     let Some(lines) = LINES.get() else { return };
     let mut lines = lock(lines);
@@ -183,7 +183,7 @@ fn send_line(level: u32, message: &str) {
 
 fn set_up(descriptors: Vec<OwnedFd>, memory_bytes: u64) -> io::Result<()> {
     let [board, signals, lines] = <[OwnedFd; 3]>::try_from(descriptors)
-        .map_err(|given| io::Error::other(format!("{} descriptors", given.len())))?;
+        .map_err(|all| io::Error::other(format!("{} descriptors", all.len())))?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     let board = BoardPage::of(board)?;
     let signals = UnixStream::from(os::move_high(signals));
@@ -191,13 +191,13 @@ fn set_up(descriptors: Vec<OwnedFd>, memory_bytes: u64) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let _ = LINES.set(Mutex::new(Lines { stream, rest: Vec::new(), dropped: 0 }));
     shardwright_shims::send_log_to(send_line);
-    // Before the limits: an alternative stack for signals is made with every thread.
+    // Before the limits: every thread allocates an alternative signal stack.
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || listen(signals))?;
     crash::install(board, memory_bytes)?;
     os::limit_self(memory_bytes)
 }
 
-/// Takes requests to stop. When the host is gone this process and all it started are killed,
+/// Handles requests to stop. When the host is gone, this process and its children are killed,
 /// whatever the shim is doing: unlike the parent-death signal, which follows the thread that
 /// started a process, this follows the host.
 fn listen(mut signals: UnixStream) {
@@ -206,7 +206,7 @@ fn listen(mut signals: UnixStream) {
         match signals.read_exact(&mut bytes) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-            // The shim closed what is not its own.
+            // The shim closed a descriptor that is not its own.
             Err(_) => leave(EXIT_DISCONNECTED),
         }
         match Signal::of(bytes) {
@@ -258,7 +258,7 @@ impl Line {
         Line { stream, decoder: Decoder::new(limit), scratch, descriptors: Vec::new() }
     }
 
-    /// The next request and its descriptors. What was to be forgotten is.
+    /// Reads the next request and its descriptors, and unmaps the buffers to be forgotten.
     fn request(&mut self) -> io::Result<(Request, Vec<OwnedFd>)> {
         let invalid = |reason| io::Error::new(io::ErrorKind::InvalidData, reason);
         loop {
@@ -279,8 +279,8 @@ impl Line {
         }
     }
 
-    /// The next request; none when the host hung up. A socket that fails otherwise is the shim's
-    /// doing, and the end.
+    /// The next request; `None` when the host closed the connection. If the socket fails otherwise,
+    /// the shim broke it, and the process ends.
     fn next(&mut self) -> Option<(Request, Vec<OwnedFd>)> {
         match self.request() {
             Ok(request) => Some(request),
@@ -292,7 +292,7 @@ impl Line {
         }
     }
 
-    /// Sends all of it. A worker that cannot answer has nothing left to do.
+    /// Sends all bytes. A worker that cannot answer ends.
     fn send(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match os::send(self.stream.as_fd(), bytes, &[]) {
@@ -327,14 +327,14 @@ impl Line {
         }
     }
 
-    /// Says why the library is not let in; then there is nothing to serve.
+    /// Reports why the library is rejected, and ends the process.
     fn refuse(&mut self, reason: &str, message: String) -> ! {
         self.answer(Ok(Err::<(), Refusal>(Refusal { reason: reason.to_owned(), message })));
         leave(0)
     }
 }
 
-/// Answers on the control channel until the host hangs up.
+/// Answers on the control channel until the host closes the connection.
 fn serve(mut line: Line, shim: &Shim) {
     let mut open: Option<ShimInstance> = None;
     while let Some((request, descriptors)) = line.next() {
@@ -350,7 +350,7 @@ fn serve(mut line: Line, shim: &Shim) {
 
 fn one(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, ShimError> {
     let [fd] = <[OwnedFd; 1]>::try_from(descriptors)
-        .map_err(|given| ShimError::Argument(format!("{} descriptors, 1 expected", given.len())))?;
+        .map_err(|all| ShimError::Argument(format!("{} descriptors, 1 expected", all.len())))?;
     Ok(fd)
 }
 
@@ -365,7 +365,7 @@ fn answer(line: &mut Line, instance: &ShimInstance, ask: Ask, descriptors: Vec<O
         Ask::Check { device, entry } => line.answer(shim.check(&device, entry).map(|reported| {
             let reported =
                 reported.into_iter().map(|(node, verdict)| (node, verdict.accepted, verdict.reason));
-            reported.collect::<Vec<ToldVerdict>>()
+            reported.collect::<Vec<ReportedVerdict>>()
         })),
         Ask::Estimate { device, entry } => line.answer(shim.estimate(&device, entry, &|| false)),
         Ask::Compile { device, number } => {
@@ -388,12 +388,12 @@ fn answer(line: &mut Line, instance: &ShimInstance, ask: Ask, descriptors: Vec<O
             line.answer(one(descriptors).and_then(|file| shim.inspect(&File::from(file), offset, length)));
         }
         Ask::Hello { .. } | Ask::Open { .. } | Ask::Run { .. } | Ask::Unload => {
-            line.answer::<()>(Err(ShimError::Argument("not asked here, or not twice".to_owned())));
+            line.answer::<()>(Err(ShimError::Argument("invalid here, or a second time".to_owned())));
         }
     }
 }
 
-/// Passes the output of a compilation on.
+/// Forwards the output of a compilation.
 struct Forward<'a> {
     line: &'a mut Line,
     number: u64,
@@ -441,7 +441,7 @@ impl Output for Forward<'_> {
 }
 
 impl Forward<'_> {
-    /// Passes one of not too many things on.
+    /// Forwards one report, up to a limit.
     fn report(&mut self, report: &Report) {
         self.reports += 1;
         if self.reports <= REPORT_LIMIT {

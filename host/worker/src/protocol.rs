@@ -1,4 +1,4 @@
-//! What host and worker say to each other: typed messages in frames of a stated, capped length.
+//! The messages between host and worker: typed, in frames of a stated, capped length.
 //!
 //! ```text
 //! offset  0  kind of frame              1   see `Kind`
@@ -6,9 +6,9 @@
 //!         5  JSON, or bytes of an artefact or of a shim's head
 //! ```
 //!
-//! The host asks one thing at a time on a channel and reads frames until the answer; descriptors
-//! travel with a request's first byte. Neither side trusts a length: what is buffered is what
-//! arrived, and never more than the cap.
+//! The host sends one request at a time on a channel and reads frames until the answer; descriptors
+//! travel with a request's first byte. Neither side trusts a length: only bytes that have arrived
+//! are buffered, never more than the cap.
 
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use shardwright_shims::{Chip, Failure, Placement, ShimError, ShownEntry};
 use shardwright_vocabulary::FlagVerdict;
 
-/// Host and worker are of one release; this grows with every change of the messages all the same.
+/// Incremented with every change of the messages, although host and worker are of one release.
 pub(crate) const PROTOCOL: u32 = 4;
 
 /// Longest message to a worker. A check shows a whole entry graph; the largest known has 8 MiB.
@@ -34,7 +34,7 @@ pub(crate) const PIECE_LIMIT: usize = 1 << 20;
 /// Bytes before a frame's content.
 const PREFIX: usize = 5;
 
-/// What a frame carries.
+/// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A request, a report, or a line of a log.
@@ -43,9 +43,9 @@ pub(crate) enum Kind {
     Bytes = 2,
     /// A shim's head.
     Head = 3,
-    /// What was asked for.
+    /// The answer to a request.
     Answer = 4,
-    /// Why there is no answer.
+    /// The error instead of an answer.
     Fault = 5,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Frame {
     pub(crate) content: Vec<u8>,
 }
 
-/// Why what the other side sent is not a message.
+/// Why received bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Broken(pub(crate) String);
 
@@ -78,7 +78,7 @@ pub(crate) fn put(out: &mut Vec<u8>, kind: Kind, content: &[u8]) -> Result<(), B
     Ok(())
 }
 
-/// A message as a frame.
+/// Encodes a message as a frame.
 pub(crate) fn encode<T: Serialize>(kind: Kind, message: &T, limit: usize) -> Result<Vec<u8>, Broken> {
     let content = serde_json::to_vec(message).map_err(|error| Broken(error.to_string()))?;
     if content.len() > limit {
@@ -89,27 +89,27 @@ pub(crate) fn encode<T: Serialize>(kind: Kind, message: &T, limit: usize) -> Res
     Ok(out)
 }
 
-/// The message in a frame.
+/// Decodes the message in a frame.
 pub(crate) fn decode<T: for<'de> Deserialize<'de>>(content: &[u8]) -> Result<T, Broken> {
-    serde_json::from_slice(content).map_err(|error| Broken(format!("a message that is none: {error}")))
+    serde_json::from_slice(content).map_err(|error| Broken(format!("an invalid message: {error}")))
 }
 
-/// Cuts what arrives into frames.
+/// Splits received bytes into frames.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     limit: usize,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were handed out.
+    /// Bytes of the buffer that were consumed.
     used: usize,
 }
 
 impl Decoder {
-    /// Messages have at most `limit` bytes.
+    /// For messages of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Decoder {
         Decoder { limit, buffer: Vec::new(), used: 0 }
     }
 
-    /// Takes what arrived.
+    /// Appends received bytes.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         if self.used > 0 {
             self.buffer.drain(..self.used);
@@ -118,7 +118,8 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame; none when more must arrive. After an error the stream is of no use.
+    /// The next complete frame; `None` when more bytes are needed. After an error the stream is
+    /// unusable.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Broken> {
         let rest = &self.buffer[self.used..];
         let Some((&[kind, a, b, c, d], rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
@@ -138,14 +139,14 @@ impl Decoder {
         if self.used == self.buffer.len() {
             self.buffer.clear();
             self.used = 0;
-            // A long message is the exception; its memory is not kept.
+            // Long messages are rare; their memory is released.
             self.buffer.shrink_to(1 << 16);
         }
         Ok(Some(frame))
     }
 }
 
-/// What a worker is to open.
+/// What a worker opens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Library {
@@ -153,11 +154,11 @@ pub(crate) enum Library {
     File {
         /// Bytes of the path.
         path: Vec<u8>,
-        /// Of the file, where its manifest states one.
+        /// Hash of the file, if its manifest states one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sha256: Option<String>,
     },
-    /// A shim that is part of the worker program.
+    /// A shim that is linked into the worker program.
     Linked(String),
 }
 
@@ -168,7 +169,7 @@ impl Library {
     }
 }
 
-/// Why a worker did not let a library in.
+/// Why a worker rejected a library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Refusal {
@@ -177,17 +178,17 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
 }
 
-/// What the host asks.
+/// A request of the host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Request {
-    /// Shared memories that are gone.
+    /// Shared memories that were freed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) forget: Vec<u64>,
     pub(crate) ask: Ask,
 }
 
-/// One thing to ask.
+/// The kinds of request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Ask {
@@ -247,7 +248,7 @@ pub(crate) enum Ask {
         length: u64,
         alignment: u64,
     },
-    /// Does nothing but what every request does.
+    /// Does nothing beyond what every request does.
     Nothing,
     Recover {
         device: String,
@@ -270,11 +271,11 @@ pub(crate) enum Ask {
     Unload,
 }
 
-/// What is bound: a mapped buffer from an offset, with the number of times the host changed it.
+/// A bound buffer: a mapped buffer from an offset, with the number of times the host changed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shown(pub(crate) u64, pub(crate) u64, pub(crate) u64);
 
-/// What a worker sends of a compilation, before the answer or fault.
+/// A report on a compilation, sent before the answer or fault.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Report {
@@ -284,19 +285,19 @@ pub(crate) enum Report {
     MadeFor { fact: String, value: String },
 }
 
-/// Node, whether it is taken, why not.
-pub(crate) type ToldVerdict = (u64, bool, String);
+/// Node, whether it is accepted, reason if not.
+pub(crate) type ReportedVerdict = (u64, bool, String);
 
-/// How a question failed without the worker dying of it.
+/// How a request failed while the worker stayed alive.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Fault {
-    /// The shim said so.
+    /// The shim reported a failure.
     Failed(Failure),
     Missing {
         function: String,
     },
-    /// No function is named where the worker cannot answer.
+    /// Without a function if the worker cannot answer.
     Contract {
         function: Option<String>,
         reason: String,
@@ -305,7 +306,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// What crosses of an error in the worker.
+    /// The part of an error in the worker that is sent.
     pub(crate) fn of(error: ShimError) -> Fault {
         match error {
             ShimError::Failed(failure) => Fault::Failed(*failure),
@@ -317,8 +318,7 @@ impl Fault {
         }
     }
 
-    /// The error it stands for, of what was asked of a shim. What was printed meanwhile is the log
-    /// of a shim that gave none.
+    /// The error it represents. Output printed meanwhile becomes the log of a failure without one.
     pub(crate) fn into_error(
         self,
         shim: &str,
@@ -383,7 +383,7 @@ mod tests {
             "cancels": true,
         }))
         .unwrap();
-        let verdicts: [ToldVerdict; 2] = [(0, true, String::new()), (1, false, "no".to_owned())];
+        let verdicts: [ReportedVerdict; 2] = [(0, true, String::new()), (1, false, "no".to_owned())];
         let fault = Fault::Failed(Failure {
             shim: "npu".to_owned(),
             function: "compile".into(),
@@ -408,7 +408,8 @@ mod tests {
         requests.chain(reports).chain(answers).collect()
     }
 
-    /// Everything a stream gives before it ends or breaks; reading it must be safe whatever it is.
+    /// Number of frames a stream yields before it ends or breaks; reading it must be safe for any
+    /// bytes.
     fn read_all(stream: &[u8], piece: usize, limit: usize) -> (usize, Option<Broken>) {
         let mut decoder = Decoder::new(limit);
         let mut frames = 0;
@@ -447,7 +448,7 @@ mod tests {
             let (kind, content) = (message[0], &message[PREFIX..]);
             let reported = again::<Request>(kind, content).or_else(|| again::<Report>(kind, content));
             let reported = reported.or_else(|| again::<LoadReport>(kind, content));
-            let reported = reported.or_else(|| again::<Vec<ToldVerdict>>(kind, content));
+            let reported = reported.or_else(|| again::<Vec<ReportedVerdict>>(kind, content));
             let reported = reported.or_else(|| again::<Fault>(kind, content));
             assert_eq!(&reported.unwrap(), message);
         }

@@ -1,11 +1,12 @@
-//! The worker of an instance: started, started anew, told again what the one before it was told.
+//! The worker of an instance: starting it, restarting it, and repeating what the previous one was
+//! sent.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::de::DeserializeOwned;
-use shardwright_shims::{Buffer, Chip, Held, Running, Shim, ShimError, WorkerReport};
+use shardwright_shims::{Buffer, Chip, Claim, Running, Shim, ShimError, WorkerReport};
 
 use crate::launcher::Launcher;
 use crate::lock;
@@ -13,21 +14,21 @@ use crate::process::{self, Worker};
 use crate::protocol::{Ask, Library};
 use crate::shared::SharedMemory;
 
-/// An instance and its worker, which is started when something is asked and there is none.
+/// An instance and its worker, which is started by a request when there is none.
 pub(crate) struct Remote {
     pub(crate) name: String,
     shim: Shim,
     options: Vec<(String, String)>,
-    /// What was made known, and is again whenever a worker is started.
+    /// Chips that were announced, and are again whenever a worker is started.
     pub(crate) chips: Mutex<Vec<Chip>>,
     pub(crate) launcher: Launcher,
-    held: Arc<Held>,
+    claim: Arc<Claim>,
     pub(crate) worker: Mutex<Option<Arc<Worker>>>,
     started: AtomicU64,
     pub(crate) compilations: AtomicU64,
     /// Whether the worker has compiled before; an estimate may be made by compiling.
     pub(crate) has_compiled: AtomicBool,
-    /// Most memory that workers for one compilation had.
+    /// Peak memory of workers for one compilation.
     pub(crate) compiled_peak: AtomicU64,
 }
 
@@ -37,7 +38,7 @@ impl Remote {
         name: &str,
         options: &[(String, String)],
         launcher: &Launcher,
-        held: Held,
+        claim: Claim,
     ) -> Result<Arc<Remote>, ShimError> {
         let remote = Remote {
             name: name.to_owned(),
@@ -45,7 +46,7 @@ impl Remote {
             options: options.to_vec(),
             chips: Mutex::new(Vec::new()),
             launcher: launcher.clone(),
-            held: Arc::new(held),
+            claim: Arc::new(claim),
             worker: Mutex::new(None),
             started: AtomicU64::new(0),
             compilations: AtomicU64::new(0),
@@ -58,8 +59,8 @@ impl Remote {
 
     /// The worker; a new one when there is none or it ended.
     pub(crate) fn worker(&self) -> Result<Arc<Worker>, ShimError> {
-        let mut held = lock(&self.worker);
-        if let Some(worker) = &*held {
+        let mut current = lock(&self.worker);
+        if let Some(worker) = &*current {
             match worker.ended() {
                 None => return Ok(worker.clone()),
                 Some(end) => {
@@ -67,11 +68,11 @@ impl Remote {
                 }
             }
         }
-        // What the old one held is given back before the new one starts.
-        *held = None;
+        // The resources of the old worker are released before the new one starts.
+        *current = None;
         let worker = self.start()?;
         self.has_compiled.store(false, Ordering::Relaxed);
-        *held = Some(worker.clone());
+        *current = Some(worker.clone());
         Ok(worker)
     }
 
@@ -81,7 +82,7 @@ impl Remote {
             Some(name) => Library::Linked(name.to_owned()),
             None => Library::file(self.shim.path(), self.shim.sha256()),
         };
-        let started = Worker::start(&self.name, &self.launcher, library, Some(self.held.clone()))?;
+        let started = Worker::start(&self.name, &self.launcher, library, Some(self.claim.clone()))?;
         let (worker, facts) =
             started.map_err(|refusal| process::start_failure(&self.name, "open", refusal.message))?;
         self.started.fetch_add(1, Ordering::Relaxed);
@@ -102,9 +103,9 @@ impl Remote {
         Ok(Arc::new(worker))
     }
 
-    /// A worker that has compiled nothing yet. Equal orders give equal bytes only from equal
-    /// beginnings, where a vendor's compiler numbers what it makes through the life of its process;
-    /// and what it held back goes with the process.
+    /// A worker that has compiled nothing yet. Equal work orders give equal bytes only in fresh
+    /// processes, because a vendor's compiler may number objects across the life of its process;
+    /// memory that it retained goes with the process.
     pub(crate) fn fresh(&self) -> Result<Arc<Worker>, ShimError> {
         let worker = match self.has_compiled.load(Ordering::Relaxed) {
             true => self.start()?,
@@ -114,15 +115,15 @@ impl Remote {
         Ok(worker)
     }
 
-    /// Memory of one worker, with which it dies.
+    /// Allocates memory of one worker, with which it dies.
     pub(crate) fn allocate(&self, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
         let owner = self.worker()?;
         Ok(Buffer::new(SharedMemory::new(length, alignment, Some(owner))?))
     }
 
     pub(crate) fn running(&self) -> Running {
-        let held = lock(&self.worker);
-        let worker = held.as_ref();
+        let current = lock(&self.worker);
+        let worker = current.as_ref();
         Running::Worker(WorkerReport {
             pid: worker.filter(|worker| worker.ended().is_none()).map(|worker| worker.pid()),
             peak_memory_bytes: worker
@@ -141,7 +142,7 @@ impl Remote {
     }
 }
 
-/// The same file for reading only, whether it still has a name or not.
+/// Reopens the same file for reading only, whether it still has a name or not.
 pub(crate) fn reopened(file: &File) -> std::io::Result<File> {
     use std::os::fd::AsRawFd;
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))

@@ -1,5 +1,4 @@
-//! A shard loaded in a worker, with a channel of its own: runs of several shards go on at the same
-//! time.
+//! A shard loaded in a worker, with a channel of its own: several shards can run at the same time.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,27 +23,27 @@ pub(crate) struct RemoteShard {
     worker: Arc<Worker>,
     channel: Channel,
     requests: Arc<Requests>,
-    /// Whether its runs can be ended.
+    /// Whether its runs can be cancelled.
     cancels: bool,
     shard: u64,
-    /// Memory for what is bound as plain memory, by entry and binding.
+    /// Shared memory for plain memory that is bound, by entry and binding.
     copies: BTreeMap<(usize, usize), SharedMemory>,
 }
 
-/// Which run is in progress, and which was asked to stop; 0 for none.
+/// The run in progress, and the run asked to stop; 0 for none.
 #[derive(Default)]
 struct Requests {
     running: AtomicU64,
     stopping: AtomicU64,
 }
 
-/// What one binding is in the worker.
+/// One binding in the worker.
 struct Place {
     memory: SharedMemory,
     offset: u64,
-    /// Where the memory is mapped there.
+    /// Address at which the memory is mapped in the worker.
     mapped: u64,
-    /// Plain memory of this process that is copied, from its first byte on.
+    /// Plain memory of this process that is copied: first byte and length.
     plain: Option<(*mut u8, usize)>,
 }
 
@@ -77,15 +76,15 @@ impl RemoteShard {
         Ok((loaded, report))
     }
 
-    /// Where a binding lies.
+    /// Locates the memory of a binding.
     fn place(
         &mut self,
         place: (usize, usize),
-        given: &mut Bound<'_>,
+        memory: &mut Bound<'_>,
         binding: &Binding,
     ) -> Result<Place, ShimError> {
-        let placed = given.placed(binding, |buffer| {
-            // A buffer of this very worker may be memory of the shim, as far as the shim can tell.
+        let placed = memory.placed(binding, |buffer| {
+            // A buffer of this same worker may be memory of the shim, as far as the shim can tell.
             match buffer.memory::<SharedMemory>().and_then(SharedMemory::owner) {
                 None => Ok(false),
                 Some(owner) => match owner.gone("buffer") {
@@ -110,7 +109,7 @@ impl RemoteShard {
         Ok(Place { memory, offset: 0, mapped: 0, plain: Some((placed.pointer, placed.length as usize)) })
     }
 
-    /// Has the memory mapped in the worker, if it is not yet; gives the address.
+    /// Maps the memory in the worker, if it is not mapped yet; returns the address.
     fn map(&mut self, memory: &SharedMemory) -> Result<u64, ShimError> {
         let worker = self.worker.clone();
         let mut mapped = worker.mapped();
@@ -147,8 +146,8 @@ impl Shard for RemoteShard {
         }
         let number = self.requests.running.fetch_add(1, Ordering::SeqCst) + 1;
         let mut places = Vec::with_capacity(bindings.len());
-        for (index, (given, binding)) in bound.iter_mut().zip(bindings).enumerate() {
-            places.push(self.place((entry, index), given, binding)?);
+        for (index, (memory, binding)) in bound.iter_mut().zip(bindings).enumerate() {
+            places.push(self.place((entry, index), memory, binding)?);
         }
         let _acquired = Acquired::all(bound, bindings)?;
         let mut bounds = Vec::with_capacity(places.len());
@@ -220,7 +219,7 @@ impl Shard for RemoteShard {
         let (requests, cancels) = (Arc::downgrade(&self.requests), self.cancels);
         Canceller::new(move || {
             let Some(requests) = requests.upgrade().filter(|_| cancels) else { return false };
-            // The thread that waits for the run looks here and tells the worker.
+            // The thread that waits for the run reads this and signals the worker.
             requests.stopping.fetch_max(requests.running.load(Ordering::SeqCst), Ordering::SeqCst);
             true
         })

@@ -1,6 +1,5 @@
-//! Memory of host and workers: bound buffers, each with a page behind and before it that faults
-//! where a worker maps it, as close as its alignment allows, and marked bytes in what is left
-//! between.
+//! Memory shared by host and workers: bound buffers, each with a guard page behind and before it
+//! where a worker maps it, as close as its alignment allows, and marked bytes in the gaps.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,16 +13,17 @@ use crate::lock;
 use crate::os::{self, Region};
 use crate::process::Worker;
 
-/// Bytes beside a buffer that nobody asked for.
+/// Value of the padding bytes beside a buffer, which must not change.
 const MARK: u8 = 0xa5;
 
-/// Marked bytes that are looked at before a buffer. Behind it all are: fewer than its alignment.
+/// Marked bytes that are checked before a buffer. Behind it all are checked: fewer than its
+/// alignment.
 const FRONT: usize = 64;
 
-/// Alignment when none is asked for.
+/// Default alignment.
 const USUAL_ALIGNMENT: u64 = 64;
 
-/// Largest alignment; address space is set aside for it.
+/// Largest alignment; address space is reserved for it.
 const ALIGNMENT_LIMIT: u64 = 1 << 30;
 
 /// A piece of shared memory; cloning shares it.
@@ -35,15 +35,15 @@ struct Inner {
     id: u64,
     fd: OwnedFd,
     region: Region,
-    /// Where in the region it begins.
+    /// Offset in the region.
     offset: usize,
     length: usize,
     alignment: u64,
-    /// Times it may have changed since it was made, but for runs of the worker that has it.
+    /// Number of changes since it was made, except by runs of the worker that owns it.
     changes: AtomicU64,
     /// The worker it was allocated for, with which it dies.
     owner: Option<Arc<Worker>>,
-    /// Where it is mapped.
+    /// Workers in which it is mapped.
     users: Mutex<Vec<Weak<Worker>>>,
 }
 
@@ -79,7 +79,7 @@ unsafe impl Memory for SharedMemory {
 }
 
 impl SharedMemory {
-    /// Zeroed; `alignment` is a power of two, or 0 for 64.
+    /// Allocates zeroed memory; `alignment` is a power of two, or 0 for 64.
     pub(crate) fn new(
         length: u64,
         alignment: u64,
@@ -98,7 +98,7 @@ impl SharedMemory {
         let page = os::page();
         let bytes = usize::try_from(length).map_err(|error| refuse(&error))?;
         let close = usize::try_from(alignment).map_or(page, |alignment| alignment.min(page));
-        // Its end lies as near to the page behind as its beginning's alignment allows.
+        // Its end is as near to the guard page as the alignment of its start allows.
         let total = bytes.max(1).checked_next_multiple_of(page);
         let taken = bytes.checked_next_multiple_of(close);
         let (Some(total), Some(taken)) = (total, taken) else { return Err(refuse(&"too large")) };
@@ -118,7 +118,7 @@ impl SharedMemory {
         };
         let memory = SharedMemory(Arc::new(memory));
         for (start, end) in memory.margins() {
-            // SAFETY: lies within the region, which nobody else has yet.
+            // SAFETY: lies within the region, which has no other user yet.
             unsafe { memory.0.region.data().add(start).write_bytes(MARK, end - start) };
         }
         Ok(memory)
@@ -138,7 +138,7 @@ impl SharedMemory {
         &self.0.fd
     }
 
-    /// Where in the shared memory it begins.
+    /// Offset in the shared memory.
     pub(crate) fn offset(&self) -> u64 {
         self.0.offset as u64
     }
@@ -158,7 +158,7 @@ impl SharedMemory {
         users.push(Arc::downgrade(worker));
     }
 
-    /// Times it may have changed.
+    /// Number of changes.
     pub(crate) fn changes(&self) -> u64 {
         self.0.changes.load(Ordering::Acquire)
     }
@@ -167,19 +167,19 @@ impl SharedMemory {
         self.0.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// The first marked byte that is not as it was, counted from the buffer's first.
+    /// The first marked byte that was changed, as an offset from the buffer's first byte.
     pub(crate) fn overrun(&self, binding: &str) -> Option<Touched> {
         self.margins().into_iter().find_map(|(start, end)| {
-            // SAFETY: lies within the region. A worker that writes at the same time broke the
-            // contract; then any bytes are right.
+            // SAFETY: lies within the region. A worker that writes at the same time violates the
+            // contract; then any result is acceptable.
             let marked = unsafe { std::slice::from_raw_parts(self.0.region.data().add(start), end - start) };
             let at = start + marked.iter().position(|&byte| byte != MARK)?;
             Some(self.touched(binding, at as i64 - self.0.offset as i64))
         })
     }
 
-    /// The place an address of a worker is, if it lies in or beside this memory, which is mapped
-    /// there at `mapped`.
+    /// Converts an address of a worker to an offset, if it lies in or beside this memory, which is
+    /// mapped there at `mapped`.
     pub(crate) fn locate(&self, binding: &str, mapped: u64, address: u64) -> Option<Touched> {
         let page = os::page() as u64;
         let from = mapped.checked_sub(page)?;

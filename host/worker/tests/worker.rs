@@ -1,5 +1,5 @@
-//! Shims in a worker process: the same as in this one while all is well, and a typed error with
-//! nothing left behind when not.
+//! Shims in a worker process: the same behaviour as in this process without faults, and with a
+//! fault a typed error and nothing left behind.
 
 mod common;
 
@@ -37,8 +37,8 @@ fn registry() -> &'static ShimRegistry {
 }
 
 fn options(die: &str) -> Vec<(String, String)> {
-    let told = (!die.is_empty()).then(|| ("die".to_owned(), die.to_owned()));
-    Vec::from_iter(told)
+    let option = (!die.is_empty()).then(|| ("die".to_owned(), die.to_owned()));
+    Vec::from_iter(option)
 }
 
 fn open_with(die: &str, caps: Caps) -> Result<ShimInstance, ShimError> {
@@ -105,8 +105,8 @@ fn assert_empty(directory: &Path) {
 fn a_file_is_inspected_in_the_worker_and_one_that_kills_it_is_an_error() {
     let mut file = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut file, b"....DYING file").unwrap();
-    let told = open("").inspect(&file, 4..14).unwrap().unwrap();
-    assert_eq!((told.format.as_str(), told.document), ("dying-file", serde_json::json!({"graphs": []})));
+    let found = open("").inspect(&file, 4..14).unwrap().unwrap();
+    assert_eq!((found.format.as_str(), found.document), ("dying-file", serde_json::json!({"graphs": []})));
     assert_eq!(open("").inspect(&file, 5..14).unwrap(), None);
     let dead = open("inspect:abort").inspect(&file, 4..14);
     let dead = dead.unwrap_err();
@@ -140,13 +140,13 @@ fn a_healthy_shim_answers_as_in_this_process() {
     for instance in [&local, &remote] {
         let asked = [flag("power"), flag("speed")];
         let mut shard = instance.load_with("npu", &here, &[], &asked).unwrap();
-        let told = |flag: &Flag, verdict, reason: &str| FlagOutcome {
+        let outcome = |flag: &Flag, verdict, reason: &str| FlagOutcome {
             flag: flag.clone(),
             verdict,
             reason: reason.to_owned(),
         };
-        let unknown = told(&asked[1], FlagVerdict::Unknown, "the shim said nothing about it");
-        assert_eq!(shard.flags(), [told(&asked[0], FlagVerdict::Inert, "nothing changes"), unknown]);
+        let unknown = outcome(&asked[1], FlagVerdict::Unknown, "the shim said nothing about it");
+        assert_eq!(shard.flags(), [outcome(&asked[0], FlagVerdict::Inert, "nothing changes"), unknown]);
         assert_eq!(run(&mut shard, &[1.0, -2.5, 3.0, 0.0]).unwrap(), [2.0, -5.0, 6.0, 0.0]);
     }
     remote.recover("npu").unwrap();
@@ -154,7 +154,7 @@ fn a_healthy_shim_answers_as_in_this_process() {
     assert_eq!((times["run"].calls, times["compile"].calls, times["devices"].calls), (1, 1, 2));
     assert!(times["run"].longest <= times["run"].total && !times["run"].total.is_zero());
     let Running::Worker(report) = remote.running() else { panic!() };
-    // One for questions, which estimated, and one that compiled and nothing else.
+    // One for queries, which estimated, and one that only compiled.
     assert!(report.started == 2 && report.peak_memory_bytes.is_some_and(|bytes| bytes > 1 << 18));
     let pid = pid(&remote);
     drop(remote);
@@ -167,18 +167,19 @@ fn quantised_weights_are_shown_to_a_worker_as_here() {
     shims.dying(None);
     let local = shims.registry().open("dying", "here", &options("check-weights:")).unwrap();
     let remote = open("check-weights:");
-    // Weights the entry does not use are not shown, and the numbers of those it does use may be
-    // any.
+    // Weights the entry does not use are not shown, and the indices of those it uses are arbitrary.
     let weights = [decoder_weights(), common::quantised_weights()].concat();
     let mut entry = common::quantised(EntryKind::Decode, 1, 4);
     for tensor in &mut entry.tensors {
         tensor.weight = tensor.weight.map(|id| WeightId(id.0 + 4));
     }
-    let told = remote.check("npu", &entry, &weights).unwrap();
-    assert_eq!(told, local.check("npu", &entry, &weights).unwrap());
+    let verdicts = remote.check("npu", &entry, &weights).unwrap();
+    assert_eq!(verdicts, local.check("npu", &entry, &weights).unwrap());
     assert!(
-        told[2].reason.starts_with("k k type 10, 4 bytes, rank 2: kind 3 axis 1 block 2, 4 scales of type 2"),
-        "{told:?}"
+        verdicts[2]
+            .reason
+            .starts_with("k k type 10, 4 bytes, rank 2: kind 3 axis 1 block 2, 4 scales of type 2"),
+        "{verdicts:?}"
     );
     let missing = remote.check("npu", &entry, &weights[..6]).unwrap_err();
     assert_eq!(missing.class(), Some(ErrorClass::InvalidArgument));
@@ -193,8 +194,8 @@ struct Session {
 impl Session {
     fn run(&mut self, entry: &str, position: i32, hidden: &[f32], plain: bool) -> Vec<f32> {
         let entry = self.shard.entry(entry).unwrap();
-        let told = self.shard.entries()[entry].clone();
-        let capacity = told.interface.point.rows as usize;
+        let loaded = self.shard.entries()[entry].clone();
+        let capacity = loaded.interface.point.rows as usize;
         let rows = hidden.len() / HIDDEN as usize;
         let mut padded = hidden.to_vec();
         padded.resize(capacity * HIDDEN as usize, 1e6);
@@ -207,7 +208,7 @@ impl Session {
         ];
         let mut output = vec![0; padded.len() * 4];
         let mut result = Some(&mut output[..]);
-        // Ours or the instance's: an input may be any memory.
+        // Plain memory or the instance's: an input may be in any memory.
         let buffers: Vec<Buffer> = inputs
             .iter()
             .map(|(_, bytes)| {
@@ -219,7 +220,7 @@ impl Session {
                 buffer
             })
             .collect();
-        let mut bound: Vec<Bound<'_>> = told
+        let mut bound: Vec<Bound<'_>> = loaded
             .bindings
             .iter()
             .map(|binding| match (binding.port.name.as_str(), binding.port.direction) {
@@ -257,7 +258,7 @@ fn a_decoder_gives_the_same_bits_in_a_worker() {
     let walk = |instance: &ShimInstance, artefact: &Artefact, plain: bool| {
         let state = || instance.allocate("cpu", CONTEXT * KEY * 4, 64).unwrap();
         let states = [state(), state()];
-        // Two shards over the same states, by turns: what one writes the other reads.
+        // Two shards take turns over the same states: each reads what the other wrote.
         let shard = || instance.load("cpu", artefact, &[]).unwrap();
         let mut sessions = [shard(), shard()].map(|shard| Session { shard, states: states.clone() });
         let mut results = sessions[0].run("prefill_4@8", 0, &hidden[..16], plain);
@@ -280,7 +281,7 @@ fn a_decoder_gives_the_same_bits_in_a_worker() {
     for plain in [false, true] {
         assert!(expected == walk(&remote, &there, plain), "plain memory: {plain}");
     }
-    // What a shim refuses arrives as it was said.
+    // A refusal of the shim arrives unchanged.
     let error = remote.check("npu", &entry, &weights).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -298,7 +299,7 @@ fn shims_that_take_only_their_own_memory_are_given_copies() {
     let mut shard = load(&instance);
     assert!(!shard.entries()[0].bindings[0].memory_kinds.host());
     assert_eq!(run(&mut shard, &[1.0, 2.0, 3.0, 4.0]).unwrap(), [2.0, 4.0, 6.0, 8.0]);
-    // A buffer twice: what the host wrote in between counts, and so does what a run wrote.
+    // The same buffer twice: changes by the host in between are seen, and so are those by a run.
     let (x, y) = (instance.allocate("npu", 32, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
     for value in [1.0, 3.0] {
         x.write().unwrap().copy_from_slice(&f32_bytes(&[value; 8]));
@@ -306,7 +307,7 @@ fn shims_that_take_only_their_own_memory_are_given_copies() {
         shard.run(0, 4, &mut [Bound::Buffer(&y), Bound::Buffer(&x)], RunOptions::default()).unwrap();
         assert_eq!(f32_values(&x.read().unwrap()), [vec![4.0 * value; 4], vec![value; 4]].concat());
     }
-    // As in process: plain memory is not taken.
+    // As in process: plain memory is not accepted.
     let refused =
         shard.run(0, 4, &mut [Bound::Read(&[0; 16]), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
     assert!(refused.to_string().contains("takes no plain memory"), "{refused}");
@@ -323,7 +324,7 @@ fn shims_that_take_only_their_own_memory_are_given_copies() {
 }
 
 #[test]
-fn bindings_are_judged_as_in_this_process() {
+fn bindings_are_checked_as_in_this_process() {
     let instance = open("");
     let mut shard = load(&instance);
     let (x, y) = (Buffer::host(32, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
@@ -337,9 +338,9 @@ fn bindings_are_judged_as_in_this_process() {
     refuse(&mut [Bound::Buffer(&x), Bound::Read(&[0; 16])], "written, but bound for reading");
     refuse(&mut [Bound::Buffer(&y), Bound::Buffer(&y)], "in use");
     refuse(&mut [Bound::Buffer(&x)], "1 bindings given");
-    let held = y.read().unwrap();
+    let reader = y.read().unwrap();
     refuse(&mut [Bound::Buffer(&x), Bound::Buffer(&y)], "wanted for writing while it is read");
-    drop(held);
+    drop(reader);
     // Buffers of another worker are shared with this one.
     let other = open("").allocate("npu", 16, 16).unwrap();
     other.write().unwrap().copy_from_slice(&f32_bytes(&[1.0, 2.0, 3.0, 4.0]));
@@ -356,7 +357,7 @@ fn bindings_are_judged_as_in_this_process() {
     assert_eq!(aligned.write().unwrap().as_ptr() as usize % (1 << 16), 0);
 }
 
-/// What the shim is to do, and what the error of the call says.
+/// What the shim does, and what the error of the call says.
 struct Death {
     how: &'static str,
     end: fn(&WorkerEnd) -> bool,
@@ -415,17 +416,17 @@ const DEATHS: &[Death] = &[
     Death {
         how: "hang",
         end: |end| *end == WorkerEnd::OverTime { limit_ms: MOMENT_MS },
-        text: "was killed after 900 ms, which is its time",
+        text: "was killed after 900 ms, its time limit",
     },
     Death {
         how: "hang-stubborn",
         end: |end| *end == WorkerEnd::OverTime { limit_ms: MOMENT_MS },
-        text: "which is its time",
+        text: "its time limit",
     },
     Death {
         how: "fork-hang",
         end: |end| *end == WorkerEnd::OverTime { limit_ms: MOMENT_MS },
-        text: "which is its time",
+        text: "its time limit",
     },
 ];
 
@@ -458,8 +459,8 @@ fn check_death(death: &Death, place: &str, pid: u32, error: &ShimError) {
     }
 }
 
-/// A terminal's interrupt goes to every process of the host's group, one that has just been forked
-/// too.
+/// A terminal's interrupt goes to every process of the host's group, including one that was just
+/// forked.
 #[test]
 fn a_worker_that_is_interrupted_was_cancelled() {
     for place in ["devices", "check"] {
@@ -479,11 +480,11 @@ fn a_worker_that_is_interrupted_was_cancelled() {
 }
 
 #[test]
-fn every_death_is_told_wherever_it_happens() {
+fn every_death_is_reported_wherever_it_happens() {
     for death in DEATHS {
         let caps = if death.how.contains("hang") { short() } else { Caps { ..Caps::default() } };
         for place in ["devices", "check", "compile-half", "load", "run"] {
-            // Each wait takes its time; the plain one is everywhere.
+            // Each wait is slow; only the plain one runs everywhere.
             if death.how.contains("hang") && death.how != "hang" && !matches!(place, "check" | "run") {
                 continue;
             }
@@ -502,7 +503,7 @@ fn every_death_is_told_wherever_it_happens() {
             };
             check_death(death, place, first, &error);
             assert_empty(directory.path());
-            // The next question starts another worker.
+            // The next query starts another worker.
             assert!(matches!(instance.running(), Running::Worker(WorkerReport { pid: None, .. })));
             assert!(instance.limits("npu").unwrap().is_empty());
             assert_ne!(pid(&instance), first);
@@ -516,7 +517,7 @@ fn a_shim_that_dies_when_it_is_opened_is_skipped_with_that_reason() {
         ("DIE_AT_DOOR", "abort", "signal 6"),
         ("DIE_AT_DESCRIBE", "fpe", "signal 8"),
         ("DIE_AT_DOOR", "exit", "without an answer"),
-        ("DIE_AT_DESCRIBE", "hang", "which is its time"),
+        ("DIE_AT_DESCRIBE", "hang", "its time limit"),
     ] {
         let shims = Shims::new();
         shims.dying(Some((place, how)));
@@ -528,7 +529,7 @@ fn a_shim_that_dies_when_it_is_opened_is_skipped_with_that_reason() {
         assert_eq!(error.reason(), "worker-ended");
         assert!(error.to_string().contains(text) && error.help().is_some(), "{error}");
     }
-    // One that is no shim is refused there as it is here.
+    // A library that is no shim is rejected there as it is here.
     let shims = Shims::new();
     shims.manifest("dying", "dying", |_| {});
     std::fs::write(shims.library("dying"), b"not a library").unwrap();
@@ -566,7 +567,7 @@ fn a_library_that_kills_this_process_can_be_known_and_is_refused_here_later() {
 }
 
 #[test]
-fn what_is_not_a_worker_is_an_error_too() {
+fn a_program_that_is_not_a_worker_is_an_error_too() {
     let open = |worker: &str| {
         let isolation = Launcher { worker: worker.into(), caps: short() };
         registry().open_isolated("dying", "x", &[], &isolation).unwrap_err()
@@ -582,7 +583,7 @@ fn what_is_not_a_worker_is_an_error_too() {
     for (program, text) in [
         ("/bin/true", "exited with code 0 without an answer"),
         ("/bin/false", "exited with code 1"),
-        ("/bin/cat", "which is its time"),
+        ("/bin/cat", "its time limit"),
         ("/proc/self/status", "could not be started"),
         (&format!("{}/talker", directory.path().display()), "broke the protocol: a frame of kind 104"),
     ] {
@@ -590,21 +591,21 @@ fn what_is_not_a_worker_is_an_error_too() {
         assert!(error.to_string().contains(text), "{error}");
         assert_eq!(error.class(), Some(ErrorClass::Internal));
     }
-    // Beside a test program there is none; nobody sets the variable here.
+    // There is none beside a test program; the variable is not set here.
     if std::env::var_os("SHARDWRIGHT_WORKER").is_none() {
         assert!(
             find_worker().is_err_and(|error| error.to_string().contains("shardwright-worker` is not there"))
         );
         assert!(Launcher::found().is_err());
     }
-    // By hand it says what it is.
+    // Started by hand, it explains itself.
     let worker = Command::new(isolation().worker).stdin(Stdio::null()).output().unwrap();
     assert_eq!(worker.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&worker.stderr).contains("started by Shardwright"));
 }
 
 #[test]
-fn memory_without_end_ends_at_the_cap() {
+fn unbounded_allocation_ends_at_the_cap() {
     let caps = Caps { memory_bytes: 256 << 20, ..Caps::default() };
     for (place, class) in [("check", ErrorClass::ResourceLimit), ("run", ErrorClass::DeviceLost)] {
         let instance = open_with(&format!("{place}:grow"), caps).unwrap();
@@ -624,7 +625,7 @@ fn memory_without_end_ends_at_the_cap() {
     }
 }
 
-/// Cancels when it was asked so often, and counts what it hears.
+/// Cancels after a number of polls, and counts the progress reports.
 struct Impatient {
     patience: std::cell::Cell<u32>,
     heard: u32,
@@ -644,7 +645,7 @@ impl Watch for Impatient {
 }
 
 #[test]
-fn a_compilation_is_asked_to_stop_and_then_made_to() {
+fn a_compilation_is_asked_to_stop_and_then_killed() {
     let directory = tempfile::tempdir().unwrap();
     let place = Place::Directory(directory.path());
     for (die, dies) in [("compile-polite:", false), ("compile-deaf:", true), ("compile:hang", true)] {
@@ -661,13 +662,13 @@ fn a_compilation_is_asked_to_stop_and_then_made_to() {
         assert_eq!(die == "compile:hang", watch.heard == 0);
         assert_eq!(exists(first), !dies);
         assert_empty(directory.path());
-        // Asked to stop was that compilation, not the next.
+        // Only that compilation was asked to stop, not the next.
         if !dies {
             let again = instance.check("npu", &doubling(), &[]).unwrap();
             assert!(again[0].accepted);
         }
     }
-    // A caller that panics gives up the worker, not its own process.
+    // A panic of the caller costs the worker, not its own process.
     struct Panics;
     impl Watch for Panics {
         fn progress(&mut self, _: u32, _: &str) {
@@ -682,7 +683,7 @@ fn a_compilation_is_asked_to_stop_and_then_made_to() {
 }
 
 #[test]
-fn artefacts_appear_whole_or_not_at_all() {
+fn artefacts_appear_complete_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let place = Place::Directory(directory.path());
     // Three mebibytes in pieces, and everything a worker reports.
@@ -696,11 +697,11 @@ fn artefacts_appear_whole_or_not_at_all() {
         assert!(WorkerFailure::of(&error).is_some(), "{die}: {error:?}");
         assert_empty(directory.path());
     }
-    // Too short, and the shim calls it a success: that shows where it is loaded, as what it is.
+    // Too short, although the shim reports success: loading it fails as a corrupt artefact.
     let short = open("compile-short:").compile("npu", &order(), Place::Temporary, &mut ()).unwrap();
     let error = open("").load("npu", &short, &[]).unwrap_err();
     assert_eq!(error.class(), Some(ErrorClass::CorruptArtefact));
-    // A directory that cannot be written is the host's failure, and costs no worker.
+    // A directory that cannot be written is the host's failure, and does not cost the worker.
     let instance = open("");
     let error = instance.compile("npu", &order(), Place::Directory(Path::new("/proc")), &mut ()).unwrap_err();
     assert!(matches!(error, ShimError::Artefact(_)), "{error:?}");
@@ -709,8 +710,8 @@ fn artefacts_appear_whole_or_not_at_all() {
 
 #[test]
 fn writing_beside_a_buffer_is_found() {
-    // A byte behind, far behind, before; of an output, an input; and in the gap that an alignment
-    // leaves.
+    // A byte behind, far behind, before; of an output, of an input; and in a gap left by the
+    // alignment.
     for (die, offset, binding) in [
         ("run-behind:16", 16, "y"),
         ("run-behind:4000", 4000, "y"),
@@ -737,8 +738,8 @@ fn writing_beside_a_buffer_is_found() {
         .unwrap_err();
     assert!(error.to_string().contains("byte 16 of the 16 bytes bound as `y`"), "{error}");
     assert_eq!(y, [7; 16]);
-    // Where the alignment is coarser than the length, or before the buffer, no page can be as near;
-    // marks are.
+    // Where the alignment exceeds the length, or before the buffer, the guard page is not adjacent;
+    // marked bytes detect the write.
     for (die, length, offset) in
         [("run-before:1", 16, -1), ("run-before:40", 16, -40), ("run-behind:20", 20, 20)]
     {
@@ -768,7 +769,7 @@ fn writing_beside_a_buffer_is_found() {
 }
 
 #[test]
-fn every_handle_of_a_dead_worker_is_dead_and_recovering_brings_a_new_one() {
+fn every_handle_of_a_dead_worker_is_dead_and_recovering_starts_a_new_one() {
     let instance = open("run-value:abort");
     let mut shards = [load(&instance), load(&instance)];
     assert_eq!(run(&mut shards[0], &[1.0, 2.0, 3.0, 4.0]).unwrap(), [2.0, 4.0, 6.0, 8.0]);
@@ -798,7 +799,7 @@ fn every_handle_of_a_dead_worker_is_dead_and_recovering_brings_a_new_one() {
     instance.recover("npu").unwrap();
     assert_ne!(pid(&instance), first);
     let mut shard = load(&instance);
-    // What belonged to the old worker is not taken by the new one.
+    // The new worker rejects objects of the old one.
     let fresh = instance.allocate("npu", 16, 16).unwrap();
     let error =
         shard.run(0, 4, &mut [Bound::Buffer(&x), Bound::Buffer(&fresh)], RunOptions::default()).unwrap_err();
@@ -806,14 +807,14 @@ fn every_handle_of_a_dead_worker_is_dead_and_recovering_brings_a_new_one() {
     assert_eq!(run(&mut shard, &[3.0; 4]).unwrap(), [6.0; 4]);
     let Running::Worker(report) = instance.running() else { panic!() };
     assert_eq!(report.started, 2);
-    // A recovery that dies, of a worker that lives.
+    // A recovery that kills a live worker.
     let instance = open("recover:abort");
     assert_eq!(instance.recover("npu").unwrap_err().class(), Some(ErrorClass::Internal));
     instance.recover("npu").unwrap();
 }
 
 #[test]
-fn a_run_is_cancelled_or_made_to_end() {
+fn a_run_is_cancelled_or_killed() {
     for (die, dies) in [("run-polite:", false), ("run:hang-stubborn", true)] {
         let grace = if dies { Duration::from_millis(200) } else { Duration::from_secs(30) };
         let instance = open_with(die, Caps { grace, ..Caps::default() }).unwrap();
@@ -822,7 +823,8 @@ fn a_run_is_cancelled_or_made_to_end() {
         let mut cancelled_run = || {
             std::thread::scope(|scope| {
                 let thread = scope.spawn(|| run(&mut shard, &[1.0; 4]).unwrap_err());
-                // Asked too early it finds no run; somebody who wants it to end asks until it did.
+                // A request before the run starts has no effect; the caller repeats it until the
+                // run ends.
                 while !thread.is_finished() {
                     canceller.cancel();
                     std::thread::sleep(Duration::from_millis(5));
@@ -832,7 +834,7 @@ fn a_run_is_cancelled_or_made_to_end() {
         };
         let mut error = cancelled_run();
         // A request that overtakes the run ends it before the shim, which would not stop, is
-        // entered.
+        // called.
         for _ in 0..100 {
             if !dies || WorkerFailure::of(&error).is_some() {
                 break;
@@ -856,7 +858,7 @@ fn pid_of(instance: &ShimInstance) -> Option<u32> {
 }
 
 #[test]
-fn a_shim_is_told_how_many_logits_are_looked_at_here_and_in_a_worker() {
+fn a_shim_receives_the_number_of_top_logits_here_and_in_a_worker() {
     let shims = Shims::new();
     shims.dying(None);
     let local = shims.registry().open("dying", "here", &options("run-largest:")).unwrap();
@@ -885,15 +887,15 @@ fn a_run_past_its_deadline_is_ended_after_its_grace() {
 }
 
 #[test]
-fn a_noisy_shim_is_heard_out_and_keeps_nobody() {
-    // Seven megabytes of prints while it answers, and prints without end behind its back.
+fn the_output_of_a_noisy_shim_is_read_and_blocks_no_call() {
+    // Seven megabytes of output while it answers, and endless output from another thread.
     for die in ["devices:noise", "devices:chatter"] {
         let instance = open(die);
         assert_eq!(instance.devices(None).unwrap().len(), 1);
         let mut shard = load(&instance);
         assert_eq!(run(&mut shard, &[1.0; 4]).unwrap(), [2.0; 4]);
     }
-    // What it printed is the log of a failure that has none of its own.
+    // Its output becomes the log of a failure without one.
     let instance = open("compile-short:");
     let short = instance.compile("npu", &order(), Place::Temporary, &mut ()).unwrap();
     let noisy = open("load:noise");
@@ -915,13 +917,13 @@ fn a_worker_that_hangs_in_closing_is_not_waited_for() {
 }
 
 #[test]
-fn an_answer_that_a_shim_forges_is_not_believed_beyond_its_type() {
-    // It answers `devices` with limits: no answer of that question. To `limits` it is one, and
-    // harmless.
+fn an_answer_that_a_shim_forges_must_have_the_right_type() {
+    // It answers `devices` with limits, which is an invalid answer. For `limits` it is a valid one,
+    // and harmless.
     let error = open_with("devices:lie", short()).unwrap().devices(None).unwrap_err();
     let failure = WorkerFailure::of(&error).unwrap();
     assert!(
-        matches!(&failure.end, WorkerEnd::Protocol { reason } if reason.contains("`devices` has not")),
+        matches!(&failure.end, WorkerEnd::Protocol { reason } if reason.contains("not an answer of `devices`")),
         "{error}"
     );
 }
@@ -955,7 +957,7 @@ fn one_death_ends_the_runs_of_every_shard() {
     let [first, second] = &mut shards;
     std::thread::scope(|scope| {
         let long = scope.spawn(|| {
-            // Until the other one's death.
+            // Until the other one dies.
             loop {
                 if let Err(error) = run(first, &[1.0; 4]) {
                     return error;
@@ -971,7 +973,7 @@ fn one_death_ends_the_runs_of_every_shard() {
             "{error}"
         );
     });
-    // That of another instance goes on.
+    // The run of another instance continues.
     let canceller = hanging.canceller();
     std::thread::scope(|scope| {
         let run = scope.spawn(|| run(&mut hanging, &[1.0; 4]).unwrap_err());
@@ -979,7 +981,7 @@ fn one_death_ends_the_runs_of_every_shard() {
             canceller.cancel();
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Where it had not begun yet, no worker has to end for it.
+        // A run that had not begun needs no worker to end.
         let error = run.join().unwrap();
         assert!(error.is_cancelled(), "{error}");
         assert!(
@@ -989,7 +991,7 @@ fn one_death_ends_the_runs_of_every_shard() {
     });
 }
 
-/// Keeps what is logged on its thread.
+/// Stores the log of its thread.
 #[derive(Clone, Default)]
 struct Listener(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
 
@@ -1022,18 +1024,18 @@ impl tracing::Subscriber for Listener {
 }
 
 #[test]
-fn what_a_shim_logs_arrives_in_the_hosts_log() {
+fn log_lines_of_a_shim_arrive_in_the_hosts_log() {
     let listener = Listener::default();
     let _listening = tracing::subscriber::set_default(listener.clone());
     let instance = open("limits:log");
     instance.limits("npu").unwrap();
-    // By the second question there was room for all that is left to say.
+    // By the second request there was room for everything.
     instance.devices(None).unwrap();
     drop(instance);
     let heard = listener.0.lock().unwrap();
     assert!(heard.iter().any(|line| line == "dying: opened"), "{heard:?}");
     assert!(heard.iter().any(|line| line.contains("limits:log")), "the instance is named: {heard:?}");
-    // Ten thousand at once: none is cut, and those there was no room for are counted.
+    // Ten thousand at once: none is truncated, and dropped ones are counted.
     let lines = heard.iter().filter(|line| line.starts_with("line ")).count();
     let lost =
         |line: &String| line.strip_suffix(" lines were logged too fast and are lost")?.parse::<usize>().ok();
@@ -1051,7 +1053,7 @@ fn a_linked_shim_is_opened_by_a_worker_that_has_it() {
     let entry = unsafe { library.get::<SwEntryFunction>(b"shardwright_shim_entry") }.unwrap();
     let registry = ShimRegistry::builder().linked("part-of-this", *entry).build();
     assert_eq!(registry.open("dying", "here", &[]).unwrap().devices(None).unwrap().len(), 1);
-    // The program of this crate has none.
+    // The program of this crate has no linked shims.
     let error = registry.open_isolated("dying", "there", &[], &isolation()).unwrap_err();
     let text = error.to_string();
     assert!(
@@ -1060,7 +1062,7 @@ fn a_linked_shim_is_opened_by_a_worker_that_has_it() {
     );
 }
 
-/// Not a test of its own: the process that the next one kills.
+/// Not a test of its own: the process that the next test kills.
 #[test]
 fn host_that_is_killed() {
     let Some(report) = std::env::var_os("SHARDWRIGHT_TEST_HOST") else { return };
@@ -1089,12 +1091,12 @@ fn a_worker_ends_with_its_host_whatever_it_is_doing() {
     wait("no worker", &|| std::fs::read_to_string(&report).is_ok_and(|text| !text.is_empty()));
     let worker: u32 = std::fs::read_to_string(&report).unwrap().parse().unwrap();
     let children = format!("/proc/{worker}/task/{worker}/children");
-    // It hangs in the shim once it has a child.
+    // Once it has a child, it hangs in the shim.
     wait("no grandchild", &|| std::fs::read_to_string(&children).is_ok_and(|text| !text.trim().is_empty()));
     let grandchild: u32 = std::fs::read_to_string(&children).unwrap().trim().parse().unwrap();
     host.kill().unwrap();
     assert_eq!(host.wait().unwrap().signal(), Some(9));
-    // Somebody else's children by now: gone or waiting to be collected, but not running.
+    // Reparented by now: gone or zombies, but not running.
     let running = |pid: u32| {
         std::fs::read_to_string(format!("/proc/{pid}/stat"))
             .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with(['Z', 'X']))
@@ -1110,7 +1112,7 @@ fn chip(facts: &[(&str, &str)]) -> Chip {
 
 /// Here and in a worker, before and after that worker was lost.
 #[test]
-fn a_chip_is_made_known_by_the_facts_a_shim_declares_and_again_to_every_new_worker() {
+fn a_chip_is_announced_by_the_facts_a_shim_declares_and_again_to_every_new_worker() {
     let shims = Shims::new();
     shims.dying(None);
     let local = shims.registry().open("dying", "here", &[]).unwrap();
@@ -1130,7 +1132,7 @@ fn a_chip_is_made_known_by_the_facts_a_shim_declares_and_again_to_every_new_work
             [(&[("number", "100")][..], "number"), (&[("number", "7"), ("colour", "blue")], "colour")]
         {
             let wrong = known(facts).unwrap_err();
-            assert!(matches!(&*wrong, ChipError::Value { fact: told, .. } if told == fact), "{wrong}");
+            assert!(matches!(&*wrong, ChipError::Value { fact: named, .. } if named == fact), "{wrong}");
         }
         for (number, unsupported) in [("13", false), ("14", true)] {
             let refused = known(&[("number", number)]).unwrap_err();
@@ -1140,21 +1142,21 @@ fn a_chip_is_made_known_by_the_facts_a_shim_declares_and_again_to_every_new_work
         }
         known(&[("number", "8"), ("smell", "of roses")]).unwrap();
     }
-    let told = |instance: &ShimInstance| instance.devices(Some("mt1")).map(|told| told[0].detail.clone());
-    assert_eq!(told(&local).unwrap().as_deref(), Some("8"));
+    let detail = |instance: &ShimInstance| instance.devices(Some("mt1")).map(|found| found[0].detail.clone());
+    assert_eq!(detail(&local).unwrap().as_deref(), Some("8"));
     let kept = local.chip_of("npu").unwrap();
     assert_eq!(kept, chip(&[("number", "8")]), "of what the shim reads");
-    assert!(told(&remote).is_err(), "it dies of being asked");
+    assert!(detail(&remote).is_err(), "the request kills it");
     assert_eq!(local.devices(Some("mt2")).unwrap()[0].detail, None);
 
-    // What was compiled holds what was read and what was made, in a worker that was started anew
+    // The artefact records the facts read and the facts read back, in a worker that was restarted
     // for it.
     let steady = open("nowhere:never");
     steady.know(&chip(&[("number", "8")])).unwrap();
-    assert_eq!(told(&steady).unwrap().as_deref(), Some("8"));
+    assert_eq!(detail(&steady).unwrap().as_deref(), Some("8"));
     Command::new("kill").args(["-9", &pid(&steady).to_string()]).status().unwrap();
-    // It may be asked before its end is noticed; another one is started after that.
-    let again = (0..100).find_map(|_| told(&steady).ok());
+    // A request may arrive before its end is noticed; after that another worker is started.
+    let again = (0..100).find_map(|_| detail(&steady).ok());
     assert_eq!(again.flatten().as_deref(), Some("8"));
     compile(&steady).unwrap();
     let made = compile(&steady).unwrap();
@@ -1174,7 +1176,7 @@ fn a_chip_is_made_known_by_the_facts_a_shim_declares_and_again_to_every_new_work
 }
 
 #[test]
-fn declarations_of_facts_that_make_no_sense_are_caught() {
+fn invalid_declarations_of_facts_are_caught() {
     for (define, says) in [("FACT_TWICE", "`colour` is declared twice"), ("NO_CHIP", "without the function")]
     {
         let shims = Shims::new();
@@ -1187,7 +1189,7 @@ fn declarations_of_facts_that_make_no_sense_are_caught() {
 }
 
 #[test]
-fn what_breaks_the_contract_in_a_worker_is_told_alike() {
+fn violations_of_the_contract_are_reported_by_a_worker_as_in_this_process() {
     let shims = Shims::new();
     shims.faulty();
     let registry = shims.registry();
@@ -1203,7 +1205,7 @@ fn what_breaks_the_contract_in_a_worker_is_told_alike() {
             other => panic!("{other:?}"),
         }
     }
-    // Also where the option that makes it so stands in the manifest.
+    // Also if the option that causes it is in the manifest.
     shims.manifest("faulty", "faulty", |manifest| {
         manifest["options"] = serde_json::json!({"fault": "open-null", "library": "/a/b.so"});
     });
@@ -1215,9 +1217,9 @@ fn what_breaks_the_contract_in_a_worker_is_told_alike() {
     }
 }
 
-/// The path leads to another file than the one that was hashed.
+/// The path leads to another file than the hashed one.
 #[test]
-fn a_worker_holds_a_library_against_its_hash_again() {
+fn a_worker_checks_the_hash_of_a_library_again() {
     use sha2::Digest;
     let shims = Shims::new();
     let template = shims.template();

@@ -1,5 +1,5 @@
-//! Deaths of workers, by the hundred, leave this process as it was. Alone in its program: it counts
-//! what the whole process has.
+//! Hundreds of worker deaths leave this process unchanged. Alone in its program, because it counts
+//! the resources of the whole process.
 
 mod common;
 
@@ -10,7 +10,7 @@ use shardwright_shims::{
 use shardwright_test_checkpoints::cases;
 use shardwright_worker::{WorkerEnd, WorkerFailure};
 
-/// What could be left behind.
+/// Resources that could leak.
 #[derive(Debug, PartialEq, Eq)]
 struct Holdings {
     descriptors: usize,
@@ -35,7 +35,7 @@ fn holdings(directory: &std::path::Path) -> Holdings {
         descriptors: entries("/proc/self/fd"),
         threads: entries("/proc/self/task"),
         children,
-        // The allocator's own come and go.
+        // Mappings of the allocator vary.
         shared_mappings: maps.lines().filter(|line| line.contains("memfd:") || line.contains(".sw")).count(),
         files: entries(&directory.display().to_string()),
     }

@@ -1,5 +1,5 @@
-//! Whether a manifest holds together: caps on everything that has a length, names that are unique
-//! and printable, sizes that fit what they describe.
+//! Checks that a manifest is consistent: caps on everything that has a length, names that are
+//! unique and printable, sizes that match what they describe.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -19,16 +19,16 @@ pub const TEXT_BYTES_MAX: u64 = 1 << 16;
 /// Bytes of one file: far beyond any device, far below overflow.
 pub(crate) const FILE_BYTES: u64 = 1 << 42;
 
-/// Bytes of a file of the text side. Tokenizers of 262,144 tokens have 33 MB.
+/// Bytes of a file for text processing. Tokenizers of 262,144 tokens have 33 MB.
 pub(crate) const TEXT_FILE_BYTES: u64 = 256 << 20;
 
 /// Bytes of a shim's own head, as the shim contract has it.
 const HEAD_BYTES: u64 = 64 << 10;
 
-/// A primary chain and those to continue on; plans name two or three targets.
+/// A primary chain and its fallbacks; plans name two or three targets.
 const CHAINS: u64 = 16;
 
-/// Shards of a chain; as many as a runtime takes.
+/// Shards of a chain; as many as a runtime accepts.
 const SHARDS: u64 = 1024;
 
 /// Entry points of a shard; plans name a handful.
@@ -40,10 +40,10 @@ const STATES: u64 = 4096;
 /// Gathered tables; models have one or two.
 const ASSETS: u64 = 64;
 
-/// Components; there are not so many kinds.
+/// Components; there are fewer kinds.
 const COMPONENTS: u64 = 16;
 
-/// Tokens that read another row: placeholders of pictures and sounds.
+/// Tokens that read another row: placeholders of images and audio.
 const REDIRECTS: u64 = 1 << 16;
 
 /// Flags and options.
@@ -72,7 +72,7 @@ fn cap(field: &str, value: usize, limit: u64) -> Checked {
     if value <= limit { Ok(()) } else { Err(Fault::Limit { field: field.to_owned(), value, limit }) }
 }
 
-/// Names go to terminals and into paths of reports.
+/// Names are printed on terminals and used in paths of reports.
 fn name(field: &str, text: &str) -> Checked {
     cap(field, text.len(), NAME_BYTES_MAX)?;
     if text.is_empty() {
@@ -84,7 +84,7 @@ fn name(field: &str, text: &str) -> Checked {
     }
 }
 
-/// Sentences of shims are kept as they are; whoever prints them escapes them.
+/// Sentences of shims are stored unchanged; printing code escapes them.
 fn text(field: &str, text: &str) -> Checked {
     cap(field, text.len(), TEXT_BYTES_MAX)
 }
@@ -102,8 +102,7 @@ fn unique<'a>(field: &str, names: impl Iterator<Item = &'a str>) -> Checked {
 }
 
 impl Manifest {
-    /// Holds the manifest against everything that reading its form alone does not show; `path` is
-    /// for the message.
+    /// Checks everything in the manifest beyond its JSON form; `path` is for the message.
     pub(crate) fn check(&self, path: &Path) -> Result<(), BundleError> {
         self.faults().map_err(|fault| match fault {
             Fault::Invalid { field, reason } => BundleError::Invalid { path: path.to_owned(), field, reason },
@@ -191,7 +190,7 @@ fn structure(structure: &Structure) -> Checked {
         }
     }
     cap("structure.components", structure.components.len(), COMPONENTS)?;
-    // In the order of a step, which also means: each once.
+    // In the order of a step, which also means without repetition.
     if !structure.components.is_sorted_by(|one, next| one < next) {
         return Err(invalid("structure.components", "are not in the order of a step, each once"));
     }
@@ -236,7 +235,7 @@ fn asset(at: &str, asset: &AssetEntry) -> Checked {
     }
 }
 
-/// Whether a file is as long as what it holds.
+/// Checks that a file has the length of its content.
 fn holds(field: &str, file: FileReference, bytes: Option<u64>) -> Checked {
     match bytes {
         Some(bytes) if bytes == file.bytes => Ok(()),

@@ -1,4 +1,4 @@
-//! From the bytes of `bundle.json` to a manifest that holds together, and back.
+//! Converts the bytes of `bundle.json` to a consistent manifest, and back.
 
 use std::path::Path;
 
@@ -7,12 +7,11 @@ use crate::envelope::{self, Fault};
 use crate::error::printable;
 use crate::{BundleError, Digest};
 
-/// Bytes of a manifest that are read at most. A large decoder whose every operation was decomposed,
-/// in four chains of forty shards, needs about 4 MiB. What is parsed takes a small multiple of it
-/// in memory.
+/// Most bytes of a manifest that are read. A large decoder whose every operation was decomposed, in
+/// four chains of forty shards, needs about 4 MiB. Parsing uses a small multiple of it in memory.
 pub(crate) const MANIFEST_BYTES: u64 = 16 << 20;
 
-/// The bytes of a manifest that holds together, and their hash. `path` is for messages.
+/// The bytes of a consistent manifest, and their hash. `path` is for messages.
 pub(crate) fn canonical(path: &Path, manifest: &Manifest) -> Result<(Vec<u8>, Digest), BundleError> {
     manifest.check(path)?;
     let json = to_json(path, manifest)?;
@@ -57,7 +56,7 @@ fn to_json(path: &Path, manifest: &Manifest) -> Result<Vec<u8>, BundleError> {
     })
 }
 
-/// Position of a line and column that count from one; within the text, whatever they are.
+/// Byte offset of a line and column that count from one; clamped to the text.
 fn offset_of(json: &[u8], line: usize, column: usize) -> usize {
     let mut lines = json.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
     let start = match line {
@@ -67,8 +66,7 @@ fn offset_of(json: &[u8], line: usize, column: usize) -> usize {
     (start + column.saturating_sub(1)).min(json.len())
 }
 
-/// The parser's message without its own idea of the place, and not as long as what it quotes, which
-/// may be a megabyte.
+/// The parser's message without its position, and truncated, since it may quote a megabyte.
 fn cut(message: &str) -> String {
     const QUOTED_CHARS: usize = 200;
     let reason = message.rsplit_once(" at line ").map_or(message, |(reason, _)| reason);

@@ -1,4 +1,4 @@
-//! The manifest as bytes: one spelling, everything capped, every contradiction named.
+//! The manifest as bytes: one canonical form, everything capped, every contradiction named.
 
 use std::path::Path;
 
@@ -191,7 +191,7 @@ fn every_file_is_found_with_the_field_that_names_it() {
             "verifications[0].report",
         ]
     );
-    // None is forgotten: as many as there are hashes with a length in the JSON.
+    // None is missing: as many as there are hashes with a length in the JSON.
     assert_eq!(json_of(&sample()).matches("\"bytes\":").count(), fields.len());
 }
 
@@ -212,11 +212,11 @@ fn every_changed_bit_of_a_manifest_is_refused() {
     }
 }
 
-/// Changes one thing, and gives the field that is named for it.
+/// Changes one thing, and names the field that the error must name.
 type Mistake = (&'static str, fn(&mut Manifest));
 
 #[test]
-fn contradictions_are_refused_by_field_whoever_wrote_them() {
+fn contradictions_are_refused_by_field_on_writing_and_reading() {
     let mistakes: &[Mistake] = &[
         ("program", |m| m.program.clear()),
         ("model.name", |m| m.model.name = "a\u{1b}[2Jb".to_owned()),
@@ -285,7 +285,7 @@ fn contradictions_are_refused_by_field_whoever_wrote_them() {
     for (expected, mistake) in mistakes {
         let mut manifest = sample();
         mistake(&mut manifest);
-        // Neither written nor, by somebody with the right hash, read.
+        // Neither written nor, with a right hash, read.
         for error in [written(&manifest).unwrap_err(), read(&sealed(&json_of(&manifest))).unwrap_err()] {
             let BundleError::Invalid { field, .. } = &error else { panic!("{expected}: {error}") };
             assert_eq!(field, expected, "{error}");
@@ -393,7 +393,7 @@ fn there_is_one_spelling() {
             "\"model\":{\"family\":\"gemma4\",\"name\":\"demo\"",
         ),
         other("\"context\":\"64\"", "\"context\":\"1\",\"context\":\"64\""),
-        // What the graph crate's own types would let pass.
+        // Values that the graph crate's own types would accept.
         other("\"kind\":\"ring\"", "\"kind\":\"ring\",\"more\":1"),
         format!("{json} "),
         format!("\n{json}"),
@@ -411,7 +411,7 @@ fn there_is_one_spelling() {
 }
 
 #[test]
-fn what_is_no_manifest_is_refused_with_its_place() {
+fn anything_but_a_manifest_is_refused_with_its_offset() {
     let json = json_of(&sample());
     let other = |from: &str, to: &str| {
         assert!(json.contains(from), "{from}");
@@ -657,7 +657,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_is_read_back_in_the_same_bytes(manifest in manifest()) {
+    fn a_written_manifest_is_read_back_in_the_same_bytes(manifest in manifest()) {
         let bytes = written(&manifest).unwrap();
         let found = read(&bytes).unwrap();
         prop_assert_eq!(&found, &manifest);
@@ -679,7 +679,7 @@ proptest! {
             }
         }
         let bytes = seal(&json).0;
-        // Never a panic; and what is accepted is exactly what stands there.
+        // Never a panic; and an accepted manifest has exactly the changed content.
         if let Ok(found) = read(&bytes) {
             prop_assert_eq!(written(&found).unwrap(), bytes);
         }

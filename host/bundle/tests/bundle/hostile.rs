@@ -1,4 +1,4 @@
-//! Directories that were not made by us, or no longer are what we made.
+//! Directories that were not written by this program, or were changed since.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use shardwright_bundle::{
 
 use crate::support::{RECIPE, checkpoint, files, place, write};
 
-/// What opening says, and that the reader of damaged bundles says it of the file too.
+/// The error of opening, which the inspection must also report for the file.
 fn refusal(directory: &Path) -> BundleError {
     let error = Bundle::open(directory).unwrap_err();
     assert!(error.help().is_some(), "{error}");
@@ -50,7 +50,7 @@ fn missing_and_cut_and_longer_files_are_refused() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_and_nothing_hangs() {
+fn anything_but_a_regular_file_is_refused_and_nothing_hangs() {
     let (_parent, directory) = place();
     write(&directory, RECIPE).unwrap();
     let path = files(&directory).remove(0);
@@ -69,7 +69,7 @@ fn what_is_no_regular_file_is_refused_and_nothing_hangs() {
         use std::os::unix::fs::symlink;
         use std::os::unix::net::UnixListener;
 
-        // Even a link to the right bytes: a bundle is what lies in its directory.
+        // Even a link to the right bytes: a bundle consists of the files in its directory.
         let elsewhere = directory.with_file_name("elsewhere");
         fs::write(&elsewhere, &bytes).unwrap();
         for target in [elsewhere.as_path(), path.as_path(), Path::new("nowhere"), Path::new("/dev/zero")] {
@@ -80,7 +80,7 @@ fn what_is_no_regular_file_is_refused_and_nothing_hangs() {
         pipe(&path);
         expect("a pipe");
         fs::remove_file(&path).unwrap();
-        // Paths of sockets are short; the name is given to it afterwards.
+        // Socket paths must be short; it is renamed afterwards.
         let short = tempfile::tempdir().unwrap();
         let socket = UnixListener::bind(short.path().join("s")).unwrap();
         if fs::rename(short.path().join("s"), &path).is_ok() {
@@ -108,7 +108,7 @@ fn pipe(path: &Path) {
 }
 
 #[test]
-fn a_manifest_that_is_none_is_refused() {
+fn an_invalid_manifest_is_refused() {
     let (_parent, directory) = place();
     let open = || Bundle::open(&directory).unwrap_err();
     assert!(matches!(open(), BundleError::Io { .. }), "a directory that is not there");
@@ -126,7 +126,7 @@ fn a_manifest_that_is_none_is_refused() {
     }
     fs::write(&path, b"{\"shardwright-bundle\":7,").unwrap();
     assert!(matches!(open(), BundleError::Version { version: 7, .. }));
-    // Larger than the memory of this machine, and costs nothing.
+    // Larger than the memory of this machine, but sparse.
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
     assert!(matches!(open(), BundleError::Limit { .. }));
     fs::remove_file(&path).unwrap();
@@ -151,7 +151,7 @@ fn a_manifest_that_is_none_is_refused() {
 }
 
 #[test]
-fn only_files_of_the_bundle_are_given() {
+fn only_files_of_the_bundle_are_returned() {
     let (_parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
     fs::write(directory.join("files").join(Digest::of(b"stray").to_string()), "stray").unwrap();
@@ -166,13 +166,13 @@ fn only_files_of_the_bundle_are_given() {
             assert!(matches!(&error, BundleError::Reference { .. }) && error.help().is_some(), "{error}");
         }
     }
-    // Gone since it was opened.
+    // Removed since it was opened.
     fs::remove_file(bundle.path(&known).unwrap()).unwrap();
     assert!(matches!(bundle.read(&known), Err(BundleError::Missing { .. })));
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_not_written_to() {
+fn a_directory_of_another_program_is_not_written_to() {
     for name in ["notes.txt", ".git", "files", "model.safetensors", "bundle.json.bak", "\u{1b}[2J"] {
         let (_parent, directory) = place();
         fs::create_dir(&directory).unwrap();
@@ -229,12 +229,12 @@ fn links_and_pipes_in_the_way_of_a_writer_are_refused_and_left_alone() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_added_must_be_a_file_that_ends() {
+fn only_finite_regular_files_are_added() {
     let (parent, directory) = place();
     let mut writer = BundleWriter::create(&directory).unwrap();
     let source = parent.path().join("checkpoint");
     checkpoint(&source);
-    // Download caches are made of links.
+    // Download caches use links.
     std::os::unix::fs::symlink(source.join("README.md"), source.join("generation_config.json")).unwrap();
     let texts = writer.add_texts(&source).unwrap();
     assert_eq!(texts[&TextFile::GenerationConfig].sha256, Digest::of(b"words"));

@@ -1,4 +1,4 @@
-//! What any path is.
+//! Identification of paths.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use shardwright_bundle::{BundleError, BundleWriter, Kind, identify};
 use crate::support::{RECIPE, checkpoint, place, write};
 
 #[test]
-fn files_are_told_by_their_first_bytes() {
+fn files_are_identified_by_their_first_bytes() {
     let (parent, _) = place();
     let path = parent.path().join("file");
     for (bytes, kind) in [
@@ -30,7 +30,7 @@ fn files_are_told_by_their_first_bytes() {
 }
 
 #[test]
-fn directories_are_told_by_what_they_hold() {
+fn directories_are_identified_by_their_content() {
     let (parent, directory) = place();
     assert_eq!(identify(parent.path()).unwrap(), Kind::Unknown);
     drop(BundleWriter::create(&directory).unwrap());

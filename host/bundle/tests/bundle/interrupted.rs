@@ -1,6 +1,6 @@
-//! Writers that end step by step; `tests/tests/program/cli_bundle.rs` kills real ones. Whatever
-//! moment they die at, what they leave is no bundle or a complete one, and the next writer ends
-//! with the bytes of one that was never disturbed.
+//! Writers interrupted at every step; `tests/tests/program/cli_bundle.rs` kills real ones. At any
+//! moment of interruption there is no bundle or a complete one, and the next writer ends with the
+//! bytes of an undisturbed one.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn expect_nothing_or_all(directory: &Path, complete: &[shardwright_bundle::Diges
     }
 }
 
-/// The states between two system calls, made by hand.
+/// The states between two system calls, constructed by hand.
 #[test]
 fn every_state_between_two_steps_is_completed() {
     let (_parent, whole) = place();

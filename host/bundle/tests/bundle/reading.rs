@@ -1,4 +1,4 @@
-//! What is written is read back, and every byte can be proved.
+//! Written bundles are read back, and every byte can be verified.
 
 use std::fs;
 use std::thread;
@@ -11,7 +11,7 @@ use shardwright_bundle::{
 use crate::support::{RECIPE, checkpoint, files, place, tables, write};
 
 #[test]
-fn a_bundle_gives_back_what_was_put_into_it() {
+fn a_bundle_returns_the_content_that_was_added() {
     let (parent, directory) = place();
     let written = write(&directory, RECIPE).unwrap();
     let bundle = Bundle::open(&directory).unwrap();
@@ -109,7 +109,7 @@ fn a_changed_bit_in_any_file_is_found() {
             let mut changed = bytes.clone();
             changed[offset] ^= 1 << (step % 8);
             fs::write(&path, &changed).unwrap();
-            // Opening looks at what is short; using a file looks at all of it.
+            // Opening checks short files; using a file checks all of it.
             let opened = Bundle::open(&directory);
             assert_eq!(opened.is_ok(), reference.bytes > TINY_FILE_BYTES);
             for error in [
@@ -142,7 +142,7 @@ fn a_changed_bit_of_the_manifest_is_refused() {
     write(&directory, RECIPE).unwrap();
     let path = directory.join("bundle.json");
     let bytes = fs::read(&path).unwrap();
-    // Every bit is changed where the manifest is parsed in memory; here it is a sample on disk.
+    // The tests of the manifest change every bit in memory; here it is a sample on disk.
     for offset in (0..bytes.len()).step_by(11) {
         let mut changed = bytes.clone();
         changed[offset] ^= 1 << (offset % 8);
@@ -161,7 +161,7 @@ fn a_changed_bit_of_the_manifest_is_refused() {
     Bundle::open(&directory).unwrap();
 }
 
-/// However long it is: nothing is taken at its length. It is sparse here.
+/// However long it is: the length alone proves nothing. It is sparse here.
 #[test]
 fn a_long_file_is_hashed_like_any_other() {
     const LONG: u64 = (64 << 20) + 1;
@@ -183,34 +183,34 @@ fn a_long_file_is_hashed_like_any_other() {
     assert!(matches!(bundle.map(&reference), Err(BundleError::Hash { .. })));
     assert!(matches!(bundle.proved(&reference), Err(BundleError::Hash { .. })));
     assert!(matches!(bundle.verify_all(|_| ()), Err(BundleError::Hash { .. })));
-    // The file that was proved is not the one that lies there now.
+    // The verified file is not the one at the path now.
     let mut begin = [1; 7];
     std::io::Read::read_exact(&mut &file, &mut begin).unwrap();
     assert_eq!(begin, [1; 7].map(|_| 0), "a handle reads on from what was proved");
 }
 
-/// A remembered proof is of the whole file against the manifest, and ends with the first change.
+/// A recorded proof covers the whole file against the manifest, and ends with the first change.
 #[test]
 fn a_remembered_proof_is_of_every_byte() {
     let (parent, directory) = place();
     let notes = parent.path().join("proofs");
     let written = write(&directory, RECIPE).unwrap();
     let reference = written.manifest().chains[0].shards[0].artefact;
-    // Its last change must be some seconds old to be told from a later one.
+    // Its last change must be some seconds old to be distinguished from a later one.
     thread::sleep(std::time::Duration::from_secs(5));
     let opened = || Bundle::open(&directory).unwrap().remembering(Some(Proofs::kept_in(&notes)));
     let bundle = opened();
     assert!(bundle.proofs().is_some());
     bundle.proved(&reference).unwrap();
     bundle.assets().unwrap();
-    let told = fs::read_dir(&notes).map_or(0, Iterator::count);
+    let recorded = fs::read_dir(&notes).map_or(0, Iterator::count);
     let tables = bundle.manifest().assets.iter().map(|asset| {
-        1 + asset.quantisation.as_ref().map_or(0, |held| usize::from(held.scales != asset.table))
+        1 + asset.quantisation.as_ref().map_or(0, |scheme| usize::from(scheme.scales != asset.table))
     });
-    // Nothing is remembered on some file systems.
+    // Nothing is recorded on some file systems.
     let expected = 1 + tables.sum::<usize>();
-    assert!(told == 0 || told == expected, "{told} of {expected}");
-    println!("{told} proofs remembered");
+    assert!(recorded == 0 || recorded == expected, "{recorded} of {expected}");
+    println!("{recorded} proofs remembered");
     opened().proved(&reference).unwrap();
     opened().assets().unwrap();
 

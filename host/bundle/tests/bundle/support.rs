@@ -1,4 +1,4 @@
-//! A small bundle with something in every place, and what may happen to a directory.
+//! A small bundle with content in every field, and operations on directories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ pub fn place() -> (tempfile::TempDir, PathBuf) {
     (parent, directory)
 }
 
-/// Bytes that are the same every time and compress to nothing.
+/// Reproducible incompressible bytes.
 pub fn noise(seed: u8, length: usize) -> Vec<u8> {
     let mut state = u32::from(seed) + 1;
     let mut next = || {
@@ -63,7 +63,7 @@ pub fn tables() -> [Asset; 2] {
     ]
 }
 
-/// A checkpoint's text side, with files that do not belong into a bundle.
+/// A checkpoint's text files, with files that do not belong in a bundle.
 pub fn checkpoint(directory: &Path) {
     fs::create_dir_all(directory).unwrap();
     for (name, text) in [
@@ -88,7 +88,7 @@ pub struct Recipe {
 
 pub const RECIPE: Recipe = Recipe { seed: 3, layers: 2, fallback: true };
 
-/// Adds everything and gives the manifest, as a build would.
+/// Adds everything and returns the manifest, as a build would.
 pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest, BundleError> {
     let assets = tables().iter().map(|table| writer.add_asset(table)).collect::<Result<_, _>>()?;
     let texts = {

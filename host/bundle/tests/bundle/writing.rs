@@ -1,4 +1,4 @@
-//! Writing, going on with what is there, and adding to what is complete.
+//! Writing, resuming, and adding to a complete bundle.
 
 use std::fs;
 use std::io::{self, Read};
@@ -61,7 +61,7 @@ fn others_may_read_what_is_written() {
     fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
     manifest.chains[0].shards[0].artefact = writer.adopt(&private).unwrap();
     let bundle = writer.finish(&manifest).unwrap();
-    // As this process makes any file.
+    // With the permissions of any file of this process.
     let usual = directory.join("usual");
     fs::write(&usual, "").unwrap();
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -88,7 +88,7 @@ fn a_damaged_file_is_replaced_by_a_writer_that_adds_it_again() {
 }
 
 #[test]
-fn what_was_made_under_a_key_is_found_again_while_it_is_whole() {
+fn a_file_recorded_under_a_key_is_found_again_while_it_is_intact() {
     let (_parent, directory) = place();
     let mut writer = BundleWriter::create(&directory).unwrap();
     let reference = writer.add_bytes(b"dear").unwrap();
@@ -147,7 +147,7 @@ fn a_directory_has_one_writer_at_a_time() {
 }
 
 #[test]
-fn a_manifest_names_only_what_is_there() {
+fn a_manifest_names_only_files_that_exist() {
     let (_parent, directory) = place();
     let mut writer = BundleWriter::create(&directory).unwrap();
     let mut manifest = fill(&mut writer, RECIPE).unwrap();
@@ -159,7 +159,7 @@ fn a_manifest_names_only_what_is_there() {
     assert!(matches!(&error, BundleError::NoManifest { unfinished: true, .. }));
     assert!(error.to_string().contains("not finished") && error.help().unwrap().contains("again"));
 
-    // There with another content or length: as bad.
+    // A file with another content or length is as bad as none.
     let path = directory.join("files").join(manifest.chains[0].plan.sha256.to_string());
     for (bytes, wrong_length) in [("another one", false), ("short", true)] {
         fs::write(&path, bytes).unwrap();
@@ -170,7 +170,7 @@ fn a_manifest_names_only_what_is_there() {
             other => panic!("{other}"),
         }
     }
-    // There, although this writer has not seen it: hashed and taken.
+    // An existing file that this writer has not seen is hashed and accepted.
     fs::write(&path, "never added").unwrap();
     let bundle = BundleWriter::create(&directory).unwrap().finish(&manifest).unwrap();
     bundle.verify_all(|_| ()).unwrap();
@@ -213,7 +213,7 @@ fn a_result_can_be_added_later() {
 }
 
 #[test]
-fn what_nobody_names_any_more_is_removed_and_what_is_not_ours_is_not() {
+fn unreferenced_files_are_removed_and_those_of_others_are_not() {
     let (_parent, directory) = place();
     write(&directory, RECIPE).unwrap();
     let kept = [directory.join("files/notes.txt"), directory.join("files/folder")];

@@ -1,5 +1,5 @@
-//! Whether shards make a chain: everything that can be told shard by shard, without looking at what
-//! flows between them.
+//! Checks that shards form a chain: everything that can be checked shard by shard, without the data
+//! flow between them.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::storage::{bytes_of, elements_of, is_storable, storage_of};
 pub const SHARDS_MAX: u64 = 1024;
 /// States of one chain: a key and a value for each of 2048 layers.
 pub const STATES_MAX: u64 = 4096;
-/// Gathered tables of one chain; the models in sight have two.
+/// Gathered tables of one chain; known models have two.
 pub const ASSETS_MAX: u64 = 64;
 /// Entry points of one shard.
 pub const ENTRIES_MAX: u64 = 64;
@@ -46,7 +46,7 @@ pub(super) fn check(
             return Err(ChainError::PlaceMismatch {
                 shard: shard.name.clone(),
                 described: Box::new(shard.place.clone()),
-                given: Box::new(executor.place().clone()),
+                actual: Box::new(executor.place().clone()),
             });
         }
         if let Some(cap) = shard.logits_softcap
@@ -138,12 +138,12 @@ fn coverage(description: &ChainDescription) -> Result<(), ChainError> {
     Ok(())
 }
 
-fn check_assets(described: &[Table<()>], given: &[Asset]) -> Result<(), ChainError> {
+fn check_assets(described: &[Table<()>], actual: &[Asset]) -> Result<(), ChainError> {
     for (index, described) in described.iter().enumerate() {
-        let fault = |what, expected: String, given: String| {
-            Err(ChainError::Asset { asset: described.name.clone(), what, expected, given })
+        let fault = |what, expected: String, actual: String| {
+            Err(ChainError::Asset { asset: described.name.clone(), what, expected, actual })
         };
-        let Some(asset) = given.get(index) else {
+        let Some(asset) = actual.get(index) else {
             return fault("the table", "one".to_owned(), "none".to_owned());
         };
         let found = asset.to_table().described();
@@ -161,12 +161,12 @@ fn check_assets(described: &[Table<()>], given: &[Asset]) -> Result<(), ChainErr
             return fault("its format", "one that a table can have".to_owned(), described.format());
         };
         if asset.table.data.bytes().len() as u64 != values {
-            let given = asset.table.data.bytes().len();
-            return fault("its size", format!("{values} bytes"), format!("{given} bytes"));
+            let actual = asset.table.data.bytes().len();
+            return fault("its size", format!("{values} bytes"), format!("{actual} bytes"));
         }
-        let given = asset.table.quantisation.as_ref().map_or(0, |existing| existing.scales.bytes().len());
-        if given as u64 != scales {
-            return fault("the size of its scales", format!("{scales} bytes"), format!("{given} bytes"));
+        let actual = asset.table.quantisation.as_ref().map_or(0, |existing| existing.scales.bytes().len());
+        if actual as u64 != scales {
+            return fault("the size of its scales", format!("{scales} bytes"), format!("{actual} bytes"));
         }
     }
     Ok(())
@@ -188,7 +188,8 @@ impl EntryCheck<'_> {
     }
 
     fn point(&self) -> Result<(), ChainError> {
-        let fault = |what, expected: String, given: u64| self.point_fault(what, expected, given.to_string());
+        let fault =
+            |what, expected: String, actual: u64| self.point_fault(what, expected, actual.to_string());
         let point = self.entry.point;
         if self.entry.name != self.name {
             return self.point_fault("its name", self.name.clone(), self.entry.name.clone());
@@ -209,7 +210,7 @@ impl EntryCheck<'_> {
         if point.kind == EntryKind::Encode && point.context != point.rows {
             return fault("its context", point.rows.to_string(), point.context);
         }
-        // Rings are made for the largest entry of the whole plan, wherever that is.
+        // Rings are sized for the largest entry of the whole plan, on any shard.
         let largest = self.points().map(|other| other.rows).max().unwrap_or(point.rows);
         if point.kind != EntryKind::Encode && point.largest_rows < largest {
             return fault("the largest row count", format!("at least {largest}"), point.largest_rows);
@@ -230,17 +231,17 @@ impl EntryCheck<'_> {
         Ok(())
     }
 
-    fn point_fault(&self, what: &'static str, expected: String, given: String) -> Result<(), ChainError> {
+    fn point_fault(&self, what: &'static str, expected: String, actual: String) -> Result<(), ChainError> {
         Err(ChainError::EntryPoint {
             shard: self.shard.name.clone(),
             entry: self.name.clone(),
             what,
             expected,
-            given,
+            actual,
         })
     }
 
-    /// Points of every shard that share states.
+    /// Entry points of every shard that share states.
     fn points(&self) -> impl Iterator<Item = EntryPoint> + '_ {
         let entries = self.description.shards.iter().flat_map(|shard| &shard.entries);
         entries.map(|entry| entry.point).filter(|point| point.kind != EntryKind::Encode)
@@ -279,7 +280,7 @@ impl EntryCheck<'_> {
                     && matches!(existing.role, Role::State { state } | Role::StateRows { state } if state == port.id)
             });
             if written.count() != usize::from(port.written) {
-                return fault(port.id, "is not given exactly once by an entry that writes it");
+                return fault(port.id, "is not returned exactly once by an entry that writes it");
             }
         }
         for port in &self.entry.ports {
@@ -316,7 +317,7 @@ impl EntryCheck<'_> {
                     shard: self.shard.name.clone(),
                     entry: self.name.clone(),
                     port: port.name.clone(),
-                    given: Box::new(storage),
+                    actual: Box::new(storage),
                 });
             }
         }
@@ -372,20 +373,20 @@ impl EntryCheck<'_> {
                 role: Box::new(port.role.clone()),
             });
         };
-        // Every run has something to bind, and sizes that can be counted.
+        // No port is empty, and every size can be counted.
         if port.shape != expected || elements_of(port) == 0 || bytes_of(port) > isize::MAX as u64 {
             return Err(ChainError::PortShape {
                 shard: self.shard.name.clone(),
                 entry: self.name.clone(),
                 port: port.name.clone(),
                 expected,
-                given: port.shape.clone(),
+                actual: port.shape.clone(),
             });
         }
         Ok(())
     }
 
-    /// What was loaded binds exactly what was described.
+    /// Checks that the loaded entry binds exactly what was described.
     fn bindings(&self, executor: &LoadedShard) -> Result<(), ChainError> {
         let Some(loaded) = executor.entries().iter().find(|loaded| loaded.interface.name == self.name) else {
             let available: Vec<&str> =
@@ -432,14 +433,14 @@ impl EntryCheck<'_> {
     }
 
     fn binding(&self, binding: &Binding, port: &Port) -> Result<(), ChainError> {
-        let fault = |what, expected: String, given: String| {
+        let fault = |what, expected: String, actual: String| {
             Err(ChainError::Binding {
                 shard: self.shard.name.clone(),
                 entry: self.name.clone(),
                 binding: binding.port.name.as_str().into(),
                 what,
                 expected: expected.into(),
-                given: given.into(),
+                actual: actual.into(),
             })
         };
         if binding.port.direction != port.direction {
@@ -453,14 +454,14 @@ impl EntryCheck<'_> {
         if binding.port.shape != port.shape {
             return fault("the shape", format!("{:?}", port.shape), format!("{:?}", binding.port.shape));
         }
-        let (expected, given) = (storage_of(port), storage_of(&binding.port));
-        if expected != given || binding.dtype != given.dtype {
-            return fault("the storage", expected.to_string(), format!("{given}, as {}", binding.dtype));
+        let (expected, actual) = (storage_of(port), storage_of(&binding.port));
+        if expected != actual || binding.dtype != actual.dtype {
+            return fault("the storage", expected.to_string(), format!("{actual}, as {}", binding.dtype));
         }
         if binding.strides.is_some() {
             return fault("the order", "dense".to_owned(), "strides".to_owned());
         }
-        // More than the dense size is padding at the end, which costs memory and nothing else.
+        // More than the dense size is padding at the end, which only costs memory.
         if binding.bytes < bytes_of(port) || binding.bytes > isize::MAX as u64 {
             return fault("the size", bytes_of(port).to_string(), binding.bytes.to_string());
         }

@@ -1,5 +1,5 @@
-//! What flows where: for every entry point of the chain the runs of a step, what each binds, and
-//! what is copied between.
+//! The data flow: for every entry point of the chain the runs of a step, their bindings, and the
+//! copies in between.
 
 use shardwright_graph::{ComponentKind, EntryPoint, Role, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, LoadedShard, Port};
@@ -14,7 +14,7 @@ use crate::storage::{Storage, elements_of, storage_of};
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryPlan {
     key: Key,
-    /// Who allocates it: an executor of the place.
+    /// The executor that allocates it, one of the place.
     pub executor: usize,
     pub bytes: u64,
     pub alignment: u64,
@@ -27,7 +27,7 @@ impl MemoryPlan {
     }
 }
 
-/// What a binding asks of its memory; a shim may pad at the end.
+/// Requirements of a binding on its memory; a shim may pad at the end.
 #[derive(Clone, Copy)]
 struct Need {
     bytes: u64,
@@ -40,8 +40,8 @@ impl Need {
     }
 }
 
-/// What a memory is for. Entry points share memories, since one runs at a time; the largest decides
-/// the size.
+/// Purpose of a memory. Entry points share memories, since only one runs at a time; the largest
+/// determines the size.
 #[derive(Clone, Debug, PartialEq)]
 enum Key {
     StepInput { place: usize, role: Role, storage: Storage },
@@ -50,7 +50,7 @@ enum Key {
     State(StateId),
 }
 
-/// Values that lie somewhere after a step.
+/// Location of values after a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Located {
     pub memory: usize,
@@ -58,7 +58,7 @@ pub(crate) struct Located {
     pub storage: Storage,
 }
 
-/// A step input, computed once and put where each place can bind it.
+/// A step input, computed once and written to each target from which a place can bind it.
 #[derive(Clone, Debug)]
 pub(crate) struct StepInput {
     pub role: Role,
@@ -73,7 +73,7 @@ pub(crate) struct BindingPlan {
     pub offset: u64,
 }
 
-/// A boundary that the next shard cannot bind where it lies: `blocks` times `rows` rows of `width`
+/// A boundary that the next shard cannot bind in place: `blocks` times `rows` rows of `width`
 /// values.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyPlan {
@@ -88,7 +88,7 @@ pub(crate) struct CopyPlan {
     pub width: u64,
 }
 
-/// New rows of a state that the runtime puts to their slots.
+/// New rows of a state that the runtime writes to their slots.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacedRows {
     /// Index of the state.
@@ -120,8 +120,8 @@ pub(crate) struct ShardRun {
     pub copies: Vec<CopyPlan>,
     pub bindings: Vec<BindingPlan>,
     pub placed_rows: Vec<PlacedRows>,
-    /// What later shards read.
-    pub given_rows: Vec<BoundaryRows>,
+    /// Boundary rows that later shards read.
+    pub boundary_rows: Vec<BoundaryRows>,
 }
 
 /// The runs of a step under one entry point.
@@ -137,7 +137,7 @@ pub(crate) struct Schedule {
     pub named: Vec<(String, Located)>,
 }
 
-/// A state as it is kept.
+/// A state as it is stored.
 #[derive(Clone, Debug)]
 pub(crate) struct StatePlan {
     pub bytes: u64,
@@ -147,24 +147,24 @@ pub(crate) struct StatePlan {
     pub readers: Vec<usize>,
     pub by_runtime: bool,
     pub storage: Storage,
-    /// How new rows are given to the runtime, where that is another way.
+    /// Storage of new rows returned to the runtime, if different.
     pub rows_storage: Option<Storage>,
     pub row_bytes: u64,
-    /// Where it lies; `None` only while the layout is made.
+    /// Its memory; `None` only while the layout is being built.
     pub memory: Option<usize>,
 }
 
 impl StatePlan {
-    /// Whether every position that a query at `length` or later may see is still there, and nothing
-    /// that was written at or beyond `length` can be taken for one, when positions up to
-    /// `high_water` were written.
+    /// Whether every position visible to a query at `length` or later is still stored, and no row
+    /// written at or beyond `length` can be mistaken for one, when positions up to `high_water`
+    /// were written.
     pub(crate) fn keeps(&self, length: usize, high_water: usize) -> bool {
         let beyond = self.capacity.saturating_sub(self.window);
         high_water as u64 <= self.capacity || length as u64 >= (high_water as u64).saturating_sub(beyond)
     }
 }
 
-/// What passes between two shards.
+/// A boundary between two shards.
 #[derive(Clone, Debug)]
 pub(crate) struct Boundary {
     pub what: &'static str,
@@ -172,11 +172,11 @@ pub(crate) struct Boundary {
     pub to: usize,
     pub from_storage: Storage,
     pub to_storage: Storage,
-    /// Why it is copied; `None` where one buffer serves both.
+    /// Why it is copied; `None` if both share one buffer.
     pub copied_because: Option<&'static str>,
 }
 
-/// Everything a session needs to know of a chain.
+/// Everything a session needs from a chain.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub schedules: Vec<Schedule>,
@@ -267,7 +267,7 @@ impl<'a> Builder<'a> {
         let mut plans: Vec<Option<StatePlan>> = vec![None; states.len()];
         for (shard, entry, port) in uses().filter(|(_, _, port)| port.written) {
             let id = port.id.0 as usize;
-            // Only the shard with the state's layer writes it, as `check` has seen, so there is
+            // `check` ensured that only the shard with the state's layer writes it, so there is
             // one.
             writers[id] = Some(shard);
             let by_runtime =
@@ -331,7 +331,8 @@ impl<'a> Builder<'a> {
         self.state_storages()
     }
 
-    /// One buffer serves all who bind a state, so all must see the same values in it.
+    /// Checks that all entries that bind a state store it in the same way, because they share one
+    /// buffer.
     fn state_storages(&mut self) -> Result<(), ChainError> {
         let mut found: Vec<Option<(usize, Storage)>> = vec![None; self.layout.states.len()];
         for (shard, described) in self.description.shards.iter().enumerate() {
@@ -360,7 +361,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// The memory of that key, made or grown as needed.
+    /// The memory of that key, created or grown as needed.
     fn memory(&mut self, key: Key, executor: usize, need: Need) -> usize {
         let memories = &mut self.layout.memories;
         let index = match memories.iter().position(|memory| memory.key == key) {
@@ -381,7 +382,7 @@ impl<'a> Builder<'a> {
         };
         match known.iter().position(same) {
             Some(index) => {
-                // One entry point that needs a copy is enough to say so.
+                // One entry point that needs a copy is enough to record it.
                 if known[index].copied_because.is_none() {
                     known[index] = boundary;
                 }
@@ -395,7 +396,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// A boundary on its way through a step.
+/// A boundary produced earlier in the step.
 #[derive(Clone)]
 struct Flowing<'a> {
     shard: usize,
@@ -406,10 +407,10 @@ struct Flowing<'a> {
 struct Wiring<'a, 'b> {
     builder: &'b mut Builder<'a>,
     schedule: Schedule,
-    /// The residual stream, and the layer boundary it stands at.
+    /// The residual stream, and its current layer boundary.
     stream: Option<(Flowing<'a>, u32)>,
     per_layer: Option<Flowing<'a>>,
-    /// Memories that hold a copy already made in this step.
+    /// Memories that contain a copy made in this step.
     copied: Vec<usize>,
 }
 
@@ -446,7 +447,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
             }
             self.run(shard, entry)?;
         }
-        // A prefill may leave out shards, but no state.
+        // A prefill may skip shards, but no state.
         if let Some(state) = written.iter().position(|written| !written) {
             let writer = self.builder.writers[state];
             let state = self.builder.description.structure.states[state].name.clone();
@@ -471,7 +472,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
     }
 
     fn run(&mut self, shard: usize, entry: &'a EntryInterface) -> Result<(), ChainError> {
-        // Both were found by `check`.
+        // `check` ensured that both exist.
         let loaded = self.builder.executors[shard].entries();
         let Some(index) = loaded.iter().position(|loaded| loaded.interface.name == self.schedule.name) else {
             return Err(ChainError::EntryNotLoaded {
@@ -488,9 +489,9 @@ impl<'a, 'b> Wiring<'a, 'b> {
             copies: Vec::new(),
             bindings: Vec::new(),
             placed_rows: Vec::new(),
-            given_rows: Vec::new(),
+            boundary_rows: Vec::new(),
         };
-        let mut given = Vec::new();
+        let mut results = Vec::new();
         for binding in &loaded.bindings {
             let Some(port) = entry.port(&binding.port.name) else { continue };
             let need = Need::of(binding);
@@ -501,7 +502,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
                 (_, role) => {
                     let key = Key::Given { shard, role: role.clone() };
                     let memory = self.builder.memory(key, shard, need);
-                    given.push((port, memory));
+                    results.push((port, memory));
                     (memory, 0)
                 }
             };
@@ -509,10 +510,10 @@ impl<'a, 'b> Wiring<'a, 'b> {
         }
         let component = self.builder.description.shards[shard].component;
         if component == ComponentKind::Decoder {
-            // The stream ends with a shard that does not pass it on.
+            // The stream ends at a shard that does not pass it on.
             self.stream = None;
         }
-        for (port, memory) in given {
+        for (port, memory) in results {
             self.give(shard, port, memory, entry, &mut run)?;
         }
         self.schedule.runs.push(run);
@@ -551,7 +552,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
         memory
     }
 
-    /// Binds a boundary where it lies, or plans a copy of it.
+    /// Binds a boundary in place, or plans a copy of it.
     fn take(
         &mut self,
         shard: usize,
@@ -581,7 +582,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
             }
             Role::PerLayer { first, layers } => {
                 let flowing = self.per_layer.clone().ok_or_else(unfed)?;
-                // `check` saw that the giver holds all layers and the taker its own.
+                // `check` ensured that the producer has all layers and the consumer its own.
                 let skipped = u64::from(*first) * rows * description.structure.per_layer_width;
                 (flowing.clone(), skipped * storage_of(flowing.port).dtype.bytes(), u64::from(*layers))
             }
@@ -648,7 +649,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
         if let (Role::Hidden | Role::PerLayer { .. }, [before @ .., rows, width]) =
             (&port.role, &port.shape[..])
         {
-            run.given_rows.push(BoundaryRows {
+            run.boundary_rows.push(BoundaryRows {
                 memory,
                 blocks: before.iter().product(),
                 rows: *rows,

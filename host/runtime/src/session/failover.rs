@@ -1,5 +1,4 @@
-//! What a session does when the chain it runs on is lost: takes the next one and runs its history
-//! there.
+//! Failover: when its chain is lost, a session takes the next one and runs its history there.
 
 use std::time::Instant;
 
@@ -14,31 +13,31 @@ use crate::error::SessionError;
 use crate::next_chain::NextChain;
 use crate::placement::{Counters, Move, PlacementRecord};
 
-/// Chains that one call asks for: a plan names two or three. Whoever gives the same broken chain
-/// for ever is stopped here.
+/// Most chains that one call requests: a plan names two or three. This bounds an implementation
+/// that returns the same broken chain forever.
 const CHAINS_MAX: usize = 16;
 
 #[derive(Default)]
 pub(super) struct Failover {
     next: Option<Box<dyn NextChain>>,
     pub(super) moves: Vec<Move>,
-    /// When the chain before was lost; until the history is there again.
+    /// When the previous chain was lost; set until the history is complete again.
     since: Option<Instant>,
 }
 
-/// A chain that took over, with memory on it.
+/// A chain that takes over, with its memory allocated.
 struct Successor {
     engine: Engine,
     passed_over: Vec<String>,
 }
 
-/// Whether a device was lost, or the process that stood between.
+/// Whether a device was lost, or the worker process in front of it.
 fn is_loss(error: &SessionError) -> bool {
     error.class() == Some(ErrorClass::DeviceLost) && error.at().is_some()
 }
 
 impl Session {
-    /// On `chain`, or on what comes after it where its devices are lost already.
+    /// Starts on `chain`, or on a next chain if its devices are lost already.
     pub(crate) fn with_next(chain: Chain, mut next: Box<dyn NextChain>) -> Result<Session, SessionError> {
         let lost = match Session::new(chain.clone()) {
             Ok(mut session) => {
@@ -73,14 +72,13 @@ impl Session {
         Ok(session)
     }
 
-    /// From then on the session goes on elsewhere when what it runs on is lost; `None`: such a loss
-    /// is an error.
+    /// Sets the failover of the session; `None`: losing the chain is an error.
     pub fn set_next_chain(&mut self, next: Option<Box<dyn NextChain>>) {
         self.failover.next = next;
     }
 
-    /// Runs `attempt`, and again on each next chain while the one before is lost. `positions` is
-    /// how many the whole call needs.
+    /// Runs `attempt`, and repeats it on each next chain while chains are lost. `positions` is the
+    /// number the whole call needs.
     pub(super) fn with_failover<T>(
         &mut self,
         positions: usize,
@@ -108,7 +106,7 @@ impl Session {
         );
         self.failover.next = Some(next);
         let (lost, Successor { mut engine, passed_over }) = taken?;
-        // Whoever holds the handle knows nothing of chains.
+        // The cancel handle must keep working across chains.
         engine.cancel = self.engine.cancel.clone();
         engine.deadline = self.engine.deadline;
         self.engine = engine;
@@ -150,7 +148,7 @@ impl Session {
         });
     }
 
-    /// After each completed step.
+    /// Called after each completed step.
     pub(super) fn stepped(&mut self) {
         let (Some(since), Some(moved)) = (self.failover.since, self.failover.moves.last_mut()) else {
             return;
@@ -164,7 +162,7 @@ impl Session {
     }
 }
 
-/// The first of the next chains that can take over, and the loss that it makes good.
+/// The first of the next chains that can take over, and the loss that it replaces.
 fn take(
     next: &mut dyn NextChain,
     lost: SessionError,
@@ -193,7 +191,7 @@ fn take(
     Err(SessionError::Stranded { lost: Box::new(lost), passed_over })
 }
 
-/// Whether what ran on `old` can run on `next`.
+/// Checks that a session on `old` can continue on `next`.
 fn fits(old: &Chain, next: &Chain, positions: usize) -> Result<(), String> {
     let (one, other) = (old.description(), next.description());
     let sizes = |of: &Structure| (of.hidden, of.vocabulary, of.layers, of.is_generative());

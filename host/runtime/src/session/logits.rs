@@ -1,5 +1,5 @@
-//! The logits of a step, where the shard wrote them if they can be read there: a vocabulary of a
-//! quarter of a million makes a copy of them worth sparing, at every token.
+//! The logits of a step, borrowed from the shard's memory if possible: with a vocabulary of a
+//! quarter of a million, a copy per token is worth avoiding.
 
 use std::ops::Range;
 
@@ -10,24 +10,24 @@ use crate::chain::layout::Located;
 use crate::engine::Engine;
 use crate::storage::{Storage, widen};
 
-/// Values of all rows or of one; none at first.
+/// Values of all rows or of one; initially none.
 #[derive(Default)]
 pub(super) struct Logits {
-    /// Memory of a shard, which no run can write as long as this is held, and what of it is meant,
-    /// in values.
+    /// Memory of a shard, which no run can write while it is borrowed, and the range of it, in
+    /// values.
     lent: Option<(BufferRead, Range<usize>)>,
-    /// In its place, where values have to be converted or capped. Its memory is used again.
+    /// Used instead where values must be converted or capped. Its memory is reused.
     copied: Vec<f32>,
 }
 
 impl Logits {
-    /// Holds nothing any more, and leaves the shard's memory to the next run.
+    /// Drops the values and releases the shard's memory for the next run.
     pub(super) fn clear(&mut self) {
         self.lent = None;
         self.copied.clear();
     }
 
-    /// Takes the first so many values of a result, capped if there is a cap.
+    /// Takes the first values of a result, capped if there is a cap.
     pub(super) fn take(
         &mut self,
         engine: &Engine,
@@ -50,7 +50,7 @@ impl Logits {
         Ok(())
     }
 
-    /// Forgets all but the last so many values.
+    /// Keeps only the last `width` values.
     pub(super) fn keep_last(&mut self, width: usize) {
         if let Some((_, range)) = &mut self.lent {
             range.start = range.end.saturating_sub(width).max(range.start);
@@ -69,7 +69,7 @@ impl Logits {
     }
 }
 
-/// Bytes as the values they are; `None` where they are not aligned.
+/// Bytes viewed as values; `None` if they are not aligned.
 fn plain(bytes: &[u8]) -> Option<&[f32]> {
     bytemuck::try_cast_slice(&bytes[..bytes.len() / 4 * 4]).ok()
 }

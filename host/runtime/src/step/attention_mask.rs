@@ -31,12 +31,12 @@ pub(crate) fn fill(mask: &Mask, step: Step<'_>, values: &mut [f32]) {
     }
 }
 
-/// Slots of a state in which the positions before `end` were written, the latest of each slot last.
-/// What a truncation left behind lies beyond the window of every query that may still come, or has
-/// a position of the future: invisible either way.
+/// Fills the slots of a state in which the positions before `end` were written, the latest of each
+/// slot last. Rows left by a truncation lie beyond the window of every later query, or have a
+/// future position: invisible either way.
 fn slots(values: &mut [f32], window: u32, query: u64, end: u64, capacity: u64) {
     values.fill(INVISIBLE);
-    // The oldest position that the query may see and that no later one has overwritten.
+    // The oldest position in the query's window that was not overwritten.
     let mut first = end.saturating_sub(capacity);
     if window != 0 {
         first = first.max((query + 1).saturating_sub(u64::from(window)));
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// What a query sees must be the last `window` positions, once each, wherever they lie.
+    /// A query must see the last `window` positions, once each, wherever they are stored.
     #[test]
     fn state_and_rows_together_hold_the_window_once() {
         let (capacity, window, rows) = (6_u64, 3_u64, 3_u64);

@@ -1,7 +1,7 @@
 use shardwright_graph::Rotary;
 
-/// Rotary tables, kind by kind. Frequencies are kept; sines and cosines are those of the step,
-/// since a table for every position of a long context would be larger than the work it saves.
+/// Rotary tables by kind. Frequencies are cached; sines and cosines are computed per step, since a
+/// table for every position of a long context would cost more than it saves.
 #[derive(Debug, Default)]
 pub(crate) struct RotaryTables {
     frequencies: Vec<(Rotary, Vec<f32>)>,
@@ -32,7 +32,8 @@ impl RotaryTables {
     }
 }
 
-/// Radians per position of each pair; 0 for pairs that stay, which gives cosine 1 and sine 0.
+/// Radians per position of each pair; 0 for pairs that are not rotated, which gives cosine 1 and
+/// sine 0.
 fn frequencies(rope: &Rotary) -> Vec<f32> {
     (0..rope.head_dim / 2)
         .map(|pair| {

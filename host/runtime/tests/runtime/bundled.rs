@@ -1,4 +1,4 @@
-//! What a bundle says of a chain and what was loaded must agree.
+//! Loaded shards must agree with the manifest of their bundle.
 
 use std::collections::BTreeMap;
 
@@ -81,7 +81,7 @@ fn write(directory: &std::path::Path, parts: &Parts) -> Bundle {
 }
 
 #[test]
-fn what_is_loaded_must_be_what_the_manifest_names() {
+fn loaded_shards_must_be_those_that_the_manifest_names() {
     let graph = graph(&Spec::gemma4());
     let plan = Plan { cuts: vec![2], ..Plan::default() };
     let directory = tempfile::tempdir().unwrap();

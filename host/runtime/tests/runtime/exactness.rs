@@ -1,6 +1,7 @@
-//! Which entry points a session runs, and what the executors of this crate's tests alone can show:
-//! primitives, rows that the runtime places, slices that lie otherwise. That cuts, chunks and
-//! threads change no bit is proved on the CPU shim, in `tests/tests/numbers/exactness.rs`.
+//! Which entry points a session runs, and properties that only the executors of these tests can
+//! show: primitives, rows that the runtime writes, misaligned slices.
+//! `tests/tests/numbers/exactness.rs` proves on the CPU shim that cuts, chunks and threads change
+//! no bit.
 
 use crate::support::{self, Form, Plan, bits, chain, graph, ids, last_logits, scores};
 use shardwright_runtime::Truncation;
@@ -46,9 +47,9 @@ fn primitives_and_rows_placed_by_the_runtime_agree() {
             let placement = other.session().unwrap().placement();
             let update = if form == Form::ByRuntime { "by-runtime" } else { "in-graph" };
             assert!(placement.states.iter().all(|state| state.update == update), "{name} {label}");
-            let given = scores(&other, &tokens);
-            for (row, (given, whole)) in given.iter().zip(&whole).enumerate() {
-                for (a, b) in given.iter().zip(whole) {
+            let actual = scores(&other, &tokens);
+            for (row, (actual, whole)) in actual.iter().zip(&whole).enumerate() {
+                for (a, b) in actual.iter().zip(whole) {
                     assert!((a - b).abs() <= 5e-3, "{name} {label} position {row}: {a} {b}");
                 }
             }
@@ -58,7 +59,7 @@ fn primitives_and_rows_placed_by_the_runtime_agree() {
             assert_eq!(session.truncate(48).unwrap(), Truncation::Free);
             session.append(&tokens[48..]).unwrap();
             assert_eq!(bits(session.logits().unwrap()), last_logits(&other, &tokens), "{name} {label}");
-            assert_eq!(bits(session.logits().unwrap()), bits(&given[69]), "{name} {label}");
+            assert_eq!(bits(session.logits().unwrap()), bits(&actual[69]), "{name} {label}");
         }
     }
 }
@@ -72,18 +73,18 @@ fn an_encoder_runs_its_smallest_entry_that_holds_the_text() {
     for (length, entry) in [(1, "encode_16"), (16, "encode_16"), (17, "encode_48"), (48, "encode_48")] {
         let tokens = ids(length, 90);
         let mut ran = String::new();
-        let given = session.encode_with(&tokens, &mut |step| ran = step.entry().to_owned()).unwrap();
+        let actual = session.encode_with(&tokens, &mut |step| ran = step.entry().to_owned()).unwrap();
         assert_eq!(ran, entry);
-        assert_eq!(given, session.encode(&tokens).unwrap());
+        assert_eq!(actual, session.encode(&tokens).unwrap());
     }
 }
 
 #[test]
-fn why_a_boundary_is_copied_is_told() {
+fn the_reason_for_copying_a_boundary_is_reported() {
     let (slices, whole) = (graph(&Spec::gemma4()), graph(&Spec::gemma3()));
     let plan = Plan { cuts: vec![1], ..Plan::default() };
     for (graph, plan, what, because) in [
-        // A slice that does not begin where the binding must begin.
+        // A slice whose start is not aligned as the binding requires.
         (&slices, Plan { alignment: 256, ..plan.clone() }, "per-layer", "the slice is not aligned"),
         (&whole, Plan { storages: support::hidden(Encoding::F16), ..plan }, "hidden", "another encoding"),
     ] {
@@ -98,7 +99,7 @@ fn why_a_boundary_is_copied_is_told() {
     }
 }
 
-/// No plan is so, and a chain may be.
+/// No plan produces such a chain, but a chain may be so.
 #[test]
 fn without_a_prefill_entry_point_decoding_fills_the_states() {
     let graph = graph(&Spec::gemma3());

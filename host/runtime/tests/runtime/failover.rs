@@ -1,5 +1,5 @@
-//! A device is lost and the session goes on elsewhere: nothing lost, nothing doubled, everything
-//! said.
+//! A device is lost and the session fails over: nothing is lost, nothing is run twice, everything
+//! is recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ fn rings() -> Plan {
     Plan { largest: 4, prefill: vec![4], ..Plan::default() }
 }
 
-/// The same model elsewhere, cut otherwise, with values that differ in their last bits.
+/// The same model elsewhere, cut differently, with values that differ in their last bits.
 fn elsewhere(instance: &'static str) -> Plan {
     Plan {
         around: instance,
@@ -95,7 +95,7 @@ fn one_call_survives_two_losses() {
     let mut session = first.session_with(fallback([second, third.clone()])).unwrap();
     session.append(&tokens[..10]).unwrap();
     dies(&one[1], 3);
-    // Within the history that it is running again.
+    // During the rerun of the history.
     dies(&two[1], 1);
     let appended = session.append(&tokens[10..]).unwrap();
     let record = session.placement();
@@ -106,7 +106,7 @@ fn one_call_survives_two_losses() {
     assert_eq!(logits(&session), last_logits(&third, &tokens));
     assert!(record.moves[0].seconds_to_first_step.is_some() && record.moves[0].seconds_to_catch_up.is_none());
     assert!(record.moves[1].seconds_to_catch_up.is_some());
-    // Nobody is left.
+    // No chain is left.
     assert_eq!(record.fallbacks().len(), 2);
 }
 
@@ -176,7 +176,7 @@ fn the_history_can_be_interrupted_while_it_runs_again() {
     let error = timed.append(&tokens[30..]).unwrap_err();
     assert!(matches!(error, SessionError::Deadline { .. }), "{error}");
     timed.set_deadline(None);
-    // A slow machine may have come to the deadline before it came there.
+    // A slow machine may reach the deadline before the block.
     two[1].block.store(false, Ordering::SeqCst);
     timed.append(&tokens[30..]).unwrap();
     assert_eq!(logits(timed), expected);
@@ -202,7 +202,7 @@ fn a_request_or_deadline_while_the_next_chain_is_made_ends_the_call() {
     session.append(&tokens[10..]).unwrap();
     assert_eq!(logits(&session), last_logits(&second, &tokens));
 
-    // Asked before: nobody builds for nothing.
+    // Requested before: no chain is built in vain.
     let (first, troubles) = disturbed(&graph, &rings());
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();
@@ -225,7 +225,7 @@ fn without_a_next_chain_a_loss_is_an_error() {
     let tokens = ids(20, graph.vocabulary);
     let (first, troubles) = disturbed(&graph, &rings());
     let mut session = first.session_with(fallback([chain(&graph, &elsewhere("b"))])).unwrap();
-    // As under `--strict`.
+    // As with `--strict`.
     session.set_next_chain(None);
     dies(&troubles[0], 0);
     let error = session.append(&tokens).unwrap_err();
@@ -233,7 +233,7 @@ fn without_a_next_chain_a_loss_is_an_error() {
     assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
     assert_eq!(error.at(), Some(("embed", &place("a"))));
     assert!(session.placement().moves.is_empty() && session.placement().fallbacks().is_empty());
-    // Other failures are none of its business.
+    // Other failures cause no failover.
     session.set_next_chain(Some(fallback([chain(&graph, &elsewhere("b"))])));
     *troubles[0].dies_after.lock().unwrap() = None;
     *troubles[0].fail.lock().unwrap() = Some((0, Some(ErrorClass::Internal)));
@@ -249,7 +249,7 @@ fn chains_that_cannot_take_over_are_named() {
     let (full, fulls) = disturbed(&graph, &elsewhere("d"));
     *fulls[0].full.lock().unwrap() = Some(ErrorClass::ResourceLimit);
     let chains = [
-        // Its head lies where the loss was.
+        // Its head is on the lost place.
         chain(&graph, &Plan { decoders: vec!["b"], ..rings() }),
         chain(&graph, &Plan { context: 39, ..elsewhere("b") }),
         chain(&support::graph(&Spec::gemma4()), &elsewhere("b")),
@@ -274,7 +274,7 @@ fn chains_that_cannot_take_over_are_named() {
     assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
     assert_eq!(error.at().unwrap().1, &place("a"));
     assert!(error.help().is_some());
-    // The history is still there, for whoever finds another chain.
+    // The history is kept, for another chain.
     assert_eq!(session.tokens(), &tokens[..30]);
     let last = chain(&graph, &elsewhere("e"));
     session.set_next_chain(Some(fallback([last.clone()])));
@@ -283,7 +283,7 @@ fn chains_that_cannot_take_over_are_named() {
 }
 
 #[test]
-fn an_endless_giver_is_stopped() {
+fn an_endless_supply_of_broken_chains_is_stopped() {
     let graph = graph(&Spec::gemma3());
     let (first, troubles) = disturbed(&graph, &rings());
     let asked = Arc::new(AtomicUsize::new(0));
@@ -302,7 +302,7 @@ fn an_endless_giver_is_stopped() {
 }
 
 #[test]
-fn a_session_begins_elsewhere_when_its_chain_is_lost_already() {
+fn a_session_starts_on_the_next_chain_when_its_chain_is_lost_already() {
     let graph = graph(&Spec::gemma3());
     let (first, troubles) = disturbed(&graph, &rings());
     *troubles[1].full.lock().unwrap() = Some(ErrorClass::DeviceLost);

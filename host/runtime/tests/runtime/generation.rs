@@ -98,7 +98,7 @@ fn greedy_text_is_that_of_the_goldens() {
         assert_eq!(statistics.generated_tokens, expected.len());
         assert!(statistics.time_to_first_token >= statistics.prompt_time);
         assert!(statistics.prefill_tokens_per_second() > 0.0 && statistics.decode_tokens_per_second() > 0.0);
-        // All but the last token is in the session.
+        // The session contains all but the last token.
         assert_eq!(session.tokens().len(), prompt.len() + expected.len() - 1);
     }
 }
@@ -133,7 +133,7 @@ fn stop_ids_and_strings_end_the_reply() {
     assert_eq!(stopped.text, model.tokenizer.decode(&free.ids[..at], true).unwrap());
     assert_eq!(stopped.done.unwrap().0, DoneReason::StopToken { id: free.ids[at] });
 
-    // A string that lies across tokens.
+    // A string that spans several tokens.
     let text: Vec<char> = free.text.chars().collect();
     let string: String = text[text.len() / 2..text.len() / 2 + 9].iter().collect();
     let options = GenerationOptions {
@@ -147,19 +147,19 @@ fn stop_ids_and_strings_end_the_reply() {
 }
 
 #[test]
-fn held_text_comes_out_at_the_end() {
+fn pending_text_is_emitted_at_the_end() {
     let model = model("gemma3_text", 256);
     let prompt = prompt(&model);
     let mut session = model.chain.session().unwrap();
     let free = hear(&model, &mut session, &prompt, &tokens(10));
-    // The whole text might still become this string.
+    // The whole text could still become this string.
     let options = GenerationOptions {
         stop: StopRules::default().with_strings([format!("{}\u{0}", free.text)]).unwrap(),
         ..tokens(10)
     };
-    let held = hear(&model, &mut session, &prompt, &options);
-    assert_eq!((held.text, held.ids), (free.text, free.ids));
-    assert_eq!(held.done.unwrap().0, DoneReason::MaxTokens);
+    let pending = hear(&model, &mut session, &prompt, &options);
+    assert_eq!((pending.text, pending.ids), (free.text, free.ids));
+    assert_eq!(pending.done.unwrap().0, DoneReason::MaxTokens);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_full_context_ends_the_reply() {
     let mut session = model.chain.session().unwrap();
     let heard = hear(&model, &mut session, &prompt, &GenerationOptions::default());
     assert_eq!(heard.done.unwrap().0, DoneReason::ContextFull);
-    // One token more than positions: the last is chosen and never run.
+    // One token more than positions: the last is sampled and never run.
     assert_eq!(heard.ids.len(), 20 - prompt.len() + 1);
     assert_eq!(session.remaining(), 0);
     let long: Vec<u32> = prompt.iter().cycle().take(21).copied().collect();
@@ -179,7 +179,7 @@ fn a_full_context_ends_the_reply() {
 }
 
 #[test]
-fn cancellation_and_deadline_end_a_reply_with_what_there_is() {
+fn cancellation_and_deadline_end_a_reply_with_the_text_so_far() {
     let model = model("gemma3_text", 256);
     let prompt = prompt(&model);
     let mut session = model.chain.session().unwrap();

@@ -1,5 +1,5 @@
-//! How many of the largest logits the shards are asked for: as many as somebody looks at. The
-//! executors here make every other as small as they may.
+//! The number of top logits requested of the shards is the number that is used. The executors here
+//! make every other logit as small as the contract allows.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use shardwright_runtime::{FallbackChains, GenerationEvent, GenerationOptions, Pr
 use shardwright_test_checkpoints::Spec;
 use shardwright_text::{SamplingParameters, Tokenizer};
 
-/// What every run since the last call was asked for, where all were asked for the same.
+/// The number requested by every run since the last call, which must be the same for all.
 fn asked(troubles: &[Arc<Trouble>]) -> Option<usize> {
     let mut runs = Vec::new();
     for trouble in troubles {
@@ -46,7 +46,7 @@ fn reply(session: &mut Session, tokenizer: &Tokenizer, sampling: SamplingParamet
     ids
 }
 
-/// Samplings, and how many of the largest logits each looks at.
+/// Samplings, and the number of top logits each uses.
 fn samplings() -> [(SamplingParameters, Option<usize>); 5] {
     let drawn = SamplingParameters::at_temperature(1.5, 3);
     let greedy = SamplingParameters::greedy();
@@ -68,7 +68,7 @@ fn capped() -> (Graph, Tokenizer) {
 }
 
 #[test]
-fn a_reply_asks_for_what_choosing_its_tokens_looks_at() {
+fn a_reply_requests_as_many_top_logits_as_sampling_uses() {
     let (graph, tokenizer) = capped();
     let (chain, troubles) = disturbed(&graph, &Plan::default());
     for (sampling, expected) in samplings() {
@@ -86,7 +86,7 @@ fn a_reply_asks_for_what_choosing_its_tokens_looks_at() {
             whole.append(&[id]).unwrap();
         }
 
-        // What comes after a reply looks at all again.
+        // After a reply all logits are requested again.
         asked(&troubles);
         session.append(&[1]).unwrap();
         assert_eq!((asked(&troubles), right(&session)), (None, None));
@@ -95,7 +95,7 @@ fn a_reply_asks_for_what_choosing_its_tokens_looks_at() {
 }
 
 #[test]
-fn all_are_asked_for_where_the_runtime_caps_them() {
+fn all_logits_are_requested_where_the_runtime_caps_them() {
     let (graph, tokenizer) = capped();
     let mut parts = parts(&graph.without_logits_softcap(), &Plan::default());
     parts.description.shards.last_mut().unwrap().logits_softcap = graph.logits_softcap();
@@ -109,7 +109,7 @@ fn all_are_asked_for_where_the_runtime_caps_them() {
 }
 
 #[test]
-fn all_are_asked_for_unless_the_session_was_told_otherwise() {
+fn all_logits_are_requested_unless_the_session_is_set_otherwise() {
     let graph = graph(&Spec::gemma3());
     let tokens = ids(30, graph.vocabulary);
     let (chain, troubles) = disturbed(&graph, &Plan { decode: vec![1, 4], ..Plan::default() });
@@ -143,13 +143,13 @@ fn all_are_asked_for_unless_the_session_was_told_otherwise() {
         call(&mut session);
         assert_eq!((asked(&troubles), right(&session)), (Some(7), Some(7)));
         let kept =
-            session.logits().unwrap().iter().zip(&expected).filter(|(held, whole)| held.to_bits() == **whole);
+            session.logits().unwrap().iter().zip(&expected).filter(|(seen, whole)| seen.to_bits() == **whole);
         assert_eq!(kept.count(), 7);
     }
 }
 
 #[test]
-fn logits_are_used_again_where_enough_of_them_are_right() {
+fn logits_are_reused_where_enough_of_them_are_exact() {
     let graph = graph(&Spec::gemma3());
     let tokens = ids(12, graph.vocabulary);
     let chain = chain(&graph, &Plan::default());
@@ -157,9 +157,9 @@ fn logits_are_used_again_where_enough_of_them_are_right() {
     let mut session = chain.session().unwrap();
     looks_at(&mut session, 4);
     session.append(&tokens).unwrap();
-    let (held, again) = (Prompted { reused: 12, run: 0 }, Prompted { reused: 11, run: 1 });
+    let (reused, again) = (Prompted { reused: 12, run: 0 }, Prompted { reused: 11, run: 1 });
     for (count, prompted, known) in
-        [(1, held, Some(4)), (4, held, Some(4)), (5, again, Some(5)), (0, again, None), (3, held, None)]
+        [(1, reused, Some(4)), (4, reused, Some(4)), (5, again, Some(5)), (0, again, None), (3, reused, None)]
     {
         looks_at(&mut session, count);
         assert_eq!(session.prompt(&tokens).unwrap(), prompted, "{count}");
@@ -169,7 +169,7 @@ fn logits_are_used_again_where_enough_of_them_are_right() {
 }
 
 #[test]
-fn going_on_elsewhere_keeps_what_is_looked_at() {
+fn failover_keeps_the_number_of_top_logits() {
     let graph = graph(&Spec::gemma3());
     let tokens = ids(20, graph.vocabulary);
     let (first, one) = disturbed(&graph, &Plan::default());

@@ -1,4 +1,4 @@
-//! Sessions over chains of shards: numbers, tables, refusals, fallbacks, bundles.
+//! Tests of sessions over chains of shards: numbers, tables, refusals, failover, bundles.
 
 #[path = "../support/mod.rs"]
 mod support;

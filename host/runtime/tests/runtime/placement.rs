@@ -1,4 +1,4 @@
-//! What a record says was done otherwise than asked.
+//! Fallbacks that a placement record reports.
 
 use crate::support::{Plan, graph, parts};
 use shardwright_runtime::PlacementRecord;
@@ -23,7 +23,7 @@ fn record(change: impl Fn(&mut ShardOrigin), emulated_on: Option<&str>) -> Place
     parts.chain().unwrap().session().unwrap().placement()
 }
 
-fn told(change: impl Fn(&mut ShardOrigin), emulated_on: Option<&str>) -> Vec<String> {
+fn found(change: impl Fn(&mut ShardOrigin), emulated_on: Option<&str>) -> Vec<String> {
     record(change, emulated_on).fallbacks().iter().map(ToString::to_string).collect()
 }
 
@@ -42,7 +42,7 @@ fn node(place: &str) -> NodePlacement {
 }
 
 #[test]
-fn what_is_as_asked_is_no_fallback() {
+fn a_shard_as_requested_is_no_fallback() {
     let as_asked = |origin: &mut ShardOrigin| {
         origin.flags = vec![
             flag("a", FlagVerdict::Applied { evidence: "e".to_owned() }),
@@ -57,7 +57,7 @@ fn what_is_as_asked_is_no_fallback() {
             reason: "too wide".to_owned(),
         }];
     };
-    assert!(told(as_asked, None).is_empty());
+    assert!(found(as_asked, None).is_empty());
     let record = record(as_asked, None);
     let shard = &record.shards[1];
     assert_eq!(shard.origin.rewritten[0].reason, "too wide");
@@ -71,7 +71,7 @@ fn what_is_as_asked_is_no_fallback() {
 }
 
 #[test]
-fn what_a_shim_says_of_a_node_that_is_where_it_was_asked_is_a_remark() {
+fn the_reason_of_a_node_at_its_requested_place_is_a_remark() {
     let said = |place: &str, reason: &str| NodePlacement { reason: reason.to_owned(), ..node(place) };
     let relaxed = said("npu", "its floats are computed in 16 bits");
     let origin = ShardOrigin {
@@ -87,7 +87,7 @@ fn what_a_shim_says_of_a_node_that_is_where_it_was_asked_is_a_remark() {
 }
 
 #[test]
-fn shards_nodes_and_flags_elsewhere_are_told() {
+fn shards_nodes_and_flags_elsewhere_are_reported() {
     let elsewhere = |origin: &mut ShardOrigin| {
         origin.requested.as_mut().unwrap().shim = "chips".to_owned();
         origin.placements = vec![node("fused"), node("cpu")];
@@ -95,7 +95,7 @@ fn shards_nodes_and_flags_elsewhere_are_told() {
     };
     let place = "a (plain on evaluator)";
     assert_eq!(
-        told(elsewhere, None),
+        found(elsewhere, None),
         [
             &format!("decoder.0-4: planned for chip (shim `chips`), runs on {place}: no reason was given"),
             "decoder.0-4: decode_1@96: `layer.1.rope` runs on cpu",
@@ -103,8 +103,8 @@ fn shards_nodes_and_flags_elsewhere_are_told() {
             "decoder.0-4: flag b=3 is unknown: so it said",
         ]
     );
-    // Emulated, place and flags are not the plan's, and the heading says so.
-    assert_eq!(told(elsewhere, Some("cpu")), ["decoder.0-4: decode_1@96: `layer.1.rope` runs on cpu"]);
+    // When emulated, place and flags are not the plan's, and the heading says so.
+    assert_eq!(found(elsewhere, Some("cpu")), ["decoder.0-4: decode_1@96: `layer.1.rope` runs on cpu"]);
     let explained = |origin: &mut ShardOrigin| {
         elsewhere(origin);
         origin.placements.clear();
@@ -112,11 +112,11 @@ fn shards_nodes_and_flags_elsewhere_are_told() {
         origin.fallback = Some("the chip was not found".to_owned());
     };
     assert_eq!(
-        told(explained, None),
+        found(explained, None),
         [format!("decoder.0-4: planned for chip (shim `chips`), runs on {place}: the chip was not found")]
     );
     assert_eq!(
-        told(explained, Some("cpu")),
+        found(explained, Some("cpu")),
         [format!("decoder.0-4: runs on {place}: the chip was not found")]
     );
 }

@@ -1,4 +1,4 @@
-//! Every way in which shards fail to make a chain.
+//! Every way in which shards fail to form a chain.
 
 use crate::support::{self, Parts, Plan, graph, parts, place};
 use shardwright_graph::{
@@ -22,7 +22,7 @@ fn plan() -> Plan {
     Plan { cuts: vec![3], decode: vec![1, 4], ..Plan::default() }
 }
 
-/// The error that a changed description (with executors of the unchanged one) gives.
+/// The error of a changed description with the executors of the unchanged one.
 fn refused(graph: &Graph, plan: &Plan, change: impl FnOnce(&mut Parts)) -> ChainError {
     let mut parts = parts(graph, plan);
     change(&mut parts);
@@ -32,7 +32,7 @@ fn refused(graph: &Graph, plan: &Plan, change: impl FnOnce(&mut Parts)) -> Chain
     error
 }
 
-/// A change that is made to what is described and to what is loaded alike.
+/// A change to both the description and the loaded entry.
 fn both(graph: &Graph, plan: &Plan, shard: usize, change: impl Fn(&mut EntryInterface)) -> ChainError {
     refused(graph, plan, |parts| {
         for entry in &mut parts.description.shards[shard].entries {
@@ -52,30 +52,30 @@ fn both(graph: &Graph, plan: &Plan, shard: usize, change: impl Fn(&mut EntryInte
             entry
         });
         let entries = entries.collect();
-        parts.executors[shard] = Told::loaded(inner.place(), entries);
+        parts.executors[shard] = Idle::loaded(inner.place(), entries);
     })
 }
 
-/// A change to what is loaded alone.
+/// A change to the loaded entries alone.
 fn loaded(graph: &Graph, shard: usize, change: impl Fn(&mut Vec<LoadedEntry>)) -> ChainError {
     refused(graph, &plan(), |parts| {
         let inner = &parts.executors[shard];
         let mut entries = inner.entries().to_vec();
         change(&mut entries);
-        parts.executors[shard] = Told::loaded(inner.place(), entries);
+        parts.executors[shard] = Idle::loaded(inner.place(), entries);
     })
 }
 
 /// A shard that is never run.
-struct Told;
+struct Idle;
 
-impl Told {
+impl Idle {
     fn loaded(place: &Place, entries: Vec<LoadedEntry>) -> LoadedShard {
-        LoadedShard::new(Box::new(Told), place.clone(), entries)
+        LoadedShard::new(Box::new(Idle), place.clone(), entries)
     }
 }
 
-impl Shard for Told {
+impl Shard for Idle {
     fn allocate(&self, _: u64, _: u64) -> Result<Buffer, ShimError> {
         unreachable!()
     }
@@ -366,7 +366,7 @@ fn padding_and_unbound_inputs_are_fine() {
                 binding.alignment = 0;
             }
         }
-        parts.executors[shard] = Told::loaded(inner.place(), entries);
+        parts.executors[shard] = Idle::loaded(inner.place(), entries);
     }
     parts.chain().unwrap();
 }
@@ -470,7 +470,7 @@ fn ports_are_what_their_roles_say() {
         both(&graph, &plan, FIRST, edit(Role::Hidden, move |port| port.encoding = Some(half))),
         ChainError::PortStorage { .. }
     );
-    // Integers that stand for nothing.
+    // Integers without an encoding.
     is!(
         both(&graph, &plan, FIRST, edit(Role::Hidden, |port| port.dtype = DType::U16)),
         ChainError::PortStorage { .. }
@@ -501,7 +501,7 @@ fn tables_are_those_described() {
     asset("its shape", |parts| parts.assets[0].table.shape = vec![96, 25]);
     asset("its shape", |parts| parts.assets[0].table.shape = vec![96]);
     asset("its format", |parts| parts.assets[0].table.dtype = DType::F32);
-    // Described and given alike, but nothing that a table can be.
+    // Description and table agree, but the table is invalid.
     let alike = |what: &'static str, change: fn(&mut shardwright_graph::Weight)| {
         is!(
             refused(&graph, &plan(), |parts| {
@@ -520,9 +520,9 @@ fn tables_are_those_described() {
     });
     let quantised = |table: &Weight, change: fn(&mut WeightQuantisation)| {
         let mut planned = table.planned(WeightFormat::W8PerChannel).unwrap();
-        let held = planned.quantisation.as_mut().unwrap();
-        held.scales = WeightData::from_vec(vec![0; held.scales.length()]);
-        change(held);
+        let quant = planned.quantisation.as_mut().unwrap();
+        quant.scales = WeightData::from_vec(vec![0; quant.scales.length()]);
+        change(quant);
         Weight { data: WeightData::from_vec(vec![0; planned.data.length()]), ..planned }
     };
     let quantised_to = |what: &'static str, change: fn(&mut WeightQuantisation)| {
@@ -531,16 +531,16 @@ fn tables_are_those_described() {
         parts.description.assets[0] = parts.assets[0].to_table().described();
         match (parts.chain(), what) {
             (Ok(_), "") => {}
-            (given, _) => is!(given.unwrap_err(), ChainError::Asset { what: found, .. } if *found == what),
+            (result, _) => is!(result.unwrap_err(), ChainError::Asset { what: found, .. } if *found == what),
         }
     };
     quantised_to("", |_| {});
-    quantised_to("its format", |held| held.zero_point = 128);
-    quantised_to("its format", |held| held.scale_dtype = DType::Bf16);
-    quantised_to("its format", |held| held.granularity = Granularity::PerBlock { size: 0 });
-    quantised_to("the size of its scales", |held| held.granularity = Granularity::PerTensor);
-    quantised_to("the size of its scales", |held| held.scales = WeightData::planned(held.scales.length()));
-    // Counted and never made.
+    quantised_to("its format", |quant| quant.zero_point = 128);
+    quantised_to("its format", |quant| quant.scale_dtype = DType::Bf16);
+    quantised_to("its format", |quant| quant.granularity = Granularity::PerBlock { size: 0 });
+    quantised_to("the size of its scales", |quant| quant.granularity = Granularity::PerTensor);
+    quantised_to("the size of its scales", |quant| quant.scales = WeightData::planned(quant.scales.length()));
+    // Only planned, without bytes.
     alike("its size", |table| table.data = WeightData::planned(table.data.length()));
     asset("its size", |parts| {
         parts.assets[0].table.data = shardwright_graph::WeightData::from_vec(vec![0; 5]);
@@ -567,7 +567,7 @@ fn states_have_one_writer_before_their_readers_on_one_place() {
     );
     is!(
         states(|entry| entry.states[0].written = false),
-        ChainError::StateUndeclared { reason: "is not given exactly once by an entry that writes it", .. }
+        ChainError::StateUndeclared { reason: "is not returned exactly once by an entry that writes it", .. }
     );
     is!(
         states(|entry| entry.states.clear()),
@@ -597,12 +597,12 @@ fn states_have_one_writer_before_their_readers_on_one_place() {
     );
 }
 
-/// Two shards of a model without shared states: what one writes, the other is made to claim.
+/// Two shards of a model without shared states: one is made to claim a state that the other writes.
 #[test]
 fn stolen_states_are_noticed() {
     let graph = support::graph(&Spec::qwen3());
     let plan = Plan { cuts: vec![2], ..Plan::default() };
-    // embed, decoder 0-2, decoder 2-4, head. The second reads a state of its own that nobody
+    // embed, decoder 0-2, decoder 2-4, head. The second reads a state of its own that no shard
     // writes.
     is!(
         both(&graph, &plan, 2, |entry| {
@@ -626,7 +626,7 @@ fn stolen_states_are_noticed() {
         parts.chain().unwrap_err(),
         ChainError::StateBeforeWriter { writer, reader, .. } if writer == "decoder.2-4" && reader == "decoder.0-2"
     );
-    // A prefill that leaves out a state that decode writes.
+    // A prefill that skips a state that decode writes.
     is!(
         both(&graph, &plan, 2, |entry| {
             if entry.point.kind == EntryKind::Prefill {
@@ -651,15 +651,15 @@ fn a_state_is_written_in_its_own_layer() {
 #[test]
 fn neighbours_agree() {
     let graph = gemma4();
-    // Layers taken by a shard that does not begin where the stream stands are found by the cut; a
-    // stream that ends, by the reader.
+    // Layers of a shard that does not begin at the stream's boundary are found by the cut; a stream
+    // that ends, by the reader.
     is!(
         both(&graph, &plan(), FIRST, |entry| {
             entry.ports.retain(|port| port.direction == Direction::Input || port.role != Role::Hidden);
         }),
         ChainError::InputUnfed { shard, .. } if shard == "decoder.3-6"
     );
-    // A state cannot be seen in two ways.
+    // A state cannot have two storages.
     let reader = Plan { cuts: vec![4], ..plan() };
     is!(
         both(&graph, &reader, SECOND, |entry| {
@@ -692,7 +692,7 @@ fn neighbours_agree() {
                         binding.dtype = binding.port.dtype;
                     }
                 }
-                parts.executors[shard] = Told::loaded(inner.place(), entries);
+                parts.executors[shard] = Idle::loaded(inner.place(), entries);
             }
         }),
         ChainError::StateStorage { first_storage, second_storage, .. }

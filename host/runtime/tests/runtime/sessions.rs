@@ -1,4 +1,4 @@
-//! What a session does when asked to go back, to stop, or for too much, and after a shim failed.
+//! A session that is truncated, interrupted or overfilled, and after a shim failed.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -155,8 +155,8 @@ fn a_rounded_stream_lies_within_half_a_step() {
     for (bits, dtype) in [(16, "u16"), (8, "u8")] {
         let encoding = Encoding::affine_over(-1.1 * highest, 1.1 * highest, bits);
         let storages: Storages = Arc::new(move |entry, port| {
-            let given = entry.component == ComponentKind::Embed && port.role == Role::Hidden;
-            given.then_some(encoding)
+            let is_hidden = entry.component == ComponentKind::Embed && port.role == Role::Hidden;
+            is_hidden.then_some(encoding)
         });
         let stored = streams(&Plan { storages: Some(storages.clone()), ..Plan::default() });
         let step = encoding.scale.get();
@@ -174,8 +174,8 @@ fn a_rounded_stream_lies_within_half_a_step() {
                 boundary.bytes_copied
             })
             .sum();
-        // One copy serves the per-layer inputs and the decoder; it is counted as it is taken, in
-        // f32.
+        // One copy serves the per-layer inputs and the decoder; its bytes are counted in the
+        // storage of the consumer, f32.
         assert_eq!(copied, 8 * graph.hidden * 4);
     }
 }
@@ -205,7 +205,7 @@ fn rows_of_another_encoding_are_converted_and_counted() {
         for state in session.placement().states {
             assert_eq!(state.converted_from.as_deref(), converted);
             assert_eq!(state.storage, shardwright_runtime::Storage::from(encoding).to_string());
-            let row = graph.states.iter().find(|held| held.name == state.state).unwrap().width;
+            let row = graph.states.iter().find(|existing| existing.name == state.state).unwrap().width;
             assert_eq!(state.bytes_placed, 10 * row * encoding.element.bytes());
         }
     }
@@ -215,8 +215,8 @@ fn rows_of_another_encoding_are_converted_and_counted() {
     assert!(session.placement().states.iter().all(|state| state.bytes_placed == 0));
 }
 
-/// Zero bytes are not zero where there is a zero point: a state that is cleared, or was never
-/// written, is the same either way.
+/// Zero bytes do not represent zero with a zero point: a state that was cleared, or never written,
+/// must be the same either way.
 #[test]
 fn states_with_a_zero_point_come_back_from_the_history() {
     let graph = graph(&Spec::gemma4());
@@ -232,8 +232,8 @@ fn states_with_a_zero_point_come_back_from_the_history() {
                 ..Plan::default()
             };
             let (chain, troubles) = disturbed(&graph, &plan);
-            // The stand-ins round a state after the run that writes it, so chunks must be equal to
-            // compare.
+            // The test executors round a state after the run that writes it, so chunks must be
+            // equal for a comparison.
             let undisturbed = |pieces: &[&[u32]]| {
                 let mut session = chain.session().unwrap();
                 pieces.iter().for_each(|piece| {

@@ -11,12 +11,12 @@ use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::Table;
 use shardwright_vocabulary::{DType, WeightFormat};
 
-/// A table of that format with bytes as they come: every stored integer is legal.
+/// A table of that format with arbitrary bytes: every stored integer is legal.
 fn table(asset: &Asset, format: WeightFormat) -> Asset {
     let planned = asset.table.planned(format).unwrap();
     let noise = |count: usize| (0..count).map(|index| (index as u32).wrapping_mul(2_654_435_761) >> 13);
     let data = match planned.dtype {
-        // Integers of any bits, floats of moderate ones.
+        // Integers with any bits, floats of moderate size.
         dtype if dtype.raw_range().is_some() => {
             noise(planned.data.length()).map(|value| value as u8).collect()
         }
@@ -31,15 +31,15 @@ fn table(asset: &Asset, format: WeightFormat) -> Asset {
             })
             .collect(),
     };
-    let quantisation = planned.quantisation.as_ref().map(|held| {
-        let scales = noise(held.scales.length() / held.scale_dtype.bytes() as usize).flat_map(|value| {
+    let quantisation = planned.quantisation.as_ref().map(|base| {
+        let scales = noise(base.scales.length() / base.scale_dtype.bytes() as usize).flat_map(|value| {
             let scale = (1 + value % 50) as f32 / 1000.0;
-            match held.scale_dtype {
+            match base.scale_dtype {
                 DType::F16 => half::f16::from_f32(scale).to_le_bytes().to_vec(),
                 _ => scale.to_le_bytes().to_vec(),
             }
         });
-        WeightQuantisation { scales: WeightData::from_vec(scales.collect()), ..held.clone() }
+        WeightQuantisation { scales: WeightData::from_vec(scales.collect()), ..base.clone() }
     });
     let table = Weight { data: WeightData::from_vec(data), quantisation, ..planned };
     Asset { table, ..asset.clone() }
@@ -80,10 +80,10 @@ fn rows_of_any_format_are_its_exact_values() {
             ..float.clone()
         };
         let plain = Graph { assets: stored.assets.iter().map(decoded).collect(), ..float.clone() };
-        let given = logits(&stored, &tokens);
-        assert_eq!(given, logits(&plain, &tokens), "{format}");
-        assert!(!seen.contains(&given), "{format} gives the logits of another format");
-        seen.push(given);
+        let actual = logits(&stored, &tokens);
+        assert_eq!(actual, logits(&plain, &tokens), "{format}");
+        assert!(!seen.contains(&actual), "{format} gives the logits of another format");
+        seen.push(actual);
         let described = stored.assets[0].to_table().described();
         assert_eq!(described.quantisation.is_some(), format.is_quantised());
         let text = serde_json::to_string(&described).unwrap();
@@ -99,7 +99,7 @@ impl WeightBytes for Mapped {
     }
 }
 
-/// Bytes that count how often they are given back.
+/// Bytes that count how often they are released.
 struct Counted {
     bytes: Vec<u8>,
     released: AtomicUsize,
@@ -116,30 +116,30 @@ impl WeightBytes for Counted {
     }
 }
 
-/// However long a session is, its tables leave little of what was read in memory, scales included.
+/// However long a session is, its tables keep little of the rows read in memory, scales included.
 #[test]
-fn tables_give_back_what_was_read() {
+fn tables_release_the_rows_that_were_read() {
     let mut graph = graph(&Spec::gemma4());
     let mut counted = Vec::new();
     for asset in &mut graph.assets {
-        let held = table(asset, WeightFormat::W8PerChannel);
+        let base = table(asset, WeightFormat::W8PerChannel);
         let mut watched = |data: &WeightData| {
             let bytes = data.bytes().to_vec();
             let source = Arc::new(Counted { bytes, released: AtomicUsize::new(0) });
             counted.push(source.clone());
             WeightData::new(source, 0, data.length()).unwrap()
         };
-        let data = watched(&held.table.data);
-        let quantisation = held.table.quantisation.clone().unwrap();
+        let data = watched(&base.table.data);
+        let quantisation = base.table.quantisation.clone().unwrap();
         let scales = watched(&quantisation.scales);
         let quantisation = Some(WeightQuantisation { scales, ..quantisation });
-        *asset = Asset { table: Weight { data, quantisation, ..held.table.clone() }, ..held };
+        *asset = Asset { table: Weight { data, quantisation, ..base.table.clone() }, ..base };
     }
     assert_eq!(counted.len(), 4);
     let mut session = parts(&graph, &Plan::default()).chain().unwrap().session().unwrap();
     let tokens = ids(30, graph.vocabulary);
     session.append(&tokens[..23]).unwrap();
-    // One by one it is the same.
+    // The same for one token at a time.
     for token in &tokens[23..] {
         session.append(&[*token]).unwrap();
     }
@@ -152,7 +152,7 @@ fn tables_give_back_what_was_read() {
 fn sparse(length: u64) -> WeightData {
     let file: File = tempfile::tempfile().unwrap();
     file.set_len(length).unwrap();
-    // SAFETY: the file has no name and nobody else writes to it.
+    // SAFETY: the file has no name and no other writer.
     let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
     WeightData::new(Arc::new(Mapped(map)), 0, length as usize).unwrap()
 }
@@ -164,8 +164,8 @@ fn resident_file_bytes() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// The per-layer table of a model of two billion parameters has 4.7 GB in bf16: only the rows that
-/// are asked for are read.
+/// The per-layer table of a model of two billion parameters has 4.7 GB in bf16: only the rows
+/// needed are read.
 #[test]
 fn a_table_is_never_read_whole() {
     // So many rows that the narrow tables of the smallest model are as large.
@@ -177,9 +177,9 @@ fn a_table_is_never_read_whole() {
         for asset in &mut graph.assets {
             let shape = vec![ENTRIES, asset.width()];
             let planned = Weight { shape, ..asset.table.clone() }.planned(format).unwrap();
-            let quantisation = planned.quantisation.as_ref().map(|held| WeightQuantisation {
-                scales: sparse(held.scales.length() as u64),
-                ..held.clone()
+            let quantisation = planned.quantisation.as_ref().map(|base| WeightQuantisation {
+                scales: sparse(base.scales.length() as u64),
+                ..base.clone()
             });
             bytes += planned.bytes();
             asset.table = Weight { data: sparse(planned.data.length() as u64), quantisation, ..planned };

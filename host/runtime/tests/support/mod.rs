@@ -1,4 +1,4 @@
-//! Chains over the plain evaluator, cut, placed and disturbed as a test wants.
+//! Chains over the plain evaluator, cut, placed and disturbed as a test needs.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -34,7 +34,7 @@ pub fn fixture(name: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
 }
 
-/// How often each letter falls is of no matter, only that ids differ and repeat.
+/// Token ids that differ and repeat; their distribution does not matter.
 pub fn ids(count: usize, vocabulary: u64) -> Vec<u32> {
     let mut state = 0x2545_f491_u64;
     (0..count)
@@ -56,10 +56,10 @@ pub enum Form {
     ByRuntime,
 }
 
-/// How a test wants a port stored; `None` as the graph has it.
+/// Storage that a test sets for a port; `None` as in the graph.
 pub type Storages = Arc<dyn Fn(&EntryInterface, &Port) -> Option<Encoding> + Send + Sync>;
 
-/// How a test wants its chain.
+/// The chain that a test needs.
 #[derive(Clone)]
 pub struct Plan {
     pub context: u64,
@@ -70,16 +70,15 @@ pub struct Plan {
     pub cuts: Vec<u32>,
     /// Instance of the components without layers.
     pub around: &'static str,
-    /// Instance of each decoder shard; the last goes on for further ones.
+    /// Instance of each decoder shard; the last is used for further ones.
     pub decoders: Vec<&'static str>,
     pub form: Form,
     pub taps: bool,
     /// Encodings of ports.
     pub storages: Option<Storages>,
-    /// Ports stay f32, and the executors round what passes through them to what the encodings can
-    /// hold.
+    /// Ports stay f32, and the executors round all values to what the encodings can represent.
     pub rounded: bool,
-    /// Alignment that every binding asks for.
+    /// Alignment that every binding requires.
     pub alignment: u64,
 }
 
@@ -106,28 +105,29 @@ impl Default for Plan {
 /// What a test does to the executors of a chain.
 #[derive(Default)]
 pub struct Trouble {
-    /// Fail this many runs from now with that class; `None` for a cancellation nobody asked for.
+    /// Fail this many runs from now with that class; `None` for a cancellation that was not
+    /// requested.
     pub fail: Mutex<Option<(usize, Option<ErrorClass>)>>,
-    /// Write nonsense to every written binding before failing, below the first position too where
-    /// the class says that states are lost.
+    /// Write garbage to every written binding before failing, also below the first position if the
+    /// class says that states are lost.
     pub spoil: AtomicBool,
     /// Block in the next run until interrupted.
     pub block: AtomicBool,
     pub blocked: AtomicBool,
     pub interrupted: AtomicBool,
     pub runs: AtomicUsize,
-    /// How many of the largest logits every run was asked for.
+    /// Number of top logits requested of each run.
     pub largest_logits: Mutex<Vec<Option<usize>>>,
-    /// Be lost after so many further runs, for good.
+    /// Be permanently lost after so many further runs.
     pub dies_after: Mutex<Option<usize>>,
-    /// Refuse to allocate, in that way.
+    /// Refuse to allocate, with that class.
     pub full: Mutex<Option<ErrorClass>>,
 }
 
 pub struct PlainShard {
     entries: Vec<LoadedEntry>,
     evaluators: Vec<Evaluator>,
-    /// For each binding of each entry what its values are rounded to.
+    /// For each binding of each entry the encoding to which its values are rounded.
     rounding: Vec<Vec<Option<Encoding>>>,
     trouble: Arc<Trouble>,
 }
@@ -231,7 +231,7 @@ impl Shard for PlainShard {
                 if options.deadline.is_some_and(|deadline| start.elapsed() >= deadline) {
                     return Err(failure(Some(ErrorClass::Deadline)));
                 }
-                assert!(start.elapsed() < Duration::from_secs(20), "nobody interrupted the run");
+                assert!(start.elapsed() < Duration::from_secs(20), "the run was not interrupted");
                 std::thread::yield_now();
             }
             return Err(failure(None));
@@ -289,11 +289,11 @@ impl Shard for PlainShard {
                 }
             }
         }
-        let given = evaluator.run(&bindings, &mut states, rows).map_err(argument)?;
+        let results = evaluator.run(&bindings, &mut states, rows).map_err(argument)?;
         for (binding, rounded, buffer, offset) in outputs {
             let array = match binding.port.role {
                 Role::State { state } => states.get(state),
-                ref role => given.get(role),
+                ref role => results.get(role),
             };
             let array = array.unwrap_or_else(|| panic!("no {}", binding.port.name));
             let mut values = array.floats().to_vec();
@@ -302,9 +302,9 @@ impl Shard for PlainShard {
                 values.chunks_mut(binding.port.shape[1] as usize).for_each(|row| keep_largest(row, count));
             }
             let mut bytes = to_bytes(&binding.port, &values);
-            let mut held = buffer.write()?;
-            let held = &mut held[offset as usize..(offset + binding.bytes) as usize];
-            // Whatever lies in rows beyond the valid ones must be of no matter; NaN would show.
+            let mut existing = buffer.write()?;
+            let existing = &mut existing[offset as usize..(offset + binding.bytes) as usize];
+            // Rows beyond the valid ones must not matter; NaN would show otherwise.
             if binding.port.direction == Direction::Output
                 && binding.port.shape[0] == loaded.interface.point.rows
             {
@@ -312,9 +312,9 @@ impl Shard for PlainShard {
                 bytes[row * rows as usize..].fill(0xff);
             }
             if failing.is_some() && trouble.spoil.load(Ordering::SeqCst) {
-                spoil(binding, held, &bytes, failing.flatten());
+                spoil(binding, existing, &bytes, failing.flatten());
             } else {
-                held.copy_from_slice(&bytes);
+                existing.copy_from_slice(&bytes);
             }
         }
         match failing {
@@ -335,20 +335,20 @@ impl Shard for PlainShard {
     }
 }
 
-/// All but so many of the largest become as small as the contract lets them.
+/// Sets all but the top `count` to the smallest value that the contract allows.
 fn keep_largest(row: &mut [f32], count: NonZeroUsize) {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by(|&one, &other| row[other].partial_cmp(&row[one]).unwrap().then(one.cmp(&other)));
     order.iter().skip(count.get()).for_each(|&id| row[id] = f32::MIN);
 }
 
-/// What a failed run may leave: in states, nonsense where it was about to write; after losing them,
+/// What a failed run may leave: in states, garbage where it was about to write; after losing them,
 /// everywhere.
-fn spoil(binding: &Binding, held: &mut [u8], bytes: &[u8], class: Option<ErrorClass>) {
+fn spoil(binding: &Binding, existing: &mut [u8], bytes: &[u8], class: Option<ErrorClass>) {
     let lost = matches!(class, Some(ErrorClass::StateLost | ErrorClass::DeviceLost));
-    for (held, new) in held.chunks_exact_mut(4).zip(bytes.chunks_exact(4)) {
-        if lost || held != new || binding.port.direction == Direction::Output {
-            held.copy_from_slice(&1e9_f32.to_le_bytes());
+    for (existing, new) in existing.chunks_exact_mut(4).zip(bytes.chunks_exact(4)) {
+        if lost || existing != new || binding.port.direction == Direction::Output {
+            existing.copy_from_slice(&1e9_f32.to_le_bytes());
         }
     }
 }

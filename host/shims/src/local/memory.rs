@@ -54,8 +54,8 @@ impl Drop for ShimMemory {
     fn drop(&mut self) {
         if let Some(free) = self.local.table.0.buffer_free {
             let _one = self.local.enter();
-            // SAFETY: made by this instance, freed once; nobody holds a view, for views hold the
-            // buffer.
+            // SAFETY: made by this instance, freed once; no view is left, for views keep the buffer
+            // alive.
             unsafe { free(self.local.raw, self.raw) };
         }
     }
@@ -138,7 +138,7 @@ impl ShimMemory {
                     local.take("buffer_map", error)
                 }
             };
-            // A buffer that cannot be mapped is of use to its own shim still.
+            // A buffer that cannot be mapped is still usable by its own shim.
             if let Err(error) = mapped {
                 tracing::debug!(shim = local.name, "buffer not mapped: {error}");
             } else if pointer.is_null() && length > 0 {

@@ -15,7 +15,7 @@ use crate::call::{self, c_text};
 use crate::compile::flag_verdict;
 use crate::error::ShimError;
 use crate::loaded::{
-    Acquired, Binding, Bound, Canceller, LoadReport, RunOptions, Shard, ToldBinding, ToldEntry,
+    Acquired, Binding, Bound, Canceller, LoadReport, ReportedBinding, ReportedEntry, RunOptions, Shard,
 };
 use crate::tables::OptionTables;
 
@@ -94,13 +94,13 @@ impl LocalShard {
         Ok(LocalShard { inner, device: device.to_owned(), bounds: Vec::new(), pointers: Vec::new() })
     }
 
-    /// What it says of itself when it is fresh.
+    /// The shim's report on the shard right after loading.
     pub(super) fn report(&self) -> Result<LoadReport, ShimError> {
         let cancels = self.inner.local.table.0.cancel.is_some();
-        Ok(LoadReport { entries: self.told_entries()?, flags: self.told_flags()?, cancels })
+        Ok(LoadReport { entries: self.report_entries()?, flags: self.report_flags()?, cancels })
     }
 
-    fn told_entries(&self) -> Result<Vec<ToldEntry>, ShimError> {
+    fn report_entries(&self) -> Result<Vec<ReportedEntry>, ShimError> {
         let local = &self.inner.local;
         let function = local.table.0.entries.ok_or_else(|| local.missing("entries"))?;
         let (error, reported) = {
@@ -110,7 +110,7 @@ impl LocalShard {
                     // SAFETY: the contract makes it a string.
                     let name = unsafe { call::text(item.name) }?;
                     let (index, rows, count) = (item.index, item.rows, item.binding_count);
-                    Ok(ToldEntry { index, name, rows, count, bindings: Vec::new() })
+                    Ok(ReportedEntry { index, name, rows, count, bindings: Vec::new() })
                 },
                 // SAFETY: the shard was just loaded; the sink is as the contract says.
                 |sink| unsafe { function(self.inner.raw, sink) },
@@ -120,16 +120,16 @@ impl LocalShard {
         unsafe { local.take("entries", error) }?;
         let mut reported = reported.finish().map_err(|reason| local.contract("entries", reason))?;
         for (place, entry) in reported.iter_mut().enumerate() {
-            // The shim is asked about places it knows.
+            // Ask the shim only about indices that it listed.
             if entry.index == place as u64 {
-                entry.bindings = self.told_bindings(entry.index)?;
+                entry.bindings = self.report_bindings(entry.index)?;
             }
         }
         Ok(reported)
     }
 
     /// Name, verdict, evidence or reason.
-    fn told_flags(&self) -> Result<Vec<(String, FlagVerdict, String)>, ShimError> {
+    fn report_flags(&self) -> Result<Vec<(String, FlagVerdict, String)>, ShimError> {
         let local = &self.inner.local;
         let Some(function) = local.table.0.flag_verdicts else { return Ok(Vec::new()) };
         let (error, reported) = {
@@ -149,7 +149,7 @@ impl LocalShard {
         reported.finish().map_err(|reason| local.contract("flag_verdicts", reason))
     }
 
-    fn told_bindings(&self, entry: u64) -> Result<Vec<ToldBinding>, ShimError> {
+    fn report_bindings(&self, entry: u64) -> Result<Vec<ReportedBinding>, ShimError> {
         let local = &self.inner.local;
         let function = local.table.0.bindings.ok_or_else(|| local.missing("bindings"))?;
         let (error, reported) = {
@@ -158,7 +158,7 @@ impl LocalShard {
                 |item| {
                     // SAFETY: the contract gives a string and arrays of `rank` numbers.
                     unsafe {
-                        Ok(ToldBinding {
+                        Ok(ReportedBinding {
                             index: item.index,
                             name: call::text(item.name)?,
                             direction: item.direction,
@@ -187,7 +187,7 @@ impl LocalShard {
         reported.finish().map_err(|reason| local.contract("bindings", reason))
     }
 
-    /// The shim's handle of a buffer that is its own.
+    /// The shim's handle of a buffer, if the buffer is its own.
     fn handle(&self, buffer: &Buffer) -> Option<*mut SwBuffer> {
         buffer.memory::<ShimMemory>()?.handle_for(&self.inner.local, &self.device)
     }
@@ -206,8 +206,8 @@ impl Shard for LocalShard {
         let function = local.table.0.run.ok_or_else(|| local.missing("run"))?;
         self.bounds.clear();
         self.pointers.clear();
-        for (given, binding) in bound.iter_mut().zip(bindings) {
-            let placed = given.placed(binding, |buffer| Ok(self.handle(buffer).is_some()))?;
+        for (memory, binding) in bound.iter_mut().zip(bindings) {
+            let placed = memory.placed(binding, |buffer| Ok(self.handle(buffer).is_some()))?;
             let own = placed.buffer.filter(|_| placed.own);
             let own = own.and_then(|(buffer, offset)| Some((self.handle(buffer)?, offset)));
             self.bounds.push(SwBound {
@@ -226,7 +226,7 @@ impl Shard for LocalShard {
             rows,
             bounds: if self.pointers.is_empty() { ptr::null() } else { self.pointers.as_ptr() },
             bound_count: self.pointers.len() as u64,
-            // 0 means none in the contract: a deadline of zero is the shortest there is.
+            // 0 means none in the contract: a deadline of zero becomes the shortest possible.
             deadline_nanoseconds: options
                 .deadline
                 .map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1)),
@@ -249,7 +249,7 @@ impl Shard for LocalShard {
         Canceller::new(move || {
             let Some(inner) = inner.upgrade() else { return false };
             let Some(cancel) = inner.local.table.0.cancel else { return false };
-            // SAFETY: the shard is held by `inner`; the contract allows cancel from any thread.
+            // SAFETY: `inner` keeps the shard alive; the contract allows cancel from any thread.
             unsafe { cancel(inner.raw) };
             true
         })

@@ -1,9 +1,9 @@
-/* A shim that dies, hangs or misbehaves where and how its instance is told, and otherwise doubles four numbers.
+/* A shim that dies, hangs or misbehaves where and how an option of its instance says, and otherwise doubles four numbers.
  *
- * Option `die=<where>:<how>`; what runs in `run` may also be told in the first number it is given: `die=run-value:<how>` acts when
- * that is negative. With `die=run-largest:` the first result is how many of the largest logits the run is asked for. Option
- * `memory=shim` makes a device that takes only its own memory. With DIE_AT_DOOR=<how> it acts when the library is opened, with
- * DIE_AT_DESCRIBE=<how> when it is asked who it is. */
+ * Option `die=<where>:<how>`; `die=run-value:<how>` acts in a run whose first input
+ * is negative. With `die=run-largest:` the first result is the number of top logits that the run requests. Option
+ * `memory=shim` makes a device that takes only its own memory. With DIE_AT_DOOR=<how> it acts when the library's entry is called, with
+ * DIE_AT_DESCRIBE=<how> when it is described. */
 #include "shim.h"
 
 #include <pthread.h>
@@ -61,7 +61,7 @@ static void __attribute__((noinline)) use_up_the_stack(volatile char *above) {
 
 static volatile uintptr_t nowhere = 16;
 
-/* Does not return, unless it says so. */
+/* Does not return, except where a comment says so. */
 static void misbehave(const char *how) {
     if (strcmp(how, "abort") == 0) {
         fprintf(stderr, "vendor: assertion failed: tiles > 0\n");
@@ -102,11 +102,11 @@ static void misbehave(const char *how) {
     }
     if (strcmp(how, "close") == 0) {
         for (int fd = 0; fd < 4096; fd++) close(fd);
-        return; /* and goes on */
+        return; /* and continues */
     }
     if (strcmp(how, "noise") == 0) {
         for (int line = 0; line < 100000; line++) fprintf(stderr, "vendor: line %d of very many lines\n", line);
-        return; /* and goes on */
+        return; /* and continues */
     }
     if (strcmp(how, "noise-abort") == 0) {
         for (int line = 0; line < 100000; line++) fprintf(stderr, "vendor: line %d of very many lines\n", line);
@@ -118,12 +118,12 @@ static void misbehave(const char *how) {
             snprintf(text, sizeof text, "line %d of many, long enough to fill every buffer on the way", line);
             the_host->log(the_host->log_context, SW_LOG_DEBUG, text);
         }
-        return; /* and goes on */
+        return; /* and continues */
     }
     if (strcmp(how, "chatter") == 0) {
         pthread_t thread;
         pthread_create(&thread, 0, print_for_ever, 0);
-        return; /* and goes on */
+        return; /* and continues */
     }
     if (strcmp(how, "fork-exit") == 0) {
         if (fork() == 0) {
@@ -136,7 +136,7 @@ static void misbehave(const char *how) {
         for (;;) pause();
     }
     if (strcmp(how, "lie") == 0) {
-        /* Answers for the worker, on every descriptor that takes it. */
+        /* Answers in place of the worker, on every writable descriptor. */
         static const char message[] = "\4\62\0\0\0" "[{\"name\":\"ops\",\"value\":1,\"provenance\":\"declared\"}]";
         for (int fd = 3; fd < 1024; fd++) (void)!write(fd, message, sizeof message - 1);
         for (;;) pause();
@@ -199,17 +199,17 @@ static sw_error *facts(const sw_fact_sink *sink) {
     return 0;
 }
 
-/* Keeps the number of one chip; 13 is said against, and 14 is no chip that anything is made for. */
-static sw_error *chip(sw_shim *shim, const sw_chip *told) {
+/* Stores the number of one chip; 13 is rejected, and 14 is unsupported. */
+static sw_error *chip(sw_shim *shim, const sw_chip *announced) {
     static const sw_detail fact = {.size = sizeof fact, .key = "fact", .value = "number"};
     static const sw_detail unsupported = {.size = sizeof fact, .key = "unsupported", .value = "true"};
     static const sw_detail *const details[2] = {&fact, &unsupported};
     at(shim, "chip");
-    for (uint64_t i = 0; i < told->fact_count; i++) {
-        if (strcmp(told->facts[i]->key, "number") != 0) continue;
-        strncpy(shim->number, told->facts[i]->value, sizeof shim->number - 1);
+    for (uint64_t i = 0; i < announced->fact_count; i++) {
+        if (strcmp(announced->facts[i]->key, "number") != 0) continue;
+        strncpy(shim->number, announced->facts[i]->value, sizeof shim->number - 1);
     }
-    strncpy(shim->chip, told->name, sizeof shim->chip - 1);
+    strncpy(shim->chip, announced->name, sizeof shim->chip - 1);
     const int wrong = strcmp(shim->number, "13") == 0, unmade = strcmp(shim->number, "14") == 0;
     if (!wrong && !unmade) return 0;
     sw_error *error = fail(SW_ERROR_INVALID_ARGUMENT, "no such number");
@@ -249,15 +249,15 @@ static sw_error *check(sw_shim *shim, const char *device, const sw_entry *entry,
         /* Refuses the first nodes, saying of each constant what is shown of it. */
         for (uint64_t i = 0; i < entry->constant_count && i < entry->node_count; i++) {
             const sw_weight *weight = entry->constants[i]->weight;
-            const sw_quantisation *held = weight->quantisation;
+            const sw_quantisation *scheme = weight->quantisation;
             char reason[512];
             int length = snprintf(reason, sizeof reason, "%s %s type %u, %lu bytes, rank %u", weight->name, weight->part,
                                   weight->dtype, (unsigned long)weight->length, weight->rank);
-            if (held) {
+            if (scheme) {
                 snprintf(reason + length, sizeof reason - (size_t)length,
-                         ": kind %u axis %u block %lu, %lu scales of type %u, %u bits, zero %d", held->kind, held->axis,
-                         (unsigned long)held->block, (unsigned long)held->scale_count, held->scale_dtype, held->bits,
-                         held->zero_point_count ? held->zero_points[0] : 0);
+                         ": kind %u axis %u block %lu, %lu scales of type %u, %u bits, zero %d", scheme->kind, scheme->axis,
+                         (unsigned long)scheme->block, (unsigned long)scheme->scale_count, scheme->scale_dtype, scheme->bits,
+                         scheme->zero_point_count ? scheme->zero_points[0] : 0);
             }
             const sw_verdict verdict = {
                 .size = sizeof verdict, .node = i, .verdict = SW_VERDICT_REFUSED, .reason = reason};
@@ -319,9 +319,9 @@ static sw_error *compatibility(sw_shim *shim, const char *device, const void *he
                                const sw_compatibility_sink *sink) {
     (void)device, (void)head;
     at(shim, "compatibility");
-    const sw_compatibility told = {
-        .size = sizeof told, .answer = length == 2 ? SW_COMPATIBILITY_OPTIMAL : SW_COMPATIBILITY_UNSUPPORTED};
-    sink->item(sink->context, &told);
+    const sw_compatibility item = {
+        .size = sizeof item, .answer = length == 2 ? SW_COMPATIBILITY_OPTIMAL : SW_COMPATIBILITY_UNSUPPORTED};
+    sink->item(sink->context, &item);
     return 0;
 }
 
@@ -362,7 +362,7 @@ static sw_error *bindings(sw_shard *shard, uint64_t entry, const sw_binding_sink
     static const uint64_t shape[2] = {4, 1};
     (void)entry;
     at(shard->shim, "bindings");
-    sw_binding told = {.size = sizeof told,
+    sw_binding item = {.size = sizeof item,
                        .name = "x",
                        .direction = SW_BINDING_INPUT,
                        .role = SW_ROLE_HIDDEN,
@@ -373,11 +373,11 @@ static sw_error *bindings(sw_shard *shard, uint64_t entry, const sw_binding_sink
                        .alignment = 16,
                        .memory_kinds = shard->shim->own_memory ? SW_MEMORY_SHIM : SW_MEMORY_HOST,
                        .scale = 1};
-    sink->item(sink->context, &told);
-    told.index = 1;
-    told.name = "y";
-    told.direction = SW_BINDING_OUTPUT;
-    sink->item(sink->context, &told);
+    sink->item(sink->context, &item);
+    item.index = 1;
+    item.name = "y";
+    item.direction = SW_BINDING_OUTPUT;
+    sink->item(sink->context, &item);
     return 0;
 }
 
@@ -444,8 +444,8 @@ static sw_error *recover(sw_shim *shim, const char *device) {
 static sw_error *inspect(sw_shim *shim, const void *bytes, uint64_t length, const sw_inspection_sink *sink) {
     at(shim, "inspect");
     if (length < 5 || memcmp(bytes, "DYING", 5) != 0) return 0;
-    const sw_inspection told = {.size = sizeof told, .format = "dying-file", .document = "{\"graphs\":[]}"};
-    sink->item(sink->context, &told);
+    const sw_inspection item = {.size = sizeof item, .format = "dying-file", .document = "{\"graphs\":[]}"};
+    sink->item(sink->context, &item);
     return 0;
 }
 

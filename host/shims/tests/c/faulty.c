@@ -142,13 +142,13 @@ static sw_error *check(sw_shim *shim, const char *device, const sw_entry *entry,
 static sw_error *estimate(sw_shim *shim, const char *device, const sw_entry *entry, const sw_estimate_sink *sink) {
     (void)device;
     const uint64_t uncosted[1] = {is(shim, "estimate-node") ? entry->node_count : 0};
-    const sw_estimate told = {.size = sizeof told,
+    const sw_estimate item = {.size = sizeof item,
                               .time_microseconds = 14300,
                               .provenance = SW_PROVENANCE_SIMULATED,
                               .uncosted = uncosted,
                               .uncosted_count = 1};
-    if (!is(shim, "estimate-none")) sink->item(sink->context, &told);
-    if (is(shim, "estimate-twice")) sink->item(sink->context, &told);
+    if (!is(shim, "estimate-none")) sink->item(sink->context, &item);
+    if (is(shim, "estimate-twice")) sink->item(sink->context, &item);
     return 0;
 }
 
@@ -188,10 +188,10 @@ static sw_error *compile(sw_shim *shim, const char *device, const sw_work_order 
 static sw_error *compatibility(sw_shim *shim, const char *device, const void *head, uint64_t length,
                                const sw_compatibility_sink *sink) {
     (void)device, (void)head;
-    sw_compatibility told = {.size = sizeof told, .answer = SW_COMPATIBILITY_RECOMPILE, .reason = "driver is newer"};
-    if (length != 4) told.answer = SW_COMPATIBILITY_UNSUPPORTED;
-    if (is(shim, "compatibility")) told.answer = 12;
-    if (!is(shim, "compatibility-none")) sink->item(sink->context, &told);
+    sw_compatibility item = {.size = sizeof item, .answer = SW_COMPATIBILITY_RECOMPILE, .reason = "driver is newer"};
+    if (length != 4) item.answer = SW_COMPATIBILITY_UNSUPPORTED;
+    if (is(shim, "compatibility")) item.answer = 12;
+    if (!is(shim, "compatibility-none")) sink->item(sink->context, &item);
     return 0;
 }
 
@@ -211,7 +211,7 @@ static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *arte
     return 0;
 }
 
-/* Of a flag that was given alone. */
+/* On the flag `power`, if it was passed. */
 static sw_error *flag_verdicts(sw_shard *shard, const sw_flag_verdict_sink *sink) {
     sw_flag_verdict verdict = {.size = sizeof verdict,
                                .name = "power",
@@ -239,7 +239,7 @@ static sw_error *bindings(sw_shard *shard, uint64_t entry, const sw_binding_sink
     static const uint64_t shape[2] = {4, 1}, wide[2] = {4, 2}, strides[2] = {100, 1};
     const sw_shim *shim = shard->shim;
     (void)entry;
-    sw_binding told = {.size = sizeof told,
+    sw_binding item = {.size = sizeof item,
                        .name = "x",
                        .direction = SW_BINDING_INPUT,
                        .role = SW_ROLE_HIDDEN,
@@ -250,22 +250,22 @@ static sw_error *bindings(sw_shard *shard, uint64_t entry, const sw_binding_sink
                        .alignment = 16,
                        .memory_kinds = SW_MEMORY_SHIM,
                        .scale = 1};
-    if (is(shim, "binding-index")) told.index = 1;
-    if (is(shim, "binding-name")) told.name = "z";
-    if (is(shim, "binding-direction")) told.direction = SW_BINDING_STATE;
-    if (is(shim, "binding-role")) told.role = SW_ROLE_LOGITS;
-    if (is(shim, "binding-dtype")) told.dtype = SW_DTYPE_F16;
-    if (is(shim, "binding-scale")) told.scale = 0.5;
-    if (is(shim, "binding-shape")) told.shape = wide;
-    if (is(shim, "binding-bytes")) told.bytes = 12;
-    if (is(shim, "binding-strides")) told.strides = strides;
-    if (is(shim, "binding-alignment")) told.alignment = 3;
-    if (is(shim, "binding-update")) told.update = 9;
-    sink->item(sink->context, &told);
-    told.index = 1;
-    told.name = is(shim, "binding-twice") ? "x" : "y";
-    told.direction = SW_BINDING_OUTPUT;
-    if (!is(shim, "binding-missing")) sink->item(sink->context, &told);
+    if (is(shim, "binding-index")) item.index = 1;
+    if (is(shim, "binding-name")) item.name = "z";
+    if (is(shim, "binding-direction")) item.direction = SW_BINDING_STATE;
+    if (is(shim, "binding-role")) item.role = SW_ROLE_LOGITS;
+    if (is(shim, "binding-dtype")) item.dtype = SW_DTYPE_F16;
+    if (is(shim, "binding-scale")) item.scale = 0.5;
+    if (is(shim, "binding-shape")) item.shape = wide;
+    if (is(shim, "binding-bytes")) item.bytes = 12;
+    if (is(shim, "binding-strides")) item.strides = strides;
+    if (is(shim, "binding-alignment")) item.alignment = 3;
+    if (is(shim, "binding-update")) item.update = 9;
+    sink->item(sink->context, &item);
+    item.index = 1;
+    item.name = is(shim, "binding-twice") ? "x" : "y";
+    item.direction = SW_BINDING_OUTPUT;
+    if (!is(shim, "binding-missing")) sink->item(sink->context, &item);
     return 0;
 }
 
@@ -327,20 +327,20 @@ static sw_error *recover(sw_shim *shim, const char *device) {
 static sw_error *inspect(sw_shim *shim, const void *bytes, uint64_t length, const sw_inspection_sink *sink) {
     if (length < 6 || memcmp(bytes, "FAULTY", 6) != 0) return 0;
     if (is(shim, "inspect-fails")) return fail(SW_ERROR_CORRUPT_ARTEFACT, "cut short");
-    sw_inspection told = {.size = sizeof told, .format = "faulty-file", .document = "{\"graphs\":[]}"};
+    sw_inspection item = {.size = sizeof item, .format = "faulty-file", .document = "{\"graphs\":[]}"};
     char *text = 0;
-    if (is(shim, "inspect-format")) told.format = "Faulty File";
-    if (is(shim, "inspect-null")) told.document = 0;
-    if (is(shim, "inspect-text")) told.document = "{";
-    if (is(shim, "inspect-list")) told.document = "[]";
+    if (is(shim, "inspect-format")) item.format = "Faulty File";
+    if (is(shim, "inspect-null")) item.document = 0;
+    if (is(shim, "inspect-text")) item.document = "{";
+    if (is(shim, "inspect-list")) item.document = "[]";
     if (is(shim, "inspect-long")) {
         text = malloc(SW_DOCUMENT_LIMIT + 2);
         memset(text, ' ', SW_DOCUMENT_LIMIT + 1);
         text[SW_DOCUMENT_LIMIT + 1] = 0;
-        told.document = text;
+        item.document = text;
     }
-    sink->item(sink->context, &told);
-    if (is(shim, "inspect-twice")) sink->item(sink->context, &told);
+    sink->item(sink->context, &item);
+    if (is(shim, "inspect-twice")) sink->item(sink->context, &item);
     free(text);
     return 0;
 }

@@ -1,4 +1,4 @@
-//! The C example, as it stands and as other headers would have it, and a decoder layer run on it.
+//! The C example, as it is and as other headers would have it, and a decoder layer run on it.
 
 use shardwright_shims::{
     Artefact, Bound, Buffer, Direction, LoadedShard, Place, RunOptions, ShimError, ShimInstance, WorkOrder,
@@ -34,8 +34,8 @@ impl Session {
     /// Runs rows at consecutive positions.
     pub fn run(&mut self, entry: &str, position: i32, hidden: &[f32]) -> Result<Vec<f32>, ShimError> {
         let entry = self.shard.entry(entry).unwrap();
-        let told = self.shard.entries()[entry].clone();
-        let capacity = told.interface.point.rows as usize;
+        let loaded = self.shard.entries()[entry].clone();
+        let capacity = loaded.interface.point.rows as usize;
         let rows = hidden.len() / HIDDEN as usize;
         let mut padded = hidden.to_vec();
         padded.resize(capacity * HIDDEN as usize, 1e6);
@@ -47,7 +47,7 @@ impl Session {
         let (positions, slots) = (i32_bytes(&positions), i32_bytes(&slots));
         let mut output = vec![0_u8; padded.len()];
         let mut result = Some(&mut output[..]);
-        let mut bound: Vec<Bound<'_>> = told
+        let mut bound: Vec<Bound<'_>> = loaded
             .bindings
             .iter()
             .map(|binding| match (binding.port.name.as_str(), binding.port.direction) {
@@ -76,7 +76,7 @@ fn replaced(text: String, from: &str, to: &str) -> String {
     text.replacen(from, to, 1)
 }
 
-/// Structs as the least a shim may give, each with the first member that its header does not have.
+/// The smallest structs a shim may pass, each with the first member that its header does not have.
 const LEAST: [(&str, &str); 7] = [
     ("sw_error", "const char *log_tail;"),
     ("sw_description", "const char *vendor_library;"),
@@ -150,7 +150,7 @@ pub fn later(file: &str, text: String) -> String {
     }
 }
 
-/// What the C example says of itself, and what it computes.
+/// What the C example reports about itself, and what it computes.
 pub fn says_and_runs(instance: &ShimInstance) -> (Vec<f32>, Vec<f32>) {
     let verdicts = instance.check("cpu", &decoder(EntryKind::Decode, 1, 4), &decoder_weights()).unwrap();
     assert!(verdicts.iter().all(|verdict| verdict.accepted), "{verdicts:?}");

@@ -1,4 +1,4 @@
-//! Shims for tests, and small graphs to put through them.
+//! Shims for tests, and small graphs to run through them.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -101,15 +101,15 @@ impl Shims {
         self.compile_with(&folder, "template_c", &sources.map(|file| folder.join(file)), &[])
     }
 
-    /// The shim that breaks the contract where it is told to.
+    /// The shim that breaks the contract where the option `fault` says.
     pub fn faulty(&self) -> PathBuf {
         let source = repository().join("host/shims/tests/c/faulty.c");
         self.manifest("faulty", "faulty", |_| {});
         self.compile("faulty", &[source], &[])
     }
 
-    /// The shim that dies where and how its instance is told; `at_once` is the way it dies when it
-    /// is opened or described.
+    /// The shim that dies where and how the options of its instance say; `at_once` makes it die
+    /// when it is opened or described, in the way named.
     pub fn dying(&self, at_once: Option<(&str, &str)>) -> PathBuf {
         let source = repository().join("host/shims/tests/c/dying.c");
         self.manifest("dying", "dying", |_| {});
@@ -345,7 +345,7 @@ pub fn reseal(
     shardwright_shims::Artefact::open(file.path()).unwrap()
 }
 
-/// Writes a right prefix over the first 64 bytes: what a hostile writer would do.
+/// Writes a valid prefix over the first 64 bytes, as an attacker would.
 pub fn seal(bytes: &mut [u8], magic: &[u8; 8], head_length: u64) {
     use sha2::Digest;
     let sum = sha2::Sha256::digest(&bytes[64..]);

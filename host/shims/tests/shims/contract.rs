@@ -1,5 +1,5 @@
-//! A shim that breaks the contract is caught, by name of function and what is wrong; one that fails
-//! is quoted whole.
+//! A violation of the contract is reported with the function and the reason; a failure of the shim
+//! is reported in full.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -123,10 +123,10 @@ fn answers_against_the_contract_are_caught() {
     );
     broken(fixture.open("load-null").load("npu", &artefact, &[]), "load", "without a shard");
     for (fault, text) in [
-        ("entry-index", "entry 5 told in place 0"),
+        ("entry-index", "entry 5 reported in place 0"),
         ("entry-name", "`encode_5`, which the artefact does not list"),
         ("entry-rows", "5 rows, the artefact says 4"),
-        ("entry-count", "3 bindings, 2 were told"),
+        ("entry-count", "3 bindings, 2 were reported"),
         ("entry-none", "no entry `encode_4`"),
     ] {
         broken(fixture.open(fault).load("npu", &artefact, &[]), "entries", text);
@@ -137,7 +137,7 @@ fn answers_against_the_contract_are_caught() {
         broken(loaded, "flag_verdicts", text);
     }
     for (fault, text) in [
-        ("binding-index", "binding 1 told in place 0"),
+        ("binding-index", "binding 1 reported in place 0"),
         ("binding-name", "`z`, which the graph does not have"),
         ("binding-direction", "direction 3"),
         ("binding-role", "role 18"),
@@ -148,7 +148,7 @@ fn answers_against_the_contract_are_caught() {
         ("binding-strides", "16 bytes"),
         ("binding-alignment", "alignment of 3"),
         ("binding-update", "update 9"),
-        ("binding-twice", "told twice"),
+        ("binding-twice", "reported twice"),
         ("binding-missing", "no binding for the result `y`"),
     ] {
         broken(fixture.open(fault).load("npu", &artefact, &[]), "bindings", text);
@@ -169,9 +169,9 @@ fn a_file_is_shown_to_a_shim_and_what_it_says_is_checked() {
     let fixture = Fixture::new();
     assert!(fixture.registry.get("faulty").unwrap().inspects());
     let mine = file(b"....FAULTY and more");
-    let told = fixture.open("").inspect(&mine, 4..19).unwrap().unwrap();
-    assert_eq!((told.format.as_str(), told.document), ("faulty-file", serde_json::json!({"graphs": []})));
-    // From its first byte on it is nobody's, and so is nothing at all.
+    let found = fixture.open("").inspect(&mine, 4..19).unwrap().unwrap();
+    assert_eq!((found.format.as_str(), found.document), ("faulty-file", serde_json::json!({"graphs": []})));
+    // Not recognised from its first byte on, nor is an empty part.
     assert_eq!(fixture.open("").inspect(&mine, 0..19).unwrap(), None);
     assert_eq!(fixture.open("").inspect(&mine, 4..4).unwrap(), None);
     for (fault, text) in [
@@ -191,7 +191,7 @@ fn a_file_is_shown_to_a_shim_and_what_it_says_is_checked() {
         let refused = fixture.open("").inspect(&mine, part);
         assert!(matches!(refused, Err(ShimError::Argument(_))), "{refused:?}");
     }
-    // A shim without the function says nothing of any file.
+    // A shim without the function identifies no file.
     let shims = Shims::new();
     shims.template();
     let instance = shims.registry().open("template-c", "x", &[]).unwrap();
@@ -212,7 +212,7 @@ fn a_manifest_has_options_for_every_instance_and_a_caller_wins() {
 }
 
 #[test]
-fn what_a_shim_tells_arrives_whole() {
+fn every_report_of_a_shim_arrives_complete() {
     let fixture = Fixture::new();
     let instance = fixture.open("");
     let offline = instance.devices(Some("mt6989")).unwrap().remove(0);
@@ -261,7 +261,7 @@ fn what_a_shim_tells_arrives_whole() {
 }
 
 #[test]
-fn failures_are_quoted_whole() {
+fn failures_are_reported_in_full() {
     let fixture = Fixture::new();
     let error = fixture.open("unmappable").check("npu", &doubling(), &[]).unwrap_err();
     assert_eq!(error.class(), Some(ErrorClass::Unmappable));
@@ -315,7 +315,8 @@ fn a_compilation_is_watched_and_cancelled() {
     let error = instance.compile("npu", &order(), Place::Temporary, &mut watch).unwrap_err();
     assert!(error.is_cancelled() && error.class().is_none(), "{error}");
     assert_eq!(watch.seen.load(Ordering::Relaxed), 300);
-    // Whatever a shim makes of bytes that are not taken, who gave up is not told that it failed.
+    // A cancelled compilation is reported as cancelled, even if the shim fails because its bytes
+    // were rejected.
     let failing = fixture.open("compile-fails");
     let error = failing.compile("npu", &order(), Place::Temporary, &mut at(0, false)).unwrap_err();
     assert!(error.is_cancelled() && error.class().is_none(), "{error}");
@@ -391,7 +392,7 @@ fn runs_bind_buffers_and_refuse_what_does_not_fit() {
     shard.run(0, 4, &mut both(), RunOptions::default()).unwrap();
     assert!(y.same(&y.clone()) && !y.same(&x));
 
-    // The shard keeps its instance and mapping.
+    // The shard keeps its instance and mapping alive.
     drop((instance, artefact));
     shard.run(0, 4, &mut both(), RunOptions::default()).unwrap();
 
@@ -402,7 +403,7 @@ fn runs_bind_buffers_and_refuse_what_does_not_fit() {
         shard.run(0, 1, &mut [Bound::Buffer(&x), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
     assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
     assert!(error.help().unwrap().contains("recover"));
-    // A failed run gives its buffers back.
+    // A failed run releases its buffers.
     drop((x.write().unwrap(), y.write().unwrap()));
 }
 

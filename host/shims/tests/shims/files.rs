@@ -1,5 +1,5 @@
-//! Work orders and artefacts as files: written once in one spelling, and safe to read whoever wrote
-//! them.
+//! Work orders and artefacts as files: written in one canonical encoding, and safe to read from any
+//! source.
 
 use crate::common::{Shims, decoder, decoder_weights, doubling, quantised, quantised_weights, seal};
 use proptest::prelude::*;
@@ -53,7 +53,7 @@ fn a_work_order_is_one_file_named_by_its_content() {
     for (index, weight) in weights.iter().enumerate() {
         assert_eq!(read.weight_bytes(index), weight.data.bytes());
         assert_eq!(read.weight_bytes(index).as_ptr() as usize % 4096, 0);
-        let scales = weight.quantisation.as_ref().map_or(&[][..], |held| held.scales.bytes());
+        let scales = weight.quantisation.as_ref().map_or(&[][..], |existing| existing.scales.bytes());
         assert_eq!(read.scale_bytes(index), scales);
         assert!(scales.is_empty() || (read.scale_bytes(index).as_ptr() as usize).is_multiple_of(4096));
     }
@@ -141,7 +141,7 @@ fn every_flipped_bit_of_a_file_is_noticed() {
 }
 
 #[test]
-fn prefix_faults_are_told_apart() {
+fn prefix_faults_are_distinguished() {
     let (bytes, _) = bytes();
     let with = |offset: usize, value: &[u8]| {
         let mut changed = bytes.clone();
@@ -168,7 +168,7 @@ fn prefix_faults_are_told_apart() {
     ));
 }
 
-/// A work order with its head changed and everything around it made right again.
+/// A work order with its head changed and everything around it made consistent again.
 fn with_head(change: impl FnOnce(&mut serde_json::Value)) -> Result<WorkOrder, WorkOrderError> {
     let (bytes, length) = bytes();
     let mut head: serde_json::Value = serde_json::from_slice(&bytes[64..64 + length]).unwrap();
@@ -270,7 +270,7 @@ fn only_the_canonical_spelling_is_read() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_before_anything_is() {
+fn an_impossible_work_order_is_refused_before_anything_is_written() {
     let directory = tempfile::tempdir().unwrap();
     let weights = decoder_weights();
     let quantised = quantised_weights();
@@ -337,8 +337,8 @@ fn artefacts_are_checked_like_work_orders() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Any change to the head that keeps the hash right is an error or a work order that can be
-    /// shown; never a panic.
+    /// Any change to the head that keeps the hash right gives an error or a valid work order, never
+    /// a panic.
     #[test]
     fn hostile_heads_are_read_safely(
         position in 0_usize..10_000, byte in any::<u8>(), cut in 0_usize..64, repeat in 0_usize..4,

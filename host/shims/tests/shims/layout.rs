@@ -11,8 +11,8 @@ use shardwright_shims::{
     Bound, LayoutCheck, LoadError, Place, RunOptions, ShimInstance, ShimRegistry, WorkOrderBuilder,
 };
 
-/// Builds the example's crate, whose library is called `library`, and gives its path. It has the
-/// crates of others with the features of the whole workspace, which are built already.
+/// Builds the example's crate, whose library is called `library`, and returns its path. Its
+/// dependencies have the features of the whole workspace, which are built already.
 fn build(manifest: &Path, library: &str) -> PathBuf {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -54,18 +54,18 @@ fn target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_owned()
 }
 
-/// Puts a library beside a manifest into a directory of its own.
+/// Copies a library beside a manifest into a directory of its own.
 fn place(shims: &Shims, library: &Path) -> PathBuf {
     std::fs::copy(library, shims.library("rust")).unwrap();
     shims.manifest("rust", "template-rust", |_| {});
     shims.library("rust")
 }
 
-/// A copy of the contract crate, what it stands on and the example in a workspace of its own, with
-/// texts replaced in files: (file, text, by what).
+/// A copy of the contract crate, its dependencies and the example in a workspace of its own, with
+/// texts replaced in files: (file, text, replacement).
 ///
-/// The copies lie in a folder of the variant's name within that workspace, and the library is
-/// called after it: two workspaces with a package of one name, version and relative path mix their
+/// The copies are in a folder named after the variant within that workspace, and the library is
+/// named after it: two workspaces with a package of one name, version and relative path mix their
 /// artefacts in a shared target directory.
 fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout").join(name);
@@ -196,7 +196,7 @@ fn a_rust_shim_that_knows_a_later_member_is_refused() {
 
 #[test]
 fn a_rust_shim_of_a_later_minor_version_runs() {
-    // What it tells is longer than this host's structs, what it is told shorter than its own.
+    // The structs it passes are longer than this host's, those it receives shorter than its own.
     let raw = "vendor-shims/abi/src/raw.rs";
     let library = build_changed(
         "minor",

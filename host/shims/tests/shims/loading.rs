@@ -27,7 +27,7 @@ fn skipped(registry: ShimRegistry) -> LoadError {
 }
 
 #[test]
-fn what_goes_wrong_at_the_door_is_told_apart() {
+fn faults_of_the_entry_function_are_distinguished() {
     let shims = Shims::new();
     let cases: [(u32, &str, &str); 15] = [
         (1, "too-new", "speaks contract 2.0 to 2.3, newer than the host's 0.1"),
@@ -60,7 +60,7 @@ fn what_goes_wrong_at_the_door_is_told_apart() {
 }
 
 #[test]
-fn files_that_are_no_shims_are_told_apart() {
+fn files_that_are_no_shims_are_distinguished() {
     let shims = Shims::new();
     let at = |name: &str| shims.path().join(name);
 
@@ -73,7 +73,7 @@ fn files_that_are_no_shims_are_told_apart() {
 
     std::fs::write(at("bare.so"), b"text").unwrap();
     let registry = ShimRegistry::builder().directory(shims.path()).build();
-    // Who misses it is told that it was skipped, and why.
+    // The error for a missing shim says that it was skipped, and why.
     let missed = registry.open("bare", "here", &[]).unwrap_err().to_string();
     assert!(missed.contains("found: none; skipped: ") && missed.contains("bare.shim.json"), "{missed}");
     let bare = skipped(registry);
@@ -116,7 +116,7 @@ fn a_system_library_is_not_a_shim() {
 }
 
 #[test]
-fn a_hash_in_the_manifest_is_held_against_the_library() {
+fn a_library_is_checked_against_the_hash_in_its_manifest() {
     use sha2::Digest;
     let shims = Shims::new();
     let library = shims.faulty();
@@ -138,7 +138,7 @@ fn a_hash_in_the_manifest_is_held_against_the_library() {
     }
 }
 
-/// What is hashed is what runs, also when another file takes the path once the hash was taken.
+/// The hashed file is the one that runs, even if another file takes the path after it was hashed.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_hashed_library_is_opened_by_what_was_hashed() {
@@ -149,8 +149,8 @@ fn a_hashed_library_is_opened_by_what_was_hashed() {
     let hash: String = sha2::Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
     shims.manifest("template_c", "template-c", |manifest| manifest["sha256"] = hash.into());
     let open_by_descriptor = |path: &Path| {
-        let held = std::fs::read_dir("/proc/self/fd").unwrap();
-        held.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()).any(|held| held == path)
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()).any(|file| file == path)
     };
     assert!(!open_by_descriptor(&template));
     let registry = shims.registry();

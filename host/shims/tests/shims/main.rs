@@ -1,4 +1,4 @@
-//! Shims found, loaded, held to the contract, in process.
+//! Tests of finding shims, loading them and checking their answers, in this process.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,5 @@
-//! The C example, compiled here, runs a decoder layer; the Rust example what it takes of one.
+//! The C example, compiled here, runs a decoder layer; the Rust example runs the part of one that
+//! it supports.
 
 use std::time::Duration;
 

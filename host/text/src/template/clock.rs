@@ -6,8 +6,8 @@ use jiff::SignedDuration;
 use jiff::civil::date;
 use jiff::fmt::strtime;
 
-/// What may stand behind `%`, or behind `%-`, which leaves zeros out. The crate knows more: some
-/// that it does not print as Python does, and widths, which make text out of nothing.
+/// Directives allowed after `%`, or after `%-`, which omits leading zeros. The crate knows more:
+/// some that it does not print as Python does, and widths, which generate text from nothing.
 const DIRECTIVES: &str = "YymdjHIMSpBbAaFT%";
 
 /// Seconds since 1970 by the system's clock.
@@ -15,7 +15,7 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// `format` filled in for a moment in UTC, with English names; or the directive that is not known.
+/// `format` expanded for a time in UTC, with English names; or the unknown directive.
 pub(crate) fn strftime(format: &str, unix_seconds: u64) -> Result<String, String> {
     let mut characters = format.chars();
     while characters.any(|character| character == '%') {
@@ -28,7 +28,7 @@ pub(crate) fn strftime(format: &str, unix_seconds: u64) -> Result<String, String
         }
     }
     let since = SignedDuration::from_secs(i64::try_from(unix_seconds).unwrap_or(i64::MAX));
-    // Ends in the year 9999, as Python's datetime does.
+    // Limited to the year 9999, like Python's datetime.
     let moment = date(1970, 1, 1).at(0, 0, 0, 0).saturating_add(since);
     strtime::format(format, moment).map_err(|error| error.to_string())
 }

@@ -22,22 +22,22 @@ use crate::spelled::Marks;
 /// Steps one rendering may take. A conversation of a thousand turns takes some hundred thousand.
 pub const TEMPLATE_FUEL: u64 = 5_000_000;
 
-/// Filters of the engine that Jinja does not have, or that nothing bounds.
+/// Filters of the engine that Jinja does not have, or that are unbounded.
 const REMOVED_FILTERS: [&str; 6] = ["chain", "zip", "pprint", "lines", "split", "bool"];
 
-/// Largest count that `batch` and `slice` take.
+/// Largest count accepted by `batch` and `slice`.
 const PIECES_MAX: i64 = 10_000;
 
-/// Widest indentation that `indent` and `tojson` take.
+/// Widest indentation accepted by `indent` and `tojson`.
 const INDENT_MAX: usize = 64;
 
-/// Compiles `source` and throws the result away: says what is wrong with a template before anything
-/// is rendered.
+/// Compiles `source` and discards the result: reports errors in a template before anything is
+/// rendered.
 pub(crate) fn check(source: &str, path: &Path) -> Result<()> {
     compile(source, path).map(drop)
 }
 
-/// Runs `source` over `variables`, whose texts may hold `marks`; they stay in what it prints.
+/// Runs `source` over `variables`, whose texts may contain `marks`; they remain in the output.
 pub(crate) fn render(
     source: &str,
     path: &Path,
@@ -76,8 +76,8 @@ pub(crate) fn render_within(
     Ok(rendered)
 }
 
-/// Hugging Face trims blocks and strips what is left of them; Jinja drops the last newline of the
-/// source by itself.
+/// Hugging Face sets trimming and left-stripping of blocks; Jinja drops the last newline of the
+/// source by default.
 fn syntax() -> Result<SyntaxConfig, Error> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }
@@ -170,7 +170,7 @@ fn environment(meter: &Arc<Meter>, now: u64, marks: Option<&Arc<Marks>>) -> Envi
     environment
 }
 
-/// Puts a check of the arguments before a filter of the engine. `map` and `select` reach it the
+/// Adds a check of the arguments before a filter of the engine. `map` and `select` call it in the
 /// same way.
 fn add_bounded_filter<F, Rv, Args>(
     environment: &mut Environment<'static>,
@@ -210,7 +210,7 @@ fn foresee_replacement(meter: &Meter, value: &Value, arguments: &[Value]) -> Res
     meter.foresee(times, to)
 }
 
-/// Widths and precisions beyond four digits would build text out of nothing, and `*` hides them.
+/// Widths and precisions beyond four digits would generate text from nothing, and `*` hides them.
 fn check_format(meter: &Meter, format: &Value) -> Result<(), Error> {
     let mut digits = 0;
     for byte in format.as_str().unwrap_or_default().bytes() {
@@ -229,8 +229,7 @@ fn check_pieces(meter: &Meter, _: &Value, arguments: &[Value]) -> Result<(), Err
     }
 }
 
-/// Python's methods. `str.removeprefix` and `removesuffix` are younger than the compatibility
-/// table.
+/// Python's methods. `str.removeprefix` and `removesuffix` are newer than the compatibility table.
 fn method_callback(
     meter: &Meter,
     state: &mut State<'_, '_>,
@@ -326,8 +325,8 @@ fn stopped(halt: Halt, path: &Path, line: usize) -> TextError {
     }
 }
 
-/// Sorts the engine's error: stopped by the meter, out of fuel, unsupported, wrong, or failed while
-/// running.
+/// Classifies the engine's error: stopped by the meter, out of fuel, unsupported, invalid, or
+/// failed while running.
 fn failure(error: &Error, halt: Option<Halt>, path: &Path) -> TextError {
     let line = error.line().unwrap_or(0);
     if let Some(halt) = halt {
@@ -365,7 +364,7 @@ fn causes(error: &Error) -> impl Iterator<Item = ErrorKind> {
     .flatten()
 }
 
-/// The engine's words without the place, which the error carries by itself.
+/// The engine's message without the position, which the error carries separately.
 fn words(error: &Error) -> String {
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),

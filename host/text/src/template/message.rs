@@ -16,18 +16,18 @@ use crate::input::parse_json;
 pub struct Message {
     /// `user`, `assistant`, `system`, `tool`, or whatever else the template knows.
     pub role: String,
-    /// What is said; `None` for a message without, such as a bare tool call.
+    /// The content; `None` for a message without content, such as a bare tool call.
     pub content: Option<Content>,
     /// Further fields by name, such as `tool_calls`.
     pub fields: Vec<(String, TemplateValue)>,
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
     /// Plain text.
     Text(String),
-    /// Text, pictures and sound in order.
+    /// Text, images and audio in order.
     Parts(Vec<ContentPart>),
 }
 
@@ -48,12 +48,12 @@ impl Message {
         Message { role: role.into(), content: Some(Content::Text(text.into())), fields: Vec::new() }
     }
 
-    /// What the user says.
+    /// A message of the user.
     pub fn user(text: impl Into<String>) -> Message {
         Message::new("user", text)
     }
 
-    /// What the model said.
+    /// A message of the model.
     pub fn assistant(text: impl Into<String>) -> Message {
         Message::new("assistant", text)
     }
@@ -86,7 +86,7 @@ impl ContentPart {
         ContentPart { kind: "text".into(), text: Some(text.into()), fields: Vec::new() }
     }
 
-    /// A part of another kind, which the template turns into its placeholder.
+    /// A part of another kind, which the template replaces with its placeholder.
     pub fn placeholder(kind: impl Into<String>) -> ContentPart {
         ContentPart { kind: kind.into(), text: None, fields: Vec::new() }
     }

@@ -1,10 +1,10 @@
-//! What keeps a hostile template in bounds.
+//! Bounds on the resources of a hostile template.
 //!
 //! The engine counts instructions, but one instruction can double a string, repeat a list or search
-//! through both. So compiled templates are rewritten before they run: every instruction that makes
-//! a value is followed by a check of its size, text goes through the counting formatter, and each
-//! turn of a loop looks at the clock. What is folded while compiling is bounded beforehand, from
-//! the tokens.
+//! through both. So compiled templates are rewritten before they run: every instruction that
+//! creates a value is followed by a check of its size, text goes through the counting formatter,
+//! and each loop iteration checks the clock. Constant folding at compile time is bounded
+//! beforehand, from the tokens.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +21,13 @@ use super::python::VALUE_NESTING_MAX;
 /// tokens.
 pub const RENDERED_BYTES_MAX: usize = 8 << 20;
 
-/// All values together that one rendering may build, in bytes.
+/// Total size of all values that one rendering may build, in bytes.
 const BUILT_BYTES_MAX: u64 = 256 << 20;
 
 /// Longest list or map, in items. The engine's own `range` ends at 100,000.
 const ITEMS_MAX: usize = 1 << 20;
 
-/// Longest rendering. Real templates take milliseconds; this is the net under the other limits.
+/// Longest rendering. Real templates take milliseconds; this is the backstop for the other limits.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Most tokens between `{{` and `}}`, or `{%` and `%}`. The parser and compiler recurse on them.
@@ -36,7 +36,7 @@ const TAG_TOKENS_MAX: usize = 1024;
 /// Deepest nesting of blocks, with each `elif` counted as a level, as the compiler counts it.
 const BLOCK_NESTING_MAX: usize = 100;
 
-/// Most bytes that constant expressions of a template may be folded to.
+/// Most bytes to which the constant expressions of a template may be folded.
 const FOLDED_BYTES_MAX: u64 = 16 << 20;
 
 /// Why a rendering was stopped.
@@ -48,7 +48,7 @@ pub(crate) enum Halt {
     Unsupported(String),
 }
 
-/// The account of one rendering.
+/// The resource accounting of one rendering.
 #[derive(Debug)]
 pub(crate) struct Meter {
     built_bytes: AtomicU64,
@@ -57,12 +57,12 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// An account that ends after `time`.
+    /// A meter with a time limit of `time`.
     pub(crate) fn new(time: Duration) -> Meter {
         Meter { built_bytes: AtomicU64::new(0), deadline: Instant::now() + time, halt: Mutex::new(None) }
     }
 
-    /// Records why the rendering ends; the first reason stays. The engine's error only carries it
+    /// Records why the rendering ends; the first reason is kept. The engine's error only carries it
     /// out.
     pub(crate) fn halt(&self, halt: Halt) -> Error {
         let words = format!("{halt:?}");
@@ -74,7 +74,7 @@ impl Meter {
         self.halt.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }
 
-    /// Looks at the clock.
+    /// Checks the clock.
     pub(crate) fn tick(&self) -> Result<(), Error> {
         if Instant::now() > self.deadline { Err(self.halt(Halt::TooSlow)) } else { Ok(()) }
     }
@@ -100,8 +100,8 @@ impl Meter {
         self.halt(Halt::TooLarge { max: RENDERED_BYTES_MAX as u64, unit: "bytes" })
     }
 
-    /// Checks a value just made: its text (every string in it, as often as it occurs), depth and
-    /// items. Printing, joining or comparing it later is then bounded too.
+    /// Checks a new value: its text (every string in it, as often as it occurs), depth and items.
+    /// Printing, joining or comparing it later is then bounded too.
     pub(crate) fn check(&self, value: Value) -> Result<Value, Error> {
         let mut left = RENDERED_BYTES_MAX;
         let shallow = self.weigh(&value, 0, &mut left)?;
@@ -110,7 +110,7 @@ impl Meter {
         Ok(value)
     }
 
-    /// Takes the weight of `value` from `left`; returns the bytes of its own top level.
+    /// Subtracts the weight of `value` from `left`; returns the bytes of its own top level.
     fn weigh(&self, value: &Value, depth: usize, left: &mut usize) -> Result<usize, Error> {
         const NODE_BYTES: usize = 24;
         if depth > VALUE_NESTING_MAX {
@@ -145,8 +145,8 @@ impl Meter {
         Ok(own)
     }
 
-    /// Checks a value about to be kept in a namespace. Namespaces are the only values that change,
-    /// so one that held another could hold itself, and never end when printed.
+    /// Checks a value about to be stored in a namespace. Namespaces are the only mutable values, so
+    /// one that contained another could contain itself, and never end when printed.
     pub(crate) fn check_kept(&self, value: Value) -> Result<Value, Error> {
         if is_namespace(&value) {
             return Err(self.halt(Halt::Unsupported("a namespace inside another value".to_owned())));
@@ -159,19 +159,19 @@ fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
-/// Names of the functions that rewritten templates call. They hold spaces, so no template can call
-/// or replace them.
+/// Names of the functions that rewritten templates call. They contain spaces, so no template can
+/// call or replace them.
 pub(crate) const CHECK: &str = "check a value";
 pub(crate) const CHECK_KEPT: &str = "check a kept value";
 pub(crate) const TICK: &str = "look at the clock";
 
-/// Rewrites compiled instructions so that they keep to the meter.
+/// Rewrites compiled instructions so that they respect the meter.
 pub(crate) fn metered<'source>(instructions: &Instructions<'source>) -> Instructions<'source> {
     let old: Vec<&Instruction<'source>> = (0..).map_while(|index| instructions.get(index)).collect();
     let rewritten: Vec<Vec<Instruction<'source>>> =
         old.iter().map(|instruction| metered_instruction(instruction)).collect();
 
-    // Where each old instruction begins now; targets may point one past the end.
+    // New start of each old instruction; targets may point one past the end.
     let mut starts = Vec::with_capacity(old.len() + 1);
     let mut length = 0u32;
     for group in &rewritten {
@@ -240,7 +240,7 @@ fn metered_instruction<'source>(instruction: &Instruction<'source>) -> Vec<Instr
 }
 
 /// Checks, before it is compiled, that parsing and constant folding of a template stay in bounds. A
-/// template that the lexer refuses is left to the parser, which says why and where.
+/// template that the lexer rejects is left to the parser, which reports why and where.
 pub(crate) fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), (usize, Halt)> {
     let mut tag = Tag::default();
     let mut blocks: Vec<usize> = Vec::new();
@@ -277,7 +277,7 @@ pub(crate) fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), (us
     Ok(())
 }
 
-/// What is known of the tag being read.
+/// State of the tag being read.
 #[derive(Default)]
 struct Tag {
     is_block: bool,
@@ -287,7 +287,7 @@ struct Tag {
     bytes: u64,
     repeats: bool,
     powers: bool,
-    /// Whether it holds anything that `*` makes longer: a string, list or tuple.
+    /// Whether it contains anything that `*` makes longer: a string, list or tuple.
     sequences: bool,
     factor: u64,
 }
@@ -344,9 +344,9 @@ impl Tag {
         }
     }
 
-    /// At most so many bytes come of folding the tag's constants: without `*` they only add up;
-    /// with it, every number may multiply every string, and sums of numbers are at most as many as
-    /// there are tokens.
+    /// Upper bound on the bytes produced by folding the tag's constants: without `*` they only add
+    /// up; with it, every number may multiply every string, and there are at most as many sums of
+    /// numbers as tokens.
     fn folded_bytes(&self) -> u64 {
         if !self.repeats || !self.sequences {
             return self.bytes;

@@ -1,4 +1,4 @@
-//! Chat templates: a conversation to the text the model was trained on.
+//! Chat templates: convert a conversation to the text format the model was trained on.
 
 mod clock;
 mod engine;
@@ -28,7 +28,7 @@ pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 
-/// Holds the special tokens, and older templates.
+/// The file with the special tokens, and older templates.
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
 /// Most named templates of one file.
@@ -38,8 +38,8 @@ const TEMPLATES_MAX: usize = 64;
 ///
 /// Rendering is Hugging Face's: Jinja with trimmed and left-stripped blocks and loop controls,
 /// Python's string methods, `tojson` in the form of `json.dumps`, `raise_exception`, `strftime_now`
-/// (in UTC). A template is somebody else's program: it runs at most [`TEMPLATE_FUEL`] steps and ten
-/// seconds, and builds and writes a bounded amount.
+/// (in UTC). A template is untrusted code: it runs at most [`TEMPLATE_FUEL`] steps and ten seconds,
+/// and builds and writes a bounded amount.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     path: PathBuf,
@@ -57,11 +57,11 @@ pub struct RenderOptions {
     pub tools: Option<TemplateValue>,
     /// Further variables the template knows, such as `enable_thinking`.
     pub variables: Vec<(String, TemplateValue)>,
-    /// The moment `strftime_now` tells, in seconds since 1970; the system's clock by default.
+    /// The time of `strftime_now`, in seconds since 1970; the system's clock by default.
     pub now_unix_seconds: Option<u64>,
-    /// Whether control tokens that a message spells out, such as `<|turn>`, are those tokens, as in
-    /// Hugging Face; off by default, since whoever writes a message could then open and close
-    /// turns. Looked at by [`ChatTemplate::encode`].
+    /// Whether control tokens spelled out in a message, such as `<|turn>`, are encoded as those
+    /// tokens, as in Hugging Face; off by default, since the author of a message could then open
+    /// and close turns. Used by [`ChatTemplate::encode`].
     pub control_tokens_in_text: bool,
 }
 
@@ -90,20 +90,20 @@ impl RenderOptions {
 }
 
 impl ChatTemplate {
-    /// Reads the template beside a checkpoint: `chat_template.jinja` if it is there, or else
-    /// `chat_template` of `tokenizer_config.json` (a string, or a list of named templates), where
-    /// the special tokens come from too. `None` if the checkpoint has no template.
+    /// Reads the template beside a checkpoint: `chat_template.jinja` if it exists, or else
+    /// `chat_template` of `tokenizer_config.json` (a string, or a list of named templates), which
+    /// also contains the special tokens. `None` if the checkpoint has no template.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
         ChatTemplate::read(&Files::of(directory.as_ref()))
     }
 
-    /// The same from the contents of those files, asked for by name. Errors name them as files of
+    /// The same from the contents of those files, requested by name. Errors name them as files of
     /// `directory`.
     pub fn from_files(
         directory: impl AsRef<Path>,
         file: impl Fn(&str) -> Option<Vec<u8>>,
     ) -> Result<Option<ChatTemplate>> {
-        ChatTemplate::read(&Files::given(directory.as_ref(), &file))
+        ChatTemplate::read(&Files::from_source(directory.as_ref(), &file))
     }
 
     fn read(files: &Files<'_>) -> Result<Option<ChatTemplate>> {
@@ -125,7 +125,7 @@ impl ChatTemplate {
         ChatTemplate::new(path, templates, special_tokens).map(Some)
     }
 
-    /// A template given as text, with special tokens such as `("bos_token", "<bos>")`. Errors name
+    /// A template from text, with special tokens such as `("bos_token", "<bos>")`. Errors name
     /// `path`.
     pub fn from_source(
         source: &str,
@@ -163,26 +163,26 @@ impl ChatTemplate {
         self.templates.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Whether a template speaks of a variable of this name; one that does not ignores its value.
+    /// Whether a template mentions a variable of this name; one that does not ignores its value.
     pub fn mentions(&self, variable: &str) -> bool {
         self.templates.iter().any(|(_, source)| source.contains(variable))
     }
 
-    /// Renders a conversation with the template named `default`, or `tool_use` where there is one
-    /// and tools are given. The text holds its special tokens spelled out, and nothing tells them
-    /// from those that a message spells out: to run a conversation, use [`ChatTemplate::encode`].
+    /// Renders a conversation with the template named `default`, or `tool_use` if it exists and
+    /// tools are passed. The text spells out its special tokens, which cannot be distinguished from
+    /// those spelled out in a message: to run a conversation, use [`ChatTemplate::encode`].
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
         self.render_named(self.name_for(options), messages, options)
     }
 
     /// The ids of a conversation, rendered as by [`ChatTemplate::render`].
     ///
-    /// Control tokens are those that the template writes. Where a message or a tool spells one out
-    /// it stays text: the letters are encoded like any others, in whatever turn they stand. Control
-    /// tokens are the added tokens of `tokenizer` that its file calls special, and those that the
-    /// template names. Conversations that spell out none get the ids that Hugging Face gives them,
-    /// and with [`RenderOptions::control_tokens_in_text`] all do. Texts in
-    /// [`RenderOptions::variables`] count as the template's own.
+    /// Control tokens are those that the template writes. One spelled out in a message or a tool
+    /// remains text: its letters are encoded like any others, in any turn. Control tokens are the
+    /// added tokens of `tokenizer` that its file calls special, and those that the template names.
+    /// Conversations that spell out none get the same ids as in Hugging Face, and with
+    /// [`RenderOptions::control_tokens_in_text`] all do. Texts in [`RenderOptions::variables`]
+    /// count as the template's own.
     pub fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -191,7 +191,7 @@ impl ChatTemplate {
     ) -> Result<Vec<u32>> {
         let name = self.name_for(options);
         let source = self.source(name)?;
-        let (conversation, tools) = given(messages, options);
+        let (conversation, tools) = template_inputs(messages, options);
         let control = tokenizer.control_tokens(source);
         if options.control_tokens_in_text || !(control.are_in(&conversation) || control.are_in(&tools)) {
             let rendered = self.run(source, conversation, tools, options, None)?;
@@ -209,7 +209,7 @@ impl ChatTemplate {
         let marks = Arc::new(marks);
         let (conversation, tools) = (marks.mark(&conversation, &control), marks.mark(&tools, &control));
         let rendered = self.run(source, conversation, tools, options, Some(&marks))?;
-        tokenizer.encode_told_apart(&marks.told_apart(&rendered, &control))
+        tokenizer.encode_separated(&marks.separate(&rendered, &control))
     }
 
     fn name_for(&self, options: &RenderOptions) -> &'static str {
@@ -228,7 +228,7 @@ impl ChatTemplate {
 
     /// Renders a conversation with the template of this name.
     pub fn render_named(&self, name: &str, messages: &[Message], options: &RenderOptions) -> Result<String> {
-        let (conversation, tools) = given(messages, options);
+        let (conversation, tools) = template_inputs(messages, options);
         self.run(self.source(name)?, conversation, tools, options, None)
     }
 
@@ -242,9 +242,9 @@ impl ChatTemplate {
     ) -> Result<String> {
         let tokens =
             self.special_tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token.as_str())));
-        let given = options.variables.iter().map(|(name, value)| (name.as_str(), value.0.clone()));
+        let passed = options.variables.iter().map(|(name, value)| (name.as_str(), value.0.clone()));
         // Later names win: a caller's variable over a special token, the conversation over both.
-        let variables = Value::from_pairs(tokens.chain(given).chain([
+        let variables = Value::from_pairs(tokens.chain(passed).chain([
             ("messages", conversation),
             ("tools", tools),
             ("documents", Value::from(())),
@@ -256,7 +256,7 @@ impl ChatTemplate {
 }
 
 /// The messages and tools as a template sees them.
-fn given(messages: &[Message], options: &RenderOptions) -> (Value, Value) {
+fn template_inputs(messages: &[Message], options: &RenderOptions) -> (Value, Value) {
     let tools = options.tools.as_ref().map_or(Value::from(()), |tools| tools.0.clone());
     (messages.iter().map(Message::to_value).collect(), tools)
 }
@@ -267,7 +267,7 @@ fn special_tokens(config: &Map<String, Json>, path: &Path) -> Result<Vec<(String
     let mut tokens = Vec::new();
     for (name, value) in config.iter().filter(|(name, _)| name.ends_with("_token")) {
         let token = match value {
-            // Settings such as `add_bos_token` are no tokens.
+            // Settings such as `add_bos_token` are not tokens.
             Json::Null | Json::Bool(_) => continue,
             Json::String(token) => Some(token),
             Json::Object(token) => match token.get("content") {
@@ -305,8 +305,9 @@ fn templates(config: &Map<String, Json>, path: &Path) -> Result<Option<Vec<(Stri
     }
 }
 
-/// Hugging Face's `{% generation %}…{% endgeneration %}` marks what the model said, for training;
-/// the text is the same without. The tags become an `if` that holds, which trims white space alike.
+/// Hugging Face's `{% generation %}…{% endgeneration %}` marks the model's text, for training; the
+/// rendered text is the same without. The tags become an `if` that is always true, which trims
+/// white space in the same way.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

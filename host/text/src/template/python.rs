@@ -1,4 +1,4 @@
-//! JSON as Python's `json.dumps` writes it, which is what `tojson` means in a chat template.
+//! JSON as Python's `json.dumps` writes it, which `tojson` means in a chat template.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use minijinja::value::ValueKind;
 
 use crate::spelled::Marks;
 
-/// Deepest value written. The values of a template are checked against the same depth as they are
-/// made.
+/// Deepest value written. The values of a template are checked against the same depth when they are
+/// created.
 pub(crate) const VALUE_NESTING_MAX: usize = 64;
 
-/// How to write.
+/// Format of the output.
 #[derive(Debug, Clone)]
 pub(crate) struct JsonStyle {
-    /// Spaces for each level on lines of their own, or everything on one line.
+    /// Spaces of indentation per level with one item per line, or everything on one line.
     pub(crate) indent: Option<usize>,
     /// Between items, and between key and value; Python's own if absent.
     pub(crate) separators: Option<(String, String)>,
@@ -22,11 +22,12 @@ pub(crate) struct JsonStyle {
     pub(crate) sort_keys: bool,
     /// Characters beyond ASCII as `\uXXXX`.
     pub(crate) ascii: bool,
-    /// Characters that are not the text's own: written as they are.
+    /// Characters that are not part of the text: written unchanged.
     pub(crate) marks: Option<Arc<Marks>>,
 }
 
-/// Writes `value`, or says what in it JSON cannot say. Stops with an error past `max` bytes.
+/// Writes `value`, or reports what in it JSON cannot represent. Stops with an error past `max`
+/// bytes.
 pub(crate) fn to_json(value: &Value, style: &JsonStyle, max: usize) -> Result<String, String> {
     let (item, key) = match (&style.separators, style.indent) {
         (Some((item, key)), _) => (item.as_str(), key.as_str()),
@@ -131,7 +132,7 @@ impl Writer<'_> {
     }
 
     fn string(&mut self, text: &str) -> Result<(), String> {
-        // What must be escaped, Python and `serde_json` escape alike.
+        // Python and `serde_json` escape the same characters.
         let quoted = serde_json::to_string(text).map_err(|error| error.to_string())?;
         for character in quoted.chars() {
             let is_mark = self.style.marks.as_ref().is_some_and(|marks| marks.has(character));
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_say_is_refused() {
+    fn values_that_json_cannot_represent_are_refused() {
         assert!(to_json(&Value::UNDEFINED, &PLAIN, 100).unwrap_err().contains("not JSON serializable"));
         let long = Value::from(vec!["x".repeat(80); 3]);
         assert!(to_json(&long, &PLAIN, 100).unwrap_err().contains("more than 100"));

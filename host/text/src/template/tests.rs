@@ -22,7 +22,8 @@ fn rendered(source: &str) -> Result<String> {
 #[test]
 fn templates_mean_what_hugging_face_means() {
     for (source, expected) in [
-        // Blocks: the newline after a tag and the blanks before it go; one newline at the end goes.
+        // Blocks: the newline after a tag and the blanks before it are removed; one newline at the
+        // end is removed.
         ("a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc"),
         ("{{ bos_token }}{{ unk_token }}|", "<bos>|"),
         // Values print as Python prints them.
@@ -92,7 +93,7 @@ fn templates_mean_what_hugging_face_means() {
 }
 
 #[test]
-fn failures_are_told_apart() {
+fn failures_are_distinguished() {
     type Check = fn(&TextError) -> bool;
     let cases: &[(&str, Check)] = &[
         (
@@ -121,7 +122,7 @@ fn failures_are_told_apart() {
     }
 }
 
-/// Each of these would run for hours, fill the memory or overflow the stack if nothing stopped it.
+/// Each of these would run for hours, fill the memory or overflow the stack without limits.
 #[test]
 fn hostile_templates_are_stopped() {
     let grow = |step: &str| {
@@ -256,8 +257,8 @@ fn directory(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     folder
 }
 
-/// The same files as bytes.
-fn given(files: &[(&str, &[u8])]) -> impl Fn(&str) -> Option<Vec<u8>> {
+/// A source of the same files as bytes.
+fn files_of(files: &[(&str, &[u8])]) -> impl Fn(&str) -> Option<Vec<u8>> {
     move |name| files.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.to_vec())
 }
 
@@ -271,9 +272,9 @@ fn the_template_file_wins_over_the_configuration() {
     let template = ChatTemplate::from_directory(both.path()).unwrap().unwrap();
     assert_eq!(template.render(&[], &RenderOptions::default()).unwrap(), "file<b>");
     let bytes = [("tokenizer_config.json", config), ("chat_template.jinja", b"file{{ bos_token }}")];
-    let template = ChatTemplate::from_files("nowhere", given(&bytes)).unwrap().unwrap();
+    let template = ChatTemplate::from_files("nowhere", files_of(&bytes)).unwrap().unwrap();
     assert_eq!(template.render(&[], &RenderOptions::default()).unwrap(), "file<b>");
-    assert!(ChatTemplate::from_files("nowhere", given(&[])).unwrap().is_none());
+    assert!(ChatTemplate::from_files("nowhere", files_of(&[])).unwrap().is_none());
     let one = directory(&[("tokenizer_config.json", config)]);
     let template = ChatTemplate::from_directory(one.path()).unwrap().unwrap();
     assert_eq!(template.render(&[], &RenderOptions::default()).unwrap(), "config");
@@ -315,8 +316,8 @@ fn bad_configurations_are_named() {
     ] {
         let folder = directory(&files);
         let error = ChatTemplate::from_directory(folder.path()).expect_err(expected);
-        let given = ChatTemplate::from_files(folder.path(), given(&files)).expect_err(expected);
-        assert_eq!(error.to_string(), given.to_string());
+        let other = ChatTemplate::from_files(folder.path(), files_of(&files)).expect_err(expected);
+        assert_eq!(error.to_string(), other.to_string());
         assert!(error.to_string().contains(expected), "{error}");
         assert!(error.to_string().contains(files[0].0), "{error}");
     }
@@ -325,7 +326,7 @@ fn bad_configurations_are_named() {
     assert!(matches!(ChatTemplate::from_directory(folder.path()), Err(TextError::FileTooLarge { .. })));
     let bytes = [("chat_template.jinja", &large[..])];
     assert!(matches!(
-        ChatTemplate::from_files(folder.path(), given(&bytes)),
+        ChatTemplate::from_files(folder.path(), files_of(&bytes)),
         Err(TextError::FileTooLarge { .. })
     ));
     assert!(matches!(template(&"x".repeat(large.len())), Err(TextError::FileTooLarge { .. })));

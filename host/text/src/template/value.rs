@@ -1,4 +1,4 @@
-//! Values handed to a template.
+//! Values passed to a template.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer};
 use crate::error::Result;
 use crate::input::parse_json;
 
-/// A value of a template variable: what JSON can say, with objects in the order they were written
-/// (templates print them with `tojson`, and the model was trained on that order).
+/// A value of a template variable: anything JSON can represent, with objects in the order they were
+/// written (templates print them with `tojson`, and the model was trained on that order).
 #[derive(Debug, Clone, PartialEq)]
 pub struct TemplateValue(pub(crate) Value);
 

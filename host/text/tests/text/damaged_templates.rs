@@ -1,5 +1,5 @@
-//! Damaged templates and configurations: whatever they hold, an answer or a typed error comes back
-//! soon.
+//! Damaged templates and configurations: whatever they contain, a result or a typed error is
+//! returned quickly.
 //!
 //! `SHARDWRIGHT_ROUNDS` makes the run longer; a failure prints the seed of its round.
 

@@ -1,5 +1,5 @@
-//! Files that are no tokenizer, or a spiteful one: a typed error that names the file, never a panic
-//! or a hang.
+//! Files that are no tokenizer, or a malicious one: a typed error that names the file, never a
+//! panic or a hang.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn qwen() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_tokenizer_is_refused() {
+fn anything_but_a_tokenizer_is_refused() {
     assert!(matches!(refused(b""), TextError::InvalidJson { .. }));
     assert!(matches!(
         refused(b"version https://git-lfs.github.com/spec/v1"),
@@ -98,7 +98,7 @@ fn failures_of_the_library_are_errors() {
     assert!(error.to_string().contains("spiteful.json"));
     assert!(matches!(TextStream::new(&tokenizer, false).push(id), Err(TextError::Decode { .. })));
 
-    // A model that has no token for a text and none for the unknown.
+    // A model without a token for a text and without an unknown token.
     value["model"] = serde_json::json!({"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "missing"});
     value["decoder"] = serde_json::Value::Null;
     value["added_tokens"] = serde_json::json!([]);
@@ -117,7 +117,7 @@ fn texts_are_bounded() {
     assert_eq!(error.to_string(), "the prompt is not UTF-8 text: the first bad byte is at offset 3");
 }
 
-/// Small faults all over a real file: whatever is accepted must also encode and decode without a
+/// Small faults throughout a real file: if it is accepted it must also encode and decode without a
 /// panic.
 #[test]
 fn damaged_files_are_refused_or_work() {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use shardwright_text::{HELD_BYTE_TOKENS_MAX, Random, Reply, Stop, StopRules, TextStream, Tokenizer};
+use shardwright_text::{PENDING_BYTE_TOKENS_MAX, Random, Reply, Stop, StopRules, TextStream, Tokenizer};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -64,7 +64,8 @@ fn random_ids_stream_to_what_they_decode_to() {
         let size = tokenizer.vocabulary_size() as u64;
         for round in 0..400 {
             let length = random.next_u64() % 60;
-            // Ids beyond the vocabulary too, and rounds that dwell on few ids to meet repetitions.
+            // Also ids beyond the vocabulary, and rounds with few distinct ids to produce
+            // repetitions.
             let range = if round % 4 == 0 { 12 } else { size + 5 };
             let ids: Vec<u32> = (0..length).map(|_| (random.next_u64() % range) as u32).collect();
             for skip_special in [true, false] {
@@ -77,7 +78,7 @@ fn random_ids_stream_to_what_they_decode_to() {
 
 #[test]
 fn random_bytes_stream_to_what_they_decode_to() {
-    // Bytes from which whole, cut and broken characters arise often.
+    // Bytes that often form whole, truncated and broken characters.
     let likely = [0x41, 0xc3, 0xa9, 0xe6, 0x9d, 0xb1, 0xf0, 0x9f, 0x99, 0x82, 0x80, 0xff];
     for folder in ["tests/fixtures/gemma3_text", "tests/fixtures/qwen3"] {
         let tokenizer = tokenizer(folder);
@@ -95,7 +96,7 @@ fn random_bytes_stream_to_what_they_decode_to() {
             .collect();
         let mut random = Random::new(1);
         for _ in 0..3000 {
-            let length = random.next_u64() % HELD_BYTE_TOKENS_MAX as u64;
+            let length = random.next_u64() % PENDING_BYTE_TOKENS_MAX as u64;
             let ids: Vec<u32> =
                 (0..length).map(|_| byte_ids[(random.next_u64() % byte_ids.len() as u64) as usize]).collect();
             let decoded = tokenizer.decode(&ids, true).unwrap();
@@ -139,7 +140,7 @@ fn long_byte_runs_do_not_wait_for_their_end() {
     }
     streamed += &stream.finish().unwrap();
     assert_eq!(streamed, text);
-    assert!(longest_wait <= HELD_BYTE_TOKENS_MAX + 1, "{longest_wait}");
+    assert!(longest_wait <= PENDING_BYTE_TOKENS_MAX + 1, "{longest_wait}");
 }
 
 #[test]
@@ -204,7 +205,7 @@ fn replies_end_by_their_rules() {
         ("before ST<turn|>", "before ST", Some(Stop::Id(16))),
         ("in 東京 now", "in ", Some(Stop::Text("東京".into()))),
         ("in 東<turn|>", "in 東", Some(Stop::Id(16))),
-        // The bytes of the string are held back when the stop id comes: the string was complete
+        // The bytes of the string are pending when the stop id comes: the string was complete
         // first.
         ("in 東京<turn|>", "in ", Some(Stop::Text("東京".into()))),
         ("no end STO", "no end STO", None),

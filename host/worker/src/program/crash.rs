@@ -1,6 +1,6 @@
-//! Last words: before a signal ends the process, its number, the address and whether memory was to
-//! be had go to the page that the host shares. Only plain stores and system calls: the process is
-//! in ruins by then.
+//! Crash record: before a signal ends the process, its number, the address and whether memory could
+//! be allocated are written to the page shared with the host. Only plain stores and system calls:
+//! the process state is unreliable by then.
 
 use std::io;
 use std::mem::zeroed;
@@ -12,27 +12,27 @@ use crate::board::{Board, BoardPage};
 /// Where to write; null until it is installed.
 static BOARD: AtomicPtr<Board> = AtomicPtr::new(ptr::null_mut());
 
-/// What is asked of the system to see whether memory is left.
+/// Bytes to request from the system as a test of whether memory is left.
 static PROBE: AtomicUsize = AtomicUsize::new(0);
 
-/// Signals by which crashes end a process.
+/// Signals of crashes.
 const CRASHES: [libc::c_int; 6] =
     [libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSEGV, libc::SIGSYS];
 
 pub(super) fn install(board: BoardPage, memory_bytes: u64) -> io::Result<()> {
-    // Mapped for ever: a crash can come at any time.
+    // Mapped permanently: a crash can come at any time.
     let board: &'static BoardPage = Box::leak(Box::new(board));
     BOARD.store(ptr::from_ref(board.board()).cast_mut(), Ordering::Release);
-    // What a shim last asked for in vain is not known; an eighth of its cap is a lot to ask and
-    // little to have left.
+    // The size of the shim's failed allocation is unknown; an eighth of its cap is a large request
+    // and a small remainder.
     let probe = usize::try_from(memory_bytes / 8).unwrap_or(usize::MAX).clamp(1 << 20, 1 << 30);
     PROBE.store(probe, Ordering::Release);
     for signal in CRASHES {
         // SAFETY: plain data, filled below.
         let mut action: libc::sigaction = unsafe { zeroed() };
         action.sa_sigaction = handle as *const () as libc::sighandler_t;
-        // Once, so that whatever happens in it ends the process; on a stack of its own, for the
-        // usual one may be used up.
+        // Reset on entry, so that a fault in the handler ends the process; on its own stack,
+        // because the normal one may be exhausted.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND | libc::SA_NODEFER;
         // SAFETY: the action is whole and the handler is of that kind.
         if unsafe { libc::sigaction(signal, &action, ptr::null_mut()) } != 0 {
@@ -45,17 +45,17 @@ pub(super) fn install(board: BoardPage, memory_bytes: u64) -> io::Result<()> {
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     let board = BOARD.load(Ordering::Acquire);
     if !board.is_null() {
-        // SAFETY: mapped for ever, atomics only.
+        // SAFETY: mapped permanently, atomics only.
         let board = unsafe { &*board };
         let of_memory = matches!(signal, libc::SIGSEGV | libc::SIGBUS);
         if of_memory && !info.is_null() {
-            // SAFETY: the system gives it; such signals carry an address.
+            // SAFETY: the system passes it; such signals carry an address.
             board.address.store(unsafe { (*info).si_addr() } as u64, Ordering::Relaxed);
             board.has_address.store(1, Ordering::Relaxed);
         }
         let probe = PROBE.load(Ordering::Relaxed);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh range that nobody uses; a plain system call.
+        // SAFETY: a fresh range without users; a plain system call.
         let found =
             unsafe { libc::mmap(ptr::null_mut(), probe, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         board.exhausted.store(u32::from(found == libc::MAP_FAILED), Ordering::Relaxed);

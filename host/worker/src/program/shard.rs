@@ -18,7 +18,7 @@ use crate::lock;
 use crate::os::{self, Region};
 use crate::protocol::{Ask, Shown};
 
-/// Longest message on a shard's channel: a run names what it binds.
+/// Longest message on a shard's channel: a run lists its bound memory.
 const RUN_LIMIT: usize = 4 << 20;
 
 /// A buffer of the host.
@@ -27,12 +27,12 @@ pub(super) struct Mapped {
     offset: usize,
     length: usize,
     alignment: u64,
-    /// Memory of the shim with the same content, by device, and the change of the host's that it is
-    /// as new as; for shims that take no other.
+    /// Copies in the shim's own memory, by device, with the host's change count that they match;
+    /// for shims that accept no other memory.
     own: Mutex<BTreeMap<String, (Buffer, u64)>>,
 }
 
-/// Maps a shared memory, with pages before and behind it that fault; gives its address.
+/// Maps a shared memory between guard pages; returns its address.
 pub(super) fn map(
     buffer: u64,
     offset: u64,
@@ -70,11 +70,11 @@ pub(super) fn load(
     descriptors: Vec<OwnedFd>,
 ) -> Result<LoadReport, ShimError> {
     let [artefact, channel] = <[OwnedFd; 2]>::try_from(descriptors)
-        .map_err(|given| ShimError::Argument(format!("{} descriptors, 2 expected", given.len())))?;
+        .map_err(|all| ShimError::Argument(format!("{} descriptors, 2 expected", all.len())))?;
     let artefact = Artefact::received(File::from(artefact))?;
     let channel = UnixStream::from(os::move_high(channel));
-    // The host joins what was told with the artefact too, and refuses what does not fit; then
-    // nothing of it is run.
+    // The host, too, joins the report with the artefact, and rejects a mismatch; then nothing of it
+    // is run.
     let (loaded, report) = instance.load_reported(device, &artefact, options)?;
     let state = ShardState { canceller: loaded.canceller(), running: 0, stopped: 0 };
     let mut runner = Runner {
@@ -97,7 +97,7 @@ struct Runner {
     instance: String,
     shard: u64,
     device: String,
-    /// None once it is unloaded.
+    /// `None` once it is unloaded.
     loaded: Option<LoadedShard>,
     entries: Vec<LoadedEntry>,
 }
@@ -124,12 +124,12 @@ impl Runner {
                     self.loaded = None;
                     return line.answer(Ok(()));
                 }
-                _ => line.answer::<()>(Err(ShimError::Argument("not asked of a shard".to_owned()))),
+                _ => line.answer::<()>(Err(ShimError::Argument("invalid on a shard's channel".to_owned()))),
             }
         }
     }
 
-    /// A run that can be asked to stop, before it began too.
+    /// A run that can be asked to stop, even before it began.
     fn numbered(
         &mut self,
         number: u64,
@@ -206,7 +206,7 @@ impl Mapped {
         unsafe { self.region.data().add(self.offset) }
     }
 
-    /// The memory itself from `offset` on, which lies in it.
+    /// The memory from `offset` on, which must lie in it.
     fn bound(&self, offset: usize, binding: &Binding) -> Bound<'_> {
         let length = self.length - offset;
         // SAFETY: lies within the region, which lives as long as `self`. The host lets one run
@@ -224,7 +224,7 @@ impl Mapped {
         }
     }
 
-    /// Memory of the shim with the content that this has at the host's `change`.
+    /// A copy in the shim's memory with the content at the host's `change`.
     fn own(&self, shard: &LoadedShard, device: &str, change: u64) -> Result<Buffer, ShimError> {
         let mut own = lock(&self.own);
         if !own.contains_key(device) {
@@ -235,7 +235,7 @@ impl Mapped {
             return Err(ShimError::Argument("no buffer".to_owned()));
         };
         if *newest != change {
-            // SAFETY: lies within the region; the host lets nobody write it now.
+            // SAFETY: lies within the region; the host allows no writer now.
             let content = unsafe { std::slice::from_raw_parts(self.pointer(), self.length) };
             buffer.write()?.copy_from_slice(content);
             *newest = change;
@@ -243,7 +243,7 @@ impl Mapped {
         Ok(buffer.clone())
     }
 
-    /// The content of the shim's memory after a run wrote it.
+    /// Copies back the content of the shim's memory after a run wrote it.
     fn copy_back(&self, buffer: &Buffer, device: &str, change: u64) -> Result<(), ShimError> {
         let written = buffer.read()?;
         // SAFETY: lies within the region; the host lets only this run write it.

@@ -1,4 +1,4 @@
-//! What tests of shims share, and the worker program.
+//! Code shared by the tests of shims, and the worker program.
 
 use shardwright_worker::{Caps, Launcher};
 
@@ -7,7 +7,7 @@ mod shims;
 
 pub use shims::*;
 
-/// The worker program, with caps that no test comes near to.
+/// The worker program, with caps that no test approaches.
 pub fn isolation() -> Launcher {
     Launcher { worker: env!("CARGO_BIN_EXE_shardwright-worker").into(), caps: Caps::default() }
 }
