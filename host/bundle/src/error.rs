@@ -17,7 +17,7 @@ pub enum BundleError {
         source: io::Error,
     },
     /// A directory without a manifest.
-    #[error("`{}` is not a bundle: it has no `bundle.json`{}", directory.display(), if *.unfinished { "; it is an unfinished one" } else { "" })]
+    #[error("`{}` is not a bundle: it has no `bundle.json`{}", directory.display(), if *.unfinished { "; it is not finished" } else { "" })]
     NoManifest {
         /// The directory.
         directory: PathBuf,

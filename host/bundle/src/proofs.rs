@@ -6,7 +6,7 @@
 //! * When the file is hashed, no process has it open for writing or mapped writable: the system
 //!   confirms that by granting a read lease. A process that has already mapped a page can change it
 //!   without changing a time.
-//! * Every later writer changes a time with its first byte, also through a mapping. The file systems
+//! * Every later writer changes a time with its first byte, also through a mapping. File systems
 //!   with that property are listed; those in memory lack it, and layered ones do not see every
 //!   writer.
 //! * Its last change was some seconds ago: another one in the same clock tick would not be visible.

@@ -620,7 +620,7 @@ fn unbounded_allocation_ends_at_the_cap() {
             "{failure:?}"
         );
         assert_eq!(error.class(), Some(class));
-        assert!(error.to_string().contains("ran out of memory: 268435456 bytes"), "{error}");
+        assert!(error.to_string().contains("ran out of memory: its limit is 268435456 bytes"), "{error}");
         assert!(error.details().contains(&("limit".to_owned(), "worker-memory-bytes".to_owned())));
     }
 }

@@ -196,7 +196,7 @@ fn what_was_learned_makes_the_next_plan_right_first_time() {
     assert_eq!(decoder_shards_on(&plan, "tightchip").len(), 1, "{plan}");
     assert!(plan["notices"].to_string().contains("it is ignored"), "{plan}");
     let report: Value = serde_json::from_str(&doctor().stdout).expect("JSON");
-    assert!(report["problems"].to_string().contains("no file of learned limits"), "{report}");
+    assert!(report["problems"].to_string().contains("not a file of learned limits"), "{report}");
 
     fs::remove_file(kept).expect("removed");
     let plan = on_the_chip("plan", &chip).json();
