@@ -39,7 +39,7 @@ fn embed() {
     println!("cargo::rustc-env=SHARDWRIGHT_HOST_TARGET={}", variable("TARGET"));
 
     let workspace = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../..");
-    for source in ["planner/src", "planner/Cargo.toml", "plugins/generic", "wit/v0.1"] {
+    for source in ["planner/src", "planner/Cargo.toml", "plugins/generic", "wit/v0.2"] {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }
     let out = PathBuf::from(variable("OUT_DIR"));

@@ -13,10 +13,10 @@
 
 use crate::names::Named;
 use crate::solver::{Forbidden, Settings, Solution, solve};
-use crate::table::{CostTable, takes_part, unit_kinds, unit_kinds_at};
+use crate::table::{CostTable, Prefix, takes_part, unit_kinds, unit_kinds_at};
 use crate::{
     Attempt, Cause, ErrorClass, Feedback, Flag, Limit, Plan, Provenance, Reason, Refusal, RefusalKind,
-    Relief, Request, Shard, Target, TimeCost, WeightFormat, names,
+    Relief, Request, Shard, Target, TimeCost, names,
 };
 
 /// Different plans tried within one revision before giving up. Each round forbids one more shard,
@@ -40,7 +40,7 @@ pub struct Lesson {
 pub fn revise(request: &Request, history: &[Attempt], settings: &Settings) -> Result<Plan, Refusal> {
     let lesson = Lesson::learn(request, history);
     let mut settings = settings.clone();
-    settings.forbidden.extend(&lesson.forbidden);
+    settings.forbidden.extend(lesson.forbidden.iter().cloned());
     for _ in 0..ROUNDS {
         let solution =
             solve(&lesson.request, &settings).map_err(|refusal| exhausted(refusal, history.len()))?;
@@ -73,19 +73,13 @@ fn avoid(solution: &Solution, history: &[Attempt], settings: &Settings) -> Optio
     let refused = |shard: &Forbidden| {
         history.iter().any(|attempt| {
             attempt.feedback.iter().any(|feedback| {
-                feedback.class.is_some() && shard_of(&attempt.plan, feedback).map(forbid) == Some(*shard)
+                feedback.class.is_some()
+                    && shard_of(&attempt.plan, feedback).map(forbid).as_ref() == Some(shard)
             })
         })
     };
     let shards = solution.shards.iter().map(|shard| {
-        let key = Forbidden {
-            component: shard.component,
-            first: shard.first,
-            end: shard.end,
-            target: shard.target,
-            formats: shard.formats,
-            softcap: shard.softcap,
-        };
+        let key = shard.forbidden();
         (refused(&key), shard.end - shard.first, shard.cost.weight_bytes, key)
     });
     shards.filter(|(.., key)| !settings.forbidden.contains(key)).max().map(|(.., key)| key)
@@ -97,7 +91,7 @@ fn forbid(shard: &Shard) -> Forbidden {
         first: shard.first,
         end: shard.end,
         target: shard.target,
-        formats: shard.formats,
+        formats: shard.formats.clone(),
         softcap: shard.softcap,
     }
 }
@@ -233,18 +227,18 @@ impl Lesson {
     }
 
     fn cost(&self, shard: &Shard, entry: Option<&str>) -> Option<crate::table::RangeCost> {
-        let component = self.request.model.components.get(shard.component as usize)?;
         let table = CostTable::new(&self.request);
         let entries: Vec<_> =
             shard.entries.iter().map(|&shape| names::entry_of(shape, shard.context)).collect();
         let named: Vec<_> =
             entries.iter().copied().filter(|known| Some(names::entry(*known).as_str()) == entry).collect();
         let entries = if named.is_empty() { entries } else { named };
-        let kinds = unit_kinds_at(component, shard.softcap);
-        let place = (shard.target, shard.formats);
-        let prefix = crate::table::Prefix::of_kinds(&self.request, &table, &kinds, place, &entries);
-        let units = self.units(shard)?;
-        Some(prefix.sum(units.start, units.end))
+        let units = self.formatted(shard);
+        if units.is_empty() {
+            return None;
+        }
+        let prefix = Prefix::of_units(&self.request, &table, &units, shard.target, &entries);
+        Some(prefix.sum(0, units.len()))
     }
 
     fn units(&self, shard: &Shard) -> Option<std::ops::Range<usize>> {
@@ -262,9 +256,17 @@ impl Lesson {
         kinds.zip(range).map_or_else(Vec::new, |(kinds, range)| kinds[range].to_vec())
     }
 
+    /// Kind and format tuple of each unit of a shard. A tuple for all of them may stand for the
+    /// list.
+    fn formatted(&self, shard: &Shard) -> Vec<(u32, u32)> {
+        let Some(&last) = shard.formats.last() else { return Vec::new() };
+        let formats = shard.formats.iter().copied().chain(std::iter::repeat(last));
+        self.kinds(shard).into_iter().zip(formats).collect()
+    }
+
     fn refused_as_a_whole(&mut self, shard: &Shard, class: ErrorClass, feedback: &Feedback) {
-        if let &[kind] = &self.kinds(shard)[..] {
-            self.forbid_kinds(shard, &[kind], class, &feedback.message);
+        if let &[unit] = &self.formatted(shard)[..] {
+            self.forbid_units(shard, &[unit], class, &feedback.message);
             return;
         }
         let ops = self.planned(shard, "ops", None).unwrap_or(0);
@@ -278,44 +280,48 @@ impl Lesson {
     }
 
     fn read_unsupported(&mut self, shard: &Shard, feedback: &Feedback) {
-        let kinds = self.kinds(shard);
+        let units = self.formatted(shard);
         let named = number(feedback, "layer").and_then(|layer| {
             let position = layer.checked_sub(shard.first.into())?;
-            kinds.get(usize::try_from(position).ok()?).copied()
+            units.get(usize::try_from(position).ok()?).copied()
         });
-        let single = (kinds.len() == 1).then(|| kinds[0]);
+        let single = (units.len() == 1).then(|| units[0]);
         let class = ErrorClass::UnsupportedOp;
         match named.or(single) {
-            Some(kind) => self.forbid_kinds(shard, &[kind], class, &feedback.message),
+            Some(unit) => self.forbid_units(shard, &[unit], class, &feedback.message),
             None => self.refused_as_a_whole(shard, class, feedback),
         }
     }
 
     fn read_drift(&mut self, shard: &Shard, feedback: &Feedback) {
         let Some(drift) = feedback.drift_per_mille else { return };
-        let exact = |format| matches!(format, WeightFormat::Fp32 | WeightFormat::Fp16 | WeightFormat::Bf16);
-        let lossless =
-            self.request.formats.get(shard.formats as usize).is_some_and(|tuple| {
-                exact(tuple.weights) && tuple.roles.iter().all(|entry| exact(entry.format))
-            });
-        if lossless {
+        // Floats drift for another reason than their width: only this shard is avoided.
+        let units = self.formatted(shard);
+        let is_lossy = |&(_, formats): &(u32, u32)| {
+            self.request.weight_formats_of(formats).any(|format| !format.is_float())
+        };
+        let lossy: Vec<(u32, u32)> = units.into_iter().filter(is_lossy).collect();
+        if lossy.is_empty() {
             self.forbidden.push(forbid(shard));
         } else {
-            let kinds = self.kinds(shard);
             let why = format!("drifted by {drift} thousandths");
-            self.forbid_kinds(shard, &kinds, ErrorClass::Internal, &why);
+            self.forbid_units(shard, &lossy, ErrorClass::Internal, &why);
         }
     }
 
-    fn forbid_kinds(&mut self, shard: &Shard, kinds: &[u32], class: ErrorClass, why: &str) {
-        for cost in &mut self.request.costs {
-            if kinds.contains(&cost.kind) && (cost.target, cost.formats) == (shard.target, shard.formats) {
+    /// Makes kinds illegal in formats, (kind, format tuple) each, on the target of a shard.
+    fn forbid_units(&mut self, shard: &Shard, units: &[(u32, u32)], class: ErrorClass, why: &str) {
+        for cost in self.request.costs.iter_mut().filter(|cost| cost.target == shard.target) {
+            if units.contains(&(cost.kind, cost.formats)) {
                 cost.illegal = Some(format!("refused before: {why}"));
             }
         }
         let target = self.request.targets[shard.target as usize].name.clone();
-        let formats =
-            self.request.formats.get(shard.formats as usize).map_or_else(String::new, names::formats);
+        let mut formats: Vec<String> =
+            units.iter().map(|&(_, formats)| self.request.formats_name(formats)).collect();
+        formats.sort();
+        formats.dedup();
+        let formats = formats.join(", ");
         let component = self.request.model.components.get(shard.component as usize);
         let what = match component {
             Some(component) if component.layer_count() == 0 => component.name.clone(),
@@ -339,23 +345,22 @@ impl Lesson {
     /// Scale the times of the shard's kinds so that their sum is the measured time.
     fn correct_times(&mut self, shard: &Shard, feedback: &Feedback) {
         for measured in &feedback.times {
-            let kinds = self.kinds(shard);
+            let units = self.formatted(shard);
             let table = CostTable::new(&self.request);
             let mut predicted = 0_u128;
             let mut layers = 0_u128;
-            for &kind in &kinds {
+            for &(kind, formats) in &units {
                 if !takes_part(&self.request, kind, measured.entry) {
                     continue;
                 }
                 layers += 1;
-                let row = table.row(kind, shard.target, shard.formats, measured.entry);
+                let row = table.row(kind, shard.target, formats, measured.entry);
                 predicted += u128::from(row.and_then(|row| row.time).map_or(0, |time| time.microseconds));
             }
             let actual = u128::from(measured.microseconds);
             for cost in &mut self.request.costs {
-                let same =
-                    (cost.target, cost.formats, cost.entry) == (shard.target, shard.formats, measured.entry);
-                if !same || !kinds.contains(&cost.kind) || layers == 0 {
+                let same = (cost.target, cost.entry) == (shard.target, measured.entry);
+                if !same || !units.contains(&(cost.kind, cost.formats)) || layers == 0 {
                     continue;
                 }
                 let time = match cost.time {

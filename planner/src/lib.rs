@@ -3,7 +3,7 @@
 //!
 //! **Job.** A planner is a WebAssembly component that decides where a model is cut, on which target
 //! and in which formats each part runs, and why. This crate provides request and plan as Rust types
-//! (the records of `wit/v0.1/planner.wit`), an exact [`solver`], a reader for the history of
+//! (the records of `wit/v0.2/planner.wit`), an exact [`solver`], a reader for the history of
 //! refusals ([`learn`]), and [`testing`] requests, so that a planner is written and tested natively
 //! and only then compiled to WebAssembly.
 //!
@@ -56,7 +56,7 @@
 pub mod bindings {
     //! The generated bindings. Use the re-exports of the crate root.
     wit_bindgen::generate!({
-        path: "../wit/v0.1",
+        path: "../wit/v0.2",
         world: "planner",
         pub_export_macro: true,
         export_macro_name: "export_component",
@@ -74,11 +74,11 @@ pub mod table;
 pub mod testing;
 
 pub use bindings::exports::shardwright::planner::api::{
-    ActivationFormat, Attempt, Body, Boundary, BuildTime, Cause, Component, Cost, Description, ElementType,
-    Encoding, Entry, EntryKind, EntryShape, ErrorClass, Feedback, Flag, FlagSchema, FlagType, FormatTuple,
-    Goals, IntegerRange, Layer, LayerKind, Limit, MeasuredTime, Model, OptionDescription, Plan, PrefillPart,
-    Provenance, Reason, Refusal, RefusalKind, Relief, Request, RoleFormat, Sensitivity, Shard, Softcap,
-    SoftcapPlace, StateFormat, Target, TargetKind, TimeCost, WeightFormat, WeightRole,
+    Attempt, Body, Boundary, BuildTime, Cause, Component, Cost, Description, ElementType, Encoding, Entry,
+    EntryKind, EntryShape, ErrorClass, Extension, Feedback, Flag, FlagSchema, FlagType, Format, FormatTuple,
+    Goals, Granularity, IntegerRange, Layer, LayerKind, Limit, MeasuredTime, Model, NumberKind,
+    OptionDescription, Plan, PrefillPart, Provenance, Quantisation, Reason, Refusal, RefusalKind, Relief,
+    Request, RoleFormat, ScaleType, Sensitivity, Shard, Softcap, SoftcapPlace, Target, TimeCost,
 };
 #[doc(hidden)]
 pub use log::log_panics;
@@ -114,6 +114,41 @@ impl Request {
         position(self.model.components.iter().position(|component| component.name == name))
     }
 
+    /// Index of the weight format of this name.
+    pub fn weight_format_named(&self, name: &str) -> Option<u32> {
+        position(self.weight_formats.iter().position(|format| format.name == name))
+    }
+
+    /// How a format tuple stores the weights of a role. `None` for an index beyond the lists.
+    pub fn weight_format(&self, tuple: u32, role: &str) -> Option<&Format> {
+        let tuple = self.formats.get(tuple as usize)?;
+        self.weight_formats.get(tuple.weight(role) as usize)
+    }
+
+    /// The weight formats that occur in a tuple: that of most roles, then those of exceptions.
+    pub fn weight_formats_of(&self, tuple: u32) -> impl Iterator<Item = &Format> {
+        let tuple = self.formats.get(tuple as usize).into_iter();
+        let used = tuple.flat_map(|tuple| {
+            std::iter::once(tuple.weights).chain(tuple.roles.iter().map(|entry| entry.format))
+        });
+        used.filter_map(|format| self.weight_formats.get(format as usize))
+    }
+
+    /// The name of a format tuple: `w8-per-channel/a16/a8`, with exceptions per role in brackets.
+    pub fn formats_name(&self, tuple: u32) -> String {
+        let name = |list: &[Format], index: u32| {
+            list.get(index as usize).map_or_else(|| format!("format {index}"), |format| format.name.clone())
+        };
+        let Some(tuple) = self.formats.get(tuple as usize) else { return format!("tuple {tuple}") };
+        let mut text = name(&self.weight_formats, tuple.weights);
+        for entry in &tuple.roles {
+            text.push_str(&format!("[{}={}]", entry.role, name(&self.weight_formats, entry.format)));
+        }
+        let (activations, states) =
+            (name(&self.activation_formats, tuple.activations), name(&self.state_formats, tuple.states));
+        format!("{text}/{activations}/{states}")
+    }
+
     /// Whether the model keeps states, so that it has decode and prefill entry points rather than
     /// encode ones.
     pub fn has_states(&self) -> bool {
@@ -128,6 +163,29 @@ impl Component {
             Body::Whole(_) => 0,
             Body::Layers(layers) => u32::try_from(layers.len()).unwrap_or(u32::MAX),
         }
+    }
+}
+
+impl Format {
+    /// Whether values are stored as floats, which is counted as no loss.
+    pub fn is_float(&self) -> bool {
+        self.numbers == NumberKind::Float
+    }
+}
+
+impl FormatTuple {
+    /// The weight format of a role, as an index in the request.
+    pub fn weight(&self, role: &str) -> u32 {
+        let exception = self.roles.iter().find(|entry| entry.role == role);
+        exception.map_or(self.weights, |entry| entry.format)
+    }
+}
+
+impl Shard {
+    /// The one format tuple of all its layers; `None` where they differ.
+    pub fn uniform_formats(&self) -> Option<u32> {
+        let first = *self.formats.first()?;
+        self.formats.iter().all(|formats| *formats == first).then_some(first)
     }
 }
 

@@ -1,9 +1,6 @@
 //! The stable kebab-case names of the closed lists, for reasons and messages.
 
-use crate::{
-    ActivationFormat, Entry, EntryKind, EntryShape, ErrorClass, FormatTuple, Provenance, StateFormat,
-    WeightFormat, WeightRole,
-};
+use crate::{Entry, EntryKind, EntryShape, ErrorClass, Provenance};
 
 /// A member of a closed list with a stable name.
 pub trait Named {
@@ -33,40 +30,6 @@ named!(Provenance {
     Simulated = "simulated",
     Modelled = "modelled",
 });
-named!(WeightFormat {
-    Fp32 = "f32",
-    Fp16 = "f16",
-    Bf16 = "bf16",
-    W8PerChannel = "w8-per-channel",
-    W8PerTensor = "w8-per-tensor",
-    W4PerChannel = "w4-per-channel",
-    W4PerTensor = "w4-per-tensor",
-    W4Block32 = "w4-block32",
-    W4Block32Stepped = "w4-block32-stepped",
-    W2PerChannel = "w2-per-channel",
-});
-named!(ActivationFormat {
-    Fp32 = "f32",
-    Fp16 = "f16",
-    A16 = "a16",
-    A16Symmetric = "a16-symmetric",
-    A8Dynamic = "a8-dynamic",
-});
-named!(StateFormat {
-    Fp32 = "f32",
-    Fp16 = "f16",
-    A16 = "a16",
-    A8 = "a8",
-});
-named!(WeightRole {
-    AttentionInput = "attention-input",
-    AttentionOutput = "attention-output",
-    MlpInput = "mlp-input",
-    MlpOutput = "mlp-output",
-    PerLayer = "per-layer",
-    Head = "head",
-    Other = "other",
-});
 named!(EntryKind {
     Prefill = "prefill",
     Decode = "decode",
@@ -84,15 +47,6 @@ named!(ErrorClass {
     InvalidArgument = "invalid-argument",
     Internal = "internal",
 });
-
-/// `w8-per-channel/a16/a8`, with exceptions per role in brackets.
-pub fn formats(tuple: &FormatTuple) -> String {
-    let mut text = tuple.weights.name().to_owned();
-    for entry in &tuple.roles {
-        text.push_str(&format!("[{}={}]", entry.role.name(), entry.format.name()));
-    }
-    format!("{text}/{}/{}", tuple.activations.name(), tuple.states.name())
-}
 
 /// `prefill_128@4096`.
 pub fn entry(entry: Entry) -> String {

@@ -31,15 +31,18 @@
 //! them does not take too long; beyond that fewer are kept and [`Solution::exact`] is false. This
 //! keeps a planner within its fuel.
 
+use std::collections::BTreeMap;
+
 use crate::table::{CostTable, Prefix, RangeCost, unit_kinds, unit_kinds_at};
 use crate::{
-    BuildTime, Entry, EntryKind, Flag, FormatTuple, PrefillPart, Provenance, Refusal, RefusalKind, Request,
-    SoftcapPlace, WeightFormat,
+    BuildTime, Entry, EntryKind, Flag, Format, PrefillPart, Provenance, Refusal, RefusalKind, Request,
+    Sensitivity, SoftcapPlace,
 };
 
 mod bounds;
 mod diagnose;
 mod explain;
+mod mix;
 mod preferences;
 mod relief;
 mod search;
@@ -47,6 +50,7 @@ mod search;
 mod tests;
 
 use bounds::TargetBounds;
+pub use mix::MixBound;
 pub use preferences::{Goal, WantedFormat};
 
 /// Most incomparable labels kept at one cut point. A few dozen is usual; many formats under a
@@ -97,7 +101,7 @@ impl Balance {
 }
 
 /// A shard that must not be planned again, whatever its flags and entry points.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Forbidden {
     /// Component index.
     pub component: u32,
@@ -107,8 +111,8 @@ pub struct Forbidden {
     pub end: u32,
     /// Target index.
     pub target: u32,
-    /// Format tuple index.
-    pub formats: u32,
+    /// Format tuple index of each layer; one of a component without layers.
+    pub formats: Vec<u32>,
     /// Where the soft-cap of the component is computed; `None` if it has no soft-cap.
     pub softcap: Option<SoftcapPlace>,
 }
@@ -175,12 +179,32 @@ pub struct Placement {
     pub end: u32,
     /// Target index.
     pub target: u32,
-    /// Format tuple index.
-    pub formats: u32,
+    /// Format tuple index of each layer; one of a component without layers.
+    pub formats: Vec<u32>,
     /// Where the soft-cap of the component is computed; `None` if it has no soft-cap.
     pub softcap: Option<SoftcapPlace>,
     /// Its cost, including the runtime's share.
     pub cost: RangeCost,
+}
+
+impl Placement {
+    /// The one format tuple of all its layers; `None` where they differ.
+    pub fn uniform_formats(&self) -> Option<u32> {
+        let first = *self.formats.first()?;
+        self.formats.iter().all(|formats| *formats == first).then_some(first)
+    }
+
+    /// The shard as a constraint: not this one again.
+    pub(crate) fn forbidden(&self) -> Forbidden {
+        Forbidden {
+            component: self.component,
+            first: self.first,
+            end: self.end,
+            target: self.target,
+            formats: self.formats.clone(),
+            softcap: self.softcap,
+        }
+    }
 }
 
 /// An optimum.
@@ -202,6 +226,9 @@ pub struct Solution {
     /// Flags set because they raise a limit that would otherwise have made a cut necessary: (target
     /// index, flag).
     pub relieving: Vec<(u32, Flag)>,
+    /// How far the mixture of formats may be from the best for these shards; `None` where nothing
+    /// was mixed.
+    pub mixed: Option<MixBound>,
     /// For every target whether all its legal rows have a time.
     timed: Vec<bool>,
     settings: Settings,
@@ -236,7 +263,13 @@ fn solve_under(request: &Request, settings: &Settings) -> Result<Solution, Refus
     for entries in entry_sets(request)? {
         let problem = Problem::new(request, settings, entries, Relaxed::default())?;
         match search::search(&problem) {
-            Some(found) => return Ok(found.into_solution(&problem)),
+            Some(found) => {
+                let mut solution = found.into_solution(&problem);
+                if settings.effort == Effort::Thorough {
+                    solution.mixed = mix::polish(&problem, &mut solution);
+                }
+                return Ok(solution);
+            }
             None if first_refusal.is_none() => first_refusal = Some(diagnose::diagnose(&problem)),
             None => {}
         }
@@ -320,10 +353,13 @@ struct Part {
     choices: Vec<Choice>,
 }
 
-/// One target and format tuple a component may use.
+/// One target a component may use, with a format tuple for each unit. They agree in activations
+/// and states.
 struct Choice {
     target: u32,
-    formats: u32,
+    formats: Vec<u32>,
+    /// Cumulative indices of the tuples, by which those named first are preferred.
+    later: Vec<u64>,
     softcap: Option<SoftcapPlace>,
     prefix: Prefix,
     /// Work of the runtime per row, in microseconds.
@@ -337,15 +373,23 @@ struct Choice {
 }
 
 impl Choice {
+    /// Format tuples of the units.
+    fn formats(&self, first: usize, end: usize) -> Vec<u32> {
+        self.formats[first..end].to_vec()
+    }
+
     /// Cost of the units, including the runtime's share; `None` if the target does not support one
     /// of them.
     fn cost(&self, first: usize, end: usize) -> Option<RangeCost> {
         if self.unwanted[end] > self.unwanted[first] {
             return None;
         }
-        let cost = self.prefix.range(first, end)?;
-        let known_time = cost.known_time.saturating_add(self.runtime);
-        Some(RangeCost { time: cost.time.map(|_| known_time), known_time, ..cost })
+        Some(Self::with_runtime(self.prefix.range(first, end)?, self.runtime))
+    }
+
+    fn with_runtime(cost: RangeCost, runtime: u64) -> RangeCost {
+        let known_time = cost.known_time.saturating_add(runtime);
+        RangeCost { time: cost.time.map(|_| known_time), known_time, ..cost }
     }
 }
 
@@ -354,6 +398,8 @@ struct Problem<'request> {
     settings: &'request Settings,
     entries: Vec<Entry>,
     relaxed: Relaxed,
+    /// Format tuples that may be used.
+    usable: Vec<u32>,
     parts: Vec<Part>,
     limits: Vec<TargetBounds<'request>>,
     /// Targets of one shim and device have one place.
@@ -385,6 +431,14 @@ impl<'request> Problem<'request> {
         preferences::check(request, &settings.wanted)?;
         let wanted: &[WantedFormat] = if relaxed.preferences { &[] } else { &settings.wanted };
         let table = CostTable::new(request);
+        let losses = Losses::new(request);
+        let usable: Vec<u32> = (0..request.formats.len())
+            .map(|formats| u32::try_from(formats).unwrap_or(u32::MAX))
+            .filter(|formats| match settings.formats {
+                Some(wanted) => wanted == *formats,
+                None => relaxed.admission || is_admitted(request, *formats),
+            })
+            .collect();
         let mut parts = Vec::new();
         for (component, index) in request.model.components.iter().zip(0_u32..) {
             let kinds = unit_kinds(component);
@@ -417,38 +471,41 @@ impl<'request> Problem<'request> {
                 if placed.is_some_and(|placed| placed != target) {
                     continue;
                 }
-                for formats in 0..request.formats.len() {
-                    let formats = u32::try_from(formats).unwrap_or(u32::MAX);
-                    if settings.formats.is_some_and(|wanted| wanted != formats) {
-                        continue;
+                // In the graph first: the earlier of two equals wins.
+                for &softcap in &softcap_places(component, settings) {
+                    let kinds = unit_kinds_at(component, softcap);
+                    if kinds.iter().any(|&kind| kind as usize >= request.kinds.len()) {
+                        let message = format!("component `{}` has an unknown kind", component.name);
+                        return Err(invalid(message));
                     }
-                    if !relaxed.admission && settings.formats.is_none() && !is_admitted(request, formats) {
-                        continue;
-                    }
-                    let tuple = &request.formats[formats as usize];
-                    let unwanted = preferences::unwanted(wanted, index, (kinds.len(), layered), tuple);
-                    // In the graph first: the earlier of two equals wins.
-                    for &softcap in &softcap_places(component, settings) {
-                        let kinds = unit_kinds_at(component, softcap);
-                        if kinds.iter().any(|&kind| kind as usize >= request.kinds.len()) {
-                            let message = format!("component `{}` has an unknown kind", component.name);
-                            return Err(invalid(message));
-                        }
-                        let place = (target, formats);
-                        let prefix = Prefix::of_kinds(request, &table, &kinds, place, &entries);
-                        let (loss, unmeasured) = losses(request, index, kinds.len(), formats);
-                        let runtime = component.softcap.as_ref().filter(|_| softcap == RUNTIME);
-                        let runtime = runtime.map_or(0, |softcap| softcap.runtime.microseconds);
-                        let unwanted = unwanted.clone();
+                    let runtime = component.softcap.as_ref().filter(|_| softcap == RUNTIME);
+                    let runtime = runtime.map_or(0, |softcap| softcap.runtime.microseconds);
+                    let units = mix::Units {
+                        request,
+                        table: &table,
+                        component: index,
+                        kinds: &kinds,
+                        layered,
+                        target,
+                        entries: &entries,
+                        wanted,
+                        losses: &losses,
+                    };
+                    for formats in units.assignments(&usable, !relaxed.quality) {
+                        let each: Vec<(u32, u32)> =
+                            kinds.iter().copied().zip(formats.iter().copied()).collect();
+                        let prefix = Prefix::of_units(request, &table, &each, target, &entries);
+                        let (loss, unmeasured) = losses.cumulative(index, &formats);
                         choices.push(Choice {
                             target,
+                            later: cumulative(formats.iter().map(|&formats| u64::from(formats))),
+                            unwanted: preferences::unwanted(request, wanted, index, layered, &formats),
                             formats,
                             softcap,
                             prefix,
                             runtime,
                             loss,
                             unmeasured,
-                            unwanted,
                         });
                     }
                 }
@@ -487,6 +544,7 @@ impl<'request> Problem<'request> {
             settings,
             entries,
             relaxed,
+            usable,
             parts,
             limits: request.targets.iter().map(|target| TargetBounds::new(target, &[])).collect(),
             places,
@@ -499,21 +557,21 @@ impl<'request> Problem<'request> {
     }
 
     /// Contribution of a shard to the objective.
-    fn objective(&self, choice: &Choice, cost: &RangeCost, units: u64) -> search::Sums {
-        preferences::in_order(self.sums(choice, cost, units), &self.settings.order)
+    fn objective(&self, choice: &Choice, cost: &RangeCost, range: (usize, usize)) -> search::Sums {
+        preferences::in_order(self.sums(choice, cost, range), &self.settings.order)
     }
 
     /// The same in the order of [`Goal::ALL`].
-    fn sums(&self, choice: &Choice, cost: &RangeCost, units: u64) -> search::Sums {
-        let place = choice.target as usize;
-        let later = u64::from(choice.formats).saturating_mul(units);
+    fn sums(&self, choice: &Choice, cost: &RangeCost, (first, end): (usize, usize)) -> search::Sums {
+        let (place, units) = (choice.target as usize, (end - first) as u64);
+        let later = choice.later[end] - choice.later[first];
         if self.settings.effort == Effort::Simple {
             return [self.ranks[place].saturating_mul(units), 0, 0, 0, 1, later];
         }
-        let bounded = self.request.goals.quality_per_million.is_some();
+        let bounded = self.request.goals.quality_micronats.is_some();
         let modelled = if self.modelled[place] && !bounded { later } else { 0 };
         let nanoseconds = cost.known_time.saturating_mul(1000);
-        let priced = match choice.formats {
+        let priced = match later {
             1.. if !bounded => {
                 let rest = u64::from(100_u32.saturating_sub(self.settings.gain).max(1));
                 nanoseconds.saturating_mul(100) / rest
@@ -543,13 +601,14 @@ impl<'request> Problem<'request> {
         if self.relaxed.forbidden || self.settings.forbidden.is_empty() {
             return false;
         }
+        let units = first..end;
         let (first, end) = part.layers(first, end);
         let shard = Forbidden {
             component: part.component,
             first,
             end,
             target: choice.target,
-            formats: choice.formats,
+            formats: choice.formats(units.start, units.end),
             softcap: choice.softcap,
         };
         self.settings.forbidden.contains(&shard)
@@ -625,45 +684,63 @@ fn least_nanoseconds(parts: &[Part]) -> u64 {
 /// Whether the solver may choose a tuple by itself: two-bit weights need a quality goal, unless no
 /// other format is offered.
 fn is_admitted(request: &Request, formats: u32) -> bool {
-    request.goals.quality_per_million.is_some()
-        || !has_two_bits(&request.formats[formats as usize])
-        || request.formats.iter().all(has_two_bits)
+    request.goals.quality_micronats.is_some()
+        || !has_two_bits(request, formats)
+        || (0..request.formats.len() as u32).all(|formats| has_two_bits(request, formats))
 }
 
-fn has_two_bits(tuple: &FormatTuple) -> bool {
-    let narrow = |format| matches!(format, WeightFormat::W2PerChannel);
-    narrow(tuple.weights) || tuple.roles.iter().any(|entry| narrow(entry.format))
+fn has_two_bits(request: &Request, formats: u32) -> bool {
+    let narrow = |format: &Format| !format.is_float() && format.bits <= 2;
+    request.weight_formats_of(formats).any(narrow)
 }
 
-fn is_lossless(format: WeightFormat) -> bool {
-    matches!(format, WeightFormat::Fp32 | WeightFormat::Fp16 | WeightFormat::Bf16)
+/// Sums up to each item, beginning with 0.
+fn cumulative(items: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut sums = vec![0_u64];
+    for item in items {
+        sums.push(sums.last().copied().unwrap_or(0).saturating_add(item));
+    }
+    sums
 }
 
-/// Running sums of loss and of unmeasured units of one component in one format tuple.
-fn losses(request: &Request, component: u32, units: usize, formats: u32) -> (Vec<u64>, Vec<u32>) {
-    let tuple = &request.formats[formats as usize];
-    let weight = |role| {
-        let exception = tuple.roles.iter().find(|entry| entry.role == role);
-        exception.map_or(tuple.weights, |entry| entry.format)
-    };
-    let lossless = is_lossless(tuple.weights) && tuple.roles.iter().all(|entry| is_lossless(entry.format));
-    let mut unit_loss = vec![0_u64; units];
-    let mut measured = vec![lossless || request.goals.quality_per_million.is_none(); units];
-    if !lossless {
-        for row in request.sensitivities.iter().filter(|row| row.component == component) {
-            if weight(row.role) == row.format
-                && let Some(loss) = unit_loss.get_mut(row.layer as usize)
-            {
-                *loss = loss.saturating_add(row.per_million.into());
-                measured[row.layer as usize] = true;
-            }
+/// The measured losses of a request, by place.
+pub(super) struct Losses<'request> {
+    request: &'request Request,
+    rows: BTreeMap<(u32, u32), Vec<&'request Sensitivity>>,
+}
+
+impl<'request> Losses<'request> {
+    fn new(request: &'request Request) -> Self {
+        let mut rows: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for row in &request.sensitivities {
+            rows.entry((row.component, row.layer)).or_default().push(row);
         }
+        Self { request, rows }
     }
-    let mut loss = vec![0_u64];
-    let mut unmeasured = vec![0_u32];
-    for (value, measured) in unit_loss.into_iter().zip(measured) {
-        loss.push(loss.last().copied().unwrap_or(0).saturating_add(value));
-        unmeasured.push(unmeasured.last().copied().unwrap_or(0) + u32::from(!measured));
+
+    /// What a unit loses in a format tuple, in millionths; `None` if that was not measured. Floats
+    /// lose nothing.
+    fn of(&self, component: u32, unit: u32, formats: u32) -> Option<u64> {
+        if self.request.weight_formats_of(formats).all(Format::is_float) {
+            return Some(0);
+        }
+        let tuple = self.request.formats.get(formats as usize)?;
+        let rows = self.rows.get(&(component, unit))?;
+        let mut here = rows.iter().filter(|row| tuple.weight(&row.role) == row.format).peekable();
+        here.peek()?;
+        Some(here.fold(0_u64, |sum, row| sum.saturating_add(row.micronats.into())))
     }
-    (loss, unmeasured)
+
+    /// Cumulative losses of the units of a component in these format tuples, and the cumulative
+    /// number of units whose loss is needed but was not measured.
+    fn cumulative(&self, component: u32, formats: &[u32]) -> (Vec<u64>, Vec<u32>) {
+        let needed = self.request.goals.quality_micronats.is_some();
+        let (mut loss, mut unmeasured) = (vec![0_u64], vec![0_u32]);
+        for (unit, &formats) in (0_u32..).zip(formats) {
+            let own = self.of(component, unit, formats);
+            loss.push(loss[unit as usize].saturating_add(own.unwrap_or(0)));
+            unmeasured.push(unmeasured[unit as usize] + u32::from(needed && own.is_none()));
+        }
+        (loss, unmeasured)
+    }
 }

@@ -128,10 +128,22 @@ impl Prefix {
         (target, formats): (u32, u32),
         entries: &[Entry],
     ) -> Self {
-        let sums = || Vec::with_capacity(kinds.len() + 1);
+        let units: Vec<(u32, u32)> = kinds.iter().map(|&kind| (kind, formats)).collect();
+        Self::of_units(request, table, &units, target, entries)
+    }
+
+    /// The same for units of (kind, format tuple), each in its own formats, on a target.
+    pub fn of_units(
+        request: &Request,
+        table: &CostTable<'_>,
+        units: &[(u32, u32)],
+        target: u32,
+        entries: &[Entry],
+    ) -> Self {
+        let sums = || Vec::with_capacity(units.len() + 1);
         let mut prefix = Self { entries: Vec::new(), weights: sums(), illegal: Vec::new() };
-        let mut unit_weights = vec![0_u64; kinds.len()];
-        let mut unit_illegal = vec![false; kinds.len()];
+        let mut unit_weights = vec![0_u64; units.len()];
+        let mut unit_illegal = vec![false; units.len()];
         for &entry in entries {
             let mut per_entry = EntryPrefix {
                 ops: vec![0],
@@ -142,7 +154,7 @@ impl Prefix {
                 states: vec![0],
                 active: vec![0],
             };
-            for (unit, &kind) in kinds.iter().enumerate() {
+            for (unit, &(kind, formats)) in units.iter().enumerate() {
                 let active = takes_part(request, kind, entry);
                 let row = table.row(kind, target, formats, entry);
                 if active && row.is_none_or(|row| row.illegal.is_some()) {

@@ -2,9 +2,9 @@
 //! out by hand.
 
 use crate::{
-    ActivationFormat, Body, Component, Cost, Entry, EntryKind, Flag, FlagSchema, FlagType, FormatTuple,
-    Goals, Layer, LayerKind, Limit, Model, PrefillPart, Provenance, Relief, Request, Softcap, StateFormat,
-    Target, TargetKind, TimeCost, WeightFormat,
+    Body, Component, Cost, Entry, EntryKind, Flag, FlagSchema, FlagType, Format, FormatTuple, Goals,
+    Granularity, Layer, LayerKind, Limit, Model, NumberKind, PrefillPart, Provenance, Quantisation, Relief,
+    Request, ScaleType, Softcap, Target, TimeCost,
 };
 
 /// Builds a request: `embed`, a `decoder` of some layers and a `head`, on one target `npu` that
@@ -14,6 +14,33 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct RequestBuilder {
     request: Request,
+}
+
+/// A format by the name that the host gives it: `f32`, `w8-per-channel`, `w4-block32`.
+pub fn format(name: &str) -> Format {
+    let bits = name.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit);
+    let bits = bits.collect::<String>().parse().unwrap_or(32);
+    let quantisation = name.starts_with('w').then(|| Quantisation {
+        granularity: match name {
+            _ if name.ends_with("tensor") => Granularity::Tensor,
+            _ if name.contains("block32") => Granularity::Block(32),
+            _ => Granularity::Channel,
+        },
+        scale: if name.contains("block32") { ScaleType::Fp16 } else { ScaleType::Fp32 },
+        symmetric: true,
+        dynamic: false,
+    });
+    let numbers = if quantisation.is_some() { NumberKind::Signed } else { NumberKind::Float };
+    Format { name: name.to_owned(), numbers, bits, quantisation }
+}
+
+/// Index of a weight format of a request, which has it from now on.
+pub fn weight_format(request: &mut Request, name: &str) -> u32 {
+    if let Some(index) = request.weight_format_named(name) {
+        return index;
+    }
+    request.weight_formats.push(format(name));
+    u32::try_from(request.weight_formats.len() - 1).unwrap_or(u32::MAX)
 }
 
 const EMBED: u32 = 0;
@@ -49,12 +76,10 @@ impl RequestBuilder {
                 kind("layer", PrefillPart::Full),
             ],
             targets: vec![],
-            formats: vec![FormatTuple {
-                weights: WeightFormat::Fp32,
-                roles: vec![],
-                activations: ActivationFormat::Fp32,
-                states: StateFormat::Fp32,
-            }],
+            weight_formats: vec![format("f32")],
+            activation_formats: vec![format("f32")],
+            state_formats: vec![format("f32")],
+            formats: vec![FormatTuple { weights: 0, roles: vec![], activations: 0, states: 0 }],
             entries: vec![
                 Entry { kind: EntryKind::Prefill, rows: 128, context: 512 },
                 Entry { kind: EntryKind::Decode, rows: 1, context: 512 },
@@ -63,29 +88,31 @@ impl RequestBuilder {
             sensitivities: vec![],
             boundary_nanoseconds: 0,
             goals: Goals {
-                quality_per_million: None,
+                quality_micronats: None,
                 memory_bytes: None,
                 context: 512,
                 max_prefill_rows: 128,
                 latency_microseconds: None,
             },
             options: vec![],
+            extensions: vec![],
         };
-        Self { request }.target("npu", TargetKind::Npu)
+        Self { request }.target("npu", "npu")
     }
 
     /// One more target, on another shim, that supports everything in the first format tuple.
     #[must_use]
-    pub fn target(mut self, name: &str, kind: TargetKind) -> Self {
+    pub fn target(mut self, name: &str, kind: &str) -> Self {
         let target = u32::try_from(self.request.targets.len()).unwrap_or(u32::MAX);
         self.request.targets.push(Target {
             name: name.to_owned(),
             shim: format!("{name}-shim"),
             device: "0".to_owned(),
-            kind,
+            kind: kind.to_owned(),
             limits: vec![],
             schema: vec![],
             recommended: vec![],
+            extensions: vec![],
         });
         for kind in 0..u32::try_from(self.request.kinds.len()).unwrap_or(u32::MAX) {
             self.costs(kind, target, 0);
@@ -188,7 +215,8 @@ impl RequestBuilder {
     /// One more format tuple, which every target supports, with weights of
     /// `numerator / denominator` of the first tuple's size.
     #[must_use]
-    pub fn formats(mut self, weights: WeightFormat, numerator: u64, denominator: u64) -> Self {
+    pub fn formats(mut self, weights: &str, numerator: u64, denominator: u64) -> Self {
+        let weights = weight_format(&mut self.request, weights);
         let formats = u32::try_from(self.request.formats.len()).unwrap_or(u32::MAX);
         self.request.formats.push(FormatTuple { weights, ..self.request.formats[0].clone() });
         let rows: Vec<Cost> = self

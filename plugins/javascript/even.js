@@ -5,7 +5,7 @@
 // option is left out. A u64 is a number or a BigInt, by the engine: `Number` accepts both. A refusal is thrown as a record;
 // anything else that is thrown stops the planner like a crash. Every call runs in a fresh instance: variables do not
 // survive it.
-import { log } from 'shardwright:planner/host@0.1.0';
+import { log } from 'shardwright:planner/host@0.2.0-draft';
 
 function refuse(kind, message) {
   throw { kind, message, details: [] };
@@ -62,7 +62,7 @@ function makePlan(request) {
       component: index,
       ...range,
       target: 0,
-      formats: 0,
+      formats: Array(Math.max(range.end - range.first, 1)).fill(0),
       context: entries[0].context,
       entries: entries
         .filter((entry) => takesPart(request, component, range, entry))
@@ -72,10 +72,11 @@ function makePlan(request) {
       softcap: component.softcap && 'graph',
       flags: target.recommended,
       build: 'ahead',
+      extensions: [],
     })),
   );
   log('info', `${shards.length} shards on ${target.name}`);
-  return { shards, fallback: [], reasons: [] };
+  return { shards, fallback: [], reasons: [], extensions: [] };
 }
 
 export const api = {

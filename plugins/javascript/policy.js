@@ -1,16 +1,16 @@
 // A policy in JavaScript: preferences for a plan, as options of the built-in planner, which does the rest.
 //
 // It imports the same interface that it exports, from the planner that `shardwright planner compose` joins it with.
-import * as solver from 'shardwright:planner/api@0.1.0';
-import { log } from 'shardwright:planner/host@0.1.0';
+import * as solver from 'shardwright:planner/api@0.2.0-draft';
+import { log } from 'shardwright:planner/host@0.2.0-draft';
 
 // The head on the CPU, 8 bits in the first and the last layer; elsewhere formats count more than fewer shards.
-function wanted({ model, targets, formats }) {
+function wanted({ model, targets, formats, weightFormats }) {
   const options = [['order', 'targets,formats']];
   const cpu = targets.find(({ kind }) => kind === 'cpu');
   if (cpu) options.push(['place.head', cpu.name]);
   const decoder = model.components.find(({ name }) => name === 'decoder');
-  if (decoder && formats.some(({ weights, roles }) => weights === 'w8-per-channel' && roles.length === 0)) {
+  if (decoder && formats.some(({ weights, roles }) => weightFormats[weights].name === 'w8-per-channel' && roles.length === 0)) {
     const layers = decoder.body.val.length;
     options.push(['weights.decoder.0-1', 'w8-per-channel'], [`weights.decoder.${layers - 1}-${layers}`, 'w8-per-channel']);
   }

@@ -18,10 +18,11 @@ use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, PlanFault, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, Shard};
 use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
+use shardwright_quantisation::{Recipe, Unwatched, quantise};
 use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription};
 use shardwright_shims::{LoadedShard, ShimInstance, ShimRegistry};
 use shardwright_test_checkpoints::Spec;
-use shardwright_vocabulary::{EntryKind, EntryName, SoftcapPlace, Target, TargetKind};
+use shardwright_vocabulary::{EntryKind, EntryName, FormatTuple, SoftcapPlace, Target, TargetKind};
 use shardwright_worker::{Caps, Launcher};
 
 use crate::tree;
@@ -208,6 +209,8 @@ pub struct Cut {
     /// Instance of each decoder shard; the last applies to all that follow. Empty: like all the
     /// rest.
     pub decoders: Vec<usize>,
+    /// Format tuple of each decoder layer, by index. Empty: the first for all.
+    pub formats: Vec<u32>,
 }
 
 impl Cut {
@@ -220,6 +223,7 @@ impl Cut {
 /// A graph, the instances it may run on, and the request that follows from both.
 pub struct Bench<'g> {
     graph: &'g Graph,
+    formats: ModelFormats,
     executors: Vec<TargetExecutor>,
     offers: Vec<TargetOffer>,
     request: Request,
@@ -239,10 +243,28 @@ impl<'g> Bench<'g> {
     /// # Panics
     /// If one of them has no device.
     pub fn over(graph: &'g Graph, menu: &EntryMenu, instances: Vec<ShimInstance>) -> Self {
+        Bench::with_formats(graph, ModelFormats::stored(graph), menu, instances)
+    }
+
+    /// The bench of one CPU instance, with the model in several format tuples.
+    ///
+    /// # Panics
+    /// If the graph cannot be stored in one of them.
+    pub fn in_formats(graph: &'g Graph, menu: &EntryMenu, tuples: &[FormatTuple]) -> Self {
+        let formats = ModelFormats::counted(graph, tuples).unwrap_or_else(|error| panic!("{error}"));
+        Bench::with_formats(graph, formats, menu, vec![open(&Opened::cpu("cpu"))])
+    }
+
+    fn with_formats(
+        graph: &'g Graph,
+        formats: ModelFormats,
+        menu: &EntryMenu,
+        instances: Vec<ShimInstance>,
+    ) -> Self {
         let executors: Vec<TargetExecutor> = instances.into_iter().map(executor).collect();
         let offers: Vec<TargetOffer> = executors.iter().map(offer).collect();
         let goals = Goals {
-            quality_per_million: None,
+            quality_micronats: None,
             memory_bytes: None,
             // Encoders hold no positions.
             context: if graph.is_generative() { menu.context } else { 0 },
@@ -251,11 +273,10 @@ impl<'g> Bench<'g> {
         };
         let model = ModelName { name: graph.name.clone(), family: graph.name.clone() };
         let question = Question { model: &model, menu, goals, options: Vec::new() };
-        let formats = ModelFormats::stored(graph);
         let request = shardwright_build::make_request(graph, &offers, &formats, question, &mut ())
             .unwrap_or_else(|error| panic!("the request: {error}"));
         request.validate().unwrap_or_else(|fault| panic!("the request: {fault}"));
-        Bench { graph, executors, offers, request }
+        Bench { graph, formats, executors, offers, request }
     }
 
     /// The bench of one CPU instance.
@@ -283,7 +304,11 @@ impl<'g> Bench<'g> {
                     0 => cut.around,
                     _ => *cut.decoders.get(number).or(cut.decoders.last()).unwrap_or(&cut.around),
                 };
-                shards.push(self.shard(index as u32, first, end, target as u32));
+                let mut shard = self.shard(index as u32, first, end, target as u32);
+                if layers > 0 && !cut.formats.is_empty() {
+                    shard.formats = cut.formats[first as usize..end as usize].to_vec();
+                }
+                shards.push(shard);
                 first = end;
             }
         }
@@ -305,7 +330,7 @@ impl<'g> Bench<'g> {
             first,
             end,
             target,
-            formats: 0,
+            formats: vec![0; end.saturating_sub(first).max(1) as usize],
             context: self.request.goals.context,
             entries: self.request.entries.iter().filter(takes).copied().collect(),
             inputs: plain(&part.inputs),
@@ -331,9 +356,14 @@ impl<'g> Bench<'g> {
     pub fn build(&self, cut: &Cut) -> Vec<BuiltShard> {
         let plan = self.check(cut).unwrap_or_else(|fault| panic!("{cut:?}: {fault}"));
         let options = EntryOptions::default();
+        let make = |graph: &Graph, weights| {
+            Ok(quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut Unwatched)?)
+        };
+        let formats = self.formats.made(self.graph, &plan, None, make);
+        let formats = formats.unwrap_or_else(|error| panic!("{cut:?}: {error}"));
         shardwright_build::compile_plan(
             &BuildSite {
-                formats: &ModelFormats::stored(self.graph),
+                formats: &formats,
                 request: &self.request,
                 offers: &self.offers,
                 executors: &self.executors,

@@ -77,7 +77,7 @@ impl<'w> BundleStore<'w> {
                 device: head.device.clone(),
                 simulated: shard.simulated,
             },
-            formats: request.formats[shard.formats].clone(),
+            formats: shard.formats.clone(),
             entries: planned.entries.clone(),
             artefact,
             head: self.writer.add_bytes(shard.artefact.shim_head())?,

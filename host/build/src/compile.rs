@@ -15,8 +15,8 @@ use shardwright_shims::{
     Artefact, ArtefactError, Part, ShimError, ShimInstance, Watch, WorkOrderBuilder, WorkOrderError,
 };
 use shardwright_vocabulary::{
-    Encoding, EntryName, ErrorClass, ErrorKind, Limit, Provenance, Rewrite, RewriteKind, ShardOrigin,
-    ShimIdentity, SoftcapPlace, limit_names,
+    Encoding, EntryName, ErrorClass, ErrorKind, Limit, Provenance, Rewrite, RewriteKind, ShardFormats,
+    ShardOrigin, ShimIdentity, SoftcapPlace, limit_names,
 };
 
 use crate::{ArtefactStore, ModelFormats, TargetOffer, needs_ranges};
@@ -53,8 +53,8 @@ pub struct BuiltShard {
     pub layers: (u32, u32),
     /// Index of the target in the request.
     pub target: usize,
-    /// Index of the formats in the request.
-    pub formats: usize,
+    /// Formats of its layers.
+    pub formats: ShardFormats,
     /// The compiled artefact.
     pub artefact: Artefact,
     /// Whether it was compiled for a simulator of the planned target.
@@ -76,7 +76,7 @@ impl BuiltShard {
         let origin = self.artefact.head().origin();
         ShardOrigin {
             requested: request.targets.get(self.target).map(|target| target.target.clone()),
-            formats: request.formats.get(self.formats).cloned(),
+            formats: Some(self.formats.clone()),
             rewritten: self.rewritten.clone(),
             compiled_by: origin.compiled_by.map(|made| ShimIdentity { simulated: self.simulated, ..made }),
             ..origin
@@ -223,9 +223,11 @@ pub fn compile_plan(
         let mut watch = all.then(end as u32).named(format!("compiling {name}"));
         watch.progress(0, "checking supported operations");
         let component = checked.component;
-        let format = shard.formats as usize;
-        let graph = formats.graph(format);
-        if formats.encodings(format).assumed.is_some() && needs_ranges(&checked.formats) {
+        // Activations and states are those of every layer.
+        let format = shard.formats[0] as usize;
+        let graph = formats.graph_of(plan, checked)?;
+        let graph = graph.as_ref();
+        if formats.encodings(format).assumed.is_some() && checked.formats.tuples().any(needs_ranges) {
             return Err(BuildError::NotCalibrated {
                 shard: name.clone(),
                 formats: checked.formats.to_string(),
@@ -307,7 +309,7 @@ pub fn compile_plan(
             component,
             layers,
             target,
-            formats: format,
+            formats: checked.formats.clone(),
             artefact,
             simulated: executor.simulated,
             rewritten,

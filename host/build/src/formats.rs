@@ -1,9 +1,12 @@
 //! A model in the formats a plan may choose from: counted for planning, quantised for compiling.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use shardwright_graph::{ConstantFormat, Encodings, EntryOptions, Graph, GraphError, Ranges, WeightId};
-use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::check::{CheckedPlan, CheckedShard};
+use shardwright_planning::plan::Shard;
 use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat};
 
 use crate::compile::point_of;
@@ -58,7 +61,7 @@ impl ModelFormats {
 
     /// Whether a plan has a shard whose integers need calibrated ranges.
     pub fn needs_ranges(plan: &CheckedPlan) -> bool {
-        plan.shards().iter().any(|shard| needs_ranges(&shard.formats))
+        plan.shards().iter().flat_map(|shard| shard.formats.tuples()).any(needs_ranges)
     }
 
     /// What a plan's shards are compiled from. For every tuple they use, `make` makes the constants
@@ -98,7 +101,7 @@ impl ModelFormats {
         })
     }
 
-    /// The weights that the shards of each tuple read.
+    /// The weights that the layers in each tuple read.
     fn used(
         &self,
         graph: &Graph,
@@ -106,18 +109,62 @@ impl ModelFormats {
     ) -> Result<BTreeMap<usize, BTreeSet<WeightId>>, BuildError> {
         let mut used: BTreeMap<usize, BTreeSet<WeightId>> = BTreeMap::new();
         for checked in plan.shards() {
-            let shard = &checked.planned;
-            for entry in &shard.entries {
-                let point = point_of(plan, entry);
-                let layers = shard.first..shard.end;
-                if let Some(entry) = graph.entry(checked.component, layers, point, EntryOptions::default())? {
-                    let weights = used.entry(shard.formats as usize).or_default();
-                    weights.extend(entry.constants().map(|(_, weight)| weight));
-                }
+            for (layers, formats) in runs(&checked.planned) {
+                used.entry(formats).or_default().extend(weights_of(graph, plan, checked, layers)?);
             }
         }
         Ok(used)
     }
+
+    /// The model in the formats of one shard: as in the tuple of its first layer, the weights of
+    /// its other layers in theirs.
+    pub fn graph_of<'g>(
+        &'g self,
+        plan: &CheckedPlan,
+        checked: &CheckedShard,
+    ) -> Result<Cow<'g, Graph>, BuildError> {
+        let mut runs = runs(&checked.planned).into_iter();
+        let first = runs.next().map_or(0, |(_, formats)| formats);
+        let mut graph = Cow::Borrowed(self.graph(first));
+        for (layers, formats) in runs {
+            let weights = weights_of(self.graph(formats), plan, checked, layers)?;
+            for id in weights {
+                graph.to_mut().weights[id.0 as usize] = self.graph(formats).weight(id).clone();
+            }
+        }
+        Ok(graph)
+    }
+}
+
+/// Adjacent layers of a shard in one format tuple, by its index.
+fn runs(shard: &Shard) -> Vec<(Range<u32>, usize)> {
+    if shard.first == shard.end {
+        return shard.formats.first().map(|&formats| (0..0, formats as usize)).into_iter().collect();
+    }
+    let mut runs: Vec<(Range<u32>, usize)> = Vec::new();
+    for (layer, &formats) in (shard.first..shard.end).zip(&shard.formats) {
+        match runs.last_mut() {
+            Some((layers, last)) if *last == formats as usize => layers.end = layer + 1,
+            _ => runs.push((layer..layer + 1, formats as usize)),
+        }
+    }
+    runs
+}
+
+/// The weights that layers of a shard read at its entry points.
+fn weights_of(
+    graph: &Graph,
+    plan: &CheckedPlan,
+    checked: &CheckedShard,
+    layers: Range<u32>,
+) -> Result<BTreeSet<WeightId>, BuildError> {
+    let mut weights = BTreeSet::new();
+    for entry in &checked.planned.entries {
+        let point = point_of(plan, entry);
+        let instance = graph.entry(checked.component, layers.clone(), point, EntryOptions::default())?;
+        weights.extend(instance.iter().flat_map(|entry| entry.constants().map(|(_, weight)| weight)));
+    }
+    Ok(weights)
 }
 
 /// Whether integers of these formats need calibrated ranges.

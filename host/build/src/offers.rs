@@ -23,7 +23,7 @@ pub(crate) fn offered_formats(
     let stored = stored_formats(graph);
     let mut offered: Vec<FormatTuple> = Vec::new();
     // A user who names a format accepts the loss.
-    let known = profile.offered_formats(asked || options.quality_per_million.is_some()).cloned();
+    let known = profile.offered_formats(asked || options.quality_micronats.is_some()).cloned();
     let candidates: Vec<FormatTuple> = match options.formats.as_slice() {
         // A CPU supports every format; speed alone is no reason to quantise weights unasked.
         [] if profile.kind == TargetKind::Cpu && !asked => vec![stored.clone()],

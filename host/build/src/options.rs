@@ -106,8 +106,10 @@ pub struct PlanOptions {
     pub tables: TableFormats,
     /// Text to calibrate on; `None` for the built-in text.
     pub calibration_text: Option<PathBuf>,
-    /// The most quality a plan may lose, in millionths of the model's negative log-likelihood.
-    pub quality_per_million: Option<u64>,
+    /// The most quality a plan may lose: KL divergence in millionths of a nat per token.
+    pub quality_micronats: Option<u64>,
+    /// The most bytes that artefacts and KV cache of all shards may take together.
+    pub memory_bytes: Option<u64>,
     /// Whether entry graphs expose their layer outputs.
     pub taps: bool,
     /// Changes the graph before anything else sees it, for tests of verification.

@@ -180,8 +180,8 @@ impl Preparation {
         let context = context(graph, options)?;
         let menu = EntryMenu::usual(graph, context);
         let goals = Goals {
-            quality_per_million: options.quality_per_million,
-            memory_bytes: None,
+            quality_micronats: options.quality_micronats,
+            memory_bytes: options.memory_bytes,
             context: if graph.is_generative() { context } else { 0 },
             max_prefill_rows: menu.largest_rows(),
             latency_microseconds: None,
@@ -195,10 +195,10 @@ impl Preparation {
         let formats = ModelFormats::counted(graph, &tuples)?;
         let question = Question { model: &model, menu: &menu, goals, options: planner_options };
         let mut watch = Part::new(watch, 0..1000);
-        let asked = if options.quality_per_million.is_some() { 500 } else { 1000 };
+        let asked = if options.quality_micronats.is_some() { 500 } else { 1000 };
         let mut request = make_request(graph, &offers, &formats, question, &mut watch.then(asked))?;
         passing.extend(costs.notices());
-        if options.quality_per_million.is_some() {
+        if options.quality_micronats.is_some() {
             request.sensitivities = source.sensitivities(&tuples, &mut watch)?;
             passing.extend(source.take_notices());
         }

@@ -85,7 +85,8 @@ fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> R
     let manifest = bundle.manifest();
     let mut options = PlanOptions {
         soc: Some(manifest.soc.clone()),
-        quality_per_million: request.goals.quality_per_million,
+        quality_micronats: request.goals.quality_micronats,
+        memory_bytes: request.goals.memory_bytes,
         formats: request.formats.iter().cloned().map(FormatChoice::Tuple).collect(),
         planner: (!manifest.planner.built_in).then(|| manifest.planner.name.clone()),
         planner_by_name: true,

@@ -99,11 +99,11 @@ pub struct ShardReport {
 pub enum LossReport {
     /// Every weight is a float: nothing is lost but rounding.
     None,
-    /// In millionths of the model's negative log-likelihood, measured on this checkpoint per layer
+    /// KL divergence in millionths of a nat per token, measured on this checkpoint per layer
     /// and role and added up.
     Measured {
         /// The loss.
-        per_million: u64,
+        micronats: u64,
     },
     /// The loss of these formats was not measured on this checkpoint.
     NotMeasured {
@@ -325,7 +325,7 @@ fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
         boundary_nanoseconds: request.boundary_nanoseconds.saturating_mul(plan.shards().len() as u64),
         loss: match (loss.lossy, loss.unmeasured) {
             (0, _) => LossReport::None,
-            (_, 0) => LossReport::Measured { per_million: loss.per_million },
+            (_, 0) => LossReport::Measured { micronats: loss.micronats },
             (_, places) => LossReport::NotMeasured { places },
         },
     }

@@ -176,9 +176,11 @@ pub fn on_the_cpu(options: &PlanOptions, settled: &Settled) -> Option<PlanOption
     }
     let mut formats = Vec::new();
     for shard in settled.plan.shards() {
-        let choice = FormatChoice::Tuple(shard.formats.clone());
-        if !formats.contains(&choice) {
-            formats.push(choice);
+        for tuple in shard.formats.tuples() {
+            let choice = FormatChoice::Tuple(tuple.clone());
+            if !formats.contains(&choice) {
+                formats.push(choice);
+            }
         }
     }
     formats.push(FormatChoice::Stored);

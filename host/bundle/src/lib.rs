@@ -77,7 +77,7 @@
 //!             device: "cpu".to_owned(),
 //!             simulated: false,
 //!         },
-//!         formats: FormatTuple::F32,
+//!         formats: FormatTuple::F32.into(),
 //!         entries: vec!["decode_1@512".parse().unwrap()],
 //!         artefact,
 //!         head: writer.add_bytes(b"the shim's own head")?,

@@ -11,7 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use shardwright_graph::{ComponentKind, Graph, State};
 use shardwright_vocabulary::{
-    EntryName, FlagOutcome, FormatTuple, NodePlacement, Notice, PlannerIdentity, Rewrite, ShardOrigin,
+    EntryName, FlagOutcome, NodePlacement, Notice, PlannerIdentity, Rewrite, ShardFormats, ShardOrigin,
     ShimIdentity, Table, Target,
 };
 
@@ -216,7 +216,7 @@ pub struct ShardEntry {
     /// The shim that compiled it and must load it.
     pub compiled_by: ShimIdentity,
     /// Formats of weights, activations and states.
-    pub formats: FormatTuple,
+    pub formats: ShardFormats,
     /// Its entry points.
     pub entries: Vec<EntryName>,
     /// The output of `compile`, in the artefact format of the shims.

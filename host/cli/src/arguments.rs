@@ -157,10 +157,14 @@ pub struct TargetArguments {
     /// The format of a gathered table (`embedding`, `per-layer`). Default: as stored.
     #[arg(long = "table", value_name = "NAME=FORMAT", value_parser = table_format)]
     pub tables: Vec<(Table, WeightFormat)>,
-    /// The most quality a plan may lose, in thousandths of the negative log-likelihood. Measured
-    /// once for a checkpoint.
-    #[arg(long, value_name = "PER_MILLE")]
+    /// The most quality a plan may lose: `near-lossless` (5), `good` (150), `small` (300), or a
+    /// number: KL divergence in thousandths of a nat per token. Measured once for a checkpoint.
+    #[arg(long, value_name = "GOAL", value_parser = quality)]
     pub quality: Option<u32>,
+    /// The most that artefacts and KV cache of all shards may take together: `900MB`, `3GB`, or
+    /// bytes. Gathered tables are mapped and not counted.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<u64>,
     /// A text to calibrate on, one turn a line, where formats need it. Default: one that comes with
     /// the program.
     #[arg(long, value_name = "FILE")]
@@ -588,6 +592,37 @@ fn number(text: &str, fits: impl Fn(f32) -> bool, expected: &str) -> Result<f32,
     value.ok_or_else(|| format!("expected {expected}"))
 }
 
+/// Goals of quality by name, in thousandths of a nat per token.
+const QUALITIES: [(&str, u32); 3] = [("near-lossless", 5), ("good", 150), ("small", 300)];
+
+fn quality(text: &str) -> Result<u32, String> {
+    let named = QUALITIES.iter().find(|(name, _)| *name == text).map(|(_, millinats)| *millinats);
+    named.or_else(|| text.parse().ok()).ok_or_else(|| {
+        "expected near-lossless, good, small, or a whole number of thousandths of a nat per token".to_owned()
+    })
+}
+
+/// `3GB`, `1.5GiB`, `900MB`, or a number of bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "kib" => 1024.0,
+        "mib" => 1048576.0,
+        "gib" => 1073741824.0,
+        _ => f64::NAN,
+    };
+    let bytes = digits.trim().parse::<f64>().map_or(f64::NAN, |number| number * unit);
+    // Below the first number that f64 does not tell from its neighbours.
+    match bytes.is_finite() && (1.0..9e15).contains(&bytes) {
+        true => Ok(bytes as u64),
+        false => Err("expected a size such as 3GB, 1.5GiB or 900MB, or a number of bytes".to_owned()),
+    }
+}
+
 fn name_and_text(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -691,6 +726,20 @@ mod tests {
         for text in ["row-worst", "=1", "row-worst=small"] {
             assert!(name_and_bound(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn sizes_and_qualities_are_words_or_numbers() {
+        for (text, bytes) in
+            [("3GB", 3_000_000_000), ("1.5gib", 1_610_612_736), ("900 MB", 900_000_000), ("12", 12)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "GB", "3 apples", "-1GB", "0", "1e300GB", "nanGB"] {
+            assert!(size(wrong).unwrap_err().contains("such as 3GB"), "{wrong}");
+        }
+        assert_eq!((quality("good"), quality("near-lossless"), quality("12")), (Ok(150), Ok(5), Ok(12)));
+        assert!(quality("best").unwrap_err().contains("near-lossless"));
     }
 
     #[test]

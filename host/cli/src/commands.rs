@@ -128,8 +128,11 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     if let Some(text) = &target.calibration_text {
         options = options.calibration_text(text);
     }
-    if let Some(per_mille) = target.quality {
-        options = options.quality(per_mille);
+    if let Some(millinats) = target.quality {
+        options = options.quality(millinats);
+    }
+    if let Some(bytes) = target.memory {
+        options = options.memory(bytes);
     }
     if let Some(planner) = &target.planner {
         options = options.planner(planner);
@@ -378,6 +381,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         formats,
         tables,
         quality,
+        memory,
         calibration_text,
         planner,
         planner_options,
@@ -397,6 +401,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         ("--formats", !formats.is_empty()),
         ("--table", !tables.is_empty()),
         ("--quality", quality.is_some()),
+        ("--memory", memory.is_some()),
         ("--calibration-text", calibration_text.is_some()),
         ("--planner", planner.is_some()),
         ("--planner-option", !planner_options.is_empty()),

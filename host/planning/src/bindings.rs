@@ -1,8 +1,8 @@
-//! The generated host side of `wit/v0.1/planner.wit`. Nothing outside [`convert`](crate::convert)
+//! The generated host side of `wit/v0.2/planner.wit`. Nothing outside [`convert`](crate::convert)
 //! and [`sandbox`](crate::sandbox) sees these types.
 
 wasmtime::component::bindgen!({
-    path: "../../wit/v0.1",
+    path: "../../wit/v0.2",
     world: "planner",
     imports: { default: trappable },
 });

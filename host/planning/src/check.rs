@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use shardwright_graph::ComponentKind;
 use shardwright_vocabulary::{
-    EntryKind, EntryName, Flag, FormatTuple, Limit, Target, WeightFormat, limit_names,
+    EntryKind, EntryName, Flag, FormatTuple, Limit, ShardFormats, Target, WeightFormat, limit_names,
 };
 
 use crate::cost::{CostFault, CostTable, ShardCost};
@@ -28,6 +28,8 @@ pub use fault::{Direction, PlanFault};
 pub mod caps {
     /// One shard per layer for 200 layers, and the components around them.
     pub const SHARDS: usize = 256;
+    /// Layers of one shard, as many as a request may have.
+    pub const LAYERS: usize = crate::request::caps::LAYERS;
     /// Entry points of one shard.
     pub const ENTRIES: usize = 16;
     /// Boundary tensors a shard reads, and writes.
@@ -64,7 +66,7 @@ pub struct CheckedShard {
     /// The target it runs on.
     pub target: Target,
     /// Formats of weights, activations and states.
-    pub formats: FormatTuple,
+    pub formats: ShardFormats,
     /// The shard as the plan has it.
     pub planned: Shard,
     /// What it costs.
@@ -74,8 +76,8 @@ pub struct CheckedShard {
 /// Quality a plan loses by the formats of its weights. Activations and states are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
-    /// Measured part, in millionths of the model's negative log-likelihood.
-    pub per_million: u64,
+    /// Measured part: KL divergence in millionths of a nat per token.
+    pub micronats: u64,
     /// Number of layers, and of components without layers, whose weight formats lose quality.
     pub lossy: u64,
     /// Number of those whose loss was not measured.
@@ -115,8 +117,8 @@ impl CheckedPlan {
 /// coverage) come first.
 pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     counts_and_texts(&plan)?;
-    let resolved = resolved(&plan, request)?;
     coverage(&plan, request)?;
+    let resolved = resolved(&plan, request)?;
     donors(&plan, request)?;
     entries(&plan, request)?;
     boundaries(&plan, request)?;
@@ -150,6 +152,7 @@ fn counts_and_texts(plan: &Plan) -> Result<(), PlanFault> {
     count("fallback targets", plan.fallback.len(), caps::FALLBACKS)?;
     count("reasons", plan.reasons.len(), caps::REASONS)?;
     for shard in &plan.shards {
+        count("format tuples", shard.formats.len(), caps::LAYERS)?;
         count("entry points", shard.entries.len(), caps::ENTRIES)?;
         count("boundaries", shard.inputs.len().max(shard.outputs.len()), caps::BOUNDARIES)?;
         count("flags", shard.flags.len(), caps::FLAGS)?;
@@ -186,7 +189,6 @@ fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFau
         let unknown = || PlanFault::UnknownComponent { shard: position, component: planned.component };
         let existing = component(request, planned).ok_or_else(unknown)?;
         let target = request.targets.get(planned.target as usize);
-        let formats = request.formats.get(planned.formats as usize);
         let layers = (existing.layer_count() > 0).then_some(planned.first..planned.end);
         Ok(CheckedShard {
             name: match &layers {
@@ -198,14 +200,32 @@ fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFau
             target: target
                 .map(|target| target.target.clone())
                 .ok_or(PlanFault::UnknownTarget { shard: position, target: planned.target })?,
-            formats: formats
-                .cloned()
-                .ok_or(PlanFault::UnknownFormats { shard: position, formats: planned.formats })?,
+            formats: shard_formats(position, planned, request)?,
             planned: planned.clone(),
             cost: ShardCost::default(),
         })
     };
     shards(plan).map(resolve).collect()
+}
+
+/// The formats of a shard's layers: one tuple each, alike in activations and states.
+fn shard_formats(shard: u32, planned: &Shard, request: &Request) -> Result<ShardFormats, PlanFault> {
+    let (found, expected) =
+        (planned.formats.len(), planned.end.saturating_sub(planned.first).max(1) as usize);
+    if found != expected {
+        return Err(PlanFault::FormatsCount { shard, found, expected });
+    }
+    let tuple = |&formats: &u32| {
+        let known = request.formats.get(formats as usize);
+        known.ok_or(PlanFault::UnknownFormats { shard, formats })
+    };
+    let tuples = planned.formats.iter().map(tuple).collect::<Result<Vec<&FormatTuple>, _>>()?;
+    ShardFormats::of_layers(planned.first, tuples.iter().copied()).ok_or_else(|| {
+        let values = |tuple: &FormatTuple| (tuple.activations, tuple.states);
+        let differs = tuples.iter().position(|tuple| values(tuple) != values(tuples[0])).unwrap_or(0);
+        let layer = planned.first.saturating_add(index(differs));
+        PlanFault::FormatsDiffer { shard, layer, formats: tuples[differs].to_string() }
+    })
 }
 
 /// Every component in order, every layer exactly once and in order.
@@ -221,7 +241,7 @@ fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
         let (Some(component), Some(done)) =
             (component(request, shard), covered.get_mut(shard.component as usize))
         else {
-            continue;
+            return Err(PlanFault::UnknownComponent { shard: position, component: shard.component });
         };
         let (first, end, layers) = (shard.first, shard.end, component.layer_count());
         match &component.body {
@@ -491,10 +511,10 @@ fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
             .and_then(|component| component.shard_kinds(shard.first, shard.end, shard.softcap))
             .unwrap_or_default();
         let cost =
-            table.shard(&kinds, shard.target, shard.formats, &shard.entries).map_err(
+            table.shard(&kinds, shard.target, &shard.formats, &shard.entries).map_err(
                 |fault| match fault {
                     CostFault::Overflow => PlanFault::CostOverflow { shard: position },
-                    CostFault::Illegal { kind, entry, why } => PlanFault::IllegalFormats {
+                    CostFault::Illegal { kind, formats, entry, why } => PlanFault::IllegalFormats {
                         shard: position,
                         kind: request
                             .kinds
@@ -506,7 +526,7 @@ fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
                             .map_or_else(String::new, |target| target.target.name.clone()),
                         formats: request
                             .formats
-                            .get(shard.formats as usize)
+                            .get(formats as usize)
                             .map_or_else(String::new, ToString::to_string),
                         entry,
                         why,
@@ -580,33 +600,32 @@ fn quality(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<Loss, 
     }
     let mut loss = Loss::default();
     for ((position, shard), cost) in shards(plan).zip(costs) {
-        let Some(tuple) = request.formats.get(shard.formats as usize) else { continue };
-        let quantised =
-            !is_lossless(tuple.weights) || tuple.roles.iter().any(|entry| !is_lossless(entry.format));
         // A component without weights loses nothing.
-        if !quantised || cost.weight_bytes == 0 {
+        if cost.weight_bytes == 0 {
             continue;
         }
-        let whole = (shard.first, shard.end) == (0, 0);
-        let layers = if whole { 0..1 } else { shard.first..shard.end };
-        for layer in layers {
+        for (layer, &formats) in (shard.first..).zip(&shard.formats) {
+            let Some(tuple) = request.formats.get(formats as usize) else { continue };
+            if is_lossless(tuple.weights) && tuple.roles.iter().all(|entry| is_lossless(entry.format)) {
+                continue;
+            }
             let mut known = false;
             for sensitivity in measured.get(&(shard.component, layer)).into_iter().flatten() {
                 if tuple.weight(sensitivity.role) == sensitivity.format {
                     known = true;
-                    loss.per_million = loss.per_million.saturating_add(sensitivity.per_million.into());
+                    loss.micronats = loss.micronats.saturating_add(sensitivity.micronats.into());
                 }
             }
             loss.lossy += 1;
             loss.unmeasured += u64::from(!known);
-            if !known && request.goals.quality_per_million.is_some() {
+            if !known && request.goals.quality_micronats.is_some() {
                 let formats = tuple.to_string();
                 return Err(PlanFault::UnmeasuredQuality { shard: position, layer, formats });
             }
         }
     }
-    match request.goals.quality_per_million {
-        Some(max) if loss.per_million > max => Err(PlanFault::OverQuality { value: loss.per_million, max }),
+    match request.goals.quality_micronats {
+        Some(max) if loss.micronats > max => Err(PlanFault::OverQuality { value: loss.micronats, max }),
         _ => Ok(loss),
     }
 }

@@ -1,4 +1,4 @@
-//! Between our own types and those of interface version 0.1, both ways. A later version of the
+//! Between our own types and those of interface version 0.2, both ways. A later version of the
 //! interface gets its own module like this one; nothing else changes.
 
 use shardwright_vocabulary as own;
@@ -44,46 +44,6 @@ same_cases!(guest_provenance, host_provenance, own::Provenance, wit::Provenance 
 same_cases!(guest_softcap_place, host_softcap_place, own::SoftcapPlace, wit::SoftcapPlace {
     Graph = Graph,
     Runtime = Runtime,
-});
-same_cases!(guest_target_kind, host_target_kind, own::TargetKind, wit::TargetKind {
-    Npu = Npu,
-    Gpu = Gpu,
-    Cpu = Cpu,
-    Simulator = Simulator,
-});
-same_cases!(guest_weight_format, host_weight_format, own::WeightFormat, wit::WeightFormat {
-    F32 = Fp32,
-    F16 = Fp16,
-    Bf16 = Bf16,
-    W8PerChannel = W8PerChannel,
-    W8PerTensor = W8PerTensor,
-    W4PerChannel = W4PerChannel,
-    W4PerTensor = W4PerTensor,
-    W4Block32 = W4Block32,
-    W4Block32Stepped = W4Block32Stepped,
-    W2PerChannel = W2PerChannel,
-});
-same_cases!(guest_activations, host_activations, own::ActivationFormat, wit::ActivationFormat {
-    F32 = Fp32,
-    F16 = Fp16,
-    A16 = A16,
-    A16Symmetric = A16Symmetric,
-    A8Dynamic = A8Dynamic,
-});
-same_cases!(guest_states, host_states, own::StateFormat, wit::StateFormat {
-    F32 = Fp32,
-    F16 = Fp16,
-    A16 = A16,
-    A8 = A8,
-});
-same_cases!(guest_role, host_role, own::WeightRole, wit::WeightRole {
-    AttentionInput = AttentionInput,
-    AttentionOutput = AttentionOutput,
-    MlpInput = MlpInput,
-    MlpOutput = MlpOutput,
-    PerLayer = PerLayer,
-    Head = Head,
-    Other = Other,
 });
 /// `None` for indices and packed weights, which no encoding has.
 fn guest_element(dtype: own::DType) -> Option<wit::ElementType> {
@@ -177,17 +137,116 @@ fn guest_schema(schema: &own::FlagSchema) -> wit::FlagSchema {
     }
 }
 
-fn guest_formats(tuple: &own::FormatTuple) -> wit::FormatTuple {
-    let role = |entry: &own::RoleFormat| wit::RoleFormat {
-        role: guest_role(entry.role),
-        format: guest_weight_format(entry.format),
+fn guest_weight_format(format: own::WeightFormat) -> wit::Format {
+    let (dtype, quantised) = format.layout();
+    let quantisation = quantised.map(|(granularity, scale)| wit::Quantisation {
+        granularity: match granularity {
+            own::Granularity::PerTensor => wit::Granularity::Tensor,
+            own::Granularity::PerChannel => wit::Granularity::Channel,
+            own::Granularity::PerBlock { size } => wit::Granularity::Block(size),
+        },
+        scale: match (format, scale) {
+            (own::WeightFormat::W4Block32Stepped, _) => wit::ScaleType::Stepped(STEPS),
+            (_, own::DType::F16) => wit::ScaleType::Fp16,
+            _ => wit::ScaleType::Fp32,
+        },
+        symmetric: true,
+        dynamic: false,
+    });
+    guest_format(format.name(), dtype, quantisation)
+}
+
+/// The largest multiple of the channel's scale that a stepped scale can be.
+const STEPS: u32 = 16;
+
+/// How activations and states of these names are stored; of both those in integers are affine with
+/// one scale for a tensor, unless they are dynamic: those have one for each row.
+fn guest_values(name: &'static str, dtype: own::DType, symmetric: bool, dynamic: bool) -> wit::Format {
+    let is_float = matches!(dtype, own::DType::F32 | own::DType::F16);
+    let granularity = if dynamic { wit::Granularity::Channel } else { wit::Granularity::Tensor };
+    let quantisation = wit::Quantisation { granularity, scale: wit::ScaleType::Fp32, symmetric, dynamic };
+    guest_format(name, dtype, (!is_float).then_some(quantisation))
+}
+
+fn guest_activations(format: own::ActivationFormat) -> wit::Format {
+    use own::{ActivationFormat as Activations, DType};
+    let (dtype, symmetric, dynamic) = match format {
+        Activations::F32 => (DType::F32, true, false),
+        Activations::F16 => (DType::F16, true, false),
+        Activations::A16 => (DType::U16, false, false),
+        Activations::A16Symmetric => (DType::I16, true, false),
+        Activations::A8Dynamic => (DType::I8, true, true),
     };
-    wit::FormatTuple {
-        weights: guest_weight_format(tuple.weights),
-        roles: tuple.roles.iter().map(role).collect(),
-        activations: guest_activations(tuple.activations),
-        states: guest_states(tuple.states),
+    guest_values(format.name(), dtype, symmetric, dynamic)
+}
+
+fn guest_states(format: own::StateFormat) -> wit::Format {
+    use own::{DType, StateFormat as States};
+    let dtype = match format {
+        States::F32 => DType::F32,
+        States::F16 => DType::F16,
+        States::A16 => DType::U16,
+        States::A8 => DType::U8,
+    };
+    guest_values(format.name(), dtype, false, false)
+}
+
+fn guest_format(name: &str, dtype: own::DType, quantisation: Option<wit::Quantisation>) -> wit::Format {
+    let numbers = match dtype {
+        own::DType::F32 | own::DType::F16 | own::DType::Bf16 => wit::NumberKind::Float,
+        own::DType::U8 | own::DType::U16 => wit::NumberKind::Unsigned,
+        _ => wit::NumberKind::Signed,
+    };
+    let bits = u32::try_from(dtype.bits()).unwrap_or(u32::MAX);
+    wit::Format { name: name.to_owned(), numbers, bits, quantisation }
+}
+
+/// The formats of a request, each once, in the order in which its tuples name them; a tuple refers
+/// to them by index.
+struct FormatLists {
+    weights: Vec<own::WeightFormat>,
+    activations: Vec<own::ActivationFormat>,
+    states: Vec<own::StateFormat>,
+}
+
+impl FormatLists {
+    fn of(request: &Request) -> Self {
+        let mut lists = Self { weights: vec![], activations: vec![], states: vec![] };
+        for tuple in &request.formats {
+            index_of(&mut lists.weights, tuple.weights);
+            for entry in &tuple.roles {
+                index_of(&mut lists.weights, entry.format);
+            }
+            index_of(&mut lists.activations, tuple.activations);
+            index_of(&mut lists.states, tuple.states);
+        }
+        for row in &request.sensitivities {
+            index_of(&mut lists.weights, row.format);
+        }
+        lists
     }
+
+    fn tuple(&mut self, tuple: &own::FormatTuple) -> wit::FormatTuple {
+        let role = |entry: &own::RoleFormat| wit::RoleFormat {
+            role: entry.role.name().to_owned(),
+            format: index_of(&mut self.weights, entry.format),
+        };
+        wit::FormatTuple {
+            roles: tuple.roles.iter().map(role).collect(),
+            weights: index_of(&mut self.weights, tuple.weights),
+            activations: index_of(&mut self.activations, tuple.activations),
+            states: index_of(&mut self.states, tuple.states),
+        }
+    }
+}
+
+/// Where an item stands in a list, which it is added to if it is not there.
+fn index_of<T: Copy + PartialEq>(list: &mut Vec<T>, item: T) -> u32 {
+    let place = list.iter().position(|known| *known == item).unwrap_or_else(|| {
+        list.push(item);
+        list.len() - 1
+    });
+    u32::try_from(place).unwrap_or(u32::MAX)
 }
 
 fn guest_time(time: own::TimeCost) -> wit::TimeCost {
@@ -242,11 +301,25 @@ impl From<&Request> for wit::Request {
             name: summary.target.name.clone(),
             shim: summary.target.shim.clone(),
             device: summary.target.device.clone(),
-            kind: guest_target_kind(summary.target.kind),
+            kind: summary.target.kind.name().to_owned(),
             limits: summary.limits.iter().map(guest_limit).collect(),
             schema: summary.schema.iter().map(guest_schema).collect(),
             recommended: summary.recommended.iter().map(guest_flag).collect(),
+            extensions: vec![],
         };
+        let mut lists = FormatLists::of(request);
+        let formats = request.formats.iter().map(|tuple| lists.tuple(tuple)).collect();
+        let sensitivities = request
+            .sensitivities
+            .iter()
+            .map(|row| wit::Sensitivity {
+                component: row.component,
+                layer: row.layer,
+                role: row.role.name().to_owned(),
+                format: index_of(&mut lists.weights, row.format),
+                micronats: row.micronats,
+            })
+            .collect();
         wit::Request {
             model: wit::Model {
                 name: request.model.name.clone(),
@@ -264,23 +337,16 @@ impl From<&Request> for wit::Request {
                 })
                 .collect(),
             targets: request.targets.iter().map(target).collect(),
-            formats: request.formats.iter().map(guest_formats).collect(),
+            weight_formats: lists.weights.iter().copied().map(guest_weight_format).collect(),
+            activation_formats: lists.activations.iter().copied().map(guest_activations).collect(),
+            state_formats: lists.states.iter().copied().map(guest_states).collect(),
+            formats,
             entries: request.entries.iter().copied().map(guest_entry).collect(),
             costs: request.costs.iter().map(guest_cost).collect(),
-            sensitivities: request
-                .sensitivities
-                .iter()
-                .map(|row| wit::Sensitivity {
-                    component: row.component,
-                    layer: row.layer,
-                    role: guest_role(row.role),
-                    format: guest_weight_format(row.format),
-                    per_million: row.per_million,
-                })
-                .collect(),
+            sensitivities,
             boundary_nanoseconds: request.boundary_nanoseconds,
             goals: wit::Goals {
-                quality_per_million: request.goals.quality_per_million,
+                quality_micronats: request.goals.quality_micronats,
                 memory_bytes: request.goals.memory_bytes,
                 context: request.goals.context,
                 max_prefill_rows: request.goals.max_prefill_rows,
@@ -291,6 +357,7 @@ impl From<&Request> for wit::Request {
                 .iter()
                 .map(|option| (option.name.clone(), option.value.clone()))
                 .collect(),
+            extensions: vec![],
         }
     }
 }
@@ -325,7 +392,7 @@ impl TryFrom<&Plan> for wit::Plan {
                 first: shard.first,
                 end: shard.end,
                 target: shard.target,
-                formats: shard.formats,
+                formats: shard.formats.clone(),
                 context: shard.context,
                 entries: shard
                     .entries
@@ -337,6 +404,7 @@ impl TryFrom<&Plan> for wit::Plan {
                 softcap: shard.softcap.map(guest_softcap_place),
                 flags: shard.flags.iter().map(guest_flag).collect(),
                 build: guest_build_time(shard.build),
+                extensions: vec![],
             })
         };
         let reason = |reason: &Reason| wit::Reason {
@@ -355,6 +423,7 @@ impl TryFrom<&Plan> for wit::Plan {
             shards: (0..).zip(&plan.shards).map(shard).collect::<Result<_, _>>()?,
             fallback: plan.fallback.clone(),
             reasons: plan.reasons.iter().map(reason).collect(),
+            extensions: vec![],
         })
     }
 }
@@ -447,6 +516,7 @@ impl From<&Feedback> for wit::Feedback {
                 })
                 .collect(),
             drift_per_mille: feedback.drift_per_mille,
+            extensions: vec![],
         }
     }
 }

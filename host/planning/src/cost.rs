@@ -52,6 +52,8 @@ pub enum CostFault {
     Illegal {
         /// Kind index.
         kind: u32,
+        /// Format tuple index.
+        formats: u32,
         /// Entry point.
         entry: EntryName,
         /// The target's reason, or that there is no row.
@@ -91,12 +93,12 @@ impl<'request> CostTable<'request> {
         entry.kind != EntryKind::Prefill || part.is_some_and(|part| part != PrefillPart::None)
     }
 
-    /// Cost of a shard that consists of layers of these kinds.
+    /// Cost of a shard that consists of layers of these kinds, each in its format tuple.
     pub fn shard(
         &self,
         kinds: &[u32],
         target: u32,
-        formats: u32,
+        formats: &[u32],
         entries: &[EntryName],
     ) -> Result<ShardCost, CostFault> {
         let mut cost = ShardCost::default();
@@ -107,11 +109,11 @@ impl<'request> CostTable<'request> {
         for &entry in entries {
             let mut total = EntryCost { entry, ops: 0, time: Some(NO_TIME), uncosted_ops: 0 };
             let mut states = 0_u64;
-            for (&kind, weight) in kinds.iter().zip(&mut weights) {
+            for ((&kind, &formats), weight) in kinds.iter().zip(formats).zip(&mut weights) {
                 if !self.takes_part(kind, entry) {
                     continue;
                 }
-                let illegal = |why: &str| CostFault::Illegal { kind, entry, why: why.to_owned() };
+                let illegal = |why: &str| CostFault::Illegal { kind, formats, entry, why: why.to_owned() };
                 let row = self
                     .row(kind, target, formats, entry)
                     .ok_or_else(|| illegal("the cost table has no row"))?;

@@ -56,8 +56,9 @@ pub struct Shard {
     pub end: u32,
     /// Index of the target in the request.
     pub target: u32,
-    /// Index of the format tuple in the request.
-    pub formats: u32,
+    /// Index of the format tuple of each layer in the request, in the order of the layers; one of a
+    /// component without layers. They agree in activations and states.
+    pub formats: Vec<u32>,
     /// Context capacity in tokens; zero if the model has no states.
     pub context: u32,
     /// Entry points to build.
@@ -73,6 +74,14 @@ pub struct Shard {
     pub flags: Vec<Flag>,
     /// When it is compiled.
     pub build: BuildTime,
+}
+
+impl Shard {
+    /// The one format tuple of all its layers; `None` where they differ.
+    pub fn uniform_formats(&self) -> Option<u32> {
+        let first = *self.formats.first()?;
+        self.formats.iter().all(|formats| *formats == first).then_some(first)
+    }
 }
 
 /// The basis of a choice.

@@ -1,6 +1,6 @@
 //! A planner's request: everything it may know about a model and its targets, as plain data.
 //!
-//! The same information as `wit/v0.1/planner.wit`, kept apart from the generated bindings so that a
+//! The same information as `wit/v0.2/planner.wit`, kept apart from the generated bindings so that a
 //! new version of the interface changes the conversion and nothing else. Serialised with
 //! `serde_json`; the fields are written in the order of declaration, hence equal requests have
 //! equal bytes ([`Request::canonical_bytes`]).
@@ -163,17 +163,17 @@ pub struct Sensitivity {
     pub role: WeightRole,
     /// In which format.
     pub format: WeightFormat,
-    /// Loss in millionths of the model's negative log-likelihood, rounded up; losses add up.
-    pub per_million: u32,
+    /// Loss as KL divergence in millionths of a nat per token, rounded up; losses add up.
+    pub micronats: u32,
 }
 
 /// What the plan should achieve.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goals {
-    /// Largest sum of losses in millionths of the model's negative log-likelihood.
+    /// Largest sum of losses, in millionths of a nat per token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quality_per_million: Option<u64>,
+    pub quality_micronats: Option<u64>,
     /// Bytes for artefacts and states of all shards together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,

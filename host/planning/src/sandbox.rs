@@ -34,9 +34,9 @@ pub(crate) fn pulley_settings_id() -> String {
 }
 
 /// The interface a planner exports.
-pub const INTERFACE: &str = "shardwright:planner/api@0.1.0";
+pub const INTERFACE: &str = "shardwright:planner/api@0.2.0-draft";
 /// The interface a planner may import.
-pub const LOG_INTERFACE: &str = "shardwright:planner/host@0.1.0";
+pub const LOG_INTERFACE: &str = "shardwright:planner/host@0.2.0-draft";
 
 /// How a planner is executed. Both give the same answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -297,7 +297,12 @@ fn same_line(left: &str, right: &str) -> bool {
         let (line, _patch) = version.rsplit_once('.')?;
         Some((base.to_owned(), line.to_owned()))
     };
-    line(left).is_some() && line(left) == line(right)
+    // Of a draft nothing but itself is known to fit.
+    let is_draft = |name: &str| name.split_once('@').is_some_and(|(_, version)| version.contains('-'));
+    match is_draft(left) || is_draft(right) {
+        true => left == right,
+        false => line(left).is_some() && line(left) == line(right),
+    }
 }
 
 /// A planner, ready to be asked. Every call runs in a fresh instance.
@@ -372,7 +377,7 @@ impl Planner {
                 return Answer { plan: Err(error), log: Vec::new(), fuel: 0 };
             }
         };
-        let none = wit::Plan { shards: vec![], fallback: vec![], reasons: vec![] };
+        let none = wit::Plan { shards: vec![], fallback: vec![], reasons: vec![], extensions: vec![] };
         let previous = history.last().map_or(&none, |attempt| &attempt.plan);
         self.answer("revise", |api, store| api.call_revise(store, &request, previous, &history))
     }

@@ -39,7 +39,7 @@ fn main() {
             Sensitivities::measure(&graph, hash, &formats, &importance, &short, &mut progress).unwrap();
         eprintln!();
         for row in measured.rows() {
-            println!("{} {} {} {} {}", row.component, row.layer, row.role, row.format, row.per_million);
+            println!("{} {} {} {} {}", row.component, row.layer, row.role, row.format, row.micronats);
         }
         return;
     }

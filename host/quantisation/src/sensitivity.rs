@@ -16,7 +16,7 @@ use crate::quality::answers;
 use crate::{CalibrationError, Importance, MeasuredError, Recipe, TableFormats, Unwatched, quantise};
 
 /// Lines of a hundred bytes for every layer, role and format of the largest models, many times.
-const KIND: Kind = Kind { magic: b"sw-sensi", version: 2, name: "sensitivities", limit: 1 << 26 };
+const KIND: Kind = Kind { magic: b"sw-sensi", version: 3, name: "sensitivities", limit: 1 << 26 };
 
 /// The loss from one format in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,11 +30,11 @@ pub struct Sensitivity {
     pub role: WeightRole,
     /// In which format.
     pub format: WeightFormat,
-    /// Expected increase of the model's negative log-likelihood in millionths: the mean KL
-    /// divergence of its predictions from those of the model as stored. Unlike the difference of
-    /// two likelihoods it is never negative and needs few tokens. For encoders 1 − cosine in
-    /// millionths. Rounded up, so that a loss is never reported as none.
-    pub per_million: u64,
+    /// Mean KL divergence of the model's predictions from those of the model as stored, in
+    /// millionths of a nat per token. Unlike the difference of two likelihoods it is never negative
+    /// and needs few tokens. For encoders 1 − cosine in millionths. Rounded up, so that a loss is
+    /// never reported as none.
+    pub micronats: u64,
 }
 
 /// Losses of one checkpoint.
@@ -71,11 +71,9 @@ impl Sensitivities {
             return Err(CalibrationError::NoSequences);
         }
         let stored = answers(graph, &FormatTuple::F32, &ranges, sequences, &mut alive)?;
-        let unit = match stored.likelihood(graph, sequences) {
-            Some((nll, _)) if nll > 0.0 => nll,
-            _ if graph.is_generative() => return Err(CalibrationError::NoPredictions),
-            _ => 1.0,
-        };
+        if graph.is_generative() && stored.likelihood(graph, sequences).is_none() {
+            return Err(CalibrationError::NoPredictions);
+        }
         let mut ended = |done: &mut u64| {
             *done += 1;
             progress(*done, total).is_break()
@@ -99,8 +97,8 @@ impl Sensitivities {
                 let made = quantise(graph, &recipe, &mut Unwatched)?;
                 let ours = answers(&made, &FormatTuple::F32, &ranges, sequences, &mut alive)?;
                 // Of a number that is not one, 0; beyond the integers, the largest.
-                let per_million = (1e6 * ours.divergence(&stored, graph) / unit).ceil() as u64;
-                rows.push(Sensitivity { component, layer, role, format, per_million });
+                let micronats = (1e6 * ours.divergence(&stored, graph)).ceil() as u64;
+                rows.push(Sensitivity { component, layer, role, format, micronats });
                 if ended(&mut done) {
                     return Err(CalibrationError::Cancelled);
                 }

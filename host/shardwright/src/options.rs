@@ -104,12 +104,20 @@ impl OpenOptions {
         self
     }
 
-    /// The most quality a plan may lose, in thousandths of the model's negative log-likelihood. The
+    /// The most quality a plan may lose, as KL divergence in thousandths of a nat per token. The
     /// loss of each layer and role in each format is measured once per checkpoint, which takes
     /// minutes. Default: no bound, nothing is measured.
     #[must_use]
-    pub fn quality(mut self, per_mille: u32) -> Self {
-        self.plan.quality_per_million = Some(u64::from(per_mille) * 1000);
+    pub fn quality(mut self, millinats: u32) -> Self {
+        self.plan.quality_micronats = Some(u64::from(millinats) * 1000);
+        self
+    }
+
+    /// The most bytes that artefacts and KV cache of all shards may take together. Gathered tables
+    /// are mapped and not counted. Default: no bound but the chip's.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.plan.memory_bytes = Some(bytes);
         self
     }
 

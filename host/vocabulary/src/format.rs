@@ -237,6 +237,92 @@ impl fmt::Display for FormatTuple {
     }
 }
 
+/// Adjacent layers of a shard in equal formats.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerFormats {
+    /// First layer.
+    pub first: u32,
+    /// One past the last layer.
+    pub end: u32,
+    /// Their formats.
+    pub formats: FormatTuple,
+}
+
+/// The formats of a shard. Its layers may differ in their weights; activations and states are the
+/// shard's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ShardFormats {
+    /// The same for all layers, or those of a component without layers.
+    Uniform(FormatTuple),
+    /// Runs of layers, each adjacent to the next, that differ from their neighbours.
+    Mixed(Vec<LayerFormats>),
+}
+
+impl ShardFormats {
+    /// The formats of layers, in order, from `first` on. `None` without layers, and where they do
+    /// not agree in activations and states.
+    pub fn of_layers<'a>(first: u32, layers: impl IntoIterator<Item = &'a FormatTuple>) -> Option<Self> {
+        let mut runs: Vec<LayerFormats> = Vec::new();
+        for (layer, formats) in (first..).zip(layers) {
+            match runs.last_mut() {
+                Some(run) if run.formats == *formats => run.end = layer + 1,
+                _ => runs.push(LayerFormats { first: layer, end: layer + 1, formats: formats.clone() }),
+            }
+        }
+        let values = |run: &LayerFormats| (run.formats.activations, run.formats.states);
+        if runs.windows(2).any(|pair| values(&pair[0]) != values(&pair[1])) {
+            return None;
+        }
+        match runs.len() {
+            0 => None,
+            1 => runs.pop().map(|run| ShardFormats::Uniform(run.formats)),
+            _ => Some(ShardFormats::Mixed(runs)),
+        }
+    }
+
+    /// The tuples that occur, in the order of the layers.
+    pub fn tuples(&self) -> impl Iterator<Item = &FormatTuple> {
+        let (one, runs) = match self {
+            ShardFormats::Uniform(formats) => (Some(formats), &[][..]),
+            ShardFormats::Mixed(runs) => (None, &runs[..]),
+        };
+        one.into_iter().chain(runs.iter().map(|run| &run.formats))
+    }
+
+    /// The one tuple of all layers; `None` where they differ.
+    pub fn uniform(&self) -> Option<&FormatTuple> {
+        match self {
+            ShardFormats::Uniform(formats) => Some(formats),
+            ShardFormats::Mixed(_) => None,
+        }
+    }
+}
+
+impl From<FormatTuple> for ShardFormats {
+    fn from(formats: FormatTuple) -> Self {
+        ShardFormats::Uniform(formats)
+    }
+}
+
+/// One tuple as it spells itself; of several their layers before each:
+/// `0-4 w8-per-channel/a16/a8, 4-35 w4-per-channel/a16/a8`, the last layer left out.
+impl fmt::Display for ShardFormats {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ShardFormats::Uniform(formats) => fmt::Display::fmt(formats, formatter),
+            ShardFormats::Mixed(runs) => {
+                for (place, LayerFormats { first, end, formats }) in runs.iter().enumerate() {
+                    let separator = if place == 0 { "" } else { ", " };
+                    write!(formatter, "{separator}{first}-{end} {formats}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
 names! {
     /// Where the soft-cap of the logits is computed.
     SoftcapPlace, "place of a soft-cap" {

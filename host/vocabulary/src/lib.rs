@@ -53,8 +53,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use error_class::ErrorClass;
 pub use flag::{Flag, FlagSchema, FlagStage, FlagType, FlagVerdict};
 pub use format::{
-    ActivationFormat, FormatTuple, Granularity, RoleFormat, SoftcapPlace, StateFormat, WeightFormat,
-    WeightRole, scale_count,
+    ActivationFormat, FormatTuple, Granularity, LayerFormats, RoleFormat, ShardFormats, SoftcapPlace,
+    StateFormat, WeightFormat, WeightRole, scale_count,
 };
 pub use limit::{Limit, Relief, limit_names};
 pub use names::UnknownName;

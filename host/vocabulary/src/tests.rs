@@ -157,3 +157,25 @@ fn limits_refuse_unknown_fields() {
     assert_eq!(serde_json::from_str::<Limit>(&json).unwrap(), limit);
     assert!(serde_json::from_str::<Limit>(r#"{"name":"ops","value":1,"provenance":"user","x":1}"#).is_err());
 }
+
+#[test]
+fn layers_of_a_shard_may_differ_in_their_weights_alone() {
+    let tuple = |text: &str| -> FormatTuple { text.parse().unwrap() };
+    let (eight, four) = (tuple("w8-per-channel/a16/a8"), tuple("w4-per-channel/a16/a8"));
+    let alike = ShardFormats::of_layers(3, [&four, &four]).unwrap();
+    assert_eq!((alike.uniform(), alike.to_string()), (Some(&four), "w4-per-channel/a16/a8".to_owned()));
+    let mixed = ShardFormats::of_layers(3, [&eight, &four, &four, &eight]).unwrap();
+    assert_eq!(
+        mixed.to_string(),
+        "3-4 w8-per-channel/a16/a8, 4-6 w4-per-channel/a16/a8, 6-7 w8-per-channel/a16/a8"
+    );
+    assert_eq!((mixed.uniform(), mixed.tuples().count()), (None, 3));
+    assert_eq!(ShardFormats::of_layers(0, [&eight, &tuple("w4-per-channel/a16/a16")]), None);
+    assert_eq!(ShardFormats::of_layers(0, []), None);
+    // One tuple is written as before there were mixtures.
+    let json = |formats: &ShardFormats| serde_json::to_string(formats).unwrap();
+    assert_eq!(json(&alike), serde_json::to_string(&four).unwrap());
+    for formats in [alike, mixed] {
+        assert_eq!(serde_json::from_str::<ShardFormats>(&json(&formats)).unwrap(), formats);
+    }
+}

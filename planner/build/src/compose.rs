@@ -9,10 +9,10 @@ use wasmparser::{Parser, Payload, Validator};
 use crate::BuildError;
 
 /// Imported by planners, implemented by the host.
-const HOST: &str = "shardwright:planner/host@0.1.0";
-const API: &str = "shardwright:planner/api@0.1.0";
+const HOST: &str = "shardwright:planner/host@0.2.0-draft";
+const API: &str = "shardwright:planner/api@0.2.0-draft";
 
-/// The levels of `log`, in the order of `wit/v0.1/planner.wit`.
+/// The levels of `log`, in the order of `wit/v0.2/planner.wit`.
 const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 
 /// A planner that is `policy` (of the world `policy`), whose planner import is connected to
@@ -91,7 +91,7 @@ mod tests {
         for (policy, solver, says) in [
             (b"garbage".to_vec(), importing(&[]), "the policy: "),
             (importing(&[API]), b"garbage".to_vec(), "the solver: "),
-            (importing(&[HOST]), importing(&[HOST]), "it imports no `shardwright:planner/api@0.1.0`"),
+            (importing(&[HOST]), importing(&[HOST]), "it imports no `shardwright:planner/api@0.2.0-draft`"),
             (module, importing(&[HOST]), "it imports no"),
             (importing(&[API]), importing(&[HOST]), "the two do not fit together"),
         ] {

@@ -90,7 +90,7 @@ impl BuildError {
             BuildError::MissingTarget => Some("rustup target add wasm32-unknown-unknown"),
             BuildError::NoModule { .. } => Some("add `crate-type = [\"cdylib\"]` under `[lib]`"),
             BuildError::Compose { .. } => Some(
-                "a policy is built for the world `policy` of `wit/v0.1/planner.wit`, and calls what it imports",
+                "a policy is built for the world `policy` of `wit/v0.2/planner.wit`, and calls what it imports",
             ),
             BuildError::Componentise { .. } => Some("the crate must call `export_planner!`"),
             _ => None,

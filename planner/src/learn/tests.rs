@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::RequestBuilder;
-use crate::{EntryKind, MeasuredTime, TargetKind};
+use crate::{EntryKind, MeasuredTime};
 
 fn first(request: &Request) -> Plan {
     solve(request, &Settings::default()).unwrap().into_plan(request)
@@ -14,6 +14,7 @@ fn feedback(shard: u32, class: Option<ErrorClass>, details: &[(&str, &str)]) -> 
         details: details.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
         times: vec![],
         drift_per_mille: None,
+        extensions: vec![],
     }
 }
 
@@ -70,7 +71,7 @@ fn refusals_become_limits() {
 
 #[test]
 fn an_unsupported_layer_becomes_illegal_and_nothing_else() {
-    let request = RequestBuilder::decoder(4).layer(2, 100, 1000).target("cpu", TargetKind::Cpu).build();
+    let request = RequestBuilder::decoder(4).layer(2, 100, 1000).target("cpu", "cpu").build();
     let plan = first(&request);
     let lesson = learned(&request, &plan, feedback(1, Some(ErrorClass::UnsupportedOp), &[("layer", "2")]));
     let illegal: Vec<_> = lesson
@@ -94,14 +95,14 @@ fn an_unsupported_layer_becomes_illegal_and_nothing_else() {
 
 #[test]
 fn drift_bars_quantised_formats_and_moves_exact_ones() {
-    let request = RequestBuilder::decoder(3).formats(WeightFormat::W8PerChannel, 1, 4).build();
+    let request = RequestBuilder::decoder(3).formats("w8-per-channel", 1, 4).build();
     let mut plan = first(&request);
     let mut drifted = feedback(1, None, &[]);
     drifted.drift_per_mille = Some(80);
     let lesson = learned(&request, &plan, drifted.clone());
     assert_eq!((lesson.forbidden.len(), lesson.reasons.len()), (1, 0));
 
-    plan.shards[1].formats = 1;
+    plan.shards[1].formats.fill(1);
     let lesson = learned(&request, &plan, drifted);
     let barred =
         |cost: &&crate::Cost| cost.illegal.as_deref() == Some("refused before: drifted by 80 thousandths");
@@ -129,7 +130,7 @@ fn measured_times_replace_promised_ones() {
 
 #[test]
 fn a_target_that_fails_twice_is_given_up() {
-    let request = RequestBuilder::decoder(4).target("cpu", TargetKind::Cpu).build();
+    let request = RequestBuilder::decoder(4).target("cpu", "cpu").build();
     let mut plan = first(&request);
     let mut history = vec![];
     for _ in 0..2 {

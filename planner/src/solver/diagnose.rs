@@ -1,6 +1,7 @@
 //! Why a request has no solution: the first constraint without which it would have one.
 
-use super::{Part, Problem, Relaxed, is_admitted, search::exists};
+use super::search::{exists, search};
+use super::{Part, Problem, Relaxed, is_admitted};
 use crate::table::{CostTable, unit_kinds_at};
 use crate::{Refusal, RefusalKind, names};
 
@@ -60,10 +61,32 @@ pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
     for (relax, kind, message) in steps {
         relax(&mut relaxed);
         if solvable(relaxed) {
-            return Refusal::new(kind, message);
+            let refusal = Refusal::new(kind, message);
+            return match kind {
+                RefusalKind::OverMemory => with_least_memory(problem, relaxed, refusal),
+                _ => refusal,
+            };
         }
     }
     Refusal::new(RefusalKind::OverLimit, "no plan fits the limits")
+}
+
+/// The refusal of a memory goal with the least that plans in one format tuple take.
+fn with_least_memory(problem: &Problem<'_>, relaxed: Relaxed, refusal: Refusal) -> Refusal {
+    let bytes = |formats: u32| {
+        let settings = super::Settings { formats: Some(formats), ..problem.settings.clone() };
+        let easier = Problem::new(problem.request, &settings, problem.entries.clone(), relaxed).ok()?;
+        let found = search(&easier)?.into_solution(&easier);
+        let shards = found.shards.iter();
+        Some(shards.fold(0_u64, |sum, shard| sum.saturating_add(shard.cost.context_bytes())))
+    };
+    let Some(least) = problem.usable.iter().filter_map(|&formats| bytes(formats)).min() else {
+        return refusal;
+    };
+    let goal = problem.request.goals.memory_bytes.unwrap_or(0);
+    let message =
+        format!("{}: it allows {goal} bytes, and the smallest plan found takes {least}", refusal.message);
+    Refusal { message, ..refusal }.with("goal", goal).with("least", least)
 }
 
 /// A layer that cannot be placed even alone, and why.
@@ -106,9 +129,10 @@ fn single_unit(problem: &Problem<'_>, part: &Part, unit: usize) -> Option<Refusa
     let mut whys: Vec<String> = Vec::new();
     for choice in &part.choices {
         let target = &request.targets[choice.target as usize].name;
-        let formats = names::formats(&request.formats[choice.formats as usize]);
+        let formats = request.formats_name(choice.formats[unit]);
         let kind = unit_kinds_at(component, choice.softcap)[unit];
-        if let Some(why) = table.illegal(request, kind, choice.target, choice.formats, &problem.entries) {
+        if let Some(why) = table.illegal(request, kind, choice.target, choice.formats[unit], &problem.entries)
+        {
             whys.push(format!("`{target}` as {formats}: {why}"));
         }
     }

@@ -16,7 +16,8 @@ impl Solution {
     /// The plan: every boundary in its shard's activation format, the flags set for each target,
     /// other targets that support the whole model as fallbacks, and a reason for every choice.
     pub fn into_plan(self, request: &Request) -> Plan {
-        let mut plan = Plan { shards: vec![], fallback: self.fallback(request), reasons: vec![] };
+        let mut plan =
+            Plan { shards: vec![], fallback: self.fallback(request), reasons: vec![], extensions: vec![] };
         self.explain_chain(request, &mut plan.reasons);
         self.explain_ceilings(request, &mut plan.reasons);
         for (placement, index) in self.shards.iter().zip(0_u32..) {
@@ -30,7 +31,7 @@ impl Solution {
                 first: placement.first,
                 end: placement.end,
                 target: placement.target,
-                formats: placement.formats,
+                formats: placement.formats.clone(),
                 context: self.context,
                 entries: self.entries_of(request, placement),
                 inputs: boundaries(&component.inputs),
@@ -43,6 +44,7 @@ impl Solution {
                     .chain(self.relieving_flags(placement.target))
                     .collect(),
                 build: self.settings.build,
+                extensions: vec![],
             });
             self.explain_shard(request, placement, index, &mut plan.reasons);
         }
@@ -105,7 +107,7 @@ impl Solution {
         }
         if let Some(time) = self.time {
             let uncosted: u64 = self.shards.iter().map(|shard| shard.cost.uncosted_ops).sum();
-            let leaves = match (request.formats.len(), request.goals.quality_per_million) {
+            let leaves = match (request.formats.len(), request.goals.quality_micronats) {
                 (1, _) | (_, Some(_)) => "the least of all legal plans",
                 _ => "the least that limits and the order of formats leave",
             };
@@ -183,8 +185,14 @@ impl Solution {
         if layers > 0 {
             let choice = format!("layers {}..{}", placement.first, placement.end);
             let table = CostTable::new(request);
-            let prefix =
-                Prefix::new(request, &table, component, placement.target, placement.formats, &self.entries);
+            let prefix = Prefix::new(
+                request,
+                &table,
+                component,
+                placement.target,
+                placement.formats[0],
+                &self.entries,
+            );
             let siblings = || self.shards.iter().filter(|shard| shard.component == placement.component);
             let (because, cause) = if (placement.first, placement.end) == (0, layers) {
                 (
@@ -209,7 +217,7 @@ impl Solution {
             } else if siblings().all(|shard| shard.target == placement.target)
                 && siblings().any(|shard| shard.formats != placement.formats)
             {
-                let cause = match request.goals.quality_per_million {
+                let cause = match request.goals.quality_micronats {
                     Some(_) => Cause::Goal("quality".to_owned()),
                     None => Cause::Cost("time".to_owned()),
                 };
@@ -241,8 +249,7 @@ impl Solution {
         };
         push(format!("target {}", target.name), because, cause);
 
-        let formats = names::formats(&request.formats[placement.formats as usize]);
-        let (because, cause) = self.explain_formats(request, placement);
+        let (formats, because, cause) = self.explain_formats(request, placement);
         push(formats, because, cause);
 
         if let (Some(softcap), Some(place)) = (&component.softcap, placement.softcap) {
@@ -273,11 +280,11 @@ impl Solution {
         if self.settings.formats.is_some() {
             return;
         }
-        for (tuple, index) in request.formats.iter().zip(0_u32..) {
+        for (_, index) in request.formats.iter().zip(0_u32..) {
             if !is_admitted(request, index) {
                 reasons.push(Reason {
                     shard: None,
-                    choice: format!("not {}", names::formats(tuple)),
+                    choice: format!("not {}", request.formats_name(index)),
                     because: "weights of two bits lose so much that only a quality goal admits them"
                         .to_owned(),
                     cause: Cause::Goal("quality".to_owned()),

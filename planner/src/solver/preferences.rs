@@ -2,10 +2,9 @@
 //! the order of goals.
 
 use super::{Placement, search::Sums};
-use crate::{FormatTuple, Refusal, RefusalKind, Request, WeightFormat, WeightRole, names, names::Named};
+use crate::{Refusal, RefusalKind, Request};
 
-/// The weight format required for some layers. Formats apply to a whole shard, so cuts separate
-/// these layers from those with other formats.
+/// The weight format required for some layers. Layers of one shard may differ in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedFormat {
     /// Component index.
@@ -16,9 +15,9 @@ pub struct WantedFormat {
     pub end: u32,
     /// The weights that must have it; `None`: all weights of the tuple, without exceptions in other
     /// formats.
-    pub role: Option<WeightRole>,
-    /// The format, which a tuple of the request must have.
-    pub format: WeightFormat,
+    pub role: Option<String>,
+    /// Name of the format, which a tuple of the request must have.
+    pub format: String,
 }
 
 impl WantedFormat {
@@ -33,47 +32,56 @@ impl WantedFormat {
         self.component == shard.component && (shard.end == 0 || overlap)
     }
 
-    fn is_met_by(&self, tuple: &FormatTuple) -> bool {
-        match self.role {
+    fn is_met_by(&self, request: &Request, formats: u32) -> bool {
+        match &self.role {
             Some(role) => {
-                let exception = tuple.roles.iter().find(|entry| entry.role == role);
-                exception.map_or(tuple.weights, |entry| entry.format) == self.format
+                request.weight_format(formats, role).is_some_and(|format| format.name == self.format)
             }
-            None => {
-                tuple.weights == self.format && tuple.roles.iter().all(|entry| entry.format == self.format)
-            }
+            None => request.weight_formats_of(formats).all(|format| format.name == self.format),
         }
     }
 }
 
-/// Running counts of the units of a component that require other formats than this tuple.
+/// Whether a tuple has the formats that are wanted of a unit: (component, unit, whether it is a
+/// layer).
+pub(super) fn meets(
+    request: &Request,
+    wanted: &[WantedFormat],
+    (component, unit, layered): (u32, usize, bool),
+    formats: u32,
+) -> bool {
+    wanted.iter().all(|wanted| !wanted.is_of(component, unit, layered) || wanted.is_met_by(request, formats))
+}
+
+/// Cumulative number of units of a component whose tuples lack the formats that are wanted.
 pub(super) fn unwanted(
+    request: &Request,
     wanted: &[WantedFormat],
     component: u32,
-    (units, layered): (usize, bool),
-    tuple: &FormatTuple,
+    layered: bool,
+    formats: &[u32],
 ) -> Vec<u32> {
     let mut counts = vec![0_u32];
-    for unit in 0..units {
-        let other =
-            wanted.iter().any(|wanted| wanted.is_of(component, unit, layered) && !wanted.is_met_by(tuple));
-        counts.push(counts[unit] + u32::from(other));
+    for (unit, &formats) in formats.iter().enumerate() {
+        let met = meets(request, wanted, (component, unit, layered), formats);
+        counts.push(counts[unit] + u32::from(!met));
     }
     counts
 }
 
 /// Refuses formats that no tuple of the request has.
 pub(super) fn check(request: &Request, wanted: &[WantedFormat]) -> Result<(), Refusal> {
-    let offered = |wanted: &WantedFormat| request.formats.iter().any(|tuple| wanted.is_met_by(tuple));
+    let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
+    let offered = |wanted: &WantedFormat| tuples.clone().any(|formats| wanted.is_met_by(request, formats));
     let Some(missing) = wanted.iter().find(|wanted| !offered(wanted)) else { return Ok(()) };
-    let offered: Vec<String> = request.formats.iter().map(names::formats).collect();
-    let of = missing.role.map_or_else(String::new, |role| format!(" of {}", role.name()));
+    let offered: Vec<String> = tuples.map(|formats| request.formats_name(formats)).collect();
+    let of = missing.role.as_ref().map_or_else(String::new, |role| format!(" of {role}"));
     let message = format!(
         "no formats that are offered have {} weights{of}, which the planner wants; there are {}",
-        missing.format.name(),
+        missing.format,
         offered.join(", ")
     );
-    Err(Refusal::new(RefusalKind::Unsupported, message).with("format", missing.format.name()))
+    Err(Refusal::new(RefusalKind::Unsupported, message).with("format", &missing.format))
 }
 
 /// A part of the objective.

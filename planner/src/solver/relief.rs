@@ -59,7 +59,7 @@ pub(super) fn binding<'request>(
         if component.layer_count() == 0 || shards().count() < 2 {
             continue;
         }
-        let prefix = Prefix::new(request, &table, component, target, first.formats, &solution.entries);
+        let prefix = Prefix::new(request, &table, component, target, first.formats[0], &solution.entries);
         let Some(whole) = prefix.range(0, component.layer_count() as usize) else { continue };
         let over = bounds.on_shards(&whole).filter(|(bound, value)| *value > bound.value);
         found.extend(over.map(|(bound, value)| (index, bound, value)));

@@ -7,10 +7,13 @@ use crate::table::RangeCost;
 /// too long.
 const BEAMS: [usize; 3] = [LABELS_PER_CUT, 32, 4];
 
+/// What extending a label by a shard takes, in comparisons.
+const EXTENSION: u64 = 8;
+
 /// Comparisons of labels in one search; the last and narrowest has no such bound. A sandbox allows
-/// two billion units of fuel per call; a comparison takes about thirty, and a request is searched a
-/// dozen times at most.
-const COMPARISONS: u64 = 3_000_000;
+/// two billion units of fuel per call; a comparison takes two to three hundred with what goes on
+/// around it, and a request is searched a few times.
+const COMPARISONS: u64 = 1_200_000;
 
 /// The least time from which a difference counts, as a share of the whole: estimates are no finer.
 /// Every shard has to save as much.
@@ -174,6 +177,8 @@ impl Search<'_, '_> {
                         }
                         let step = Step { part: index, first, end, choice: position };
                         let range = Range::new(part, step, cost);
+                        let labels = (self.arena.len() - from) as u64;
+                        self.left = self.left.checked_sub(EXTENSION * labels).ok_or(Exceeded)?;
                         for label in from..self.arena.len() {
                             if let Some(next) =
                                 extend(problem, &self.arena[label], label, part, choice, &range)
@@ -300,7 +305,7 @@ fn extend(
             return None;
         }
     }
-    if let (Some(max), false) = (goals.quality_per_million, problem.relaxed.quality) {
+    if let (Some(max), false) = (goals.quality_micronats, problem.relaxed.quality) {
         used.loss = used.loss.saturating_add(choice.loss[end].saturating_sub(choice.loss[first]));
         if used.loss > max {
             return None;
@@ -329,7 +334,7 @@ fn extend(
     homes.extend(range.read_later.iter().map(|&unit| (unit, place)));
 
     let mut sums = label.sums;
-    for (sum, own) in sums.iter_mut().zip(problem.objective(choice, cost, (end - first) as u64)) {
+    for (sum, own) in sums.iter_mut().zip(problem.objective(choice, cost, (first, end))) {
         *sum = sum.saturating_add(own);
     }
     let weight = if part.layered { problem.weight(cost) } else { 0 };
@@ -360,7 +365,7 @@ impl Found {
                     first,
                     end,
                     target: choice.target,
-                    formats: choice.formats,
+                    formats: choice.formats(step.first, step.end),
                     softcap: choice.softcap,
                     cost,
                 }
@@ -374,6 +379,7 @@ impl Found {
             exact: self.exact,
             balanced_by: problem.balanced_by,
             relieving: Vec::new(),
+            mixed: None,
             timed: problem.timed.clone(),
             settings: problem.settings.clone(),
         }

@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::RequestBuilder;
-use crate::{Body, Plan, Sensitivity, TargetKind, WeightRole};
+use crate::testing::{RequestBuilder, weight_format};
+use crate::{Body, Plan, Sensitivity};
 
-/// One shard of a candidate: component, first and end unit, target, formats.
-type Piece = (usize, usize, usize, u32, u32);
+/// One shard of a candidate: component, first and end unit, target, formats of each unit.
+type Piece = (usize, usize, usize, u32, Vec<u32>);
 
 /// The objective as the module documents it.
 type Objective = ([u64; 6], u64, u128);
@@ -40,19 +40,27 @@ fn extend(
     }
     for end in first + 1..=units {
         for target in 0..request.targets.len() {
-            for formats in 0..request.formats.len() {
+            for formats in mixtures(request, end - first) {
                 let mut chain = chain.clone();
-                chain.push((
-                    index,
-                    first,
-                    end,
-                    u32::try_from(target).unwrap(),
-                    u32::try_from(formats).unwrap(),
-                ));
+                chain.push((index, first, end, u32::try_from(target).unwrap(), formats));
                 extend(request, index, units, end, chain, all);
             }
         }
     }
+}
+
+/// The formats that so many layers of a shard may have: all alike, or under a quality goal any.
+fn mixtures(request: &Request, units: usize) -> Vec<Vec<u32>> {
+    let tuples = 0..u32::try_from(request.formats.len()).unwrap();
+    if request.goals.quality_micronats.is_none() {
+        return tuples.map(|formats| vec![formats; units]).collect();
+    }
+    let mut all = vec![vec![]];
+    for _ in 0..units {
+        let longer = |before: Vec<u32>| tuples.clone().map(move |formats| [&before[..], &[formats]].concat());
+        all = all.into_iter().flat_map(longer).collect();
+    }
+    all
 }
 
 /// For every target whether its legal rows of `decode` all have a time; in the order of the
@@ -105,20 +113,21 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
     let (mut memory, mut loss) = (0, 0);
     let mut per_target = vec![(0_u64, 0_u64); request.targets.len()];
     let mut homes = std::collections::BTreeMap::new();
-    for &(index, first, end, target, formats) in pieces {
+    for (index, first, end, target, formats) in pieces {
+        let (&index, &first, &end, &target) = (index, first, end, target);
         let component = &request.model.components[index];
         let kinds = &unit_kinds(component)[first..end];
         let (mut ops, mut states, mut extra, mut time, mut untimed) = (0, 0, 0, 0, 0);
         let mut weights = vec![0; kinds.len()];
         for &entry in &request.entries {
             let (mut entry_ops, mut entry_states) = (0, 0);
-            for (kind, weight) in kinds.iter().zip(&mut weights) {
+            for ((kind, weight), formats) in kinds.iter().zip(&mut weights).zip(formats) {
                 let prefill = request.kinds[*kind as usize].prefill;
                 if entry.kind == EntryKind::Prefill && prefill == PrefillPart::None {
                     continue;
                 }
                 let row = request.costs.iter().find(|cost| {
-                    (cost.kind, cost.target, cost.formats, cost.entry) == (*kind, target, formats, entry)
+                    (cost.kind, cost.target, cost.formats, cost.entry) == (*kind, target, *formats, entry)
                 })?;
                 if row.illegal.is_some() {
                     return None;
@@ -160,7 +169,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
             first: key(first),
             end: key(end),
             target,
-            formats,
+            formats: formats.clone(),
             softcap: None,
         };
         if forbidden.contains(&shard) {
@@ -177,19 +186,19 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
                 }
             }
         }
-        let tuple = &request.formats[formats as usize];
-        if tuple.weights != WeightFormat::Fp32 {
-            for layer in first..end {
+        for (layer, formats) in (first..end).zip(formats) {
+            let tuple = &request.formats[*formats as usize];
+            if tuple.weights != 0 {
                 let rows: Vec<_> = request
                     .sensitivities
                     .iter()
                     .filter(|row| (row.component as usize, row.layer as usize) == (index, layer))
                     .filter(|row| row.format == tuple.weights)
                     .collect();
-                if rows.is_empty() && request.goals.quality_per_million.is_some() {
+                if rows.is_empty() && request.goals.quality_micronats.is_some() {
                     return None;
                 }
-                loss += rows.iter().map(|row| row.per_million).sum::<u32>();
+                loss += rows.iter().map(|row| row.micronats).sum::<u32>();
             }
         }
 
@@ -199,9 +208,9 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
                 && cost.illegal.is_none()
                 && cost.time.is_some_and(|time| time.provenance == Provenance::Modelled)
         });
-        let bounded = request.goals.quality_per_million.is_some();
-        let later = u64::from(formats) * units;
-        let price = if formats > 0 && !bounded { time * 1000 * 100 / 75 } else { time * 1000 };
+        let bounded = request.goals.quality_micronats.is_some();
+        let later = formats.iter().map(|formats| u64::from(*formats)).sum::<u64>();
+        let price = if later > 0 && !bounded { time * 1000 * 100 / 75 } else { time * 1000 };
         let own = [
             ranks[target as usize] * units,
             untimed,
@@ -238,7 +247,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
         }
     }
     let over = |goal: Option<u64>, value: u64| goal.is_some_and(|goal| value > goal);
-    if over(request.goals.memory_bytes, memory) || over(request.goals.quality_per_million, loss.into()) {
+    if over(request.goals.memory_bytes, memory) || over(request.goals.quality_micronats, loss.into()) {
         return None;
     }
     Some((sums, largest, squares))
@@ -249,7 +258,7 @@ fn pieces(request: &Request, solution: &Solution) -> Vec<Piece> {
         let index = shard.component as usize;
         let layered = request.model.components[index].layer_count() > 0;
         let (first, end) = if layered { (shard.first as usize, shard.end as usize) } else { (0, 1) };
-        (index, first, end, shard.target, shard.formats)
+        (index, first, end, shard.target, shard.formats.clone())
     };
     solution.shards.iter().map(piece).collect()
 }
@@ -325,13 +334,13 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
     let count = u32::try_from(draw.layers.len()).unwrap();
     let mut builder = RequestBuilder::decoder(count);
     if draw.targets > 1 {
-        builder = builder.target("cpu", TargetKind::Cpu);
+        builder = builder.target("cpu", "cpu");
     }
     for (layer, (ops, bytes)) in draw.layers.iter().enumerate() {
         builder = builder.layer(layer, *ops, *bytes);
     }
     if draw.formats {
-        builder = builder.formats(WeightFormat::W8PerChannel, 1, 3);
+        builder = builder.formats("w8-per-channel", 1, 3);
     }
     for &(reader, donor) in draw.donors.iter().flatten() {
         if donor < reader && reader < draw.layers.len() {
@@ -378,15 +387,15 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
     }
     request.goals.memory_bytes = draw.memory;
     if let Some((budget, losses)) = &draw.quality {
-        request.goals.quality_per_million = Some(u64::from(*budget));
-        for (layer, &per_million) in losses.iter().enumerate().take(draw.layers.len() + 1) {
+        request.goals.quality_micronats = Some(u64::from(*budget));
+        for (layer, &micronats) in losses.iter().enumerate().take(draw.layers.len() + 1) {
             let (component, layer) = if layer == draw.layers.len() { (2, 0) } else { (1, layer) };
             request.sensitivities.push(Sensitivity {
                 component,
                 layer: u32::try_from(layer).unwrap(),
-                role: WeightRole::MlpInput,
-                format: WeightFormat::W8PerChannel,
-                per_million,
+                role: "mlp-input".to_owned(),
+                format: 1,
+                micronats,
             });
         }
     }
@@ -395,7 +404,7 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
         first,
         end,
         target: 0,
-        formats: 0,
+        formats: vec![0; (end.max(first) - first) as usize],
         softcap: None,
     });
     (request, forbidden.collect())
@@ -446,7 +455,7 @@ fn shards_are_few_and_then_even() {
 
 #[test]
 fn a_real_depth_is_solved_exactly() {
-    let request = RequestBuilder::decoder(35).limit("npu", "ops", 600).target("cpu", TargetKind::Cpu).build();
+    let request = RequestBuilder::decoder(35).limit("npu", "ops", 600).target("cpu", "cpu").build();
     let solution = solve(&request, &Settings::default()).unwrap();
     assert!(solution.exact);
     assert_eq!(solution.shards.len(), 2 + 6);
@@ -477,7 +486,7 @@ fn prefill_rows_give_way_to_limits() {
 
 #[test]
 fn every_kind_of_refusal_is_found() {
-    let quantised = || RequestBuilder::decoder(3).formats(WeightFormat::W8PerChannel, 1, 4);
+    let quantised = || RequestBuilder::decoder(3).formats("w8-per-channel", 1, 4);
     let cases = [
         (
             RefusalKind::Unsupported,
@@ -496,14 +505,14 @@ fn every_kind_of_refusal_is_found() {
         (
             RefusalKind::OverQuality,
             quantised().limit("npu", "weight-bytes", 1000).change(|request| {
-                request.goals.quality_per_million = Some(0);
+                request.goals.quality_micronats = Some(0);
                 for (component, layer) in [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)] {
                     request.sensitivities.push(Sensitivity {
                         component,
                         layer,
-                        role: WeightRole::Other,
-                        format: WeightFormat::W8PerChannel,
-                        per_million: 5,
+                        role: "other".to_owned(),
+                        format: 1,
+                        micronats: 5,
                     });
                 }
             }),
@@ -511,7 +520,7 @@ fn every_kind_of_refusal_is_found() {
         ),
         (
             RefusalKind::StateNotShareable,
-            RequestBuilder::decoder(3).target("cpu", TargetKind::Cpu).layer(2, 100, 1000).donor(2, 0).change(
+            RequestBuilder::decoder(3).target("cpu", "cpu").layer(2, 100, 1000).donor(2, 0).change(
                 |request| {
                     for cost in &mut request.costs {
                         let (npu, cpu) = (cost.target == 0, cost.target == 1);
@@ -539,7 +548,8 @@ fn every_kind_of_refusal_is_found() {
         assert_eq!(refusal.kind, kind, "{}", refusal.message);
         assert!(refusal.message.contains(words), "{}", refusal.message);
     }
-    let forbidden = vec![Forbidden { component: 1, first: 0, end: 1, target: 0, formats: 0, softcap: None }];
+    let forbidden =
+        vec![Forbidden { component: 1, first: 0, end: 1, target: 0, formats: vec![0], softcap: None }];
     let settings = Settings { forbidden, ..Settings::default() };
     let refusal = solve(&RequestBuilder::decoder(1).build(), &settings).unwrap_err();
     assert_eq!(refusal.kind, RefusalKind::Exhausted);
@@ -557,7 +567,7 @@ fn says(said: &[String], words: &[&str]) -> bool {
 
 #[test]
 fn a_cut_says_whether_narrower_weights_would_help() {
-    let model = || RequestBuilder::decoder(10).formats(WeightFormat::W4PerChannel, 1, 2);
+    let model = || RequestBuilder::decoder(10).formats("w4-per-channel", 1, 2);
     let (_, said) = reasons(&model().limit("npu", "ops", 400).build());
     assert!(
         says(
@@ -675,8 +685,8 @@ fn a_reported_count_is_held_beside_the_counts_of_this_lowering() {
 
 /// A target with times of every row in two formats, the second taking `percent` of the first; and a
 /// CPU without times.
-fn beside_an_untimed_cpu(second: WeightFormat, percent: u64) -> RequestBuilder {
-    RequestBuilder::decoder(4).formats(second, 1, 2).times(0, 100).target("cpu", TargetKind::Cpu).change(
+fn beside_an_untimed_cpu(second: &str, percent: u64) -> RequestBuilder {
+    RequestBuilder::decoder(4).formats(second, 1, 2).times(0, 100).target("cpu", "cpu").change(
         move |request| {
             for cost in request.costs.iter_mut().filter(|cost| (cost.target, cost.formats) == (0, 1)) {
                 cost.time.as_mut().unwrap().microseconds = percent;
@@ -687,8 +697,11 @@ fn beside_an_untimed_cpu(second: WeightFormat, percent: u64) -> RequestBuilder {
 
 #[test]
 fn what_is_not_known_of_one_target_is_unknown_of_that_target_alone() {
-    let (plan, said) = reasons(&beside_an_untimed_cpu(WeightFormat::W4PerChannel, 50).build());
-    assert!(plan.shards.iter().all(|shard| (shard.target, shard.formats) == (0, 1)), "{said:#?}");
+    let (plan, said) = reasons(&beside_an_untimed_cpu("w4-per-channel", 50).build());
+    assert!(
+        plan.shards.iter().all(|shard| (shard.target, shard.uniform_formats()) == (0, Some(1))),
+        "{said:#?}"
+    );
     assert!(
         says(&said, &["w4-per-channel", "200 µs instead of 400 in f32/f32/f32, named first"]),
         "{said:#?}"
@@ -699,7 +712,7 @@ fn what_is_not_known_of_one_target_is_unknown_of_that_target_alone() {
     );
     // A single tuple without a time is excluded by itself.
     let gap = |formats: u32| {
-        beside_an_untimed_cpu(WeightFormat::W4PerChannel, 50).change(move |request| {
+        beside_an_untimed_cpu("w4-per-channel", 50).change(move |request| {
             let mut rows =
                 request.costs.iter_mut().filter(|cost| (cost.target, cost.formats) == (0, formats));
             rows.find(|cost| cost.kind == 2 && cost.entry.kind == EntryKind::Decode).unwrap().time = None;
@@ -707,76 +720,85 @@ fn what_is_not_known_of_one_target_is_unknown_of_that_target_alone() {
     };
     for (formats, others) in [(0, 1), (1, 0)] {
         let (plan, said) = reasons(&gap(formats).build());
-        assert_eq!(plan.shards[1].formats, others, "{said:#?}");
-        assert_eq!(plan.shards[0].formats, 1, "{said:#?}");
+        assert_eq!(plan.shards[1].uniform_formats(), Some(others), "{said:#?}");
+        assert_eq!(plan.shards[0].uniform_formats(), Some(1), "{said:#?}");
     }
 }
 
 #[test]
 fn formats_named_first_are_left_for_a_gain_and_not_for_a_microsecond() {
     for (percent, formats) in [(99, 0), (75, 0), (74, 1)] {
-        let (plan, said) = reasons(&beside_an_untimed_cpu(WeightFormat::W4PerChannel, percent).build());
-        assert!(plan.shards.iter().all(|shard| shard.formats == formats), "{percent}: {said:#?}");
+        let (plan, said) = reasons(&beside_an_untimed_cpu("w4-per-channel", percent).build());
+        assert!(
+            plan.shards.iter().all(|shard| shard.uniform_formats() == Some(formats)),
+            "{percent}: {said:#?}"
+        );
         let words = format!("w4-per-channel/f32/f32 takes {percent}, which saves less than 25 %");
         assert_eq!(says(&said, &[&words]), formats == 0, "{said:#?}");
     }
     let gain = |gain| Settings { gain, ..Settings::default() };
-    let request = beside_an_untimed_cpu(WeightFormat::W4PerChannel, 99).build();
-    let formats = |settings| solve(&request, &settings).unwrap().shards[0].formats;
+    let request = beside_an_untimed_cpu("w4-per-channel", 99).build();
+    let formats = |settings| solve(&request, &settings).unwrap().shards[0].formats[0];
     assert_eq!((formats(gain(0)), formats(gain(1)), formats(gain(99))), (1, 0, 0));
     // A modelled time is no reason to switch formats, except within a quality goal, where it
     // decides.
     let modelled = |goal| {
-        let request = beside_an_untimed_cpu(WeightFormat::W4PerChannel, 10).change(|request| {
+        let request = beside_an_untimed_cpu("w4-per-channel", 10).change(|request| {
             for time in request.costs.iter_mut().filter_map(|cost| cost.time.as_mut()) {
                 time.provenance = Provenance::Modelled;
             }
-            request.goals.quality_per_million = goal;
+            request.goals.quality_micronats = goal;
             for (component, layer) in [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)] {
-                let (role, format) = (WeightRole::Other, WeightFormat::W4PerChannel);
-                request.sensitivities.push(Sensitivity { component, layer, role, format, per_million: 1 });
+                let (role, format) = ("other".to_owned(), 1);
+                request.sensitivities.push(Sensitivity { component, layer, role, format, micronats: 1 });
             }
         });
         reasons(&request.build())
     };
     let (plan, said) = modelled(None);
-    assert!(plan.shards.iter().all(|shard| shard.formats == 0), "{said:#?}");
+    assert!(plan.shards.iter().all(|shard| shard.uniform_formats() == Some(0)), "{said:#?}");
     assert!(says(&said, &["by a formula, which is no ground to leave them"]), "{said:#?}");
     let (plan, said) = modelled(Some(6));
-    assert!(plan.shards.iter().all(|shard| shard.formats == 1), "{said:#?}");
-    assert!(reasons(&beside_an_untimed_cpu(WeightFormat::W4PerChannel, 100).build()).1.iter().any(
-        |reason| { reason.contains("no others are faster: 100 µs, w4-per-channel/f32/f32 takes 100") }
-    ));
+    assert!(plan.shards.iter().all(|shard| shard.uniform_formats() == Some(1)), "{said:#?}");
+    assert!(reasons(&beside_an_untimed_cpu("w4-per-channel", 100).build()).1.iter().any(|reason| {
+        reason.contains("no others are faster: 100 µs, w4-per-channel/f32/f32 takes 100")
+    }));
 }
 
 #[test]
 fn two_bits_are_taken_under_a_quality_goal_alone() {
-    let two_bits = || beside_an_untimed_cpu(WeightFormat::W2PerChannel, 10);
+    let two_bits = || beside_an_untimed_cpu("w2-per-channel", 10);
     let measured = |request: &mut Request| {
-        request.goals.quality_per_million = Some(6);
+        request.goals.quality_micronats = Some(6);
         for (component, layer) in [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)] {
-            let (role, format) = (WeightRole::Other, WeightFormat::W2PerChannel);
-            request.sensitivities.push(Sensitivity { component, layer, role, format, per_million: 1 });
+            let (role, format) = ("other".to_owned(), 1);
+            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats: 1 });
         }
     };
     let (plan, said) = reasons(&two_bits().build());
-    assert!(plan.shards.iter().all(|shard| shard.formats == 0), "{said:#?}");
+    assert!(plan.shards.iter().all(|shard| shard.uniform_formats() == Some(0)), "{said:#?}");
     assert!(says(&said, &["not w2-per-channel/f32/f32", "only a quality goal admits them"]), "{said:#?}");
     let (plan, said) = reasons(&two_bits().change(measured).build());
-    assert!(plan.shards.iter().all(|shard| shard.formats == 1), "{said:#?}");
+    assert!(plan.shards.iter().all(|shard| shard.uniform_formats() == Some(1)), "{said:#?}");
 
     // Set in a role they are treated the same. Required by name, or as the only formats, they are
     // chosen.
     let hidden = two_bits().change(|request| {
-        request.formats[1].weights = WeightFormat::W4PerChannel;
-        let (role, format) = (WeightRole::MlpInput, WeightFormat::W2PerChannel);
+        request.formats[1].weights = weight_format(request, "w4-per-channel");
+        let (role, format) = ("mlp-input".to_owned(), weight_format(request, "w2-per-channel"));
         request.formats[1].roles.push(crate::RoleFormat { role, format });
     });
-    assert!(reasons(&hidden.build()).0.shards.iter().all(|shard| shard.formats == 0));
+    assert!(reasons(&hidden.build()).0.shards.iter().all(|shard| shard.uniform_formats() == Some(0)));
     let asked = Settings { formats: Some(1), ..Settings::default() };
-    assert!(solve(&two_bits().build(), &asked).unwrap().shards.iter().all(|shard| shard.formats == 1));
-    let alone =
-        RequestBuilder::decoder(2).change(|request| request.formats[0].weights = WeightFormat::W2PerChannel);
+    assert!(
+        solve(&two_bits().build(), &asked)
+            .unwrap()
+            .shards
+            .iter()
+            .all(|shard| shard.uniform_formats() == Some(1))
+    );
+    let alone = RequestBuilder::decoder(2)
+        .change(|request| request.formats[0].weights = weight_format(request, "w2-per-channel"));
     assert_eq!(reasons(&alone.build()).0.shards.len(), 3);
 
     // If no other format fits, the refusal says so instead of naming a limit.
@@ -789,12 +811,7 @@ fn two_bits_are_taken_under_a_quality_goal_alone() {
 /// A decoder with formats that lose differently in every layer, each twice as fast as the one
 /// before.
 fn of_many_formats(layers: u32, formats: usize, goal: u64) -> Request {
-    let kinds = [
-        WeightFormat::W8PerChannel,
-        WeightFormat::W4Block32,
-        WeightFormat::W4PerChannel,
-        WeightFormat::W4PerTensor,
-    ];
+    let kinds = ["w8-per-channel", "w4-block32", "w4-per-channel", "w4-per-tensor"];
     let mut builder = RequestBuilder::decoder(layers);
     for (position, format) in kinds.into_iter().take(formats - 1).enumerate() {
         builder = builder.formats(format, 1, 2 << position);
@@ -803,16 +820,16 @@ fn of_many_formats(layers: u32, formats: usize, goal: u64) -> Request {
     for cost in &mut request.costs {
         cost.time.as_mut().unwrap().microseconds >>= cost.formats;
     }
-    request.goals.quality_per_million = Some(goal);
-    for (position, format) in kinds.into_iter().take(formats - 1).enumerate() {
+    request.goals.quality_micronats = Some(goal);
+    for position in 0..formats - 1 {
         let scale = [20, 1500, 9000, 20_000][position];
         for (component, layer) in (0..layers).map(|layer| (1, layer)).chain([(0, 0), (2, 0)]) {
             // Differs from layer to layer without a pattern that a cut could follow.
             let noise =
                 u64::from(layer).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695) >> 33;
-            let per_million = scale + u32::try_from(noise % u64::from(scale)).unwrap();
-            let role = WeightRole::Other;
-            request.sensitivities.push(Sensitivity { component, layer, role, format, per_million });
+            let micronats = scale + u32::try_from(noise % u64::from(scale)).unwrap();
+            let (role, format) = ("other".to_owned(), u32::try_from(position + 1).unwrap());
+            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats });
         }
     }
     request
@@ -844,50 +861,84 @@ fn cuts_are_never_free() {
     assert_eq!(solved(&request), [(0, 10)]);
 }
 
-#[test]
-fn a_search_that_takes_too_long_is_cut_and_says_so() {
-    for (layers, formats) in [(42, 3), (35, 5)] {
-        let request = of_many_formats(layers, formats, 300_000);
-        let solution = solve(&request, &Settings::default()).unwrap();
-        let loss = |shard: &Placement| {
-            let (_, format) = [
-                (0, None),
-                (1, Some(WeightFormat::W8PerChannel)),
-                (2, Some(WeightFormat::W4Block32)),
-                (3, Some(WeightFormat::W4PerChannel)),
-                (4, Some(WeightFormat::W4PerTensor)),
-            ][shard.formats as usize];
-            let layers = if shard.end == 0 { 0..1 } else { shard.first..shard.end };
-            let rows = request.sensitivities.iter().filter(move |row| {
-                row.component == shard.component && layers.contains(&row.layer) && Some(row.format) == format
-            });
-            rows.map(|row| u64::from(row.per_million)).sum::<u64>()
+/// What a shard of [`of_many_formats`] loses.
+fn loss_of(request: &Request, shard: &Placement) -> u64 {
+    let first = shard.first;
+    let layers = (first..).zip(&shard.formats);
+    let rows = layers.flat_map(|(layer, formats)| {
+        let here = move |row: &&Sensitivity| {
+            (row.component, row.layer, row.format) == (shard.component, layer, *formats)
         };
-        assert!(solution.shards.iter().map(loss).sum::<u64>() <= 300_000);
-        assert!(!solution.exact);
+        request.sensitivities.iter().filter(here)
+    });
+    rows.map(|row| u64::from(row.micronats)).sum()
+}
+
+#[test]
+fn a_mixture_of_formats_needs_no_cuts_and_is_near_the_bound() {
+    for (layers, formats, goal) in
+        [(42, 3, 60_000), (35, 5, 300_000), (42, 5, 40_000), (42, 5, 8_000), (10, 4, 40_000)]
+    {
+        let request = of_many_formats(layers, formats, goal);
+        let solution = solve(&request, &Settings::default()).unwrap();
+        assert_eq!(solution.shards.len(), 3, "nothing but formats could cut the decoder");
+        let loss: u64 = solution.shards.iter().map(|shard| loss_of(&request, shard)).sum();
+        assert!(loss <= goal, "{loss} of {goal}");
+        let bound = solution.mixed.expect("a mixture");
+        assert!(bound.least <= bound.time && solution.time == Some(bound.time), "{bound:?}");
+        let gap = bound.time - bound.least;
+        assert!(gap * 1000 <= bound.time * 5, "{layers} layers, {formats} formats, {goal}: {bound:?}");
+        // No uniform form that fits is better.
+        for uniform in 0..u32::try_from(formats).unwrap() {
+            let settings = Settings { formats: Some(uniform), ..Settings::default() };
+            if let Ok(other) = solve(&request, &settings) {
+                assert!(other.time >= solution.time, "{uniform}");
+            }
+        }
         let plan = solution.into_plan(&request);
-        let said = plan.reasons.iter().find(|reason| reason.choice == "an approximation").unwrap();
-        assert!(said.because.contains("the search was cut"), "{}", said.because);
+        assert!(plan.shards[1].uniform_formats().is_none());
+        let said = plan.reasons.iter().find(|reason| reason.choice.contains("layers in w4-")).unwrap();
+        assert_eq!(said.cause, crate::Cause::Goal("quality".to_owned()));
     }
-    // A goal that leaves one way through is met by the narrowest search.
+    // A goal that leaves one way through is met.
     let mut request = of_many_formats(42, 5, 0);
     let least: u64 = 44 * 20;
-    request.goals.quality_per_million = Some(2 * least);
+    request.goals.quality_micronats = Some(2 * least);
     assert!(solve(&request, &Settings::default()).is_ok());
+}
+
+#[test]
+fn a_search_that_takes_too_long_is_cut_and_says_so() {
+    // Limits on shards make more labels incomparable than a cut point keeps.
+    let mut request = of_many_formats(42, 5, 300_000);
+    request.targets[0].limits.push(crate::Limit {
+        name: "weight-bytes".to_owned(),
+        value: 5000,
+        provenance: Provenance::Reported,
+        note: String::new(),
+        relief: vec![],
+    });
+    let solution = solve(&request, &Settings::default()).unwrap();
+    let loss: u64 = solution.shards.iter().map(|shard| loss_of(&request, shard)).sum();
+    assert!(loss <= 300_000);
+    assert!(!solution.exact);
+    let plan = solution.into_plan(&request);
+    let said = plan.reasons.iter().find(|reason| reason.choice == "an approximation").unwrap();
+    assert!(said.because.contains("the search was cut"), "{}", said.because);
 }
 
 #[test]
 fn a_simple_plan_is_the_first_legal_one_in_the_fewest_shards() {
     let simple = Settings { effort: Effort::Simple, ..Settings::default() };
-    let request = beside_an_untimed_cpu(WeightFormat::W4PerChannel, 10).limit("npu", "ops", 200).build();
+    let request = beside_an_untimed_cpu("w4-per-channel", 10).limit("npu", "ops", 200).build();
     let solution = solve(&request, &simple).unwrap();
     assert_eq!(solution.shards.len(), 4);
-    assert!(solution.shards.iter().all(|shard| (shard.target, shard.formats) == (0, 0)));
+    assert!(solution.shards.iter().all(|shard| (shard.target, shard.uniform_formats()) == (0, Some(0))));
     let plan = solution.into_plan(&request);
     assert!(plan.reasons.iter().any(|reason| reason.choice == "a simple plan"));
     // A goal is a goal.
     let request = of_many_formats(42, 5, 3000);
     assert!(solve(&request, &simple).is_ok());
     let plan = solve(&of_many_formats(42, 5, 300_000), &simple).unwrap();
-    assert!(plan.shards.iter().all(|shard| shard.formats == 0));
+    assert!(plan.shards.iter().all(|shard| shard.uniform_formats() == Some(0)));
 }

@@ -130,7 +130,7 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
         chain.push(largest(EntryKind::Encode, 0).ok_or_else(|| missing("encode"))?);
     }
 
-    let mut plan = Plan { shards: vec![], fallback: vec![], reasons: vec![] };
+    let mut plan = Plan { shards: vec![], fallback: vec![], reasons: vec![], extensions: vec![] };
     for (component, index) in request.model.components.iter().zip(0_u32..) {
         let (ranges, kinds) = match &component.body {
             Body::Whole(kind) => (vec![(0, 0)], vec![*kind]),
@@ -152,7 +152,7 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
                 first,
                 end,
                 target: 0,
-                formats: 0,
+                formats: vec![0; used.len()],
                 context,
                 entries: entries.map(|entry| EntryShape { kind: entry.kind, rows: entry.rows }).collect(),
                 inputs: boundaries(&component.inputs),
@@ -160,6 +160,7 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
                 softcap: component.softcap.as_ref().map(|_| SoftcapPlace::Graph),
                 flags: vec![],
                 build: BuildTime::Ahead,
+                extensions: vec![],
             });
         }
     }

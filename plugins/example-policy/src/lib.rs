@@ -9,8 +9,8 @@
 
 use shardwright_planner::solver::{Goal, Settings, WantedFormat, solve};
 use shardwright_planner::{
-    Attempt, Description, Level, OptionDescription, Plan, Planner, Refusal, RefusalKind, Request, TargetKind,
-    WeightFormat, learn, log,
+    Attempt, Description, FormatTuple, Level, OptionDescription, Plan, Planner, Refusal, RefusalKind,
+    Request, learn, log,
 };
 
 /// The policy.
@@ -20,7 +20,7 @@ pub struct Policy;
 shardwright_planner::export_planner!(Policy);
 
 /// Weight format at both ends of the decoder, where it is offered.
-const ENDS: WeightFormat = WeightFormat::W8PerChannel;
+const ENDS: &str = "w8-per-channel";
 
 impl Planner for Policy {
     fn describe() -> Description {
@@ -47,20 +47,21 @@ impl Planner for Policy {
 
 /// The policy, in the terms of the solver.
 fn settings(request: &Request) -> Result<Settings, Refusal> {
-    // 8 bits there and nowhere else: formats named first count more than fewer shards.
+    // 8 bits there and nowhere else: the formats named first count more than time.
     let mut settings = Settings { order: vec![Goal::Targets, Goal::Formats], ..Settings::default() };
-    let cpu = (0_u32..).zip(&request.targets).find(|(_, target)| target.kind == TargetKind::Cpu);
+    let cpu = (0_u32..).zip(&request.targets).find(|(_, target)| target.kind == "cpu");
     if let (Some(head), Some((cpu, _))) = (request.component_named("head"), cpu) {
         settings.place.push((head, cpu));
     }
     let Some(decoder) = request.component_named("decoder") else { return Ok(settings) };
     let layers = request.model.components[decoder as usize].layer_count();
-    let offered =
-        |format| request.formats.iter().any(|tuple| tuple.weights == format && tuple.roles.is_empty());
-    if offered(ENDS) {
+    let ends = request.weight_format_named(ENDS);
+    let is_ends = |tuple: &FormatTuple| Some(tuple.weights) == ends && tuple.roles.is_empty();
+    if request.formats.iter().any(is_ends) {
         for first in [0, layers.saturating_sub(1)] {
             let end = first + 1;
-            settings.wanted.push(WantedFormat { component: decoder, first, end, role: None, format: ENDS });
+            let format = ENDS.to_owned();
+            settings.wanted.push(WantedFormat { component: decoder, first, end, role: None, format });
         }
     } else {
         log(Level::Info, "weights of 8 bits are not offered: the ends of the decoder are as its middle");
@@ -83,10 +84,7 @@ mod tests {
 
     /// Ten layers on a chip and the CPU, in 32, 4 and 8 bits.
     fn request() -> RequestBuilder {
-        RequestBuilder::decoder(10)
-            .target("cpu", TargetKind::Cpu)
-            .formats(WeightFormat::W4PerChannel, 1, 8)
-            .formats(ENDS, 1, 4)
+        RequestBuilder::decoder(10).target("cpu", "cpu").formats("w4-per-channel", 1, 8).formats(ENDS, 1, 4)
     }
 
     fn at_most(builder: RequestBuilder, shards: &str) -> Request {
@@ -94,11 +92,16 @@ mod tests {
         builder.change(|request| request.options.push(option)).build()
     }
 
-    fn decoder(request: &Request, plan: &Plan) -> Vec<(u32, u32, WeightFormat)> {
+    /// The shards of the decoder, each with the name of its layers' weight formats.
+    fn decoder(request: &Request, plan: &Plan) -> Vec<(u32, u32, Vec<String>)> {
+        let name = |formats: &u32| request.weight_format(*formats, "other").unwrap().name.clone();
         let shards = plan.shards.iter().filter(|shard| shard.end > 0);
-        shards
-            .map(|shard| (shard.first, shard.end, request.formats[shard.formats as usize].weights))
-            .collect()
+        shards.map(|shard| (shard.first, shard.end, shard.formats.iter().map(name).collect())).collect()
+    }
+
+    /// 8 bits at both ends.
+    fn ends() -> Vec<String> {
+        (0..10).map(|layer| if layer % 9 == 0 { ENDS } else { "f32" }.to_owned()).collect()
     }
 
     #[test]
@@ -106,7 +109,7 @@ mod tests {
         let request = request().build();
         let plan = Policy::make_plan(&request).unwrap();
         let found = decoder(&request, &plan);
-        assert_eq!(found, [(0, 1, ENDS), (1, 9, WeightFormat::Fp32), (9, 10, ENDS)]);
+        assert_eq!(found, [(0, 10, ends())]);
         let head = plan.shards.last().unwrap();
         assert_eq!(request.targets[head.target as usize].name, "cpu");
     }
@@ -115,7 +118,7 @@ mod tests {
     fn the_decoder_is_cut_no_finer_than_asked() {
         let one = at_most(request(), "1");
         let plan = Policy::make_plan(&one).unwrap();
-        assert_eq!(decoder(&one, &plan), [(0, 10, ENDS)]);
+        assert_eq!(decoder(&one, &plan), [(0, 10, ends())]);
         let cut = RequestBuilder::decoder(10).limit("npu", "ops", 400);
         let refusal = Policy::make_plan(&at_most(cut, "2")).unwrap_err();
         assert_eq!(refusal.kind, RefusalKind::Unsupported, "{}", refusal.message);

@@ -13,11 +13,10 @@
 //! `most-shards.COMPONENT` with a number, `weights.COMPONENT[.FIRST-END]` with a weight format
 //! (layers from first to before end), and `order` with goals that count first.
 
-use shardwright_planner::names::Named;
 use shardwright_planner::solver::{Balance, Effort, Goal, Settings, WantedFormat, solve};
 use shardwright_planner::{
     Attempt, BuildTime, Description, Level, OptionDescription, Plan, Planner, Refusal, RefusalKind, Request,
-    SoftcapPlace, learn, log, names,
+    SoftcapPlace, learn, log,
 };
 
 /// The built-in planner.
@@ -138,7 +137,8 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                 settings.gain = gain.ok_or_else(|| invalid("a whole number below 100"))?;
             }
             "format" => {
-                let offered: Vec<String> = request.formats.iter().map(names::formats).collect();
+                let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
+                let offered: Vec<String> = tuples.map(|formats| request.formats_name(formats)).collect();
                 let index = offered.iter().position(|name| begins(name, value)).ok_or_else(|| {
                     invalid(&format!("the beginning of one that is offered: {}", offered.join(", ")))
                 })?;
@@ -164,9 +164,10 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                 }
                 Some(("weights", place)) => {
                     let (component, first, end) = layers_of(request, place).ok_or_else(|| invalid(LAYERS))?;
-                    let mut offered = request.formats.iter().map(|tuple| tuple.weights);
-                    let format = offered.find(|format| format.name() == value);
-                    let format = format.ok_or_else(|| invalid("a weight format that is offered"))?;
+                    let named = request.weight_format_named(value);
+                    let offered = |format: &u32| request.formats.iter().any(|tuple| tuple.weights == *format);
+                    named.filter(offered).ok_or_else(|| invalid("a weight format that is offered"))?;
+                    let format = value.clone();
                     settings.wanted.push(WantedFormat { component, first, end, role: None, format });
                 }
                 // Another planner's option, or one of a newer version: logged, then ignored.
@@ -200,7 +201,7 @@ fn begins(name: &str, beginning: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use shardwright_planner::testing::RequestBuilder;
-    use shardwright_planner::{ErrorClass, Feedback, TargetKind, WeightFormat};
+    use shardwright_planner::{ErrorClass, Feedback};
 
     use super::*;
 
@@ -220,6 +221,7 @@ mod tests {
             details: details.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
             times: vec![],
             drift_per_mille: None,
+            extensions: vec![],
         }
     }
 
@@ -228,13 +230,15 @@ mod tests {
         let plan = |options: &[(&str, &str)]| {
             let options: Vec<(String, String)> =
                 options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-            let request = RequestBuilder::decoder(6).formats(WeightFormat::W8PerChannel, 1, 4);
+            let request = RequestBuilder::decoder(6).formats("w8-per-channel", 1, 4);
             Generic::make_plan(&request.change(|request| request.options = options).build())
         };
         let ends = [("weights.decoder.0-2", "w8-per-channel"), ("order", "targets, formats")];
-        assert_eq!(decoder_shards(&plan(&ends).unwrap()), [(0, 2), (2, 6)]);
+        let mixed = plan(&ends).unwrap();
+        assert_eq!(decoder_shards(&mixed), [(0, 6)], "other formats need no cut");
+        assert_eq!(mixed.shards[1].formats, [1, 1, 0, 0, 0, 0]);
         let whole = plan(&[("weights.decoder", "w8-per-channel")]).unwrap();
-        assert!(whole.shards.iter().all(|shard| shard.component != 1 || shard.formats == 1));
+        assert!(whole.shards.iter().all(|shard| shard.component != 1 || shard.uniform_formats() == Some(1)));
         let one = plan(&[ends[0], ends[1], ("most-shards.decoder", "1")]).unwrap();
         assert_eq!(decoder_shards(&one), [(0, 6)]);
         for wrong in [
@@ -298,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_target_that_is_refused_to_the_end_gives_way_to_the_next() {
-        let request = RequestBuilder::decoder(2).target("cpu", TargetKind::Cpu).build();
+        let request = RequestBuilder::decoder(2).target("cpu", "cpu").build();
         let mut plan = Generic::make_plan(&request).unwrap();
         let mut history: Vec<Attempt> = vec![];
         while let Some(shard) = plan.shards.iter().position(|shard| (shard.component, shard.target) == (1, 0))
@@ -402,8 +406,8 @@ mod tests {
         let plan = |format: &str| {
             let options = vec![("format".to_owned(), format.to_owned())];
             let request = RequestBuilder::decoder(4)
-                .formats(WeightFormat::W8PerChannel, 1, 4)
-                .formats(WeightFormat::W4Block32, 1, 8)
+                .formats("w8-per-channel", 1, 4)
+                .formats("w4-block32", 1, 8)
                 .change(|request| request.options = options)
                 .build();
             Generic::make_plan(&request)
@@ -412,7 +416,7 @@ mod tests {
             [("f32", 0), ("w8-per-channel", 1), ("w8-per-channel/f32", 1), ("w4-block32/f32/f32", 2)]
         {
             let plan = plan(format).unwrap();
-            assert!(plan.shards.iter().all(|shard| shard.formats == index), "{format}");
+            assert!(plan.shards.iter().all(|shard| shard.uniform_formats() == Some(index)), "{format}");
             let reason = plan.reasons.iter().find(|reason| reason.because == "asked for").unwrap();
             assert!(reason.choice.starts_with(format), "{}", reason.choice);
         }
@@ -428,7 +432,7 @@ mod tests {
         let with = |name: &str, value: &str| {
             let options = vec![(name.to_owned(), value.to_owned())];
             RequestBuilder::decoder(4)
-                .target("cpu", TargetKind::Cpu)
+                .target("cpu", "cpu")
                 .change(|request| request.options = options)
                 .build()
         };

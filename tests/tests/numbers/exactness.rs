@@ -17,6 +17,7 @@ use shardwright_tests::chain::{Bench, Cut, Opened, committed, encode_menu, made,
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::shapes::random_spec;
 use shardwright_tests::skipped;
+use shardwright_vocabulary::FormatTuple;
 
 /// Largest distance from the oracle, as [`distance`] measures it. The oracle computes in f64 and
 /// rounds once per operation; the bound covers the f32 arithmetic of the shim.
@@ -144,6 +145,36 @@ fn three_four_and_all_shards_change_no_bit() {
 }
 
 /// The encoder fixture, and others of its kind.
+/// Layers of one shard in different formats compute what each computes in a shard of its own.
+#[test]
+fn a_mixture_of_formats_in_one_shard_is_that_of_several_shards() {
+    let tuples: Vec<FormatTuple> =
+        ["w8-per-channel", "w4-block32", "w4-per-channel[mlp-output=w8-per-channel]", "f32"]
+            .into_iter()
+            .map(|name| name.parse().expect("formats"))
+            .collect();
+    for folder in TEXT_FIXTURES {
+        let graph = committed(folder);
+        let ids = tokens(&graph, 12);
+        let bench = Bench::in_formats(&graph, &menu(32, &[4], &[1]), &tuples);
+        let layers = graph.layers();
+        // Neighbours differ, and no pattern of the layer kinds is followed.
+        let formats: Vec<u32> = (0..layers).map(|layer| layer * layer % 4).collect();
+        let mixed = bench.chain(&Cut { formats: formats.clone(), ..Cut::default() });
+        let expected = walk(&mixed, &ids);
+        let every: Vec<u32> = bench.cuts().collect();
+        for before in [every.clone(), every.into_iter().step_by(2).collect()] {
+            let cut = Cut { before, formats: formats.clone(), ..Cut::default() };
+            assert_same(&walk(&bench.chain(&cut), &ids), &expected, &format!("{folder} {cut:?}"));
+        }
+        // A mixture that changed nothing would prove nothing.
+        for uniform in 0..4 {
+            let cut = Cut { formats: vec![uniform; layers as usize], ..Cut::default() };
+            assert_ne!(walk(&bench.chain(&cut), &ids), expected, "{folder}: all in tuple {uniform}");
+        }
+    }
+}
+
 fn encoders() -> Vec<(String, Graph)> {
     let base = Spec::embeddinggemma;
     let specs = [
@@ -197,7 +228,7 @@ fn the_decoder_on_a_second_instance_changes_no_bit() {
         let bench = Bench::new(&graph, &menu(96, &[16, 4], &[1, 16]), &two_instances());
         let whole = walk(&bench.chain(&Cut::default()), &ids);
         for before in [vec![], vec![1], vec![graph.layers() / 2, graph.layers() - 1]] {
-            let cut = Cut { before, around: 0, decoders: vec![1] };
+            let cut = Cut { before, around: 0, decoders: vec![1], ..Cut::default() };
             let chain = bench.chain(&cut);
             let instances: Vec<&str> =
                 chain.description().shards.iter().map(|shard| shard.place.instance.as_str()).collect();
@@ -217,7 +248,7 @@ fn a_reader_is_never_parted_from_its_donor() {
         let bench = Bench::new(&graph, &menu(96, &[16, 4], &[1, 16]), &two_instances());
         let whole = walk(&bench.chain(&Cut::default()), &ids);
         for layer in bench.cuts() {
-            let apart = Cut { before: vec![layer], around: 0, decoders: vec![0, 1] };
+            let apart = Cut { before: vec![layer], around: 0, decoders: vec![0, 1], ..Cut::default() };
             if !shares_across(&graph, layer) {
                 assert_same(&walk(&bench.chain(&apart), &ids), &whole, &format!("{folder} {apart:?}"));
                 continue;
@@ -268,7 +299,7 @@ fn boundaries_on_one_instance_are_shared_and_between_two_copied_and_counted() {
         shared.entries
     );
 
-    let apart = record(&Cut { before: vec![3, 7], around: 0, decoders: vec![1] });
+    let apart = record(&Cut { before: vec![3, 7], around: 0, decoders: vec![1], ..Cut::default() });
     let copied = |record: &PlacementRecord, from: &str, to: &str, what: &str| {
         let found = record.boundaries.iter().find(|it| (&*it.from, &*it.to, it.what) == (from, to, what));
         let found = found.unwrap_or_else(|| panic!("{from} → {to} {what}: {:#?}", record.boundaries));
@@ -324,11 +355,16 @@ fn a_decoder_on_the_c_example_agrees_with_the_oracle() {
         // state is shared.
         let middle = graph.layers() / 2;
         let mut cuts = vec![
-            Cut { before: vec![], around: 0, decoders: vec![1] },
-            Cut { before: vec![1, middle], around: 0, decoders: vec![1] },
+            Cut { before: vec![], around: 0, decoders: vec![1], ..Cut::default() },
+            Cut { before: vec![1, middle], around: 0, decoders: vec![1], ..Cut::default() },
         ];
         let parting = bench.cuts().find(|&layer| !shares_across(&graph, layer));
-        cuts.extend(parting.map(|layer| Cut { before: vec![layer], around: 0, decoders: vec![0, 1] }));
+        cuts.extend(parting.map(|layer| Cut {
+            before: vec![layer],
+            around: 0,
+            decoders: vec![0, 1],
+            ..Cut::default()
+        }));
         let mut whole = None;
         for cut in cuts {
             let chain = bench.chain(&cut);

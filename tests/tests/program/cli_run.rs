@@ -164,7 +164,7 @@ fn a_quality_to_keep_decides_between_formats() {
     };
     let (strict, loose) = (plan("0"), plan("100000"));
     assert_eq!(loose["totals"]["loss"]["known"], "measured", "{loose}");
-    assert!(loose["totals"]["loss"]["per_million"].as_u64().is_some_and(|loss| loss > 0), "{loose}");
+    assert!(loose["totals"]["loss"]["micronats"].as_u64().is_some_and(|loss| loss > 0), "{loose}");
     assert!(decoder(&loose).iter().all(|formats| formats.contains("w4-block32")), "{loose}");
     assert!(decoder(&strict).iter().any(|formats| !formats.contains("w4-block32")), "{strict}");
 
@@ -179,4 +179,49 @@ fn a_quality_to_keep_decides_between_formats() {
             outcome.stderr
         );
     }
+}
+
+/// Between the losses of two formats a budget is spent layer by layer, and no cut is made for it.
+#[test]
+fn a_quality_to_keep_mixes_formats_inside_a_shard() {
+    let asked = |command: &str, quality: &str| {
+        shardwright([command, TEXT_FIXTURES[0], "--formats", "w4-block32", "--formats", "w8-per-channel"])
+            .arguments(["--quality", quality])
+    };
+    let loss = |plan: &Value| plan["totals"]["loss"]["micronats"].as_u64().expect("a measured loss");
+    let time = |plan: &Value| plan["totals"]["times"][0]["time"]["microseconds"].as_u64().expect("a time");
+    let loose = asked("plan", "100000").json();
+    // Half of what the faster format loses everywhere, in thousandths of a nat.
+    let budget = loss(&loose) / 2000;
+    let mixed = asked("plan", &budget.to_string()).json();
+    let strict = asked("plan", &(budget / 3).to_string()).json();
+    assert!(loss(&mixed) <= budget * 1000 && loss(&mixed) > 1000 * budget / 2, "{mixed}");
+    assert!(time(&loose) <= time(&mixed) && time(&mixed) <= time(&strict), "{mixed}");
+    let shards = mixed["shards"].as_array().expect("shards");
+    let decoders: Vec<&Value> = shards.iter().filter(|shard| shard["component"] == "decoder").collect();
+    let [decoder] = decoders[..] else { panic!("one shard: {mixed}") };
+    let formats = decoder["formats"].as_str().expect("a text");
+    assert!(formats.contains("w4-block32") && formats.contains("w8-per-channel"), "{formats}");
+
+    let verified = asked("verify", &budget.to_string()).json();
+    assert_eq!(verified["passed"], true, "{verified}");
+    // A bundle says the same of its shards.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle").display().to_string();
+    asked("compile", &budget.to_string()).arguments(["-o", &bundle]).succeeds();
+    let inspected = shardwright(["inspect", &bundle]).json().to_string();
+    assert!(inspected.contains("w4-block32") && inspected.contains("w8-per-channel"), "{inspected}");
+}
+
+#[test]
+fn a_memory_goal_is_kept_or_refused_with_the_least() {
+    let plan = |size: &str| shardwright(["plan", TEXT_FIXTURES[0], "--memory", size]);
+    assert!(plan("1GB").json()["shards"].is_array());
+    let outcome = plan("1kB").outcome();
+    assert_eq!(outcome.code, Some(7), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("over-memory") && outcome.stderr.contains("smallest plan"),
+        "{}",
+        outcome.stderr
+    );
 }

@@ -35,7 +35,8 @@ fn a_model_in_workers_gives_the_same_bits_and_survives_one() {
         let graph = committed(fixture);
         let menu = menu(96, &[16, 4], &[1, 16]);
         let ids = tokens(&graph, 60);
-        let cut = Cut { before: vec![1, graph.layers() - 1], around: 0, decoders: vec![0, 1, 0] };
+        let cut =
+            Cut { before: vec![1, graph.layers() - 1], around: 0, decoders: vec![0, 1, 0], ..Cut::default() };
         let walk = |session: &mut Session| -> Vec<Vec<u32>> {
             ids.chunks(20).chain([&ids[..1]]).map(|chunk| logits(session, chunk)).collect()
         };

@@ -105,7 +105,8 @@ impl ModelSource for CheckpointSource<'_> {
                     measuring::calibrate(checkpoint, graph, options, notices, &mut watch.then(CALIBRATED))?;
                 self.calibration = Some(found);
             }
-            let used: Vec<FormatTuple> = plan.shards().iter().map(|shard| shard.formats.clone()).collect();
+            let used: Vec<FormatTuple> =
+                plan.shards().iter().flat_map(|shard| shard.formats.tuples()).cloned().collect();
             self.ranges = self.calibration.as_ref().map(|found| Self::ranges_of(found, &used)).transpose()?;
         }
         let ranges = self.ranges.clone();

@@ -163,7 +163,7 @@ pub(super) fn sensitivities(
             layer: row.layer,
             role: row.role,
             format: row.format,
-            per_million: u32::try_from(row.per_million).unwrap_or(u32::MAX),
+            micronats: u32::try_from(row.micronats).unwrap_or(u32::MAX),
         })
     };
     let mut rows: Vec<Sensitivity> = measured.rows().iter().filter_map(row).collect();
@@ -178,7 +178,7 @@ pub(super) fn sensitivities(
                 layer,
                 role: WeightRole::Other,
                 format,
-                per_million: 0,
+                micronats: 0,
             };
             if !known {
                 rows.extend(formats.iter().map(none));

@@ -49,7 +49,7 @@ pub fn offer(name: &str, judge: impl Judge + 'static) -> TargetOffer {
 pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Result<Request, BuildError> {
     let model = ModelName { name: "a model".to_owned(), family: "a family".to_owned() };
     let goals = Goals {
-        quality_per_million: None,
+        quality_micronats: None,
         memory_bytes: None,
         context: if graph.is_generative() { menu.context } else { 0 },
         max_prefill_rows: menu.largest_rows(),
@@ -93,7 +93,7 @@ fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {
         first,
         end,
         target: 0,
-        formats: 0,
+        formats: vec![0; (end - first).max(1) as usize],
         context: request.goals.context,
         entries: request.entries.iter().filter(takes).copied().collect(),
         inputs: plain(&component.inputs),

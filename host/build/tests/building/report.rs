@@ -140,10 +140,10 @@ fn a_report_adds_up_what_the_plan_costs() {
     for (component, layers) in [(0, 1), (1, 1), (2, 10), (3, 1)] {
         for layer in 0..layers {
             let (role, format) = (WeightRole::Other, WeightFormat::W8PerChannel);
-            request.sensitivities.push(Sensitivity { component, layer, role, format, per_million: 3 });
+            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats: 3 });
         }
     }
-    assert_eq!(totals(&request, &[6]).loss, LossReport::Measured { per_million: 36 });
+    assert_eq!(totals(&request, &[6]).loss, LossReport::Measured { micronats: 36 });
     request.sensitivities.pop();
     assert_eq!(totals(&request, &[6]).loss, LossReport::NotMeasured { places: 1 });
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use shardwright_graph::ComponentKind;
-use shardwright_vocabulary::{DType, FlagVerdict};
+use shardwright_vocabulary::{DType, FlagVerdict, FormatTuple, LayerFormats, ShardFormats};
 
 use super::{AssetEntry, ChainEntry, FileReference, Manifest, ShardEntry, Structure};
 use crate::{BundleError, Digest};
@@ -70,6 +70,27 @@ fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Fault {
 fn cap(field: &str, value: usize, limit: u64) -> Checked {
     let value = value as u64;
     if value <= limit { Ok(()) } else { Err(Fault::Limit { field: field.to_owned(), value, limit }) }
+}
+
+/// Runs of layers in formats of their own: all layers of the shard, each once and in order,
+/// neighbours that differ, activations and states that do not.
+fn mixture(runs: &[LayerFormats], (first, end): (u32, u32)) -> Result<(), &'static str> {
+    let mut next = first;
+    for run in runs {
+        if run.first != next || run.end <= run.first {
+            return Err("do not hold every layer once and in order");
+        }
+        next = run.end;
+    }
+    let differ = |pair: &[LayerFormats]| pair[0].formats != pair[1].formats;
+    let values = |run: &LayerFormats| (run.formats.activations, run.formats.states);
+    if next != end || runs.len() < 2 || !runs.windows(2).all(differ) {
+        return Err("do not hold every layer once, in as few runs as there can be");
+    }
+    if !runs.iter().all(|run| values(run) == values(&runs[0])) {
+        return Err("differ in activations or states, which are one for a shard");
+    }
+    Ok(())
 }
 
 /// Names are printed on terminals and used in paths of reports.
@@ -280,8 +301,12 @@ fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
     ] {
         name(&format!("{at}.{field}"), text)?;
     }
-    if !shard.formats.roles.is_sorted_by(|one, next| one.role < next.role) {
+    let sorted = |tuple: &FormatTuple| tuple.roles.is_sorted_by(|one, next| one.role < next.role);
+    if !shard.formats.tuples().all(sorted) {
         return Err(invalid(format!("{at}.formats.roles"), "are not sorted, each once"));
+    }
+    if let ShardFormats::Mixed(runs) = &shard.formats {
+        mixture(runs, shard.layers).map_err(|reason| invalid(format!("{at}.formats"), reason))?;
     }
     cap(&format!("{at}.entries"), shard.entries.len(), ENTRIES)?;
     let mut entries = HashSet::new();

@@ -5,8 +5,8 @@ use std::path::Path;
 use proptest::prelude::*;
 use shardwright_graph::StateKind;
 use shardwright_vocabulary::{
-    ActivationFormat, DType, Flag, FlagVerdict, Granularity, NoticeKind, Quantisation, RewriteKind,
-    RoleFormat, StateFormat, TargetKind, WeightFormat, WeightRole, scale_count,
+    ActivationFormat, DType, Flag, FlagVerdict, FormatTuple, Granularity, LayerFormats, NoticeKind,
+    Quantisation, RewriteKind, RoleFormat, StateFormat, TargetKind, WeightFormat, WeightRole, scale_count,
 };
 
 use super::*;
@@ -45,7 +45,8 @@ fn sample() -> Manifest {
             roles: vec![RoleFormat { role: WeightRole::MlpOutput, format: WeightFormat::W8PerChannel }],
             activations: ActivationFormat::A16,
             states: StateFormat::F16,
-        },
+        }
+        .into(),
         entries: vec!["prefill_8@64".parse().unwrap(), "decode_1@64".parse().unwrap()],
         artefact: file(name),
         head: file("head"),
@@ -266,8 +267,24 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("chains[0].shards[0].compiled_by.version", |m| shard(m).compiled_by.version.clear()),
         ("chains[0].shards[0].compiled_by.device", |m| shard(m).compiled_by.device.clear()),
         ("chains[0].shards[0].formats.roles", |m| {
-            let twice = shard(m).formats.roles[0];
-            shard(m).formats.roles.push(twice);
+            let ShardFormats::Uniform(tuple) = &mut shard(m).formats else { panic!("one tuple") };
+            tuple.roles.push(tuple.roles[0]);
+        }),
+        ("chains[0].shards[1].formats", |m| mix(m, &[])),
+        ("chains[0].shards[1].formats", |m| mix(m, &[(0, 2, WeightFormat::W4Block32)])),
+        ("chains[0].shards[1].formats", |m| {
+            mix(m, &[(0, 1, WeightFormat::W4Block32), (2, 3, WeightFormat::W8PerChannel)]);
+        }),
+        ("chains[0].shards[1].formats", |m| {
+            mix(m, &[(0, 1, WeightFormat::W8PerChannel), (1, 3, WeightFormat::W4Block32)]);
+        }),
+        ("chains[0].shards[1].formats", |m| {
+            mix(m, &[(0, 1, WeightFormat::W4Block32), (1, 2, WeightFormat::W4Block32)]);
+        }),
+        ("chains[0].shards[1].formats", |m| {
+            mix(m, &[(0, 1, WeightFormat::W8PerChannel), (1, 2, WeightFormat::W4Block32)]);
+            let ShardFormats::Mixed(runs) = &mut m.chains[0].shards[1].formats else { panic!("a mixture") };
+            runs[1].formats.states = StateFormat::F32;
         }),
         ("chains[0].shards[0].entries", |m| shard(m).entries.push("decode_1@64".parse().unwrap())),
         ("chains[0].shards[0].artefact", |m| shard(m).artefact = file("")),
@@ -523,6 +540,25 @@ fn asset_entry(index: usize) -> impl Strategy<Value = AssetEntry> {
     )
 }
 
+/// The formats of so many layers: of several the last has other weights, if they are others.
+fn mixed(first: u32, count: u32, (formats, last): (FormatTuple, WeightFormat)) -> ShardFormats {
+    let other = FormatTuple { weights: last, ..formats.clone() };
+    let layers = (1..count.max(1)).map(|_| &formats).chain([if count > 1 { &other } else { &formats }]);
+    ShardFormats::of_layers(first, layers).expect("at least one layer")
+}
+
+/// Gives the second shard, of both layers, these runs of formats.
+fn mix(manifest: &mut Manifest, runs: &[(u32, u32, WeightFormat)]) {
+    let run = |&(first, end, weights): &(u32, u32, WeightFormat)| LayerFormats {
+        first,
+        end,
+        formats: FormatTuple::uniform(weights, ActivationFormat::A16, StateFormat::F16),
+    };
+    let shard = &mut manifest.chains[0].shards[1];
+    shard.layers = (0, 2);
+    shard.formats = ShardFormats::Mixed(runs.iter().map(run).collect());
+}
+
 fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
     let rewrite = one_of(&[RewriteKind::Decomposed, RewriteKind::ByRuntime]);
     let rewritten = (entry_name(), word(), rewrite, sentence())
@@ -537,12 +573,11 @@ fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
         proptest::option::of((one_of(WeightRole::ALL), one_of(WeightFormat::ALL))),
         one_of(ActivationFormat::ALL),
         one_of(StateFormat::ALL),
+        one_of(WeightFormat::ALL),
     )
-        .prop_map(|(weights, role, activations, states)| FormatTuple {
-            weights,
-            roles: role.into_iter().map(|(role, format)| RoleFormat { role, format }).collect(),
-            activations,
-            states,
+        .prop_map(|(weights, role, activations, states, second)| {
+            let roles = role.into_iter().map(|(role, format)| RoleFormat { role, format }).collect();
+            (FormatTuple { weights, roles, activations, states }, second)
         });
     let target = (word(), word(), word(), one_of(TargetKind::ALL))
         .prop_map(|(name, shim, device, kind)| Target { name, shim, device, kind });
@@ -562,7 +597,7 @@ fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
             layers: (first, first + count),
             target,
             compiled_by,
-            formats,
+            formats: mixed(first, count, formats),
             entries: lists.0.into_iter().collect(),
             artefact: files.0,
             head: files.1,

@@ -205,7 +205,7 @@ fn shard(
             device: shim,
             simulated: false,
         },
-        formats: FormatTuple::F32,
+        formats: FormatTuple::F32.into(),
         entries: vec!["prefill_8@64".parse().unwrap(), "decode_1@64".parse().unwrap()],
         artefact,
         head: writer.add_bytes(format!("head of {name}").as_bytes())?,

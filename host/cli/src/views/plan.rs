@@ -245,8 +245,11 @@ fn totals(text: &mut String, totals: &PlanTotals) {
     member(text, "time", &times.chain([handing_over]).collect::<Vec<_>>().join("; "));
     let loss = match totals.loss {
         LossReport::None => "none: every weight is a float".to_owned(),
-        LossReport::Measured { per_million } => {
-            format!("{:.2} ‰ of the likelihood (measured, of weights alone)", per_million as f64 / 1000.0)
+        LossReport::Measured { micronats } => {
+            format!(
+                "{:.2} millinats of KL divergence a token (measured, of weights alone)",
+                micronats as f64 / 1000.0
+            )
         }
         LossReport::NotMeasured { places } => {
             format!("not measured, in {places} places with integer weights; `--quality` measures it")

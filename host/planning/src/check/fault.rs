@@ -76,6 +76,28 @@ pub enum PlanFault {
         /// The index.
         formats: u32,
     },
+    /// Another number of format tuples than of layers.
+    #[error("shard {shard}: {found} format tuples for {expected} layers, each has one")]
+    FormatsCount {
+        /// The shard.
+        shard: u32,
+        /// Tuples of the plan.
+        found: usize,
+        /// Layers of the shard; 1 of a component without layers.
+        expected: usize,
+    },
+    /// Layers of one shard with different activations or states.
+    #[error(
+        "shard {shard}: layer {layer} has formats {formats}; the activations and states of a shard are one"
+    )]
+    FormatsDiffer {
+        /// The shard.
+        shard: u32,
+        /// The first layer that differs from the first of the shard.
+        layer: u32,
+        /// Its formats.
+        formats: String,
+    },
     /// A component comes after a later one.
     #[error("shard {shard}: component {component} comes too late, components run in order")]
     ComponentOrder {

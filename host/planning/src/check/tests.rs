@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use shardwright_vocabulary::{
-    CostRow, DType, Encoding, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Legality, Provenance,
-    RoleFormat, ScaleBits, SoftcapPlace, Target, TargetKind, TimeCost, WeightRole,
+    ActivationFormat, CostRow, DType, Encoding, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Legality,
+    Provenance, RoleFormat, ScaleBits, SoftcapPlace, Target, TargetKind, TimeCost, WeightRole,
 };
 
 use super::*;
@@ -120,7 +120,7 @@ fn request() -> Request {
         sensitivities: vec![],
         boundary_nanoseconds: 0,
         goals: Goals {
-            quality_per_million: None,
+            quality_micronats: None,
             memory_bytes: None,
             context: 512,
             max_prefill_rows: 64,
@@ -146,7 +146,7 @@ fn shard(component: u32, layers: (u32, u32), entries: &[&str], inputs: &[&str], 
         first: layers.0,
         end: layers.1,
         target: 0,
-        formats: 0,
+        formats: vec![0; (layers.1 - layers.0).max(1) as usize],
         context: 512,
         entries: entries.iter().map(|name| entry(name)).collect(),
         inputs: inputs.iter().map(boundary).collect(),
@@ -247,7 +247,14 @@ const CASES: &[(&str, Change)] = &[
     ("UnknownReasonShard", |plan, _| plan.reasons[0].shard = Some(5)),
     ("UnknownComponent", |plan, _| plan.shards[4].component = 3),
     ("UnknownTarget", |plan, _| plan.shards[4].target = 3),
-    ("UnknownFormats", |plan, _| plan.shards[4].formats = u32::MAX),
+    ("UnknownFormats", |plan, _| plan.shards[4].formats = vec![u32::MAX]),
+    ("TooMany", |plan, _| plan.shards[4].formats = vec![0; caps::LAYERS + 1]),
+    ("FormatsCount", |plan, _| plan.shards[4].formats = vec![0, 0]),
+    ("FormatsCount", |plan, _| plan.shards[1].formats.truncate(2)),
+    ("FormatsDiffer", |plan, request| {
+        request.formats[1].activations = ActivationFormat::A16;
+        plan.shards[1].formats[1] = 1;
+    }),
     ("ComponentOrder", |plan, _| plan.shards.swap(0, 1)),
     ("ComponentRepeated", |plan, _| plan.shards.insert(0, plan.shards[0].clone())),
     ("ComponentMissing", |plan, _| drop(plan.shards.remove(0))),
@@ -288,11 +295,11 @@ const CASES: &[(&str, Change)] = &[
     ("OverMemory", |_, request| request.goals.memory_bytes = Some(8000)),
     ("OverQuality", |plan, request| {
         quantise(plan, request);
-        request.goals.quality_per_million = Some(3);
+        request.goals.quality_micronats = Some(3);
     }),
     ("UnmeasuredQuality", |plan, request| {
         quantise(plan, request);
-        request.goals.quality_per_million = Some(100);
+        request.goals.quality_micronats = Some(100);
         request.sensitivities.pop();
     }),
     ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.weight_bytes = u64::MAX / 2)),
@@ -364,14 +371,14 @@ fn limit_first(request: &mut Request, name: &str, value: u64) {
 
 /// The first decoder shard in the second format tuple, with a loss of 2 for each of its layers.
 fn quantise(plan: &mut Plan, request: &mut Request) {
-    plan.shards[1].formats = 1;
+    plan.shards[1].formats.fill(1);
     for layer in 0..3 {
         request.sensitivities.push(Sensitivity {
             component: 1,
             layer,
             role: WeightRole::MlpInput,
             format: WeightFormat::W8PerChannel,
-            per_million: 2,
+            micronats: 2,
         });
     }
 }
@@ -394,13 +401,13 @@ fn every_fault_is_found_and_named() {
 fn quality_within_the_goal_passes() {
     let (mut plan, mut request) = (plan(), request());
     quantise(&mut plan, &mut request);
-    request.goals.quality_per_million = Some(6);
-    let loss = Loss { per_million: 6, lossy: 3, unmeasured: 0 };
+    request.goals.quality_micronats = Some(6);
+    let loss = Loss { micronats: 6, lossy: 3, unmeasured: 0 };
     assert_eq!(check(plan.clone(), &request).unwrap().loss(), loss);
     // Without a goal nothing need be measured; how much is not known is told.
-    request.goals.quality_per_million = None;
+    request.goals.quality_micronats = None;
     request.sensitivities.truncate(1);
-    assert_eq!(check(plan, &request).unwrap().loss(), Loss { per_million: 2, lossy: 3, unmeasured: 2 });
+    assert_eq!(check(plan, &request).unwrap().loss(), Loss { micronats: 2, lossy: 3, unmeasured: 2 });
 }
 
 #[test]
@@ -459,14 +466,15 @@ fn any_boundary() -> impl Strategy<Value = Boundary> {
 
 prop_compose! {
     fn any_shard()(
-        numbers in (index(), index(), index(), index(), index(), prop_oneof![Just(512), any::<u32>()]),
+        numbers in (index(), index(), index(), index(), prop_oneof![Just(512), any::<u32>()]),
+        formats in prop::collection::vec(index(), 0..5),
         entries in prop::collection::vec(any_entry(), 0..4),
         inputs in prop::collection::vec(any_boundary(), 0..3),
         outputs in prop::collection::vec(any_boundary(), 0..3),
         softcap in proptest::option::of(proptest::sample::select(SoftcapPlace::ALL)),
         flags in prop::collection::vec((prop_oneof!["opt", ".{0,8}"], ".{0,8}"), 0..3),
     ) -> Shard {
-        let (component, first, end, target, formats, context) = numbers;
+        let (component, first, end, target, context) = numbers;
         let flags = flags.into_iter().map(|(name, value)| Flag { name, value }).collect();
         Shard {
             component, first, end, target, formats, context, entries, inputs, outputs, softcap, flags,

@@ -87,7 +87,7 @@ pub fn request(layers: u32) -> Request {
         sensitivities: vec![],
         boundary_nanoseconds: 0,
         goals: Goals {
-            quality_per_million: None,
+            quality_micronats: None,
             memory_bytes: None,
             context: 512,
             max_prefill_rows: 64,

@@ -46,8 +46,9 @@ fn what_is_no_planner_is_refused_when_loaded() {
     assert!(matches!(load_error(&component("(component)")).kind, Kind::WrongWorld { .. }));
     let other = component(r#"(component (instance $i) (export "somebody:planner/api@0.1.0" (instance $i)))"#);
     assert!(matches!(load_error(&other).kind, Kind::WrongWorld { .. }));
-    let hollow =
-        component(r#"(component (instance $i) (export "shardwright:planner/api@0.1.0" (instance $i)))"#);
+    let hollow = component(
+        r#"(component (instance $i) (export "shardwright:planner/api@0.2.0-draft" (instance $i)))"#,
+    );
     assert!(matches!(load_error(&hollow).kind, Kind::WrongWorld { .. }));
 
     let newer =

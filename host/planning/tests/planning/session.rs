@@ -90,17 +90,17 @@ fn of_many_formats(layers: u32, formats: usize) -> Request {
             // Without a pattern that a cut could follow.
             let noise =
                 u64::from(layer).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695) >> 33;
-            let per_million = scale + (noise % u64::from(scale)) as u32;
+            let micronats = scale + (noise % u64::from(scale)) as u32;
             let role = WeightRole::Other;
-            request.sensitivities.push(Sensitivity { component, layer, role, format, per_million });
+            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats });
         }
     }
-    request.goals.quality_per_million = Some(300_000);
+    request.goals.quality_micronats = Some(300_000);
     request
 }
 
-/// The sizes of real models under a quality goal: the search is cut before the fuel ends, and says
-/// so.
+/// The sizes of real models under a quality goal: the formats of all layers are mixed before the
+/// fuel ends.
 #[test]
 fn the_built_in_planner_does_not_run_out_of_fuel() {
     for (layers, formats) in [(42, 3), (35, 5), (64, 5)] {
@@ -108,10 +108,12 @@ fn the_built_in_planner_does_not_run_out_of_fuel() {
         let planned = PlanningSession::new(generic()).plan(&request).unwrap();
         assert!(planned.simple.is_none(), "{layers} layers: {}", planned.simple.unwrap());
         let loss = planned.plan.loss();
-        assert!(loss.per_million > 0 && loss.per_million <= 300_000 && loss.unmeasured == 0, "{loss:?}");
+        assert!(loss.micronats > 0 && loss.micronats <= 300_000 && loss.unmeasured == 0, "{loss:?}");
         let reasons = &planned.plan.plan().reasons;
-        assert!(reasons.iter().any(|reason| reason.because.contains("the search was cut")), "{reasons:#?}");
-        assert!(planned.plan.shards().len() <= 10, "{}", planned.plan.shards().len());
+        // Of three tuples the fastest is within the goal for every layer.
+        let mixed = reasons.iter().any(|reason| reason.choice.contains("layers in w4-"));
+        assert_eq!(mixed, formats > 3, "{reasons:#?}");
+        assert_eq!(planned.plan.shards().len(), 3, "formats cut nothing");
     }
 }
 
@@ -145,7 +147,7 @@ fn a_planner_that_comes_to_the_end_of_its_means_has_a_simple_plan_behind_it() {
     assert!(matches!(planned.simple.as_ref().unwrap().kind, Kind::OutOfFuel { .. }), "{:?}", planned.simple);
     assert!(planned.fallback.is_none());
     assert_eq!(cuts(planned.plan.plan()), [(0, 42)]);
-    assert!(planned.plan.plan().shards.iter().all(|shard| shard.formats == 0));
+    assert!(planned.plan.plan().shards.iter().all(|shard| shard.uniform_formats() == Some(0)));
     assert!(planned.plan.plan().reasons.iter().any(|reason| reason.choice == "a simple plan"));
     // A planner that gives up has both behind it.
     let session = PlanningSession::with_planner(Ok(mean()), Some(with_fuel(*fuel)));
@@ -452,7 +454,7 @@ fn a_stale_pack_is_refused_although_it_is_signed() {
     for (old, new) in [
         (format!("\"wasmtime\":\"{}\"", manifest.wasmtime), "\"wasmtime\":\"48.0.7\"".to_owned()),
         (manifest.settings.clone(), manifest.settings.replace(|digit: char| digit.is_ascii_digit(), "0")),
-        ("api@0.1.0".to_owned(), "api@0.0.9".to_owned()),
+        ("api@0.2.0-draft".to_owned(), "api@0.0.9".to_owned()),
     ] {
         let stale = pack::resign_for_tests(&bytes, &old, &new, &key(1));
         let error = open(&stale, &trusted);

@@ -112,12 +112,12 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
             .rows()
             .iter()
             .find(|row| (row.component, row.layer, row.role, row.format) == (component, layer, role, format));
-        found.unwrap().per_million
+        found.unwrap().micronats
     };
     for row in measured.rows().iter().filter(|row| row.format == WeightFormat::W8PerChannel) {
         let coarse = loss(row.component, row.layer, row.role, WeightFormat::W2PerChannel);
-        assert!(row.per_million < coarse, "{row:?} {coarse}");
-        assert!(row.per_million > 0, "eight bits lose little, not nothing: {row:?}");
+        assert!(row.micronats < coarse, "{row:?} {coarse}");
+        assert!(row.micronats > 0, "eight bits lose little, not nothing: {row:?}");
     }
     assert!(loss(ComponentKind::Head, 0, WeightRole::Head, WeightFormat::W2PerChannel) > 0);
 
@@ -136,7 +136,7 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
     }
     let text = String::from_utf8(sound[52..].to_vec()).unwrap();
     for (from, to) in
-        [("\"per_million\":", "\"per_million\":-"), ("\"role\":\"head\"", "\"role\":\"tail\""), ("}", "")]
+        [("\"micronats\":", "\"micronats\":-"), ("\"role\":\"head\"", "\"role\":\"tail\""), ("}", "")]
     {
         std::fs::write(&path, sealed(&sound, text.replace(from, to).as_bytes())).unwrap();
         let error = Sensitivities::read(&path, [5; 32]).unwrap_err();

@@ -22,7 +22,7 @@ fn origin() -> ShardOrigin {
             device: "evaluator".to_owned(),
             simulated: false,
         }),
-        formats: Some(FormatTuple::F32),
+        formats: Some(FormatTuple::F32.into()),
         ..ShardOrigin::default()
     }
 }

@@ -18,7 +18,7 @@ fn record(change: impl Fn(&mut ShardOrigin), emulated_on: Option<&str>) -> Place
         device: "sm8750".to_owned(),
         kind: TargetKind::Npu,
     });
-    origin.formats = Some(FormatTuple::F32);
+    origin.formats = Some(FormatTuple::F32.into());
     change(origin);
     parts.chain().unwrap().session().unwrap().placement()
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    FlagOutcome, FlagVerdict, FormatTuple, NodePlacement, Rewrite, ShimIdentity, Target, TargetKind,
+    FlagOutcome, FlagVerdict, NodePlacement, Rewrite, ShardFormats, ShimIdentity, Target, TargetKind,
 };
 
 /// Where a shard runs. Two shards with an equal place can bind the same memory.
@@ -53,7 +53,7 @@ pub struct ShardOrigin {
     pub compiled_by: Option<ShimIdentity>,
     /// Formats of weights, activations and states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub formats: Option<FormatTuple>,
+    pub formats: Option<ShardFormats>,
     /// Why it deviates in place or manner, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,

@@ -3,7 +3,7 @@
 
 use super::super::bounds::{Bound, TargetBounds};
 use super::super::{Solution, is_admitted, relief};
-use crate::names::{self, Named};
+use crate::names::Named;
 use crate::table::{CostTable, Prefix};
 use crate::{Cause, Flag, Provenance, Reason, Request, Target};
 
@@ -38,17 +38,20 @@ impl Solution {
     ) {
         let name = &bound.limit.name;
         let placed = self.shards.iter().find(|shard| (shard.component, shard.target) == (component, target));
-        let Some(used) = placed.map(|shard| shard.formats) else { return };
+        let Some(used) = placed.map(|shard| shard.formats[0]) else { return };
         let part = &request.model.components[component as usize];
         let table = CostTable::new(request);
         let mut others: Vec<(String, u64)> = Vec::new();
         let other = |format: u32| format != used && is_admitted(request, format);
-        for (tuple, format) in request.formats.iter().zip(0_u32..).filter(|(_, format)| other(*format)) {
+        let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
+        for format in tuples.filter(|format| other(*format)) {
             let prefix = Prefix::new(request, &table, part, target, format, &self.entries);
             let Some(whole) = prefix.range(0, part.layer_count() as usize) else { continue };
-            others.extend(TargetBounds::value_of(name, &whole).map(|other| (names::formats(tuple), other)));
+            others.extend(
+                TargetBounds::value_of(name, &whole).map(|other| (request.formats_name(format), other)),
+            );
         }
-        let formats = names::formats(&request.formats[used as usize]);
+        let formats = request.formats_name(used);
         let (instead, mut because) = match name.as_str() {
             "ops" => ("narrower weights", format!("operations are counted, {value} in {formats}")),
             _ => (
@@ -82,7 +85,7 @@ impl Solution {
         for (component, index) in request.model.components.iter().zip(0_u32..) {
             let placed = self.shards.iter().find(|shard| (shard.component, shard.target) == (index, target));
             let (Some(placed), layers @ 1..) = (placed, component.layer_count() as usize) else { continue };
-            let prefix = Prefix::new(request, &table, component, target, placed.formats, &self.entries);
+            let prefix = Prefix::new(request, &table, component, target, placed.formats[0], &self.entries);
             let Some(whole) = prefix.range(0, layers) else { continue };
             let each = (0..layers).filter_map(|layer| Some(prefix.range(layer, layer + 1)?.ops));
             let (Some(least), Some(most)) = (each.clone().min(), each.max()) else { continue };

@@ -2,15 +2,61 @@
 
 use super::super::bounds::TargetBounds;
 use super::super::{Placement, Solution, is_admitted};
-use crate::names;
 use crate::table::{CostTable, Prefix, unit_kinds_at};
 use crate::{Cause, Provenance, Request, SoftcapPlace};
 
 impl Solution {
-    /// The reason, with times where they are known, and its cause.
-    pub(super) fn explain_formats(&self, request: &Request, placement: &Placement) -> (String, Cause) {
+    /// The formats of a shard, the reason with times where they are known, and its cause.
+    pub(super) fn explain_formats(
+        &self,
+        request: &Request,
+        placement: &Placement,
+    ) -> (String, String, Cause) {
+        match placement.uniform_formats() {
+            Some(formats) => {
+                let (because, cause) = self.explain_uniform(request, placement, formats);
+                (request.formats_name(formats), because, cause)
+            }
+            None => self.explain_mixture(request, placement),
+        }
+    }
+
+    /// Layers in different formats: which, and how good the mixture is.
+    fn explain_mixture(&self, request: &Request, placement: &Placement) -> (String, String, Cause) {
+        let mut counts: std::collections::BTreeMap<u32, usize> = std::collections::BTreeMap::new();
+        placement.formats.iter().for_each(|formats| *counts.entry(*formats).or_default() += 1);
+        let parts = counts.iter().map(|(formats, count)| {
+            let layers = if *count == 1 { "layer" } else { "layers" };
+            format!("{count} {layers} in {}", request.formats_name(*formats))
+        });
+        let choice = parts.collect::<Vec<_>>().join(", ");
+        if request.goals.quality_micronats.is_none() {
+            return (
+                choice,
+                "some of the layers want other formats".to_owned(),
+                Cause::Preference("wanted".to_owned()),
+            );
+        }
+        let because = match self.mixed {
+            Some(bound) if bound.time <= bound.least.saturating_add(1) => {
+                "the layers that lose least for the time they save are in the faster formats; no mixture is faster \
+                 within the quality goal"
+                    .to_owned()
+            }
+            Some(bound) => format!(
+                "the layers that lose least for the time they save are in the faster formats; {} µs, and no mixture \
+                 of these shards takes less than {} within the quality goal",
+                bound.time, bound.least
+            ),
+            None => "the layers share what the quality goal allows".to_owned(),
+        };
+        (choice, because, Cause::Goal("quality".to_owned()))
+    }
+
+    /// Why all layers of a shard have one format tuple.
+    fn explain_uniform(&self, request: &Request, placement: &Placement, formats: u32) -> (String, Cause) {
         let order = || Cause::Preference("formats-order".to_owned());
-        if self.settings.formats == Some(placement.formats) {
+        if self.settings.formats == Some(formats) {
             return ("asked for".to_owned(), Cause::Preference("format".to_owned()));
         }
         if self.settings.wanted.iter().any(|wanted| wanted.touches(placement)) {
@@ -21,12 +67,12 @@ impl Solution {
         }
         let others = self.others(request, placement);
         match placement.cost.time.filter(|_| self.timed.contains(&true)) {
-            Some(own) if placement.formats == 0 => self.explain_first(request, placement, own, &others),
+            Some(own) if formats == 0 => self.explain_first(request, placement, own, &others),
             Some(own) => explain_later(request, own, &others),
-            None if placement.formats == 0 => ("the formats named first".to_owned(), order()),
+            None if formats == 0 => ("the formats named first".to_owned(), order()),
             None => {
                 let goals = &request.goals;
-                let cause = match (goals.memory_bytes, goals.quality_per_million) {
+                let cause = match (goals.memory_bytes, goals.quality_micronats) {
                     (Some(_), _) => Cause::Goal("memory-bytes".to_owned()),
                     (None, Some(_)) => Cause::Goal("quality".to_owned()),
                     (None, None) => Cause::Cost("shards".to_owned()),
@@ -52,14 +98,14 @@ impl Solution {
                 order(),
             );
         };
-        let name = names::formats(&request.formats[formats as usize]);
+        let name = request.formats_name(formats);
         if time >= own {
             let because =
                 format!("the formats named first, and no others are faster: {own} µs, {name} takes {time}");
             return (because, Cause::Cost("time".to_owned()));
         }
         let faster = format!("the formats named first, {own} µs; {name} takes {time}");
-        if request.goals.quality_per_million.is_some() {
+        if request.goals.quality_micronats.is_some() {
             return (
                 format!("{faster}, and is no gain within the quality goal"),
                 Cause::Goal("quality".to_owned()),
@@ -93,7 +139,7 @@ impl Solution {
         };
         let count = u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
         (0..count)
-            .filter(|&formats| formats != placement.formats && is_admitted(request, formats))
+            .filter(|&formats| placement.uniform_formats() != Some(formats) && is_admitted(request, formats))
             .filter_map(|formats| {
                 let place = (placement.target, formats);
                 let cost =
@@ -107,8 +153,8 @@ impl Solution {
 
 /// Formats that are not named first.
 fn explain_later(request: &Request, own: u64, others: &[(u32, Option<u64>)]) -> (String, Cause) {
-    let first = names::formats(&request.formats[0]);
-    let cause = match request.goals.quality_per_million {
+    let first = request.formats_name(0);
+    let cause = match request.goals.quality_micronats {
         Some(_) => Cause::Goal("quality".to_owned()),
         None => Cause::Cost("time".to_owned()),
     };

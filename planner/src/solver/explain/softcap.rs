@@ -64,7 +64,7 @@ impl Solution {
         let target = &request.targets[placement.target as usize];
         let kinds = unit_kinds_at(component, Some(other));
         let table = CostTable::new(request);
-        let place = (placement.target, placement.formats);
+        let place = (placement.target, placement.formats[0]);
         let name = &target.name;
         let prefix = Prefix::of_kinds(request, &table, &kinds, place, &self.entries);
         let Some(cost) = prefix.range(0, kinds.len()) else {
@@ -78,7 +78,7 @@ impl Solution {
             let because = format!("in the graph {limit} would be {value}, the limit is {}", bound.value);
             return Err((because, Cause::Limit(limit.clone())));
         }
-        let (component, target, formats) = (placement.component, place.0, place.1);
+        let (component, target, formats) = (placement.component, place.0, placement.formats.clone());
         let shard = Forbidden { component, first: 0, end: 0, target, formats, softcap: Some(other) };
         if self.settings.forbidden.contains(&shard) {
             let cause = Cause::Feedback("unsupported-op".to_owned());

@@ -165,5 +165,10 @@ fn aliased_output() -> Plan {
         // stop this before anything is freed, and a guest can corrupt no memory but its own.
         unsafe { String::from_raw_parts(pointer, length, length) }
     };
-    Plan { shards: vec![], fallback: vec![], reasons: (0..4000).map(|_| reason(alias())).collect() }
+    Plan {
+        shards: vec![],
+        fallback: vec![],
+        reasons: (0..4000).map(|_| reason(alias())).collect(),
+        extensions: vec![],
+    }
 }
