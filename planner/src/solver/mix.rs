@@ -122,9 +122,11 @@ impl Units<'_> {
     fn mixtures(&self, class: &[u32]) -> Vec<Vec<u32>> {
         let units: Vec<Vec<Candidate>> =
             (0..self.kinds.len()).map(|unit| self.candidates(unit, class)).collect();
+        if units.iter().any(Vec::is_empty) {
+            return Vec::new();
+        }
         let count = units.iter().try_fold(1_usize, |count, unit| count.checked_mul(unit.len()));
         match count {
-            Some(0) => Vec::new(),
             Some(count) if count <= ALL => products(&units),
             _ => self.hull_points(&units),
         }

@@ -942,3 +942,23 @@ fn a_simple_plan_is_the_first_legal_one_in_the_fewest_shards() {
     let plan = solve(&of_many_formats(42, 5, 300_000), &simple).unwrap();
     assert!(plan.shards.iter().all(|shard| shard.uniform_formats() == Some(0)));
 }
+
+#[test]
+fn a_layer_that_no_format_of_a_goal_fits_is_refused_and_nothing_panics() {
+    // Layer 30 has no measured loss, and what is lossless is refused there.
+    let mut request = of_many_formats(42, 5, 300_000);
+    request.sensitivities.retain(|row| (row.component, row.layer) != (1, 30));
+    let kind = u32::try_from(request.kinds.len()).unwrap();
+    request.kinds.push(request.kinds[2].clone());
+    if let Body::Layers(layers) = &mut request.model.components[1].body {
+        layers[30].kind = kind;
+    }
+    let rows: Vec<_> = request.costs.iter().filter(|cost| cost.kind == 2).cloned().collect();
+    request.costs.extend(rows.into_iter().map(|row| crate::Cost {
+        kind,
+        illegal: (row.formats == 0).then(|| "no floats".to_owned()),
+        ..row
+    }));
+    let refused = refusal(&request);
+    assert_eq!(refused.kind, RefusalKind::OverQuality, "{}", refused.message);
+}
