@@ -171,6 +171,7 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
     }
     // Copied, because a shim of another minor version has fewer functions, which are then null, or
     // more. Never freed, like the library.
+    // SAFETY: the table is static by contract, and of the size that it states.
     let table =
         unsafe { call::value(answer.table) }.map_err(|reason| wrong(format!("its table: {reason}")))?;
     let table: &'static SwTable = Box::leak(Box::new(table));

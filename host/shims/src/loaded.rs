@@ -214,7 +214,8 @@ impl<'a> Bound<'a> {
                     .checked_sub(offset)
                     .ok_or_else(|| refuse(format!("offset {offset} in a buffer of {}", buffer.length())))?;
                 own = is_own(buffer)? && kinds.shim();
-                if !own && !(kinds.host() && buffer.is_mapped()) {
+                let host_can = kinds.host() && buffer.is_mapped();
+                if !own && !host_can {
                     let reason = "the device cannot see this buffer; copy it into one of its own";
                     return Err(refuse(reason.to_owned()));
                 }

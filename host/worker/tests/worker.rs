@@ -432,7 +432,7 @@ const DEATHS: &[Death] = &[
 
 fn check_death(death: &Death, place: &str, pid: u32, error: &ShimError) {
     let what = format!("{place}:{}: {error}", death.how);
-    let failure = WorkerFailure::of(&error).unwrap_or_else(|| panic!("{what}: {error:?}"));
+    let failure = WorkerFailure::of(error).unwrap_or_else(|| panic!("{what}: {error:?}"));
     assert!((death.end)(&failure.end), "{what}: {failure:?}");
     assert!(error.to_string().contains(death.text), "{what}");
     assert_eq!((failure.pid, failure.earlier), (pid, false), "{what}");

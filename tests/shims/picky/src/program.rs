@@ -212,7 +212,7 @@ impl Program {
         for (port, bound) in text.ports.iter().zip(&bound).filter(|(port, _)| !port.written) {
             inputs.insert(port.name.clone(), Values::U16(bound.values::<u16>()?.to_vec()));
         }
-        let results = evaluate(builder, rows as usize, &inputs);
+        let results = evaluate(builder, rows, &inputs);
         control.proceed()?;
         for (port, bound) in text.ports.iter().zip(&mut bound).filter(|(port, _)| port.written) {
             let stored = builder.encoding_of(port.tensor).encode(&results[&port.name].data);
