@@ -13,10 +13,10 @@
 
 use crate::names::Named;
 use crate::solver::{Forbidden, Settings, Solution, solve};
-use crate::table::{CostTable, Prefix, takes_part, unit_kinds, unit_kinds_at};
+use crate::table::{CostTable, Prefix, takes_part, units_of};
 use crate::{
     Attempt, Cause, ErrorClass, Feedback, Flag, Limit, Plan, Provenance, Reason, Refusal, RefusalKind,
-    Relief, Request, Shard, Target, TimeCost, names,
+    Relief, Request, Segment, Shard, Target, TimeCost, names,
 };
 
 /// Different plans tried within one revision before giving up. Each round forbids one more shard,
@@ -80,20 +80,13 @@ fn avoid(solution: &Solution, history: &[Attempt], settings: &Settings) -> Optio
     };
     let shards = solution.shards.iter().map(|shard| {
         let key = shard.forbidden();
-        (refused(&key), shard.end - shard.first, shard.cost.weight_bytes, key)
+        (refused(&key), shard.units(), shard.cost.weight_bytes, key)
     });
     shards.filter(|(.., key)| !settings.forbidden.contains(key)).max().map(|(.., key)| key)
 }
 
 fn forbid(shard: &Shard) -> Forbidden {
-    Forbidden {
-        component: shard.component,
-        first: shard.first,
-        end: shard.end,
-        target: shard.target,
-        formats: shard.formats.clone(),
-        softcap: shard.softcap,
-    }
+    Forbidden { segments: shard.segments.clone(), target: shard.target, softcap: shard.softcap }
 }
 
 fn shard_of<'plan>(plan: &'plan Plan, feedback: &Feedback) -> Option<&'plan Shard> {
@@ -241,27 +234,9 @@ impl Lesson {
         Some(prefix.sum(0, units.len()))
     }
 
-    fn units(&self, shard: &Shard) -> Option<std::ops::Range<usize>> {
-        let component = self.request.model.components.get(shard.component as usize)?;
-        let count = unit_kinds(component).len();
-        let range =
-            if component.layer_count() == 0 { 0..count } else { shard.first as usize..shard.end as usize };
-        (range.start < range.end && range.end <= count).then_some(range)
-    }
-
-    fn kinds(&self, shard: &Shard) -> Vec<u32> {
-        let component = self.request.model.components.get(shard.component as usize);
-        let kinds = component.map(|component| unit_kinds_at(component, shard.softcap));
-        let range = self.units(shard);
-        kinds.zip(range).map_or_else(Vec::new, |(kinds, range)| kinds[range].to_vec())
-    }
-
-    /// Kind and format tuple of each unit of a shard. A tuple for all of them may stand for the
-    /// list.
+    /// Kind and format tuple of each unit of a shard.
     fn formatted(&self, shard: &Shard) -> Vec<(u32, u32)> {
-        let Some(&last) = shard.formats.last() else { return Vec::new() };
-        let formats = shard.formats.iter().copied().chain(std::iter::repeat(last));
-        self.kinds(shard).into_iter().zip(formats).collect()
+        units_of(&self.request, &shard.segments, shard.softcap)
     }
 
     fn refused_as_a_whole(&mut self, shard: &Shard, class: ErrorClass, feedback: &Feedback) {
@@ -281,9 +256,19 @@ impl Lesson {
 
     fn read_unsupported(&mut self, shard: &Shard, feedback: &Feedback) {
         let units = self.formatted(shard);
-        let named = number(feedback, "layer").and_then(|layer| {
-            let position = layer.checked_sub(shard.first.into())?;
-            units.get(usize::try_from(position).ok()?).copied()
+        let layer = number(feedback, "layer").and_then(|layer| u32::try_from(layer).ok());
+        // Nodes of a shard of several components have the component before their name.
+        let component = detail(feedback, "node").and_then(|node| node.split_once('/'));
+        let component = component.and_then(|(name, _)| self.request.component_named(name));
+        let is_named = |segment: &Segment| match layer {
+            Some(layer) => (segment.first..segment.end).contains(&layer),
+            None => segment.end == 0 && Some(segment.component) == component,
+        };
+        let mut before = 0;
+        let named = shard.segments.iter().find_map(|segment| {
+            let at = before + (layer.unwrap_or(0).saturating_sub(segment.first)) as usize;
+            before += segment.formats.len();
+            is_named(segment).then(|| units.get(at).copied())?
         });
         let single = (units.len() == 1).then(|| units[0]);
         let class = ErrorClass::UnsupportedOp;
@@ -322,12 +307,15 @@ impl Lesson {
         formats.sort();
         formats.dedup();
         let formats = formats.join(", ");
-        let component = self.request.model.components.get(shard.component as usize);
-        let what = match component {
-            Some(component) if component.layer_count() == 0 => component.name.clone(),
-            _ => format!("kinds of layers {}..{}", shard.first, shard.end),
+        let of = |segment: &Segment| match (
+            segment.end,
+            self.request.model.components.get(segment.component as usize),
+        ) {
+            (0, Some(component)) => component.name.clone(),
+            _ => format!("kinds of layers {}..{}", segment.first, segment.end),
         };
-        self.note(class, format!("not {formats} on {target} for {what}"), why.to_owned());
+        let what: Vec<String> = shard.segments.iter().map(of).collect();
+        self.note(class, format!("not {formats} on {target} for {}", what.join(", ")), why.to_owned());
     }
 
     fn give_up_target(&mut self, target: u32, class: ErrorClass) {

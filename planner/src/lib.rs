@@ -38,7 +38,7 @@
 //! shardwright_planner::export_planner!(Frugal);
 //!
 //! let request = shardwright_planner::testing::RequestBuilder::decoder(4).build();
-//! assert_eq!(Frugal::make_plan(&request).unwrap().shards.len(), 3); // embed, decoder, head
+//! assert_eq!(Frugal::make_plan(&request).unwrap().shards.len(), 1); // embed, decoder and head
 //! ```
 //!
 //! Determinism: compare integers only, iterate sorted or in the order of the request, keep no
@@ -66,6 +66,7 @@ pub mod bindings {
     });
 }
 
+pub mod flow;
 pub mod learn;
 mod log;
 pub mod names;
@@ -78,7 +79,7 @@ pub use bindings::exports::shardwright::planner::api::{
     EntryKind, EntryShape, ErrorClass, Extension, Feedback, Flag, FlagSchema, FlagType, Format, FormatTuple,
     Goals, Granularity, IntegerRange, Layer, LayerKind, Limit, MeasuredTime, Model, NumberKind,
     OptionDescription, Plan, PrefillPart, Provenance, Quantisation, Reason, Refusal, RefusalKind, Relief,
-    Request, RoleFormat, ScaleType, Sensitivity, Shard, Softcap, SoftcapPlace, Target, TimeCost,
+    Request, RoleFormat, ScaleType, Segment, Sensitivity, Shard, Softcap, SoftcapPlace, Target, TimeCost,
 };
 #[doc(hidden)]
 pub use log::log_panics;
@@ -182,10 +183,20 @@ impl FormatTuple {
 }
 
 impl Shard {
-    /// The one format tuple of all its layers; `None` where they differ.
+    /// The format tuple of every layer, and of every component without layers, in order.
+    pub fn formats(&self) -> impl Iterator<Item = u32> + '_ {
+        self.segments.iter().flat_map(|segment| segment.formats.iter().copied())
+    }
+
+    /// The one format tuple of all of it; `None` where its parts differ.
     pub fn uniform_formats(&self) -> Option<u32> {
-        let first = *self.formats.first()?;
-        self.formats.iter().all(|formats| *formats == first).then_some(first)
+        let first = self.formats().next()?;
+        self.formats().all(|formats| formats == first).then_some(first)
+    }
+
+    /// Its part of a component.
+    pub fn segment(&self, component: u32) -> Option<&Segment> {
+        self.segments.iter().find(|segment| segment.component == component)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Exact solver: chooses cuts, targets and formats.
 //!
 //! A dynamic programme over cut points. Every partial chain is a *label*: its cost so far, the
-//! memory, quality and shards used, and the location of the states that later layers read. A label
+//! memory, quality and shards used, and the location of the states that later layers read. Where a
+//! component ends, the next one begins a shard, or joins the last one if target, activations,
+//! states and limits allow it. A label
 //! that is no better than another in any respect is dropped; the best label at the end is the
 //! optimum.
 //!
@@ -36,7 +38,7 @@ use std::collections::BTreeMap;
 use crate::table::{CostTable, Prefix, RangeCost, unit_kinds, unit_kinds_at};
 use crate::{
     BuildTime, Entry, EntryKind, Flag, Format, PrefillPart, Provenance, Refusal, RefusalKind, Request,
-    Sensitivity, SoftcapPlace,
+    Segment, Sensitivity, SoftcapPlace,
 };
 
 mod bounds;
@@ -103,17 +105,11 @@ impl Balance {
 /// A shard that must not be planned again, whatever its flags and entry points.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Forbidden {
-    /// Component index.
-    pub component: u32,
-    /// First layer.
-    pub first: u32,
-    /// One past the last layer.
-    pub end: u32,
+    /// Its segments.
+    pub segments: Vec<Segment>,
     /// Target index.
     pub target: u32,
-    /// Format tuple index of each layer; one of a component without layers.
-    pub formats: Vec<u32>,
-    /// Where the soft-cap of the component is computed; `None` if it has no soft-cap.
+    /// Where its soft-cap is computed; `None` if it has none.
     pub softcap: Option<SoftcapPlace>,
 }
 
@@ -138,6 +134,8 @@ pub struct Settings {
     pub wanted: Vec<WantedFormat>,
     /// Most shards of a component: (component index, shards).
     pub most_shards: Vec<(u32, u32)>,
+    /// Whether a shard may hold several components.
+    pub join: bool,
     /// The goals that count first, in this order; the others follow as they are by themselves.
     pub order: Vec<Goal>,
     /// Percent of the time, below 100, that formats have to save against those named first if no
@@ -149,8 +147,8 @@ pub struct Settings {
 
 impl Default for Settings {
     /// Automatic balance, no fixed targets, nothing forbidden, compiled ahead of time, soft-caps
-    /// wherever they are cheaper, any formats in any number of shards, goals in the order of the
-    /// objective, a gain of [`GAIN`] percent, a thorough search.
+    /// wherever they are cheaper, any formats in any number of shards of any components, goals in
+    /// the order of the objective, a gain of [`GAIN`] percent, a thorough search.
     fn default() -> Self {
         Self {
             balance: Balance::Automatic,
@@ -161,6 +159,7 @@ impl Default for Settings {
             formats: None,
             wanted: vec![],
             most_shards: vec![],
+            join: true,
             order: vec![],
             gain: GAIN,
             effort: Effort::Thorough,
@@ -171,39 +170,41 @@ impl Default for Settings {
 /// One shard of a solution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Component index.
-    pub component: u32,
-    /// First layer; zero for a component without layers.
-    pub first: u32,
-    /// One past the last layer; zero for a component without layers.
-    pub end: u32,
+    /// Its segments, in the order of a step.
+    pub segments: Vec<Segment>,
     /// Target index.
     pub target: u32,
-    /// Format tuple index of each layer; one of a component without layers.
-    pub formats: Vec<u32>,
-    /// Where the soft-cap of the component is computed; `None` if it has no soft-cap.
+    /// Where its soft-cap is computed; `None` if it has none.
     pub softcap: Option<SoftcapPlace>,
     /// Its cost, including the runtime's share.
     pub cost: RangeCost,
 }
 
 impl Placement {
-    /// The one format tuple of all its layers; `None` where they differ.
+    /// The format tuple of every layer, and of every component without layers, in order.
+    pub fn formats(&self) -> impl Iterator<Item = u32> + '_ {
+        self.segments.iter().flat_map(|segment| segment.formats.iter().copied())
+    }
+
+    /// The one format tuple of all of it; `None` where its parts differ.
     pub fn uniform_formats(&self) -> Option<u32> {
-        let first = *self.formats.first()?;
-        self.formats.iter().all(|formats| *formats == first).then_some(first)
+        let first = self.formats().next()?;
+        self.formats().all(|formats| formats == first).then_some(first)
+    }
+
+    /// Its part of a component.
+    pub fn segment(&self, component: u32) -> Option<&Segment> {
+        self.segments.iter().find(|segment| segment.component == component)
+    }
+
+    /// Its layers, and components without layers.
+    pub(crate) fn units(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.formats.len() as u64).sum()
     }
 
     /// The shard as a constraint: not this one again.
     pub(crate) fn forbidden(&self) -> Forbidden {
-        Forbidden {
-            component: self.component,
-            first: self.first,
-            end: self.end,
-            target: self.target,
-            formats: self.formats.clone(),
-            softcap: self.softcap,
-        }
+        Forbidden { segments: self.segments.clone(), target: self.target, softcap: self.softcap }
     }
 }
 
@@ -370,6 +371,8 @@ struct Choice {
     unmeasured: Vec<u32>,
     /// Cumulative number of units that require other formats.
     unwanted: Vec<u32>,
+    /// Activations and states of all units.
+    values: (u32, u32),
 }
 
 impl Choice {
@@ -496,8 +499,11 @@ impl<'request> Problem<'request> {
                             kinds.iter().copied().zip(formats.iter().copied()).collect();
                         let prefix = Prefix::of_units(request, &table, &each, target, &entries);
                         let (loss, unmeasured) = losses.cumulative(index, &formats);
+                        let tuple =
+                            formats.first().and_then(|formats| request.formats.get(*formats as usize));
                         choices.push(Choice {
                             target,
+                            values: tuple.map_or((0, 0), |tuple| (tuple.activations, tuple.states)),
                             later: cumulative(formats.iter().map(|&formats| u64::from(formats))),
                             unwanted: preferences::unwanted(request, wanted, index, layered, &formats),
                             formats,
@@ -597,31 +603,28 @@ impl<'request> Problem<'request> {
         }
     }
 
-    fn is_forbidden(&self, part: &Part, first: usize, end: usize, choice: &Choice) -> bool {
-        if self.relaxed.forbidden || self.settings.forbidden.is_empty() {
-            return false;
-        }
-        let units = first..end;
-        let (first, end) = part.layers(first, end);
-        let shard = Forbidden {
-            component: part.component,
-            first,
-            end,
-            target: choice.target,
-            formats: choice.formats(units.start, units.end),
-            softcap: choice.softcap,
-        };
-        self.settings.forbidden.contains(&shard)
+    fn is_forbidden(&self, segments: Vec<Segment>, target: u32, softcap: Option<SoftcapPlace>) -> bool {
+        self.settings.forbidden.contains(&Forbidden { segments, target, softcap })
+    }
+
+    /// Whether a search has to look at what is forbidden.
+    fn forbids(&self) -> bool {
+        !self.relaxed.forbidden && !self.settings.forbidden.is_empty()
+    }
+
+    /// What joining the shard before saves of the objective, against a shard of its own.
+    fn joining(&self) -> search::Sums {
+        let boundary = if self.settings.effort == Effort::Simple { 0 } else { self.boundary };
+        preferences::in_order([0, 0, 0, boundary, 1, 0], &self.settings.order)
     }
 }
 
 impl Part {
     /// Units as a plan spells them: layers, or 0..0 for the whole.
-    fn layers(&self, first: usize, end: usize) -> (u32, u32) {
-        if !self.layered {
-            return (0, 0);
-        }
-        (u32::try_from(first).unwrap_or(u32::MAX), u32::try_from(end).unwrap_or(u32::MAX))
+    fn segment(&self, first: usize, end: usize, choice: &Choice) -> Segment {
+        let formats = choice.formats(first, end);
+        let layer = |unit: usize| if self.layered { u32::try_from(unit).unwrap_or(u32::MAX) } else { 0 };
+        Segment { component: self.component, first: layer(first), end: layer(end), formats }
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Body, Component, Cost, Entry, EntryKind, PrefillPart, Provenance, Request, SoftcapPlace};
+use crate::{
+    Body, Component, Cost, Entry, EntryKind, PrefillPart, Provenance, Request, Segment, SoftcapPlace,
+};
 
 /// The rows of the cost table by key.
 pub struct CostTable<'request> {
@@ -34,6 +36,30 @@ impl RangeCost {
     /// Artefact and states.
     pub fn context_bytes(&self) -> u64 {
         self.artefact_bytes.saturating_add(self.state_bytes)
+    }
+
+    /// An upper bound on the cost of both in one shard, exact but for operations and states where
+    /// their largest entry points differ.
+    #[must_use]
+    pub fn joined(&self, other: &RangeCost) -> RangeCost {
+        RangeCost {
+            ops: self.ops.saturating_add(other.ops),
+            weight_bytes: self.weight_bytes.saturating_add(other.weight_bytes),
+            artefact_bytes: self.artefact_bytes.saturating_add(other.artefact_bytes),
+            state_bytes: self.state_bytes.saturating_add(other.state_bytes),
+            time: self.time.zip(other.time).map(|(own, other)| own.saturating_add(other)),
+            known_time: self.known_time.saturating_add(other.known_time),
+            untimed: self.untimed.saturating_add(other.untimed),
+            uncosted_ops: self.uncosted_ops.saturating_add(other.uncosted_ops),
+        }
+    }
+
+    /// Whether everything that limits bound is at most that of another.
+    pub(crate) fn at_most(&self, other: &RangeCost) -> bool {
+        self.ops <= other.ops
+            && self.weight_bytes <= other.weight_bytes
+            && self.artefact_bytes <= other.artefact_bytes
+            && self.context_bytes() <= other.context_bytes()
     }
 }
 
@@ -84,6 +110,36 @@ pub fn unit_kinds_at(component: &Component, softcap: Option<SoftcapPlace>) -> Ve
         (Some(existing), Some(SoftcapPlace::Runtime)) => vec![existing.kind_without],
         _ => unit_kinds(component),
     }
+}
+
+/// Kind and format tuple of every unit of a shard with its soft-cap, if it has one, computed at
+/// `softcap`. One tuple may stand for all units of a segment. Empty if a segment is no part of the
+/// model.
+pub fn units_of(request: &Request, segments: &[Segment], softcap: Option<SoftcapPlace>) -> Vec<(u32, u32)> {
+    let mut units = Vec::new();
+    for segment in segments {
+        let Some(component) = request.model.components.get(segment.component as usize) else {
+            return Vec::new();
+        };
+        let kinds = unit_kinds_at(component, softcap);
+        let range = match component.layer_count() {
+            0 => 0..kinds.len(),
+            _ => segment.first as usize..segment.end as usize,
+        };
+        let (Some(kinds), Some(last)) = (kinds.get(range), segment.formats.last()) else {
+            return Vec::new();
+        };
+        let formats = segment.formats.iter().chain(std::iter::repeat(last));
+        units.extend(kinds.iter().copied().zip(formats.copied()));
+    }
+    units
+}
+
+/// Microseconds a row that the runtime takes for the soft-cap of a shard, if it computes it.
+pub fn runtime_of(request: &Request, segments: &[Segment], softcap: Option<SoftcapPlace>) -> u64 {
+    let component = |segment: &Segment| request.model.components.get(segment.component as usize);
+    let capped = segments.iter().filter_map(component).find_map(|component| component.softcap.as_ref());
+    capped.filter(|_| softcap == Some(SoftcapPlace::Runtime)).map_or(0, |cap| cap.runtime.microseconds)
 }
 
 /// Sums over the units of one component on one target in one format tuple, so that any range is

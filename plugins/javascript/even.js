@@ -59,10 +59,10 @@ function makePlan(request) {
   const limit = Math.min(Infinity, ...limits);
   const shards = request.model.components.flatMap((component, index) =>
     cut(request, component, limit).map((range) => ({
-      component: index,
-      ...range,
+      segments: [
+        { component: index, ...range, formats: Array(Math.max(range.end - range.first, 1)).fill(0) },
+      ],
       target: 0,
-      formats: Array(Math.max(range.end - range.first, 1)).fill(0),
       context: entries[0].context,
       entries: entries
         .filter((entry) => takesPart(request, component, range, entry))

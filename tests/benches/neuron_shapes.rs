@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use shardwright::{BundleOptions, Executor, FormatChoice, OpenOptions, PlanReport, Watch};
 use shardwright_test_checkpoints::{Part, Random, Spec, TensorSpec};
-use shardwright_tests::{program, tree};
+use shardwright_tests::{plans, program, tree};
 
 /// The operations limit reported for Dimensity 9300.
 const CEILING: u64 = 2600;
@@ -271,8 +271,7 @@ fn compile(folder: &Path, lowering: &str) {
             "notices": plan.notices.iter().map(|notice| notice.text.replace(&place, "FOLDER")).collect::<Vec<_>>(),
             "reasons": plan.reasons.iter().map(|reason| format!("{}: {}", reason.choice, reason.because)).collect::<Vec<_>>(),
             "shards": plan.shards.iter().map(|shard| json!({
-                "component": shard.component,
-                "layers": shard.layers,
+                "segments": shard.segments,
                 "target": shard.target,
                 "formats": shard.formats,
                 "entries": shard.entries.iter().filter(|entry| entry.ops > 0).map(|entry| json!({
@@ -292,14 +291,15 @@ fn compile(folder: &Path, lowering: &str) {
 /// First layer, one past the last, operations of the largest entry point of every decoder shard.
 fn decoder(plan: &PlanReport) -> Vec<(u32, u32, u64)> {
     let shards = plan.shards.iter();
-    shards.filter_map(|shard| shard.layers.map(|(first, end)| (first, end, shard.ops))).collect()
+    let layers = shards.map(|shard| (shard.segments.layers(), shard.ops));
+    layers.filter(|((_, end), _)| *end > 0).map(|((first, end), ops)| (first, end, ops)).collect()
 }
 
 /// Operations of each layer in a step of one row.
 fn operations_of_layers(open: &OpenOptions, checkpoint: &Path) -> Vec<u64> {
     let open = open.clone().planner("even").planner_option("pieces", "35");
     let plan = open.limit("ops", 1_000_000).plan(checkpoint).expect("a plan of single layers").report;
-    let steps = plan.shards.iter().filter(|shard| shard.layers.is_some()).map(|shard| {
+    let steps = plan.shards.iter().filter(|shard| shard.segments.layers().1 > 0).map(|shard| {
         let step = shard.entries.iter().find(|entry| entry.entry.to_string().starts_with("decode_1@"));
         step.expect("a step of one row").ops
     });
@@ -430,13 +430,13 @@ fn tables(cases: &[Value]) -> String {
                     format!("{} ({})", entry["entry"].as_str().unwrap_or_default(), entry["operations"])
                 })
                 .collect();
-            let layers = match shard["layers"].as_array() {
-                Some(layers) => format!("[{}, {})", layers[0], layers[1]),
-                None => String::new(),
-            };
+            let layers = plans::layers(shard);
+            let layers = layers.map_or_else(String::new, |(first, end)| format!("[{first}, {end})"));
+            let segments = list(&shard["segments"]);
+            let components = segments.iter().filter_map(|part| part["component"].as_str());
             text += &format!(
                 "| {lowering} | {} | {layers} | {} | {} | {} | {:.0} ms |\n",
-                shard["component"].as_str().unwrap_or_default(),
+                components.collect::<Vec<_>>().join(", "),
                 entries.join(", "),
                 gigabytes(&shard["weight_bytes"]),
                 gigabytes(&compiled["artefacts"][index]["bytes"]),
@@ -474,7 +474,7 @@ fn tables(cases: &[Value]) -> String {
     row(&format!("plans refused at {CEILING}"), &|case| case["compiled"]["refused_plans"].to_string());
     row("decoder shards", &|case| {
         let shards = list(&case["compiled"]["shards"]);
-        shards.iter().filter(|shard| shard["layers"].is_array()).count().to_string()
+        shards.iter().filter(|shard| plans::layers(shard).is_some()).count().to_string()
     });
     row("the next plan", &|case| {
         let next = &case["compiled"]["next_plan"];

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use shardwright::{FormatChoice, OpenOptions};
-use shardwright_build::PlanReport;
+use shardwright_build::{PlanReport, ShardReport};
 use shardwright_graph::{
-    ComponentKind, ConstantFormat, Encodings, EntryOptions, EntryPoint, Graph, Weight, WeightData,
+    ComponentKind, ConstantFormat, Encodings, EntryOptions, EntryPoint, Graph, Segments, Weight, WeightData,
     legalise_encoded,
 };
 use shardwright_models::Checkpoint;
@@ -108,11 +108,11 @@ fn case(model: &str, formats: &str, pieces: u32, soc: &str, context: u32) {
         .expect("the plan");
     let plan = planned.report;
     let mut total = (0, 0);
-    for shard in plan.shards.iter().filter(|shard| shard.layers.is_some() || shard.component == "head") {
-        let name = match shard.layers {
-            Some((first, end)) => format!("[{first}, {end})"),
-            None => shard.component.clone(),
-        };
+    let of_interest = |shard: &&ShardReport| {
+        shard.segments.has(ComponentKind::Decoder) || shard.segments.has(ComponentKind::Head)
+    };
+    for shard in plan.shards.iter().filter(of_interest) {
+        let name = shard.segments.to_string();
         let measured = compile_in_child(model, soc, &plan, shard.index);
         let token = shard.entries.iter().find(|entry| entry.entry.to_string().starts_with("decode_1@"));
         let time = token.and_then(|entry| Some((entry.time?, entry.uncosted_ops)));
@@ -151,8 +151,7 @@ fn compile_in_child(model: &str, soc: &str, plan: &PlanReport, index: usize) -> 
     let task = json!({
         "model": model,
         "soc": soc,
-        "component": shard.component,
-        "layers": shard.layers.unwrap_or((0, 0)),
+        "segments": shard.segments,
         "formats": shard.formats,
         "entries": shard.entries.iter().map(|entry| entry.entry).collect::<Vec<_>>(),
         "largest": largest,
@@ -174,8 +173,7 @@ fn compile_one(task: &Value) {
     let soc = task["soc"].as_str().expect("a chip");
     let of = |name: &str| task[name].clone();
     let formats: FormatTuple = task["formats"].as_str().expect("formats").parse().expect("formats");
-    let component = task["component"].as_str().and_then(ComponentKind::from_name).expect("a component");
-    let (first, end): (u32, u32) = serde_json::from_value(of("layers")).expect("layers");
+    let segments: Segments = serde_json::from_value(of("segments")).expect("segments");
     let entries: Vec<EntryName> = serde_json::from_value(of("entries")).expect("entry points");
     let largest: u32 = serde_json::from_value(of("largest")).expect("rows");
 
@@ -185,7 +183,7 @@ fn compile_one(task: &Value) {
         .iter()
         .filter_map(|entry| {
             let point = EntryPoint::of(*entry, largest);
-            planned.entry(component, first..end, point, EntryOptions::default()).expect("an entry point")
+            planned.entry_of(&segments, point, EntryOptions::default()).expect("an entry point")
         })
         .collect();
     let mut read: Vec<_> = instances.iter().flat_map(|entry| entry.constants()).map(|(_, id)| id).collect();

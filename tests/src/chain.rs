@@ -16,7 +16,7 @@ use shardwright_build::{
 use shardwright_graph::{EntryOptions, Graph};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, PlanFault, check};
-use shardwright_planning::plan::{Boundary, BuildTime, Plan, Shard};
+use shardwright_planning::plan::{Boundary, BuildTime, Plan, PlannedSegment, Shard};
 use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
 use shardwright_quantisation::{Recipe, Unwatched, quantise};
 use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription};
@@ -306,7 +306,7 @@ impl<'g> Bench<'g> {
                 };
                 let mut shard = self.shard(index as u32, first, end, target as u32);
                 if layers > 0 && !cut.formats.is_empty() {
-                    shard.formats = cut.formats[first as usize..end as usize].to_vec();
+                    shard.segments[0].formats = cut.formats[first as usize..end as usize].to_vec();
                 }
                 shards.push(shard);
                 first = end;
@@ -326,11 +326,13 @@ impl<'g> Bench<'g> {
             names.iter().map(boundary).collect()
         };
         Shard {
-            component,
-            first,
-            end,
+            segments: vec![PlannedSegment {
+                component,
+                first,
+                end,
+                formats: vec![0; end.saturating_sub(first).max(1) as usize],
+            }],
             target,
-            formats: vec![0; end.saturating_sub(first).max(1) as usize],
             context: self.request.goals.context,
             entries: self.request.entries.iter().filter(takes).copied().collect(),
             inputs: plain(&part.inputs),

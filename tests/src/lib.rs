@@ -18,6 +18,7 @@ pub mod formats;
 pub mod measure;
 pub mod neuron;
 pub mod picky;
+pub mod plans;
 pub mod profiles;
 pub mod program;
 pub mod qnn;

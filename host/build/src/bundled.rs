@@ -68,8 +68,7 @@ impl<'w> BundleStore<'w> {
             *self.kept.get(&shard.artefact.name()).ok_or_else(|| lost("its artefact was not kept"))?;
         Ok(ShardEntry {
             name: shard.name.clone(),
-            component: shard.component,
-            layers: shard.layers,
+            segments: shard.segments.clone(),
             target: request.targets[shard.target].target.clone(),
             compiled_by: ShimIdentity {
                 shim: head.shim.clone(),

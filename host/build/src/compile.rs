@@ -2,8 +2,8 @@
 
 use shardwright_bundle::BundleError;
 use shardwright_graph::{
-    ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, GraphError, LegaliseError, PortSide,
-    Role, Weight, legalise_encoded,
+    Encodings, EntryGraph, EntryOptions, EntryPoint, GraphError, LegaliseError, PortSide, Role, Segments,
+    Weight, legalise_encoded,
 };
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::feedback::{Detail, Feedback};
@@ -47,10 +47,8 @@ pub struct TargetExecutor {
 pub struct BuiltShard {
     /// `decoder.0-12`, `head`
     pub name: String,
-    /// Which component.
-    pub component: ComponentKind,
-    /// First layer and one past the last; both 0 without layers.
-    pub layers: (u32, u32),
+    /// Its segments.
+    pub segments: Segments,
     /// Index of the target in the request.
     pub target: usize,
     /// Formats of its layers.
@@ -222,9 +220,8 @@ pub fn compile_plan(
         let end = u128::from(bytes_done) * 1000 / u128::from(all_bytes.max(1));
         let mut watch = all.then(end as u32).named(format!("compiling {name}"));
         watch.progress(0, "checking supported operations");
-        let component = checked.component;
         // Activations and states are those of every layer.
-        let format = shard.formats[0] as usize;
+        let format = shard.formats().next().unwrap_or(0) as usize;
         let graph = formats.graph_of(plan, checked)?;
         let graph = graph.as_ref();
         if formats.encodings(format).assumed.is_some() && checked.formats.tuples().any(needs_ranges) {
@@ -246,7 +243,7 @@ pub fn compile_plan(
         let mut graphs = Vec::new();
         for (entry, promised) in shard.entries.iter().zip(&cost.entries) {
             let point = point_of(plan, entry);
-            let Some(plain) = graph.entry(component, shard.first..shard.end, point, options)? else {
+            let Some(plain) = graph.entry_of(&checked.segments, point, options)? else {
                 continue;
             };
             let encodings = Encodings { ports: ports(&plain, shard), ..formats.encodings(format) };
@@ -302,12 +299,10 @@ pub fn compile_plan(
             )?,
             false => None,
         };
-        let layers = (shard.first, shard.end);
         let compiled = CompiledGraphs { graphs, weights: graph.weights.clone() };
         built.push(BuiltShard {
             name: name.clone(),
-            component,
-            layers,
+            segments: checked.segments.clone(),
             target,
             formats: checked.formats.clone(),
             artefact,

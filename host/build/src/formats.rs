@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
-use shardwright_graph::{ConstantFormat, Encodings, EntryOptions, Graph, GraphError, Ranges, WeightId};
+use shardwright_graph::{
+    ConstantFormat, Encodings, EntryOptions, Graph, GraphError, Ranges, Segment, WeightId,
+};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
-use shardwright_planning::plan::Shard;
 use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat};
 
 use crate::compile::point_of;
@@ -109,25 +109,25 @@ impl ModelFormats {
     ) -> Result<BTreeMap<usize, BTreeSet<WeightId>>, BuildError> {
         let mut used: BTreeMap<usize, BTreeSet<WeightId>> = BTreeMap::new();
         for checked in plan.shards() {
-            for (layers, formats) in runs(&checked.planned) {
-                used.entry(formats).or_default().extend(weights_of(graph, plan, checked, layers)?);
+            for (segment, formats) in runs(checked) {
+                used.entry(formats).or_default().extend(weights_of(graph, plan, checked, segment)?);
             }
         }
         Ok(used)
     }
 
-    /// The model in the formats of one shard: as in the tuple of its first layer, the weights of
-    /// its other layers in theirs.
+    /// The model in the formats of one shard: as in the tuple of its first part, the weights of its
+    /// other parts in theirs.
     pub fn graph_of<'g>(
         &'g self,
         plan: &CheckedPlan,
         checked: &CheckedShard,
     ) -> Result<Cow<'g, Graph>, BuildError> {
-        let mut runs = runs(&checked.planned).into_iter();
+        let mut runs = runs(checked).into_iter();
         let first = runs.next().map_or(0, |(_, formats)| formats);
         let mut graph = Cow::Borrowed(self.graph(first));
-        for (layers, formats) in runs {
-            let weights = weights_of(self.graph(formats), plan, checked, layers)?;
+        for (segment, formats) in runs {
+            let weights = weights_of(self.graph(formats), plan, checked, segment)?;
             for id in weights {
                 graph.to_mut().weights[id.0 as usize] = self.graph(formats).weight(id).clone();
             }
@@ -136,32 +136,34 @@ impl ModelFormats {
     }
 }
 
-/// Adjacent layers of a shard in one format tuple, by its index.
-fn runs(shard: &Shard) -> Vec<(Range<u32>, usize)> {
-    if shard.first == shard.end {
-        return shard.formats.first().map(|&formats| (0..0, formats as usize)).into_iter().collect();
-    }
-    let mut runs: Vec<(Range<u32>, usize)> = Vec::new();
-    for (layer, &formats) in (shard.first..shard.end).zip(&shard.formats) {
-        match runs.last_mut() {
-            Some((layers, last)) if *last == formats as usize => layers.end = layer + 1,
-            _ => runs.push((layer..layer + 1, formats as usize)),
+/// Adjacent layers of a shard, and components without layers, in one format tuple, by its index.
+fn runs(checked: &CheckedShard) -> Vec<(Segment, usize)> {
+    let mut runs: Vec<(Segment, usize)> = Vec::new();
+    for (planned, segment) in checked.planned.segments.iter().zip(checked.segments.iter()) {
+        let begin = runs.len();
+        for (layer, &formats) in (planned.first..).zip(&planned.formats) {
+            let formats = formats as usize;
+            let layers = if planned.end == 0 { (0, 0) } else { (layer, layer + 1) };
+            match runs[begin..].last_mut() {
+                Some((run, last)) if *last == formats => run.layers.1 = layers.1,
+                _ => runs.push((Segment { layers, ..segment }, formats)),
+            }
         }
     }
     runs
 }
 
-/// The weights that layers of a shard read at its entry points.
+/// The weights that a part of a shard reads at its entry points.
 fn weights_of(
     graph: &Graph,
     plan: &CheckedPlan,
     checked: &CheckedShard,
-    layers: Range<u32>,
+    segment: Segment,
 ) -> Result<BTreeSet<WeightId>, BuildError> {
     let mut weights = BTreeSet::new();
     for entry in &checked.planned.entries {
         let point = point_of(plan, entry);
-        let instance = graph.entry(checked.component, layers.clone(), point, EntryOptions::default())?;
+        let instance = graph.entry_of(&segment.into(), point, EntryOptions::default())?;
         weights.extend(instance.iter().flat_map(|entry| entry.constants().map(|(_, weight)| weight)));
     }
     Ok(weights)

@@ -337,9 +337,10 @@ impl Preparation {
         let mut notices = Vec::new();
         for (index, shard) in planned.plan.shards().iter().enumerate() {
             let name = &shard.name;
-            let wanted = format!("place.{}", shard.component);
-            let asked =
-                self.request.options.iter().any(|option| option.name == wanted && option.value == CPU_SHIM);
+            let asked = shard.segments.iter().all(|segment| {
+                let wanted = format!("place.{}", segment.component);
+                self.request.options.iter().any(|option| option.name == wanted && option.value == CPU_SHIM)
+            });
             if shard.target.kind != TargetKind::Cpu || asked {
                 continue;
             }

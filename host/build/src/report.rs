@@ -6,7 +6,8 @@ use shardwright_planning::cost::{ShardCost, weakest};
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{
-    Encoding, EntryName, Flag, Limit, Notice, PlannerIdentity, Provenance, SoftcapPlace, TimeCost,
+    Encoding, EntryKind, EntryName, Flag, Limit, Notice, PlannerIdentity, Provenance, Segments, SoftcapPlace,
+    TimeCost,
 };
 
 /// A limit with the target it belongs to.
@@ -57,10 +58,8 @@ pub struct ReasonReport {
 pub struct ShardReport {
     /// Position in the chain.
     pub index: usize,
-    /// Which component.
-    pub component: String,
-    /// First layer and one past the last; `None` for components without layers.
-    pub layers: Option<(u32, u32)>,
+    /// Its segments.
+    pub segments: Segments,
     /// Name of the target it is planned for.
     pub target: String,
     /// Formats as one word.
@@ -218,7 +217,7 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
             .collect::<Vec<_>>()
     };
     let mut shards = Vec::new();
-    for (index, CheckedShard { component, layers, target, formats, planned: shard, cost, .. }) in
+    for (index, CheckedShard { segments, target, formats, planned: shard, cost, .. }) in
         checked.shards().iter().enumerate()
     {
         let boundaries = |list: &[shardwright_planning::plan::Boundary]| {
@@ -228,8 +227,7 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
         };
         shards.push(ShardReport {
             index,
-            component: component.name().to_owned(),
-            layers: layers.as_ref().map(|layers| (layers.start, layers.end)),
+            segments: segments.clone(),
             target: target.name.clone(),
             formats: formats.to_string(),
             ops: cost.ops,
@@ -298,13 +296,15 @@ fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
     let state_bytes = sum(|cost| cost.state_bytes);
     let mut times: Vec<EntryTime> = Vec::new();
     for CheckedShard { planned: shard, cost, .. } in plan.shards() {
-        let softcap = request.model.components.get(shard.component as usize);
-        let softcap = softcap.and_then(|component| component.softcap.as_ref());
-        let runtime =
-            softcap.filter(|_| shard.softcap == Some(SoftcapPlace::Runtime)).map(|softcap| softcap.runtime);
+        let mut components =
+            shard.segments.iter().filter_map(|own| request.model.components.get(own.component as usize));
+        let softcap = components.find_map(|component| component.softcap.as_ref());
+        let softcap = softcap.filter(|_| shard.softcap == Some(SoftcapPlace::Runtime));
         for part in &cost.entries {
             // The runtime caps only the logits that are read: one row per step, whatever the entry
-            // point's rows.
+            // point's rows, and none of a prefill, which gives no logits.
+            let runtime =
+                softcap.filter(|_| part.entry.kind != EntryKind::Prefill).map(|softcap| softcap.runtime);
             let time = part.time.map(|time| runtime.map_or(time, |runtime| together(time, runtime)));
             match times.iter_mut().find(|existing| existing.entry == part.entry) {
                 Some(existing) => {

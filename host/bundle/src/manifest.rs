@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::{ComponentKind, Graph, State};
+use shardwright_graph::{ComponentKind, Graph, Segments, State};
 use shardwright_vocabulary::{
     EntryName, FlagOutcome, NodePlacement, Notice, PlannerIdentity, Rewrite, ShardFormats, ShardOrigin,
     ShimIdentity, Table, Target,
@@ -207,10 +207,8 @@ pub struct ChainEntry {
 pub struct ShardEntry {
     /// Unique within its chain: `decoder.0-12`, `head`.
     pub name: String,
-    /// Which component.
-    pub component: ComponentKind,
-    /// First layer and one past the last; both 0 for components without layers.
-    pub layers: (u32, u32),
+    /// Its segments.
+    pub segments: Segments,
     /// The target in the plan.
     pub target: Target,
     /// The shim that compiled it and must load it.

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_bundle::{Bundle, Examine, Inspection, Kind, Progress, identify, inspect as inspect_bundle};
 use shardwright_shims::{Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder};
-use shardwright_vocabulary::{ErrorClass, Flag};
+use shardwright_vocabulary::{ErrorClass, Flag, Segments};
 use shardwright_worker::Shims;
 
 use crate::ShowReport;
@@ -134,10 +134,8 @@ pub struct WorkOrderReport {
 pub struct WorkOrderEntry {
     /// `decode_1@512`
     pub name: String,
-    /// Which component.
-    pub component: String,
-    /// First layer and one past the last.
-    pub layers: (u32, u32),
+    /// Which parts of the model.
+    pub segments: Segments,
     /// Operations.
     pub operations: usize,
 }
@@ -182,8 +180,7 @@ pub fn inspect(
             let head = order.head();
             let entries = head.entries.iter().map(|entry| WorkOrderEntry {
                 name: entry.point.name().to_string(),
-                component: entry.component.to_string(),
-                layers: entry.layers,
+                segments: entry.segments.clone(),
                 operations: entry.nodes.len(),
             });
             Ok(Inspected::WorkOrder(WorkOrderReport {

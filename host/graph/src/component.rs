@@ -1,58 +1,8 @@
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{ComponentKind, DType};
 
 use crate::{Asset, GraphError, Op, Role, State, StateId, Weight, WeightId};
-
-/// A part of a model that is planned and placed on its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ComponentKind {
-    /// Gathered embedding rows → the first residual stream.
-    Embed,
-    /// Embeddings → the per-layer inputs of all layers.
-    PerLayerInput,
-    /// The stack of layers; the only component with cut points.
-    Decoder,
-    /// Residual stream → logits.
-    Head,
-    /// Residual stream of all rows → one sentence vector.
-    Pooling,
-}
-
-impl ComponentKind {
-    /// Every kind, in the order in which a step runs them.
-    pub const ALL: [ComponentKind; 5] = [
-        ComponentKind::Embed,
-        ComponentKind::PerLayerInput,
-        ComponentKind::Decoder,
-        ComponentKind::Head,
-        ComponentKind::Pooling,
-    ];
-
-    /// Kebab-case name, as in plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ComponentKind::Embed => "embed",
-            ComponentKind::PerLayerInput => "per-layer-input",
-            ComponentKind::Decoder => "decoder",
-            ComponentKind::Head => "head",
-            ComponentKind::Pooling => "pooling",
-        }
-    }
-
-    /// The kind of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        ComponentKind::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-}
-
-impl std::fmt::Display for ComponentKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// A symbolic extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,7 +118,7 @@ pub struct Graph {
     pub assets: Vec<Asset>,
     /// Key/value states in the order of the layers that write them.
     pub states: Vec<State>,
-    /// Parts, in the order of [`ComponentKind::ALL`].
+    /// Parts, in the order of [`ComponentKind::ALL`](shardwright_vocabulary::ComponentKind::ALL).
     pub components: Vec<Component>,
 }
 

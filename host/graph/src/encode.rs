@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{ActivationFormat, Encoding, FormatTuple, StateFormat};
 
-use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Tensor, TensorId};
+use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Segment, Tensor, TensorId};
 
 /// Distance of an invisible score below the lowest visible one: exp(−24) is 4e-11, far below the
 /// step of a 16-bit probability.
@@ -65,22 +65,31 @@ pub fn range_key(entry: &EntryGraph, tensor: TensorId) -> String {
     let input = role_in(&entry.inputs);
     let is_input = input.is_some();
     match input.or_else(|| role_in(&entry.outputs)) {
-        Some(Role::Hidden) => match entry.component {
-            ComponentKind::Decoder if is_input => hidden_key(entry.layers.0),
-            ComponentKind::Decoder => hidden_key(entry.layers.1),
-            ComponentKind::Head | ComponentKind::Pooling => LAST_HIDDEN.to_owned(),
-            ComponentKind::Embed | ComponentKind::PerLayerInput => hidden_key(0),
+        Some(Role::Hidden) if is_input => match entry.segments.0.first() {
+            Some(Segment { component: ComponentKind::Head | ComponentKind::Pooling, .. }) => {
+                LAST_HIDDEN.to_owned()
+            }
+            first => hidden_key(first.map_or(0, |segment| segment.layers.0)),
         },
+        Some(Role::Hidden) => hidden_key(entry.segments.stream_leaves().unwrap_or(0)),
         Some(Role::PerLayer { .. }) => PER_LAYER.to_owned(),
         Some(Role::Gathered { asset }) => format!("gathered@{}", asset.0),
-        _ => format!("{}/{}", entry.component, entry.tensor(tensor).name),
+        _ => match &entry.segments.0[..] {
+            [segment] => format!("{}/{}", segment.component, entry.tensor(tensor).name),
+            // Their names say the component, or are keys themselves where one segment passes
+            // something to the next.
+            _ => entry.tensor(tensor).name.clone(),
+        },
     }
 }
 
 /// [`range_key`] of the residual stream that enters a layer, or leaves the previous one.
 pub fn hidden_key(layer: u32) -> String {
-    format!("hidden@{layer}")
+    format!("{HIDDEN}{layer}")
 }
+
+/// Beginning of a [`hidden_key`].
+const HIDDEN: &str = "hidden@";
 
 /// [`range_key`] of the residual stream after the last layer, as a head or pooling reads it. The
 /// decoder that produces it does not know that it is the last: there it is the [`hidden_key`] of
@@ -380,6 +389,15 @@ impl Inside<'_> {
         if self.is_probability(class) {
             return Ok((0.0, 1.0));
         }
+        // As at a cut, where one segment of the shard passes something to the next.
+        let joined = |tensor: TensorId| {
+            let name = &self.entry.tensor(tensor).name;
+            let is_key = name.starts_with(HIDDEN) || name == PER_LAYER;
+            (self.entry.segments.0.len() > 1 && is_key).then_some(name)
+        };
+        if let Some(key) = self.members(class).find_map(joined) {
+            return self.encodings.range(key).map(Range::ends);
+        }
         let seen = self
             .members(class)
             .filter_map(|tensor| self.encodings.ranges.get(&range_key(self.entry, tensor)).copied())
@@ -447,7 +465,8 @@ fn convert_ports(graph: &mut EntryGraph, encodings: &Encodings<'_>) {
         for node in &mut graph.nodes {
             node.inputs.iter_mut().filter(|input| **input == port).for_each(|input| *input = inside);
         }
-        let layer = (graph.component == ComponentKind::Decoder).then_some(graph.layers.0);
+        let entered = graph.segments.0.first().filter(|segment| segment.component.is_layered());
+        let layer = entered.map(|segment| segment.layers.0);
         first.push(EntryNode {
             name: graph.tensor(inside).name.clone(),
             op: Op::Convert,
@@ -465,7 +484,8 @@ fn convert_ports(graph: &mut EntryGraph, encodings: &Encodings<'_>) {
             continue;
         }
         let port = converted(graph, inside);
-        let layer = (graph.component == ComponentKind::Decoder).then_some(graph.layers.1.saturating_sub(1));
+        let last = graph.segments.0.last().filter(|segment| segment.component.is_layered());
+        let layer = last.map(|segment| segment.layers.1.saturating_sub(1));
         graph.nodes.push(EntryNode {
             name: graph.tensor(port).name.clone(),
             op: Op::Convert,

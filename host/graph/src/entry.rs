@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{Affine, DType, Encoding, EntryKind, EntryName};
 
-use crate::{ComponentKind, GraphError, Op, Role, State, StateId, WeightId};
+use crate::{GraphError, Op, Role, Segments, State, StateId, WeightId};
 
 /// What is fixed when a component becomes a static graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -144,10 +144,8 @@ pub struct StatePort {
 /// buffer. No other tensor is both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryGraph {
-    /// Which component.
-    pub component: ComponentKind,
-    /// First layer and one past the last; both 0 for components without layers.
-    pub layers: (u32, u32),
+    /// Which parts of the model.
+    pub segments: Segments,
     /// What was fixed.
     pub point: EntryPoint,
     /// All tensors.

@@ -1,6 +1,6 @@
 use shardwright_vocabulary::{EntryKind, ErrorKind};
 
-use crate::ComponentKind;
+use crate::{ComponentKind, Segments};
 
 /// A graph that cannot be built or instantiated.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +49,12 @@ pub enum GraphError {
         /// Layers there are.
         layers: u32,
     },
+    /// A shard's segments are not in the order of a step, or one component occurs twice.
+    #[error("`{segments}` are no segments of one shard")]
+    Segments {
+        /// Those asked for.
+        segments: Segments,
+    },
     /// A value other than the residual stream or a state would have to cross the cut.
     #[error(
         "value `{value}` of layer {layer} is needed beyond the cut; only the residual stream and states may cross"
@@ -89,7 +95,9 @@ impl GraphError {
             GraphError::EntryPoint { .. } => {
                 Some("rows and context must be positive, and rows at most the context")
             }
-            GraphError::LayerRange { .. } => Some("`shardwright show` lists the layers"),
+            GraphError::LayerRange { .. } | GraphError::Segments { .. } => {
+                Some("`shardwright show` lists the components in the order of a step, and their layers")
+            }
             _ => None,
         }
     }
@@ -99,7 +107,9 @@ impl GraphError {
 impl From<GraphError> for shardwright_vocabulary::Error {
     fn from(error: GraphError) -> Self {
         let kind = match error {
-            GraphError::EntryPoint { .. } | GraphError::LayerRange { .. } => ErrorKind::Argument,
+            GraphError::EntryPoint { .. } | GraphError::LayerRange { .. } | GraphError::Segments { .. } => {
+                ErrorKind::Argument
+            }
             GraphError::WeightRange { .. } => ErrorKind::Invalid,
             _ => ErrorKind::Internal,
         };

@@ -1,4 +1,4 @@
-//! Instantiates a component with a symbolic row count as a static entry graph of a layer range.
+//! Instantiates segments of a model with a symbolic row count as one static entry graph.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,8 +7,8 @@ use shardwright_vocabulary::{DType, EntryKind};
 
 use crate::operations::infer_shape;
 use crate::{
-    Component, ComponentKind, Dim, EntryGraph, EntryNode, EntryPoint, Graph, GraphError, Op, Role, StateId,
-    StatePort, Tensor, TensorId, ValueId, ValueSource,
+    Component, ComponentKind, Dim, EntryGraph, EntryNode, EntryPoint, Graph, GraphError, Op, PER_LAYER, Role,
+    Segment, Segments, StateId, StatePort, Tensor, TensorId, ValueId, ValueSource, hidden_key,
 };
 
 /// What to add to an entry graph beyond what a run needs.
@@ -20,11 +20,8 @@ pub struct EntryOptions {
 }
 
 impl Graph {
-    /// The static graph of `layers` of a component under an entry point; `None` if there is nothing
-    /// to do (a prefill of layers after which no state is written).
-    ///
-    /// Only nodes that a required result depends on are kept: a prefill requires the states of its
-    /// layers, and the residual stream after them only if a later layer writes a state.
+    /// [`Graph::entry_of`] one component, or some of its layers; `layers` has no meaning for a
+    /// component without any.
     pub fn entry(
         &self,
         kind: ComponentKind,
@@ -32,36 +29,114 @@ impl Graph {
         point: EntryPoint,
         options: EntryOptions,
     ) -> Result<Option<EntryGraph>, GraphError> {
-        point.validate()?;
-        let component = self.component(kind)?;
-        let layered = component.layers > 0;
-        if layered && (layers.start >= layers.end || layers.end > component.layers) {
-            return Err(GraphError::LayerRange {
-                component: kind,
-                start: layers.start,
-                end: layers.end,
-                layers: component.layers,
-            });
-        }
-        let refuse = |reason| GraphError::EntryKind { component: kind, entry: point.kind, reason };
-        match point.kind {
-            EntryKind::Encode if self.is_generative() => {
-                return Err(refuse("the model generates step by step"));
-            }
-            EntryKind::Prefill | EntryKind::Decode if !self.is_generative() => {
-                return Err(refuse("the model has no states"));
-            }
-            _ => {}
-        }
-        let layers = if layered { layers } else { 0..0 };
-        let wanted = self.wanted(component, &layers, point.kind, options);
-        if wanted.is_empty() {
-            return Ok(None);
-        }
-        Instantiation::new(self, component, layers, point).run(&wanted).map(Some)
+        let layers = if self.component(kind)?.layers > 0 { (layers.start, layers.end) } else { (0, 0) };
+        self.entry_of(&Segment { component: kind, layers }.into(), point, options)
     }
 
-    /// The values an entry point must produce, with the roles they leave under.
+    /// The static graph of adjacent segments of the model under an entry point; `None` if there is
+    /// nothing to do (a prefill of layers after which no state is written).
+    ///
+    /// Only nodes that a required result depends on are kept: a prefill requires the states of its
+    /// layers, and the residual stream after them only if a later layer writes a state. What one
+    /// segment passes to the next stays inside.
+    ///
+    /// Nodes and tensors of a single segment have the names they have in their component; those of
+    /// several have the component before them, `decoder/layer.3.q`, and what is passed on inside
+    /// has the name of its range ([`range_key`](crate::range_key)).
+    pub fn entry_of(
+        &self,
+        segments: &Segments,
+        point: EntryPoint,
+        options: EntryOptions,
+    ) -> Result<Option<EntryGraph>, GraphError> {
+        point.validate()?;
+        if segments.0.is_empty() || segments.0.windows(2).any(|pair| pair[0].component >= pair[1].component) {
+            return Err(GraphError::Segments { segments: segments.clone() });
+        }
+        let mut parts = Vec::with_capacity(segments.0.len());
+        for segment in segments.iter() {
+            let component = self.component(segment.component)?;
+            let (start, end) = segment.layers;
+            let fits = match component.layers {
+                0 => (start, end) == (0, 0),
+                layers => start < end && end <= layers,
+            };
+            if !fits {
+                let layers = component.layers;
+                return Err(GraphError::LayerRange { component: component.kind, start, end, layers });
+            }
+            let refuse =
+                |reason| GraphError::EntryKind { component: component.kind, entry: point.kind, reason };
+            match point.kind {
+                EntryKind::Encode if self.is_generative() => {
+                    return Err(refuse("the model generates step by step"));
+                }
+                EntryKind::Prefill | EntryKind::Decode if !self.is_generative() => {
+                    return Err(refuse("the model has no states"));
+                }
+                _ => {}
+            }
+            parts.push(Part { component, layers: start..end, wanted: Vec::new(), needed: Vec::new() });
+        }
+        self.require(&mut parts, point.kind, options);
+        if parts.iter().all(|part| part.wanted.is_empty()) {
+            return Ok(None);
+        }
+        let mut instantiation = Instantiation::new(self, segments.clone(), point);
+        for part in &parts {
+            instantiation.run(part)?;
+        }
+        Ok(Some(instantiation.entry))
+    }
+
+    /// What each segment must produce, and the nodes that takes: from the last to the first, since
+    /// a segment produces what a later one reads.
+    fn require(&self, parts: &mut [Part<'_>], kind: EntryKind, options: EntryOptions) {
+        let (mut stream_is_read, mut per_layer_is_read) = (false, false);
+        for index in (0..parts.len()).rev() {
+            let (before, later) = parts.split_at_mut(index + 1);
+            let Some(part) = before.last_mut() else { continue };
+            for (value, role) in self.wanted(part.component, &part.layers, kind, options) {
+                let (read, leaves) = match role {
+                    Role::Hidden => {
+                        (stream_is_read, !later.iter().any(|part| replaces_stream(part.component)))
+                    }
+                    Role::PerLayer { .. } => (per_layer_is_read, self.later_per_layer(later)),
+                    _ => (false, true),
+                };
+                let last = part.layers.end.checked_sub(1).filter(|_| role == Role::Hidden && read && !leaves);
+                if let Some(layer) = last.filter(|_| options.taps) {
+                    let role = Role::Tap { name: format!("layer.{layer}") };
+                    part.wanted.push(Wanted { value, role, leaves: true });
+                }
+                if read || leaves {
+                    part.wanted.push(Wanted { value, role, leaves });
+                }
+            }
+            // A prefill passes no stream to layers that write no state, so nothing wants it above.
+            if stream_is_read && part.component.layers > 0 {
+                let value = part.component.cuts[part.layers.end as usize];
+                if !part.wanted.iter().any(|wanted| wanted.role == Role::Hidden) {
+                    part.wanted.push(Wanted { value, role: Role::Hidden, leaves: false });
+                }
+            }
+            part.needed = part.needed();
+            let reads = part.reads();
+            // The embedding begins the stream; per-layer inputs read it and leave it as it is.
+            let gives = part.component.kind != ComponentKind::PerLayerInput;
+            stream_is_read = reads.stream || (stream_is_read && !gives);
+            per_layer_is_read |= reads.per_layer;
+        }
+    }
+
+    /// Whether layers beyond a shard read per-layer inputs made within it; `later` are its segments
+    /// after those that make them.
+    fn later_per_layer(&self, later: &[Part<'_>]) -> bool {
+        let decoder = later.iter().find(|part| part.component.layers > 0);
+        decoder.is_none_or(|part| part.layers.end < part.component.layers)
+    }
+
+    /// The values a segment produces under an entry point, with the roles they have outside.
     fn wanted(
         &self,
         component: &Component,
@@ -109,69 +184,39 @@ impl Graph {
     }
 }
 
-struct Instantiation<'g> {
-    graph: &'g Graph,
-    component: &'g Component,
-    layers: Range<u32>,
-    entry: EntryGraph,
-    made: HashMap<ValueId, TensorId>,
-    per_layer: Option<TensorId>,
+/// Whether the residual stream that enters a component does not leave it as it was.
+fn replaces_stream(component: &Component) -> bool {
+    component.kind != ComponentKind::PerLayerInput
 }
 
-impl<'g> Instantiation<'g> {
-    fn new(graph: &'g Graph, component: &'g Component, layers: Range<u32>, point: EntryPoint) -> Self {
-        let entry = EntryGraph {
-            component: component.kind,
-            layers: (layers.start, layers.end),
-            point,
-            tensors: Vec::new(),
-            nodes: Vec::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            states: Vec::new(),
-        };
-        Instantiation { graph, component, layers, entry, made: HashMap::new(), per_layer: None }
-    }
+/// A segment of the shard.
+struct Part<'g> {
+    component: &'g Component,
+    layers: Range<u32>,
+    wanted: Vec<Wanted>,
+    /// Which of the component's nodes are kept.
+    needed: Vec<bool>,
+}
 
-    fn run(mut self, wanted: &[(ValueId, Role)]) -> Result<EntryGraph, GraphError> {
-        let needed = self.needed(wanted);
-        for (index, node) in self.component.nodes.iter().enumerate() {
-            if !needed[index] {
-                continue;
-            }
-            let mut inputs = Vec::with_capacity(node.inputs.len());
-            for &input in &node.inputs {
-                inputs.push(self.tensor_of(input)?);
-            }
-            let op = match &node.reshape {
-                Some(shape) => Op::Reshape { shape: self.shape(shape) },
-                None => node.op.clone(),
-            };
-            let output = self.emit(node.name.clone(), op, inputs, node.layer)?;
-            let declared = self.shape(&self.component.values[node.output.0 as usize].shape);
-            if declared != self.entry.tensor(output).shape {
-                return Err(GraphError::Shape {
-                    node: node.name.clone(),
-                    op: node.op.name(),
-                    reason: format!("declared {declared:?}, gives {:?}", self.entry.tensor(output).shape),
-                });
-            }
-            if let Some(state) = node.writes {
-                self.state_port(state).written = true;
-            }
-            self.made.insert(node.output, output);
-        }
-        for (value, role) in wanted {
-            let tensor = self.tensor_of(*value)?;
-            self.entry.outputs.push((tensor, role.clone()));
-        }
-        Ok(self.entry)
-    }
+/// A value a segment must produce.
+struct Wanted {
+    value: ValueId,
+    role: Role,
+    /// Whether the shard gives it; else a later segment of the shard reads it.
+    leaves: bool,
+}
 
-    /// Nodes of the layer range on which a wanted value depends.
-    fn needed(&self, wanted: &[(ValueId, Role)]) -> Vec<bool> {
+/// What a segment reads of earlier ones.
+struct Reads {
+    stream: bool,
+    per_layer: bool,
+}
+
+impl Part<'_> {
+    /// Nodes of the segment on which a wanted value depends.
+    fn needed(&self) -> Vec<bool> {
         let mut needed = vec![false; self.component.nodes.len()];
-        let mut stack: Vec<ValueId> = wanted.iter().map(|(value, _)| *value).collect();
+        let mut stack: Vec<ValueId> = self.wanted.iter().map(|wanted| wanted.value).collect();
         while let Some(value) = stack.pop() {
             if self.is_entry_stream(value) {
                 continue;
@@ -190,6 +235,108 @@ impl<'g> Instantiation<'g> {
     /// Whether the value is the residual stream at the start of the range.
     fn is_entry_stream(&self, value: ValueId) -> bool {
         self.component.layers > 0 && self.component.cuts[self.layers.start as usize] == value
+    }
+
+    fn reads(&self) -> Reads {
+        let kept = self.component.nodes.iter().zip(&self.needed).filter(|(_, needed)| **needed);
+        let inputs = kept.flat_map(|(node, _)| node.inputs.iter().copied());
+        let wanted = self.wanted.iter().map(|wanted| wanted.value);
+        let mut reads = Reads { stream: false, per_layer: false };
+        for value in inputs.chain(wanted) {
+            let source = &self.component.values[value.0 as usize].source;
+            reads.stream |= self.is_entry_stream(value) || matches!(source, ValueSource::Input(Role::Hidden));
+            reads.per_layer |= matches!(source, ValueSource::PerLayer(_));
+        }
+        reads
+    }
+}
+
+struct Instantiation<'g> {
+    graph: &'g Graph,
+    entry: EntryGraph,
+    /// The residual stream, if a segment of the shard gave it.
+    stream: Option<TensorId>,
+    /// The per-layer inputs, and the first layer they are of.
+    per_layer: Option<(TensorId, u32)>,
+}
+
+impl<'g> Instantiation<'g> {
+    fn new(graph: &'g Graph, segments: Segments, point: EntryPoint) -> Self {
+        let entry = EntryGraph {
+            segments,
+            point,
+            tensors: Vec::new(),
+            nodes: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            states: Vec::new(),
+        };
+        Instantiation { graph, entry, stream: None, per_layer: None }
+    }
+
+    /// Adds a segment.
+    fn run(&mut self, part: &Part<'g>) -> Result<(), GraphError> {
+        let mut made = HashMap::new();
+        for (index, node) in part.component.nodes.iter().enumerate() {
+            if !part.needed[index] {
+                continue;
+            }
+            let mut inputs = Vec::with_capacity(node.inputs.len());
+            for &input in &node.inputs {
+                inputs.push(self.tensor_of(part, &mut made, input)?);
+            }
+            let op = match &node.reshape {
+                Some(shape) => Op::Reshape { shape: self.shape(shape) },
+                None => node.op.clone(),
+            };
+            let output = self.emit(self.name(part, &node.name), op, inputs, node.layer)?;
+            let declared = self.shape(&part.component.values[node.output.0 as usize].shape);
+            if declared != self.entry.tensor(output).shape {
+                return Err(GraphError::Shape {
+                    node: node.name.clone(),
+                    op: node.op.name(),
+                    reason: format!("declared {declared:?}, gives {:?}", self.entry.tensor(output).shape),
+                });
+            }
+            if let Some(state) = node.writes {
+                self.state_port(state).written = true;
+            }
+            made.insert(node.output, output);
+        }
+        for Wanted { value, role, leaves } in &part.wanted {
+            let tensor = self.tensor_of(part, &mut made, *value)?;
+            if *leaves {
+                self.entry.outputs.push((tensor, role.clone()));
+            }
+            let inside = match role {
+                Role::Hidden => {
+                    self.stream = Some(tensor);
+                    hidden_key(part.layers.end)
+                }
+                Role::PerLayer { first, .. } => {
+                    self.per_layer = Some((tensor, *first));
+                    PER_LAYER.to_owned()
+                }
+                _ => continue,
+            };
+            if self.is_joined() {
+                self.entry.tensors[tensor.0 as usize].name = inside;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the shard has several segments.
+    fn is_joined(&self) -> bool {
+        self.entry.segments.0.len() > 1
+    }
+
+    /// The name of something within a segment.
+    fn name(&self, part: &Part<'_>, name: &str) -> String {
+        match self.is_joined() {
+            true => format!("{}/{name}", part.component.kind),
+            false => name.to_owned(),
+        }
     }
 
     fn shape(&self, shape: &[Dim]) -> Vec<u64> {
@@ -225,11 +372,11 @@ impl<'g> Instantiation<'g> {
         TensorId(self.entry.tensors.len() as u32 - 1)
     }
 
-    fn add_input(&mut self, name: &str, shape: Vec<u64>, dtype: DType, role: Role) -> TensorId {
+    fn add_input(&mut self, name: String, shape: Vec<u64>, dtype: DType, role: Role) -> TensorId {
         if let Some(tensor) = self.entry.input(&role) {
             return tensor;
         }
-        let tensor = self.add_tensor(name.to_owned(), shape, dtype);
+        let tensor = self.add_tensor(name, shape, dtype);
         self.entry.inputs.push((tensor, role));
         tensor
     }
@@ -253,32 +400,41 @@ impl<'g> Instantiation<'g> {
         Ok(output)
     }
 
-    fn tensor_of(&mut self, id: ValueId) -> Result<TensorId, GraphError> {
-        if let Some(&tensor) = self.made.get(&id) {
+    fn tensor_of(
+        &mut self,
+        part: &Part<'g>,
+        made: &mut HashMap<ValueId, TensorId>,
+        id: ValueId,
+    ) -> Result<TensorId, GraphError> {
+        if let Some(&tensor) = made.get(&id) {
             return Ok(tensor);
         }
-        let component = self.component;
+        let component = part.component;
         let value = &component.values[id.0 as usize];
         let shape = self.shape(&value.shape);
-        let tensor = if self.is_entry_stream(id) {
-            self.add_input("hidden", shape, value.dtype, Role::Hidden)
+        let tensor = if part.is_entry_stream(id) {
+            self.stream_input("hidden", shape, value.dtype)
         } else {
             match &value.source {
+                ValueSource::Input(Role::Hidden) => self.stream_input(&value.name, shape, value.dtype),
                 ValueSource::Input(Role::Slots { capacity: state }) => {
                     let capacity = self.capacity(StateId(*state as u32));
-                    self.add_input(&format!("slots.{capacity}"), shape, value.dtype, Role::Slots { capacity })
+                    let name = self.name(part, &format!("slots.{capacity}"));
+                    self.add_input(name, shape, value.dtype, Role::Slots { capacity })
                 }
-                ValueSource::Input(role) => self.add_input(&value.name, shape, value.dtype, role.clone()),
+                ValueSource::Input(role) => {
+                    self.add_input(self.name(part, &value.name), shape, value.dtype, role.clone())
+                }
                 ValueSource::Constant(weight) => {
                     // The weight's own type: it may have been changed since the component was
                     // built.
                     let dtype = self.graph.weight(*weight).dtype;
-                    let tensor = self.add_tensor(value.name.clone(), shape, dtype);
+                    let tensor = self.add_tensor(self.name(part, &value.name), shape, dtype);
                     self.entry.tensors[tensor.0 as usize].weight = Some(*weight);
                     tensor
                 }
-                ValueSource::State(state) => self.state_input(*state),
-                ValueSource::PerLayer(layer) => self.per_layer_slice(*layer)?,
+                ValueSource::State(state) => self.state_input(part, *state),
+                ValueSource::PerLayer(layer) => self.per_layer_slice(part, *layer)?,
                 ValueSource::Node(node) => {
                     let node = &component.nodes[node.0 as usize];
                     let Some(state) = node.writes else {
@@ -289,38 +445,47 @@ impl<'g> Instantiation<'g> {
                     };
                     // The writer is in an earlier shard, which has already run: its state is
                     // complete.
-                    self.state_input(state)
+                    self.state_input(part, state)
                 }
             }
         };
-        self.made.insert(id, tensor);
+        made.insert(id, tensor);
         Ok(tensor)
     }
 
-    fn state_input(&mut self, id: StateId) -> TensorId {
-        let port = self.state_port(id);
-        // A state often has the name of the node that produces its rows; tensor names are unique.
-        let name = format!("state.{}", port.state.name);
-        let shape = vec![port.capacity, port.state.width];
-        self.add_input(&name, shape, DType::F32, Role::State { state: id })
+    /// The residual stream: what an earlier segment gave, or else an input.
+    fn stream_input(&mut self, name: &str, shape: Vec<u64>, dtype: DType) -> TensorId {
+        match self.stream {
+            Some(tensor) => tensor,
+            None => self.add_input(name.to_owned(), shape, dtype, Role::Hidden),
+        }
     }
 
-    fn per_layer_slice(&mut self, layer: u32) -> Result<TensorId, GraphError> {
+    fn state_input(&mut self, part: &Part<'_>, id: StateId) -> TensorId {
+        let port = self.state_port(id);
+        let shape = vec![port.capacity, port.state.width];
+        // A state often has the name of the node that produces its rows; tensor names are unique.
+        let name = format!("state.{}", port.state.name);
+        let name = self.name(part, &name);
+        self.add_input(name, shape, DType::F32, Role::State { state: id })
+    }
+
+    fn per_layer_slice(&mut self, part: &Part<'_>, layer: u32) -> Result<TensorId, GraphError> {
         let (rows, width) = (self.entry.point.rows, self.graph.per_layer_width);
-        let (first, layers) = (self.layers.start, self.layers.end - self.layers.start);
-        let whole = match self.per_layer {
-            Some(tensor) => tensor,
-            None => {
-                let shape = vec![u64::from(layers), rows, width];
-                self.add_input("per-layer", shape, DType::F32, Role::PerLayer { first, layers })
-            }
-        };
-        self.per_layer = Some(whole);
+        let (first, layers) = (part.layers.start, part.layers.end - part.layers.start);
+        let (whole, first) = *self.per_layer.get_or_insert_with(|| {
+            let shape = vec![u64::from(layers), rows, width];
+            let entry = &mut self.entry;
+            entry.tensors.push(Tensor::plain("per-layer".to_owned(), shape, DType::F32));
+            let tensor = TensorId(entry.tensors.len() as u32 - 1);
+            entry.inputs.push((tensor, Role::PerLayer { first, layers }));
+            (tensor, first)
+        });
         let start = u64::from(layer - first);
-        let name = format!("layer.{layer}.per-layer-slice");
+        let name = self.name(part, &format!("layer.{layer}.per-layer-slice"));
         let slice = Op::Slice { axis: 0, start, end: start + 1 };
         let slice = self.emit(name, slice, vec![whole], Some(layer))?;
-        let name = format!("layer.{layer}.per-layer-input");
+        let name = self.name(part, &format!("layer.{layer}.per-layer-input"));
         self.emit(name, Op::Reshape { shape: vec![rows, width] }, vec![slice], Some(layer))
     }
 }

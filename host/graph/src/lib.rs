@@ -48,7 +48,7 @@ pub mod validate;
 mod weight;
 
 pub use builder::ComponentBuilder;
-pub use component::{Component, ComponentKind, Dim, Graph, Node, NodeId, Value, ValueId, ValueSource};
+pub use component::{Component, Dim, Graph, Node, NodeId, Value, ValueId, ValueSource};
 pub use decompose::{decompose_all, decompose_where};
 pub use encode::{
     EncodeError, Encodings, LAST_HIDDEN, PER_LAYER, PortSide, Range, Ranges, dynamic_activations, encode,
@@ -64,6 +64,7 @@ pub use op::{Attention, Attribute, AttributeValue, KeySource, Op, Rope};
 pub use operations::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
 pub use quantisation::{WeightQuantisation, nearest_value};
 pub use role::{INVISIBLE, Keys, Mask, Role, Rotary};
+pub use shardwright_vocabulary::{ComponentKind, Segment, Segments};
 pub use state::{State, StateId, StateKind};
 pub use validate::ValidateError;
 pub use weight::{Asset, AssetId, Weight, WeightBytes, WeightData, WeightId};

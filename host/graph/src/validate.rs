@@ -12,7 +12,10 @@ use shardwright_vocabulary::DType;
 
 use crate::operations::rules;
 use crate::operations::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
-use crate::{AttributeValue, EntryGraph, EntryNode, KeySource, Keys, Op, Role, StateId, TensorId};
+use crate::{
+    AttributeValue, ComponentKind, EntryGraph, EntryNode, KeySource, Keys, Op, Role, Segments, StateId,
+    TensorId,
+};
 
 /// Most operations of one entry graph. The largest model planned for has about 10 000 in
 /// primitives, uncut.
@@ -69,13 +72,11 @@ pub enum ValidateError {
         /// Largest row count.
         largest_rows: u64,
     },
-    /// The layer range is not a range.
-    #[error("layers {start}..{end} are not a range")]
-    Layers {
-        /// First layer.
-        start: u32,
-        /// One past the last.
-        end: u32,
+    /// There is none, one is no range of layers, or they are not in the order of a step.
+    #[error("`{segments}` are no segments of one shard")]
+    Segments {
+        /// Those of the graph.
+        segments: Segments,
     },
     /// A reference to a tensor that does not exist.
     #[error("{user} refers to tensor {tensor}, and there are {available}")]
@@ -203,10 +204,12 @@ impl<'g> Check<'g> {
             let (rows, context, largest_rows) = (point.rows, point.context, point.largest_rows);
             return Err(ValidateError::EntryPoint { rows, context, largest_rows });
         }
-        let (start, end) = self.graph.layers;
+        let segments = &self.graph.segments;
+        let (_, end) = segments.layers();
         limited("layers", u64::from(end), u64::from(LAYER_LIMIT))?;
-        if start > end || start == end && start != 0 {
-            return Err(ValidateError::Layers { start, end });
+        limited("segments", segments.0.len() as u64, ComponentKind::ALL.len() as u64)?;
+        if !segments.is_consistent() {
+            return Err(ValidateError::Segments { segments: segments.clone() });
         }
         Ok(())
     }
@@ -281,7 +284,7 @@ impl<'g> Check<'g> {
 
     fn nodes(&mut self) -> Result<(), ValidateError> {
         let mut names = HashSet::new();
-        let (start, end) = self.graph.layers;
+        let (start, end) = self.graph.segments.layers();
         for (index, node) in self.graph.nodes.iter().enumerate() {
             name_is_good("node", &node.name, &mut names)?;
             let fault =
@@ -474,8 +477,10 @@ impl<'g> Check<'g> {
             Role::Pooling => vec![Some(1), rows],
             Role::Gathered { .. } | Role::Hidden | Role::Logits => vec![rows, None],
             Role::PerLayer { first, layers } => {
-                let (start, end) = self.graph.layers;
-                if end > 0 && (*first, first.saturating_add(*layers)) != (start, end) {
+                let (start, end) = self.graph.segments.layers();
+                // A shard that makes them makes those of all layers.
+                let makes = self.graph.segments.has(ComponentKind::PerLayerInput);
+                if end > 0 && !makes && (*first, first.saturating_add(*layers)) != (start, end) {
                     return Err(format!(
                         "{layers} layers from {first} are not those of the graph, {start}..{end}"
                     ));

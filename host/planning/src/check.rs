@@ -5,16 +5,15 @@
 //! Never panics and takes time and memory in proportion to plan and request; every count and string
 //! of a plan has a cap below.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-
-use shardwright_graph::ComponentKind;
 use shardwright_vocabulary::{
-    EntryKind, EntryName, Flag, FormatTuple, Limit, ShardFormats, Target, WeightFormat, limit_names,
+    ComponentKind, EntryKind, EntryName, Flag, FormatTuple, Limit, Segment, Segments, ShardFormats, Target,
+    WeightFormat, limit_names,
 };
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cost::{CostFault, CostTable, ShardCost};
-use crate::plan::{Plan, Shard};
+use crate::flow;
+use crate::plan::{Plan, PlannedSegment, Shard};
 use crate::request::{Body, Component, PrefillPart, Request};
 
 mod fault;
@@ -28,7 +27,9 @@ pub use fault::{Direction, PlanFault};
 pub mod caps {
     /// One shard per layer for 200 layers, and the components around them.
     pub const SHARDS: usize = 256;
-    /// Layers of one shard, as many as a request may have.
+    /// Segments of one shard: one of each component.
+    pub const SEGMENTS: usize = crate::request::caps::COMPONENTS;
+    /// Layers of one segment, as many as a request may have.
     pub const LAYERS: usize = crate::request::caps::LAYERS;
     /// Entry points of one shard.
     pub const ENTRIES: usize = 16;
@@ -57,12 +58,10 @@ pub struct CheckedPlan {
 /// A shard of a checked plan: the meaning of its indices, and its cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedShard {
-    /// `decoder.0-12`, `head`
+    /// `decoder.0-12`, `embed+decoder.0-35+head`
     pub name: String,
-    /// Its component.
-    pub component: ComponentKind,
-    /// Its layers; `None` for a component that is never cut.
-    pub layers: Option<Range<u32>>,
+    /// Its segments.
+    pub segments: Segments,
     /// The target it runs on.
     pub target: Target,
     /// Formats of weights, activations and states.
@@ -127,7 +126,7 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     fallback(&plan, request)?;
     let costs = costs(&plan, request)?;
     limits(&plan, request, &costs)?;
-    let loss = quality(&plan, request, &costs)?;
+    let loss = quality(&plan, request)?;
     let with_cost = |(shard, cost)| CheckedShard { cost, ..shard };
     Ok(CheckedPlan { shards: resolved.into_iter().zip(costs).map(with_cost).collect(), plan, loss })
 }
@@ -152,7 +151,10 @@ fn counts_and_texts(plan: &Plan) -> Result<(), PlanFault> {
     count("fallback targets", plan.fallback.len(), caps::FALLBACKS)?;
     count("reasons", plan.reasons.len(), caps::REASONS)?;
     for shard in &plan.shards {
-        count("format tuples", shard.formats.len(), caps::LAYERS)?;
+        count("segments", shard.segments.len(), caps::SEGMENTS)?;
+        for segment in &shard.segments {
+            count("format tuples", segment.formats.len(), caps::LAYERS)?;
+        }
         count("entry points", shard.entries.len(), caps::ENTRIES)?;
         count("boundaries", shard.inputs.len().max(shard.outputs.len()), caps::BOUNDARIES)?;
         count("flags", shard.flags.len(), caps::FLAGS)?;
@@ -179,28 +181,39 @@ fn counts_and_texts(plan: &Plan) -> Result<(), PlanFault> {
     Ok(())
 }
 
-fn component<'request>(request: &'request Request, shard: &Shard) -> Option<&'request Component> {
-    request.model.components.get(shard.component as usize)
+fn component<'request>(request: &'request Request, segment: &PlannedSegment) -> Option<&'request Component> {
+    request.model.components.get(segment.component as usize)
+}
+
+/// Kinds of the units of a shard, in the order of its format tuples. A segment that names no units
+/// of the request has none; [`coverage`] refuses those.
+fn kinds(request: &Request, shard: &Shard) -> Vec<u32> {
+    let of = |segment: &PlannedSegment| {
+        component(request, segment)
+            .and_then(|component| component.shard_kinds(segment.first, segment.end, shard.softcap))
+            .unwrap_or_default()
+    };
+    shard.segments.iter().flat_map(of).collect()
 }
 
 /// The meaning of each shard's indices; costs follow.
 fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFault> {
     let resolve = |(position, planned): (u32, &Shard)| {
-        let unknown = || PlanFault::UnknownComponent { shard: position, component: planned.component };
-        let existing = component(request, planned).ok_or_else(unknown)?;
+        let segment = |planned: &PlannedSegment| {
+            let unknown = || PlanFault::UnknownComponent { shard: position, component: planned.component };
+            let existing = component(request, planned).ok_or_else(unknown)?;
+            let component = ComponentKind::from_name(&existing.name).ok_or_else(unknown)?;
+            Ok(Segment { component, layers: (planned.first, planned.end) })
+        };
+        let segments = Segments(planned.segments.iter().map(segment).collect::<Result<_, _>>()?);
         let target = request.targets.get(planned.target as usize);
-        let layers = (existing.layer_count() > 0).then_some(planned.first..planned.end);
         Ok(CheckedShard {
-            name: match &layers {
-                Some(layers) => format!("{}.{}-{}", existing.name, layers.start, layers.end),
-                None => existing.name.clone(),
-            },
-            component: ComponentKind::from_name(&existing.name).ok_or_else(unknown)?,
-            layers,
+            name: segments.to_string(),
             target: target
                 .map(|target| target.target.clone())
                 .ok_or(PlanFault::UnknownTarget { shard: position, target: planned.target })?,
-            formats: shard_formats(position, planned, request)?,
+            formats: shard_formats(position, planned, &segments, request)?,
+            segments,
             planned: planned.clone(),
             cost: ShardCost::default(),
         })
@@ -208,69 +221,94 @@ fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFau
     shards(plan).map(resolve).collect()
 }
 
-/// The formats of a shard's layers: one tuple each, alike in activations and states.
-fn shard_formats(shard: u32, planned: &Shard, request: &Request) -> Result<ShardFormats, PlanFault> {
-    let (found, expected) =
-        (planned.formats.len(), planned.end.saturating_sub(planned.first).max(1) as usize);
-    if found != expected {
-        return Err(PlanFault::FormatsCount { shard, found, expected });
+/// The formats of a shard: one tuple for each layer, and for each component without layers, alike
+/// in activations and states.
+fn shard_formats(
+    shard: u32,
+    planned: &Shard,
+    segments: &Segments,
+    request: &Request,
+) -> Result<ShardFormats, PlanFault> {
+    let mut units: Vec<(Segment, &FormatTuple)> = Vec::new();
+    for (planned, segment) in planned.segments.iter().zip(segments.iter()) {
+        let (first, end) = segment.layers;
+        let (found, expected) = (planned.formats.len(), end.saturating_sub(first).max(1) as usize);
+        if found != expected {
+            let component = segment.component.to_string();
+            return Err(PlanFault::FormatsCount { shard, component, found, expected });
+        }
+        for (&formats, layer) in planned.formats.iter().zip(first..) {
+            let tuple = request.formats.get(formats as usize);
+            let tuple = tuple.ok_or(PlanFault::UnknownFormats { shard, formats })?;
+            let layers = if end == 0 { (0, 0) } else { (layer, layer.saturating_add(1)) };
+            units.push((Segment { layers, ..segment }, tuple));
+        }
     }
-    let tuple = |&formats: &u32| {
-        let known = request.formats.get(formats as usize);
-        known.ok_or(PlanFault::UnknownFormats { shard, formats })
-    };
-    let tuples = planned.formats.iter().map(tuple).collect::<Result<Vec<&FormatTuple>, _>>()?;
-    ShardFormats::of_layers(planned.first, tuples.iter().copied()).ok_or_else(|| {
+    ShardFormats::of(units.iter().copied()).ok_or_else(|| {
         let values = |tuple: &FormatTuple| (tuple.activations, tuple.states);
-        let differs = tuples.iter().position(|tuple| values(tuple) != values(tuples[0])).unwrap_or(0);
-        let layer = planned.first.saturating_add(index(differs));
-        PlanFault::FormatsDiffer { shard, layer, formats: tuples[differs].to_string() }
+        let first = units.first().map(|(_, tuple)| values(tuple));
+        match units.iter().find(|(_, tuple)| Some(values(tuple)) != first) {
+            Some((part, formats)) => {
+                PlanFault::FormatsDiffer { shard, part: part.to_string(), formats: formats.to_string() }
+            }
+            None => PlanFault::SegmentsMissing { shard },
+        }
     })
 }
 
-/// Every component in order, every layer exactly once and in order.
+/// Every component in order, every layer exactly once and in order; of one component at most one
+/// segment in a shard.
 fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     // Progress of each component: `None` before its first shard, then the number of layers covered.
     let mut covered: Vec<Option<u32>> = vec![None; request.model.components.len()];
     let mut current = 0_u32;
     for (position, shard) in shards(plan) {
-        if shard.component < current {
-            return Err(PlanFault::ComponentOrder { shard: position, component: shard.component });
+        if shard.segments.is_empty() {
+            return Err(PlanFault::SegmentsMissing { shard: position });
         }
-        current = shard.component;
-        let (Some(component), Some(done)) =
-            (component(request, shard), covered.get_mut(shard.component as usize))
-        else {
-            return Err(PlanFault::UnknownComponent { shard: position, component: shard.component });
-        };
-        let (first, end, layers) = (shard.first, shard.end, component.layer_count());
-        match &component.body {
-            Body::Whole(_) => {
-                if (first, end) != (0, 0) {
-                    return Err(PlanFault::LayerRange { shard: position, first, end, layers });
-                }
-                if done.replace(0).is_some() {
-                    return Err(PlanFault::ComponentRepeated {
-                        shard: position,
-                        component: component.name.clone(),
-                    });
-                }
+        for (place, segment) in shard.segments.iter().enumerate() {
+            if segment.component < current {
+                let component = segment.component;
+                return Err(PlanFault::ComponentOrder { shard: position, component });
             }
-            Body::Layers(_) => {
-                let expected = done.unwrap_or(0);
-                if first >= end || end > layers {
-                    return Err(PlanFault::LayerRange { shard: position, first, end, layers });
+            current = segment.component;
+            let (Some(component), Some(done)) =
+                (component(request, segment), covered.get_mut(segment.component as usize))
+            else {
+                let component = segment.component;
+                return Err(PlanFault::UnknownComponent { shard: position, component });
+            };
+            let repeated =
+                || PlanFault::ComponentRepeated { shard: position, component: component.name.clone() };
+            if shard.segments[..place].iter().any(|before| before.component == segment.component) {
+                return Err(repeated());
+            }
+            let (first, end, layers) = (segment.first, segment.end, component.layer_count());
+            match &component.body {
+                Body::Whole(_) => {
+                    if (first, end) != (0, 0) {
+                        return Err(PlanFault::LayerRange { shard: position, first, end, layers });
+                    }
+                    if done.replace(0).is_some() {
+                        return Err(repeated());
+                    }
                 }
-                if first < expected {
-                    return Err(PlanFault::LayerRepeated { shard: position, layer: first });
+                Body::Layers(_) => {
+                    let expected = done.unwrap_or(0);
+                    if first >= end || end > layers {
+                        return Err(PlanFault::LayerRange { shard: position, first, end, layers });
+                    }
+                    if first < expected {
+                        return Err(PlanFault::LayerRepeated { shard: position, layer: first });
+                    }
+                    if first > expected {
+                        return Err(PlanFault::LayerSkipped {
+                            component: component.name.clone(),
+                            layer: expected,
+                        });
+                    }
+                    *done = Some(end);
                 }
-                if first > expected {
-                    return Err(PlanFault::LayerSkipped {
-                        component: component.name.clone(),
-                        layer: expected,
-                    });
-                }
-                *done = Some(end);
             }
         }
     }
@@ -289,9 +327,9 @@ fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
 /// A layer that reads a donor's state must be on the donor's shim and device.
 fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     let mut home: BTreeMap<(u32, u32), u32> = BTreeMap::new();
-    for (position, shard) in shards(plan) {
-        for layer in shard.first..shard.end {
-            home.insert((shard.component, layer), position);
+    for (position, segment) in segments(plan) {
+        for layer in segment.first..segment.end {
+            home.insert((segment.component, layer), position);
         }
     }
     let place = |position: u32| {
@@ -299,11 +337,13 @@ fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
         let target = &request.targets.get(target as usize)?.target;
         Some((target.shim.as_str(), target.device.as_str()))
     };
-    for (position, shard) in shards(plan) {
-        let Some(Component { body: Body::Layers(layers), .. }) = component(request, shard) else { continue };
-        for layer in shard.first..shard.end {
+    for (position, segment) in segments(plan) {
+        let Some(Component { body: Body::Layers(layers), .. }) = component(request, segment) else {
+            continue;
+        };
+        for layer in segment.first..segment.end {
             let Some(donor) = layers.get(layer as usize).and_then(|layer| layer.donor) else { continue };
-            let donor_shard = home.get(&(shard.component, donor)).copied();
+            let donor_shard = home.get(&(segment.component, donor)).copied();
             if donor_shard.is_none_or(|donor_shard| place(donor_shard) != place(position)) {
                 return Err(PlanFault::StateNotShareable {
                     shard: position,
@@ -315,6 +355,11 @@ fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
         }
     }
     Ok(())
+}
+
+/// Every segment with the shard it is in.
+fn segments(plan: &Plan) -> impl Iterator<Item = (u32, &PlannedSegment)> {
+    shards(plan).flat_map(|(position, shard)| shard.segments.iter().map(move |segment| (position, segment)))
 }
 
 /// Entry points and context: known, complete, and the same along the chain.
@@ -361,10 +406,7 @@ fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
             }
         }
 
-        let kinds = component(request, shard)
-            .and_then(|component| component.shard_kinds(shard.first, shard.end, shard.softcap))
-            .unwrap_or_default();
-        let prefills = kinds.iter().any(|&kind| {
+        let prefills = kinds(request, shard).iter().any(|&kind| {
             request.kinds.get(kind as usize).is_some_and(|kind| kind.prefill != PrefillPart::None)
         });
         let unexpected = |kind: EntryKind| own.get(&kind).and_then(|entries| entries.first()).copied();
@@ -397,31 +439,32 @@ fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// Boundaries: exactly those of the component, sound encodings, reader equal to writer.
+/// Boundaries: exactly those between this shard and others, sound encodings, reader equal to
+/// writer.
 fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     let mut written = BTreeMap::new();
-    for (position, shard) in shards(plan) {
-        let Some(component) = component(request, shard) else { continue };
+    let flows = flow::boundaries(plan, request);
+    for ((position, shard), flow) in shards(plan).zip(&flows) {
         let sides = [
-            (Direction::Input, &shard.inputs, &component.inputs),
-            (Direction::Output, &shard.outputs, &component.outputs),
+            (Direction::Input, &shard.inputs, &flow.inputs),
+            (Direction::Output, &shard.outputs, &flow.outputs),
         ];
         for (direction, actual, expected) in sides {
             let mut seen = BTreeSet::new();
             for boundary in actual {
                 let name = boundary.name.clone();
-                if !expected.contains(&boundary.name) {
+                if !expected.contains(&boundary.name.as_str()) {
                     return Err(PlanFault::UnknownBoundary { shard: position, direction, name });
                 }
-                if !seen.insert(&boundary.name) {
+                if !seen.insert(boundary.name.as_str()) {
                     return Err(PlanFault::BoundaryRepeated { shard: position, direction, name });
                 }
                 if let Some(encoding) = boundary.encoding.filter(|encoding| !encoding.is_consistent()) {
                     return Err(PlanFault::EncodingInvalid { shard: position, name, encoding });
                 }
             }
-            if let Some(name) = expected.iter().find(|name| !seen.contains(name)) {
-                let name = name.clone();
+            if let Some(&name) = expected.iter().find(|name| !seen.contains(*name)) {
+                let name = name.to_owned();
                 return Err(PlanFault::BoundaryMissing { shard: position, direction, name });
             }
         }
@@ -448,16 +491,18 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// The soft-cap place of every component that has a soft-cap, and of no other.
+/// The soft-cap place of every shard with a component that has a soft-cap, and of no other.
 fn softcaps(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     for (position, shard) in shards(plan) {
-        let Some(component) = component(request, shard) else { continue };
-        match (&component.softcap, shard.softcap) {
+        let mut components = shard.segments.iter().filter_map(|segment| component(request, segment));
+        let capped = components.find(|component| component.softcap.is_some());
+        match (capped, shard.softcap) {
             (None, Some(place)) => {
-                let component = component.name.clone();
+                let last = shard.segments.last().and_then(|segment| component(request, segment));
+                let component = last.map(|component| component.name.clone()).unwrap_or_default();
                 return Err(PlanFault::NoSoftcap { shard: position, component, place });
             }
-            (Some(_), None) => {
+            (Some(component), None) => {
                 let component = component.name.clone();
                 return Err(PlanFault::SoftcapMissing { shard: position, component });
             }
@@ -507,12 +552,10 @@ fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
     let table = CostTable::new(request);
     let mut costs = Vec::with_capacity(plan.shards.len());
     for (position, shard) in shards(plan) {
-        let kinds = component(request, shard)
-            .and_then(|component| component.shard_kinds(shard.first, shard.end, shard.softcap))
-            .unwrap_or_default();
+        let formats: Vec<u32> = shard.formats().collect();
         let cost =
-            table.shard(&kinds, shard.target, &shard.formats, &shard.entries).map_err(
-                |fault| match fault {
+            table.shard(&kinds(request, shard), shard.target, &formats, &shard.entries).map_err(|fault| {
+                match fault {
                     CostFault::Overflow => PlanFault::CostOverflow { shard: position },
                     CostFault::Illegal { kind, formats, entry, why } => PlanFault::IllegalFormats {
                         shard: position,
@@ -531,8 +574,8 @@ fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
                         entry,
                         why,
                     },
-                },
-            )?;
+                }
+            })?;
         costs.push(cost);
     }
     Ok(costs)
@@ -593,24 +636,29 @@ fn is_lossless(format: WeightFormat) -> bool {
     matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
 }
 
-fn quality(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<Loss, PlanFault> {
+fn quality(plan: &Plan, request: &Request) -> Result<Loss, PlanFault> {
     let mut measured: BTreeMap<(u32, u32), Vec<_>> = BTreeMap::new();
     for sensitivity in &request.sensitivities {
         measured.entry((sensitivity.component, sensitivity.layer)).or_default().push(sensitivity);
     }
+    let table = CostTable::new(request);
     let mut loss = Loss::default();
-    for ((position, shard), cost) in shards(plan).zip(costs) {
-        // A component without weights loses nothing.
-        if cost.weight_bytes == 0 {
-            continue;
-        }
-        for (layer, &formats) in (shard.first..).zip(&shard.formats) {
+    for (position, shard) in shards(plan) {
+        let units = shard.segments.iter().flat_map(|segment| {
+            (segment.first..).zip(&segment.formats).map(move |(layer, &formats)| (segment, layer, formats))
+        });
+        for (kind, (segment, layer, formats)) in kinds(request, shard).into_iter().zip(units) {
             let Some(tuple) = request.formats.get(formats as usize) else { continue };
             if is_lossless(tuple.weights) && tuple.roles.iter().all(|entry| is_lossless(entry.format)) {
                 continue;
             }
+            // A component without weights loses nothing.
+            let row = |&entry: &EntryName| table.row(kind, shard.target, formats, entry);
+            if !shard.entries.iter().filter_map(row).any(|row| row.weight_bytes > 0) {
+                continue;
+            }
             let mut known = false;
-            for sensitivity in measured.get(&(shard.component, layer)).into_iter().flatten() {
+            for sensitivity in measured.get(&(segment.component, layer)).into_iter().flatten() {
                 if tuple.weight(sensitivity.role) == sensitivity.format {
                     known = true;
                     loss.micronats = loss.micronats.saturating_add(sensitivity.micronats.into());
@@ -619,8 +667,10 @@ fn quality(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<Loss, 
             loss.lossy += 1;
             loss.unmeasured += u64::from(!known);
             if !known && request.goals.quality_micronats.is_some() {
+                let name = component(request, segment).map_or("?", |known| known.name.as_str());
+                let part = if segment.end == 0 { name.to_owned() } else { format!("layer {layer}") };
                 let formats = tuple.to_string();
-                return Err(PlanFault::UnmeasuredQuality { shard: position, layer, formats });
+                return Err(PlanFault::UnmeasuredQuality { shard: position, part, formats });
             }
         }
     }

@@ -6,7 +6,7 @@ use shardwright_vocabulary as own;
 use crate::bindings::wit;
 use crate::check::PlanFault;
 use crate::feedback::{Attempt, Feedback};
-use crate::plan::{Boundary, BuildTime, Cause, Plan, Reason, Shard};
+use crate::plan::{Boundary, BuildTime, Cause, Plan, PlannedSegment, Reason, Shard};
 use crate::request::{Body, PrefillPart, Request};
 
 /// Conversions between two enums with the same cases.
@@ -387,12 +387,15 @@ impl TryFrom<&Plan> for wit::Plan {
             list.iter().map(|boundary| guest_boundary(index, boundary)).collect()
         };
         let shard = |(index, shard): (u32, &Shard)| -> Result<wit::Shard, PlanFault> {
+            let segment = |segment: &PlannedSegment| wit::Segment {
+                component: segment.component,
+                first: segment.first,
+                end: segment.end,
+                formats: segment.formats.clone(),
+            };
             Ok(wit::Shard {
-                component: shard.component,
-                first: shard.first,
-                end: shard.end,
+                segments: shard.segments.iter().map(segment).collect(),
                 target: shard.target,
-                formats: shard.formats.clone(),
                 context: shard.context,
                 entries: shard
                     .entries
@@ -461,12 +464,15 @@ impl TryFrom<wit::Plan> for Plan {
                 let context = if kind == own::EntryKind::Encode { 0 } else { context };
                 own::EntryName { kind, rows: shape.rows, context }
             };
+            let segment = |segment: wit::Segment| PlannedSegment {
+                component: segment.component,
+                first: segment.first,
+                end: segment.end,
+                formats: segment.formats,
+            };
             shards.push(Shard {
-                component: shard.component,
-                first: shard.first,
-                end: shard.end,
+                segments: shard.segments.into_iter().map(segment).collect(),
                 target: shard.target,
-                formats: shard.formats,
                 context,
                 entries: shard.entries.into_iter().map(entry).collect(),
                 inputs: boundaries(shard.inputs)?,

@@ -33,6 +33,7 @@ mod convert;
 pub mod cost;
 pub mod error;
 pub mod feedback;
+pub mod flow;
 mod keys;
 pub mod pack;
 pub mod plan;

@@ -44,30 +44,38 @@ impl fmt::Display for BuildTime {
     }
 }
 
-/// One shard: a run of layers of one component, or a whole component, on one target.
+/// A component, or adjacent layers of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Shard {
+pub struct PlannedSegment {
     /// Index of the component in the request.
     pub component: u32,
     /// First layer; zero for a component without layers.
     pub first: u32,
     /// One past the last layer; zero for a component without layers.
     pub end: u32,
+    /// Index of the format tuple of each layer in the request, in the order of the layers; one of a
+    /// component without layers. All tuples of a shard agree in activations and states.
+    pub formats: Vec<u32>,
+}
+
+/// One shard: adjacent segments of the model on one target.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shard {
+    /// In the order of a step, at most one of each component.
+    pub segments: Vec<PlannedSegment>,
     /// Index of the target in the request.
     pub target: u32,
-    /// Index of the format tuple of each layer in the request, in the order of the layers; one of a
-    /// component without layers. They agree in activations and states.
-    pub formats: Vec<u32>,
     /// Context capacity in tokens; zero if the model has no states.
     pub context: u32,
     /// Entry points to build.
     pub entries: Vec<EntryName>,
-    /// Boundary tensors it reads, as the component lists them.
+    /// Boundary tensors that its segments read and none of them wrote before.
     pub inputs: Vec<Boundary>,
-    /// Boundary tensors it writes.
+    /// Boundary tensors that its segments wrote and a later shard reads, or nothing reads.
     pub outputs: Vec<Boundary>,
-    /// Where the soft-cap of the component is computed; `None` if it has none.
+    /// Where the soft-cap of its component that has one is computed; `None` if none has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softcap: Option<SoftcapPlace>,
     /// Compiler flags.
@@ -77,10 +85,15 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The one format tuple of all its layers; `None` where they differ.
+    /// The format tuple of every layer, and of every component without layers, in order.
+    pub fn formats(&self) -> impl Iterator<Item = u32> + '_ {
+        self.segments.iter().flat_map(|segment| segment.formats.iter().copied())
+    }
+
+    /// The one format tuple of all of it; `None` where its parts differ.
     pub fn uniform_formats(&self) -> Option<u32> {
-        let first = *self.formats.first()?;
-        self.formats.iter().all(|formats| *formats == first).then_some(first)
+        let first = self.formats().next()?;
+        self.formats().all(|formats| formats == first).then_some(first)
     }
 }
 

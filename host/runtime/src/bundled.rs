@@ -49,11 +49,10 @@ fn is_named(shard: &ShardDescription, entry: &ShardEntry) -> Result<(), ChainErr
         }
         Err(ChainError::Bundled { shard: entry.name.clone(), what, expected, actual })
     };
-    let part = |component, layers: (u32, u32)| format!("{component} {}..{}", layers.0, layers.1);
     let entries = entry.entries.iter().map(EntryName::to_string).collect::<Vec<_>>().join(", ");
     let loaded = shard.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
     same("its name", entry.name.clone(), shard.name.clone())?;
-    same("its part", part(entry.component, entry.layers), part(shard.component, shard.layers))?;
+    same("its part", entry.segments.to_string(), shard.segments.to_string())?;
     same("its list of entry points", entries, loaded)?;
     same("its shim", entry.compiled_by.shim.clone(), shard.place.shim.clone())
 }

@@ -3,19 +3,17 @@
 use serde::{Deserialize, Serialize};
 
 use shardwright_bundle::Structure;
-use shardwright_graph::{ComponentKind, Graph};
+use shardwright_graph::{Graph, Segments};
 use shardwright_shims::{EntryInterface, LoadedShard};
 use shardwright_vocabulary::{Beforehand, Place, ShardOrigin, Table};
 
-/// A component, or a range of the decoder's layers, on one place.
+/// Adjacent segments of the model on one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShardDescription {
     /// For reports; unique within the chain.
     pub name: String,
-    /// Which component.
-    pub component: ComponentKind,
-    /// First layer and one past the last; both 0 for components without layers.
-    pub layers: (u32, u32),
+    /// Its segments.
+    pub segments: Segments,
     /// Where it runs.
     pub place: Place,
     /// Its entry points.
@@ -38,8 +36,7 @@ impl ShardDescription {
         let first = entries.first()?;
         Some(ShardDescription {
             name: name.into(),
-            component: first.component,
-            layers: first.layers,
+            segments: first.segments.clone(),
             place: shard.place().clone(),
             entries,
             logits_softcap: None,

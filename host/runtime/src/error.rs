@@ -46,14 +46,18 @@ pub enum ChainError {
         actual: Box<Place>,
     },
     /// A soft-cap for logits that a shard does not return, or with an invalid cap.
-    #[error("shard `{shard}` ({component}): no soft-cap of {cap} can be applied to its logits")]
+    #[error("shard `{shard}`: no soft-cap of {cap} can be applied to its logits")]
     Softcap {
         /// The shard.
         shard: String,
-        /// Its component.
-        component: ComponentKind,
         /// The cap.
         cap: f32,
+    },
+    /// A shard that computes nothing.
+    #[error("shard `{shard}` has no segments")]
+    SegmentsMissing {
+        /// The shard.
+        shard: String,
     },
     /// No shard has a component of the model.
     #[error("no shard holds the component `{0}`")]

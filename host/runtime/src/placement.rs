@@ -106,10 +106,8 @@ impl PlacementRecord {
 pub struct ShardPlacement {
     /// Its name.
     pub shard: String,
-    /// Its component.
-    pub component: shardwright_graph::ComponentKind,
-    /// First layer and one past the last.
-    pub layers: (u32, u32),
+    /// Its segments.
+    pub segments: shardwright_graph::Segments,
     /// Instance, shim and device.
     pub place: Place,
     /// Its process.
@@ -226,8 +224,7 @@ impl Counters {
                 .enumerate()
                 .map(|(index, (shard, &(runs, nanoseconds)))| ShardPlacement {
                     shard: shard.name.clone(),
-                    component: shard.component,
-                    layers: shard.layers,
+                    segments: shard.segments.clone(),
                     place: shard.place.clone(),
                     process: chain.process(index),
                     origin: shard.origin.clone(),

@@ -374,7 +374,7 @@ impl Session {
                     index,
                     value: embedding[index],
                     shard: shard.name.clone(),
-                    layers: shard.layers,
+                    layers: shard.segments.layers(),
                     place: Box::new(shard.place.clone()),
                     entry: chain.layout().schedules[schedule].name.clone(),
                 })

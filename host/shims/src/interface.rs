@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::{ComponentKind, EntryGraph, EntryPoint, Role, StateId, StatePort, TensorId};
+use shardwright_graph::{EntryGraph, EntryPoint, Role, Segments, StateId, StatePort, TensorId};
 use shardwright_vocabulary::{DType, Encoding};
 
 /// How a port is used.
@@ -53,10 +53,8 @@ pub struct Port {
 pub struct EntryInterface {
     /// `prefill_128@4096`
     pub name: String,
-    /// Which component.
-    pub component: ComponentKind,
-    /// First layer and one past the last.
-    pub layers: (u32, u32),
+    /// Which parts of the model.
+    pub segments: Segments,
     /// Kind, rows, context.
     pub point: EntryPoint,
     /// Inputs and states, then outputs, in the graph's order.
@@ -109,8 +107,7 @@ impl EntryInterface {
         }
         Ok(EntryInterface {
             name: entry.point.name().to_string(),
-            component: entry.component,
-            layers: entry.layers,
+            segments: entry.segments.clone(),
             point: entry.point,
             ports,
             states: entry.states.clone(),
@@ -125,7 +122,7 @@ impl EntryInterface {
 
 #[cfg(test)]
 mod tests {
-    use shardwright_graph::{State, StateKind, Tensor};
+    use shardwright_graph::{Segment, State, StateKind, Tensor};
     use shardwright_vocabulary::EntryKind;
 
     use super::*;
@@ -134,8 +131,7 @@ mod tests {
     fn entry(inputs: &[Role], outputs: &[Role]) -> EntryGraph {
         let state = State { name: "layer.0.k".to_owned(), layer: 0, width: 2, kind: StateKind::Linear };
         let mut entry = EntryGraph {
-            component: ComponentKind::Decoder,
-            layers: (1, 2),
+            segments: Segment::decoder(1, 2).into(),
             point: EntryPoint { kind: EntryKind::Decode, rows: 1, context: 4, largest_rows: 1 },
             tensors: Vec::new(),
             nodes: Vec::new(),

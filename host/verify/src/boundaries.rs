@@ -202,7 +202,7 @@ impl BoundaryCheck<'_> {
             let divergent = outputs().filter(|output| !output.passed).filter_map(|output| output.layer).min();
             shards.push(ShardVerification {
                 shard: description.name.clone(),
-                layers: (description.layers.1 > 0).then_some(description.layers),
+                layers: Some(description.segments.layers()).filter(|layers| layers.1 > 0),
                 place: description.place.to_string(),
                 formats: self.formats.get(index).cloned().unwrap_or_default(),
                 first_divergent_layer: divergent,

@@ -1,8 +1,8 @@
 //! The norm a boundary runs into.
 
 use shardwright_graph::{
-    Component, ComponentKind, EntryGraph, EntryNode, EntryPoint, Graph, Node, Op, Role, Tensor, TensorId,
-    ValueId, ValueSource, WeightId,
+    Component, ComponentKind, EntryGraph, EntryNode, EntryPoint, Graph, Node, Op, Role, Segment, Tensor,
+    TensorId, ValueId, ValueSource, WeightId,
 };
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 use shardwright_vocabulary::EntryKind;
@@ -82,8 +82,7 @@ fn alone(graph: &Graph, norm: &Node, scale: WeightId) -> EntryGraph {
     let weight = graph.weight(scale);
     let rows = ROWS as u64;
     EntryGraph {
-        component: ComponentKind::Head,
-        layers: (0, 0),
+        segments: Segment::whole(ComponentKind::Head).into(),
         point: EntryPoint { kind: EntryKind::Encode, rows, context: rows, largest_rows: rows },
         tensors: vec![
             Tensor::plain("stream", shape.clone(), shardwright_vocabulary::DType::F32),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use shardwright_build::CompiledGraphs;
-use shardwright_graph::{Asset, ComponentKind, EntryPoint, Graph, Role, StateId};
+use shardwright_graph::{Asset, EntryPoint, Graph, Role, Segments, StateId};
 use shardwright_reference::step::{Step, step_input};
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 use shardwright_shims::{Bound, Buffer, Direction, LoadedEntry, LoadedShard, Port, RunOptions, ShimError};
@@ -138,8 +138,13 @@ impl ShardMemory {
     ) -> Result<Vec<Observed>> {
         let position = feed.chunk.first + rows.offset;
         let loaded = &self.entries[entry];
-        let (component, layers) = (loaded.interface.component, loaded.interface.layers);
-        let at = Place { feed, rows, position, point: loaded.interface.point, component, layers };
+        let at = Place {
+            feed,
+            rows,
+            position,
+            point: loaded.interface.point,
+            segments: &loaded.interface.segments,
+        };
         for (binding, buffer) in loaded.bindings.iter().zip(&self.buffers[entry]) {
             let port = &binding.port;
             match (buffer, port.direction) {
@@ -249,8 +254,7 @@ struct Place<'a> {
     rows: Rows,
     position: usize,
     point: EntryPoint,
-    component: ComponentKind,
-    layers: (u32, u32),
+    segments: &'a Segments,
 }
 
 impl Place<'_> {
@@ -268,12 +272,8 @@ impl Place<'_> {
         let all = self.point.rows as usize;
         let values = match role {
             Role::Hidden => {
-                let cut = match self.component {
-                    ComponentKind::Decoder => self.layers.0 as usize,
-                    ComponentKind::Head | ComponentKind::Pooling => self.feed.graph.layers() as usize,
-                    ComponentKind::Embed | ComponentKind::PerLayerInput => 0,
-                };
-                padded(self.hidden(cut), self.rows.rows, all)
+                let cut = self.segments.stream_enters(self.feed.graph.layers()).unwrap_or(0);
+                padded(self.hidden(cut as usize), self.rows.rows, all)
             }
             Role::PerLayer { first, layers } => {
                 let layers = *first as usize..(*first + *layers) as usize;
@@ -385,11 +385,10 @@ impl Place<'_> {
             compiled: None,
         };
         Some(match role {
-            Role::Hidden if self.component == ComponentKind::Decoder => {
-                let end = self.layers.1;
+            Role::Hidden => {
+                let end = self.segments.stream_leaves().unwrap_or(0);
                 stream(end as usize, end.checked_sub(1), "hidden".to_owned())
             }
-            Role::Hidden => stream(0, None, "hidden".to_owned()),
             Role::Tap { name } => {
                 let layer = name.strip_prefix("layer.")?.parse::<u32>().ok()?;
                 stream(layer as usize + 1, Some(layer), name.clone())

@@ -166,7 +166,7 @@ impl Verification<'_> {
             soc: plan.soc.clone(),
             emulated_on: plan.emulated_on.clone(),
             shards: plan.shards.len(),
-            decoder_shards: plan.shards.iter().filter(|shard| shard.layers.is_some()).count(),
+            decoder_shards: plan.shards.iter().filter(|shard| shard.segments.layers().1 > 0).count(),
             exact,
             passed,
             comparisons: found.comparisons,

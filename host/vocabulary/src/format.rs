@@ -4,7 +4,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::names::names;
-use crate::{DType, UnknownName};
+use crate::{DType, Segment, UnknownName};
 
 names! {
     /// How weights are stored.
@@ -237,52 +237,56 @@ impl fmt::Display for FormatTuple {
     }
 }
 
-/// Adjacent layers of a shard in equal formats.
+/// Adjacent layers of a shard, or a component without layers, in equal formats.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LayerFormats {
-    /// First layer.
-    pub first: u32,
-    /// One past the last layer.
-    pub end: u32,
+pub struct SegmentFormats {
+    /// Which.
+    pub segment: Segment,
     /// Their formats.
     pub formats: FormatTuple,
 }
 
-/// The formats of a shard. Its layers may differ in their weights; activations and states are the
+/// The formats of a shard. Its parts may differ in their weights; activations and states are the
 /// shard's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ShardFormats {
-    /// The same for all layers, or those of a component without layers.
+    /// The same for all of it.
     Uniform(FormatTuple),
-    /// Runs of layers, each adjacent to the next, that differ from their neighbours.
-    Mixed(Vec<LayerFormats>),
+    /// All of its segments in order; layers that follow each other in equal formats are one.
+    Mixed(Vec<SegmentFormats>),
 }
 
 impl ShardFormats {
-    /// The formats of layers, in order, from `first` on. `None` without layers, and where they do
-    /// not agree in activations and states.
-    pub fn of_layers<'a>(first: u32, layers: impl IntoIterator<Item = &'a FormatTuple>) -> Option<Self> {
-        let mut runs: Vec<LayerFormats> = Vec::new();
-        for (layer, formats) in (first..).zip(layers) {
+    /// The formats of single layers, and components without layers, in order. `None` of nothing,
+    /// and where they do not agree in activations and states.
+    pub fn of<'a>(units: impl IntoIterator<Item = (Segment, &'a FormatTuple)>) -> Option<Self> {
+        let mut runs: Vec<SegmentFormats> = Vec::new();
+        for (segment, formats) in units {
             match runs.last_mut() {
-                Some(run) if run.formats == *formats => run.end = layer + 1,
-                _ => runs.push(LayerFormats { first: layer, end: layer + 1, formats: formats.clone() }),
+                Some(run)
+                    if run.formats == *formats
+                        && run.segment.component == segment.component
+                        && run.segment.layers.1 == segment.layers.0 =>
+                {
+                    run.segment.layers.1 = segment.layers.1;
+                }
+                _ => runs.push(SegmentFormats { segment, formats: formats.clone() }),
             }
         }
-        let values = |run: &LayerFormats| (run.formats.activations, run.formats.states);
-        if runs.windows(2).any(|pair| values(&pair[0]) != values(&pair[1])) {
+        let first = runs.first()?.formats.clone();
+        let values = |formats: &FormatTuple| (formats.activations, formats.states);
+        if runs.iter().any(|run| values(&run.formats) != values(&first)) {
             return None;
         }
-        match runs.len() {
-            0 => None,
-            1 => runs.pop().map(|run| ShardFormats::Uniform(run.formats)),
-            _ => Some(ShardFormats::Mixed(runs)),
+        match runs.iter().all(|run| run.formats == first) {
+            true => Some(ShardFormats::Uniform(first)),
+            false => Some(ShardFormats::Mixed(runs)),
         }
     }
 
-    /// The tuples that occur, in the order of the layers.
+    /// The tuples that occur, in the order of the segments.
     pub fn tuples(&self) -> impl Iterator<Item = &FormatTuple> {
         let (one, runs) = match self {
             ShardFormats::Uniform(formats) => (Some(formats), &[][..]),
@@ -291,7 +295,7 @@ impl ShardFormats {
         one.into_iter().chain(runs.iter().map(|run| &run.formats))
     }
 
-    /// The one tuple of all layers; `None` where they differ.
+    /// The one tuple of all of it; `None` where its parts differ.
     pub fn uniform(&self) -> Option<&FormatTuple> {
         match self {
             ShardFormats::Uniform(formats) => Some(formats),
@@ -306,16 +310,17 @@ impl From<FormatTuple> for ShardFormats {
     }
 }
 
-/// One tuple as it spells itself; of several their layers before each:
-/// `0-4 w8-per-channel/a16/a8, 4-35 w4-per-channel/a16/a8`, the last layer left out.
+/// One tuple as it spells itself; of several their segments before each:
+/// `decoder.0-4 w8-per-channel/a16/a8, decoder.4-35 w4-per-channel/a16/a8`, the last layer left
+/// out.
 impl fmt::Display for ShardFormats {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ShardFormats::Uniform(formats) => fmt::Display::fmt(formats, formatter),
             ShardFormats::Mixed(runs) => {
-                for (place, LayerFormats { first, end, formats }) in runs.iter().enumerate() {
+                for (place, SegmentFormats { segment, formats }) in runs.iter().enumerate() {
                     let separator = if place == 0 { "" } else { ", " };
-                    write!(formatter, "{separator}{first}-{end} {formats}")?;
+                    write!(formatter, "{separator}{segment} {formats}")?;
                 }
                 Ok(())
             }

@@ -38,6 +38,7 @@ mod names;
 mod op;
 mod provenance;
 mod record;
+mod segment;
 mod shim;
 mod table;
 mod target;
@@ -53,7 +54,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use error_class::ErrorClass;
 pub use flag::{Flag, FlagSchema, FlagStage, FlagType, FlagVerdict};
 pub use format::{
-    ActivationFormat, FormatTuple, Granularity, LayerFormats, RoleFormat, ShardFormats, SoftcapPlace,
+    ActivationFormat, FormatTuple, Granularity, RoleFormat, SegmentFormats, ShardFormats, SoftcapPlace,
     StateFormat, WeightFormat, WeightRole, scale_count,
 };
 pub use limit::{Limit, Relief, limit_names};
@@ -64,6 +65,7 @@ pub use record::{
     Beforehand, CompiledHere, FlagOutcome, NodePlacement, Notice, NoticeKind, PassedOver, Place,
     PlannerIdentity, ProcessPlacement, Rewrite, RewriteKind, ShardOrigin, ShimIdentity,
 };
+pub use segment::{ComponentKind, Segment, Segments};
 pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds};
 pub use table::{Quantisation, Table};
 pub use target::{Target, TargetKind};

@@ -162,20 +162,64 @@ fn limits_refuse_unknown_fields() {
 fn layers_of_a_shard_may_differ_in_their_weights_alone() {
     let tuple = |text: &str| -> FormatTuple { text.parse().unwrap() };
     let (eight, four) = (tuple("w8-per-channel/a16/a8"), tuple("w4-per-channel/a16/a8"));
-    let alike = ShardFormats::of_layers(3, [&four, &four]).unwrap();
+    let layers = |first: u32, tuples: &[&FormatTuple]| {
+        ShardFormats::of(
+            (first..).zip(tuples).map(|(layer, tuple)| (Segment::decoder(layer, layer + 1), *tuple)),
+        )
+    };
+    let alike = layers(3, &[&four, &four]).unwrap();
     assert_eq!((alike.uniform(), alike.to_string()), (Some(&four), "w4-per-channel/a16/a8".to_owned()));
-    let mixed = ShardFormats::of_layers(3, [&eight, &four, &four, &eight]).unwrap();
+    let mixed = layers(3, &[&eight, &four, &four, &eight]).unwrap();
     assert_eq!(
         mixed.to_string(),
-        "3-4 w8-per-channel/a16/a8, 4-6 w4-per-channel/a16/a8, 6-7 w8-per-channel/a16/a8"
+        "decoder.3-4 w8-per-channel/a16/a8, decoder.4-6 w4-per-channel/a16/a8, \
+         decoder.6-7 w8-per-channel/a16/a8"
     );
     assert_eq!((mixed.uniform(), mixed.tuples().count()), (None, 3));
-    assert_eq!(ShardFormats::of_layers(0, [&eight, &tuple("w4-per-channel/a16/a16")]), None);
-    assert_eq!(ShardFormats::of_layers(0, []), None);
+    assert_eq!(layers(0, &[&eight, &tuple("w4-per-channel/a16/a16")]), None);
+    assert_eq!(layers(0, &[]), None);
+    // Components stay apart, even in equal formats.
+    let (decoder, head) = (Segment::decoder(0, 1), Segment::whole(ComponentKind::Head));
+    let embed = Segment::whole(ComponentKind::Embed);
+    let joined = ShardFormats::of([(embed, &eight), (decoder, &eight), (head, &four)]).unwrap();
+    assert_eq!(
+        joined.to_string(),
+        "embed w8-per-channel/a16/a8, decoder.0-1 w8-per-channel/a16/a8, head w4-per-channel/a16/a8"
+    );
     // One tuple is written as before there were mixtures.
     let json = |formats: &ShardFormats| serde_json::to_string(formats).unwrap();
     assert_eq!(json(&alike), serde_json::to_string(&four).unwrap());
-    for formats in [alike, mixed] {
+    for formats in [alike, mixed, joined] {
         assert_eq!(serde_json::from_str::<ShardFormats>(&json(&formats)).unwrap(), formats);
     }
+}
+
+#[test]
+fn segments_of_a_shard_are_in_the_order_of_a_step_each_component_once() {
+    use ComponentKind::{Decoder, Embed, Head, PerLayerInput};
+    let whole = Segment::whole;
+    let segments = |list: &[Segment]| Segments(list.to_vec());
+    let all = segments(&[whole(Embed), whole(PerLayerInput), Segment::decoder(0, 35), whole(Head)]);
+    assert!(all.is_consistent());
+    assert_eq!(all.to_string(), "embed+per-layer-input+decoder.0-35+head");
+    assert_eq!((all.layers(), all.stream_enters(35), all.stream_leaves()), ((0, 35), None, None));
+    let end = segments(&[Segment::decoder(20, 35), whole(Head)]);
+    assert_eq!((end.layers(), end.stream_enters(35), end.stream_leaves()), ((20, 35), Some(20), None));
+    let begin = segments(&[whole(Embed), whole(PerLayerInput)]);
+    assert_eq!((begin.layers(), begin.stream_enters(35), begin.stream_leaves()), ((0, 0), None, Some(0)));
+    assert_eq!(Segments::from(whole(PerLayerInput)).stream_leaves(), None);
+    assert_eq!(Segments::from(whole(Head)).stream_enters(35), Some(35));
+    for wrong in [
+        &[][..],
+        &[whole(Head), Segment::decoder(0, 1)],
+        &[Segment::decoder(0, 1), Segment::decoder(1, 2)],
+        &[Segment::decoder(1, 1)],
+        &[whole(Decoder)],
+        &[Segment { component: Head, layers: (0, 1) }],
+    ] {
+        assert!(!segments(wrong).is_consistent(), "{wrong:?}");
+    }
+    let json = serde_json::to_string(&end).unwrap();
+    assert_eq!(json, r#"[{"component":"decoder","layers":[20,35]},{"component":"head"}]"#);
+    assert_eq!(serde_json::from_str::<Segments>(&json).unwrap(), end);
 }

@@ -2,8 +2,10 @@ use super::*;
 use crate::testing::RequestBuilder;
 use crate::{EntryKind, MeasuredTime};
 
+/// Every component in a shard of its own: embedding, decoder, head.
 fn first(request: &Request) -> Plan {
-    solve(request, &Settings::default()).unwrap().into_plan(request)
+    let apart = Settings { join: false, ..Settings::default() };
+    solve(request, &apart).unwrap().into_plan(request)
 }
 
 fn feedback(shard: u32, class: Option<ErrorClass>, details: &[(&str, &str)]) -> Feedback {
@@ -102,7 +104,7 @@ fn drift_bars_quantised_formats_and_moves_exact_ones() {
     let lesson = learned(&request, &plan, drifted.clone());
     assert_eq!((lesson.forbidden.len(), lesson.reasons.len()), (1, 0));
 
-    plan.shards[1].formats.fill(1);
+    plan.shards[1].segments[0].formats.fill(1);
     let lesson = learned(&request, &plan, drifted);
     let barred =
         |cost: &&crate::Cost| cost.illegal.as_deref() == Some("refused before: drifted by 80 thousandths");
@@ -157,9 +159,9 @@ fn feedback_that_makes_no_sense_teaches_nothing() {
     }
     // Nor does a plan of another request panic.
     let mut foreign = plan.clone();
-    (foreign.shards[1].first, foreign.shards[1].end) = (3, 900);
+    (foreign.shards[1].segments[0].first, foreign.shards[1].segments[0].end) = (3, 900);
     foreign.shards[0].target = 7;
-    foreign.shards[2].component = 9;
+    foreign.shards[2].segments[0].component = 9;
     for shard in 0..3 {
         learned(&request, &foreign, feedback(shard, Some(ErrorClass::UnsupportedOp), &[("layer", "1")]));
         learned(&request, &foreign, feedback(shard, class, &[("limit", "ops")]));

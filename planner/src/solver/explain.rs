@@ -5,8 +5,8 @@ use super::{
     search,
 };
 use crate::names::{self, Named};
-use crate::table::{CostTable, Prefix, takes_part, unit_kinds, unit_kinds_at};
-use crate::{Boundary, Cause, Entry, EntryShape, Flag, Plan, Reason, Request, Shard};
+use crate::table::{CostTable, Prefix, takes_part, units_of};
+use crate::{Cause, Entry, EntryShape, Flag, Plan, Reason, Request, Segment, Shard, flow};
 
 mod ceilings;
 mod formats;
@@ -20,22 +20,17 @@ impl Solution {
             Plan { shards: vec![], fallback: self.fallback(request), reasons: vec![], extensions: vec![] };
         self.explain_chain(request, &mut plan.reasons);
         self.explain_ceilings(request, &mut plan.reasons);
-        for (placement, index) in self.shards.iter().zip(0_u32..) {
-            let component = &request.model.components[placement.component as usize];
+        let segments: Vec<&[Segment]> = self.shards.iter().map(|shard| &shard.segments[..]).collect();
+        let boundaries = flow::boundaries(request, &segments);
+        for ((placement, (inputs, outputs)), index) in self.shards.iter().zip(boundaries).zip(0_u32..) {
             let target = &request.targets[placement.target as usize];
-            let boundaries = |names: &[String]| {
-                names.iter().map(|name| Boundary { name: name.clone(), encoding: None }).collect()
-            };
             plan.shards.push(Shard {
-                component: placement.component,
-                first: placement.first,
-                end: placement.end,
+                segments: placement.segments.clone(),
                 target: placement.target,
-                formats: placement.formats.clone(),
                 context: self.context,
                 entries: self.entries_of(request, placement),
-                inputs: boundaries(&component.inputs),
-                outputs: boundaries(&component.outputs),
+                inputs,
+                outputs,
                 softcap: placement.softcap,
                 flags: target
                     .recommended
@@ -58,13 +53,8 @@ impl Solution {
     }
 
     fn entries_of(&self, request: &Request, placement: &Placement) -> Vec<EntryShape> {
-        let kinds = unit_kinds(&request.model.components[placement.component as usize]);
-        let units = match placement.end {
-            0 => 0..kinds.len(),
-            end => placement.first as usize..end as usize,
-        };
-        let active =
-            |entry: &&Entry| kinds[units.clone()].iter().any(|&kind| takes_part(request, kind, **entry));
+        let units = units_of(request, &placement.segments, placement.softcap);
+        let active = |entry: &&Entry| units.iter().any(|&(kind, _)| takes_part(request, kind, **entry));
         let shape = |entry: &Entry| EntryShape { kind: entry.kind, rows: entry.rows };
         self.entries.iter().filter(active).map(shape).collect()
     }
@@ -72,12 +62,8 @@ impl Solution {
     /// Targets, other than the one with most layers, that support the whole model, in order of
     /// preference.
     fn fallback(&self, request: &Request) -> Vec<u32> {
-        let layers = |target: u32| -> u32 {
-            self.shards
-                .iter()
-                .filter(|shard| shard.target == target)
-                .map(|shard| (shard.end - shard.first).max(1))
-                .sum()
+        let layers = |target: u32| -> u64 {
+            self.shards.iter().filter(|shard| shard.target == target).map(Placement::units).sum()
         };
         let targets = 0..u32::try_from(request.targets.len()).unwrap_or(u32::MAX);
         let main = targets.clone().max_by_key(|&target| (layers(target), std::cmp::Reverse(target)));
@@ -174,64 +160,28 @@ impl Solution {
     }
 
     fn explain_shard(&self, request: &Request, placement: &Placement, index: u32, reasons: &mut Vec<Reason>) {
-        let component = &request.model.components[placement.component as usize];
         let target = &request.targets[placement.target as usize];
-        let limits = TargetBounds::new(target, &self.relieving_flags(placement.target));
         let mut push = |choice: String, because: String, cause| {
             reasons.push(Reason { shard: Some(index), choice, because, cause });
         };
 
-        let layers = component.layer_count();
-        if layers > 0 {
-            let choice = format!("layers {}..{}", placement.first, placement.end);
-            let table = CostTable::new(request);
-            let prefix = Prefix::new(
-                request,
-                &table,
-                component,
-                placement.target,
-                placement.formats[0],
-                &self.entries,
+        let of = |segment: &Segment| &request.model.components[segment.component as usize];
+        if let names @ [_, _, ..] =
+            &placement.segments.iter().map(|segment| of(segment).name.as_str()).collect::<Vec<_>>()[..]
+        {
+            push(
+                format!("{} in one shard", names.join(", ")),
+                "one call a step, and what they pass to each other stays inside".to_owned(),
+                Cause::Preference("fewest-shards".to_owned()),
             );
-            let siblings = || self.shards.iter().filter(|shard| shard.component == placement.component);
-            let (because, cause) = if (placement.first, placement.end) == (0, layers) {
-                (
-                    "the whole component is within the limits".to_owned(),
-                    Cause::Preference("fewest-shards".to_owned()),
-                )
-            } else if let Some((bound, value)) =
-                prefix.range(0, layers as usize).and_then(|cost| limits.exceeded(&cost))
-            {
-                let limit = bound.limit;
-                let (what, own) = self.balance_value(placement);
-                let largest = siblings().map(|shard| self.balance_value(shard).1).max().unwrap_or(own);
-                let because = format!(
-                    "all {layers} layers have {} {value}, the limit is {} ({}); {} shards, balanced by {what}: {own} of at \
-                     most {largest}",
-                    limit.name,
-                    bound.value,
-                    limit.provenance.name(),
-                    siblings().count(),
-                );
-                (because, Cause::Limit(limit.name.clone()))
-            } else if siblings().all(|shard| shard.target == placement.target)
-                && siblings().any(|shard| shard.formats != placement.formats)
-            {
-                let cause = match request.goals.quality_micronats {
-                    Some(_) => Cause::Goal("quality".to_owned()),
-                    None => Cause::Cost("time".to_owned()),
-                };
-                ("the other layers are better in other formats".to_owned(), cause)
-            } else if siblings().any(|shard| shard.target != placement.target) {
-                ("the other layers are better on another target".to_owned(), Cause::Cost("time".to_owned()))
-            } else {
-                let (what, own) = self.balance_value(placement);
-                (format!("balanced by {what}: {own}"), Cause::Cost(what.to_owned()))
-            };
-            push(choice, because, cause);
+        }
+        for segment in placement.segments.iter().filter(|segment| of(segment).layer_count() > 0) {
+            let (because, cause) = self.explain_layers(request, placement, segment);
+            push(format!("layers {}..{}", segment.first, segment.end), because, cause);
         }
 
-        let placed = self.settings.place.iter().any(|(component, _)| *component == placement.component);
+        let asked = |segment: &Segment| self.settings.place.iter().any(|(of, _)| *of == segment.component);
+        let placed = placement.segments.iter().any(asked);
         let passed_over = (0..placement.target).find_map(|other| {
             let why = passed_over(request, placement, other, &self.entries)?;
             Some(format!("`{}` was not possible: {why}", request.targets[other as usize].name))
@@ -252,7 +202,8 @@ impl Solution {
         let (formats, because, cause) = self.explain_formats(request, placement);
         push(formats, because, cause);
 
-        if let (Some(softcap), Some(place)) = (&component.softcap, placement.softcap) {
+        let softcap = placement.segments.iter().find_map(|segment| of(segment).softcap.as_ref());
+        if let (Some(softcap), Some(place)) = (softcap, placement.softcap) {
             let (choice, because, cause) = self.explain_softcap(request, placement, (softcap, place));
             push(choice, because, cause);
         }
@@ -264,6 +215,53 @@ impl Solution {
                 Cause::Preference("flags".to_owned()),
             );
         }
+    }
+
+    /// Why a layered component is cut as it is.
+    fn explain_layers(&self, request: &Request, placement: &Placement, segment: &Segment) -> (String, Cause) {
+        let component = &request.model.components[segment.component as usize];
+        let target = &request.targets[placement.target as usize];
+        let limits = TargetBounds::new(target, &self.relieving_flags(placement.target));
+        let layers = component.layer_count();
+        let table = CostTable::new(request);
+        let (of, formats) = (placement.target, segment.formats.first().copied().unwrap_or(0));
+        let prefix = Prefix::new(request, &table, component, of, formats, &self.entries);
+        let siblings = || {
+            let shards = self.shards.iter();
+            shards.filter_map(|shard| Some((shard, shard.segment(segment.component)?)))
+        };
+        if (segment.first, segment.end) == (0, layers) {
+            let because = "the whole component is within the limits".to_owned();
+            return (because, Cause::Preference("fewest-shards".to_owned()));
+        }
+        if let Some((bound, value)) = prefix.range(0, layers as usize).and_then(|cost| limits.exceeded(&cost))
+        {
+            let limit = bound.limit;
+            let (what, own) = self.balance_value(placement);
+            let largest = siblings().map(|(shard, _)| self.balance_value(shard).1).max().unwrap_or(own);
+            let because = format!(
+                "all {layers} layers have {} {value}, the limit is {} ({}); {} shards, balanced by {what}: {own} of at \
+                 most {largest}",
+                limit.name,
+                bound.value,
+                limit.provenance.name(),
+                siblings().count(),
+            );
+            return (because, Cause::Limit(limit.name.clone()));
+        }
+        if siblings().any(|(shard, _)| shard.target != placement.target) {
+            let because = "the other layers are better on another target".to_owned();
+            return (because, Cause::Cost("time".to_owned()));
+        }
+        if siblings().any(|(_, other)| other.formats != segment.formats) {
+            let cause = match request.goals.quality_micronats {
+                Some(_) => Cause::Goal("quality".to_owned()),
+                None => Cause::Cost("time".to_owned()),
+            };
+            return ("the other layers are better in other formats".to_owned(), cause);
+        }
+        let (what, own) = self.balance_value(placement);
+        (format!("balanced by {what}: {own}"), Cause::Cost(what.to_owned()))
     }
 
     /// Whether a target was compared with others by time, or is the only one and timed.
@@ -307,34 +305,23 @@ impl Solution {
 
 /// Why a more preferred target does not run these layers; `None` if it could.
 fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[Entry]) -> Option<String> {
-    let component = &request.model.components[placement.component as usize];
     let table = CostTable::new(request);
-    let kinds = unit_kinds_at(component, placement.softcap);
-    let units = match placement.end {
-        0 => 0..kinds.len(),
-        end => placement.first as usize..end as usize,
-    };
+    let kinds = units_of(request, &placement.segments, placement.softcap);
+    let kinds: Vec<u32> = kinds.into_iter().map(|(kind, _)| kind).collect();
     let limits = TargetBounds::new(&request.targets[other as usize], &[]);
     let mut why = None;
     for formats in 0..request.formats.len() {
         let formats = u32::try_from(formats).unwrap_or(u32::MAX);
         let prefix = Prefix::of_kinds(request, &table, &kinds, (other, formats), entries);
-        let mut fits = true;
-        for unit in units.clone() {
-            let reason = match prefix.range(unit, unit + 1) {
-                None => table.illegal(request, kinds[unit], other, formats, entries),
-                Some(cost) => limits
-                    .exceeded(&cost)
-                    .map(|(bound, value)| format!("{} {value} is above {}", bound.limit.name, bound.value)),
-            };
-            if reason.is_some() {
-                fits = false;
-                why = why.or(reason);
-                break;
-            }
-        }
-        if fits {
-            return None;
+        let obstacle = |(unit, &kind): (usize, &u32)| match prefix.range(unit, unit + 1) {
+            None => table.illegal(request, kind, other, formats, entries),
+            Some(cost) => limits
+                .exceeded(&cost)
+                .map(|(bound, value)| format!("{} {value} is above {}", bound.limit.name, bound.value)),
+        };
+        match kinds.iter().enumerate().find_map(obstacle) {
+            None => return None,
+            reason => why = why.or(reason),
         }
     }
     why

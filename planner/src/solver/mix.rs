@@ -10,8 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Choice, Losses, Placement, Problem, Solution, WantedFormat, preferences};
-use crate::table::{CostTable, Prefix, unit_kinds_at};
+use super::search::cost_of;
+use super::{Losses, Placement, Problem, Solution, WantedFormat, preferences};
+use crate::table::{CostTable, unit_kinds_at};
 use crate::{Entry, Request};
 
 /// Assignments from the hull that are offered for one target and one pair of activations and
@@ -231,6 +232,7 @@ pub struct MixBound {
 /// One unit of a solution that the knapsack may change.
 struct Item {
     shard: usize,
+    segment: usize,
     unit: usize,
     candidates: Vec<Candidate>,
 }
@@ -246,40 +248,38 @@ pub(super) fn polish(problem: &Problem<'_>, solution: &mut Solution) -> Option<M
     let mut items = Vec::new();
     let mut before = 0_u64;
     for (index, shard) in solution.shards.iter().enumerate() {
-        let part = problem.parts.iter().find(|part| part.component == shard.component)?;
         let is_timed = problem.timed.get(shard.target as usize) == Some(&true);
-        let component = &request.model.components[shard.component as usize];
-        let kinds = unit_kinds_at(component, shard.softcap);
-        let first = if part.layered { shard.first as usize } else { 0 };
-        let units = Units {
-            request,
-            table: &table,
-            component: shard.component,
-            kinds: &kinds,
-            layered: part.layered,
-            target: shard.target,
-            entries: &problem.entries,
-            wanted: &problem.settings.wanted,
-            losses: &losses,
-        };
-        for (offset, &formats) in shard.formats.iter().enumerate() {
-            let at = first + offset;
-            let class: Vec<u32> = problem
-                .usable
-                .iter()
-                .copied()
-                .filter(|other| is_same_class(request, formats, *other))
-                .collect();
-            let candidates = if is_timed { units.candidates(at, &class) } else { Vec::new() };
-            match candidates.iter().find(|candidate| candidate.formats == formats) {
-                Some(own) => {
-                    before = before.saturating_add(own.time);
-                    items.push(Item { shard: index, unit: offset, candidates });
-                }
-                // What cannot be changed keeps its loss.
-                None => {
-                    let unit = u32::try_from(at).unwrap_or(u32::MAX);
-                    left = left.checked_sub(losses.of(shard.component, unit, formats)?)?;
+        for (place, segment) in shard.segments.iter().enumerate() {
+            let part = problem.parts.iter().find(|part| part.component == segment.component)?;
+            let component = &request.model.components[segment.component as usize];
+            let kinds = unit_kinds_at(component, shard.softcap);
+            let units = Units {
+                request,
+                table: &table,
+                component: segment.component,
+                kinds: &kinds,
+                layered: part.layered,
+                target: shard.target,
+                entries: &problem.entries,
+                wanted: &problem.settings.wanted,
+                losses: &losses,
+            };
+            for (offset, &formats) in segment.formats.iter().enumerate() {
+                let at = segment.first as usize + offset;
+                let usable = problem.usable.iter().copied();
+                let class: Vec<u32> =
+                    usable.filter(|other| is_same_class(request, formats, *other)).collect();
+                let candidates = if is_timed { units.candidates(at, &class) } else { Vec::new() };
+                match candidates.iter().find(|candidate| candidate.formats == formats) {
+                    Some(own) => {
+                        before = before.saturating_add(own.time);
+                        items.push(Item { shard: index, segment: place, unit: offset, candidates });
+                    }
+                    // What cannot be changed keeps its loss.
+                    None => {
+                        let unit = u32::try_from(at).unwrap_or(u32::MAX);
+                        left = left.checked_sub(losses.of(segment.component, unit, formats)?)?;
+                    }
                 }
             }
         }
@@ -294,7 +294,7 @@ pub(super) fn polish(problem: &Problem<'_>, solution: &mut Solution) -> Option<M
     }
     let mut shards = solution.shards.clone();
     for (item, formats) in items.iter().zip(chosen) {
-        shards[item.shard].formats[item.unit] = formats;
+        shards[item.shard].segments[item.segment].formats[item.unit] = formats;
     }
     for shard in &mut shards {
         *shard = recounted(problem, &table, shard)?;
@@ -311,15 +311,7 @@ pub(super) fn polish(problem: &Problem<'_>, solution: &mut Solution) -> Option<M
 /// A shard in its formats with its cost; `None` if it is illegal, was forbidden, or exceeds a
 /// limit.
 fn recounted(problem: &Problem<'_>, table: &CostTable<'_>, shard: &Placement) -> Option<Placement> {
-    let request = problem.request;
-    let component = &request.model.components[shard.component as usize];
-    let kinds = unit_kinds_at(component, shard.softcap);
-    let part = problem.parts.iter().find(|part| part.component == shard.component)?;
-    let kinds = if part.layered { &kinds[shard.first as usize..shard.end as usize] } else { &kinds[..] };
-    let each: Vec<(u32, u32)> = kinds.iter().copied().zip(shard.formats.iter().copied()).collect();
-    let prefix = Prefix::of_units(request, table, &each, shard.target, &problem.entries);
-    let runtime = part.choices.iter().find(|choice| choice.softcap == shard.softcap)?.runtime;
-    let cost = Choice::with_runtime(prefix.range(0, each.len())?, runtime);
+    let cost = cost_of(problem, table, shard)?;
     let bounds = &problem.limits[shard.target as usize];
     let shard = Placement { cost, ..shard.clone() };
     let fits =

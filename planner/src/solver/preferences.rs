@@ -28,8 +28,9 @@ impl WantedFormat {
 
     /// Whether it is of a layer of that shard.
     pub(super) fn touches(&self, shard: &Placement) -> bool {
-        let overlap = self.first < shard.end && shard.first < self.end;
-        self.component == shard.component && (shard.end == 0 || overlap)
+        shard
+            .segment(self.component)
+            .is_some_and(|own| own.end == 0 || (self.first < own.end && own.first < self.end))
     }
 
     fn is_met_by(&self, request: &Request, formats: u32) -> bool {

@@ -54,9 +54,12 @@ pub(super) fn binding<'request>(
     let table = CostTable::new(request);
     let mut found = Vec::new();
     for (component, index) in request.model.components.iter().zip(0_u32..) {
-        let shards = || solution.shards.iter().filter(|shard| shard.component == index);
-        let Some(first) = shards().find(|shard| shard.target == target) else { continue };
-        if component.layer_count() == 0 || shards().count() < 2 {
+        let parts = || {
+            let shards = solution.shards.iter();
+            shards.filter_map(|shard| Some((shard.target, shard.segment(index)?)))
+        };
+        let Some((_, first)) = parts().find(|(of, _)| *of == target) else { continue };
+        if component.layer_count() == 0 || parts().count() < 2 {
             continue;
         }
         let prefix = Prefix::new(request, &table, component, target, first.formats[0], &solution.entries);

@@ -1,7 +1,8 @@
 //! The dynamic programme.
 
 use super::{Choice, Effort, LABELS_PER_CUT, Part, Placement, Problem, Solution};
-use crate::table::RangeCost;
+use crate::table::{CostTable, Prefix, RangeCost, runtime_of, units_of};
+use crate::{Segment, SoftcapPlace};
 
 /// Numbers of labels kept at one cut point, tried in turn: fewer if the search with more would take
 /// too long.
@@ -57,8 +58,21 @@ struct Label {
     used: Used,
     /// Locations of the donors whose readers come later: (layer, place), sorted.
     homes: Vec<(u32, u32)>,
+    /// The last shard, where a component ends that is not the last.
+    open: Option<Open>,
     /// The label before and the last shard.
     last: Option<(usize, Step)>,
+}
+
+/// A shard that the next component may join.
+#[derive(Debug, Clone)]
+struct Open {
+    target: u32,
+    /// Activations and states.
+    values: (u32, u32),
+    cost: RangeCost,
+    /// Whether the shard as it is was forbidden, so that something has to join it.
+    must_be_joined: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -67,17 +81,42 @@ struct Step {
     first: usize,
     end: usize,
     choice: usize,
+    /// Whether it joins the shard before.
+    joins: bool,
 }
 
 impl Label {
     /// Whether this label is at least as good in everything, now and after any common continuation.
-    fn dominates(&self, other: &Label) -> bool {
-        let better = match self.sums.cmp(&other.sums) {
+    /// `joining` is what a component saves by joining the last shard, where whatever joins one
+    /// shard may also be a shard of its own.
+    fn dominates(&self, other: &Label, joining: Option<&Sums>) -> bool {
+        let mut theirs = other.sums;
+        if !self.is_as_open(other) {
+            // Better even after the other is joined and this one is not.
+            let Some(joining) = joining else { return false };
+            for (sum, saved) in theirs.iter_mut().zip(joining) {
+                *sum = sum.saturating_sub(*saved);
+            }
+        }
+        let better = match self.sums.cmp(&theirs) {
             std::cmp::Ordering::Less => true,
             std::cmp::Ordering::Equal => self.largest <= other.largest && self.squares <= other.squares,
             std::cmp::Ordering::Greater => false,
         };
         better && self.used.at_most(&other.used) && self.homes == other.homes
+    }
+
+    /// Whether whatever can join the last shard of another label can join that of this one.
+    fn is_as_open(&self, other: &Label) -> bool {
+        match (&self.open, &other.open) {
+            (_, None) => self.open.as_ref().is_none_or(|open| !open.must_be_joined),
+            (None, Some(_)) => false,
+            (Some(own), Some(theirs)) => {
+                (own.target, own.values) == (theirs.target, theirs.values)
+                    && own.cost.at_most(&theirs.cost)
+                    && own.must_be_joined <= theirs.must_be_joined
+            }
+        }
     }
 
     fn objective(&self) -> (Sums, u64, u128) {
@@ -111,7 +150,8 @@ pub(super) fn exists(problem: &Problem<'_>) -> bool {
 fn narrowing(problem: &Problem<'_>, beams: &[usize]) -> Option<Found> {
     for (position, &beam) in beams.iter().enumerate() {
         let left = if position + 1 == beams.len() { u64::MAX } else { COMPARISONS };
-        let mut search = Search { problem, beam, left, arena: Vec::new(), exact: true };
+        let joining = problem.joining();
+        let mut search = Search { problem, beam, left, joining, arena: Vec::new(), exact: true };
         if let Ok(found) = search.run() {
             return found;
         }
@@ -127,6 +167,8 @@ struct Search<'search, 'request> {
     beam: usize,
     /// Comparisons left.
     left: u64,
+    /// What joining a shard saves of the objective.
+    joining: Sums,
     /// Labels that other labels extend.
     arena: Vec<Label>,
     exact: bool,
@@ -154,6 +196,7 @@ impl Search<'_, '_> {
             squares: 0,
             used: Used { targets, ..Used::default() },
             homes: Vec::new(),
+            open: None,
             last: None,
         };
         let mut frontier = vec![start];
@@ -172,18 +215,15 @@ impl Search<'_, '_> {
                     for end in ends {
                         // Costs only grow with the range, so nothing longer can be legal either.
                         let Some(cost) = legal_cost(problem, choice, first, end) else { break };
-                        if problem.is_forbidden(part, first, end, choice) {
-                            continue;
-                        }
-                        let step = Step { part: index, first, end, choice: position };
+                        let step = Step { part: index, first, end, choice: position, joins: false };
                         let range = Range::new(part, step, cost);
                         let labels = (self.arena.len() - from) as u64;
                         self.left = self.left.checked_sub(EXTENSION * labels).ok_or(Exceeded)?;
                         for label in from..self.arena.len() {
-                            if let Some(next) =
-                                extend(problem, &self.arena[label], label, part, choice, &range)
-                            {
-                                self.insert(&mut cuts[end], next)?;
+                            for joins in [false, true] {
+                                if let Some(next) = self.extend(label, part, choice, &range, joins) {
+                                    self.insert(&mut cuts[end], next)?;
+                                }
                             }
                         }
                     }
@@ -212,10 +252,12 @@ impl Search<'_, '_> {
     /// two equals stays, so ties resolve to the earliest choice.
     fn insert(&mut self, frontier: &mut Vec<Label>, label: Label) -> Result<(), Exceeded> {
         self.left = self.left.checked_sub(1 + frontier.len() as u64).ok_or(Exceeded)?;
-        if frontier.iter().any(|other| other.dominates(&label)) {
+        // Bounds on the number of shards, and shards that were refused, distinguish what joins.
+        let joining = (!self.problem.forbids() && label.used.targets.is_empty()).then_some(&self.joining);
+        if frontier.iter().any(|other| other.dominates(&label, joining)) {
             return Ok(());
         }
-        frontier.retain(|other| !label.dominates(other));
+        frontier.retain(|other| !label.dominates(other, joining));
         frontier.push(label);
         if frontier.len() > 2 * self.beam + EXTREMES {
             self.prune(frontier);
@@ -272,105 +314,170 @@ fn legal_cost(problem: &Problem<'_>, choice: &Choice, first: usize, end: usize) 
     problem.limits[choice.target as usize].exceeded(&cost).is_none().then_some(cost)
 }
 
-fn extend(
-    problem: &Problem<'_>,
-    label: &Label,
-    index: usize,
-    part: &Part,
-    choice: &Choice,
-    range: &Range,
-) -> Option<Label> {
-    let (Step { first, end, .. }, cost) = (range.step, &range.cost);
-    let place = problem.places[choice.target as usize];
-    if !problem.relaxed.donors {
-        for donor in &range.donors {
-            let home = label.homes.iter().find(|(layer, _)| layer == donor).map_or(place, |(_, home)| *home);
-            if home != place {
+impl Search<'_, '_> {
+    /// A label with one more shard, or with its last shard joined by a component; `None` where a
+    /// goal, limit or refusal forbids it.
+    fn extend(
+        &self,
+        index: usize,
+        part: &Part,
+        choice: &Choice,
+        range: &Range,
+        joins: bool,
+    ) -> Option<Label> {
+        let problem = self.problem;
+        let label = &self.arena[index];
+        let (step, cost) = (Step { joins, ..range.step }, &range.cost);
+        let Step { first, end, .. } = step;
+        let open = label.open.as_ref();
+        let shard_cost = match joins {
+            false if open.is_some_and(|open| open.must_be_joined) => return None,
+            false => cost.clone(),
+            true => joined_cost(problem, open?, choice, cost)?,
+        };
+        let place = problem.places[choice.target as usize];
+        if !problem.relaxed.donors {
+            for donor in &range.donors {
+                let home = label.homes.iter().find(|(layer, _)| layer == donor);
+                if home.map_or(place, |(_, home)| *home) != place {
+                    return None;
+                }
+            }
+        }
+        // A whole component may still be joined; anything else is as it will be.
+        let may_be_joined = end == part.units && step.part + 1 < problem.parts.len();
+        let forbidden = problem.forbids() && {
+            let (segments, softcap) = self.shard(index, step);
+            problem.is_forbidden(segments, choice.target, softcap)
+        };
+        if forbidden && !(may_be_joined && problem.settings.join) {
+            return None;
+        }
+        let used = self.used(label, part, choice, range, joins)?;
+
+        let mut homes = label.homes.clone();
+        homes.retain(|(layer, _)| part.last_reader[*layer as usize] as usize > end);
+        homes.extend(range.read_later.iter().map(|&unit| (unit, place)));
+
+        let mut sums = label.sums;
+        for (sum, own) in sums.iter_mut().zip(problem.objective(choice, cost, (first, end))) {
+            *sum = sum.saturating_add(own);
+        }
+        if joins {
+            for (sum, saved) in sums.iter_mut().zip(&self.joining) {
+                *sum = sum.saturating_sub(*saved);
+            }
+        }
+        let weight = if part.layered { problem.weight(cost) } else { 0 };
+        let open = Open {
+            target: choice.target,
+            values: choice.values,
+            cost: shard_cost,
+            must_be_joined: forbidden,
+        };
+        Some(Label {
+            sums,
+            largest: label.largest.max(weight),
+            squares: label.squares.saturating_add(u128::from(weight) * u128::from(weight)),
+            used,
+            homes,
+            open: (may_be_joined && problem.settings.join).then_some(open),
+            last: Some((index, step)),
+        })
+    }
+
+    /// What a label with one more range uses, if goals and limits of targets allow it.
+    fn used(&self, label: &Label, part: &Part, choice: &Choice, range: &Range, joins: bool) -> Option<Used> {
+        let problem = self.problem;
+        let (Step { first, end, .. }, cost) = (range.step, &range.cost);
+        let goals = &problem.request.goals;
+        let mut used = label.used.clone();
+        if let Some(most) = part.most_shards {
+            used.shards += 1;
+            if used.shards > most {
                 return None;
             }
         }
-    }
-
-    let goals = &problem.request.goals;
-    let mut used = label.used.clone();
-    if let Some(most) = part.most_shards {
-        used.shards += 1;
-        if used.shards > most {
-            return None;
-        }
-    }
-    if let (Some(max), false) = (goals.memory_bytes, problem.relaxed.memory) {
-        used.memory = used.memory.saturating_add(cost.context_bytes());
-        if used.memory > max {
-            return None;
-        }
-    }
-    if let (Some(max), false) = (goals.quality_micronats, problem.relaxed.quality) {
-        used.loss = used.loss.saturating_add(choice.loss[end].saturating_sub(choice.loss[first]));
-        if used.loss > max {
-            return None;
-        }
-    }
-    if let (Some((shards, bytes)), false) =
-        (used.targets.get_mut(choice.target as usize), problem.relaxed.target_totals)
-    {
-        let limits = &problem.limits[choice.target as usize];
-        if let Some(limit) = limits.shards {
-            *shards += 1;
-            if *shards > limit.value {
+        if let (Some(max), false) = (goals.memory_bytes, problem.relaxed.memory) {
+            used.memory = used.memory.saturating_add(cost.context_bytes());
+            if used.memory > max {
                 return None;
             }
         }
-        if let Some(limit) = limits.memory_bytes {
-            *bytes = bytes.saturating_add(cost.context_bytes());
-            if *bytes > limit.value {
+        if let (Some(max), false) = (goals.quality_micronats, problem.relaxed.quality) {
+            used.loss = used.loss.saturating_add(choice.loss[end].saturating_sub(choice.loss[first]));
+            if used.loss > max {
                 return None;
             }
         }
+        if let (Some((shards, bytes)), false) =
+            (used.targets.get_mut(choice.target as usize), problem.relaxed.target_totals)
+        {
+            let limits = &problem.limits[choice.target as usize];
+            if let Some(limit) = limits.shards {
+                *shards += u64::from(!joins);
+                if *shards > limit.value {
+                    return None;
+                }
+            }
+            if let Some(limit) = limits.memory_bytes {
+                *bytes = bytes.saturating_add(cost.context_bytes());
+                if *bytes > limit.value {
+                    return None;
+                }
+            }
+        }
+        Some(used)
     }
 
-    let mut homes = label.homes.clone();
-    homes.retain(|(layer, _)| part.last_reader[*layer as usize] as usize > end);
-    homes.extend(range.read_later.iter().map(|&unit| (unit, place)));
-
-    let mut sums = label.sums;
-    for (sum, own) in sums.iter_mut().zip(problem.objective(choice, cost, (first, end))) {
-        *sum = sum.saturating_add(own);
+    /// The shard that a step after a label ends: its segments, and the place of its soft-cap.
+    fn shard(&self, mut index: usize, mut step: Step) -> (Vec<Segment>, Option<SoftcapPlace>) {
+        let (mut segments, mut softcap) = (Vec::new(), None);
+        loop {
+            let part = &self.problem.parts[step.part];
+            let choice = &part.choices[step.choice];
+            segments.push(part.segment(step.first, step.end, choice));
+            softcap = softcap.or(choice.softcap);
+            match self.arena[index].last {
+                Some((before, last)) if step.joins => (index, step) = (before, last),
+                _ => break,
+            }
+        }
+        segments.reverse();
+        (segments, softcap)
     }
-    let weight = if part.layered { problem.weight(cost) } else { 0 };
-    Some(Label {
-        sums,
-        largest: label.largest.max(weight),
-        squares: label.squares.saturating_add(u128::from(weight) * u128::from(weight)),
-        used,
-        homes,
-        last: Some((index, range.step)),
-    })
+}
+
+/// The cost of an open shard with a component that joins it; `None` if they do not fit together.
+fn joined_cost(problem: &Problem<'_>, open: &Open, choice: &Choice, cost: &RangeCost) -> Option<RangeCost> {
+    let alike = (open.target, open.values) == (choice.target, choice.values);
+    let joined = alike.then(|| open.cost.joined(cost))?;
+    problem.limits[choice.target as usize].exceeded(&joined).is_none().then_some(joined)
 }
 
 impl Found {
     pub(super) fn into_solution(self, problem: &Problem<'_>) -> Solution {
-        let mut time = Some(0_u64);
-        let shards = self
-            .steps
-            .iter()
-            .map(|step| {
-                let part = &problem.parts[step.part];
-                let choice = &part.choices[step.choice];
-                let cost = choice.cost(step.first, step.end).unwrap_or_default();
-                time = time.zip(cost.time).map(|(sum, time)| sum.saturating_add(time));
-                let (first, end) = part.layers(step.first, step.end);
-                Placement {
-                    component: part.component,
-                    first,
-                    end,
-                    target: choice.target,
-                    formats: choice.formats(step.first, step.end),
-                    softcap: choice.softcap,
-                    cost,
+        let table = CostTable::new(problem.request);
+        let mut shards: Vec<Placement> = Vec::new();
+        for step in &self.steps {
+            let part = &problem.parts[step.part];
+            let choice = &part.choices[step.choice];
+            let segment = part.segment(step.first, step.end, choice);
+            match shards.last_mut().filter(|_| step.joins) {
+                Some(shard) => {
+                    shard.segments.push(segment);
+                    shard.softcap = shard.softcap.or(choice.softcap);
+                    shard.cost = cost_of(problem, &table, shard).unwrap_or_default();
                 }
-            })
-            .collect();
+                None => shards.push(Placement {
+                    segments: vec![segment],
+                    target: choice.target,
+                    softcap: choice.softcap,
+                    cost: choice.cost(step.first, step.end).unwrap_or_default(),
+                }),
+            }
+        }
+        let time = shards.iter().try_fold(0_u64, |sum, shard| Some(sum.saturating_add(shard.cost.time?)));
         Solution {
             shards,
             entries: problem.entries.clone(),
@@ -384,4 +491,12 @@ impl Found {
             settings: problem.settings.clone(),
         }
     }
+}
+
+/// The cost of a shard, including the runtime's share; `None` if its target does not support it.
+pub(super) fn cost_of(problem: &Problem<'_>, table: &CostTable<'_>, shard: &Placement) -> Option<RangeCost> {
+    let units = units_of(problem.request, &shard.segments, shard.softcap);
+    let prefix = Prefix::of_units(problem.request, table, &units, shard.target, &problem.entries);
+    let runtime = runtime_of(problem.request, &shard.segments, shard.softcap);
+    Some(Choice::with_runtime(prefix.range(0, units.len())?, runtime))
 }

@@ -4,15 +4,26 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{RequestBuilder, weight_format};
-use crate::{Body, Plan, Sensitivity};
+use crate::{Body, Cost, Plan, Sensitivity};
 
-/// One shard of a candidate: component, first and end unit, target, formats of each unit.
-type Piece = (usize, usize, usize, u32, Vec<u32>);
+/// A part of a shard of a candidate.
+#[derive(Debug, Clone)]
+struct Piece {
+    /// Component.
+    index: usize,
+    first: usize,
+    end: usize,
+    target: u32,
+    /// Of each unit.
+    formats: Vec<u32>,
+    /// Whether it is in the shard of the piece before.
+    joins: bool,
+}
 
 /// The objective as the module documents it.
 type Objective = ([u64; 6], u64, u128);
 
-/// Every way to cut and place the model.
+/// Every way to cut, join and place the model.
 fn candidates(request: &Request) -> Vec<Vec<Piece>> {
     let mut chains: Vec<Vec<Piece>> = vec![vec![]];
     for (index, component) in request.model.components.iter().enumerate() {
@@ -39,11 +50,16 @@ fn extend(
         return;
     }
     for end in first + 1..=units {
-        for target in 0..request.targets.len() {
+        for target in 0..u32::try_from(request.targets.len()).unwrap() {
             for formats in mixtures(request, end - first) {
-                let mut chain = chain.clone();
-                chain.push((index, first, end, u32::try_from(target).unwrap(), formats));
-                extend(request, index, units, end, chain, all);
+                for joins in [false, true] {
+                    if joins && (first > 0 || chain.last().is_none_or(|last| last.target != target)) {
+                        continue;
+                    }
+                    let mut chain = chain.clone();
+                    chain.push(Piece { index, first, end, target, formats: formats.clone(), joins });
+                    extend(request, index, units, end, chain, all);
+                }
             }
         }
     }
@@ -113,38 +129,21 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
     let (mut memory, mut loss) = (0, 0);
     let mut per_target = vec![(0_u64, 0_u64); request.targets.len()];
     let mut homes = std::collections::BTreeMap::new();
-    for (index, first, end, target, formats) in pieces {
-        let (&index, &first, &end, &target) = (index, first, end, target);
-        let component = &request.model.components[index];
-        let kinds = &unit_kinds(component)[first..end];
-        let (mut ops, mut states, mut extra, mut time, mut untimed) = (0, 0, 0, 0, 0);
-        let mut weights = vec![0; kinds.len()];
+    for shard in pieces.chunk_by(|_, next| next.joins) {
+        let target = shard[0].target;
+        let (mut ops, mut states, mut extra, mut weight) = (0, 0, 0, 0);
         for &entry in &request.entries {
             let (mut entry_ops, mut entry_states) = (0, 0);
-            for ((kind, weight), formats) in kinds.iter().zip(&mut weights).zip(formats) {
-                let prefill = request.kinds[*kind as usize].prefill;
-                if entry.kind == EntryKind::Prefill && prefill == PrefillPart::None {
-                    continue;
-                }
-                let row = request.costs.iter().find(|cost| {
-                    (cost.kind, cost.target, cost.formats, cost.entry) == (*kind, target, *formats, entry)
-                })?;
-                if row.illegal.is_some() {
-                    return None;
-                }
+            for row in rows(request, shard, entry)?.into_iter().flatten() {
                 entry_ops += row.ops;
                 entry_states += row.state_bytes;
                 extra += row.artefact_bytes;
-                *weight = row.weight_bytes.max(*weight);
-                if entry.kind == EntryKind::Decode {
-                    time += row.time.map_or(0, |time| time.microseconds);
-                    untimed += u64::from(row.time.is_none());
-                }
+                // Every unit has the same weights at every entry point, and one row for `decode`.
+                weight += if entry.kind == EntryKind::Decode { row.weight_bytes } else { 0 };
             }
             ops = ops.max(entry_ops);
             states = states.max(entry_states);
         }
-        let weight: u64 = weights.iter().sum();
         let artefact = weight + extra;
         for limit in &request.targets[target as usize].limits {
             let value = match limit.name.as_str() {
@@ -161,19 +160,20 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
         memory += artefact + states;
         per_target[target as usize].0 += 1;
         per_target[target as usize].1 += artefact + states;
-
-        let layered = component.layer_count() > 0;
-        let key = |value: usize| if layered { u32::try_from(value).unwrap() } else { 0 };
-        let shard = Forbidden {
-            component: u32::try_from(index).unwrap(),
-            first: key(first),
-            end: key(end),
-            target,
-            formats: formats.clone(),
-            softcap: None,
-        };
-        if forbidden.contains(&shard) {
+        let segments = shard.iter().map(|piece| segment(request, piece)).collect();
+        if forbidden.contains(&Forbidden { segments, target, softcap: None }) {
             return None;
+        }
+    }
+    for piece in pieces {
+        let &Piece { index, first, end, target, ref formats, joins } = piece;
+        let component = &request.model.components[index];
+        let layered = component.layer_count() > 0;
+        let (mut time, mut untimed, mut weight) = (0, 0, 0);
+        for row in rows(request, std::slice::from_ref(piece), *decode)?.into_iter().flatten() {
+            time += row.time.map_or(0, |time| time.microseconds);
+            untimed += u64::from(row.time.is_none());
+            weight += row.weight_bytes;
         }
         if let Body::Layers(layers) = &component.body {
             let place = &request.targets[target as usize];
@@ -215,8 +215,8 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
             ranks[target as usize] * units,
             untimed,
             if modelled && !bounded { later } else { 0 },
-            price + boundary,
-            1,
+            price + if joins { 0 } else { boundary },
+            u64::from(!joins),
             later,
         ];
         sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
@@ -253,14 +253,56 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
     Some((sums, largest, squares))
 }
 
+/// The rows of every unit of some pieces at an entry point, `None` for a unit that takes no part;
+/// `None` if one is illegal.
+fn rows<'r>(request: &'r Request, pieces: &[Piece], entry: Entry) -> Option<Vec<Option<&'r Cost>>> {
+    let mut found = vec![];
+    for piece in pieces {
+        let kinds = &unit_kinds(&request.model.components[piece.index])[piece.first..piece.end];
+        for (kind, formats) in kinds.iter().zip(&piece.formats) {
+            let prefill = request.kinds[*kind as usize].prefill;
+            if entry.kind == EntryKind::Prefill && prefill == PrefillPart::None {
+                found.push(None);
+                continue;
+            }
+            let key = (*kind, piece.target, *formats, entry);
+            let row = request
+                .costs
+                .iter()
+                .find(|cost| (cost.kind, cost.target, cost.formats, cost.entry) == key)?;
+            if row.illegal.is_some() {
+                return None;
+            }
+            found.push(Some(row));
+        }
+    }
+    Some(found)
+}
+
+fn segment(request: &Request, piece: &Piece) -> Segment {
+    let layered = request.model.components[piece.index].layer_count() > 0;
+    let key = |value: usize| if layered { u32::try_from(value).unwrap() } else { 0 };
+    Segment {
+        component: u32::try_from(piece.index).unwrap(),
+        first: key(piece.first),
+        end: key(piece.end),
+        formats: piece.formats.clone(),
+    }
+}
+
 fn pieces(request: &Request, solution: &Solution) -> Vec<Piece> {
-    let piece = |shard: &Placement| {
-        let index = shard.component as usize;
+    let piece = |shard: &Placement, place: usize, segment: &Segment| {
+        let index = segment.component as usize;
         let layered = request.model.components[index].layer_count() > 0;
-        let (first, end) = if layered { (shard.first as usize, shard.end as usize) } else { (0, 1) };
-        (index, first, end, shard.target, shard.formats.clone())
+        let (first, end) = if layered { (segment.first as usize, segment.end as usize) } else { (0, 1) };
+        let (target, formats) = (shard.target, segment.formats.clone());
+        Piece { index, first, end, target, formats, joins: place > 0 }
     };
-    solution.shards.iter().map(piece).collect()
+    let of = |shard: &Placement| {
+        let segments = shard.segments.iter().enumerate();
+        segments.map(|(place, segment)| piece(shard, place, segment)).collect::<Vec<_>>()
+    };
+    solution.shards.iter().flat_map(of).collect()
 }
 
 #[derive(Debug, Clone)]
@@ -399,13 +441,13 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
             });
         }
     }
-    let forbidden = draw.forbidden.iter().map(|&(first, end)| Forbidden {
-        component: 1,
-        first,
-        end,
-        target: 0,
-        formats: vec![0; (end.max(first) - first) as usize],
-        softcap: None,
+    // Alone, and joined by what surrounds it.
+    let forbidden = draw.forbidden.iter().flat_map(|&(first, end)| {
+        let formats = vec![0; (end.max(first) - first) as usize];
+        let part = Segment { component: 1, first, end, formats };
+        let whole = |component| Segment { component, first: 0, end: 0, formats: vec![0] };
+        let joined = [vec![part.clone()], vec![part.clone(), whole(2)], vec![whole(0), part, whole(2)]];
+        joined.map(|segments| Forbidden { segments, target: 0, softcap: None })
     });
     (request, forbidden.collect())
 }
@@ -434,14 +476,19 @@ proptest! {
     }
 }
 
+/// Every component in shards of its own.
+fn apart() -> Settings {
+    Settings { join: false, ..Settings::default() }
+}
+
 fn solved(request: &Request) -> Vec<(u32, u32)> {
-    let solution = solve(request, &Settings::default()).unwrap();
-    let decoder = solution.shards.iter().filter(|shard| shard.component == 1);
-    decoder.map(|shard| (shard.first, shard.end)).collect()
+    let solution = solve(request, &apart()).unwrap();
+    let decoder = solution.shards.iter().filter_map(|shard| shard.segment(1));
+    decoder.map(|segment| (segment.first, segment.end)).collect()
 }
 
 fn refusal(request: &Request) -> Refusal {
-    solve(request, &Settings::default()).unwrap_err()
+    solve(request, &apart()).unwrap_err()
 }
 
 #[test]
@@ -456,9 +503,59 @@ fn shards_are_few_and_then_even() {
 #[test]
 fn a_real_depth_is_solved_exactly() {
     let request = RequestBuilder::decoder(35).limit("npu", "ops", 600).target("cpu", "cpu").build();
-    let solution = solve(&request, &Settings::default()).unwrap();
+    let solution = solve(&request, &apart()).unwrap();
     assert!(solution.exact);
     assert_eq!(solution.shards.len(), 2 + 6);
+    // Only the first shard takes the embedding, only the last the head, and one of both is full.
+    let solution = solve(&request, &Settings::default()).unwrap();
+    assert!(solution.exact);
+    assert_eq!(solution.shards.len(), 7);
+}
+
+#[test]
+fn components_share_a_shard_where_target_formats_and_limits_allow_it() {
+    let shards = |request: &Request| -> Vec<Vec<u32>> {
+        let plan = solve(request, &Settings::default()).unwrap().into_plan(request);
+        let of = |shard: &crate::Shard| shard.segments.iter().map(|segment| segment.component).collect();
+        plan.shards.iter().map(of).collect()
+    };
+    let request = RequestBuilder::decoder(4).build();
+    assert_eq!(shards(&request), [[0, 1, 2]]);
+    let plan = solve(&request, &Settings::default()).unwrap().into_plan(&request);
+    assert_eq!((plan.shards[0].inputs.len(), &plan.shards[0].outputs[0].name[..]), (0, "logits"));
+    assert!(plan.reasons.iter().any(|reason| reason.choice == "embed, decoder, head in one shard"));
+    // Where the decoder fills a shard, nothing joins it; where it is cut, what fits does.
+    assert_eq!(
+        shards(&RequestBuilder::decoder(4).limit("npu", "ops", 400).build()),
+        [[0, 1], [1, 2]].map(Vec::from)
+    );
+    assert_eq!(shards(&RequestBuilder::decoder(1).limit("npu", "ops", 100).build()), [[0], [1], [2]]);
+    // Another target, or other activations, need another shard.
+    let elsewhere = RequestBuilder::decoder(4).target("cpu", "cpu").change(|request| {
+        for cost in request.costs.iter_mut().filter(|cost| (cost.kind, cost.target) == (1, 0)) {
+            cost.illegal = Some("no head".to_owned());
+        }
+    });
+    assert_eq!(shards(&elsewhere.build()), [vec![0, 1], vec![2]]);
+    let otherwise = RequestBuilder::decoder(4).formats("w8-per-channel", 1, 4).change(|request| {
+        request.activation_formats.push(crate::testing::format("a16"));
+        request.formats[1].activations = 1;
+        for cost in &mut request.costs {
+            if (cost.kind == 1) == (cost.formats == 0) {
+                cost.illegal = Some("not here".to_owned());
+            }
+        }
+    });
+    assert_eq!(shards(&otherwise.build()), [vec![0, 1], vec![2]]);
+    // A shard that was refused is joined, or taken apart.
+    let segments = vec![Segment { component: 0, first: 0, end: 0, formats: vec![0] }];
+    let alone = Forbidden { segments, target: 0, softcap: None };
+    let joined = Settings { forbidden: vec![alone.clone()], ..Settings::default() };
+    assert_eq!(solve(&request, &joined).unwrap().shards.len(), 1);
+    assert!(solve(&request, &Settings { forbidden: vec![alone], ..apart() }).is_err());
+    let whole = solve(&request, &Settings::default()).unwrap().shards[0].forbidden();
+    let taken_apart = Settings { forbidden: vec![whole], ..Settings::default() };
+    assert_eq!(solve(&request, &taken_apart).unwrap().shards.len(), 2);
 }
 
 #[test]
@@ -548,15 +645,15 @@ fn every_kind_of_refusal_is_found() {
         assert_eq!(refusal.kind, kind, "{}", refusal.message);
         assert!(refusal.message.contains(words), "{}", refusal.message);
     }
-    let forbidden =
-        vec![Forbidden { component: 1, first: 0, end: 1, target: 0, formats: vec![0], softcap: None }];
-    let settings = Settings { forbidden, ..Settings::default() };
+    let segments = vec![Segment { component: 1, first: 0, end: 1, formats: vec![0] }];
+    let forbidden = vec![Forbidden { segments, target: 0, softcap: None }];
+    let settings = Settings { forbidden, ..apart() };
     let refusal = solve(&RequestBuilder::decoder(1).build(), &settings).unwrap_err();
     assert_eq!(refusal.kind, RefusalKind::Exhausted);
 }
 
 fn reasons(request: &Request) -> (Plan, Vec<String>) {
-    let plan = solve(request, &Settings::default()).unwrap().into_plan(request);
+    let plan = solve(request, &apart()).unwrap().into_plan(request);
     let said = plan.reasons.iter().map(|reason| format!("{}: {}", reason.choice, reason.because)).collect();
     (plan, said)
 }
@@ -738,7 +835,7 @@ fn formats_named_first_are_left_for_a_gain_and_not_for_a_microsecond() {
     }
     let gain = |gain| Settings { gain, ..Settings::default() };
     let request = beside_an_untimed_cpu("w4-per-channel", 99).build();
-    let formats = |settings| solve(&request, &settings).unwrap().shards[0].formats[0];
+    let formats = |settings| solve(&request, &settings).unwrap().shards[0].formats().next().unwrap();
     assert_eq!((formats(gain(0)), formats(gain(1)), formats(gain(99))), (1, 0, 0));
     // A modelled time is no reason to switch formats, except within a quality goal, where it
     // decides.
@@ -840,9 +937,9 @@ fn cuts_are_never_free() {
     let mut counts = vec![];
     for (layers, formats, goal) in [(10, 3, 40_000), (35, 5, 300_000), (42, 3, 300_000)] {
         let request = of_many_formats(layers, formats, goal);
-        let solution = solve(&request, &Settings::default()).unwrap();
+        let solution = solve(&request, &apart()).unwrap();
         let uncut = |formats| {
-            let settings = Settings { formats, ..Settings::default() };
+            let settings = Settings { formats, ..apart() };
             solve(&request, &settings).ok().and_then(|solution| solution.time)
         };
         let best =
@@ -863,12 +960,11 @@ fn cuts_are_never_free() {
 
 /// What a shard of [`of_many_formats`] loses.
 fn loss_of(request: &Request, shard: &Placement) -> u64 {
-    let first = shard.first;
-    let layers = (first..).zip(&shard.formats);
-    let rows = layers.flat_map(|(layer, formats)| {
-        let here = move |row: &&Sensitivity| {
-            (row.component, row.layer, row.format) == (shard.component, layer, *formats)
-        };
+    let units = shard.segments.iter().flat_map(|segment| {
+        (segment.first..).zip(&segment.formats).map(|(layer, formats)| (segment.component, layer, *formats))
+    });
+    let rows = units.flat_map(|unit| {
+        let here = move |row: &&Sensitivity| (row.component, row.layer, row.format) == unit;
         request.sensitivities.iter().filter(here)
     });
     rows.map(|row| u64::from(row.micronats)).sum()
@@ -881,7 +977,7 @@ fn a_mixture_of_formats_needs_no_cuts_and_is_near_the_bound() {
     {
         let request = of_many_formats(layers, formats, goal);
         let solution = solve(&request, &Settings::default()).unwrap();
-        assert_eq!(solution.shards.len(), 3, "nothing but formats could cut the decoder");
+        assert_eq!(solution.shards.len(), 1, "nothing but formats could cut the model");
         let loss: u64 = solution.shards.iter().map(|shard| loss_of(&request, shard)).sum();
         assert!(loss <= goal, "{loss} of {goal}");
         let bound = solution.mixed.expect("a mixture");
@@ -896,7 +992,7 @@ fn a_mixture_of_formats_needs_no_cuts_and_is_near_the_bound() {
             }
         }
         let plan = solution.into_plan(&request);
-        assert!(plan.shards[1].uniform_formats().is_none());
+        assert!(plan.shards[0].uniform_formats().is_none());
         let said = plan.reasons.iter().find(|reason| reason.choice.contains("layers in w4-")).unwrap();
         assert_eq!(said.cause, crate::Cause::Goal("quality".to_owned()));
     }
@@ -929,7 +1025,7 @@ fn a_search_that_takes_too_long_is_cut_and_says_so() {
 
 #[test]
 fn a_simple_plan_is_the_first_legal_one_in_the_fewest_shards() {
-    let simple = Settings { effort: Effort::Simple, ..Settings::default() };
+    let simple = Settings { effort: Effort::Simple, ..apart() };
     let request = beside_an_untimed_cpu("w4-per-channel", 10).limit("npu", "ops", 200).build();
     let solution = solve(&request, &simple).unwrap();
     assert_eq!(solution.shards.len(), 4);

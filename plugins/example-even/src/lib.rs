@@ -1,15 +1,16 @@
 //! An example of a planner to copy: equal numbers of layers, written without the solver.
 //!
-//! **Job.** Puts everything on the request's first target in its first formats, and cuts each
-//! layered component into as few equal pieces as the `ops` limit of that target allows, or into the
-//! number in the option `pieces`. It fills in only what a planner must.
+//! **Job.** Puts everything on the request's first target in its first formats, every component in
+//! shards of its own, and cuts each layered component into as few equal pieces as the `ops` limit
+//! of that target allows, or into the number in the option `pieces`. It fills in only what a
+//! planner must.
 //!
 //! **Not its job.** Quality: it ignores bytes, time and loss, and after a refusal it only cuts
 //! finer.
 
 use shardwright_planner::{
     Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Entry, EntryKind, EntryShape,
-    OptionDescription, Plan, Planner, PrefillPart, Reason, Refusal, RefusalKind, Request, Shard,
+    OptionDescription, Plan, Planner, PrefillPart, Reason, Refusal, RefusalKind, Request, Segment, Shard,
     SoftcapPlace,
 };
 
@@ -46,14 +47,11 @@ impl Planner for Even {
 
     fn revise(request: &Request, previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
         // Every attempt before used fewer pieces than the last one, so one more is new.
-        let layered = |component: u32| {
-            request
-                .model
-                .components
-                .get(component as usize)
-                .is_some_and(|component| component.layer_count() > 0)
+        let layered = |segment: &Segment| {
+            let component = request.model.components.get(segment.component as usize);
+            component.is_some_and(|component| component.layer_count() > 0)
         };
-        let pieces = previous.shards.iter().filter(|shard| layered(shard.component)).count();
+        let pieces = previous.shards.iter().filter(|shard| shard.segments.iter().any(layered)).count();
         let most =
             request.model.components.iter().map(|component| component.layer_count()).max().unwrap_or(0);
         let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
@@ -147,12 +145,10 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
             let boundaries = |names: &[String]| {
                 names.iter().map(|name| Boundary { name: name.clone(), encoding: None }).collect()
             };
+            let segment = Segment { component: index, first, end, formats: vec![0; used.len()] };
             plan.shards.push(Shard {
-                component: index,
-                first,
-                end,
+                segments: vec![segment],
                 target: 0,
-                formats: vec![0; used.len()],
                 context,
                 entries: entries.map(|entry| EntryShape { kind: entry.kind, rows: entry.rows }).collect(),
                 inputs: boundaries(&component.inputs),
@@ -180,11 +176,8 @@ mod tests {
     use super::*;
 
     fn pieces(plan: &Plan) -> Vec<(u32, u32)> {
-        plan.shards
-            .iter()
-            .filter(|shard| shard.component == 1)
-            .map(|shard| (shard.first, shard.end))
-            .collect()
+        let decoder = plan.shards.iter().filter_map(|shard| shard.segment(1));
+        decoder.map(|segment| (segment.first, segment.end)).collect()
     }
 
     #[test]

@@ -95,8 +95,8 @@ mod tests {
     /// The shards of the decoder, each with the name of its layers' weight formats.
     fn decoder(request: &Request, plan: &Plan) -> Vec<(u32, u32, Vec<String>)> {
         let name = |formats: &u32| request.weight_format(*formats, "other").unwrap().name.clone();
-        let shards = plan.shards.iter().filter(|shard| shard.end > 0);
-        shards.map(|shard| (shard.first, shard.end, shard.formats.iter().map(name).collect())).collect()
+        let decoder = plan.shards.iter().filter_map(|shard| shard.segment(1));
+        decoder.map(|part| (part.first, part.end, part.formats.iter().map(name).collect())).collect()
     }
 
     /// 8 bits at both ends.

@@ -67,6 +67,7 @@ impl Planner for Generic {
                     "thorough|simple",
                     "the best plan, or the first legal one in the fewest shards, which takes next to no fuel",
                 ),
+                option("join", "on|off", "whether a shard may hold several components (on)"),
                 option("place.COMPONENT", "TARGET", "put a component on this target"),
                 option("most-shards.COMPONENT", "1..", "cut a component into no more shards"),
                 option(
@@ -130,6 +131,13 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                     "thorough" => Effort::Thorough,
                     "simple" => Effort::Simple,
                     _ => return Err(invalid("thorough or simple")),
+                };
+            }
+            "join" => {
+                settings.join = match value.as_str() {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(invalid("on or off")),
                 };
             }
             "format-gain" => {
@@ -206,11 +214,14 @@ mod tests {
     use super::*;
 
     fn decoder_shards(plan: &Plan) -> Vec<(u32, u32)> {
-        plan.shards
-            .iter()
-            .filter(|shard| shard.component == 1)
-            .map(|shard| (shard.first, shard.end))
-            .collect()
+        let decoder = plan.shards.iter().filter_map(|shard| shard.segment(1));
+        decoder.map(|segment| (segment.first, segment.end)).collect()
+    }
+
+    /// Every component in shards of its own.
+    fn apart(layers: u32) -> RequestBuilder {
+        let off = |request: &mut Request| request.options.push(("join".to_owned(), "off".to_owned()));
+        RequestBuilder::decoder(layers).change(off)
     }
 
     fn refused(shard: u32, details: &[(&str, &str)]) -> Feedback {
@@ -236,9 +247,10 @@ mod tests {
         let ends = [("weights.decoder.0-2", "w8-per-channel"), ("order", "targets, formats")];
         let mixed = plan(&ends).unwrap();
         assert_eq!(decoder_shards(&mixed), [(0, 6)], "other formats need no cut");
-        assert_eq!(mixed.shards[1].formats, [1, 1, 0, 0, 0, 0]);
+        assert_eq!(mixed.shards[0].segment(1).unwrap().formats, [1, 1, 0, 0, 0, 0]);
         let whole = plan(&[("weights.decoder", "w8-per-channel")]).unwrap();
-        assert!(whole.shards.iter().all(|shard| shard.component != 1 || shard.uniform_formats() == Some(1)));
+        let decoder = whole.shards.iter().filter_map(|shard| shard.segment(1));
+        assert!(decoder.flat_map(|segment| &segment.formats).all(|formats| *formats == 1));
         let one = plan(&[ends[0], ends[1], ("most-shards.decoder", "1")]).unwrap();
         assert_eq!(decoder_shards(&one), [(0, 6)]);
         for wrong in [
@@ -258,7 +270,7 @@ mod tests {
 
     #[test]
     fn limits_cut_the_decoder_and_the_reasons_name_them() {
-        let request = RequestBuilder::decoder(10).limit("npu", "ops", 400).build();
+        let request = apart(10).limit("npu", "ops", 400).build();
         let plan = Generic::make_plan(&request).unwrap();
         assert_eq!(decoder_shards(&plan).len(), 3);
         let reason = plan.reasons.iter().find(|reason| reason.choice.starts_with("layers")).unwrap();
@@ -267,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_refusal_with_a_maximum_teaches_the_limit() {
-        let request = RequestBuilder::decoder(10).build();
+        let request = apart(10).build();
         let first = Generic::make_plan(&request).unwrap();
         assert_eq!(decoder_shards(&first), [(0, 10)]);
         let feedback = refused(1, &[("limit", "ops"), ("value", "1000"), ("max", "500")]);
@@ -279,7 +291,7 @@ mod tests {
 
     #[test]
     fn refusals_without_a_maximum_halve_until_nothing_is_left() {
-        let request = RequestBuilder::decoder(8).build();
+        let request = apart(8).build();
         let mut plan = Generic::make_plan(&request).unwrap();
         let mut history: Vec<Attempt> = vec![];
         let mut counts = vec![];
@@ -302,11 +314,11 @@ mod tests {
 
     #[test]
     fn a_target_that_is_refused_to_the_end_gives_way_to_the_next() {
-        let request = RequestBuilder::decoder(2).target("cpu", "cpu").build();
+        let request = apart(2).target("cpu", "cpu").build();
         let mut plan = Generic::make_plan(&request).unwrap();
         let mut history: Vec<Attempt> = vec![];
-        while let Some(shard) = plan.shards.iter().position(|shard| (shard.component, shard.target) == (1, 0))
-        {
+        let refuses = |shard: &shardwright_planner::Shard| shard.target == 0 && shard.segment(1).is_some();
+        while let Some(shard) = plan.shards.iter().position(refuses) {
             let shard = u32::try_from(shard).unwrap();
             history.push(Attempt { plan: plan.clone(), feedback: vec![refused(shard, &[])] });
             plan = Generic::revise(&request, &plan, &history).unwrap();
@@ -328,11 +340,8 @@ mod tests {
     #[test]
     fn a_soft_cap_is_in_the_graph_unless_it_is_refused_there_or_slower() {
         let (graph, runtime) = (Some(SoftcapPlace::Graph), Some(SoftcapPlace::Runtime));
-        assert_eq!(
-            head(&Generic::make_plan(&RequestBuilder::decoder(2).build()).unwrap()),
-            (None, String::new())
-        );
-        let capped = || RequestBuilder::decoder(2).softcap(7);
+        assert_eq!(head(&Generic::make_plan(&apart(2).build()).unwrap()), (None, String::new()));
+        let capped = || apart(2).softcap(7);
         let (place, because) = head(&Generic::make_plan(&capped().build()).unwrap());
         assert_eq!(place, graph);
         assert!(because.contains("times to compare are not known"), "{because}");
@@ -370,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_compiler_that_refuses_the_head_with_its_soft_cap_is_tried_without() {
-        let request = RequestBuilder::decoder(2).softcap(7).build();
+        let request = apart(2).softcap(7).build();
         let first = Generic::make_plan(&request).unwrap();
         let feedback = Feedback { class: Some(ErrorClass::UnsupportedOp), ..refused(2, &[]) };
         let history = [Attempt { plan: first.clone(), feedback: vec![feedback] }];
@@ -385,11 +394,10 @@ mod tests {
     fn where_a_soft_cap_is_computed_may_be_asked_for() {
         for (asked, place) in [("graph", SoftcapPlace::Graph), ("runtime", SoftcapPlace::Runtime)] {
             let options = vec![("softcap".to_owned(), asked.to_owned())];
-            let capped =
-                RequestBuilder::decoder(2).softcap(7).change(|request| request.options = options.clone());
+            let capped = apart(2).softcap(7).change(|request| request.options = options.clone());
             let plan = Generic::make_plan(&capped.build()).unwrap();
             assert_eq!(head(&plan), (Some(place), "asked for".to_owned()));
-            let bare = RequestBuilder::decoder(2).change(|request| request.options = options).build();
+            let bare = apart(2).change(|request| request.options = options).build();
             match place {
                 SoftcapPlace::Graph => assert!(Generic::make_plan(&bare).is_ok()),
                 SoftcapPlace::Runtime => {
@@ -405,7 +413,7 @@ mod tests {
     fn formats_are_asked_for_by_the_beginning_of_their_name() {
         let plan = |format: &str| {
             let options = vec![("format".to_owned(), format.to_owned())];
-            let request = RequestBuilder::decoder(4)
+            let request = apart(4)
                 .formats("w8-per-channel", 1, 4)
                 .formats("w4-block32", 1, 8)
                 .change(|request| request.options = options)
@@ -431,10 +439,7 @@ mod tests {
     fn options_are_read_or_refused() {
         let with = |name: &str, value: &str| {
             let options = vec![(name.to_owned(), value.to_owned())];
-            RequestBuilder::decoder(4)
-                .target("cpu", "cpu")
-                .change(|request| request.options = options)
-                .build()
+            apart(4).target("cpu", "cpu").change(|request| request.options.extend(options)).build()
         };
         let plan = Generic::make_plan(&with("place.embed", "cpu")).unwrap();
         assert_eq!(plan.shards.iter().map(|shard| shard.target).collect::<Vec<_>>(), [1, 0, 0]);
@@ -444,6 +449,7 @@ mod tests {
         for (name, value) in [
             ("balance", "luck"),
             ("build", "never"),
+            ("join", "perhaps"),
             ("softcap", "nowhere"),
             ("format", "f16"),
             ("place.embed", "gpu"),

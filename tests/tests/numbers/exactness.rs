@@ -260,7 +260,8 @@ fn a_reader_is_never_parted_from_its_donor() {
             assert!(fault.help().is_some());
             // Shards that were built together but loaded separately make no chain either.
             let built = bench.build(&Cut { decoders: vec![0, 0], ..apart });
-            let places: Vec<usize> = built.iter().map(|shard| usize::from(shard.layers.0 == layer)).collect();
+            let places: Vec<usize> =
+                built.iter().map(|shard| usize::from(shard.segments.layers().0 == layer)).collect();
             let error = bench.assemble(&built, &places).expect_err("a reader without its donor");
             assert!(matches!(error, ChainError::StateNotShareable { .. }), "{error}");
             assert!(error.to_string().starts_with("state-not-shareable: "), "{error}");

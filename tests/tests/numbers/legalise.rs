@@ -132,7 +132,7 @@ fn every_question_is_about_a_whole_entry_point() {
     };
     model.legalise_with(&menu(64, &[], &[1]), &[], &as_inside, check).expect("it is taken");
     let decoder: Vec<&EntryGraph> =
-        shown.iter().filter(|entry| entry.component == ComponentKind::Decoder).collect();
+        shown.iter().filter(|entry| entry.segments.has(ComponentKind::Decoder)).collect();
     let whole = graph.entry(ComponentKind::Decoder, 0..graph.layers(), decoder[0].point, Default::default());
     let names = |entry: &EntryGraph| entry.nodes.iter().map(|node| node.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(decoder[0]), names(&whole.expect("a graph").expect("a part in it")));
@@ -209,7 +209,7 @@ fn a_refused_primitive_is_reported_with_its_layer_and_reason() {
 fn a_port_in_another_type_is_refused_by_its_name() {
     for wanted in [PortSide::Input, PortSide::Output] {
         let ports = |entry: &EntryGraph, side: PortSide, role: &Role| {
-            let is_it = entry.component == ComponentKind::Decoder && side == wanted && *role == Role::Hidden;
+            let is_it = entry.segments.has(ComponentKind::Decoder) && side == wanted && *role == Role::Hidden;
             is_it.then_some(Encoding::F32)
         };
         let (node, op, layer, reason) = refusal(&A16W8, &[], &ports);
@@ -490,7 +490,7 @@ fn a_port_in_other_steps_is_converted_on_both_sides() {
     let model = Calibrated::new(TEXT_FIXTURES[1]);
     let wide = Encoding::affine_over(-200.0, 100.0, 16);
     let ports = |entry: &EntryGraph, _: PortSide, role: &Role| {
-        (entry.component == ComponentKind::Decoder && *role == Role::Hidden).then_some(wide)
+        (entry.segments.has(ComponentKind::Decoder) && *role == Role::Hidden).then_some(wide)
     };
     let chain = model.chain(&[2], &ports);
     let actual = walk(&chain, &model.ids);

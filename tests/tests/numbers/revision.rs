@@ -14,7 +14,7 @@ use shardwright_build::{
 use shardwright_shims::{Artefact, Place, ShimRegistry, WorkOrder};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::program::{self, Run, shardwright};
-use shardwright_tests::tree;
+use shardwright_tests::{plans, tree};
 use shardwright_worker::Isolation;
 use tempfile::TempDir;
 
@@ -82,7 +82,7 @@ fn lessons(chip: &TempDir) -> Vec<PathBuf> {
 
 fn decoder_shards_on<'plan>(plan: &'plan Value, target: &str) -> Vec<&'plan Value> {
     let shards = plan["shards"].as_array().expect("a list of shards").iter();
-    shards.filter(|shard| shard["component"] == "decoder" && shard["target"] == target).collect()
+    shards.filter(|shard| plans::holds(shard, "decoder") && shard["target"] == target).collect()
 }
 
 /// The notice about plans that were refused.

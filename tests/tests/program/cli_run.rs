@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::plans;
 use shardwright_tests::program::shardwright;
 
 /// The target of the README's demo.
@@ -159,7 +160,7 @@ fn a_quality_to_keep_decides_between_formats() {
     };
     let decoder = |plan: &Value| {
         let shards = plan["shards"].as_array().expect("shards").iter();
-        let formats = shards.filter(|shard| shard["component"] == "decoder").map(|shard| &shard["formats"]);
+        let formats = shards.filter(|shard| plans::holds(shard, "decoder")).map(|shard| &shard["formats"]);
         formats.map(ToString::to_string).collect::<Vec<_>>()
     };
     let (strict, loose) = (plan("0"), plan("100000"));

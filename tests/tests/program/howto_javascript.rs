@@ -12,10 +12,10 @@ use shardwright_tests::{skipped, tree};
 /// Variable that `cargo xtask test` sets to the path of the program from npm.
 const VARIABLE: &str = "SHARDWRIGHT_COMPONENTIZE_QJS";
 
-/// The cuts of a plan: component, layers, target.
-fn cuts(plan: &Value) -> Vec<[Value; 3]> {
+/// The cuts of a plan: segments, target.
+fn cuts(plan: &Value) -> Vec<[Value; 2]> {
     let shards = plan["shards"].as_array().expect("a list of shards").iter();
-    shards.map(|shard| ["component", "layers", "target"].map(|member| shard[member].clone())).collect()
+    shards.map(|shard| ["segments", "target"].map(|member| shard[member].clone())).collect()
 }
 
 /// Builds as `package.json` says, into that folder; `None` if the tools are missing.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::program::{self, Run, shardwright};
-use shardwright_tests::tree;
+use shardwright_tests::{plans, tree};
 use tempfile::TempDir;
 
 /// The limit reported for Dimensity 9300.
@@ -100,12 +100,11 @@ impl Bench {
 /// Shards of the decoder, each with its layers and the operations of its largest entry point.
 fn decoder(plan: &Value) -> Vec<(u64, u64, u64)> {
     let shards = plan["shards"].as_array().expect("shards").iter();
-    let decoder = shards.filter(|shard| shard["component"] == "decoder");
+    let decoder = shards.filter_map(|shard| Some((shard, plans::layers(shard)?)));
     decoder
-        .map(|shard| {
+        .map(|(shard, (first, end))| {
             assert_eq!(shard["target"], "mt6989", "{shard}");
-            let layer = |end: usize| shard["layers"][end].as_u64().expect("a layer");
-            (layer(0), layer(1), shard["ops"].as_u64().expect("operations"))
+            (first, end, shard["ops"].as_u64().expect("operations"))
         })
         .collect()
 }
@@ -179,7 +178,7 @@ fn a_decoder_refused_for_its_operations_is_cut_runs_and_is_right_first_time_afte
 
 fn decoder_formats(plan: &Value) -> impl Iterator<Item = &str> {
     let shards = plan["shards"].as_array().expect("shards").iter();
-    shards.filter(|shard| shard["component"] == "decoder").filter_map(|shard| shard["formats"].as_str())
+    shards.filter(|shard| plans::holds(shard, "decoder")).filter_map(|shard| shard["formats"].as_str())
 }
 
 /// At the real shapes, which suffice for planning.

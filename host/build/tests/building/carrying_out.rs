@@ -103,7 +103,7 @@ fn shards_are_built_in_the_order_of_the_plan() {
     let built = site.build(&site.plan(&[2, 5]), &mut ()).unwrap();
     let names: Vec<_> = built.iter().map(|shard| shard.name.as_str()).collect();
     assert_eq!(names, ["embed", "decoder.0-2", "decoder.2-5", "decoder.5-7", "head"]);
-    let layers: Vec<_> = built.iter().map(|shard| shard.layers).collect();
+    let layers: Vec<_> = built.iter().map(|shard| shard.segments.layers()).collect();
     assert_eq!(layers, [(0, 0), (0, 2), (2, 5), (5, 7), (0, 0)]);
     assert!(built.iter().all(|shard| shard.target == 0 && shard.rewritten.is_empty()), "{built:?}");
 }

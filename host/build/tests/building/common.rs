@@ -8,7 +8,7 @@ use shardwright_build::{
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, check};
-use shardwright_planning::plan::{Boundary, BuildTime, Plan, Shard};
+use shardwright_planning::plan::{Boundary, BuildTime, Plan, PlannedSegment, Shard};
 use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{EntryKind, EntryName, SoftcapPlace, Target, TargetKind};
@@ -89,11 +89,13 @@ fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {
     let plain =
         |names: &[String]| names.iter().map(|name| Boundary { name: name.clone(), encoding: None }).collect();
     Shard {
-        component: index as u32,
-        first,
-        end,
+        segments: vec![PlannedSegment {
+            component: index as u32,
+            first,
+            end,
+            formats: vec![0; (end - first).max(1) as usize],
+        }],
         target: 0,
-        formats: vec![0; (end - first).max(1) as usize],
         context: request.goals.context,
         entries: request.entries.iter().filter(takes).copied().collect(),
         inputs: plain(&component.inputs),

@@ -61,15 +61,14 @@ fn a_report_has_the_numbers_of_the_plan() {
         assert_eq!(shown.target, if shard.target == 0 { "chip" } else { "cpu" });
         assert_eq!(shown.context, 64);
         assert_eq!(shown.ops, shown.entries.iter().map(|entry| entry.ops).max().unwrap());
-        let layered = shown.layers.map(|(first, end)| format!("{}.{first}-{end}", shown.component));
-        assert_eq!(*name, layered.unwrap_or_else(|| shown.component.clone()));
+        assert_eq!(*name, shown.segments.to_string());
         assert_eq!(shown.formats, "bf16/f32/f32");
         assert_eq!(shown.build, "ahead");
     }
     let reasons: Vec<_> = report.shards[2].reasons.iter().map(|reason| reason.choice.as_str()).collect();
     assert_eq!(reasons, ["this shard", "again"]);
-    let layers: Vec<_> = report.shards.iter().map(|shard| shard.layers).collect();
-    assert_eq!(layers, [None, None, Some((0, 6)), Some((6, 10)), None]);
+    let layers: Vec<_> = report.shards.iter().map(|shard| shard.segments.layers()).collect();
+    assert_eq!(layers, [(0, 0), (0, 0), (0, 6), (6, 10), (0, 0)]);
     // The readers write no state and take no part in prefill.
     assert_eq!(report.shards[3].state_bytes, 0);
     assert!(report.shards[3].entries.iter().all(|entry| entry.entry.to_string().starts_with("decode")));
@@ -127,7 +126,8 @@ fn a_report_adds_up_what_the_plan_costs() {
     let mut capped = plan(&request, &[6]);
     let last = capped.shards.last_mut().unwrap();
     last.softcap = Some(SoftcapPlace::Runtime);
-    let runtime = request.model.components[last.component as usize].softcap.as_ref().unwrap().runtime;
+    let runtime =
+        request.model.components[last.segments[0].component as usize].softcap.as_ref().unwrap().runtime;
     let plan_capped = checked(&request, capped);
     let capped = report_plan(&request, &plan_capped, heading()).totals;
     let decode = capped.times.iter().find(|time| time.entry.to_string() == "decode_1@64").unwrap();

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use shardwright_graph::ComponentKind;
-use shardwright_vocabulary::{DType, FlagVerdict, FormatTuple, LayerFormats, ShardFormats};
+use shardwright_vocabulary::{
+    DType, FlagVerdict, FormatTuple, Segment, SegmentFormats, Segments, ShardFormats,
+};
 
 use super::{AssetEntry, ChainEntry, FileReference, Manifest, ShardEntry, Structure};
 use crate::{BundleError, Digest};
@@ -72,22 +74,33 @@ fn cap(field: &str, value: usize, limit: u64) -> Checked {
     if value <= limit { Ok(()) } else { Err(Fault::Limit { field: field.to_owned(), value, limit }) }
 }
 
-/// Runs of layers in formats of their own: all layers of the shard, each once and in order,
-/// neighbours that differ, activations and states that do not.
-fn mixture(runs: &[LayerFormats], (first, end): (u32, u32)) -> Result<(), &'static str> {
-    let mut next = first;
-    for run in runs {
-        if run.first != next || run.end <= run.first {
-            return Err("do not hold every layer once and in order");
+/// Runs of layers, and components without layers, in formats of their own: all of the shard's
+/// segments, each layer once and in order, neighbouring runs of layers that differ, activations and
+/// states that do not.
+fn mixture(runs: &[SegmentFormats], segments: &Segments) -> Result<(), &'static str> {
+    let mut joined: Vec<Segment> = Vec::new();
+    for (place, run) in runs.iter().enumerate() {
+        match joined.last_mut() {
+            Some(last) if last.component == run.segment.component => {
+                let (first, end) = run.segment.layers;
+                let alike = place > 0 && runs[place - 1].formats == run.formats;
+                if first != last.layers.1 || end <= first || alike {
+                    return Err("do not hold every layer once and in order, in as few runs as there can be");
+                }
+                last.layers.1 = end;
+            }
+            _ => joined.push(run.segment),
         }
-        next = run.end;
     }
-    let differ = |pair: &[LayerFormats]| pair[0].formats != pair[1].formats;
-    let values = |run: &LayerFormats| (run.formats.activations, run.formats.states);
-    if next != end || runs.len() < 2 || !runs.windows(2).all(differ) {
-        return Err("do not hold every layer once, in as few runs as there can be");
+    if joined != segments.0 {
+        return Err("are not those of every segment");
     }
-    if !runs.iter().all(|run| values(run) == values(&runs[0])) {
+    let first = runs.first().map(|run| &run.formats);
+    if runs.iter().all(|run| Some(&run.formats) == first) {
+        return Err("are listed apart and are all alike");
+    }
+    let values = |formats: &FormatTuple| (formats.activations, formats.states);
+    if !runs.iter().all(|run| Some(values(&run.formats)) == first.map(values)) {
         return Err("differ in activations or states, which are one for a shard");
     }
     Ok(())
@@ -282,14 +295,18 @@ fn chain(at: &str, chain: &ChainEntry, structure: &Structure) -> Checked {
 }
 
 fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
-    if !structure.components.contains(&shard.component) {
-        let reason = format!("the model has no component `{}`", shard.component);
-        return Err(invalid(format!("{at}.component"), reason));
+    let field = || format!("{at}.segments");
+    cap(&field(), shard.segments.0.len(), COMPONENTS)?;
+    if let Some(other) = shard.segments.iter().find(|own| !structure.components.contains(&own.component)) {
+        return Err(invalid(field(), format!("the model has no component `{}`", other.component)));
     }
-    let (first, end) = shard.layers;
-    if first > end || end > structure.layers {
-        let reason = format!("{first}..{end} of {}", structure.layers);
-        return Err(invalid(format!("{at}.layers"), reason));
+    if !shard.segments.is_consistent() {
+        let reason = format!("`{}` is not in the order of a step, each component once", shard.segments);
+        return Err(invalid(field(), reason));
+    }
+    let (_, end) = shard.segments.layers();
+    if end > structure.layers {
+        return Err(invalid(field(), format!("{} of {} layers", shard.segments, structure.layers)));
     }
     for (field, text) in [
         ("target.name", &shard.target.name),
@@ -306,7 +323,7 @@ fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
         return Err(invalid(format!("{at}.formats.roles"), "are not sorted, each once"));
     }
     if let ShardFormats::Mixed(runs) = &shard.formats {
-        mixture(runs, shard.layers).map_err(|reason| invalid(format!("{at}.formats"), reason))?;
+        mixture(runs, &shard.segments).map_err(|reason| invalid(format!("{at}.formats"), reason))?;
     }
     cap(&format!("{at}.entries"), shard.entries.len(), ENTRIES)?;
     let mut entries = HashSet::new();
@@ -336,8 +353,8 @@ fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
     }
     if let Some(value) = shard.logits_softcap {
         let field = format!("{at}.logits_softcap");
-        if shard.component != ComponentKind::Head {
-            return Err(invalid(field, format!("`{}` gives no logits", shard.component)));
+        if !shard.segments.has(ComponentKind::Head) {
+            return Err(invalid(field, format!("`{}` gives no logits", shard.segments)));
         }
         if !(value.is_finite() && value > 0.0) {
             return Err(invalid(field, format!("is {value}")));

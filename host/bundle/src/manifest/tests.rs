@@ -5,8 +5,9 @@ use std::path::Path;
 use proptest::prelude::*;
 use shardwright_graph::StateKind;
 use shardwright_vocabulary::{
-    ActivationFormat, DType, Flag, FlagVerdict, FormatTuple, Granularity, LayerFormats, NoticeKind,
-    Quantisation, RewriteKind, RoleFormat, StateFormat, TargetKind, WeightFormat, WeightRole, scale_count,
+    ActivationFormat, DType, Flag, FlagVerdict, FormatTuple, Granularity, NoticeKind, Quantisation,
+    RewriteKind, RoleFormat, Segment, SegmentFormats, StateFormat, TargetKind, WeightFormat, WeightRole,
+    scale_count,
 };
 
 use super::*;
@@ -31,8 +32,7 @@ fn sample() -> Manifest {
     };
     let shard = |name: &str, component, layers| ShardEntry {
         name: name.to_owned(),
-        component,
-        layers,
+        segments: Segment { component, layers }.into(),
         target: target("mt6989", TargetKind::Npu),
         compiled_by: ShimIdentity {
             shim: "cpu".to_owned(),
@@ -254,9 +254,14 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("chains[0].emulated_on", |m| m.chains[0].emulated_on = Some(String::new())),
         ("chains[0].shards", |m| m.chains[0].shards.clear()),
         ("chains[0].shards[1].name", |m| m.chains[0].shards[1].name = "embed".to_owned()),
-        ("chains[0].shards[0].component", |m| shard(m).component = ComponentKind::Pooling),
-        ("chains[0].shards[0].layers", |m| shard(m).layers = (0, 3)),
-        ("chains[0].shards[0].layers", |m| shard(m).layers = (2, 1)),
+        ("chains[0].shards[0].segments", |m| {
+            shard(m).segments = Segment::whole(ComponentKind::Pooling).into();
+        }),
+        ("chains[0].shards[0].segments", |m| shard(m).segments.0[0].layers = (0, 3)),
+        ("chains[0].shards[1].segments", |m| m.chains[0].shards[1].segments = Segment::decoder(0, 3).into()),
+        ("chains[0].shards[1].segments", |m| m.chains[0].shards[1].segments = Segment::decoder(2, 1).into()),
+        ("chains[0].shards[0].segments", |m| shard(m).segments.0.clear()),
+        ("chains[0].shards[0].segments", |m| shard(m).segments.0 = vec![shard(m).segments.0[0]; 2]),
         ("chains[0].shards[0].logits_softcap", |m| shard(m).logits_softcap = Some(30.0)),
         ("chains[0].shards[1].logits_softcap", |m| m.chains[0].shards[1].logits_softcap = Some(0.0)),
         ("chains[0].shards[1].logits_softcap", |m| m.chains[0].shards[1].logits_softcap = Some(-1.0)),
@@ -540,23 +545,38 @@ fn asset_entry(index: usize) -> impl Strategy<Value = AssetEntry> {
     )
 }
 
-/// The formats of so many layers: of several the last has other weights, if they are others.
-fn mixed(first: u32, count: u32, (formats, last): (FormatTuple, WeightFormat)) -> ShardFormats {
+/// The formats of a segment: of several layers the last has other weights, if they are others.
+fn mixed(segment: Segment, (formats, last): (FormatTuple, WeightFormat)) -> ShardFormats {
     let other = FormatTuple { weights: last, ..formats.clone() };
-    let layers = (1..count.max(1)).map(|_| &formats).chain([if count > 1 { &other } else { &formats }]);
-    ShardFormats::of_layers(first, layers).expect("at least one layer")
+    let (first, end) = segment.layers;
+    if !segment.component.is_layered() {
+        return ShardFormats::Uniform(formats);
+    }
+    let layers = (first..end).map(|layer| {
+        let tuple = if layer + 1 == end && end > first + 1 { &other } else { &formats };
+        (Segment::decoder(layer, layer + 1), tuple)
+    });
+    ShardFormats::of(layers).expect("at least one layer")
 }
 
 /// Gives the second shard, of both layers, these runs of formats.
 fn mix(manifest: &mut Manifest, runs: &[(u32, u32, WeightFormat)]) {
-    let run = |&(first, end, weights): &(u32, u32, WeightFormat)| LayerFormats {
-        first,
-        end,
+    let run = |&(first, end, weights): &(u32, u32, WeightFormat)| SegmentFormats {
+        segment: Segment::decoder(first, end),
         formats: FormatTuple::uniform(weights, ActivationFormat::A16, StateFormat::F16),
     };
     let shard = &mut manifest.chains[0].shards[1];
-    shard.layers = (0, 2);
+    shard.segments = Segment::decoder(0, 2).into();
     shard.formats = ShardFormats::Mixed(runs.iter().map(run).collect());
+}
+
+/// A segment that is consistent.
+fn segment(component: ComponentKind, first: u32, count: u32) -> Segment {
+    if component.is_layered() {
+        Segment::decoder(first, first + count + 1)
+    } else {
+        Segment::whole(component)
+    }
 }
 
 fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
@@ -590,14 +610,13 @@ fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
         proptest::collection::vec(rewritten, 0..3),
         proptest::collection::vec(placement, 0..3),
     );
-    (word(), one_of(&ComponentKind::ALL), (0..3_u32, 0..3_u32), target, shim, formats, files, lists).prop_map(
+    (word(), one_of(ComponentKind::ALL), (0..3_u32, 0..3_u32), target, shim, formats, files, lists).prop_map(
         move |(name, component, (first, count), target, compiled_by, formats, files, lists)| ShardEntry {
             name: format!("{name} {index}"),
-            component,
-            layers: (first, first + count),
+            segments: segment(component, first, count).into(),
             target,
             compiled_by,
-            formats: mixed(first, count, formats),
+            formats: mixed(segment(component, first, count), formats),
             entries: lists.0.into_iter().collect(),
             artefact: files.0,
             head: files.1,

@@ -8,7 +8,9 @@ use shardwright_bundle::{
     Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry, Structure,
     Verification,
 };
-use shardwright_graph::{Asset, ComponentKind, State, StateKind, Weight, WeightData, WeightQuantisation};
+use shardwright_graph::{
+    Asset, ComponentKind, Segment, State, StateKind, Weight, WeightData, WeightQuantisation,
+};
 use shardwright_vocabulary::{
     DType, Flag, FlagOutcome, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind,
     PlannerIdentity, Rewrite, RewriteKind, ShimIdentity, Target, TargetKind,
@@ -196,8 +198,7 @@ fn shard(
     let target = Target { name: shim.clone(), shim: shim.clone(), device: shim.clone(), kind };
     Ok(ShardEntry {
         name: name.to_owned(),
-        component,
-        layers,
+        segments: Segment { component, layers }.into(),
         target,
         compiled_by: ShimIdentity {
             shim: shim.clone(),

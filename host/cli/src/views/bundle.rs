@@ -60,8 +60,7 @@ pub fn inspected(inspected: &Inspected) -> String {
                 head.work_order
             );
             for entry in &head.entries {
-                let (first, end) = entry.layers;
-                let _ = writeln!(text, "  {} of {} {first}-{end}", entry.name, entry.component);
+                let _ = writeln!(text, "  {} of {}", entry.name, entry.segments);
             }
             for flag in &head.flags {
                 let _ = writeln!(text, "  flag {}: {}", flag.flag, flag.verdict);
@@ -77,12 +76,8 @@ pub fn inspected(inspected: &Inspected) -> String {
                 report.sha256
             );
             for entry in &report.entries {
-                let (first, end) = entry.layers;
-                let _ = writeln!(
-                    text,
-                    "  {} of {} {first}-{end}, {} operations",
-                    entry.name, entry.component, entry.operations
-                );
+                let _ =
+                    writeln!(text, "  {} of {}, {} operations", entry.name, entry.segments, entry.operations);
             }
             for flag in &report.flags {
                 let _ = writeln!(text, "  flag {flag}");

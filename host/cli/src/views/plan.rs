@@ -52,12 +52,15 @@ fn head(report: &PlanReport) -> String {
 /// first.
 fn body(report: &PlanReport, detail: Detail) -> String {
     let mut shards =
-        table(&["shard", "component", "layers", "target", "ops", "weights", "artefact", "states"]);
+        table(&["shard", "components", "layers", "target", "ops", "weights", "artefact", "states"]);
     for shard in &report.shards {
         shards.add_row([
             shard.index.to_string(),
-            shard.component.clone(),
-            shard.layers.map_or_else(|| "-".to_owned(), |(first, end)| layers(first, end)),
+            shard.segments.iter().map(|segment| segment.component.name()).collect::<Vec<_>>().join(", "),
+            match shard.segments.layers() {
+                (_, 0) => "-".to_owned(),
+                (first, end) => layers(first, end),
+            },
             shard.target.clone(),
             shard.ops.to_string(),
             bytes(shard.weight_bytes),
@@ -88,7 +91,7 @@ fn body(report: &PlanReport, detail: Detail) -> String {
                 "runtime" => "by the runtime, in f32",
                 _ => "in the graph",
             };
-            member(&mut text, "soft-cap", &format!("{by}, of what the {} gives", shard.component));
+            member(&mut text, "soft-cap", &format!("{by}, of the logits"));
         }
     }
 

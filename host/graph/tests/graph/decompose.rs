@@ -28,7 +28,7 @@ fn every_entry() -> Vec<EntryGraph> {
         Recipe { weight_offset: 1.0, layers: vec![rich, LayerRecipe::sliding(5)], ..Recipe::sharing() };
     let mut entries = Vec::new();
     for recipe in [&sharing, &rich] {
-        for component in ComponentKind::ALL.into_iter().filter(|kind| toy(recipe).has(*kind)) {
+        for component in ComponentKind::ALL.iter().copied().filter(|kind| toy(recipe).has(*kind)) {
             entries.push(entry(recipe, component, EntryKind::Decode));
         }
         entries.push(entry(recipe, ComponentKind::Decoder, EntryKind::Prefill));

@@ -28,7 +28,7 @@ fn entries(graph: &Graph, encoder: bool) -> Vec<EntryGraph> {
     let mut entries = Vec::new();
     for kind in kinds {
         let point = if encoder { point(kind, 4, 4) } else { point(kind, 4, 32) };
-        for component in ComponentKind::ALL.into_iter().filter(|component| graph.has(*component)) {
+        for component in ComponentKind::ALL.iter().copied().filter(|component| graph.has(*component)) {
             let layers = graph.layers();
             for range in [0..layers, 0..1, 1..layers] {
                 for taps in [false, true] {
@@ -36,6 +36,9 @@ fn entries(graph: &Graph, encoder: bool) -> Vec<EntryGraph> {
                     entries.extend(graph.entry(component, range.clone(), point, options).unwrap());
                 }
             }
+        }
+        for segments in crate::support::joined(graph) {
+            entries.extend(graph.entry_of(&segments, point, EntryOptions::default()).unwrap());
         }
     }
     entries

@@ -158,7 +158,7 @@ fn element_types_keep_numbers_names_and_sizes() {
 fn components_and_entry_kinds_keep_their_names() {
     let names: Vec<&str> = ComponentKind::ALL.iter().map(|kind| kind.name()).collect();
     assert_eq!(names, ["embed", "per-layer-input", "decoder", "head", "pooling"]);
-    for kind in ComponentKind::ALL {
+    for &kind in ComponentKind::ALL {
         assert_eq!(ComponentKind::from_name(kind.name()), Some(kind));
         assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
     }

@@ -1,10 +1,10 @@
 use shardwright_graph::{
     ComponentBuilder, ComponentKind, Dim, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Op, Role,
-    StateId, WeightData,
+    Segment, Segments, StateId, WeightData,
 };
 use shardwright_vocabulary::{DType, EntryKind};
 
-use crate::support::{LayerRecipe, Recipe, point, toy};
+use crate::support::{LayerRecipe, Recipe, joined, point, toy};
 
 const PLAIN: EntryOptions = EntryOptions { taps: false };
 
@@ -52,6 +52,64 @@ fn prefill_stops_at_the_last_state_write() {
         graph.entry(ComponentKind::Head, 0..0, point(EntryKind::Prefill, 4, 32), PLAIN).unwrap(),
         None
     );
+}
+
+#[test]
+fn segments_of_one_shard_are_joined_inside() {
+    let graph = toy(&Recipe::sharing());
+    let [all, begin, end] = &joined(&graph)[..] else { panic!("three") };
+    for kind in [EntryKind::Prefill, EntryKind::Decode] {
+        let point = point(kind, 4, 32);
+        let of = |segments: &Segments| {
+            let entry = graph.entry_of(segments, point, PLAIN).unwrap().unwrap();
+            entry.validate().unwrap();
+            entry
+        };
+        // The same operations as apart, and of the boundaries those that leave.
+        let apart = |segments: &Segments| {
+            segments
+                .iter()
+                .filter_map(|segment| graph.entry_of(&segment.into(), point, PLAIN).unwrap())
+                .map(|entry| entry.nodes.len())
+                .sum::<usize>()
+        };
+        for segments in [all, begin, end] {
+            assert_eq!(of(segments).nodes.len(), apart(segments), "{segments} {kind}");
+        }
+        let states = |count: usize| vec!["state".to_owned(); count];
+        let last = match kind {
+            EntryKind::Prefill => vec![],
+            _ => vec!["logits".to_owned()],
+        };
+        assert_eq!(output_names(&of(all)), [states(4), last.clone()].concat());
+        let given = of(all).inputs.into_iter().map(|(_, role)| role);
+        assert!(given.clone().all(|role| !matches!(role, Role::Hidden | Role::PerLayer { .. })));
+        assert_eq!(given.filter(|role| matches!(role, Role::Gathered { .. })).count(), 2);
+        let passed = vec!["per-layer".to_owned()];
+        assert_eq!(output_names(&of(begin)), [passed, states(2), vec!["hidden".to_owned()]].concat());
+        assert_eq!(output_names(&of(end)), [states(2), last].concat());
+        let taken = of(end).inputs.into_iter().map(|(_, role)| role);
+        let taken: Vec<Role> = taken.filter(|role| !role.is_step_input()).collect();
+        assert!(taken.contains(&Role::Hidden), "{taken:?}");
+        let slice = Role::PerLayer { first: 1, layers: graph.layers() - 1 };
+        assert_eq!(taken.contains(&slice), kind == EntryKind::Decode, "{taken:?}");
+    }
+    let whole = graph.entry_of(all, point(EntryKind::Decode, 4, 32), PLAIN).unwrap().unwrap();
+    let names: Vec<&str> = whole.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    for name in ["hidden@0", "per-layer", "hidden@4", "decoder/layer.3.q", "head/logits"] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+
+    // A model without states.
+    let encoder = toy(&Recipe::encoder());
+    for segments in joined(&encoder) {
+        let entry = encoder.entry_of(&segments, point(EntryKind::Encode, 4, 4), PLAIN).unwrap().unwrap();
+        entry.validate().unwrap();
+    }
+    for wrong in [vec![], vec![Segment::decoder(0, 1); 2]] {
+        let refused = graph.entry_of(&Segments(wrong), point(EntryKind::Decode, 4, 32), PLAIN);
+        assert!(matches!(refused, Err(GraphError::Segments { .. })), "{refused:?}");
+    }
 }
 
 #[test]

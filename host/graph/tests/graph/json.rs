@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryNode, EntryOptions, EntryPoint, Op, State, StateId, StateKind, StatePort,
-    Tensor, TensorId, WeightId, decompose_all,
+    ComponentKind, EntryGraph, EntryNode, EntryOptions, EntryPoint, Op, Segment, Segments, State, StateId,
+    StateKind, StatePort, Tensor, TensorId, WeightId, decompose_all,
 };
 use shardwright_vocabulary::{DType, EntryKind};
 
@@ -39,8 +39,7 @@ fn holding(ops: Vec<Op>) -> EntryGraph {
         written: true,
     };
     EntryGraph {
-        component: ComponentKind::PerLayerInput,
-        layers: (3, 7),
+        segments: Segments(vec![Segment::whole(ComponentKind::PerLayerInput), Segment::decoder(3, 7)]),
         point: EntryPoint { kind: EntryKind::Prefill, rows: 128, context: 4096, largest_rows: u64::MAX },
         tensors: (0..10).map(tensor).collect(),
         nodes: ops.into_iter().enumerate().map(node).collect(),

@@ -3,8 +3,8 @@ use shardwright_graph::validate::{
     ELEMENT_LIMIT, EXTENT_LIMIT, LAYER_LIMIT, NAME_LIMIT, NODE_LIMIT, PORT_LIMIT, STATE_LIMIT, TENSOR_LIMIT,
 };
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryNode, EntryOptions, KeySource, Op, Role, StateId, Tensor, TensorId,
-    ValidateError, Verdict, WeightId, decompose_all, legalise,
+    ComponentKind, EntryGraph, EntryNode, EntryOptions, KeySource, Op, Role, Segment, StateId, Tensor,
+    TensorId, ValidateError, Verdict, WeightId, decompose_all, legalise,
 };
 use shardwright_vocabulary::{Affine, DType, EntryKind, ScaleBits};
 
@@ -87,7 +87,7 @@ fn too_much_is_refused() {
         ),
         (
             "layers",
-            |graph| graph.layers = (0, LAYER_LIMIT + 1),
+            |graph| graph.segments = Segment::decoder(0, LAYER_LIMIT + 1).into(),
             refused!(ValidateError::Limit { what: "layers", .. }),
         ),
         (
@@ -183,10 +183,25 @@ fn impossible_points_and_ranges_are_refused() {
         ),
         (
             "a turned range",
-            |graph| graph.layers = (4, 0),
-            refused!(ValidateError::Layers { start: 4, end: 0 }),
+            |graph| graph.segments = Segment::decoder(4, 0).into(),
+            refused!(ValidateError::Segments { .. }),
         ),
-        ("an empty range", |graph| graph.layers = (2, 2), refused!(ValidateError::Layers { .. })),
+        (
+            "an empty range",
+            |graph| graph.segments = Segment::decoder(2, 2).into(),
+            refused!(ValidateError::Segments { .. }),
+        ),
+        (
+            "a decoder twice",
+            |graph| graph.segments.0.push(Segment::decoder(4, 5)),
+            refused!(ValidateError::Segments { .. }),
+        ),
+        ("no segment", |graph| graph.segments.0.clear(), refused!(ValidateError::Segments { .. })),
+        (
+            "too many segments",
+            |graph| graph.segments.0 = vec![Segment::whole(ComponentKind::Head); 6],
+            refused!(ValidateError::Limit { what: "segments", .. }),
+        ),
         (
             "a node of another layer",
             |graph| graph.nodes[0].layer = Some(4),
@@ -625,8 +640,7 @@ fn what_is_accepted_can_be_decomposed() {
             layer: None,
         };
         let graph = EntryGraph {
-            component: ComponentKind::Head,
-            layers: (0, 0),
+            segments: Segment::whole(ComponentKind::Head).into(),
             point: point(EntryKind::Decode, 1, 8),
             tensors: vec![constant, tensor("y")],
             outputs: vec![(node.output, Role::Tap { name: "y".to_owned() })],
@@ -699,7 +713,7 @@ fn mutated(graph: &EntryGraph, picks: &[(u8, u16, u32)]) -> EntryGraph {
             }
             10 => graph.point.rows = u64::from(number),
             11 => graph.point.context = u64::from(number) << (value % 33),
-            12 => graph.layers = (number, value),
+            12 => graph.segments = Segment::decoder(number, value).into(),
             13 => {
                 let index = at(graph.states.len());
                 graph.states[index].capacity = u64::from(number);

@@ -8,7 +8,7 @@ pub mod quantise;
 use half::{bf16, f16};
 use shardwright_graph::{
     Asset, AssetId, Attention, ComponentBuilder, ComponentKind, Dim, EntryPoint, Graph, KeySource, Op, Role,
-    Rope, State, StateId, StateKind, ValueId, Weight, WeightData, WeightId,
+    Rope, Segment, Segments, State, StateId, StateKind, ValueId, Weight, WeightData, WeightId,
 };
 use shardwright_vocabulary::{DType, EntryKind};
 
@@ -435,4 +435,21 @@ fn decoder_layer(
     }
     let scalar = builder.constant(weights.scalar);
     builder.op("layer-scalar", Op::Mul, &[stream, scalar])
+}
+
+/// Segments of several components: all of the model, its beginning with some layers, and the layers
+/// after them with its end.
+pub fn joined(graph: &Graph) -> Vec<Segments> {
+    let layers = graph.layers();
+    let segments = |first: u32, end: u32| -> Vec<Segment> {
+        let of = |component: &shardwright_graph::Component| match component.layers {
+            0 => Segment::whole(component.kind),
+            _ => Segment::decoder(first, end),
+        };
+        graph.components.iter().map(of).collect()
+    };
+    let decoder = graph.components.iter().position(|component| component.layers > 0).unwrap();
+    let begin = segments(0, 1)[..=decoder].to_vec();
+    let end = segments(1, layers)[decoder..].to_vec();
+    [segments(0, layers), begin, end].map(Segments).into()
 }

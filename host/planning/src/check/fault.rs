@@ -76,25 +76,31 @@ pub enum PlanFault {
         /// The index.
         formats: u32,
     },
+    /// A shard without segments.
+    #[error("shard {shard} has no segments")]
+    SegmentsMissing {
+        /// The shard.
+        shard: u32,
+    },
     /// Another number of format tuples than of layers.
-    #[error("shard {shard}: {found} format tuples for {expected} layers, each has one")]
+    #[error("shard {shard}: {found} format tuples for {expected} layers of `{component}`, each has one")]
     FormatsCount {
         /// The shard.
         shard: u32,
-        /// Tuples of the plan.
+        /// Name of the component.
+        component: String,
+        /// Tuples of the segment.
         found: usize,
-        /// Layers of the shard; 1 of a component without layers.
+        /// Layers of the segment; 1 of a component without layers.
         expected: usize,
     },
     /// Layers of one shard with different activations or states.
-    #[error(
-        "shard {shard}: layer {layer} has formats {formats}; the activations and states of a shard are one"
-    )]
+    #[error("shard {shard}: {part} has formats {formats}; the activations and states of a shard are one")]
     FormatsDiffer {
         /// The shard.
         shard: u32,
-        /// The first layer that differs from the first of the shard.
-        layer: u32,
+        /// The first layer, or component without layers, that differs from the first of the shard.
+        part: String,
         /// Its formats.
         formats: String,
     },
@@ -106,7 +112,7 @@ pub enum PlanFault {
         /// The component.
         component: u32,
     },
-    /// A component that is never cut appears twice.
+    /// A component that is never cut appears twice, or one that may be cut twice in one shard.
     #[error("shard {shard}: component `{component}` was already placed")]
     ComponentRepeated {
         /// The second shard.
@@ -216,14 +222,12 @@ pub enum PlanFault {
         max: u64,
     },
     /// There is a quality goal, but the loss of these formats was not measured.
-    #[error(
-        "shard {shard}: no sensitivity of layer {layer} to {formats} was measured, and there is a quality goal"
-    )]
+    #[error("shard {shard}: no sensitivity of {part} to {formats} was measured, and there is a quality goal")]
     UnmeasuredQuality {
         /// The shard.
         shard: u32,
-        /// The layer.
-        layer: u32,
+        /// The layer, or the component without layers.
+        part: String,
         /// The tuple.
         formats: String,
     },

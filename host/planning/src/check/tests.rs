@@ -141,12 +141,10 @@ fn cap_head(request: &mut Request) {
 
 fn shard(component: u32, layers: (u32, u32), entries: &[&str], inputs: &[&str], outputs: &[&str]) -> Shard {
     let boundary = |name: &&str| Boundary { name: (*name).to_owned(), encoding: Some(Encoding::F32) };
+    let formats = vec![0; (layers.1 - layers.0).max(1) as usize];
     Shard {
-        component,
-        first: layers.0,
-        end: layers.1,
+        segments: vec![PlannedSegment { component, first: layers.0, end: layers.1, formats }],
         target: 0,
-        formats: vec![0; (layers.1 - layers.0).max(1) as usize],
         context: 512,
         entries: entries.iter().map(|name| entry(name)).collect(),
         inputs: inputs.iter().map(boundary).collect(),
@@ -245,36 +243,65 @@ const CASES: &[(&str, Change)] = &[
         plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "x".repeat(caps::TEXT_BYTES + 1) }];
     }),
     ("UnknownReasonShard", |plan, _| plan.reasons[0].shard = Some(5)),
-    ("UnknownComponent", |plan, _| plan.shards[4].component = 3),
+    ("UnknownComponent", |plan, _| part(plan, 4).component = 3),
     ("UnknownTarget", |plan, _| plan.shards[4].target = 3),
-    ("UnknownFormats", |plan, _| plan.shards[4].formats = vec![u32::MAX]),
-    ("TooMany", |plan, _| plan.shards[4].formats = vec![0; caps::LAYERS + 1]),
-    ("FormatsCount", |plan, _| plan.shards[4].formats = vec![0, 0]),
-    ("FormatsCount", |plan, _| plan.shards[1].formats.truncate(2)),
+    ("UnknownFormats", |plan, _| part(plan, 4).formats = vec![u32::MAX]),
+    ("TooMany", |plan, _| part(plan, 4).formats = vec![0; caps::LAYERS + 1]),
+    ("FormatsCount", |plan, _| part(plan, 4).formats = vec![0, 0]),
+    ("FormatsCount", |plan, _| part(plan, 1).formats.truncate(2)),
     ("FormatsDiffer", |plan, request| {
         request.formats[1].activations = ActivationFormat::A16;
-        plan.shards[1].formats[1] = 1;
+        part(plan, 1).formats[1] = 1;
+    }),
+    ("SegmentsMissing", |plan, _| plan.shards[1].segments.clear()),
+    ("TooMany", |plan, _| {
+        plan.shards[1].segments = vec![plan.shards[1].segments[0].clone(); caps::SEGMENTS + 1]
     }),
     ("ComponentOrder", |plan, _| plan.shards.swap(0, 1)),
+    ("ComponentOrder", |plan, _| {
+        let head = part(plan, 4).clone();
+        plan.shards[0].segments.insert(0, head);
+    }),
+    ("ComponentRepeated", |plan, _| {
+        let next = plan.shards.remove(2).segments;
+        plan.shards[1].segments.extend(next);
+    }),
+    ("FormatsDiffer", |plan, request| {
+        request.formats[1].activations = ActivationFormat::A16;
+        join(plan, 0, 1);
+        part(plan, 0).formats = vec![1];
+    }),
+    ("BoundaryMissing", |plan, _| {
+        join(plan, 0, 1);
+        plan.shards[0].outputs.clear();
+    }),
+    ("UnknownBoundary", |plan, _| {
+        let hidden = plan.shards[1].inputs.clone();
+        join(plan, 0, 1);
+        plan.shards[0].inputs = hidden;
+    }),
     ("ComponentRepeated", |plan, _| plan.shards.insert(0, plan.shards[0].clone())),
     ("ComponentMissing", |plan, _| drop(plan.shards.remove(0))),
     ("ComponentMissing", |plan, _| {
-        plan.shards.retain(|shard| shard.component != 1);
+        plan.shards.retain(|shard| shard.segments[0].component != 1);
         plan.reasons.clear();
     }),
     ("ComponentMissing", |plan, _| {
         plan.shards.clear();
         plan.reasons.clear();
     }),
-    ("LayerRange", |plan, _| plan.shards[1].end = 0),
-    ("LayerRange", |plan, _| plan.shards[3].end = 7),
-    ("LayerRange", |plan, _| plan.shards[3].end = u32::MAX),
-    ("LayerRange", |plan, _| (plan.shards[1].first, plan.shards[1].end) = (5, 2)),
-    ("LayerRange", |plan, _| plan.shards[4].end = 1),
-    ("LayerRepeated", |plan, _| plan.shards[2].first = 2),
+    ("LayerRange", |plan, _| part(plan, 1).end = 0),
+    ("LayerRange", |plan, _| part(plan, 3).end = 7),
+    ("LayerRange", |plan, _| part(plan, 3).end = u32::MAX),
+    ("LayerRange", |plan, _| {
+        let part = part(plan, 1);
+        (part.first, part.end) = (5, 2)
+    }),
+    ("LayerRange", |plan, _| part(plan, 4).end = 1),
+    ("LayerRepeated", |plan, _| part(plan, 2).first = 2),
     ("LayerRepeated", |plan, _| plan.shards.insert(2, plan.shards[1].clone())),
-    ("LayerSkipped", |plan, _| plan.shards[1].first = 1),
-    ("LayerSkipped", |plan, _| plan.shards[1].end = 2),
+    ("LayerSkipped", |plan, _| part(plan, 1).first = 1),
+    ("LayerSkipped", |plan, _| part(plan, 1).end = 2),
     ("LayerSkipped", |plan, _| drop(plan.shards.remove(3))),
     ("StateNotShareable", |plan, _| plan.shards[3].target = 1),
     ("StateNotShareable", |_, request| {
@@ -364,14 +391,45 @@ const CASES: &[(&str, Change)] = &[
     ("FallbackRepeated", |plan, _| plan.fallback.push(1)),
 ];
 
+/// The segment of a shard of [`plan`].
+fn part(plan: &mut Plan, shard: usize) -> &mut PlannedSegment {
+    &mut plan.shards[shard].segments[0]
+}
+
 fn limit_first(request: &mut Request, name: &str, value: u64) {
     request.targets[0].limits.push(Limit::new(name, u64::MAX, Provenance::Declared));
     request.targets[0].limits.push(Limit::new(name, value, Provenance::Reported));
 }
 
+/// Joins a shard with the one after it.
+fn join(plan: &mut Plan, first: usize, second: usize) {
+    let next = plan.shards.remove(second);
+    let shard = &mut plan.shards[first];
+    shard.segments.extend(next.segments);
+    shard.outputs = next.outputs;
+    plan.reasons.clear();
+}
+
+#[test]
+fn shards_of_several_components_add_up() {
+    let request = request();
+    let apart = check(plan(), &request).unwrap();
+    let mut joined = plan();
+    join(&mut joined, 0, 1);
+    let joined = check(joined, &request).unwrap();
+    let names: Vec<&str> = joined.shards().iter().map(|shard| shard.name.as_str()).collect();
+    assert_eq!(names, ["embed+decoder.0-3", "decoder.3-5", "decoder.5-6", "head"]);
+    let (first, second) = (&apart.shards()[0].cost, &apart.shards()[1].cost);
+    let cost = &joined.shards()[0].cost;
+    assert_eq!(cost.ops, first.ops + second.ops);
+    assert_eq!(cost.weight_bytes, first.weight_bytes + second.weight_bytes);
+    assert_eq!(cost.context_bytes(), first.context_bytes() + second.context_bytes());
+    assert_eq!(joined.shards()[0].segments.to_string(), names[0]);
+}
+
 /// The first decoder shard in the second format tuple, with a loss of 2 for each of its layers.
 fn quantise(plan: &mut Plan, request: &mut Request) {
-    plan.shards[1].formats.fill(1);
+    part(plan, 1).formats.fill(1);
     for layer in 0..3 {
         request.sensitivities.push(Sensitivity {
             component: 1,
@@ -475,9 +533,10 @@ prop_compose! {
         flags in prop::collection::vec((prop_oneof!["opt", ".{0,8}"], ".{0,8}"), 0..3),
     ) -> Shard {
         let (component, first, end, target, context) = numbers;
+        let segments = vec![PlannedSegment { component, first, end, formats }; usize::from(context % 3 < 2) + usize::from(end % 5 == 0)];
         let flags = flags.into_iter().map(|(name, value)| Flag { name, value }).collect();
         Shard {
-            component, first, end, target, formats, context, entries, inputs, outputs, softcap, flags,
+            segments, target, context, entries, inputs, outputs, softcap, flags,
             build: BuildTime::JustInTime,
         }
     }

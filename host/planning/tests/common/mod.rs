@@ -120,7 +120,8 @@ pub fn with_times(mut request: Request, npu: u64, cpu: u64) -> Request {
 
 /// Layer ranges of the decoder's shards.
 pub fn cuts(plan: &shardwright_planning::plan::Plan) -> Vec<(u32, u32)> {
-    plan.shards.iter().filter(|shard| shard.component == 1).map(|shard| (shard.first, shard.end)).collect()
+    let segments = plan.shards.iter().flat_map(|shard| &shard.segments);
+    segments.filter(|segment| segment.component == 1).map(|segment| (segment.first, segment.end)).collect()
 }
 
 /// The workspace.

@@ -280,6 +280,9 @@ fn plans_that_do_not_hold_are_faulted() {
         "exceed-layers",
         "unknown-target",
         "no-shards",
+        "no-segments",
+        "component-twice-in-a-shard",
+        "joined-without-its-boundaries",
         "one-shard-too-large",
     ] {
         let request = with_option(limited.clone(), "behave", behave);

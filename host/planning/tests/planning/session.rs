@@ -7,6 +7,7 @@ use shardwright_planning::check::{PlanFault, check};
 use shardwright_planning::error::{PlannerError, PlannerErrorKind as Kind, RefusalKind};
 use shardwright_planning::feedback::{Attempt, Detail, Feedback};
 use shardwright_planning::pack::{self, PackError, PublicKey, SecretKey};
+use shardwright_planning::plan::{PlannedSegment, Shard};
 use shardwright_planning::profile::Profile;
 use shardwright_planning::registry::{PlannerEntry, PlannerFile, PlannerRegistry, RegistryError};
 use shardwright_planning::request::{Request, Sensitivity};
@@ -286,7 +287,8 @@ fn measured_times_and_drift_change_the_plan() {
     let request = common::with_times(request(6), 10, 20);
     let slow = |planned: &Planned| {
         let shards = &planned.plan.plan().shards;
-        let decoder = shards.iter().position(|shard| shard.component == 1).unwrap();
+        let layered = |shard: &Shard| shard.segments.iter().any(|segment| segment.component == 1);
+        let decoder = shards.iter().position(layered).unwrap();
         if shards[decoder].target == 1 {
             return Ok::<_, String>(Trial::Accepted(()));
         }
@@ -324,9 +326,10 @@ fn unsupported_layers_move_alone() {
     let settled = RevisionLoop::new(&session)
         .run(&request, |planned| {
             let shards = &planned.plan.plan().shards;
-            let refused = shards.iter().position(|shard| {
-                shard.component == 1 && shard.target == 0 && (shard.first..shard.end).contains(&2)
-            });
+            let odd = |segment: &PlannedSegment| {
+                segment.component == 1 && (segment.first..segment.end).contains(&2)
+            };
+            let refused = shards.iter().position(|shard| shard.target == 0 && shard.segments.iter().any(odd));
             Ok::<_, String>(match refused {
                 None => Trial::Accepted(()),
                 Some(shard) => {
@@ -344,8 +347,9 @@ fn unsupported_layers_move_alone() {
         .plan()
         .shards
         .iter()
-        .filter(|shard| shard.component == 1)
-        .map(|shard| (shard.first, shard.end, shard.target))
+        .flat_map(|shard| shard.segments.iter().map(move |segment| (segment, shard.target)))
+        .filter(|(segment, _)| segment.component == 1)
+        .map(|(segment, target)| (segment.first, segment.end, target))
         .collect();
     assert_eq!(placed, [(0, 2, 0), (2, 3, 1), (3, 5, 0)]);
 }

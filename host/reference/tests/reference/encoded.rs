@@ -5,8 +5,8 @@ use crate::support::Noise;
 use crate::support::quantise::packed;
 use half::{bf16, f16};
 use shardwright_graph::{
-    AssetId, Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, State,
-    StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, WeightQuantisation,
+    AssetId, Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, Segment,
+    State, StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, WeightQuantisation,
     infer_shape,
 };
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights, widen};
@@ -114,8 +114,7 @@ fn run(op: &Op, arguments: &[Operand], constants: &[Weight], result: Encoding) -
     let tap = Role::Tap { name: "result".to_owned() };
     let rows = ROWS as u64;
     let entry = EntryGraph {
-        component: ComponentKind::Head,
-        layers: (0, 0),
+        segments: Segment::whole(ComponentKind::Head).into(),
         point: EntryPoint { kind: EntryKind::Encode, rows, context: rows, largest_rows: rows },
         tensors,
         nodes: vec![EntryNode {
@@ -706,8 +705,7 @@ fn update(encoding: Encoding, kept: Encoding) -> EntryGraph {
         tensor
     };
     EntryGraph {
-        component: ComponentKind::Decoder,
-        layers: (0, 1),
+        segments: Segment::decoder(0, 1).into(),
         point: EntryPoint { kind: EntryKind::Decode, rows: 2, context: 3, largest_rows: 2 },
         tensors: vec![
             tensor("hidden", vec![2, 2], encoding),

@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use shardwright_graph::{
-    Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, State, StateId,
-    StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, infer_shape,
+    Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, Segment, State,
+    StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, infer_shape,
 };
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights, widen};
 use shardwright_vocabulary::{DType, EntryKind};
@@ -44,8 +44,7 @@ fn of_weights(op: Op, weights: &[Weight]) -> Vec<f32> {
     let inputs = (0..weights.len() as u32).map(TensorId).collect();
     let tap = Role::Tap { name: "result".to_owned() };
     let entry = EntryGraph {
-        component: ComponentKind::Head,
-        layers: (0, 0),
+        segments: Segment::whole(ComponentKind::Head).into(),
         point: EntryPoint { kind: EntryKind::Decode, rows: 1, context: 1, largest_rows: 1 },
         tensors,
         nodes: vec![EntryNode { name: "node".to_owned(), op, inputs, output, layer: None }],
@@ -252,8 +251,7 @@ fn attention_entry(attention: Attention, rows: u64, kind: StateKind, context: u6
     };
     let id = StateId(0);
     EntryGraph {
-        component: ComponentKind::Decoder,
-        layers: (0, 1),
+        segments: Segment::decoder(0, 1).into(),
         point: EntryPoint { kind: EntryKind::Decode, rows, context, largest_rows: rows },
         tensors: vec![
             tensor("x", vec![rows, 2], DType::F32),
@@ -371,8 +369,7 @@ fn attention_weighs_by_scaled_and_capped_scores() {
 fn rope_turns_pairs_by_position() {
     let rope = Rope { head_dim: 4, theta: 100.0, rotated_pairs: 1, factor: 2.0 };
     let entry = EntryGraph {
-        component: ComponentKind::Head,
-        layers: (0, 0),
+        segments: Segment::whole(ComponentKind::Head).into(),
         point: EntryPoint { kind: EntryKind::Decode, rows: 2, context: 8, largest_rows: 2 },
         tensors: vec![
             Tensor { name: "x".to_owned(), shape: vec![2, 8], dtype: DType::F32, affine: None, weight: None },

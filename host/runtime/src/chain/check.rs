@@ -50,10 +50,9 @@ pub(super) fn check(
             });
         }
         if let Some(cap) = shard.logits_softcap
-            && (shard.component != ComponentKind::Head || !(cap.is_finite() && cap > 0.0))
+            && !(shard.segments.has(ComponentKind::Head) && cap.is_finite() && cap > 0.0)
         {
-            let (shard, component) = (shard.name.clone(), shard.component);
-            return Err(ChainError::Softcap { shard, component, cap });
+            return Err(ChainError::Softcap { shard: shard.name.clone(), cap });
         }
         let mut entries = HashSet::new();
         for entry in &shard.entries {
@@ -97,38 +96,40 @@ fn caps(description: &ChainDescription) -> Result<(), ChainError> {
 
 /// Every component once, in the order of a step; every layer once, in order.
 fn coverage(description: &ChainDescription) -> Result<(), ChainError> {
-    let order = |kind: ComponentKind| ComponentKind::ALL.iter().position(|other| *other == kind);
     let mut last: Option<ComponentKind> = None;
     let mut next_layer = 0;
     for shard in &description.shards {
-        let component = shard.component;
-        let repeated = last == Some(component) && component != ComponentKind::Decoder;
-        if repeated || !description.structure.components.contains(&component) {
-            return Err(ChainError::ComponentUnexpected { shard: shard.name.clone(), component });
+        if shard.segments.0.is_empty() {
+            return Err(ChainError::SegmentsMissing { shard: shard.name.clone() });
         }
-        if let Some(before) = last.filter(|&before| order(before) > order(component)) {
-            return Err(ChainError::ComponentOrder { shard: shard.name.clone(), component, before });
+        for (place, segment) in shard.segments.iter().enumerate() {
+            let component = segment.component;
+            // Layers follow each other from shard to shard; within one they are one segment.
+            let repeated = last == Some(component) && (place > 0 || !component.is_layered());
+            if repeated || !description.structure.components.contains(&component) {
+                return Err(ChainError::ComponentUnexpected { shard: shard.name.clone(), component });
+            }
+            if let Some(before) = last.filter(|&before| before > component) {
+                return Err(ChainError::ComponentOrder { shard: shard.name.clone(), component, before });
+            }
+            last = Some(component);
+            let (start, end) = segment.layers;
+            let fits = segment.is_consistent()
+                && (!component.is_layered() || (start == next_layer && end <= description.structure.layers));
+            if !fits {
+                return Err(ChainError::Layers {
+                    shard: shard.name.clone(),
+                    start,
+                    end,
+                    expected: next_layer,
+                    layers: description.structure.layers,
+                });
+            }
+            next_layer = next_layer.max(end);
         }
-        last = Some(component);
-        let (start, end) = shard.layers;
-        let fits = if component == ComponentKind::Decoder {
-            start == next_layer && start < end && end <= description.structure.layers
-        } else {
-            (start, end) == (0, 0)
-        };
-        if !fits {
-            return Err(ChainError::Layers {
-                shard: shard.name.clone(),
-                start,
-                end,
-                expected: next_layer,
-                layers: description.structure.layers,
-            });
-        }
-        next_layer = next_layer.max(end);
     }
     for &component in &description.structure.components {
-        if !description.shards.iter().any(|shard| shard.component == component) {
+        if !description.shards.iter().any(|shard| shard.segments.has(component)) {
             return Err(ChainError::ComponentMissing(component));
         }
     }
@@ -194,15 +195,9 @@ impl EntryCheck<'_> {
         if self.entry.name != self.name {
             return self.point_fault("its name", self.name.clone(), self.entry.name.clone());
         }
-        if (self.entry.component, self.entry.layers) != (self.shard.component, self.shard.layers) {
-            let part = |component: ComponentKind, layers: (u32, u32)| {
-                format!("{component} {}..{}", layers.0, layers.1)
-            };
-            return self.point_fault(
-                "its part",
-                part(self.shard.component, self.shard.layers),
-                part(self.entry.component, self.entry.layers),
-            );
+        if self.entry.segments != self.shard.segments {
+            let (expected, found) = (self.shard.segments.to_string(), self.entry.segments.to_string());
+            return self.point_fault("its part", expected, found);
         }
         if point.rows == 0 || point.rows > point.context {
             return fault("its row count", format!("1 to {}", point.context), point.rows);
@@ -271,7 +266,7 @@ impl EntryCheck<'_> {
             if !seen.insert(port.id) {
                 return fault(port.id, "is listed twice");
             }
-            let layers = self.shard.layers;
+            let layers = self.shard.segments.layers();
             if port.written && !(layers.0..layers.1).contains(&state.layer) {
                 return fault(port.id, "is written outside its layer");
             }
@@ -326,7 +321,6 @@ impl EntryCheck<'_> {
 
     fn shape(&self, port: &Port) -> Result<(), ChainError> {
         let rows = self.entry.point.rows;
-        let decoder = self.shard.component == ComponentKind::Decoder;
         let of_state = |state: StateId| {
             let port = self.entry.states.iter().find(|existing| existing.id == state);
             port.map_or((0, 0), |port| (port.capacity, port.state.width))
@@ -350,8 +344,10 @@ impl EntryCheck<'_> {
                 Some(vec![rows, self.description.structure.hidden])
             }
             (Role::PerLayer { first, layers }, Direction::Input | Direction::Output) => {
-                let existing =
-                    if decoder { self.shard.layers } else { (0, self.description.structure.layers) };
+                let existing = match port.direction {
+                    Direction::Input => self.shard.segments.layers(),
+                    _ => (0, self.description.structure.layers),
+                };
                 let fits = existing == (*first, first.saturating_add(*layers));
                 fits.then(|| vec![u64::from(*layers), rows, self.description.structure.per_layer_width])
             }

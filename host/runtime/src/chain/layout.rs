@@ -1,7 +1,7 @@
 //! The data flow: for every entry point of the chain the runs of a step, their bindings, and the
 //! copies in between.
 
-use shardwright_graph::{ComponentKind, EntryPoint, Role, StateId};
+use shardwright_graph::{ComponentKind, EntryPoint, Role, Segment, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, LoadedShard, Port};
 use shardwright_vocabulary::{EntryKind, Place};
 
@@ -508,8 +508,8 @@ impl<'a, 'b> Wiring<'a, 'b> {
             };
             run.bindings.push(BindingPlan { memory, offset });
         }
-        let component = self.builder.description.shards[shard].component;
-        if component == ComponentKind::Decoder {
+        let replaces_stream = |segment: Segment| segment.component != ComponentKind::PerLayerInput;
+        if self.builder.description.shards[shard].segments.iter().any(replaces_stream) {
             // The stream ends at a shard that does not pass it on.
             self.stream = None;
         }
@@ -570,12 +570,8 @@ impl<'a, 'b> Wiring<'a, 'b> {
         let (flowing, from_offset, blocks) = match &port.role {
             Role::Hidden => {
                 let (flowing, at) = self.stream.clone().ok_or_else(unfed)?;
-                let needed = match description.shards[shard].component {
-                    ComponentKind::Decoder => description.shards[shard].layers.0,
-                    ComponentKind::Embed | ComponentKind::PerLayerInput => 0,
-                    ComponentKind::Head | ComponentKind::Pooling => description.structure.layers,
-                };
-                if at != needed {
+                let segments = &description.shards[shard].segments;
+                if Some(at) != segments.stream_enters(description.structure.layers) {
                     return Err(unfed());
                 }
                 (flowing, 0, 1)
@@ -660,18 +656,17 @@ impl<'a, 'b> Wiring<'a, 'b> {
         match &port.role {
             Role::Hidden => {
                 let flowing = Flowing { shard, port, memory };
-                let (at, name) = match described.component {
-                    ComponentKind::Decoder => {
-                        (described.layers.1, format!("layer.{}", described.layers.1 - 1))
-                    }
-                    component => (0, component.name().to_owned()),
+                let at = described.segments.stream_leaves().unwrap_or(0);
+                let name = match at.checked_sub(1) {
+                    Some(layer) => format!("layer.{layer}"),
+                    None => ComponentKind::Embed.to_string(),
                 };
                 self.stream = Some((flowing, at));
                 self.schedule.named.push((name, located));
             }
             Role::PerLayer { .. } => {
                 self.per_layer = Some(Flowing { shard, port, memory });
-                self.schedule.named.push((described.component.name().to_owned(), located));
+                self.schedule.named.push((ComponentKind::PerLayerInput.to_string(), located));
             }
             Role::Logits => self.schedule.logits = Some(located),
             Role::Embedding => self.schedule.embedding = Some(located),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::support::{Parts, Plan, graph, parts};
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry};
+use shardwright_graph::Segment;
 use shardwright_runtime::{ChainDescription, ChainError, ShardDescription};
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{FormatTuple, PlannerIdentity, ShardOrigin, ShimIdentity, Target, TargetKind};
@@ -33,8 +34,7 @@ fn write(directory: &std::path::Path, parts: &Parts) -> Bundle {
         let origin = origin();
         ShardEntry {
             name: shard.name.clone(),
-            component: shard.component,
-            layers: shard.layers,
+            segments: shard.segments.clone(),
             target: origin.requested.unwrap(),
             compiled_by: origin.compiled_by.unwrap(),
             formats: origin.formats.unwrap(),
@@ -99,7 +99,7 @@ fn loaded_shards_must_be_those_that_the_manifest_names() {
     assert!(matches!(error, ChainError::ExecutorCount { .. }), "{error}");
     for (expected, change) in [
         ("its name", (|shard| shard.name = "other".to_owned()) as fn(&mut ShardDescription)),
-        ("its part", |shard| shard.layers = (0, 3)),
+        ("its part", |shard| shard.segments = Segment::decoder(0, 3).into()),
         ("its list of entry points", |shard| {
             shard.entries.pop();
         }),

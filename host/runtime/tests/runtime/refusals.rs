@@ -2,7 +2,7 @@
 
 use crate::support::{self, Parts, Plan, graph, parts, place};
 use shardwright_graph::{
-    AssetId, ComponentKind, Graph, Role, StateId, Weight, WeightData, WeightQuantisation,
+    AssetId, ComponentKind, Graph, Role, Segment, StateId, Weight, WeightData, WeightQuantisation,
 };
 use shardwright_runtime::{
     ASSETS_MAX, ChainDescription, ChainError, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX,
@@ -165,24 +165,32 @@ fn components_and_layers_once_and_in_order() {
         ChainError::LayersMissing { from: 3, layers: 6 }
     );
     is!(
-        with(|parts| parts.description.shards[SECOND].layers = (2, 6)),
+        with(|parts| parts.description.shards[SECOND].segments = Segment::decoder(2, 6).into()),
         ChainError::Layers { expected: 3, .. }
     );
     is!(
-        with(|parts| parts.description.shards[SECOND].layers = (3, 7)),
+        with(|parts| parts.description.shards[SECOND].segments = Segment::decoder(3, 7).into()),
         ChainError::Layers { end: 7, layers: 6, .. }
     );
-    is!(with(|parts| parts.description.shards[0].layers = (0, 1)), ChainError::Layers { .. });
+    is!(with(|parts| parts.description.shards[0].segments.0[0].layers = (0, 1)), ChainError::Layers { .. });
+    is!(
+        with(|parts| parts.description.shards[SECOND].segments.0.clear()),
+        ChainError::SegmentsMissing { .. }
+    );
+    is!(
+        with(|parts| parts.description.shards[FIRST].segments.0.push(Segment::decoder(3, 4))),
+        ChainError::ComponentUnexpected { component: ComponentKind::Decoder, .. }
+    );
     is!(
         with(|parts| parts.description.shards.swap(0, 1)),
         ChainError::ComponentOrder { before: ComponentKind::PerLayerInput, .. }
     );
     is!(
-        with(|parts| parts.description.shards[1].component = ComponentKind::Embed),
+        with(|parts| parts.description.shards[1].segments = Segment::whole(ComponentKind::Embed).into()),
         ChainError::ComponentUnexpected { component: ComponentKind::Embed, .. }
     );
     is!(
-        with(|parts| parts.description.shards[4].component = ComponentKind::Pooling),
+        with(|parts| parts.description.shards[4].segments = Segment::whole(ComponentKind::Pooling).into()),
         ChainError::ComponentUnexpected { component: ComponentKind::Pooling, .. }
     );
     is!(
@@ -195,15 +203,15 @@ fn components_and_layers_once_and_in_order() {
     );
     is!(
         with(|parts| parts.description.shards[FIRST].logits_softcap = Some(30.0)),
-        ChainError::Softcap { component: ComponentKind::Decoder, .. }
+        ChainError::Softcap { .. }
     );
     for cap in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let capped = refused(&graph, &plan(), |parts| {
             let shards = &mut parts.description.shards;
-            let head = shards.iter_mut().find(|shard| shard.component == ComponentKind::Head);
+            let head = shards.iter_mut().find(|shard| shard.segments.has(ComponentKind::Head));
             head.unwrap().logits_softcap = Some(cap);
         });
-        assert!(matches!(capped, ChainError::Softcap { component: ComponentKind::Head, .. }), "{capped}");
+        assert!(matches!(capped, ChainError::Softcap { .. }), "{capped}");
     }
 }
 
@@ -224,7 +232,7 @@ fn entry_points_agree() {
         ChainError::EntryPoint { what: "its name", .. }
     );
     is!(
-        described(|d| d.shards[FIRST].entries[0].layers = (0, 2)),
+        described(|d| d.shards[FIRST].entries[0].segments = Segment::decoder(0, 2).into()),
         ChainError::EntryPoint { what: "its part", .. }
     );
     for rows in [0, 97] {

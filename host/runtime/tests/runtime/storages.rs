@@ -44,7 +44,7 @@ fn drawn(seed: u64) -> Storages {
         let role = format!("{:?}", port.role);
         let seed = match port.role {
             Role::State { .. } => number((seed, role)),
-            _ => number((seed, role, entry.component.name(), entry.layers, &entry.name, port.direction)),
+            _ => number((seed, role, entry.segments.to_string(), &entry.name, port.direction)),
         };
         match port.role {
             Role::Positions | Role::Slots { .. } => None,
@@ -155,7 +155,7 @@ fn a_rounded_stream_lies_within_half_a_step() {
     for (bits, dtype) in [(16, "u16"), (8, "u8")] {
         let encoding = Encoding::affine_over(-1.1 * highest, 1.1 * highest, bits);
         let storages: Storages = Arc::new(move |entry, port| {
-            let is_hidden = entry.component == ComponentKind::Embed && port.role == Role::Hidden;
+            let is_hidden = entry.segments.has(ComponentKind::Embed) && port.role == Role::Hidden;
             is_hidden.then_some(encoding)
         });
         let stored = streams(&Plan { storages: Some(storages.clone()), ..Plan::default() });
@@ -266,7 +266,7 @@ fn a_step_input_is_written_in_every_storage_asked_for() {
     let bytes = |encoding: Option<Encoding>| {
         let storages = encoding.map(|encoding| -> Storages {
             Arc::new(move |entry, port| {
-                (matches!(port.role, Role::Mask(_)) && entry.layers.0 == 2).then_some(encoding)
+                (matches!(port.role, Role::Mask(_)) && entry.segments.layers().0 == 2).then_some(encoding)
             })
         });
         let plan =

@@ -356,7 +356,7 @@ fn spoil(binding: &Binding, existing: &mut [u8], bytes: &[u8], class: Option<Err
 /// The residual stream between decoder shards stored so.
 pub fn hidden(encoding: Encoding) -> Option<Storages> {
     Some(Arc::new(move |entry, port| {
-        (entry.component == ComponentKind::Decoder && port.role == Role::Hidden).then_some(encoding)
+        (entry.segments.has(ComponentKind::Decoder) && port.role == Role::Hidden).then_some(encoding)
     }))
 }
 
@@ -485,8 +485,7 @@ pub fn parts(graph: &Graph, plan: &Plan) -> Parts {
             };
             parts.description.shards.push(ShardDescription {
                 name,
-                component: component.kind,
-                layers: (layers.start, layers.end),
+                segments: entries[0].interface.segments.clone(),
                 place: place(instance),
                 entries: entries.iter().map(|entry| entry.interface.clone()).collect(),
                 logits_softcap: None,

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use shardwright_graph::{
-    Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, State, StateId,
-    StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, WeightQuantisation,
+    Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, Segment, State,
+    StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, WeightQuantisation,
 };
 use shardwright_shims::ShimRegistry;
 use shardwright_vocabulary::{Affine, DType, EntryKind, Granularity, ScaleBits};
@@ -169,8 +169,7 @@ impl Builder {
     pub fn new(kind: EntryKind, rows: u64, context: u64, largest_rows: u64) -> Builder {
         Builder {
             entry: EntryGraph {
-                component: ComponentKind::Decoder,
-                layers: (0, 1),
+                segments: Segment::decoder(0, 1).into(),
                 point: EntryPoint { kind, rows, context, largest_rows },
                 tensors: Vec::new(),
                 nodes: Vec::new(),
@@ -316,8 +315,7 @@ pub fn decoder(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
 /// `y = 2x` over four rows of one value, as one multiplication.
 pub fn doubling() -> EntryGraph {
     let mut b = Builder::new(EntryKind::Encode, 4, 4, 4);
-    b.entry.component = ComponentKind::Embed;
-    b.entry.layers = (0, 0);
+    b.entry.segments = Segment::whole(ComponentKind::Embed).into();
     let x = b.input("x", &[4, 1], DType::F32, Role::Hidden);
     let y = b.node("double", Op::MulScalar { value: 2.0 }, &[x], &[4, 1]);
     b.entry.tensors[y.0 as usize].name = "y".to_owned();

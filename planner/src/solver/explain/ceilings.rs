@@ -27,6 +27,12 @@ impl Solution {
         }
     }
 
+    /// The format tuple of the first layer of a component that is on a target.
+    fn first_formats(&self, component: u32, target: u32) -> Option<u32> {
+        let mut own = self.shards.iter().filter(|shard| shard.target == target);
+        own.find_map(|shard| shard.segment(component)?.formats.first().copied())
+    }
+
     /// Whether other formats would have helped instead of the cut, read from the cost table.
     fn explain_width(
         &self,
@@ -37,8 +43,7 @@ impl Solution {
         reasons: &mut Vec<Reason>,
     ) {
         let name = &bound.limit.name;
-        let placed = self.shards.iter().find(|shard| (shard.component, shard.target) == (component, target));
-        let Some(used) = placed.map(|shard| shard.formats[0]) else { return };
+        let Some(used) = self.first_formats(component, target) else { return };
         let part = &request.model.components[component as usize];
         let table = CostTable::new(request);
         let mut others: Vec<(String, u64)> = Vec::new();
@@ -83,9 +88,9 @@ impl Solution {
         let Some(bound) = bounds.ops.filter(reported) else { return };
         let table = CostTable::new(request);
         for (component, index) in request.model.components.iter().zip(0_u32..) {
-            let placed = self.shards.iter().find(|shard| (shard.component, shard.target) == (index, target));
-            let (Some(placed), layers @ 1..) = (placed, component.layer_count() as usize) else { continue };
-            let prefix = Prefix::new(request, &table, component, target, placed.formats[0], &self.entries);
+            let placed = self.first_formats(index, target);
+            let (Some(formats), layers @ 1..) = (placed, component.layer_count() as usize) else { continue };
+            let prefix = Prefix::new(request, &table, component, target, formats, &self.entries);
             let Some(whole) = prefix.range(0, layers) else { continue };
             let each = (0..layers).filter_map(|layer| Some(prefix.range(layer, layer + 1)?.ops));
             let (Some(least), Some(most)) = (each.clone().min(), each.max()) else { continue };

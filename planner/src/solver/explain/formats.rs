@@ -2,8 +2,8 @@
 
 use super::super::bounds::TargetBounds;
 use super::super::{Placement, Solution, is_admitted};
-use crate::table::{CostTable, Prefix, unit_kinds_at};
-use crate::{Cause, Provenance, Request, SoftcapPlace};
+use crate::table::{CostTable, Prefix, runtime_of, units_of};
+use crate::{Cause, Provenance, Request};
 
 impl Solution {
     /// The formats of a shard, the reason with times where they are known, and its cause.
@@ -24,8 +24,9 @@ impl Solution {
     /// Layers in different formats: which, and how good the mixture is.
     fn explain_mixture(&self, request: &Request, placement: &Placement) -> (String, String, Cause) {
         let mut counts: std::collections::BTreeMap<u32, usize> = std::collections::BTreeMap::new();
-        placement.formats.iter().for_each(|formats| *counts.entry(*formats).or_default() += 1);
+        placement.formats().for_each(|formats| *counts.entry(formats).or_default() += 1);
         let parts = counts.iter().map(|(formats, count)| {
+            // A component without layers counts as one.
             let layers = if *count == 1 { "layer" } else { "layers" };
             format!("{count} {layers} in {}", request.formats_name(*formats))
         });
@@ -124,26 +125,19 @@ impl Solution {
     /// Other formats that the target supports for the same layers, with their time where it is
     /// known.
     fn others(&self, request: &Request, placement: &Placement) -> Vec<(u32, Option<u64>)> {
-        let component = &request.model.components[placement.component as usize];
         let table = CostTable::new(request);
-        let kinds = unit_kinds_at(component, placement.softcap);
-        let (first, end) = match placement.end {
-            0 => (0, kinds.len()),
-            end => (placement.first as usize, end as usize),
-        };
+        let kinds = units_of(request, &placement.segments, placement.softcap);
+        let kinds: Vec<u32> = kinds.into_iter().map(|(kind, _)| kind).collect();
         let more = self.relieving_flags(placement.target);
         let limits = TargetBounds::new(&request.targets[placement.target as usize], &more);
-        let runtime = match (&component.softcap, placement.softcap) {
-            (Some(softcap), Some(SoftcapPlace::Runtime)) => softcap.runtime.microseconds,
-            _ => 0,
-        };
+        let runtime = runtime_of(request, &placement.segments, placement.softcap);
         let count = u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
         (0..count)
             .filter(|&formats| placement.uniform_formats() != Some(formats) && is_admitted(request, formats))
             .filter_map(|formats| {
                 let place = (placement.target, formats);
-                let cost =
-                    Prefix::of_kinds(request, &table, &kinds, place, &self.entries).range(first, end)?;
+                let prefix = Prefix::of_kinds(request, &table, &kinds, place, &self.entries);
+                let cost = prefix.range(0, kinds.len())?;
                 let fits = limits.exceeded(&cost).is_none();
                 fits.then_some((formats, cost.time.map(|time| time.saturating_add(runtime))))
             })

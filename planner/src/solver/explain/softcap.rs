@@ -2,7 +2,7 @@
 
 use super::super::bounds::TargetBounds;
 use super::super::{Forbidden, Placement, Solution};
-use crate::table::{CostTable, Prefix, unit_kinds_at};
+use crate::table::{CostTable, Prefix, runtime_of, units_of};
 use crate::{Cause, Request, Softcap, SoftcapPlace};
 
 impl Solution {
@@ -60,15 +60,16 @@ impl Solution {
         placement: &Placement,
         other: SoftcapPlace,
     ) -> Result<(Option<u64>, u64), (String, Cause)> {
-        let component = &request.model.components[placement.component as usize];
         let target = &request.targets[placement.target as usize];
-        let kinds = unit_kinds_at(component, Some(other));
+        let units = units_of(request, &placement.segments, Some(other));
         let table = CostTable::new(request);
-        let place = (placement.target, placement.formats[0]);
         let name = &target.name;
-        let prefix = Prefix::of_kinds(request, &table, &kinds, place, &self.entries);
-        let Some(cost) = prefix.range(0, kinds.len()) else {
-            let why = table.illegal(request, kinds[0], place.0, place.1, &self.entries).unwrap_or_default();
+        let prefix = Prefix::of_units(request, &table, &units, placement.target, &self.entries);
+        let Some(cost) = prefix.range(0, units.len()) else {
+            let illegal = |&(kind, formats): &(u32, u32)| {
+                table.illegal(request, kind, placement.target, formats, &self.entries)
+            };
+            let why = units.iter().find_map(illegal).unwrap_or_default();
             let cause = Cause::Preference("softcap-in-graph".to_owned());
             return Err((format!("`{name}` does not take it in the graph: {why}"), cause));
         };
@@ -78,16 +79,12 @@ impl Solution {
             let because = format!("in the graph {limit} would be {value}, the limit is {}", bound.value);
             return Err((because, Cause::Limit(limit.clone())));
         }
-        let (component, target, formats) = (placement.component, place.0, placement.formats.clone());
-        let shard = Forbidden { component, first: 0, end: 0, target, formats, softcap: Some(other) };
+        let shard = Forbidden { softcap: Some(other), ..placement.forbidden() };
         if self.settings.forbidden.contains(&shard) {
             let cause = Cause::Feedback("unsupported-op".to_owned());
             return Err((format!("`{name}` refused the shard with it in the graph before"), cause));
         }
-        let runtime = match (&request.model.components[component as usize].softcap, other) {
-            (Some(softcap), SoftcapPlace::Runtime) => softcap.runtime.microseconds,
-            _ => 0,
-        };
+        let runtime = runtime_of(request, &placement.segments, Some(other));
         let (other, own) = (cost.time.map(|time| time.saturating_add(runtime)), placement.cost.time);
         Ok((other.filter(|_| self.time.is_some()), own.unwrap_or(0)))
     }

@@ -10,7 +10,8 @@ use std::hint::black_box;
 
 use shardwright_planner::solver::{Settings, solve};
 use shardwright_planner::{
-    Attempt, Description, Encoding, Level, Plan, Planner, Reason, Refusal, RefusalKind, Request, learn, log,
+    Attempt, Description, Encoding, Level, Plan, Planner, Reason, Refusal, RefusalKind, Request, Segment,
+    Shard, learn, log,
 };
 
 /// The hostile planner.
@@ -31,7 +32,7 @@ impl Planner for Hostile {
 
     fn make_plan(request: &Request) -> Result<Plan, Refusal> {
         let behave = request.option("behave").unwrap_or("well");
-        let plan = || solve(request, &Settings::default()).map(|solution| solution.into_plan(request));
+        let plan = || solve(request, &apart()).map(|solution| solution.into_plan(request));
         match behave {
             "loop" => endless(),
             "memory" => memory_bomb(),
@@ -92,33 +93,54 @@ fn reason(because: String) -> Reason {
     Reason { shard: None, choice: "much".to_owned(), because, cause }
 }
 
+/// Every component in shards of its own.
+fn apart() -> Settings {
+    Settings { join: false, ..Settings::default() }
+}
+
+/// The one segment of a shard.
+fn part(shard: &mut Shard) -> &mut Segment {
+    &mut shard.segments[0]
+}
+
 /// The plan with one thing wrong.
 fn spoil(mut plan: Plan, behave: &str) -> Plan {
-    let decoder = plan.shards.iter().position(|shard| shard.end > 0).unwrap_or(0);
+    let is_layered = |shard: &Shard| shard.segments[0].end > 0;
+    let decoder = plan.shards.iter().position(is_layered).unwrap_or(0);
     match behave {
-        "skip-layer" => plan.shards[decoder].first = 1,
+        "skip-layer" => part(&mut plan.shards[decoder]).first = 1,
         "repeat-shard" => {
             let copy = plan.shards[decoder].clone();
             plan.shards.insert(decoder, copy);
         }
         "overlap" => {
             let mut copy = plan.shards[decoder].clone();
-            copy.first = copy.end - 1;
+            part(&mut copy).first = part(&mut copy).end - 1;
             plan.shards.insert(decoder + 1, copy);
         }
-        "exceed-layers" => plan.shards[decoder].end += 1,
+        "exceed-layers" => part(&mut plan.shards[decoder]).end += 1,
         "unknown-target" => plan.shards[decoder].target = 999,
         "no-shards" => plan.shards.clear(),
+        "no-segments" => plan.shards[decoder].segments.clear(),
+        "component-twice-in-a-shard" => {
+            let copy = part(&mut plan.shards[decoder]).clone();
+            plan.shards[decoder].segments.push(copy);
+        }
+        "joined-without-its-boundaries" => {
+            let next = plan.shards.remove(decoder).segments;
+            plan.shards[decoder - 1].segments.extend(next);
+        }
         "bad-scale" => {
             let nan = Encoding { scale_bits: 0x7fc0_0000, ..Encoding::FP32 };
             plan.shards[decoder].inputs[0].encoding = Some(nan);
         }
         "one-shard-too-large" => {
             // Ignores every limit: the whole component as one shard.
-            let end = plan.shards.iter().map(|shard| shard.end).max().unwrap_or(0);
-            plan.shards.retain(|shard| shard.end == 0 || shard.first == 0);
-            for shard in plan.shards.iter_mut().filter(|shard| shard.end > 0) {
-                shard.end = end;
+            let end = plan.shards.iter().map(|shard| shard.segments[0].end).max().unwrap_or(0);
+            plan.shards.retain(|shard| !is_layered(shard) || shard.segments[0].first == 0);
+            for segment in plan.shards.iter_mut().filter(|shard| is_layered(shard)).map(part) {
+                segment.end = end;
+                segment.formats = vec![0; end as usize];
             }
         }
         _ => {}

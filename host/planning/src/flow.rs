@@ -1,0 +1,64 @@
+//! Which boundary tensors pass between the shards of a plan.
+
+use std::collections::BTreeMap;
+
+use crate::plan::{Plan, PlannedSegment};
+use crate::request::{Component, Request};
+
+/// The boundaries of one shard, each name once, in the order in which its components list them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ShardBoundaries<'request> {
+    /// What its segments read that none of them wrote before.
+    pub inputs: Vec<&'request str>,
+    /// What its segments wrote that a later shard reads, or nothing reads.
+    pub outputs: Vec<&'request str>,
+}
+
+/// The boundaries of every shard. A segment reads what the nearest earlier segment wrote under a
+/// name; segments of unknown components have none.
+pub fn boundaries<'request>(plan: &Plan, request: &'request Request) -> Vec<ShardBoundaries<'request>> {
+    let mut found = vec![ShardBoundaries::default(); plan.shards.len()];
+    // By name the shard that wrote it last, and whether something read it since.
+    let mut written: BTreeMap<&str, (usize, bool)> = BTreeMap::new();
+    let leave = |found: &mut Vec<ShardBoundaries<'request>>, shard: usize, name: &'request str| {
+        if !found[shard].outputs.contains(&name) {
+            found[shard].outputs.push(name);
+        }
+    };
+    for (shard, planned) in plan.shards.iter().enumerate() {
+        for component in planned.segments.iter().filter_map(|segment| component(request, segment)) {
+            for name in component.inputs.iter().map(String::as_str) {
+                match written.get_mut(name) {
+                    Some((writer, read)) => {
+                        *read = true;
+                        if *writer == shard {
+                            continue;
+                        }
+                        let writer = *writer;
+                        leave(&mut found, writer, name);
+                    }
+                    // Nothing before it writes; the runtime gives it.
+                    None => {}
+                }
+                if !found[shard].inputs.contains(&name) {
+                    found[shard].inputs.push(name);
+                }
+            }
+            for name in component.outputs.iter().map(String::as_str) {
+                if let Some((writer, false)) = written.insert(name, (shard, false)) {
+                    leave(&mut found, writer, name);
+                }
+            }
+        }
+    }
+    for (name, (writer, read)) in written {
+        if !read {
+            leave(&mut found, writer, name);
+        }
+    }
+    found
+}
+
+fn component<'request>(request: &'request Request, segment: &PlannedSegment) -> Option<&'request Component> {
+    request.model.components.get(segment.component as usize)
+}
