@@ -42,7 +42,7 @@
 //!     Structure, TextFile,
 //! };
 //! use shardwright_vocabulary::{DType, FormatTuple, PlannerIdentity, ShimIdentity, Target, TargetKind};
-//! use shardwright_graph::{Asset, ComponentKind, Weight, WeightData};
+//! use shardwright_graph::{Asset, ComponentKind, Segment, Weight, WeightData};
 //!
 //! fn compile(directory: &std::path::Path, table: &Asset) -> Result<Bundle, BundleError> {
 //!     let mut writer = BundleWriter::create(directory)?;
@@ -63,8 +63,7 @@
 //!     };
 //!     let shard = ShardEntry {
 //!         name: "embed".to_owned(),
-//!         component: ComponentKind::Embed,
-//!         layers: (0, 0),
+//!         segments: Segment::whole(ComponentKind::Embed).into(),
 //!         target: Target {
 //!             name: "cpu".to_owned(),
 //!             shim: "cpu".to_owned(),
