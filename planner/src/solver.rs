@@ -405,6 +405,8 @@ struct Problem<'request> {
     usable: Vec<u32>,
     parts: Vec<Part>,
     limits: Vec<TargetBounds<'request>>,
+    /// For every target what a shard of the whole model costs at most.
+    most: Vec<RangeCost>,
     /// Targets of one shim and device have one place.
     places: Vec<u32>,
     /// For every target whether all its legal rows have a time, and whether one of those is
@@ -545,6 +547,7 @@ impl<'request> Problem<'request> {
                 u32::try_from(request.targets.iter().position(same).unwrap_or(0)).unwrap_or(u32::MAX)
             })
             .collect();
+        let most = (0..request.targets.len()).map(|target| most(&parts, target)).collect();
         Ok(Self {
             request,
             settings,
@@ -552,6 +555,7 @@ impl<'request> Problem<'request> {
             relaxed,
             usable,
             parts,
+            most,
             limits: request.targets.iter().map(|target| TargetBounds::new(target, &[])).collect(),
             places,
             ranks: ranks(&timed),
@@ -605,6 +609,17 @@ impl<'request> Problem<'request> {
 
     fn is_forbidden(&self, segments: Vec<Segment>, target: u32, softcap: Option<SoftcapPlace>) -> bool {
         self.settings.forbidden.contains(&Forbidden { segments, target, softcap })
+    }
+
+    /// The shards not to be planned again, by index, that begin with these segments and go on.
+    fn at_risk(&self, segments: &[Segment], target: u32) -> Vec<usize> {
+        let begins = |shard: &Forbidden| {
+            shard.target == target
+                && shard.segments.len() > segments.len()
+                && shard.segments.starts_with(segments)
+        };
+        let forbidden = self.settings.forbidden.iter().enumerate();
+        forbidden.filter(|(_, shard)| begins(shard)).map(|(index, _)| index).collect()
     }
 
     /// Whether a search has to look at what is forbidden.
@@ -672,6 +687,23 @@ fn ranks(timed: &[bool]) -> Vec<u64> {
         ranks.push(before.map_or(index as u64, |before| ranks[before]));
     }
     ranks
+}
+
+/// What a shard of the whole model costs on a target at most: of every component the dearest
+/// formats in every quantity.
+fn most(parts: &[Part], target: usize) -> RangeCost {
+    let of = |part: &Part| {
+        let choices = part.choices.iter().filter(|choice| choice.target as usize == target);
+        let costs = choices.map(|choice| choice.prefix.sum(0, part.units));
+        costs.fold(RangeCost::default(), |most, cost| RangeCost {
+            ops: most.ops.max(cost.ops),
+            weight_bytes: most.weight_bytes.max(cost.weight_bytes),
+            artefact_bytes: most.artefact_bytes.max(cost.artefact_bytes),
+            state_bytes: most.state_bytes.max(cost.state_bytes),
+            ..most
+        })
+    };
+    parts.iter().map(of).fold(RangeCost::default(), |sum, cost| sum.joined(&cost))
 }
 
 /// The sum of the least times of every unit.

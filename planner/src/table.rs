@@ -53,14 +53,6 @@ impl RangeCost {
             uncosted_ops: self.uncosted_ops.saturating_add(other.uncosted_ops),
         }
     }
-
-    /// Whether everything that limits bound is at most that of another.
-    pub(crate) fn at_most(&self, other: &RangeCost) -> bool {
-        self.ops <= other.ops
-            && self.weight_bytes <= other.weight_bytes
-            && self.artefact_bytes <= other.artefact_bytes
-            && self.context_bytes() <= other.context_bytes()
-    }
 }
 
 impl<'request> CostTable<'request> {

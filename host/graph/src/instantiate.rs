@@ -104,10 +104,13 @@ impl Graph {
                     Role::PerLayer { .. } => (per_layer_is_read, self.later_per_layer(later)),
                     _ => (false, true),
                 };
-                let last = part.layers.end.checked_sub(1).filter(|_| role == Role::Hidden && read && !leaves);
-                if let Some(layer) = last.filter(|_| options.taps) {
-                    let role = Role::Tap { name: format!("layer.{layer}") };
-                    part.wanted.push(Wanted { value, role, leaves: true });
+                let passed_on = matches!(role, Role::Hidden | Role::PerLayer { .. }) && read && !leaves;
+                if options.taps && passed_on {
+                    let name = match part.layers.end.checked_sub(1) {
+                        Some(layer) => format!("layer.{layer}"),
+                        None => part.component.kind.to_string(),
+                    };
+                    part.wanted.push(Wanted { value, role: Role::Tap { name }, leaves: true });
                 }
                 if read || leaves {
                     part.wanted.push(Wanted { value, role, leaves });

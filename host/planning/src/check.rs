@@ -198,6 +198,7 @@ fn kinds(request: &Request, shard: &Shard) -> Vec<u32> {
 
 /// The meaning of each shard's indices; costs follow.
 fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFault> {
+    let table = CostTable::new(request);
     let resolve = |(position, planned): (u32, &Shard)| {
         let segment = |planned: &PlannedSegment| {
             let unknown = || PlanFault::UnknownComponent { shard: position, component: planned.component };
@@ -212,7 +213,7 @@ fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFau
             target: target
                 .map(|target| target.target.clone())
                 .ok_or(PlanFault::UnknownTarget { shard: position, target: planned.target })?,
-            formats: shard_formats(position, planned, &segments, request)?,
+            formats: shard_formats(position, planned, &segments, &table, request)?,
             segments,
             planned: planned.clone(),
             cost: ShardCost::default(),
@@ -222,14 +223,21 @@ fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFau
 }
 
 /// The formats of a shard: one tuple for each layer, and for each component without layers, alike
-/// in activations and states.
+/// in activations and states. A component without weights has the tuple of what has some.
 fn shard_formats(
     shard: u32,
     planned: &Shard,
     segments: &Segments,
+    table: &CostTable<'_>,
     request: &Request,
 ) -> Result<ShardFormats, PlanFault> {
     let mut units: Vec<(Segment, &FormatTuple)> = Vec::new();
+    let weighs = |kind: u32, formats: u32| {
+        let row = |&entry: &EntryName| table.row(kind, planned.target, formats, entry);
+        planned.entries.iter().filter_map(row).any(|row| row.weight_bytes > 0)
+    };
+    let weighing: Vec<bool> =
+        kinds(request, planned).iter().zip(planned.formats()).map(|(&kind, own)| weighs(kind, own)).collect();
     for (planned, segment) in planned.segments.iter().zip(segments.iter()) {
         let (first, end) = segment.layers;
         let (found, expected) = (planned.formats.len(), end.saturating_sub(first).max(1) as usize);
@@ -244,8 +252,14 @@ fn shard_formats(
             units.push((Segment { layers, ..segment }, tuple));
         }
     }
+    let values = |tuple: &FormatTuple| (tuple.activations, tuple.states);
+    let alike = units.iter().all(|(_, tuple)| values(tuple) == values(units[0].1));
+    let with_weights = units.iter().zip(&weighing).find(|(_, weighs)| **weighs).map(|((_, tuple), _)| *tuple);
+    if let (true, Some(tuple)) = (alike, with_weights) {
+        let weightless = units.iter_mut().zip(&weighing).filter(|(_, weighs)| !**weighs);
+        weightless.for_each(|((_, own), _)| *own = tuple);
+    }
     ShardFormats::of(units.iter().copied()).ok_or_else(|| {
-        let values = |tuple: &FormatTuple| (tuple.activations, tuple.states);
         let first = units.first().map(|(_, tuple)| values(tuple));
         match units.iter().find(|(_, tuple)| Some(values(tuple)) != first) {
             Some((part, formats)) => {

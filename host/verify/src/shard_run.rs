@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use shardwright_build::CompiledGraphs;
-use shardwright_graph::{Asset, EntryPoint, Graph, Role, Segments, StateId};
+use shardwright_graph::{Asset, ComponentKind, EntryPoint, Graph, Role, Segments, StateId};
 use shardwright_reference::step::{Step, step_input};
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 use shardwright_shims::{Bound, Buffer, Direction, LoadedEntry, LoadedShard, Port, RunOptions, ShimError};
@@ -389,6 +389,7 @@ impl Place<'_> {
                 let end = self.segments.stream_leaves().unwrap_or(0);
                 stream(end as usize, end.checked_sub(1), "hidden".to_owned())
             }
+            Role::Tap { name } if name == ComponentKind::Embed.name() => stream(0, None, name.clone()),
             Role::Tap { name } => {
                 let layer = name.strip_prefix("layer.")?.parse::<u32>().ok()?;
                 stream(layer as usize + 1, Some(layer), name.clone())

@@ -55,6 +55,21 @@ impl<'request> TargetBounds<'request> {
         pairs.into_iter().filter_map(|(bound, value)| Some((bound?, value)))
     }
 
+    /// What of a shard's cost may come to exceed a bound if the shard grows up to `most`, in a fixed
+    /// order; 0 where none can.
+    pub(super) fn at_stake(&self, cost: &RangeCost, most: &RangeCost) -> [u64; 4] {
+        let amount = |bound: Option<Bound<'_>>, of: fn(&RangeCost) -> u64| match bound {
+            Some(bound) if of(most) > bound.value => of(cost),
+            _ => 0,
+        };
+        [
+            amount(self.ops, |cost| cost.ops),
+            amount(self.weight_bytes, |cost| cost.weight_bytes),
+            amount(self.artefact_bytes, |cost| cost.artefact_bytes),
+            amount(self.context_bytes, RangeCost::context_bytes),
+        ]
+    }
+
     /// A shard's amount of the quantity that a limit of this name bounds.
     pub(super) fn value_of(name: &str, cost: &RangeCost) -> Option<u64> {
         match name {

@@ -12,9 +12,9 @@ const BEAMS: [usize; 3] = [LABELS_PER_CUT, 32, 4];
 const EXTENSION: u64 = 8;
 
 /// Comparisons of labels in one search; the last and narrowest has no such bound. A sandbox allows
-/// two billion units of fuel per call; a comparison takes two to three hundred with what goes on
-/// around it, and a request is searched a few times.
-const COMPARISONS: u64 = 1_200_000;
+/// two billion units of fuel per call; a comparison takes up to six hundred with what goes on around
+/// it, and a request is searched a few times.
+const COMPARISONS: u64 = 600_000;
 
 /// The least time from which a difference counts, as a share of the whole: estimates are no finer.
 /// Every shard has to save as much.
@@ -59,7 +59,7 @@ struct Label {
     /// Locations of the donors whose readers come later: (layer, place), sorted.
     homes: Vec<(u32, u32)>,
     /// The last shard, where a component ends that is not the last.
-    open: Option<Open>,
+    open: Option<Box<Open>>,
     /// The label before and the last shard.
     last: Option<(usize, Step)>,
 }
@@ -71,6 +71,10 @@ struct Open {
     /// Activations and states.
     values: (u32, u32),
     cost: RangeCost,
+    /// What of it limits may bound.
+    at_stake: [u64; 4],
+    /// The refused shards, by index, that it would become with certain components.
+    at_risk: Vec<usize>,
     /// Whether the shard as it is was forbidden, so that something has to join it.
     must_be_joined: bool,
 }
@@ -113,7 +117,8 @@ impl Label {
             (None, Some(_)) => false,
             (Some(own), Some(theirs)) => {
                 (own.target, own.values) == (theirs.target, theirs.values)
-                    && own.cost.at_most(&theirs.cost)
+                    && own.at_risk.iter().all(|refused| theirs.at_risk.contains(refused))
+                    && own.at_stake.iter().zip(&theirs.at_stake).all(|(own, theirs)| own <= theirs)
                     && own.must_be_joined <= theirs.must_be_joined
             }
         }
@@ -219,8 +224,10 @@ impl Search<'_, '_> {
                         let range = Range::new(part, step, cost);
                         let labels = (self.arena.len() - from) as u64;
                         self.left = self.left.checked_sub(EXTENSION * labels).ok_or(Exceeded)?;
+                        // Only at its beginning a component may join what is before it.
+                        let ways: &[bool] = if first == 0 && index > 0 { &[false, true] } else { &[false] };
                         for label in from..self.arena.len() {
-                            for joins in [false, true] {
+                            for &joins in ways {
                                 if let Some(next) = self.extend(label, part, choice, &range, joins) {
                                     self.insert(&mut cuts[end], next)?;
                                 }
@@ -329,11 +336,11 @@ impl Search<'_, '_> {
         let label = &self.arena[index];
         let (step, cost) = (Step { joins, ..range.step }, &range.cost);
         let Step { first, end, .. } = step;
-        let open = label.open.as_ref();
-        let shard_cost = match joins {
+        let open = label.open.as_deref();
+        let joined = match joins {
             false if open.is_some_and(|open| open.must_be_joined) => return None,
-            false => cost.clone(),
-            true => joined_cost(problem, open?, choice, cost)?,
+            false => None,
+            true => Some(joined_cost(problem, open?, choice, cost)?),
         };
         let place = problem.places[choice.target as usize];
         if !problem.relaxed.donors {
@@ -346,11 +353,14 @@ impl Search<'_, '_> {
         }
         // A whole component may still be joined; anything else is as it will be.
         let may_be_joined = end == part.units && step.part + 1 < problem.parts.len();
-        let forbidden = problem.forbids() && {
+        let may_be_joined = may_be_joined && problem.settings.join;
+        let (mut forbidden, mut at_risk) = (false, Vec::new());
+        if problem.forbids() {
             let (segments, softcap) = self.shard(index, step);
-            problem.is_forbidden(segments, choice.target, softcap)
-        };
-        if forbidden && !(may_be_joined && problem.settings.join) {
+            at_risk = problem.at_risk(&segments, choice.target);
+            forbidden = problem.is_forbidden(segments, choice.target, softcap);
+        }
+        if forbidden && !may_be_joined {
             return None;
         }
         let used = self.used(label, part, choice, range, joins)?;
@@ -369,19 +379,25 @@ impl Search<'_, '_> {
             }
         }
         let weight = if part.layered { problem.weight(cost) } else { 0 };
-        let open = Open {
-            target: choice.target,
-            values: choice.values,
-            cost: shard_cost,
-            must_be_joined: forbidden,
-        };
+        let open = may_be_joined.then(|| {
+            let target = choice.target as usize;
+            let cost = joined.unwrap_or_else(|| cost.clone());
+            Box::new(Open {
+                target: choice.target,
+                values: choice.values,
+                at_stake: problem.limits[target].at_stake(&cost, &problem.most[target]),
+                at_risk,
+                cost,
+                must_be_joined: forbidden,
+            })
+        });
         Some(Label {
             sums,
             largest: label.largest.max(weight),
             squares: label.squares.saturating_add(u128::from(weight) * u128::from(weight)),
             used,
             homes,
-            open: (may_be_joined && problem.settings.join).then_some(open),
+            open,
             last: Some((index, step)),
         })
     }
@@ -431,20 +447,30 @@ impl Search<'_, '_> {
     }
 
     /// The shard that a step after a label ends: its segments, and the place of its soft-cap.
-    fn shard(&self, mut index: usize, mut step: Step) -> (Vec<Segment>, Option<SoftcapPlace>) {
+    fn shard(&self, index: usize, step: Step) -> (Vec<Segment>, Option<SoftcapPlace>) {
         let (mut segments, mut softcap) = (Vec::new(), None);
-        loop {
-            let part = &self.problem.parts[step.part];
-            let choice = &part.choices[step.choice];
-            segments.push(part.segment(step.first, step.end, choice));
+        for (part, first, choice) in self.steps(index, step).into_iter().rev() {
+            let part = &self.problem.parts[part];
+            let end =
+                if part.component == self.problem.parts[step.part].component { step.end } else { part.units };
+            let choice = &part.choices[choice];
+            segments.push(part.segment(first, end, choice));
             softcap = softcap.or(choice.softcap);
+        }
+        (segments, softcap)
+    }
+
+    /// The steps of the shard that a step after a label ends, from the last to the first: part,
+    /// first unit and choice. All but the last end with their component.
+    fn steps(&self, mut index: usize, mut step: Step) -> Vec<(usize, usize, usize)> {
+        let mut steps = Vec::new();
+        loop {
+            steps.push((step.part, step.first, step.choice));
             match self.arena[index].last {
                 Some((before, last)) if step.joins => (index, step) = (before, last),
-                _ => break,
+                _ => return steps,
             }
         }
-        segments.reverse();
-        (segments, softcap)
     }
 }
 

@@ -69,7 +69,7 @@ fn whatever_the_chip_dies_of_the_text_is_the_undisturbed_one() {
         ("abort", 1, "SIGABRT"),
         ("abort", 4, "SIGABRT"),
         ("overrun", 30, "SIGSEGV"),
-        ("abort", 150, "SIGABRT"),
+        ("abort", 90, "SIGABRT"),
         ("lost", 9, "fell off its bus"),
     ] {
         chip.fails_in(how, run);

@@ -202,7 +202,7 @@ type Change = Box<dyn FnOnce(&mut Value)>;
 
 #[test]
 fn a_manifest_that_is_not_of_its_artefacts_is_incompatible() {
-    let compiled = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
+    let compiled = Compiled::from(TEXT_FIXTURES[3], ["--planner-option", "join=off"]);
     let manifest = compiled.manifest_json();
     let shard =
         |change: fn(&mut Value)| move |manifest: &mut Value| change(&mut manifest["chains"][0]["shards"][1]);
@@ -210,7 +210,7 @@ fn a_manifest_that_is_not_of_its_artefacts_is_incompatible() {
         ("version", Box::new(shard(|shard| shard["compiled_by"]["version"] = "99.0.0".into()))),
         ("work order", Box::new(shard(|shard| shard["work_order"] = "0".repeat(64).into()))),
         ("device", Box::new(shard(|shard| shard["compiled_by"]["device"] = "npu".into()))),
-        ("name", Box::new(shard(|shard| shard["layers"] = serde_json::json!([0, 1])))),
+        ("name", Box::new(shard(|shard| shard["segments"][0]["layers"] = serde_json::json!([0, 1])))),
         (
             "artefact",
             Box::new(|manifest: &mut Value| {

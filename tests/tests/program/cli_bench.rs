@@ -46,14 +46,15 @@ fn a_bench_tells_speeds_phases_memory_and_the_plan() {
             result["test"].as_str().is_some_and(|test| test.starts_with("tg"))
         );
     }
-    // Two repetitions of four tokens, every one through the head.
+    // Two repetitions: of a prompt a prefill and the step of its last token, and of four tokens a
+    // step each.
     let head = |result: &Value| {
         let shards = result["shards"].as_array().expect("shards").iter();
         let mut heads =
             shards.filter(|shard| shard["shard"].as_str().is_some_and(|name| name.contains("head")));
         heads.next().expect("a head")["runs"].as_u64()
     };
-    assert_eq!((head(&results[0]), head(&results[1])), (Some(2), Some(8)));
+    assert_eq!((head(&results[0]), head(&results[1])), (Some(4), Some(8)));
 
     assert_eq!(report["threads"], 2);
     assert_eq!(report["probes"].as_array().map(Vec::len), Some(1 + 2 * 4));

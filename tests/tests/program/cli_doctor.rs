@@ -181,7 +181,7 @@ fn a_bundle_is_checked_for_how_it_would_run() {
     );
     let primary = named(bundle_report, "chains", "primary");
     assert_eq!((&primary["runs"], &primary["emulated_on"]), (&true.into(), &"cpu".into()), "{primary}");
-    assert!(list(primary, "shards").len() >= 4, "{primary}");
+    assert!(list(primary, "shards").len() >= 2, "{primary}");
     for shard in list(primary, "shards") {
         assert_eq!((&shard["state"], &shard["device"]), (&"optimal".into(), &"cpu".into()), "{shard}");
     }

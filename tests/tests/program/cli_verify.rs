@@ -246,7 +246,8 @@ fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
                 || output["what"].to_string().contains("state")),
             "{shard}"
         );
-        assert!(outputs(shard).any(|(_, output)| output["what"] == "hidden"), "{shard}");
+        let passed_on = |what: &Value| what == "hidden" || what == "logits";
+        assert!(outputs(shard).any(|(_, output)| passed_on(&output["what"])), "{shard}");
     }
 
     let doctor = shardwright(["doctor", &bundle]).json();

@@ -50,7 +50,7 @@ impl Made {
     fn damage(&self) {
         let text = fs::read(self.path().join("bundle.json")).expect("a manifest");
         let whole: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-        let name = &whole["manifest"]["chains"][0]["shards"][1]["artefact"]["sha256"];
+        let name = &whole["manifest"]["chains"][0]["shards"][0]["artefact"]["sha256"];
         let file = self.path().join("files").join(name.as_str().expect("a name"));
         let mut bytes = fs::read(&file).expect("an artefact");
         let middle = bytes.len() / 2;

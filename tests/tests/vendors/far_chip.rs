@@ -197,7 +197,7 @@ fn a_soft_cap_that_a_chip_refuses_is_left_to_the_runtime_and_the_plan_says_why()
     assert_eq!(place, "runtime");
     assert!(because.contains("the chip has no hyperbolic tangent"), "{because}");
     let text = chip.planned_by(shardwright(["plan", CHECKPOINT])).succeeds();
-    assert!(text.contains("soft-cap  by the runtime, in f32, of what the head gives"), "{text}");
+    assert!(text.contains("soft-cap  by the runtime, in f32, of the logits"), "{text}");
     assert_eq!(chip.planned_by(generate(CHECKPOINT)).succeeds(), generate(CHECKPOINT).succeeds());
 }
 

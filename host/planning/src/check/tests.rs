@@ -425,6 +425,16 @@ fn shards_of_several_components_add_up() {
     assert_eq!(cost.weight_bytes, first.weight_bytes + second.weight_bytes);
     assert_eq!(cost.context_bytes(), first.context_bytes() + second.context_bytes());
     assert_eq!(joined.shards()[0].segments.to_string(), names[0]);
+
+    // A component without weights has the formats of what has some.
+    let mut request = request;
+    request.costs.iter_mut().filter(|row| row.kind == 0).for_each(|row| row.weight_bytes = 0);
+    let mut mixed = plan();
+    join(&mut mixed, 0, 1);
+    mixed.shards[0].segments[1].formats.fill(1);
+    let checked = check(mixed, &request).unwrap();
+    let shard = &checked.shards()[0];
+    assert_eq!(shard.formats.uniform(), Some(&request.formats[1]));
 }
 
 /// The first decoder shard in the second format tuple, with a loss of 2 for each of its layers.
