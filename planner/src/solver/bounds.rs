@@ -55,8 +55,8 @@ impl<'request> TargetBounds<'request> {
         pairs.into_iter().filter_map(|(bound, value)| Some((bound?, value)))
     }
 
-    /// What of a shard's cost may come to exceed a bound if the shard grows up to `most`, in a fixed
-    /// order; 0 where none can.
+    /// What of a shard's cost may come to exceed a bound if the shard grows up to `most`, in a
+    /// fixed order; 0 where none can.
     pub(super) fn at_stake(&self, cost: &RangeCost, most: &RangeCost) -> [u64; 4] {
         let amount = |bound: Option<Bound<'_>>, of: fn(&RangeCost) -> u64| match bound {
             Some(bound) if of(most) > bound.value => of(cost),

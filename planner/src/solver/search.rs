@@ -12,8 +12,8 @@ const BEAMS: [usize; 3] = [LABELS_PER_CUT, 32, 4];
 const EXTENSION: u64 = 8;
 
 /// Comparisons of labels in one search; the last and narrowest has no such bound. A sandbox allows
-/// two billion units of fuel per call; a comparison takes up to six hundred with what goes on around
-/// it, and a request is searched a few times.
+/// two billion units of fuel per call; a comparison takes up to six hundred with what goes on
+/// around it, and a request is searched a few times.
 const COMPARISONS: u64 = 600_000;
 
 /// The least time from which a difference counts, as a share of the whole: estimates are no finer.
