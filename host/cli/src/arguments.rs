@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use shardwright::{FormatChoice, WeightFormat};
@@ -177,11 +178,11 @@ pub struct TargetArguments {
     #[arg(long, value_name = "NUMBER", value_parser = tokens_per_second)]
     pub tokens_per_second: Option<f64>,
     /// Tokens of a usual prompt, which the time to the first token is for. Default: 512.
-    #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub prompt_tokens: Option<u32>,
     /// Tokens of a usual answer: formats and cuts are then chosen for the time of the whole answer,
     /// its first token included, instead of that of a further token alone.
-    #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub answer_tokens: Option<u32>,
     /// A text to calibrate on, one turn a line, where formats need it. Default: one that comes with
     /// the program.

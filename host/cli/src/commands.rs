@@ -11,7 +11,7 @@ mod run;
 mod verify;
 use std::io::{BufRead, Read, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shardwright::NoticeKind;
 
