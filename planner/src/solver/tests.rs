@@ -719,6 +719,38 @@ fn goals_hold_or_are_refused_with_the_nearest() {
     assert!(says(&said, &["token-microseconds ≤ 1 is not judged"]), "{said:#?}");
 }
 
+/// Where times and a goal decide, the order in which formats and entry points are named does not.
+#[test]
+fn the_order_of_a_menu_changes_no_timed_plan() {
+    for (layers, formats, goal) in [(12, 4, 40_000), (35, 5, 150_000)] {
+        let request = of_many_formats(layers, formats, goal);
+        let mut reversed = request.clone();
+        let last = u32::try_from(formats).unwrap() - 1;
+        reversed.formats.reverse();
+        reversed.entries.reverse();
+        reversed.costs.iter_mut().for_each(|cost| cost.formats = last - cost.formats);
+        let named = |request: &Request| {
+            let solution = solve(request, &Settings::default()).unwrap();
+            let names = solution.shards.iter().flat_map(Placement::formats);
+            (solution.time, names.map(|formats| request.formats_name(formats)).collect::<Vec<_>>())
+        };
+        assert_eq!(named(&request), named(&reversed), "{layers} layers, {formats} formats");
+    }
+}
+
+/// One changed limit changes the plan accordingly, and the reason names it.
+#[test]
+fn a_changed_limit_changes_the_plan_and_is_the_reason() {
+    let cut = |limit: u64| {
+        let request = RequestBuilder::decoder(12).times(0, 100).limit("npu", "ops", limit).build();
+        let plan = solve(&request, &Settings::default()).unwrap().into_plan(&request);
+        let because = plan.reasons.iter().any(|reason| reason.cause == crate::Cause::Limit("ops".to_owned()));
+        (plan.shards.len(), because)
+    };
+    assert_eq!([cut(1203), cut(1202), cut(601), cut(600), cut(402)].map(|(shards, _)| shards), [1, 2, 3, 3, 3]);
+    assert!(cut(1202).1);
+}
+
 /// The time to the first token counts where an answer has a usual length.
 #[test]
 fn a_short_answer_is_planned_for_its_beginning() {
