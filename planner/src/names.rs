@@ -61,3 +61,39 @@ pub fn entry_of(shape: EntryShape, context: u32) -> Entry {
     let context = if shape.kind == EntryKind::Encode { 0 } else { context };
     Entry { kind: shape.kind, rows: shape.rows, context }
 }
+
+/// Bytes as a goal spells them: `2.9 GB`, rounded up.
+pub fn bytes(value: u64) -> String {
+    let (unit, name) = match value {
+        0..1_000_000 => return format!("{value} bytes"),
+        1_000_000..1_000_000_000 => (100_000, "MB"),
+        _ => (100_000_000, "GB"),
+    };
+    tenths(value.div_ceil(unit), name)
+}
+
+/// Microseconds as a goal spells them: `512.3 ms`, rounded up.
+pub fn microseconds(value: u64) -> String {
+    if value < 1000 { format!("{value} µs") } else { tenths(value.div_ceil(100), "ms") }
+}
+
+/// Millionths of a nat as a goal spells them: `12.1 millinats`, rounded up.
+pub fn micronats(value: u64) -> String {
+    tenths(value.div_ceil(100), "millinats")
+}
+
+fn tenths(value: u64, unit: &str) -> String {
+    format!("{}.{} {unit}", value / 10, value % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_rounded_up_so_that_the_goal_they_name_holds() {
+        assert_eq!([999_999, 1_000_001, 2_890_000_001].map(bytes), ["999999 bytes", "1.1 MB", "2.9 GB"]);
+        assert_eq!([999, 1001, 512_301].map(microseconds), ["999 µs", "1.1 ms", "512.4 ms"]);
+        assert_eq!([0, 12_001].map(micronats), ["0.0 millinats", "12.1 millinats"]);
+    }
+}

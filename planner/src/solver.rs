@@ -14,7 +14,8 @@
 //! 2. As few layers as possible in formats without a time where the target has others with one.
 //! 3. On targets whose times are modelled, formats the request names first: a modelled time is no
 //!    reason to prefer others. A quality goal lifts this rule, because it bounds the loss.
-//! 4. Least time per generated token, as far as it is known. Without a quality goal a format that
+//! 4. Least time per generated token, as far as it is known; where an answer of a number of tokens
+//!    is usual, with their share of the time to the first one. Without a quality goal a format that
 //!    is not named first has to save [`Settings::gain`] percent. Every shard adds the cost of its
 //!    boundary, and a hundredth of the whole besides: estimates are no more precise.
 //! 5. Fewest shards.
@@ -26,7 +27,8 @@
 //! the solution is unique.
 //!
 //! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim
-//! and device, memory and quality goals, context and prefill rows. Weights of two bits lose so much
+//! and device, goals of memory, size, quality and, as far as times are known, time, context and
+//! prefill rows. Weights of two bits lose so much
 //! quality that they need a quality goal, unless no other format is offered.
 //!
 //! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels and comparing
@@ -328,6 +330,16 @@ fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
     Ok(prefills.into_iter().map(|prefill| vec![decode, prefill]).collect())
 }
 
+/// Runs of the prefill entry point before the first token of an answer: it takes all tokens of the
+/// prompt but the last.
+fn prefill_steps(request: &Request, entries: &[Entry]) -> u64 {
+    let rows = entries.iter().find(|entry| entry.kind == EntryKind::Prefill).map_or(0, |entry| entry.rows);
+    match rows {
+        0 => 0,
+        rows => u64::from(request.goals.prompt_tokens.saturating_sub(1).div_ceil(rows)),
+    }
+}
+
 /// Constraints left out to find out which one makes a request unsolvable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Relaxed {
@@ -336,6 +348,8 @@ struct Relaxed {
     admission: bool,
     quality: bool,
     memory: bool,
+    size: bool,
+    times: bool,
     target_totals: bool,
     donors: bool,
 }
@@ -580,7 +594,7 @@ impl<'request> Problem<'request> {
         }
         let bounded = self.request.goals.quality_micronats.is_some();
         let modelled = if self.modelled[place] && !bounded { later } else { 0 };
-        let nanoseconds = cost.known_time.saturating_mul(1000);
+        let nanoseconds = self.nanoseconds(cost);
         let priced = match later {
             1.. if !bounded => {
                 let rest = u64::from(100_u32.saturating_sub(self.settings.gain).max(1));
@@ -596,6 +610,21 @@ impl<'request> Problem<'request> {
             1,
             later,
         ]
+    }
+
+    /// The time that is minimised: that of a token, and where an answer of so many tokens is usual
+    /// their share of the time to the first one.
+    fn nanoseconds(&self, cost: &RangeCost) -> u64 {
+        let token = cost.known_time.saturating_mul(1000);
+        let answer = u64::from(self.request.goals.answer_tokens);
+        let share = self.first_token(cost).saturating_mul(1000).checked_div(answer);
+        token.saturating_add(share.unwrap_or(0))
+    }
+
+    /// Microseconds from a prompt to the first token of its answer, as far as they are known.
+    fn first_token(&self, cost: &RangeCost) -> u64 {
+        let steps = prefill_steps(self.request, &self.entries);
+        cost.known_prefill.saturating_mul(steps).saturating_add(cost.known_time)
     }
 
     /// Quantity by which a shard of a layered component is balanced.
@@ -764,6 +793,23 @@ impl<'request> Losses<'request> {
         let mut here = rows.iter().filter(|row| tuple.weight(&row.role) == row.format).peekable();
         here.peek()?;
         Some(here.fold(0_u64, |sum, row| sum.saturating_add(row.micronats.into())))
+    }
+
+    /// What the units of a shard lose together, as far as it was measured.
+    fn of_shard(&self, shard: &Placement) -> u64 {
+        self.units(shard).flatten().fold(0, u64::saturating_add)
+    }
+
+    /// Whether the loss of every unit of a shard was measured.
+    fn knows(&self, shard: &Placement) -> bool {
+        self.units(shard).all(|loss| loss.is_some())
+    }
+
+    fn units<'s>(&'s self, shard: &'s Placement) -> impl Iterator<Item = Option<u64>> + 's {
+        shard.segments.iter().flat_map(move |segment| {
+            let units = (segment.first..).zip(&segment.formats);
+            units.map(move |(unit, formats)| self.of(segment.component, unit, *formats))
+        })
     }
 
     /// Cumulative losses of the units of a component in these format tuples, and the cumulative

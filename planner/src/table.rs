@@ -26,6 +26,8 @@ pub struct RangeCost {
     pub time: Option<u64>,
     /// The same of the parts whose time is known.
     pub known_time: u64,
+    /// Known time of one run of the prefill entry point, in microseconds.
+    pub known_prefill: u64,
     /// Layers whose time is not known.
     pub untimed: u32,
     /// Operations that time does not cover.
@@ -49,6 +51,7 @@ impl RangeCost {
             state_bytes: self.state_bytes.saturating_add(other.state_bytes),
             time: self.time.zip(other.time).map(|(own, other)| own.saturating_add(other)),
             known_time: self.known_time.saturating_add(other.known_time),
+            known_prefill: self.known_prefill.saturating_add(other.known_prefill),
             untimed: self.untimed.saturating_add(other.untimed),
             uncosted_ops: self.uncosted_ops.saturating_add(other.uncosted_ops),
         }
@@ -144,6 +147,7 @@ pub struct Prefix {
 }
 
 struct EntryPrefix {
+    is_prefill: bool,
     ops: Vec<u64>,
     time: Vec<u64>,
     untimed: Vec<u32>,
@@ -194,6 +198,7 @@ impl Prefix {
         let mut unit_illegal = vec![false; units.len()];
         for &entry in entries {
             let mut per_entry = EntryPrefix {
+                is_prefill: entry.kind == EntryKind::Prefill,
                 ops: vec![0],
                 time: vec![0],
                 untimed: vec![0],
@@ -266,6 +271,9 @@ impl Prefix {
             cost.ops = cost.ops.max(span(&entry.ops));
             cost.artefact_bytes = cost.artefact_bytes.saturating_add(span(&entry.artefact));
             cost.state_bytes = cost.state_bytes.max(span(&entry.states));
+            if entry.is_prefill {
+                cost.known_prefill = span(&entry.time);
+            }
             if position == 0 {
                 cost.uncosted_ops = span(&entry.uncosted);
                 cost.untimed = entry.untimed[end] - entry.untimed[first];

@@ -269,7 +269,11 @@ impl<'g> Bench<'g> {
             // Encoders hold no positions.
             context: if graph.is_generative() { menu.context } else { 0 },
             max_prefill_rows: menu.largest_rows(),
-            latency_microseconds: None,
+            size_bytes: None,
+            token_microseconds: None,
+            first_token_microseconds: None,
+            prompt_tokens: 0,
+            answer_tokens: 0,
         };
         let model = ModelName { name: graph.name.clone(), family: graph.name.clone() };
         let question = Question { model: &model, menu, goals, options: Vec::new() };

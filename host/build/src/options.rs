@@ -110,6 +110,18 @@ pub struct PlanOptions {
     pub quality_micronats: Option<u64>,
     /// The most bytes that artefacts and KV cache of all shards may take together.
     pub memory_bytes: Option<u64>,
+    /// The most bytes that the artefacts of all shards may take together.
+    pub size_bytes: Option<u64>,
+    /// The most microseconds that a generated token may take, by the times that are known.
+    pub token_microseconds: Option<u64>,
+    /// The most microseconds from a prompt of [`PlanOptions::prompt_tokens`] to the first token of
+    /// its answer, by the times that are known.
+    pub first_token_microseconds: Option<u64>,
+    /// Tokens of a usual prompt; `None` for 512, or the context if that is less.
+    pub prompt_tokens: Option<u32>,
+    /// Tokens of a usual answer: their share of the time to the first one counts beside the time of
+    /// a token. `None`: the time of a token alone.
+    pub answer_tokens: Option<u32>,
     /// Whether entry graphs expose their layer outputs.
     pub taps: bool,
     /// Changes the graph before anything else sees it, for tests of verification.

@@ -30,6 +30,9 @@ use crate::{
 /// enough for a phone.
 const DEFAULT_CONTEXT: u32 = 4096;
 
+/// Tokens of a usual prompt: a question with some text.
+const USUAL_PROMPT: u32 = 512;
+
 /// The planner option that names a format; if it is set, the formats of a CPU are offered too.
 const FORMAT_OPTION: &str = "format";
 
@@ -184,7 +187,11 @@ impl Preparation {
             memory_bytes: options.memory_bytes,
             context: if graph.is_generative() { context } else { 0 },
             max_prefill_rows: menu.largest_rows(),
-            latency_microseconds: None,
+            size_bytes: options.size_bytes,
+            token_microseconds: options.token_microseconds,
+            first_token_microseconds: options.first_token_microseconds,
+            prompt_tokens: options.prompt_tokens.unwrap_or(USUAL_PROMPT).min(context),
+            answer_tokens: options.answer_tokens.unwrap_or(0),
         };
         let planner_options = options
             .planner_options

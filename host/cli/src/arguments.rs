@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use shardwright::{FormatChoice, WeightFormat};
@@ -165,6 +166,24 @@ pub struct TargetArguments {
     /// bytes. Gathered tables are mapped and not counted.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
+    /// The most that the artefacts of all shards may take together: what an app carries beside the
+    /// gathered tables.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+    /// The most time from a prompt to the first token of its answer: `500ms`, `2s`. Held against
+    /// the times that are known of the chip.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub first_token: Option<Duration>,
+    /// The fewest tokens a second of an answer, by the times that are known of the chip.
+    #[arg(long, value_name = "NUMBER", value_parser = tokens_per_second)]
+    pub tokens_per_second: Option<f64>,
+    /// Tokens of a usual prompt, which the time to the first token is for. Default: 512.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_tokens: Option<u32>,
+    /// Tokens of a usual answer: formats and cuts are then chosen for the time of the whole answer,
+    /// its first token included, instead of that of a further token alone.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub answer_tokens: Option<u32>,
     /// A text to calibrate on, one turn a line, where formats need it. Default: one that comes with
     /// the program.
     #[arg(long, value_name = "FILE")]
@@ -623,6 +642,29 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// `500ms`, `2s`, `750us`.
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "us" | "µs" => 1e-6,
+        _ => f64::NAN,
+    };
+    let seconds = digits.trim().parse::<f64>().map_or(f64::NAN, |number| number * unit);
+    // From a microsecond to a day.
+    match (1e-6..=86_400.0).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("expected a time such as 500ms or 2s".to_owned()),
+    }
+}
+
+/// The time of one token follows from it, so it is at least one in a day.
+fn tokens_per_second(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value: &f64| (1.0 / 86_400.0..=1e6).contains(value));
+    value.ok_or_else(|| "expected a number of tokens a second, such as 20".to_owned())
+}
+
 fn name_and_text(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -737,6 +779,15 @@ mod tests {
         }
         for wrong in ["", "GB", "3 apples", "-1GB", "0", "1e300GB", "nanGB"] {
             assert!(size(wrong).unwrap_err().contains("such as 3GB"), "{wrong}");
+        }
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!((time("2 s"), time("1.5µs")), (Ok(Duration::from_secs(2)), Ok(Duration::from_nanos(1500))));
+        for wrong in ["", "ms", "5", "-1s", "0ms", "1e9s", "2min", "nans"] {
+            assert!(time(wrong).unwrap_err().contains("such as 500ms"), "{wrong}");
+        }
+        assert_eq!(tokens_per_second("20"), Ok(20.0));
+        for wrong in ["", "0", "-2", "nan", "1e12"] {
+            assert!(tokens_per_second(wrong).is_err(), "{wrong}");
         }
         assert_eq!((quality("good"), quality("near-lossless"), quality("12")), (Ok(150), Ok(5), Ok(12)));
         assert!(quality("best").unwrap_err().contains("near-lossless"));

@@ -11,7 +11,7 @@ mod run;
 mod verify;
 use std::io::{BufRead, Read, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shardwright::NoticeKind;
 
@@ -133,6 +133,21 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     }
     if let Some(bytes) = target.memory {
         options = options.memory(bytes);
+    }
+    if let Some(bytes) = target.size {
+        options = options.size(bytes);
+    }
+    if let Some(time) = target.first_token {
+        options = options.first_token(time);
+    }
+    if let Some(tokens) = target.tokens_per_second {
+        options = options.token_time(Duration::from_secs_f64(1.0 / tokens));
+    }
+    if let Some(tokens) = target.prompt_tokens {
+        options = options.prompt_tokens(tokens);
+    }
+    if let Some(tokens) = target.answer_tokens {
+        options = options.answer_tokens(tokens);
     }
     if let Some(planner) = &target.planner {
         options = options.planner(planner);
@@ -382,6 +397,11 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         tables,
         quality,
         memory,
+        size,
+        first_token,
+        tokens_per_second,
+        prompt_tokens,
+        answer_tokens,
         calibration_text,
         planner,
         planner_options,
@@ -402,6 +422,11 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         ("--table", !tables.is_empty()),
         ("--quality", quality.is_some()),
         ("--memory", memory.is_some()),
+        ("--size", size.is_some()),
+        ("--first-token", first_token.is_some()),
+        ("--tokens-per-second", tokens_per_second.is_some()),
+        ("--prompt-tokens", prompt_tokens.is_some()),
+        ("--answer-tokens", answer_tokens.is_some()),
         ("--calibration-text", calibration_text.is_some()),
         ("--planner", planner.is_some()),
         ("--planner-option", !planner_options.is_empty()),

@@ -126,6 +126,7 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     fallback(&plan, request)?;
     let costs = costs(&plan, request)?;
     limits(&plan, request, &costs)?;
+    times(request, &costs)?;
     let loss = quality(&plan, request)?;
     let with_cost = |(shard, cost)| CheckedShard { cost, ..shard };
     Ok(CheckedPlan { shards: resolved.into_iter().zip(costs).map(with_cost).collect(), plan, loss })
@@ -638,10 +639,47 @@ fn limits(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<(), Pla
             }
         }
     }
-    match request.goals.memory_bytes {
-        Some(max) if total > max => Err(PlanFault::OverMemory { value: total, max }),
+    if let Some(max) = request.goals.memory_bytes.filter(|max| total > *max) {
+        return Err(PlanFault::OverMemory { value: total, max });
+    }
+    let size = costs.iter().fold(0_u64, |sum, cost| sum.saturating_add(cost.artefact_bytes));
+    match request.goals.size_bytes {
+        Some(max) if size > max => Err(PlanFault::OverSize { value: size, max }),
         _ => Ok(()),
     }
+}
+
+/// Goals in time, of what is known: a shard without a time does not count.
+fn times(request: &Request, costs: &[ShardCost]) -> Result<(), PlanFault> {
+    let goals = &request.goals;
+    let microseconds = |kind: EntryKind| {
+        let of_kind = |cost: &ShardCost| {
+            let entries = cost.entries.iter().filter(|cost| cost.entry.kind == kind);
+            let largest = entries.max_by_key(|cost| cost.entry.rows)?;
+            Some((largest.entry.rows, largest.time?.microseconds))
+        };
+        costs.iter().filter_map(of_kind).fold((1_u32, 0_u64), |(rows, sum), (own, time)| {
+            (rows.max(own), sum.saturating_add(time))
+        })
+    };
+    let single = costs.iter().flat_map(|cost| &cost.entries).filter(|cost| {
+        cost.entry.kind == EntryKind::Encode || (cost.entry.kind == EntryKind::Decode && cost.entry.rows == 1)
+    });
+    let token = single
+        .filter_map(|cost| cost.time)
+        .fold(0_u64, |sum, time| sum.saturating_add(time.microseconds));
+    let (rows, prefill) = microseconds(EntryKind::Prefill);
+    let steps = u64::from(goals.prompt_tokens.saturating_sub(1).div_ceil(rows.max(1)));
+    let first = prefill.saturating_mul(steps).saturating_add(token);
+    for (what, value, max) in [
+        ("a token", token, goals.token_microseconds),
+        ("the first token", first, goals.first_token_microseconds),
+    ] {
+        if let Some(max) = max.filter(|max| value > *max) {
+            return Err(PlanFault::TooSlow { what, value, max });
+        }
+    }
+    Ok(())
 }
 
 /// Whether weights in this format equal the checkpoint's up to float rounding, so that no loss is

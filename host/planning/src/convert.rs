@@ -348,9 +348,13 @@ impl From<&Request> for wit::Request {
             goals: wit::Goals {
                 quality_micronats: request.goals.quality_micronats,
                 memory_bytes: request.goals.memory_bytes,
+                size_bytes: request.goals.size_bytes,
                 context: request.goals.context,
                 max_prefill_rows: request.goals.max_prefill_rows,
-                latency_microseconds: request.goals.latency_microseconds,
+                token_microseconds: request.goals.token_microseconds,
+                first_token_microseconds: request.goals.first_token_microseconds,
+                prompt_tokens: request.goals.prompt_tokens,
+                answer_tokens: request.goals.answer_tokens,
             },
             options: request
                 .options

@@ -56,8 +56,12 @@ pub enum RefusalKind {
     OverLimit,
     /// No plan fits the memory goal.
     OverMemory,
+    /// No plan fits the size goal.
+    OverSize,
     /// No plan meets the quality goal.
     OverQuality,
+    /// No plan meets a goal in time.
+    TooSlow,
     /// A reader would land on another device than its donor.
     StateNotShareable,
     /// Every plan left was refused before.
@@ -73,7 +77,9 @@ impl RefusalKind {
             RefusalKind::Unsupported => "unsupported",
             RefusalKind::OverLimit => "over-limit",
             RefusalKind::OverMemory => "over-memory",
+            RefusalKind::OverSize => "over-size",
             RefusalKind::OverQuality => "over-quality",
+            RefusalKind::TooSlow => "too-slow",
             RefusalKind::StateNotShareable => "state-not-shareable",
             RefusalKind::Exhausted => "exhausted",
             RefusalKind::InvalidRequest => "invalid-request",
@@ -255,6 +261,8 @@ impl PlannerErrorKind {
                 RefusalKind::Unsupported => "another target, or the CPU as a second one, may take it",
                 RefusalKind::OverLimit => "`--limit NAME=VALUE` replaces a limit that is known to be wrong",
                 RefusalKind::OverMemory => "allow more memory, or less context",
+                RefusalKind::OverSize => "allow more bytes, or offer narrower weight formats",
+                RefusalKind::TooSlow => "allow more time, or offer faster formats",
                 RefusalKind::OverQuality => "allow a larger loss, or measure sensitivities",
                 RefusalKind::StateNotShareable => "layers that share a state must be on one device",
                 RefusalKind::Exhausted => "the reasons of the last plan say what was tried",

@@ -177,13 +177,27 @@ pub struct Goals {
     /// Bytes for artefacts and states of all shards together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// Bytes for artefacts of all shards together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
     /// Least context in tokens; zero if the model has no states.
     pub context: u32,
     /// Largest number of rows a prefill (or encode) entry may have.
     pub max_prefill_rows: u32,
-    /// Wanted microseconds per generated token. Not binding: times are estimates.
+    /// Most microseconds of a generated token. What is not known of a time does not count against a
+    /// goal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_microseconds: Option<u64>,
+    pub token_microseconds: Option<u64>,
+    /// Most microseconds from a prompt of `prompt_tokens` to the first token of its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_token_microseconds: Option<u64>,
+    /// Tokens of the prompt that `first_token_microseconds` is for, and that `answer_tokens` follow.
+    #[serde(default)]
+    pub prompt_tokens: u32,
+    /// Tokens of a usual answer: what is minimised is the time of a token and that share of the
+    /// time to the first one. 0: the time of a token alone.
+    #[serde(default)]
+    pub answer_tokens: u32,
 }
 
 /// One setting for the planner, as its description lists them.

@@ -453,6 +453,8 @@ fn refused(refusal: wit::Refusal) -> PlannerErrorKind {
         wit::RefusalKind::Unsupported => RefusalKind::Unsupported,
         wit::RefusalKind::OverLimit => RefusalKind::OverLimit,
         wit::RefusalKind::OverMemory => RefusalKind::OverMemory,
+        wit::RefusalKind::OverSize => RefusalKind::OverSize,
+        wit::RefusalKind::TooSlow => RefusalKind::TooSlow,
         wit::RefusalKind::OverQuality => RefusalKind::OverQuality,
         wit::RefusalKind::StateNotShareable => RefusalKind::StateNotShareable,
         wit::RefusalKind::Exhausted => RefusalKind::Exhausted,

@@ -121,6 +121,46 @@ impl OpenOptions {
         self
     }
 
+    /// The most bytes that the artefacts of all shards may take together. Gathered tables are not
+    /// counted. Default: no bound but the chip's.
+    #[must_use]
+    pub fn size(mut self, bytes: u64) -> Self {
+        self.plan.size_bytes = Some(bytes);
+        self
+    }
+
+    /// The most time that a generated token may take, by the times that are known of the chip.
+    /// Default: no bound.
+    #[must_use]
+    pub fn token_time(mut self, time: std::time::Duration) -> Self {
+        self.plan.token_microseconds = Some(micros(time));
+        self
+    }
+
+    /// The most time from a prompt to the first token of its answer, by the times that are known
+    /// of the chip. Default: no bound.
+    #[must_use]
+    pub fn first_token(mut self, time: std::time::Duration) -> Self {
+        self.plan.first_token_microseconds = Some(micros(time));
+        self
+    }
+
+    /// Tokens of a usual prompt, for times to the first token. Default: 512, or the context if that
+    /// is less.
+    #[must_use]
+    pub fn prompt_tokens(mut self, tokens: u32) -> Self {
+        self.plan.prompt_tokens = Some(tokens);
+        self
+    }
+
+    /// Tokens of a usual answer: their share of the time to the first one counts beside the time
+    /// of a token. Default: the time of a token alone counts.
+    #[must_use]
+    pub fn answer_tokens(mut self, tokens: u32) -> Self {
+        self.plan.answer_tokens = Some(tokens);
+        self
+    }
+
     /// A text file to calibrate on, one conversation turn a line, where formats need ranges.
     /// Default: a text that comes with the program. It goes through the checkpoint's chat template.
     #[must_use]
@@ -188,4 +228,8 @@ impl OpenOptions {
     pub fn bundle_options(&self) -> crate::BundleOptions {
         crate::BundleOptions::of(self.run.clone())
     }
+}
+
+fn micros(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
 //! Why a request has no solution: the first constraint without which it would have one.
 
 use super::search::{exists, search};
-use super::{Part, Problem, Relaxed, is_admitted};
+use super::{Losses, Part, Problem, Relaxed, Solution, is_admitted};
 use crate::table::{CostTable, unit_kinds_at};
 use crate::{Refusal, RefusalKind, names};
 
@@ -24,69 +24,173 @@ pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
             }
         }
     }
-    let mut relaxed = Relaxed::default();
-    type Relax = fn(&mut Relaxed);
-    let steps: [(Relax, RefusalKind, &str); 6] = [
-        (
-            |relaxed| relaxed.preferences = true,
-            RefusalKind::Unsupported,
-            "no plan within the limits has the formats and as few shards as the planner wants",
-        ),
-        (
-            |relaxed| relaxed.forbidden = true,
-            RefusalKind::Exhausted,
-            "every plan within the limits contains a shard that was refused before",
-        ),
-        (
-            |relaxed| relaxed.quality = true,
-            RefusalKind::OverQuality,
-            "no plan within the limits loses as little quality as the goal asks, or sensitivities were not measured",
-        ),
-        (
-            |relaxed| relaxed.memory = true,
-            RefusalKind::OverMemory,
-            "no plan within the limits fits the memory goal",
-        ),
-        (
-            |relaxed| relaxed.target_totals = true,
-            RefusalKind::OverLimit,
-            "no plan fits the limits on all shards of a target together (shards, memory-bytes)",
-        ),
-        (
-            |relaxed| relaxed.donors = true,
-            RefusalKind::StateNotShareable,
-            "layers that read the state of another layer cannot be placed on its shim and device",
-        ),
-    ];
-    for (relax, kind, message) in steps {
-        relax(&mut relaxed);
+    // What one constraint alone prevents is its refusal; else the first without which, and without
+    // those before it, there would be a plan.
+    let steps = steps(problem);
+    let mut all = Relaxed::default();
+    let alone = steps.iter().map(|step| {
+        let mut relaxed = Relaxed::default();
+        (step.relax)(&mut relaxed);
+        (step, relaxed)
+    });
+    let together = steps.iter().map(|step| {
+        (step.relax)(&mut all);
+        (step, all)
+    });
+    for (step, relaxed) in alone.chain(together) {
         if solvable(relaxed) {
-            let refusal = Refusal::new(kind, message);
-            return match kind {
-                RefusalKind::OverMemory => with_least_memory(problem, relaxed, refusal),
-                _ => refusal,
-            };
+            return with_least(problem, relaxed, Refusal::new(step.kind, step.message));
         }
     }
     Refusal::new(RefusalKind::OverLimit, "no plan fits the limits")
 }
 
-/// The refusal of a memory goal with the least that plans in one format tuple take.
-fn with_least_memory(problem: &Problem<'_>, relaxed: Relaxed, refusal: Refusal) -> Refusal {
-    let bytes = |formats: u32| {
-        let settings = super::Settings { formats: Some(formats), ..problem.settings.clone() };
-        let easier = Problem::new(problem.request, &settings, problem.entries.clone(), relaxed).ok()?;
-        let found = search(&easier)?.into_solution(&easier);
-        let shards = found.shards.iter();
-        Some(shards.fold(0_u64, |sum, shard| sum.saturating_add(shard.cost.context_bytes())))
-    };
-    let Some(least) = problem.usable.iter().filter_map(|&formats| bytes(formats)).min() else {
-        return refusal;
-    };
-    let goal = problem.request.goals.memory_bytes.unwrap_or(0);
-    let message =
-        format!("{}: it allows {goal} bytes, and the smallest plan found takes {least}", refusal.message);
-    Refusal { message, ..refusal }.with("goal", goal).with("least", least)
+/// A constraint that may be left out.
+struct Step {
+    relax: fn(&mut Relaxed),
+    kind: RefusalKind,
+    message: &'static str,
+}
+
+/// The constraints that the request and the settings have.
+fn steps(problem: &Problem<'_>) -> Vec<Step> {
+    let (request, settings) = (problem.request, problem.settings);
+    let goals = &request.goals;
+    let totals = |limits: &super::TargetBounds<'_>| limits.shards.is_some() || limits.memory_bytes.is_some();
+    let steps: [(bool, fn(&mut Relaxed), RefusalKind, &'static str); 8] = [
+        (
+            !settings.wanted.is_empty() || !settings.most_shards.is_empty(),
+            |relaxed| relaxed.preferences = true,
+            RefusalKind::Unsupported,
+            "no plan within the limits has the formats and as few shards as the planner wants",
+        ),
+        (
+            !settings.forbidden.is_empty(),
+            |relaxed| relaxed.forbidden = true,
+            RefusalKind::Exhausted,
+            "every plan within the limits contains a shard that was refused before",
+        ),
+        (
+            goals.token_microseconds.is_some() || goals.first_token_microseconds.is_some(),
+            |relaxed| relaxed.times = true,
+            RefusalKind::TooSlow,
+            "no plan within the limits is as fast as the goals ask, by the times that are known",
+        ),
+        (
+            goals.size_bytes.is_some(),
+            |relaxed| relaxed.size = true,
+            RefusalKind::OverSize,
+            "no plan within the limits has artefacts as small as the goal asks",
+        ),
+        (
+            goals.quality_micronats.is_some(),
+            |relaxed| relaxed.quality = true,
+            RefusalKind::OverQuality,
+            "no plan within the limits loses as little quality as the goal asks, or sensitivities were not measured",
+        ),
+        (
+            goals.memory_bytes.is_some(),
+            |relaxed| relaxed.memory = true,
+            RefusalKind::OverMemory,
+            "no plan within the limits fits the memory goal",
+        ),
+        (
+            problem.limits.iter().any(totals),
+            |relaxed| relaxed.target_totals = true,
+            RefusalKind::OverLimit,
+            "no plan fits the limits on all shards of a target together (shards, memory-bytes)",
+        ),
+        (
+            problem.parts.iter().any(|part| part.donors.iter().any(Option::is_some)),
+            |relaxed| relaxed.donors = true,
+            RefusalKind::StateNotShareable,
+            "layers that read the state of another layer cannot be placed on its shim and device",
+        ),
+    ];
+    let present = steps.into_iter().filter(|(present, ..)| *present);
+    present.map(|(_, relax, kind, message)| Step { relax, kind, message }).collect()
+}
+
+/// A quantity that a goal bounds.
+struct Bounded {
+    kind: RefusalKind,
+    what: &'static str,
+    goal: Option<u64>,
+    of: fn(&Problem<'_>, &Solution) -> u64,
+    shown: fn(u64) -> String,
+}
+
+/// The refusal of a goal with the least of its quantity that a plan in one format tuple has: the
+/// nearest goal that holds.
+fn with_least(problem: &Problem<'_>, relaxed: Relaxed, refusal: Refusal) -> Refusal {
+    let goals = &problem.request.goals;
+    let bounded = [
+        Bounded {
+            kind: RefusalKind::OverMemory,
+            what: "memory",
+            goal: goals.memory_bytes,
+            of: |_, plan| sum(plan, |shard| shard.cost.context_bytes()),
+            shown: names::bytes,
+        },
+        Bounded {
+            kind: RefusalKind::OverSize,
+            what: "size",
+            goal: goals.size_bytes,
+            of: |_, plan| sum(plan, |shard| shard.cost.artefact_bytes),
+            shown: names::bytes,
+        },
+        Bounded {
+            kind: RefusalKind::TooSlow,
+            what: "time of a token",
+            goal: goals.token_microseconds,
+            of: |_, plan| sum(plan, |shard| shard.cost.known_time),
+            shown: names::microseconds,
+        },
+        Bounded {
+            kind: RefusalKind::TooSlow,
+            what: "time to the first token",
+            goal: goals.first_token_microseconds,
+            of: |problem, plan| sum(plan, |shard| problem.first_token(&shard.cost)),
+            shown: names::microseconds,
+        },
+        Bounded {
+            kind: RefusalKind::OverQuality,
+            what: "loss",
+            goal: goals.quality_micronats,
+            of: |problem, plan| {
+                let losses = Losses::new(problem.request);
+                sum(plan, |shard| losses.of_shard(shard))
+            },
+            shown: names::micronats,
+        },
+    ];
+    let kind = refusal.kind;
+    let mut refusal = refusal;
+    for Bounded { what, goal, of, shown, .. } in bounded.into_iter().filter(|bounded| bounded.kind == kind) {
+        let Some(goal) = goal else { continue };
+        let value = |formats: u32| {
+            let settings = super::Settings { formats: Some(formats), ..problem.settings.clone() };
+            let easier = Problem::new(problem.request, &settings, problem.entries.clone(), relaxed).ok()?;
+            let found = search(&easier)?.into_solution(&easier);
+            // What is not known of a loss is no offer.
+            let known = kind != RefusalKind::OverQuality
+                || found.shards.iter().all(|shard| Losses::new(problem.request).knows(shard));
+            known.then(|| of(problem, &found))
+        };
+        let least = problem.usable.iter().filter_map(|&formats| value(formats)).min();
+        let Some(least) = least.filter(|least| *least > goal) else { continue };
+        refusal.message.push_str(&format!(
+            "; the goal for the {what} is {}, and the nearest that a plan holds is {}",
+            shown(goal),
+            shown(least)
+        ));
+        refusal = refusal.with("goal", goal).with("least", least);
+    }
+    refusal
+}
+
+fn sum(plan: &Solution, of: impl Fn(&super::Placement) -> u64) -> u64 {
+    plan.shards.iter().map(of).fold(0, u64::saturating_add)
 }
 
 /// A layer that cannot be placed even alone, and why.

@@ -1,11 +1,11 @@
 //! From a solution to a plan with its reasons.
 
 use super::{
-    Effort, Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, is_admitted, ranks,
-    search,
+    Effort, Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, is_admitted,
+    prefill_steps, ranks, search,
 };
 use crate::names::{self, Named};
-use crate::table::{CostTable, Prefix, takes_part, units_of};
+use crate::table::{CostTable, Prefix, RangeCost, takes_part, units_of};
 use crate::{Cause, Entry, EntryShape, Flag, Plan, Reason, Request, Segment, Shard, flow};
 
 mod ceilings;
@@ -114,9 +114,8 @@ impl Solution {
             if uncosted > 0 {
                 because.push_str(&format!("; {uncosted} operations are not in it"));
             }
-            if let Some(goal) = request.goals.latency_microseconds {
-                let verdict = if time <= goal { "meets" } else { "misses" };
-                because.push_str(&format!("; {verdict} the goal of {goal} µs"));
+            if let Some(goal) = request.goals.token_microseconds {
+                because.push_str(&format!("; within the goal of {goal} µs"));
             }
             reasons.push(Reason {
                 shard: None,
@@ -125,6 +124,7 @@ impl Solution {
                 cause: Cause::Cost("time".to_owned()),
             });
         }
+        self.explain_times(request, reasons);
         if !self.settings.order.is_empty() {
             let first: Vec<&str> = self.settings.order.iter().map(|goal| goal.name()).collect();
             reasons.push(Reason {
@@ -157,6 +157,42 @@ impl Solution {
             });
         }
         self.explain_admission(request, reasons);
+    }
+
+    /// The time to the first token where it counts, and goals in time that cannot be judged.
+    fn explain_times(&self, request: &Request, reasons: &mut Vec<Reason>) {
+        let goals = &request.goals;
+        let mut push = |choice: String, because: String, goal: &str| {
+            let cause = Cause::Goal(goal.to_owned());
+            reasons.push(Reason { shard: None, choice, because, cause });
+        };
+        let steps = prefill_steps(request, &self.entries);
+        if self.time.is_some() && (goals.first_token_microseconds.is_some() || goals.answer_tokens > 0) {
+            let sum = |of: fn(&RangeCost) -> u64| {
+                self.shards.iter().map(|shard| of(&shard.cost)).fold(0, u64::saturating_add)
+            };
+            let (prefill, token) = (sum(|cost| cost.known_prefill), sum(|cost| cost.known_time));
+            let first = prefill.saturating_mul(steps).saturating_add(token);
+            let mut because =
+                format!("{steps} runs of {prefill} µs before it for {} tokens of a prompt", goals.prompt_tokens);
+            if let Some(goal) = goals.first_token_microseconds {
+                because.push_str(&format!("; within the goal of {goal} µs"));
+            }
+            if goals.answer_tokens > 0 {
+                because.push_str(&format!("; counted for every of {} tokens of an answer", goals.answer_tokens));
+            }
+            push(format!("{first} µs to the first token"), because, "first-token-microseconds");
+        }
+        if self.time.is_none() {
+            for (goal, name) in [
+                (goals.token_microseconds, "token-microseconds"),
+                (goals.first_token_microseconds, "first-token-microseconds"),
+            ] {
+                let Some(goal) = goal else { continue };
+                let because = "the times of some shards are not known: only what is known was held against it";
+                push(format!("{name} ≤ {goal} is not judged"), because.to_owned(), name);
+            }
+        }
     }
 
     fn explain_shard(&self, request: &Request, placement: &Placement, index: u32, reasons: &mut Vec<Reason>) {

@@ -25,7 +25,11 @@ pub(super) const NOISE: u64 = 100;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Used {
     memory: u64,
+    size: u64,
     loss: u64,
+    /// Known times of a token, and from a prompt to the first one.
+    token: u64,
+    first_token: u64,
     /// Shards of the component that is being cut, where they are bounded.
     shards: u32,
     /// (shards, bytes) per target; empty where no target bounds them.
@@ -35,7 +39,10 @@ struct Used {
 impl Used {
     fn at_most(&self, other: &Used) -> bool {
         self.memory <= other.memory
+            && self.size <= other.size
             && self.loss <= other.loss
+            && self.token <= other.token
+            && self.first_token <= other.first_token
             && self.shards <= other.shards
             && self
                 .targets
@@ -289,7 +296,14 @@ impl Search<'_, '_> {
             keep[best - 1 + position * (count - best) / spread] = true;
         }
         let least = |used: fn(&Used) -> u64| (0..count).min_by_key(|&index| used(&frontier[index].used));
-        let extremes = [least(|used| used.loss), least(|used| used.memory), least(|used| used.shards.into())];
+        let extremes = [
+            least(|used| used.loss),
+            least(|used| used.memory),
+            least(|used| used.size),
+            least(|used| used.token),
+            least(|used| used.first_token),
+            least(|used| used.shards.into()),
+        ];
         for index in extremes.into_iter().flatten() {
             keep[index] = true;
         }
@@ -298,8 +312,9 @@ impl Search<'_, '_> {
     }
 }
 
-/// Labels kept beside the beam: those with the least loss, the least memory and the fewest shards.
-const EXTREMES: usize = 3;
+/// Labels kept beside the beam: those with the least of each quantity that a goal may bound, and
+/// the fewest shards.
+const EXTREMES: usize = 6;
 
 impl Range {
     fn new(part: &Part, step: Step, cost: RangeCost) -> Self {
@@ -417,6 +432,24 @@ impl Search<'_, '_> {
         if let (Some(max), false) = (goals.memory_bytes, problem.relaxed.memory) {
             used.memory = used.memory.saturating_add(cost.context_bytes());
             if used.memory > max {
+                return None;
+            }
+        }
+        if let (Some(max), false) = (goals.size_bytes, problem.relaxed.size) {
+            used.size = used.size.saturating_add(cost.artefact_bytes);
+            if used.size > max {
+                return None;
+            }
+        }
+        if let (Some(max), false) = (goals.token_microseconds, problem.relaxed.times) {
+            used.token = used.token.saturating_add(cost.known_time);
+            if used.token > max {
+                return None;
+            }
+        }
+        if let (Some(max), false) = (goals.first_token_microseconds, problem.relaxed.times) {
+            used.first_token = used.first_token.saturating_add(problem.first_token(cost));
+            if used.first_token > max {
                 return None;
             }
         }

@@ -652,6 +652,126 @@ fn every_kind_of_refusal_is_found() {
     assert_eq!(refusal.kind, RefusalKind::Exhausted);
 }
 
+/// Goals of size and time hold, or are refused with the nearest that does.
+#[test]
+fn goals_hold_or_are_refused_with_the_nearest() {
+    // 100 µs a layer, embedding and head in 32 bits, half of that in 8.
+    let timed = || {
+        RequestBuilder::decoder(4).formats("w8-per-channel", 1, 4).times(0, 100).change(|request| {
+            for cost in request.costs.iter_mut().filter(|cost| cost.formats == 1) {
+                cost.time = Some(crate::TimeCost { microseconds: 50, provenance: Provenance::Simulated });
+            }
+        })
+    };
+    let with = |change: fn(&mut crate::Goals)| timed().change(move |request| change(&mut request.goals)).build();
+    let plan = |request: &Request| solve(request, &Settings { gain: 99, ..Settings::default() });
+    let free = plan(&with(|_| ())).unwrap();
+    assert_eq!((free.time, free.shards[0].uniform_formats()), (Some(600), Some(0)));
+
+    let request = with(|goals| goals.token_microseconds = Some(400));
+    let solution = plan(&request).unwrap();
+    assert!(solution.time <= Some(400), "{solution:?}");
+    let said = solution.into_plan(&request).reasons;
+    assert!(said.iter().any(|reason| reason.because.contains("within the goal of 400 µs")), "{said:?}");
+    let refused = plan(&with(|goals| goals.token_microseconds = Some(299))).unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::TooSlow);
+    assert!(refused.message.contains("the goal for the time of a token is 299 µs"), "{}", refused.message);
+    assert!(refused.details.contains(&("least".to_owned(), "300".to_owned())), "{:?}", refused.details);
+
+    // 511 tokens in four runs of prefill of 128, in which the head takes no part.
+    let first = |goal: u64| {
+        let mut request = with(|goals| goals.prompt_tokens = 512);
+        request.costs.retain(|cost| (cost.kind, cost.entry.kind) != (1, EntryKind::Prefill));
+        request.goals.first_token_microseconds = Some(goal);
+        request
+    };
+    let request = first(1300);
+    let solution = plan(&request).unwrap();
+    assert_eq!(solution.shards[0].cost.known_prefill, 250);
+    let said = solution.into_plan(&request).reasons;
+    let first_token = said.iter().find(|reason| reason.choice.ends_with("µs to the first token")).unwrap();
+    assert!(first_token.because.starts_with("4 runs of 250 µs"), "{first_token:?}");
+    let refused = plan(&first(1299)).unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::TooSlow);
+    assert!(refused.message.contains("the nearest that a plan holds is 1.3 ms"), "{}", refused.message);
+
+    let size = |bytes: u64| {
+        let mut request = with(|_| ());
+        request.goals.size_bytes = Some(bytes);
+        request
+    };
+    assert_eq!(plan(&size(9000)).unwrap().shards[0].uniform_formats(), Some(0));
+    let narrow = plan(&size(4000)).unwrap();
+    assert!(narrow.shards.iter().map(|shard| shard.cost.artefact_bytes).sum::<u64>() <= 4000);
+    let refused = plan(&size(100)).unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::OverSize);
+    assert!(refused.message.contains("the goal for the size is 100 bytes"), "{}", refused.message);
+
+    // Of two goals that contradict each other the one is named without which there is a plan.
+    let mut both = with(|goals| goals.token_microseconds = Some(400));
+    both.goals.memory_bytes = Some(100);
+    let refused = plan(&both).unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::OverMemory, "{}", refused.message);
+
+    // Where times are not known, a goal is not judged, and that is said.
+    let untimed = RequestBuilder::decoder(4).change(|request| request.goals.token_microseconds = Some(1));
+    let (_, said) = reasons(&untimed.build());
+    assert!(says(&said, &["token-microseconds ≤ 1 is not judged"]), "{said:#?}");
+}
+
+/// Where times and a goal decide, the order in which formats and entry points are named does not.
+#[test]
+fn the_order_of_a_menu_changes_no_timed_plan() {
+    for (layers, formats, goal) in [(12, 4, 40_000), (35, 5, 150_000)] {
+        let request = of_many_formats(layers, formats, goal);
+        let mut reversed = request.clone();
+        let last = u32::try_from(formats).unwrap() - 1;
+        reversed.formats.reverse();
+        reversed.entries.reverse();
+        reversed.costs.iter_mut().for_each(|cost| cost.formats = last - cost.formats);
+        let named = |request: &Request| {
+            let solution = solve(request, &Settings::default()).unwrap();
+            let names = solution.shards.iter().flat_map(Placement::formats);
+            (solution.time, names.map(|formats| request.formats_name(formats)).collect::<Vec<_>>())
+        };
+        assert_eq!(named(&request), named(&reversed), "{layers} layers, {formats} formats");
+    }
+}
+
+/// One changed limit changes the plan accordingly, and the reason names it.
+#[test]
+fn a_changed_limit_changes_the_plan_and_is_the_reason() {
+    let cut = |limit: u64| {
+        let request = RequestBuilder::decoder(12).times(0, 100).limit("npu", "ops", limit).build();
+        let plan = solve(&request, &Settings::default()).unwrap().into_plan(&request);
+        let because = plan.reasons.iter().any(|reason| reason.cause == crate::Cause::Limit("ops".to_owned()));
+        (plan.shards.len(), because)
+    };
+    assert_eq!([cut(1203), cut(1202), cut(601), cut(600), cut(402)].map(|(shards, _)| shards), [1, 2, 3, 3, 3]);
+    assert!(cut(1202).1);
+}
+
+/// The time to the first token counts where an answer has a usual length.
+#[test]
+fn a_short_answer_is_planned_for_its_beginning() {
+    // The second formats take half the time of prefill, and twice that of a token.
+    let request = |answer: u32| {
+        let builder = RequestBuilder::decoder(4).formats("w4-per-channel", 1, 8).times(0, 100);
+        let mut request = builder.build();
+        for cost in request.costs.iter_mut().filter(|cost| cost.formats == 1) {
+            let microseconds = if cost.entry.kind == EntryKind::Prefill { 50 } else { 110 };
+            cost.time = Some(crate::TimeCost { microseconds, provenance: Provenance::Simulated });
+        }
+        (request.goals.prompt_tokens, request.goals.answer_tokens) = (2048, answer);
+        request
+    };
+    let formats = |answer: u32| {
+        let settings = Settings { gain: 0, ..Settings::default() };
+        solve(&request(answer), &settings).unwrap().shards[0].uniform_formats()
+    };
+    assert_eq!((formats(0), formats(10), formats(100_000)), (Some(0), Some(1), Some(0)));
+}
+
 fn reasons(request: &Request) -> (Plan, Vec<String>) {
     let plan = solve(request, &apart()).unwrap().into_plan(request);
     let said = plan.reasons.iter().map(|reason| format!("{}: {}", reason.choice, reason.because)).collect();

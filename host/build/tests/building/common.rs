@@ -53,7 +53,11 @@ pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> R
         memory_bytes: None,
         context: if graph.is_generative() { menu.context } else { 0 },
         max_prefill_rows: menu.largest_rows(),
-        latency_microseconds: None,
+        size_bytes: None,
+        token_microseconds: None,
+        first_token_microseconds: None,
+        prompt_tokens: 0,
+        answer_tokens: 0,
     };
     let question = Question { model: &model, menu, goals, options: Vec::new() };
     make_request(graph, offers, &ModelFormats::stored(graph), question, &mut ())

@@ -205,6 +205,24 @@ pub enum PlanFault {
         /// The limit.
         limit: Limit,
     },
+    /// All artefacts together exceed the goal.
+    #[error("all artefacts together have {value} bytes, the goal allows {max}")]
+    OverSize {
+        /// Bytes of all artefacts.
+        value: u64,
+        /// The goal.
+        max: u64,
+    },
+    /// The known times of a step exceed a goal.
+    #[error("{what} takes {value} µs at least, the goal allows {max}")]
+    TooSlow {
+        /// `a token`, `the first token`.
+        what: &'static str,
+        /// The known time.
+        value: u64,
+        /// The goal.
+        max: u64,
+    },
     /// The plan needs more memory than the goal allows.
     #[error("the plan needs {value} bytes, the goal is {max}")]
     OverMemory {
@@ -463,6 +481,8 @@ impl PlanFault {
                 "the planner must cut into smaller shards; `--limit NAME=VALUE` replaces a limit that is known to be wrong",
             ),
             PlanFault::OverMemory { .. } => Some("allow more memory, or less context"),
+            PlanFault::OverSize { .. } => Some("allow more bytes, or offer narrower weight formats"),
+            PlanFault::TooSlow { .. } => Some("allow more time, or offer faster formats"),
             PlanFault::OverQuality { .. } => Some("allow a larger loss, or wider weight formats"),
             PlanFault::UnmeasuredQuality { .. } => Some("measure sensitivities, or drop the quality goal"),
             PlanFault::StateNotShareable { .. } => Some("layers that share a state must be on one device"),

@@ -124,7 +124,11 @@ fn request() -> Request {
             memory_bytes: None,
             context: 512,
             max_prefill_rows: 64,
-            latency_microseconds: None,
+            size_bytes: None,
+            token_microseconds: None,
+            first_token_microseconds: None,
+            prompt_tokens: 0,
+            answer_tokens: 0,
         },
         options: vec![],
     }
@@ -320,6 +324,16 @@ const CASES: &[(&str, Change)] = &[
     ("OverTargetLimit", |_, request| limit_first(request, limit_names::SHARDS, 4)),
     ("OverTargetLimit", |_, request| limit_first(request, limit_names::MEMORY_BYTES, 8000)),
     ("OverMemory", |_, request| request.goals.memory_bytes = Some(8000)),
+    ("OverSize", |_, request| request.goals.size_bytes = Some(5000)),
+    ("TooSlow", |_, request| {
+        timed(request);
+        request.goals.token_microseconds = Some(7);
+    }),
+    ("TooSlow", |_, request| {
+        timed(request);
+        request.goals.prompt_tokens = 129;
+        request.goals.first_token_microseconds = Some(19);
+    }),
     ("OverQuality", |plan, request| {
         quantise(plan, request);
         request.goals.quality_micronats = Some(3);
@@ -390,6 +404,28 @@ const CASES: &[(&str, Change)] = &[
     ("UnknownFallback", |plan, _| plan.fallback.push(3)),
     ("FallbackRepeated", |plan, _| plan.fallback.push(1)),
 ];
+
+/// A microsecond for every row: embedding, six layers and the head in decode, without the last
+/// layer and the head in prefill.
+fn timed(request: &mut Request) {
+    for row in &mut request.costs {
+        row.time = Some(TimeCost { microseconds: 1, provenance: Provenance::Simulated });
+    }
+}
+
+#[test]
+fn goals_in_time_are_of_what_is_known() {
+    let mut request = request();
+    timed(&mut request);
+    (request.goals.token_microseconds, request.goals.first_token_microseconds) = (Some(8), Some(20));
+    // 128 rows in two runs of 64, 6 µs each.
+    request.goals.prompt_tokens = 129;
+    check(plan(), &request).unwrap();
+    request.goals.token_microseconds = Some(7);
+    assert_eq!(check(plan(), &request), Err(PlanFault::TooSlow { what: "a token", value: 8, max: 7 }));
+    request.costs.iter_mut().for_each(|row| row.time = None);
+    check(plan(), &request).unwrap();
+}
 
 /// The segment of a shard of [`plan`].
 fn part(plan: &mut Plan, shard: usize) -> &mut PlannedSegment {

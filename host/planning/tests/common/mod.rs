@@ -91,7 +91,11 @@ pub fn request(layers: u32) -> Request {
             memory_bytes: None,
             context: 512,
             max_prefill_rows: 64,
-            latency_microseconds: None,
+            size_bytes: None,
+            token_microseconds: None,
+            first_token_microseconds: None,
+            prompt_tokens: 0,
+            answer_tokens: 0,
         },
         options: vec![],
     }
