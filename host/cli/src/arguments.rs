@@ -781,7 +781,10 @@ mod tests {
             assert!(size(wrong).unwrap_err().contains("such as 3GB"), "{wrong}");
         }
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!((time("2 s"), time("1.5µs")), (Ok(Duration::from_secs(2)), Ok(Duration::from_nanos(1500))));
+        assert_eq!(
+            (time("2 s"), time("1.5µs")),
+            (Ok(Duration::from_secs(2)), Ok(Duration::from_nanos(1500)))
+        );
         for wrong in ["", "ms", "5", "-1s", "0ms", "1e9s", "2min", "nans"] {
             assert!(time(wrong).unwrap_err().contains("such as 500ms"), "{wrong}");
         }

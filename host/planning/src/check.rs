@@ -658,16 +658,16 @@ fn times(request: &Request, costs: &[ShardCost]) -> Result<(), PlanFault> {
             let largest = entries.max_by_key(|cost| cost.entry.rows)?;
             Some((largest.entry.rows, largest.time?.microseconds))
         };
-        costs.iter().filter_map(of_kind).fold((1_u32, 0_u64), |(rows, sum), (own, time)| {
-            (rows.max(own), sum.saturating_add(time))
-        })
+        costs
+            .iter()
+            .filter_map(of_kind)
+            .fold((1_u32, 0_u64), |(rows, sum), (own, time)| (rows.max(own), sum.saturating_add(time)))
     };
     let single = costs.iter().flat_map(|cost| &cost.entries).filter(|cost| {
         cost.entry.kind == EntryKind::Encode || (cost.entry.kind == EntryKind::Decode && cost.entry.rows == 1)
     });
-    let token = single
-        .filter_map(|cost| cost.time)
-        .fold(0_u64, |sum, time| sum.saturating_add(time.microseconds));
+    let token =
+        single.filter_map(|cost| cost.time).fold(0_u64, |sum, time| sum.saturating_add(time.microseconds));
     let (rows, prefill) = microseconds(EntryKind::Prefill);
     let steps = u64::from(goals.prompt_tokens.saturating_sub(1).div_ceil(rows.max(1)));
     let first = prefill.saturating_mul(steps).saturating_add(token);

@@ -173,13 +173,16 @@ impl Solution {
             };
             let (prefill, token) = (sum(|cost| cost.known_prefill), sum(|cost| cost.known_time));
             let first = prefill.saturating_mul(steps).saturating_add(token);
-            let mut because =
-                format!("{steps} runs of {prefill} µs before it for {} tokens of a prompt", goals.prompt_tokens);
+            let mut because = format!(
+                "{steps} runs of {prefill} µs before it for {} tokens of a prompt",
+                goals.prompt_tokens
+            );
             if let Some(goal) = goals.first_token_microseconds {
                 because.push_str(&format!("; within the goal of {goal} µs"));
             }
             if goals.answer_tokens > 0 {
-                because.push_str(&format!("; counted for every of {} tokens of an answer", goals.answer_tokens));
+                because
+                    .push_str(&format!("; counted for every of {} tokens of an answer", goals.answer_tokens));
             }
             push(format!("{first} µs to the first token"), because, "first-token-microseconds");
         }
@@ -189,7 +192,8 @@ impl Solution {
                 (goals.first_token_microseconds, "first-token-microseconds"),
             ] {
                 let Some(goal) = goal else { continue };
-                let because = "the times of some shards are not known: only what is known was held against it";
+                let because =
+                    "the times of some shards are not known: only what is known was held against it";
                 push(format!("{name} ≤ {goal} is not judged"), because.to_owned(), name);
             }
         }
