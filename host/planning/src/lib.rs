@@ -4,7 +4,8 @@
 //! **Job.** The request a planner gets and the plan it gives back ([`request`], [`plan`],
 //! [`feedback`]); the sandbox it runs in ([`sandbox`]); the check of its answer as untrusted input
 //! ([`check`]); the built-in planner that takes over when another fails, the floor that takes over
-//! when none is left ([`floor`]), and the bounded loop of revisions ([`session`]); SoC profiles ([`profile`]);
+//! when none is left ([`floor`]), and the bounded loop of revisions ([`session`]); the rules
+//! that planners are held to ([`conformance`]); SoC profiles ([`profile`]);
 //! planners found in a directory ([`registry`]) and signed packs for hosts without a compiler
 //! ([`pack`]).
 //!
@@ -30,6 +31,7 @@ mod bindings;
 #[cfg(feature = "compiler")]
 pub mod builtin;
 pub mod check;
+pub mod conformance;
 mod convert;
 pub mod cost;
 pub mod error;
