@@ -86,11 +86,9 @@ pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
                 return Err(FloorRefusal::Shards { layer: unit.name(request), max: caps::SHARDS });
             }
             reasons.extend(cut.map(|cut| cut.reason(position, "a new shard")));
-            reasons.extend(
-                obstacle
-                    .filter(|_| way.target > 0)
-                    .map(|other| other.reason(position, "target as the first left")),
-            );
+            let elsewhere = format!("target {} of the request", way.target);
+            let other = obstacle.filter(|_| way.target > 0);
+            reasons.extend(other.map(|other| other.reason(position, &elsewhere)));
             shards.push(shard(request, &unit, way, softcap, context));
         }
         if let Some(shard) = shards.last_mut() {
