@@ -249,9 +249,9 @@ impl Preparation {
         if let Some(error) = &planned.fallback {
             notices.push(Notice::fallback(format!("{error}; the built-in planner took over")));
         }
-        if let Some(error) = &planned.simple {
+        if let Some(error) = &planned.floor {
             notices.push(Notice::fallback(format!(
-                "{error}; a simple plan took its place: the first target and formats that are legal, in the fewest shards"
+                "{error}; no planner took its place: the plan has the first target and formats that are legal, cut where a limit is reached"
             )));
         }
         for line in &planned.log {
@@ -281,7 +281,7 @@ impl Preparation {
             planner: PlannerIdentity {
                 name: planned.by.name.clone(),
                 version: planned.by.version.clone(),
-                built_in: !self.asked_planner || planned.fallback.is_some(),
+                built_in: !self.asked_planner || planned.fallback.is_some() || planned.floor.is_some(),
             },
             refused_plans,
             notices,

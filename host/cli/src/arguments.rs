@@ -375,7 +375,7 @@ pub struct BenchArguments {
 pub struct PlanArguments {
     /// The checkpoint directory.
     pub checkpoint: PathBuf,
-    /// Write the request a planner is asked to this file, for replaying.
+    /// Write the request a planner is asked to this file, for `planner replay`.
     #[arg(long, value_name = "FILE")]
     pub write_request: Option<PathBuf>,
     #[command(flatten)]
@@ -553,14 +553,27 @@ pub enum PlannerCommand {
         /// The file, which must not be there yet.
         file: PathBuf,
     },
-    /// Load a planner, let it plan twice under the sandbox's rules, and show the plan, its fuel and
-    /// its time.
+    /// Hold a planner to the numbered rules for planners, under the sandbox's bounds: what it makes
+    /// of requests that are plain, large, incomplete, contradictory and absurd. The exit status is 1
+    /// where it breaks one.
     Check {
         /// A `.wasm` file, a pack, or a name from a planner directory.
         planner: String,
-        /// A request to replay, as `plan --write-request` writes it. Default: one that is built in.
-        #[arg(long, value_name = "FILE")]
-        request: Option<PathBuf>,
+        /// A setting in every request.
+        #[arg(long = "planner-option", value_name = "NAME=VALUE", value_parser = name_and_text)]
+        planner_options: Vec<(String, String)>,
+        #[command(flatten)]
+        planners: PlannerPlaces,
+        #[command(flatten)]
+        trust: TrustArguments,
+    },
+    /// Ask a planner a request that was recorded, and show the plan, the log, fuel, memory and time.
+    Replay {
+        /// The request, as `plan --write-request` writes it.
+        request: PathBuf,
+        /// A `.wasm` file, a pack, or a name from a planner directory. Default: the built-in one.
+        #[arg(long, value_name = "FILE|NAME")]
+        planner: Option<String>,
         #[command(flatten)]
         planners: PlannerPlaces,
         #[command(flatten)]

@@ -69,15 +69,19 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
             planner::compose(policy, solver.as_deref(), output, format)
         }
         Command::Planner(PlannerCommand::Key { file }) => planner::key(file, format),
-        Command::Planner(PlannerCommand::Check { planner, request, planners, trust }) => {
+        Command::Planner(PlannerCommand::Check { planner, planner_options, planners, trust }) => {
             let search = search_path(&ShimPlaces::default(), planners, &ProfilePlaces::default());
-            let keys = &trust.trusted_keys;
-            let report = shardwright_doctor::check_planner(planner, request.as_deref(), &search, keys)?;
-            print(format, &report, planner::view)
+            planner::check(planner, planner_options, &search, &trust.trusted_keys, format)
+        }
+        Command::Planner(PlannerCommand::Replay { request, planner, planners, trust }) => {
+            let search = search_path(&ShimPlaces::default(), planners, &ProfilePlaces::default());
+            let (planner, keys) = (planner.as_deref(), &trust.trusted_keys);
+            let report = shardwright_doctor::replay_request(request, planner, &search, keys)?;
+            print(format, &report, views::replayed)
         }
         Command::Planner(PlannerCommand::Pack { planner, key, output }) => {
             let report = shardwright_doctor::pack_planner(planner, key, output)?;
-            print(format, &report, planner::view)
+            print(format, &report, views::planner)
         }
         Command::Completions { .. } if format == Format::Json => {
             Err(Failure::Arguments("a completion script is no report: it has no JSON".to_owned()))

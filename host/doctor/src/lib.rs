@@ -2,7 +2,8 @@
 //!
 //! **Job.** The state of an installation ([`doctor()`]), the shims and their devices
 //! ([`list_shims`]), what a checkpoint consists of ([`show()`]), what any file is and was made with
-//! ([`inspect()`]), and whether a planner keeps its rules ([`check_planner`]).
+//! ([`inspect()`]), whether a planner keeps the rules ([`check_planner`]) and what it makes of a
+//! request ([`replay_request`]).
 //!
 //! **Not its job.** It compiles nothing, runs no model and changes nothing but the planner packs
 //! and keys it is asked to write.
@@ -38,7 +39,8 @@ pub use inspect::{
 pub use machine::{Identity, MachineReport};
 pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
 pub use planners::{
-    AskedReport, AskedShardReport, PlannerReport, check_planner, make_planner_key, pack_planner,
+    AskedShardReport, CheckReport, LogReport, PlannerOptionReport, PlannerReport, ReplayReport,
+    check_planner, make_planner_key, pack_planner, replay_request,
 };
 pub use report::{DoctorReport, FoundProfileReport, Problem, WorkerPresence, doctor};
 pub use shims::{DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims};

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::check::PlanFault;
+use crate::floor::FloorRefusal;
 use crate::keys::PublicKey;
 use crate::request::RequestFault;
 
@@ -222,6 +223,14 @@ pub enum PlannerErrorKind {
         /// Number of the attempt, from one.
         attempt: usize,
     },
+    /// It failed, and the floor behind it has no plan either.
+    #[error("{kind}; and without a planner: {floor}")]
+    NoFloor {
+        /// What happened to the planner.
+        kind: Box<PlannerErrorKind>,
+        /// Why there is no plan without it.
+        floor: FloorRefusal,
+    },
     /// The request itself is wrong; no planner was asked.
     #[error("the request is not sound: {0}")]
     Request(#[from] Box<RequestFault>),
@@ -257,6 +266,7 @@ impl PlannerErrorKind {
             }
             PlannerErrorKind::Plan(fault) => return fault.help().map(str::to_owned),
             PlannerErrorKind::Pack(error) => return error.help().map(str::to_owned),
+            PlannerErrorKind::NoFloor { floor, .. } => floor.help(),
             PlannerErrorKind::Refused { kind, .. } => match kind {
                 RefusalKind::Unsupported => "another target, or the CPU as a second one, may take it",
                 RefusalKind::OverLimit => "`--limit NAME=VALUE` replaces a limit that is known to be wrong",

@@ -3,12 +3,14 @@
 //!
 //! **Job.** The request a planner gets and the plan it gives back ([`request`], [`plan`],
 //! [`feedback`]); the sandbox it runs in ([`sandbox`]); the check of its answer as untrusted input
-//! ([`check`]); the built-in planner that takes over when another fails, and the bounded loop of
-//! revisions ([`session`]); SoC profiles ([`profile`]); planners found in a directory
-//! ([`registry`]) and signed packs for hosts without a compiler ([`pack`]).
+//! ([`check`]); the built-in planner that takes over when another fails, the floor that takes over
+//! when none is left ([`floor`]), and the bounded loop of revisions ([`session`]); the rules
+//! that planners are held to ([`conformance`]); SoC profiles ([`profile`]);
+//! planners found in a directory ([`registry`]) and signed packs for hosts without a compiler
+//! ([`pack`]).
 //!
-//! **Not its job.** It decides nothing about a plan, calls no shim and compiles no shard: `build`
-//! fills the request, carries out the plan and reports back.
+//! **Not its job.** Beside the floor it decides nothing about a plan; it calls no shim and compiles
+//! no shard: `build` fills the request, carries out the plan and reports back.
 //!
 //! Reading order: [`request::Request`], [`plan::Plan`], [`check::check`], [`sandbox::Planner`],
 //! [`session::PlanningSession`].
@@ -29,10 +31,12 @@ mod bindings;
 #[cfg(feature = "compiler")]
 pub mod builtin;
 pub mod check;
+pub mod conformance;
 mod convert;
 pub mod cost;
 pub mod error;
 pub mod feedback;
+pub mod floor;
 pub mod flow;
 mod keys;
 pub mod pack;

@@ -334,6 +334,8 @@ pub struct Answer {
     pub log: Vec<LogLine>,
     /// Fuel it used, of [`Bounds::fuel`].
     pub fuel: u64,
+    /// Bytes of linear memory it had in the end, of [`Bounds::memory_bytes`].
+    pub memory: usize,
 }
 
 impl Planner {
@@ -346,6 +348,11 @@ impl Planner {
     /// caller must report it.
     pub fn disbelieved(&self) -> Option<&str> {
         self.disbelieved.as_deref()
+    }
+
+    /// The bounds of its calls.
+    pub fn bounds(&self) -> &Bounds {
+        &self.sandbox.bounds
     }
 
     /// Where it runs.
@@ -374,7 +381,7 @@ impl Planner {
             Ok(history) => history,
             Err(fault) => {
                 let error = self.error(PlannerErrorKind::Plan(Box::new(fault)));
-                return Answer { plan: Err(error), log: Vec::new(), fuel: 0 };
+                return Answer { plan: Err(error), log: Vec::new(), fuel: 0, memory: 0 };
             }
         };
         let none = wit::Plan { shards: vec![], fallback: vec![], reasons: vec![], extensions: vec![] };
@@ -387,18 +394,19 @@ impl Planner {
         function: &'static str,
         call: impl FnOnce(&wit::Guest, &mut Store<Guest>) -> wasmtime::Result<Result<wit::Plan, wit::Refusal>>,
     ) -> Answer {
-        let (result, log, fuel) = self.call(function, call);
+        let (result, spent) = self.call(function, call);
+        let Spent { log, fuel, memory } = spent;
         let plan = result.map_err(|kind| self.error(kind)).and_then(|plan| match plan {
             Ok(plan) => {
                 Plan::try_from(plan).map_err(|fault| self.error(PlannerErrorKind::Plan(Box::new(fault))))
             }
             Err(refusal) => Err(self.error(refused(refusal))),
         });
-        Answer { plan, log, fuel }
+        Answer { plan, log, fuel, memory }
     }
 
     fn describe(&self, origin: &str) -> Result<Description, PlannerError> {
-        let (result, _log, _fuel) = self.call("describe", |api, store| api.call_describe(store));
+        let (result, _) = self.call("describe", |api, store| api.call_describe(store));
         let description = result.map_err(|kind| named(origin, kind))?;
         // Names end up in messages and file heads.
         let short = |text: String, bytes: usize| {
@@ -419,12 +427,12 @@ impl Planner {
         })
     }
 
-    /// One call in a fresh store, and the log and the fuel used whatever came of it.
+    /// One call in a fresh store, and what it used whatever came of it.
     fn call<T>(
         &self,
         function: &'static str,
         call: impl FnOnce(&wit::Guest, &mut Store<Guest>) -> wasmtime::Result<T>,
-    ) -> (Result<T, PlannerErrorKind>, Vec<LogLine>, u64) {
+    ) -> (Result<T, PlannerErrorKind>, Spent) {
         let bounds = &self.sandbox.bounds;
         let guest = Guest { bounds: Arc::clone(bounds), log: vec![], log_bytes: 0, memory: 0, tables: 0 };
         let mut store = Store::new(&self.sandbox.engine, guest);
@@ -437,8 +445,16 @@ impl Planner {
             .map_err(|error| classify(&error, function, bounds));
         // Without fuel set, which is then the error, none was used.
         let fuel = bounds.fuel.saturating_sub(store.get_fuel().unwrap_or(bounds.fuel));
-        (result, store.into_data().log, fuel)
+        let Guest { log, memory, .. } = store.into_data();
+        (result, Spent { log, fuel, memory: memory.min(bounds.memory_bytes) })
     }
+}
+
+/// What a call logged and used.
+struct Spent {
+    log: Vec<LogLine>,
+    fuel: u64,
+    memory: usize,
 }
 
 /// Bytes kept of a name a planner gives.

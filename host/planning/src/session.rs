@@ -1,22 +1,18 @@
 //! Gets a checked plan, whatever a planner does: the built-in planner takes over when another
-//! fails, a plan without search when the built-in search exceeds its bounds, and refused plans are
-//! revised a bounded number of times.
+//! fails, the floor when no planner is left, and refused plans are revised a bounded number of
+//! times.
 //!
 //! Mechanism only. The caller finds out whether a plan works by trying it in a callback.
 
 use crate::check::{CheckedPlan, check};
 use crate::error::{PlannerError, PlannerErrorKind};
 use crate::feedback::{Attempt, Feedback};
-use crate::request::{PlannerOption, Request};
+use crate::floor::{self, floor};
+use crate::request::Request;
 use crate::sandbox::{Answer, LogLine, Planner};
-use shardwright_vocabulary::ErrorKind;
+use shardwright_vocabulary::{ErrorKind, Limit, Provenance, limit_names};
 
-/// Its option that says how much is searched, and the value for a plan without a search.
-const EFFORT: &str = "effort";
-/// See [`EFFORT`].
-const SIMPLE: &str = "simple";
-
-/// Who made a plan.
+/// Who made a plan: a planner, or the [`floor`](floor::NAME) in the version of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedBy {
     /// Name of the planner.
@@ -30,6 +26,10 @@ impl PlannedBy {
         let description = planner.description();
         Self { name: description.name.clone(), version: description.version.clone() }
     }
+
+    fn floor() -> Self {
+        Self { name: floor::NAME.to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
 }
 
 /// A checked plan with its origin.
@@ -39,11 +39,12 @@ pub struct Planned {
     pub plan: CheckedPlan,
     /// Who made it.
     pub by: PlannedBy,
-    /// Why it is not the plan of the requested planner; the caller must report it. `None` if it is.
+    /// Why the built-in planner took over from the requested one; the caller must report it. `None`
+    /// if it did not.
     pub fallback: Option<PlannerError>,
-    /// Why the built-in planner planned without a search; the caller must report it. `None` if it
-    /// searched.
-    pub simple: Option<PlannerError>,
+    /// Why the floor took over from the last planner; the caller must report it. `None` if a
+    /// planner planned.
+    pub floor: Option<PlannerError>,
     /// What planners logged on the way.
     pub log: Vec<LogLine>,
 }
@@ -63,7 +64,7 @@ impl PlanningSession {
     }
 
     /// Plan with `asked`, even if loading it failed: the failure is then reported like any other.
-    /// `builtin` takes over; a host without a compiler may have none.
+    /// `builtin` takes over; a host without a compiler may have none, and the floor takes over.
     pub fn with_planner(asked: Result<Planner, PlannerError>, builtin: Option<Planner>) -> Self {
         Self { asked: Some(asked), builtin, strict: false }
     }
@@ -85,8 +86,8 @@ impl PlanningSession {
 
     /// A plan for `request`.
     ///
-    /// Errors: the fault of the request; the error of the planner asked for if strict or without
-    /// another; otherwise the error of the built-in planner.
+    /// Errors: the fault of the request; what a planner refused; the error of the planner asked for
+    /// if strict; otherwise that of the last planner, if the floor has no plan either.
     pub fn plan(&self, request: &Request) -> Result<Planned, PlannerError> {
         self.next(request, &[], &mut vec![])
     }
@@ -106,50 +107,46 @@ impl PlanningSession {
                 kind: PlannerErrorKind::Request(Box::new(fault)),
             });
         }
+        let planned = |plan, by, fallback, floor, log: &mut Vec<LogLine>| {
+            Ok(Planned { plan, by, fallback, floor, log: std::mem::take(log) })
+        };
         let mut fallback = None;
         if let Some(asked) = &self.asked {
-            match asked {
-                Ok(planner) => match ask(planner, request, history, log) {
-                    Ok(plan) => {
-                        let log = std::mem::take(log);
-                        return Ok(Planned {
-                            plan,
-                            by: PlannedBy::new(planner),
-                            fallback: None,
-                            simple: None,
-                            log,
-                        });
-                    }
-                    // The built-in planner must not answer a question that this planner declined.
-                    Err(error) if matches!(error.kind, PlannerErrorKind::Refused { .. }) => {
-                        return Err(error);
-                    }
-                    Err(error) => fallback = Some(error),
-                },
-                Err(error) => fallback = Some(error.clone()),
+            let asked = asked.as_ref().map_err(PlannerError::clone);
+            match asked.and_then(|planner| Ok((planner, ask(planner, request, history, log)?))) {
+                Ok((planner, plan)) => return planned(plan, PlannedBy::new(planner), None, None, log),
+                // Nobody else must answer a question that this planner declined.
+                Err(error) if self.strict || matches!(error.kind, PlannerErrorKind::Refused { .. }) => {
+                    return Err(error);
+                }
+                Err(error) => fallback = Some(error),
             }
         }
-        let planner = match (&self.builtin, &fallback) {
-            (Some(planner), None) => planner,
-            (Some(planner), Some(_)) if !self.strict => planner,
-            (_, Some(error)) => return Err(error.clone()),
+        let error = match (&self.builtin, fallback.take()) {
+            (Some(planner), asked) => {
+                fallback = asked;
+                match ask(planner, request, history, log) {
+                    Ok(plan) => return planned(plan, PlannedBy::new(planner), fallback, None, log),
+                    // A planner's considered refusal is final; a planner that was stopped need not
+                    // prevent a plan.
+                    Err(error) if is_answer(&error.kind) => return Err(error),
+                    Err(error) => error,
+                }
+            }
+            (None, Some(error)) => error,
             (None, None) => {
                 let kind = PlannerErrorKind::Sandbox { reason: "no planner was given".to_owned() };
                 return Err(PlannerError { planner: "none".to_owned(), version: None, kind });
             }
         };
-        let (plan, simple) = match ask(planner, request, history, log) {
-            Ok(plan) => (plan, None),
-            // A planner's considered refusal is final; a planner that was stopped need not prevent
-            // a plan.
-            Err(error) if is_answer(&error.kind) => return Err(error),
-            Err(error) => match ask(planner, &simplified(request), history, log) {
-                Ok(plan) => (plan, Some(error)),
-                Err(_) => return Err(error),
-            },
-        };
-        let by = PlannedBy::new(planner);
-        Ok(Planned { plan, by, fallback, simple, log: std::mem::take(log) })
+        match floor(&taught(request, history)) {
+            Ok(plan) if history.iter().any(|attempt| attempt.plan.builds_same(plan.plan())) => Err(error),
+            Ok(plan) => planned(plan, PlannedBy::floor(), fallback, Some(error), log),
+            Err(floor) => {
+                let kind = PlannerErrorKind::NoFloor { kind: Box::new(error.kind), floor };
+                Err(PlannerError { kind, ..error })
+            }
+        }
     }
 }
 
@@ -158,11 +155,26 @@ fn is_answer(kind: &PlannerErrorKind) -> bool {
     matches!(kind, PlannerErrorKind::Refused { .. } | PlannerErrorKind::RepeatedPlan { .. })
 }
 
-/// The same request with the built-in planner's search switched off.
-fn simplified(request: &Request) -> Request {
+/// The request with the limits that refused plans showed: the maximum that was told, or half of
+/// what was refused. Other refusals teach the floor nothing; its plan is then one that was tried.
+fn taught(request: &Request, history: &[Attempt]) -> Request {
     let mut request = request.clone();
-    request.options.retain(|option| option.name != EFFORT);
-    request.options.push(PlannerOption { name: EFFORT.to_owned(), value: SIMPLE.to_owned() });
+    for attempt in history {
+        for feedback in &attempt.feedback {
+            let detail = |name: &str| {
+                let detail = feedback.details.iter().find(|detail| detail.name == name);
+                detail.map(|detail| detail.value.trim())
+            };
+            let number = |name: &str| detail(name)?.parse::<u64>().ok();
+            let known = limit_names::ALL.iter().find(|name| Some(**name) == detail("limit"));
+            let max = number("max").or_else(|| Some(number("value")? / 2));
+            let shard = feedback.shard.and_then(|shard| attempt.plan.shards.get(shard as usize));
+            let target = shard.and_then(|shard| request.targets.get_mut(shard.target as usize));
+            if let (Some(name), Some(max), Some(target)) = (known, max, target) {
+                target.limits.push(Limit::new(*name, max, Provenance::Learned));
+            }
+        }
+    }
     request
 }
 

@@ -6,7 +6,8 @@
 //! planner must.
 //!
 //! **Not its job.** Quality: it ignores bytes, time and loss, and after a refusal it only cuts
-//! finer.
+//! finer. So it breaks the rules P6, P8 and P10 of `planner check`: where rows are missing or goals
+//! cannot be met it gives a plan that does not hold, instead of a refusal.
 
 use shardwright_planner::{
     Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Entry, EntryKind, EntryShape,

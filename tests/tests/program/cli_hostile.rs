@@ -198,8 +198,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
         assert!(stderr.contains(word) && stderr.contains("a pipe"), "{stderr}");
     };
     refused(shardwright(["planner", "check"]).argument(at("pipe.wasm")), "pipe.wasm");
-    let replay = shardwright(["planner", "check"]).argument(&planner);
-    refused(replay.argument("--request").argument(at("request.json")), "request.json");
+    refused(shardwright(["planner", "replay"]).argument(at("request.json")), "request.json");
     let pack = shardwright(["planner", "pack"]).argument(&planner).argument("--key").argument(at("key"));
     refused(pack.argument("--output").argument(at("out.pack")), "key");
     let plan = shardwright(["plan", FIXTURE, "--soc", "mt6989", "--quality", "100", "--calibration-text"]);
@@ -303,6 +302,8 @@ fn what_is_not_there_is_named() {
         (&["verify", DEMO_MODEL, "--golden", "no/such/goldens"], "no/such/goldens"),
         (&["embed", DEMO_MODEL, "a text"], "embed"),
         (&["planner", "check", "README.md"], "README.md"),
+        (&["planner", "replay", "no/such/request.json"], "request.json"),
+        (&["planner", "replay", "README.md"], "README.md"),
     ] {
         let (_, stderr) = shardwright(arguments).refuses();
         assert!(stderr.contains(says), "{arguments:?}: the refusal does not say `{says}`:\n{stderr}");

@@ -43,9 +43,20 @@ fn the_example_in_javascript_cuts_as_the_one_in_rust() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let Some(component) = built("build", folder.path()) else { return };
 
-    let checked = shardwright(["planner", "check"]).argument(&component).json();
+    // The page says which rules it breaks.
+    let checked = shardwright(["planner", "check", "--format", "json"]).argument(&component).outcome();
+    assert_eq!(checked.code, Some(1), "{}{}", checked.stdout, checked.stderr);
+    let checked: Value = serde_json::from_str(&checked.stdout).expect("JSON");
     assert_eq!(checked["name"], "even-js", "{checked}");
-    assert!(checked["log"].to_string().contains("shards on sm8850"), "{checked}");
+    let rules = checked["rules"].as_array().expect("rules").iter();
+    let broken: Vec<&str> =
+        rules.filter(|rule| rule["verdict"] == "broken").filter_map(|rule| rule["id"].as_str()).collect();
+    assert!(broken.contains(&"P8") && !broken.contains(&"P2") && !broken.contains(&"P3"), "{checked}");
+    let request = folder.path().join("request.json");
+    shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--write-request"]).argument(&request).succeeds();
+    let replayed = shardwright(["planner", "replay"]).argument(&request).argument("--planner");
+    let replayed = replayed.argument(&component).json();
+    assert!(replayed["log"].to_string().contains("shards on mt6989"), "{replayed}");
     for limit in ["ops=300", "ops=100000"] {
         let plan = |planner: &Path| {
             let plan = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", limit, "--planner"]);

@@ -114,12 +114,52 @@ fn a_recorded_request_can_be_replayed_on_a_planner() {
     drop_planner(folder.path());
     let request = folder.path().join("request.json");
     shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--write-request"]).argument(&request).succeeds();
-    let report = shardwright(["planner", "check"])
-        .argument(folder.path().join("third.wasm"))
-        .argument("--request")
-        .argument(&request)
-        .json();
-    assert_eq!(report["name"], "even", "{report}");
+    let replay = || shardwright(["planner", "replay"]).argument(&request);
+    let even = replay().argument("--planner").argument(folder.path().join("third.wasm")).json();
+    assert_eq!(even["name"], "even", "{even}");
+    // Without a name the built-in one is asked; its plan is the one that was made.
+    let own = replay().json();
+    assert_eq!(own["name"], "generic", "{own}");
+    let plan = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989"]).json();
+    assert_eq!(own["shards"].as_array().map(Vec::len), plan["shards"].as_array().map(Vec::len), "{own}");
+    // The plan is there as the interface has it.
+    let shards = own["plan"]["shards"].as_array().expect("a plan");
+    assert!(!shards.is_empty() && shards.iter().all(|shard| shard["entries"].is_array()), "{own}");
+    assert!(own["fuel"].as_u64() > Some(1000) && own["fuel"].as_u64() < own["fuel_limit"].as_u64());
+    assert!(own["memory"].as_u64() > Some(1000) && own["memory"].as_u64() < own["memory_limit"].as_u64());
+
+    // What is no request is named, with how to make one.
+    fs::write(&request, "{}").expect("written");
+    let (code, stderr) = replay().refuses();
+    assert!(code == 4 && stderr.contains("request.json"), "{code}: {stderr}");
+    assert!(stderr.contains("help: ") && stderr.contains("--write-request"), "{stderr}");
+}
+
+/// Every rule with its number, and the exit status of a comparison.
+#[test]
+fn a_planner_is_held_to_numbered_rules() {
+    let check = |planner: &str| {
+        shardwright(["planner", "check"]).argument(program::folder().join("planners").join(planner))
+    };
+    let kept = check("generic.wasm").json();
+    let rules = kept["rules"].as_array().expect("rules");
+    assert!(rules.iter().all(|rule| rule["verdict"] == "held"), "{kept}");
+    assert_eq!((&rules[0]["id"], &kept["verdict"]), (&"P1".into(), &"held".into()), "{kept}");
+    let text = check("generic.wasm").succeeds();
+    assert!(text.contains("P13") && text.contains("13 held, 0 broken"), "{text}");
+
+    // The example ignores goals, as its page says.
+    let outcome = check("even.wasm").outcome();
+    assert_eq!(outcome.code, Some(1), "{}{}", outcome.stdout, outcome.stderr);
+    let broken = check("even.wasm").arguments(["--format", "json"]).outcome();
+    let broken: Value = serde_json::from_str(&broken.stdout).expect("JSON");
+    assert_eq!(broken["verdict"], "broken");
+    let rule = broken["rules"].as_array().and_then(|rules| rules.iter().find(|rule| rule["id"] == "P8"));
+    assert_eq!(rule.expect("the rule")["verdict"], "broken", "{broken}");
+    let (code, stderr) = check("even.wasm")
+        .arguments(["--planner-option", "pieces=2", "--planner-option", "pieces=3"])
+        .refuses();
+    assert!(code == 2 && stderr.contains("pieces"), "{code}: {stderr}");
 }
 
 /// As the page says, outside this tree: created, built, checked, used, packed, trusted.
@@ -136,12 +176,14 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     assert!(built["bytes"].as_u64() > Some(10_000), "{built}");
 
     let checked = shardwright(["planner", "check"]).argument(path("thrifty.wasm")).json();
-    let asked = &checked["asked"];
-    assert_eq!((&checked["name"], &asked["request"]), (&"thrifty".into(), &"built in".into()), "{checked}");
-    assert!(asked["fuel"].as_u64() > Some(1000) && asked["fuel"].as_u64() < asked["fuel_limit"].as_u64());
+    assert_eq!((&checked["name"], &checked["verdict"]), (&"thrifty".into(), &"held".into()), "{checked}");
+    let request = path("request.json");
+    shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--write-request"]).argument(&request).succeeds();
+    let asked = shardwright(["planner", "replay"]).argument(&request).argument("--planner");
+    let asked = asked.argument(path("thrifty.wasm")).json();
     let shards = asked["shards"].as_array().expect("a plan");
     let head = shards.last().expect("shards");
-    assert_eq!((&head["shard"], &head["target"]), (&"head".into(), &"cpu".into()), "{checked}");
+    assert_eq!((&head["shard"], &head["target"]), (&"head".into(), &"cpu".into()), "{asked}");
 
     // Its preferences are no fallback, also if none is accepted.
     let plan = |options: &[&str]| {
@@ -176,10 +218,13 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     fs::write(&source, broken).expect("written");
     let built = shardwright(["planner", "build"]).argument(path("thrifty")).argument("-o");
     built.argument(path("broken.wasm")).argument("--target-dir").argument(target).succeeds();
-    let (_, stderr) = shardwright(["planner", "check"]).argument(path("broken.wasm")).refuses();
+    let replayed = shardwright(["planner", "replay"]).argument(&request).argument("--planner");
+    let (_, stderr) = replayed.argument(path("broken.wasm")).refuses();
     let said =
         stderr.lines().find(|line| line.contains("it said: a panic at src/lib.rs")).unwrap_or_default();
     assert!(said.contains("no thrift"), "{stderr}");
+    let checked = shardwright(["planner", "check"]).argument(path("broken.wasm")).outcome();
+    assert!(checked.code == Some(1) && checked.stdout.contains("no thrift"), "{}", checked.stdout);
 }
 
 #[test]

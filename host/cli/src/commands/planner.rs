@@ -3,41 +3,28 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use shardwright::ErrorKind;
-use shardwright_doctor::{AskedReport, AskedShardReport, PlannerReport};
+use shardwright::{ErrorKind, SearchPath};
 use shardwright_planner_build::BuildError;
+use shardwright_planning::conformance::Verdict;
 
 use super::print;
 use crate::arguments::Format;
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
 
-/// What a planner says of itself, and its plan.
-pub fn view(report: &PlannerReport) -> String {
-    use std::fmt::Write;
-    let mut text = format!("{} {}: {}\n", report.name, report.version, report.summary);
-    for option in &report.options {
-        let _ = writeln!(text, "  --planner-option {}={}  {}", option.name, option.values, option.summary);
-    }
-    for notice in &report.notices {
-        let _ = writeln!(text, "note: {notice}");
-    }
-    for line in &report.log {
-        let _ = writeln!(text, "log: {line}");
-    }
-    if let Some(AskedReport { request, model, targets, fuel, fuel_limit, seconds, shards }) = &report.asked {
-        let targets = targets.join(", ");
-        let _ = writeln!(text, "asked     {model} on {targets} (request: {request})");
-        let _ = writeln!(text, "used      {fuel} of {fuel_limit} units of fuel, {:.1} ms", seconds * 1e3);
-        for (index, AskedShardReport { shard, target, formats }) in shards.iter().enumerate() {
-            let begin = if index == 0 { "plan" } else { "" };
-            let _ = writeln!(text, "{begin:<10}{shard} on {target}, {formats}");
-        }
-    }
-    if let Some(outcome) = &report.outcome {
-        let _ = writeln!(text, "{outcome}");
-    }
-    text
+/// Holds a planner to the rules; a rule that is broken is a separate outcome.
+pub fn check(
+    planner: &str,
+    options: &[(String, String)],
+    search: &SearchPath,
+    trusted_keys: &[String],
+    format: Format,
+) -> Result<Outcome, Failure> {
+    let busy = views::Busy::new("asking");
+    let report = shardwright_doctor::check_planner(planner, options, search, trusted_keys)?;
+    drop(busy);
+    print(format, &report, views::checked)?;
+    Ok(if report.verdict == Verdict::Broken { Outcome::Different } else { Outcome::Done })
 }
 
 #[derive(Serialize)]

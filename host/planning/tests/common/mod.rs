@@ -156,6 +156,12 @@ pub fn even() -> &'static [u8] {
     WASM.get_or_init(|| planner("plugins/example-even/Cargo.toml"))
 }
 
+/// The policy to copy.
+pub fn policy() -> &'static [u8] {
+    static WASM: OnceLock<Vec<u8>> = OnceLock::new();
+    WASM.get_or_init(|| planner("plugins/example-policy/Cargo.toml"))
+}
+
 /// A cache that all test programs share, so that each planner is compiled once.
 #[cfg(feature = "compiler")]
 pub fn cache() -> shardwright_planning::sandbox::CompiledCache {

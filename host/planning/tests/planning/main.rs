@@ -3,6 +3,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod conformance;
+mod floor;
 mod request;
 mod runtime_only;
 mod sandbox;

@@ -6,6 +6,7 @@ use shardwright_planning::builtin;
 use shardwright_planning::check::{PlanFault, check};
 use shardwright_planning::error::{PlannerError, PlannerErrorKind as Kind, RefusalKind};
 use shardwright_planning::feedback::{Attempt, Detail, Feedback};
+use shardwright_planning::floor::FloorRefusal;
 use shardwright_planning::pack::{self, PackError, PublicKey, SecretKey};
 use shardwright_planning::plan::{PlannedSegment, Shard};
 use shardwright_planning::profile::Profile;
@@ -60,8 +61,11 @@ fn any_failure_of_a_planner_is_reported_and_the_built_in_one_takes_over() {
     assert!(matches!(planned.fallback.unwrap().kind, Kind::Garbage { .. }));
     assert!(matches!(session(broken(), true).plan(&request(6)).unwrap_err().kind, Kind::Garbage { .. }));
 
-    // Without anything to fall back to, the error is the answer.
-    let alone = PlanningSession::with_planner(broken(), None);
+    // Without another planner the floor takes over, unless nothing may.
+    let planned = PlanningSession::with_planner(broken(), None).plan(&request(6)).unwrap();
+    assert!(matches!(planned.floor.unwrap().kind, Kind::Garbage { .. }));
+    assert!(planned.fallback.is_none() && planned.by.name == "floor");
+    let alone = PlanningSession::with_planner(broken(), None).strict(true);
     assert!(matches!(alone.plan(&request(6)).unwrap_err().kind, Kind::Garbage { .. }));
 }
 
@@ -107,7 +111,7 @@ fn the_built_in_planner_does_not_run_out_of_fuel() {
     for (layers, formats) in [(42, 3), (35, 5), (64, 5)] {
         let request = of_many_formats(layers, formats);
         let planned = PlanningSession::new(generic()).plan(&request).unwrap();
-        assert!(planned.simple.is_none(), "{layers} layers: {}", planned.simple.unwrap());
+        assert!(planned.floor.is_none(), "{layers} layers: {}", planned.floor.unwrap());
         let loss = planned.plan.loss();
         assert!(loss.micronats > 0 && loss.micronats <= 300_000 && loss.unmeasured == 0, "{loss:?}");
         let reasons = &planned.plan.plan().reasons;
@@ -118,42 +122,43 @@ fn the_built_in_planner_does_not_run_out_of_fuel() {
     }
 }
 
-/// The built-in planner's search is backed by a plan without search, and the answer says which it
-/// is.
+/// The built-in planner with so much fuel.
+fn with_fuel(fuel: u64) -> Planner {
+    let bounds = Bounds { fuel, ..Bounds::default() };
+    let sandbox = Sandbox::with_bounds(EngineKind::Native, bounds).unwrap();
+    builtin::load(&sandbox, Some(&cache())).unwrap()
+}
+
+/// Enough to describe itself, not enough to search.
+const LITTLE_FUEL: u64 = 8_000_000;
+
+/// Every planner is backed by the floor, and the answer says which it is.
 #[test]
-fn a_planner_that_comes_to_the_end_of_its_means_has_a_simple_plan_behind_it() {
+fn a_planner_that_comes_to_the_end_of_its_means_has_the_floor_behind_it() {
     let request = of_many_formats(42, 3);
-    let with_fuel = |fuel| {
-        let bounds = Bounds { fuel, ..Bounds::default() };
-        let sandbox = Sandbox::with_bounds(EngineKind::Native, bounds).unwrap();
-        builtin::load(&sandbox, Some(&cache())).unwrap()
-    };
-    // Where there is no fuel for anything, the first failure is what is told; with more of it a
-    // simple plan is made, with more still the best.
-    let fuels = (1..=9).map(|doubled| 4_000_000_u64 << doubled);
-    let plans: Vec<_> =
-        fuels.map(|fuel| (fuel, PlanningSession::new(with_fuel(fuel)).plan(&request))).collect();
-    let failed = plans.iter().take_while(|(_, plan)| plan.is_err()).count();
-    assert!(failed > 0 && failed < plans.len());
-    for (fuel, plan) in &plans[..failed] {
-        assert!(matches!(plan.as_ref().unwrap_err().kind, Kind::OutOfFuel { .. }), "{fuel}");
-    }
-    let simple = plans.iter().filter(|(_, plan)| plan.as_ref().is_ok_and(|plan| plan.simple.is_some()));
-    let (fuel, planned) = simple.clone().next().expect("a search takes more than none");
-    assert!(
-        plans[failed..].iter().take(simple.count()).all(|(_, plan)| plan.as_ref().unwrap().simple.is_some())
-    );
-    assert!(plans.last().unwrap().1.as_ref().unwrap().simple.is_none());
-    let planned = planned.as_ref().unwrap();
-    assert!(matches!(planned.simple.as_ref().unwrap().kind, Kind::OutOfFuel { .. }), "{:?}", planned.simple);
+    let planned = PlanningSession::new(with_fuel(LITTLE_FUEL)).plan(&request).unwrap();
+    assert!(matches!(planned.floor.as_ref().unwrap().kind, Kind::OutOfFuel { .. }), "{:?}", planned.floor);
     assert!(planned.fallback.is_none());
-    assert_eq!(cuts(planned.plan.plan()), [(0, 42)]);
+    assert_eq!((planned.by.name.as_str(), cuts(planned.plan.plan())), ("floor", vec![(0, 42)]));
     assert!(planned.plan.plan().shards.iter().all(|shard| shard.uniform_formats() == Some(0)));
-    assert!(planned.plan.plan().reasons.iter().any(|reason| reason.choice == "a simple plan"));
+    assert!(planned.plan.plan().reasons.iter().any(|reason| reason.choice == "no search"));
+    // With more it is not needed.
+    assert!(PlanningSession::new(generic()).plan(&request).unwrap().floor.is_none());
     // A planner that gives up has both behind it.
-    let session = PlanningSession::with_planner(Ok(mean()), Some(with_fuel(*fuel)));
+    let session = PlanningSession::with_planner(Ok(mean()), Some(with_fuel(LITTLE_FUEL)));
     let planned = session.plan(&with_option(request.clone(), "behave", "panic")).unwrap();
-    assert!(planned.fallback.is_some() && planned.simple.is_some());
+    assert!(planned.fallback.is_some_and(|error| error.planner == "hostile"));
+    assert!(planned.floor.is_some_and(|error| error.planner == "generic"));
+    // Where the floor has no plan either, both are told.
+    let mut none = with_limit(request.clone(), "ops", 50);
+    none.targets.truncate(1);
+    none.costs.retain(|row| row.target == 0);
+    let none = with_option(none, "behave", "panic");
+    let error = PlanningSession::with_planner(Ok(mean()), None).plan(&none).unwrap_err();
+    let Kind::NoFloor { kind, floor } = &error.kind else { panic!("{error}") };
+    assert!(matches!(**kind, Kind::Trapped { .. }) && error.planner == "hostile", "{error}");
+    assert!(matches!(floor, FloorRefusal::OverLimit { limit: "ops", value: 100, max: 50, .. }), "{error}");
+    assert!(error.help().unwrap().contains("--limit"), "{error}");
     // What it answers stands.
     let mut refused = with_limit(request, "ops", 50);
     refused.targets.truncate(1);
@@ -226,6 +231,23 @@ fn the_loop_learns_limits_from_refusals() {
     assert_eq!(settled.history.len(), 2);
     assert_eq!(cuts(settled.planned.plan.plan()).len(), 7);
     assert!(settled.planned.plan.plan().reasons.iter().any(|reason| reason.choice.contains("(learned)")));
+}
+
+/// The floor behind a planner that always stops learns limits, and does not repeat itself.
+#[test]
+fn the_floor_keeps_the_limits_that_refusals_showed() {
+    let request = request(12);
+    let session = PlanningSession::with_planner(sandbox().load("broken.wasm", b"none", None), None);
+    let settled = RevisionLoop::new(&session).run(&request, compiler(450, true)).unwrap();
+    assert_eq!(cuts(settled.planned.plan.plan()), [(0, 4), (4, 8), (8, 12)]);
+    assert_eq!((settled.history.len(), settled.planned.by.name.as_str()), (1, "floor"));
+    let settled = RevisionLoop::new(&session).run(&request, compiler(450, false)).unwrap();
+    assert_eq!((settled.history.len(), cuts(settled.planned.plan.plan()).len()), (2, 4));
+
+    let refuse_all = |_: &Planned| Ok::<Trial<()>, String>(Trial::Refused(vec![]));
+    let error = RevisionLoop::new(&session).run(&request, refuse_all).unwrap_err();
+    let LoopError::Planner { error, history } = error else { panic!("{error}") };
+    assert!(history.len() == 1 && matches!(error.kind, Kind::Garbage { .. }), "{error}");
 }
 
 #[test]

@@ -33,6 +33,6 @@ fn run() -> Result<String, Box<dyn std::error::Error>> {
     };
     let request: Request = serde_json::from_slice(&std::fs::read(Path::new(request))?)?;
     let planner = PlannerTools::new(None, &[key.clone()])?.load(&PlannerEntry::from_path(pack));
-    let planned = PlanningSession::with_planner(planner, None).plan(&request)?;
+    let planned = PlanningSession::with_planner(planner, None).strict(true).plan(&request)?;
     Ok(String::from_utf8(planned.plan.plan().canonical_bytes())?)
 }

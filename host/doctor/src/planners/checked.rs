@@ -1,0 +1,82 @@
+//! Holds a planner to the rules for planners.
+
+use serde::Serialize;
+use shardwright::SearchPath;
+use shardwright_build::{PlannerTools, find_planner};
+use shardwright_planning::conformance::{self, Conformance, Verdict, requests};
+use shardwright_planning::registry::{PlannerEntry, PlannerFile};
+use shardwright_planning::request::PlannerOption;
+use shardwright_planning::sandbox::{EngineKind, Planner, Sandbox};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+use super::{PlannerReport, report};
+
+/// A planner, and which rules it keeps.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckReport {
+    /// What it says of itself.
+    #[serde(flatten)]
+    pub planner: PlannerReport,
+    /// Every rule, and what the calls used.
+    #[serde(flatten)]
+    pub conformance: Conformance,
+    /// Broken if one rule is, otherwise held.
+    pub verdict: Verdict,
+}
+
+/// Loads a planner under all the sandbox's bounds and asks it what the rules say, with `options` in
+/// every request. A rule that is broken is a verdict, not an error.
+///
+/// A pack must be signed by one of `trusted_keys` (hexadecimal). Errors: no planner is there, or
+/// what is there is none; options that repeat.
+pub fn check_planner(
+    planner: &str,
+    options: &[(String, String)],
+    search: &SearchPath,
+    trusted_keys: &[String],
+) -> Result<CheckReport> {
+    let tools = PlannerTools::new(shardwright::user_cache_directory().as_deref(), trusted_keys)?;
+    let mut base = requests::recorded()
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("the built-in request: {error}")))?;
+    let option =
+        |(name, value): &(String, String)| PlannerOption { name: name.clone(), value: value.clone() };
+    base.options.extend(options.iter().map(option));
+    base.validate().map_err(|fault| {
+        Error::caused_by(ErrorKind::Argument, fault, Some("set each option once".to_owned()))
+    })?;
+    let entry = find_planner(planner, &search.planners)?;
+    let loaded = match tools.load(&entry) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            let conformance = Conformance::of_stopped(&error).ok_or(error)?;
+            let planner = unknown(&entry);
+            return Ok(CheckReport { planner, conformance, verdict: Verdict::Broken });
+        }
+    };
+    let portable = portable(&entry, trusted_keys)?;
+    let conformance = conformance::run(&loaded, portable.as_ref(), &base);
+    let verdict = if conformance.holds() { Verdict::Held } else { Verdict::Broken };
+    Ok(CheckReport { planner: report(&loaded, None), conformance, verdict })
+}
+
+/// The same planner in the portable interpreter; `None` of a pack, which is for that alone.
+fn portable(entry: &PlannerEntry, trusted_keys: &[String]) -> Result<Option<Planner>> {
+    if entry.file == PlannerFile::Pack {
+        return Ok(None);
+    }
+    let mut tools = PlannerTools::new(shardwright::user_cache_directory().as_deref(), trusted_keys)?;
+    tools.sandbox = Sandbox::new(EngineKind::Pulley)?;
+    Ok(Some(tools.load(entry)?))
+}
+
+/// A planner that did not come to say what it is.
+fn unknown(entry: &PlannerEntry) -> PlannerReport {
+    PlannerReport {
+        name: entry.name.clone(),
+        version: String::new(),
+        summary: String::new(),
+        options: vec![],
+        notices: vec![],
+        outcome: None,
+    }
+}

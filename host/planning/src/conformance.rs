@@ -1,0 +1,390 @@
+//! Holds a planner to numbered rules: asks it requests that are plain, large, incomplete,
+//! contradictory and absurd, and says of every rule whether it held and what was seen.
+//!
+//! A refusal is an answer: it breaks no rule. A plan that does not hold, and a planner that stops,
+//! break the rule whose request showed it.
+
+use serde::Serialize;
+use shardwright_vocabulary::limit_names;
+
+use crate::check::{CheckedPlan, check};
+use crate::error::{PlannerError, PlannerErrorKind};
+use crate::feedback::{Attempt, Feedback};
+use crate::request::Request;
+use crate::sandbox::{Answer, LogLine, Planner};
+
+pub mod requests;
+
+use requests::Case;
+
+/// One rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// Stable: a rule that goes leaves its number unused.
+    pub id: &'static str,
+    /// The rule in one sentence.
+    pub sentence: &'static str,
+}
+
+/// The rules, in the order in which they are reported.
+pub const RULES: [Rule; 13] = [
+    Rule { id: "P1", sentence: "It loads, and describes itself within the sandbox's bounds." },
+    Rule { id: "P2", sentence: "The same request gives the same answer twice." },
+    Rule { id: "P3", sentence: "Machine code and the portable interpreter give the same answer." },
+    Rule { id: "P4", sentence: "It plans a model of one layer." },
+    Rule { id: "P5", sentence: "It plans a model of 200 layers." },
+    Rule { id: "P6", sentence: "Where the cost table has no row it plans around the gap, or refuses." },
+    Rule { id: "P7", sentence: "It plans where no times are known." },
+    Rule { id: "P8", sentence: "Goals and limits that contradict each other end in a refusal." },
+    Rule { id: "P9", sentence: "An option that it does not know leads to no plan that fails." },
+    Rule { id: "P10", sentence: "Extreme numbers and names end in a plan that holds, or in a refusal." },
+    Rule { id: "P11", sentence: "After a refusal for a limit `revise` gives another plan, or refuses." },
+    Rule { id: "P12", sentence: "It never traps." },
+    Rule { id: "P13", sentence: "It stays within fuel, memory, output and log." },
+];
+
+/// Layers of the large model.
+const MANY: u32 = 200;
+
+/// What became of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It held.
+    Held,
+    /// It was broken.
+    Broken,
+    /// Nothing was there to hold it against.
+    NotApplicable,
+}
+
+impl Verdict {
+    /// In words, for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Held => "held",
+            Verdict::Broken => "broken",
+            Verdict::NotApplicable => "not applicable",
+        }
+    }
+}
+
+/// A rule, what became of it, and what was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RuleReport {
+    /// Stable number.
+    pub id: &'static str,
+    /// The rule in one sentence.
+    pub rule: &'static str,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// What was seen, with the requests by name.
+    pub seen: String,
+}
+
+/// The most that one call used of a bound.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MostUsed {
+    /// How much.
+    pub used: u64,
+    /// The bound.
+    pub limit: u64,
+    /// The request that took it, by name.
+    pub request: String,
+}
+
+/// Outcome of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Conformance {
+    /// Every rule of [`RULES`], in order.
+    pub rules: Vec<RuleReport>,
+    /// Fuel of the dearest call; `None` if nothing was asked.
+    pub fuel: Option<MostUsed>,
+    /// Bytes of memory of the largest call; `None` if nothing was asked.
+    pub memory: Option<MostUsed>,
+}
+
+impl Conformance {
+    /// How many rules have this verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.rules.iter().filter(|rule| rule.verdict == verdict).count()
+    }
+
+    /// Whether no rule is broken.
+    pub fn holds(&self) -> bool {
+        self.count(Verdict::Broken) == 0
+    }
+
+    /// Of a planner that stopped while it described itself: the first rule is broken, and the
+    /// others have nothing to ask. `None` if it did not get that far: what cannot be loaded is no
+    /// planner.
+    pub fn of_stopped(error: &PlannerError) -> Option<Conformance> {
+        stops_in_a_call(&error.kind).then(|| {
+            let mut report = Reporter::default();
+            report.add(Verdict::Broken, short(&error.kind.to_string()));
+            while report.rules.len() < RULES.len() {
+                report.add(Verdict::NotApplicable, "it did not load".to_owned());
+            }
+            Conformance { rules: report.rules, fuel: None, memory: None }
+        })
+    }
+}
+
+/// Asks `planner` everything about the model and the targets of `base`, for one [`recorded`].
+/// `portable` is the same planner in the portable interpreter; `None` if `planner` itself runs
+/// there.
+///
+/// [`recorded`]: requests::recorded
+pub fn run(planner: &Planner, portable: Option<&Planner>, base: &Request) -> Conformance {
+    let mut asked = Asked::new(planner);
+    let mut report = Reporter::default();
+
+    let description = planner.description();
+    report.add(
+        if description.name.is_empty() { Verdict::Broken } else { Verdict::Held },
+        format!("`{}` {}, {} options", description.name, description.version, description.options.len()),
+    );
+
+    let mut twice = vec![];
+    let mut engines = vec![];
+    for case in [requests::plain(base), requests::layers(base, MANY)] {
+        let first = asked.ask(&case);
+        twice.push((case.name, difference(&first, &asked.ask(&case))));
+        // The interpreter is slow: the plain request says enough.
+        if let Some(portable) = portable.filter(|_| engines.is_empty()) {
+            let mut there = Asked::new(portable);
+            engines.push((case.name, difference(&first, &there.ask(&case))));
+        }
+    }
+    report.differences(&twice);
+    match portable {
+        Some(_) => report.differences(&engines),
+        None => report.add(Verdict::NotApplicable, "it is for the interpreter alone".to_owned()),
+    }
+
+    let groups = [
+        (Wanted::Plan, vec![requests::layers(base, 1)]),
+        (Wanted::Plan, vec![requests::layers(base, MANY)]),
+        (Wanted::Answer, requests::without_rows(base)),
+        (Wanted::Plan, vec![requests::without_times(base)]),
+        (Wanted::Answer, requests::contradictory(base)),
+        (Wanted::Answer, vec![requests::with_unknown_option(base)]),
+        (Wanted::Answer, requests::extreme(base)),
+    ];
+    for (wanted, group) in groups {
+        let outcomes = group.iter().map(|case| (case.name, asked.outcome(case))).collect::<Vec<_>>();
+        report.outcomes(&outcomes, wanted);
+    }
+    report.outcomes(&asked.revise(&requests::plain(base)), Wanted::Answer);
+
+    report.stops(&asked, "nothing stopped", |kind| stops_in_a_call(kind) && !exceeds_a_bound(kind));
+    report.stops(&asked, &asked.spent(), exceeds_a_bound);
+    Conformance { rules: report.rules, fuel: asked.fuel, memory: asked.memory }
+}
+
+fn exceeds_a_bound(kind: &PlannerErrorKind) -> bool {
+    use PlannerErrorKind::{GiantOutput, LogFlood, OutOfFuel, OutOfMemory};
+    matches!(kind, OutOfFuel { .. } | OutOfMemory { .. } | GiantOutput { .. } | LogFlood { .. })
+}
+
+fn stops_in_a_call(kind: &PlannerErrorKind) -> bool {
+    use PlannerErrorKind::{StackOverflow, Trapped};
+    exceeds_a_bound(kind) || matches!(kind, StackOverflow { .. } | Trapped { .. })
+}
+
+/// What an answer came to.
+enum Outcome {
+    Plan(Box<CheckedPlan>),
+    Refused(String),
+    /// Its plan does not hold, or it stopped.
+    Failed(String),
+}
+
+/// What counts as an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// A plan; a planner may decline, and then nothing was shown.
+    Plan,
+    /// A plan that holds or a refusal.
+    Answer,
+}
+
+fn outcome(answer: Answer, request: &Request) -> Outcome {
+    match answer.plan {
+        Ok(plan) => match check(plan, request) {
+            Ok(plan) => Outcome::Plan(Box::new(plan)),
+            Err(fault) => Outcome::Failed(format!("its plan does not hold: {fault}")),
+        },
+        Err(PlannerError { kind: kind @ PlannerErrorKind::Refused { .. }, .. }) => {
+            Outcome::Refused(kind.to_string())
+        }
+        Err(error) => Outcome::Failed(with_last_line(&error.kind, &answer.log)),
+    }
+}
+
+/// What stopped a planner, and the last line that it logged: a panic says there what it is.
+fn with_last_line(kind: &PlannerErrorKind, log: &[LogLine]) -> String {
+    log.last().map_or_else(|| kind.to_string(), |line| format!("{kind}; it said: {}", line.message))
+}
+
+/// How two answers differ; `None` if they do not.
+fn difference(left: &Answer, right: &Answer) -> Option<String> {
+    match (&left.plan, &right.plan) {
+        (Ok(left), Ok(right)) => (left.canonical_bytes() != right.canonical_bytes())
+            .then(|| format!("{} shards, then a different {}", left.shards.len(), right.shards.len())),
+        (Err(left), Err(right)) => {
+            let (left, right) = (left.kind.to_string(), right.kind.to_string());
+            (left != right).then(|| format!("{left}, then {right}"))
+        }
+        (Ok(_), Err(error)) => Some(format!("a plan, then {}", error.kind)),
+        (Err(error), Ok(_)) => Some(format!("{}, then a plan", error.kind)),
+    }
+}
+
+/// The planner, and what asking it took.
+struct Asked<'planner> {
+    planner: &'planner Planner,
+    calls: u32,
+    fuel: Option<MostUsed>,
+    memory: Option<MostUsed>,
+    /// Name of the request, and how it stopped.
+    stopped: Vec<(&'static str, PlannerErrorKind)>,
+}
+
+impl<'planner> Asked<'planner> {
+    fn new(planner: &'planner Planner) -> Self {
+        Self { planner, calls: 0, fuel: None, memory: None, stopped: vec![] }
+    }
+
+    fn ask(&mut self, case: &Case) -> Answer {
+        let answer = self.planner.make_plan(&case.request);
+        self.note(case.name, &answer);
+        answer
+    }
+
+    fn outcome(&mut self, case: &Case) -> Outcome {
+        outcome(self.ask(case), &case.request)
+    }
+
+    /// Revisions of a plan whose largest shard was refused, by name.
+    fn revise(&mut self, case: &Case) -> Vec<(&'static str, Outcome)> {
+        let plan = match self.outcome(case) {
+            Outcome::Plan(plan) => plan,
+            other => return vec![(case.name, other)],
+        };
+        let Some((shard, ops)) = (0_u32..)
+            .zip(plan.shards())
+            .map(|(shard, checked)| (shard, checked.cost.ops))
+            .max_by_key(|(shard, ops)| (*ops, std::cmp::Reverse(*shard)))
+        else {
+            return vec![];
+        };
+        let tried = plan.into_plan();
+        let told = [("a limit that was told", Some(ops / 2)), ("a limit that was not told", None)];
+        let revision = |(name, max): (&'static str, Option<u64>)| {
+            let feedback = vec![Feedback::over_limit(shard, limit_names::OPS, ops, max)];
+            let history = [Attempt { plan: tried.clone(), feedback }];
+            let answer = self.planner.revise(&case.request, &history);
+            self.note(name, &answer);
+            if answer.plan.as_ref().is_ok_and(|plan| plan.builds_same(&tried)) {
+                return (name, Outcome::Failed("`revise` gives the plan that was refused".to_owned()));
+            }
+            (name, outcome(answer, &case.request))
+        };
+        told.map(revision).into()
+    }
+
+    fn note(&mut self, name: &'static str, answer: &Answer) {
+        self.calls = self.calls.saturating_add(1);
+        let bounds = self.planner.bounds();
+        let memory = u64::try_from(answer.memory).unwrap_or(u64::MAX);
+        let memory_bytes = u64::try_from(bounds.memory_bytes).unwrap_or(u64::MAX);
+        let all = [(&mut self.fuel, answer.fuel, bounds.fuel), (&mut self.memory, memory, memory_bytes)];
+        for (most, used, limit) in all {
+            if most.as_ref().is_none_or(|most| used > most.used) {
+                *most = Some(MostUsed { used, limit, request: name.to_owned() });
+            }
+        }
+        if let Err(error) = &answer.plan
+            && stops_in_a_call(&error.kind)
+        {
+            self.stopped.push((name, error.kind.clone()));
+        }
+    }
+
+    fn spent(&self) -> String {
+        let share = |what: &str, most: &Option<MostUsed>| {
+            let most = most.as_ref()?;
+            let percent = most.used.saturating_mul(1000) / most.limit.max(1);
+            Some(format!("{what} {}.{} % (`{}`)", percent / 10, percent % 10, most.request))
+        };
+        let all = [share("fuel", &self.fuel), share("memory", &self.memory)];
+        let all = all.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        format!("most of {} calls: {all}", self.calls)
+    }
+}
+
+/// Writes the rules down in order.
+#[derive(Default)]
+struct Reporter {
+    rules: Vec<RuleReport>,
+}
+
+impl Reporter {
+    fn add(&mut self, verdict: Verdict, seen: String) {
+        if let Some(Rule { id, sentence }) = RULES.get(self.rules.len()) {
+            self.rules.push(RuleReport { id, rule: sentence, verdict, seen });
+        }
+    }
+
+    fn differences(&mut self, seen: &[(&'static str, Option<String>)]) {
+        let broken = seen.iter().find_map(|(name, difference)| Some((name, difference.as_ref()?)));
+        match broken {
+            Some((name, difference)) => self.add(Verdict::Broken, short(&format!("`{name}`: {difference}"))),
+            None => self.add(Verdict::Held, format!("{} requests", seen.len())),
+        }
+    }
+
+    fn outcomes(&mut self, outcomes: &[(&'static str, Outcome)], wanted: Wanted) {
+        let failed = outcomes.iter().find(|(_, outcome)| matches!(outcome, Outcome::Failed(_)));
+        let refused = outcomes.iter().find(|(_, outcome)| matches!(outcome, Outcome::Refused(_)));
+        let seen = |(name, outcome): &(&'static str, Outcome)| match outcome {
+            Outcome::Plan(plan) => format!("`{name}`: {} shards", plan.shards().len()),
+            Outcome::Refused(why) | Outcome::Failed(why) => short(&format!("`{name}`: {why}")),
+        };
+        match (failed, refused) {
+            (Some(failed), _) => self.add(Verdict::Broken, seen(failed)),
+            (None, Some(refused)) if wanted == Wanted::Plan => {
+                self.add(Verdict::NotApplicable, seen(refused));
+            }
+            _ => {
+                let plans =
+                    outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Plan(_))).count();
+                let refusals = outcomes.len() - plans;
+                let text = match outcomes {
+                    [only] => seen(only),
+                    _ => format!("{plans} plans that hold, {refusals} refusals"),
+                };
+                self.add(Verdict::Held, text);
+            }
+        }
+    }
+
+    fn stops(&mut self, asked: &Asked<'_>, otherwise: &str, counts: impl Fn(&PlannerErrorKind) -> bool) {
+        match asked.stopped.iter().find(|(_, kind)| counts(kind)) {
+            Some((name, kind)) => self.add(Verdict::Broken, short(&format!("`{name}`: {kind}"))),
+            None => self.add(Verdict::Held, otherwise.to_owned()),
+        }
+    }
+}
+
+/// Most characters of what was seen: a planner writes refusals.
+const SEEN_CHARACTERS: usize = 300;
+
+fn short(text: &str) -> String {
+    let mut short: String = text.chars().take(SEEN_CHARACTERS).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}

@@ -1,0 +1,167 @@
+//! The requests that planners are tried on, made of one that was recorded. Each is sound by
+//! [`Request::validate`], however absurd.
+
+use shardwright_vocabulary::{EntryKind, Limit, Provenance, TimeCost, limit_names};
+
+use crate::request::{Body, Layer, PlannerOption, Request};
+
+/// A request with a name for reports.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// In a few words.
+    pub name: &'static str,
+    /// The request.
+    pub request: Request,
+}
+
+/// The request of the demo model on a chip that takes few operations at a time, in two formats, and
+/// the CPU.
+///
+/// Errors: none, as long as what is built in is a request.
+pub fn recorded() -> Result<Request, serde_json::Error> {
+    serde_json::from_str(include_str!("sample_request.json"))
+}
+
+fn case(base: &Request, name: &'static str, change: impl FnOnce(&mut Request)) -> Case {
+    let mut request = base.clone();
+    change(&mut request);
+    Case { name, request }
+}
+
+/// The request as it is.
+pub fn plain(base: &Request) -> Case {
+    case(base, "plain", |_| {})
+}
+
+/// With so many layers in its layered component: those that write a state over and over, then the
+/// others, which read the last ones.
+pub fn layers(base: &Request, count: u32) -> Case {
+    let name = if count == 1 { "one layer" } else { "many layers" };
+    case(base, name, |request| {
+        let bodies = request.model.components.iter_mut().map(|component| &mut component.body);
+        for body in bodies {
+            let Body::Layers(layers) = body else { continue };
+            let own = |layer: &&Layer| layer.donor.is_none() && layer.writes_state;
+            let writers: Vec<Layer> = layers.iter().filter(own).cloned().collect();
+            let mut readers: Vec<Layer> =
+                layers.iter().filter(|layer| layer.donor.is_some()).cloned().collect();
+            readers.truncate(count.saturating_sub(1) as usize);
+            let written = (count as usize).saturating_sub(readers.len());
+            let begin = layers.iter().take_while(|layer| layer.donor.is_none()).count();
+            for donor in readers.iter_mut().filter_map(|layer| layer.donor.as_mut()) {
+                // As far from the end of the writers as it was.
+                let back = begin.saturating_sub(*donor as usize).max(1);
+                *donor = u32::try_from(written.saturating_sub(back)).unwrap_or(0);
+            }
+            let repeated: Vec<Layer> = writers.into_iter().cycle().take(written).collect();
+            *layers = repeated.into_iter().chain(readers).collect();
+        }
+    })
+}
+
+/// The kind of the first layer of the layered component.
+fn kind(request: &Request) -> Option<u32> {
+    let mut bodies = request.model.components.iter().map(|component| &component.body);
+    bodies.find_map(|body| match body {
+        Body::Layers(layers) => layers.first().map(|layer| layer.kind),
+        Body::Whole(_) => None,
+    })
+}
+
+/// Without rows of the first layer's kind.
+pub fn without_rows(base: &Request) -> Vec<Case> {
+    let gone = kind(base);
+    vec![
+        case(base, "no row on the first target", |request| {
+            request.costs.retain(|row| Some(row.kind) != gone || row.target != 0);
+        }),
+        case(base, "no row of one token on the first target", |request| {
+            request.costs.retain(|row| {
+                Some(row.kind) != gone
+                    || row.target != 0
+                    || (row.entry.kind, row.entry.rows) != (EntryKind::Decode, 1)
+            });
+        }),
+        case(base, "no row anywhere", |request| request.costs.retain(|row| Some(row.kind) != gone)),
+    ]
+}
+
+/// Without any time.
+pub fn without_times(base: &Request) -> Case {
+    case(base, "no times", |request| request.costs.iter_mut().for_each(|row| row.time = None))
+}
+
+/// What no plan keeps.
+pub fn contradictory(base: &Request) -> Vec<Case> {
+    vec![
+        case(base, "one byte of memory", |request| request.goals.memory_bytes = Some(1)),
+        case(base, "no loss in lossy formats", |request| {
+            request.goals.quality_micronats = Some(0);
+            request.sensitivities.clear();
+        }),
+        case(base, "one operation at a time", |request| {
+            for target in &mut request.targets {
+                target.limits.push(Limit::new(limit_names::OPS, 1, Provenance::User));
+            }
+        }),
+        case(base, "more context than any entry point", |request| {
+            request.goals.context = u32::MAX;
+            request.model.max_context = u32::MAX;
+        }),
+    ]
+}
+
+/// With an option of no planner.
+pub fn with_unknown_option(base: &Request) -> Case {
+    case(base, "an unknown option", |request| {
+        let (name, value) = ("no-such-option".to_owned(), "1".to_owned());
+        request.options.push(PlannerOption { name, value });
+    })
+}
+
+/// Numbers and names at the edge of what they may be.
+pub fn extreme(base: &Request) -> Vec<Case> {
+    let text = "\u{1b}[2J\u{202e}é\n".repeat(100);
+    vec![
+        case(base, "costs of 64 bits", |request| {
+            for row in &mut request.costs {
+                (row.ops, row.weight_bytes, row.artefact_bytes, row.state_bytes, row.uncosted_ops) =
+                    (u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+                row.time = Some(TimeCost { microseconds: u64::MAX, provenance: Provenance::Measured });
+            }
+            request.boundary_nanoseconds = u64::MAX;
+        }),
+        case(base, "costs of nothing", |request| {
+            for row in &mut request.costs {
+                (row.ops, row.weight_bytes, row.artefact_bytes, row.state_bytes, row.uncosted_ops) =
+                    (0, 0, 0, 0, 0);
+                row.time = Some(TimeCost { microseconds: 0, provenance: Provenance::Measured });
+            }
+        }),
+        case(base, "limits of nothing", |request| {
+            for limit in request.targets.iter_mut().flat_map(|target| &mut target.limits) {
+                limit.value = 0;
+            }
+        }),
+        case(base, "goals without end", |request| {
+            request.goals.memory_bytes = Some(u64::MAX);
+            request.goals.size_bytes = Some(u64::MAX);
+            request.goals.token_microseconds = Some(u64::MAX);
+            request.goals.first_token_microseconds = Some(u64::MAX);
+            (request.goals.prompt_tokens, request.goals.answer_tokens) = (u32::MAX, u32::MAX);
+            request.goals.max_prefill_rows = u32::MAX;
+        }),
+        case(base, "names of a thousand bytes", |request| {
+            request.model.name.clone_from(&text);
+            request.model.family.clone_from(&text);
+            request.kinds.iter_mut().for_each(|kind| kind.name.clone_from(&text));
+            for (target, digit) in request.targets.iter_mut().zip('0'..) {
+                target.target.name = format!("{text}{digit}");
+            }
+        }),
+        case(base, "names of nothing", |request| {
+            request.model.name.clear();
+            request.kinds.iter_mut().for_each(|kind| kind.name.clear());
+        }),
+    ]
+}

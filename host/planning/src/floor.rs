@@ -1,0 +1,422 @@
+//! The floor: a plan without a search and without preferences, for when no planner came to an
+//! answer.
+//!
+//! Components in order; each layer goes where the first target takes it in the first format tuple,
+//! and joins the shard before it until a limit is reached. Nothing is tried twice, so a goal is
+//! kept by holding back what the layers that follow need at least. The time is that of one walk
+//! over the layers, each looking at what its kind may be.
+
+use std::collections::HashMap;
+
+use shardwright_vocabulary::{
+    EntryKind, EntryName, FormatTuple, Legality, SoftcapPlace, WeightFormat, limit_names,
+};
+
+use crate::check::{CheckedPlan, caps, check};
+use crate::cost::CostTable;
+use crate::plan::{Boundary, BuildTime, Cause, Plan, PlannedSegment, Reason, Shard};
+use crate::request::{Body, Request, Sensitivity, TargetSummary};
+
+mod refusal;
+
+pub use refusal::FloorRefusal;
+use refusal::Obstacle;
+
+/// What made a plan of the floor, for reports.
+pub const NAME: &str = "floor";
+
+/// The first plan that `request` allows, checked.
+///
+/// Errors: what is in the way of the first layer that has no place left. A plan may exist all the
+/// same: only planners search.
+pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
+    let (context, entries) = entries(request)?;
+    let table = CostTable::new(request);
+    let kinds = 0..u32::try_from(request.kinds.len()).unwrap_or(u32::MAX);
+    let devices = devices(request);
+    let ways: Vec<Vec<Way>> = kinds.map(|kind| ways(request, &table, &entries, &devices, kind)).collect();
+    let mut targets: Vec<Used> = request.targets.iter().map(Used::none).collect();
+    let (mut shards, mut reasons, mut homes) = (Vec::<Shard>::new(), vec![no_search()], Vec::new());
+    // Of the last shard, and of all: bytes and loss.
+    let (mut open, mut bytes, mut lost) = (Sums::default(), 0_u64, 0_u64);
+    for unit in units(request, &ways) {
+        let mut obstacle = None;
+        let fits = unit.ways.iter().find_map(|&(kind, softcap, way)| {
+            let used = targets.get(way.target as usize)?;
+            let join = shards.last().is_some_and(|shard| joins(request, shard, &unit, way));
+            let fit = |before: Sums, shards: u64| {
+                let after = before.plus(way.sums);
+                let grown = after.context().saturating_sub(before.context());
+                used.within(way.target, after, shards, grown)?;
+                let least = bytes.saturating_add(grown).saturating_add(unit.rest.0);
+                within_goal("memory", least, request.goals.memory_bytes)?;
+                Ok((after, grown))
+            };
+            let placed = || {
+                if unit.devices & way.device == 0 {
+                    return Err(Obstacle::Readers);
+                }
+                if unit.donor.is_some_and(|donor| homes.get(donor) != Some(&way.device)) {
+                    return Err(Obstacle::Donor);
+                }
+                let loss = unit.loss(way).ok_or(Obstacle::Unmeasured { formats: way.formats })?;
+                let least = lost.saturating_add(loss).saturating_add(unit.rest.1);
+                within_goal("quality", least, request.goals.quality_micronats)?;
+                let joined = join.then(|| fit(open, 0));
+                if let Some(Ok((after, grown))) = joined {
+                    return Ok((true, None, after, grown, loss));
+                }
+                let (after, grown) = fit(Sums::default(), 1)?;
+                Ok((false, joined.and_then(Result::err), after, grown, loss))
+            };
+            match placed() {
+                Ok(placed) => Some((kind, softcap, way, placed)),
+                Err(found) => {
+                    obstacle.get_or_insert(found);
+                    None
+                }
+            }
+        });
+        let Some((kind, softcap, way, (join, cut, after, grown, loss))) = fits else {
+            return Err(refusal::of(request, &table, &entries, &unit, obstacle));
+        };
+        if !join {
+            let position = u32::try_from(shards.len()).unwrap_or(u32::MAX);
+            if shards.len() == caps::SHARDS {
+                return Err(FloorRefusal::Shards { layer: unit.name(request), max: caps::SHARDS });
+            }
+            reasons.extend(cut.map(|cut| cut.reason(position, "a new shard")));
+            let elsewhere = format!("target {} of the request", way.target);
+            let other = obstacle.filter(|_| way.target > 0);
+            reasons.extend(other.map(|other| other.reason(position, &elsewhere)));
+            shards.push(shard(request, &unit, way, softcap, context));
+        }
+        if let Some(shard) = shards.last_mut() {
+            if let Some(segment) = shard.segments.last_mut() {
+                segment.end = unit.layer.map_or(0, |layer| layer.saturating_add(1));
+                segment.formats.push(way.formats);
+            }
+            for &entry in &entries {
+                if table.takes_part(kind, entry) && !shard.entries.contains(&entry) {
+                    shard.entries.push(entry);
+                }
+            }
+        }
+        if let Some(used) = targets.get_mut(way.target as usize) {
+            used.shards = used.shards.saturating_add(u64::from(!join));
+            used.bytes = used.bytes.saturating_add(grown);
+        }
+        (open, bytes, lost) = (after, bytes.saturating_add(grown), lost.saturating_add(loss));
+        homes.push(way.device);
+    }
+    check(Plan { shards, fallback: vec![], reasons }, request)
+        .map_err(|fault| FloorRefusal::Plan(Box::new(fault)))
+}
+
+fn no_search() -> Reason {
+    Reason {
+        shard: None,
+        choice: "no search".to_owned(),
+        because: "the first target and formats that are legal, cut where a limit is reached".to_owned(),
+        cause: Cause::Preference(NAME.to_owned()),
+    }
+}
+
+/// Whether the shard is one that the unit may go on with: a shard has one target and one format of
+/// activations and states.
+fn joins(request: &Request, shard: &Shard, unit: &Unit<'_>, way: &Way) -> bool {
+    let values = |formats: Option<u32>| {
+        let tuple = request.formats.get(formats? as usize)?;
+        Some((tuple.activations, tuple.states))
+    };
+    let of_component = shard.segments.last().is_some_and(|segment| segment.component == unit.component);
+    of_component && shard.target == way.target && values(shard.formats().last()) == values(Some(way.formats))
+}
+
+/// The one place where a shard is begun: its layers, their formats and its entry points follow. A
+/// shard of the floor is of one component.
+fn shard(
+    request: &Request,
+    unit: &Unit<'_>,
+    way: &Way,
+    softcap: Option<SoftcapPlace>,
+    context: u32,
+) -> Shard {
+    let first = unit.layer.unwrap_or(0);
+    let component = request.model.components.get(unit.component as usize);
+    let boundaries = |names: Option<&Vec<String>>| {
+        let names = names.into_iter().flatten();
+        names.map(|name| Boundary { name: name.clone(), encoding: None }).collect()
+    };
+    Shard {
+        segments: vec![PlannedSegment { component: unit.component, first, end: first, formats: vec![] }],
+        target: way.target,
+        context,
+        entries: vec![],
+        inputs: boundaries(component.map(|component| &component.inputs)),
+        outputs: boundaries(component.map(|component| &component.outputs)),
+        softcap,
+        flags: request
+            .targets
+            .get(way.target as usize)
+            .map_or_else(Vec::new, |target| target.recommended.clone()),
+        build: BuildTime::Ahead,
+    }
+}
+
+/// The context and the entry points of every shard: the smallest context that the goal allows, one
+/// row of decode, and the most rows of prefill; or the most rows of encode. What every layer takes
+/// part in comes first.
+fn entries(request: &Request) -> Result<(u32, Vec<EntryName>), FloorRefusal> {
+    let goals = &request.goals;
+    let missing =
+        |needed| FloorRefusal::Entries { needed, context: goals.context, rows: goals.max_prefill_rows };
+    let largest = |kind: EntryKind, context: u32| {
+        let fits = |entry: &&EntryName| {
+            (entry.kind, entry.context) == (kind, context) && entry.rows <= goals.max_prefill_rows
+        };
+        request.entries.iter().filter(fits).max_by_key(|entry| entry.rows).copied()
+    };
+    if request.entries.iter().all(|entry| entry.kind == EntryKind::Encode) {
+        let encode = largest(EntryKind::Encode, 0).ok_or_else(|| missing("encode"))?;
+        return Ok((0, vec![encode]));
+    }
+    let fits = |entry: &&EntryName| {
+        entry.kind == EntryKind::Decode && entry.rows == 1 && entry.context >= goals.context
+    };
+    let mut decodes: Vec<EntryName> = request.entries.iter().filter(fits).copied().collect();
+    decodes.sort_by_key(|entry| entry.context);
+    let least = *decodes.first().ok_or_else(|| missing("decode_1"))?;
+    let both = decodes.into_iter().find_map(|decode| {
+        Some((decode.context, vec![decode, largest(EntryKind::Prefill, decode.context)?]))
+    });
+    let prefills = request.kinds.iter().any(|kind| kind.prefill != crate::request::PrefillPart::None);
+    match both {
+        Some(both) => Ok(both),
+        None if prefills => Err(missing("prefill")),
+        None => Ok((least.context, vec![least])),
+    }
+}
+
+/// What a run of layers costs on a target, added up as [`CostTable`] does it. Sums that leave 64
+/// bits stay at the largest number; the check of the plan refuses them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    ops: [u64; 2],
+    states: [u64; 2],
+    weights: u64,
+    artefact: u64,
+}
+
+impl Sums {
+    fn plus(self, other: Sums) -> Sums {
+        let add = |[a, b]: [u64; 2], [c, d]: [u64; 2]| [a.saturating_add(c), b.saturating_add(d)];
+        Sums {
+            ops: add(self.ops, other.ops),
+            states: add(self.states, other.states),
+            weights: self.weights.saturating_add(other.weights),
+            artefact: self.artefact.saturating_add(other.artefact),
+        }
+    }
+
+    /// Bytes the loaded shard occupies.
+    fn context(self) -> u64 {
+        self.artefact.saturating_add(self.states.into_iter().fold(0, u64::max))
+    }
+}
+
+/// A target that takes a kind of layers, in which tuple, at which cost.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    target: u32,
+    /// The bit of the target's device.
+    device: u64,
+    formats: u32,
+    sums: Sums,
+}
+
+/// Every way of a kind: by target, then by tuple.
+fn ways(
+    request: &Request,
+    table: &CostTable<'_>,
+    entries: &[EntryName],
+    devices: &[u64],
+    kind: u32,
+) -> Vec<Way> {
+    let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
+    let all = (0_u32..).zip(devices).flat_map(|target| tuples.clone().map(move |formats| (target, formats)));
+    let way = |((target, &device), formats)| {
+        let mut sums = Sums::default();
+        for ((&entry, ops), states) in entries.iter().zip(&mut sums.ops).zip(&mut sums.states) {
+            if !table.takes_part(kind, entry) {
+                continue;
+            }
+            let row = table.row(kind, target, formats, entry)?;
+            if row.legality != Legality::Legal {
+                return None;
+            }
+            (*ops, *states) = (row.ops, row.state_bytes);
+            sums.weights = sums.weights.max(row.weight_bytes);
+            sums.artefact = sums.artefact.saturating_add(row.artefact_bytes);
+        }
+        sums.artefact = sums.artefact.saturating_add(sums.weights);
+        Some(Way { target, device, formats, sums })
+    };
+    all.filter_map(way).collect()
+}
+
+/// A layer, or a component that is never cut.
+struct Unit<'ways> {
+    component: u32,
+    /// `None` of a component that is never cut.
+    layer: Option<u32>,
+    /// With the soft-cap, if there is one.
+    kind: u32,
+    /// Kind, place of the soft-cap, and way: all with it in the graph come first.
+    ways: Vec<(u32, Option<SoftcapPlace>, &'ways Way)>,
+    /// Loss in each tuple; `None` where there is a goal and it was not measured.
+    losses: Vec<Option<u64>>,
+    /// The unit whose state it reads.
+    donor: Option<usize>,
+    /// Devices, a bit each, that take it and whatever reads its state.
+    devices: u64,
+    /// What the units after it take and lose at least.
+    rest: (u64, u64),
+}
+
+impl Unit<'_> {
+    /// What it loses in a way. A component without weights loses nothing; a layer of others always
+    /// counts, whatever it has.
+    fn loss(&self, way: &Way) -> Option<u64> {
+        let weightless = self.layer.is_none() && way.sums.weights == 0;
+        if weightless { Some(0) } else { self.losses.get(way.formats as usize).copied().flatten() }
+    }
+
+    fn name(&self, request: &Request) -> String {
+        let component = request.model.components.get(self.component as usize);
+        let component = component.map_or("", |component| component.name.as_str());
+        match self.layer {
+            Some(layer) => format!("layer {layer} of `{component}`"),
+            None => format!("`{component}`"),
+        }
+    }
+}
+
+fn units<'ways>(request: &Request, ways: &'ways [Vec<Way>]) -> Vec<Unit<'ways>> {
+    let mut measured: HashMap<(u32, u32), Vec<&Sensitivity>> = HashMap::new();
+    for row in &request.sensitivities {
+        measured.entry((row.component, row.layer)).or_default().push(row);
+    }
+    let mut units: Vec<Unit<'ways>> = Vec::new();
+    for (index, component) in (0_u32..).zip(&request.model.components) {
+        let begin = units.len();
+        let unit = |layer: Option<u32>, donor: Option<u32>, kinds: &[(u32, Option<SoftcapPlace>)]| {
+            let of_kind = |&(kind, softcap): &(u32, Option<SoftcapPlace>)| {
+                let ways = ways.get(kind as usize).into_iter().flatten();
+                ways.map(move |way| (kind, softcap, way))
+            };
+            let ways: Vec<_> = kinds.iter().flat_map(of_kind).collect();
+            let rows = measured.get(&(index, layer.unwrap_or(0))).map_or(&[][..], Vec::as_slice);
+            let losses = request.formats.iter().map(|tuple| loss(request, rows, tuple)).collect();
+            let donor = donor.map(|donor| begin.saturating_add(donor as usize));
+            let devices = ways.iter().fold(0, |all, (_, _, way)| all | way.device);
+            let kind = kinds.first().map_or(u32::MAX, |(kind, _)| *kind);
+            Unit { component: index, layer, kind, ways, losses, donor, devices, rest: (0, 0) }
+        };
+        match (&component.body, &component.softcap) {
+            (Body::Whole(kind), None) => units.push(unit(None, None, &[(*kind, None)])),
+            (Body::Whole(kind), Some(softcap)) => {
+                let without = (softcap.kind_without, Some(SoftcapPlace::Runtime));
+                units.push(unit(None, None, &[(*kind, Some(SoftcapPlace::Graph)), without]));
+            }
+            (Body::Layers(layers), _) => {
+                let layers = (0_u32..).zip(layers);
+                units.extend(layers.map(|(at, layer)| unit(Some(at), layer.donor, &[(layer.kind, None)])));
+            }
+        }
+    }
+    let mut rest = (0_u64, 0_u64);
+    for position in (0..units.len()).rev() {
+        let Some(unit) = units.get_mut(position) else { continue };
+        unit.rest = rest;
+        // Of the states of a shard the largest entry point counts: one of them alone is the least.
+        let bytes = unit.ways.iter().map(|(_, _, way)| way.sums.artefact.saturating_add(way.sums.states[0]));
+        rest.0 = rest.0.saturating_add(bytes.min().unwrap_or(0));
+        rest.1 = rest
+            .1
+            .saturating_add(unit.ways.iter().filter_map(|(_, _, way)| unit.loss(way)).min().unwrap_or(0));
+        let (devices, donor) = (unit.devices, unit.donor);
+        if let Some(donor) = donor.and_then(|donor| units.get_mut(donor)) {
+            donor.devices &= devices;
+        }
+    }
+    units
+}
+
+/// What a layer with these sensitivities loses in a tuple: nothing without a goal.
+fn loss(request: &Request, rows: &[&Sensitivity], tuple: &FormatTuple) -> Option<u64> {
+    let exact =
+        |format: WeightFormat| matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16);
+    let is_exact = exact(tuple.weights) && tuple.roles.iter().all(|entry| exact(entry.format));
+    if request.goals.quality_micronats.is_none() || is_exact {
+        return Some(0);
+    }
+    let known = rows.iter().filter(|row| tuple.weight(row.role) == row.format);
+    known.map(|row| u64::from(row.micronats)).reduce(u64::saturating_add)
+}
+
+/// A bit for the device of each target: targets of one shim and device share it.
+fn devices(request: &Request) -> Vec<u64> {
+    let place = |target: &TargetSummary| (target.target.shim.clone(), target.target.device.clone());
+    let places: Vec<_> = request.targets.iter().map(place).collect();
+    let bit = |own| {
+        let first = places.iter().position(|place| place == own)?;
+        1_u64.checked_shl(u32::try_from(first).ok()?)
+    };
+    places.iter().map(|own| bit(own).unwrap_or(0)).collect()
+}
+
+/// What is on a target so far, and what its limits allow; without a limit the largest number.
+struct Used {
+    shards: u64,
+    bytes: u64,
+    limits: [(&'static str, u64); 6],
+}
+
+impl Used {
+    fn none(target: &TargetSummary) -> Used {
+        // Flags raise the limits of a shard, not those of all shards together.
+        let of_shard = &target.recommended[..];
+        let limits = [
+            (limit_names::OPS, of_shard),
+            (limit_names::WEIGHT_BYTES, of_shard),
+            (limit_names::ARTEFACT_BYTES, of_shard),
+            (limit_names::CONTEXT_BYTES, of_shard),
+            (limit_names::SHARDS, &[]),
+            (limit_names::MEMORY_BYTES, &[]),
+        ];
+        let limits = limits.map(|(name, flags)| {
+            let named = target.limits.iter().filter(|limit| limit.name == name);
+            (name, named.map(|limit| limit.under(flags)).min().unwrap_or(u64::MAX))
+        });
+        Used { shards: 0, bytes: 0, limits }
+    }
+
+    /// Whether a shard of that cost may be there, with so many shards and bytes more than so far.
+    fn within(&self, target: u32, cost: Sums, shards: u64, bytes: u64) -> Result<(), Obstacle> {
+        let ops = cost.ops.into_iter().fold(0, u64::max);
+        let (shards, bytes) = (self.shards.saturating_add(shards), self.bytes.saturating_add(bytes));
+        let values = [ops, cost.weights, cost.artefact, cost.context(), shards, bytes];
+        match self.limits.into_iter().zip(values).find(|((_, max), value)| value > max) {
+            Some(((name, max), value)) => Err(Obstacle::Limit { target, name, value, max }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn within_goal(name: &'static str, value: u64, max: Option<u64>) -> Result<(), Obstacle> {
+    match max {
+        Some(max) if value > max => Err(Obstacle::Goal { name, value, max }),
+        _ => Ok(()),
+    }
+}

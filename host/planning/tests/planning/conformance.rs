@@ -1,0 +1,159 @@
+//! The rules for planners: the built-in one keeps them all, and whoever breaks one is told which.
+
+#![cfg(feature = "compiler")]
+
+use std::collections::BTreeSet;
+
+use shardwright_planning::builtin;
+use shardwright_planning::conformance::{Conformance, RULES, Verdict, requests, run};
+use shardwright_planning::request::{PlannerOption, Request};
+use shardwright_planning::sandbox::{Bounds, EngineKind, Planner, Sandbox};
+
+use crate::common::{cache, even, hostile, policy, workspace};
+
+/// Enough for the built-in planner on the large model, and soon spent by one that loops.
+const FUEL: u64 = 1_000_000_000;
+
+fn load(kind: EngineKind, wasm: &[u8], fuel: u64) -> Planner {
+    let sandbox = Sandbox::with_bounds(kind, Bounds { fuel, ..Bounds::default() }).unwrap();
+    sandbox.load("given.wasm", wasm, Some(&cache())).unwrap()
+}
+
+fn recorded() -> Request {
+    requests::recorded().unwrap()
+}
+
+fn behaving(behave: &str) -> Conformance {
+    let mut base = recorded();
+    base.options.push(PlannerOption { name: "behave".to_owned(), value: behave.to_owned() });
+    // A planner that does all it may is asked thirty times.
+    run(&load(EngineKind::Native, hostile(), FUEL), None, &base)
+}
+
+fn broken(report: &Conformance) -> Vec<&'static str> {
+    assert_eq!(report.rules.len(), RULES.len());
+    let rules = report.rules.iter().filter(|rule| rule.verdict == Verdict::Broken);
+    rules.map(|rule| rule.id).collect()
+}
+
+#[test]
+fn every_request_is_sound_and_the_recorded_one_is_what_it_says() {
+    let base = recorded();
+    assert_eq!((base.targets.len(), base.formats.len()), (2, 2));
+    assert!(base.targets[0].limits.iter().any(|limit| limit.name == "ops"));
+    let mut all = vec![
+        requests::plain(&base),
+        requests::layers(&base, 1),
+        requests::layers(&base, 2),
+        requests::layers(&base, 200),
+        requests::without_times(&base),
+        requests::with_unknown_option(&base),
+    ];
+    all.extend(requests::without_rows(&base));
+    all.extend(requests::contradictory(&base));
+    all.extend(requests::extreme(&base));
+    for case in &all {
+        case.request.validate().unwrap_or_else(|fault| panic!("{}: {fault}", case.name));
+    }
+    let count = |request: &Request| request.model.components[2].layer_count();
+    assert_eq!([0, 1, 2, 3].map(|index: usize| count(&all[index].request)), [8, 1, 2, 200]);
+}
+
+#[test]
+fn the_built_in_planner_keeps_every_rule() {
+    let native = load(EngineKind::Native, builtin::WASM, Bounds::default().fuel);
+    let pulley = load(EngineKind::Pulley, builtin::WASM, Bounds::default().fuel);
+    let report = run(&native, Some(&pulley), &recorded());
+    for rule in &report.rules {
+        assert_eq!(rule.verdict, Verdict::Held, "{}: {}", rule.id, rule.seen);
+        assert!(!rule.seen.is_empty(), "{}", rule.id);
+    }
+    assert!(report.holds());
+    let fuel = report.fuel.unwrap();
+    assert!(fuel.used > 1000 && fuel.used < FUEL, "{fuel:?}");
+    assert_eq!(fuel.request, "many layers");
+    let memory = report.memory.unwrap();
+    assert!(memory.used > 64 << 10 && memory.used < memory.limit / 2, "{memory:?}");
+}
+
+/// The policy to copy keeps all rules; what the example without the solver leaves out on purpose is
+/// on its page.
+#[test]
+fn the_examples_keep_the_rules_that_their_pages_say() {
+    let report = run(&load(EngineKind::Native, policy(), FUEL), None, &recorded());
+    assert_eq!(broken(&report), [""; 0], "{:#?}", report.rules);
+    let report = run(&load(EngineKind::Native, even(), FUEL), None, &recorded());
+    assert_eq!(broken(&report), ["P6", "P8", "P10"], "{:#?}", report.rules);
+}
+
+#[test]
+fn a_planner_that_misbehaves_is_told_which_rules_it_broke() {
+    let all = ["P4", "P5", "P6", "P7", "P8", "P9", "P10", "P11"];
+    let with = |more: &'static str| all.into_iter().chain([more]).collect::<Vec<_>>();
+    for (behave, expected) in [
+        ("well", vec![]),
+        ("refuse", vec![]),
+        ("panic", with("P12")),
+        ("index", with("P12")),
+        ("recurse", with("P12")),
+        ("memory", with("P13")),
+        ("loop", with("P13")),
+        ("flood-lines", with("P13")),
+        ("panic-later", vec!["P11", "P12"]),
+        ("stubborn", vec!["P11"]),
+    ] {
+        let report = behaving(behave);
+        assert_eq!(broken(&report), expected, "{behave}: {:#?}", report.rules);
+        let verdict = |id: &str| report.rules.iter().find(|rule| rule.id == id).unwrap();
+        assert_eq!(verdict("P3").verdict, Verdict::NotApplicable);
+        if behave == "panic" {
+            assert!(verdict("P4").seen.contains("it said: a panic"), "{}", verdict("P4").seen);
+            assert!(verdict("P12").seen.contains("`plain`"), "{}", verdict("P12").seen);
+        }
+        if behave == "refuse" {
+            assert_eq!(verdict("P4").verdict, Verdict::NotApplicable);
+            assert!(verdict("P4").seen.contains("not today"), "{}", verdict("P4").seen);
+        }
+    }
+    // Plans that do not hold: what a rule asks for is what shows it.
+    for (behave, shows) in [("skip-layer", "P5"), ("one-shard-too-large", "P5"), ("bad-scale", "P7")] {
+        let report = behaving(behave);
+        assert!(broken(&report).contains(&shows), "{behave}: {:#?}", report.rules);
+        assert!(!broken(&report).contains(&"P12"), "{behave}");
+    }
+}
+
+#[test]
+fn engines_that_disagree_are_told() {
+    let native = load(EngineKind::Native, hostile(), FUEL);
+    let other = load(EngineKind::Pulley, even(), FUEL);
+    let report = run(&native, Some(&other), &recorded());
+    assert_eq!(broken(&report), ["P3"], "{:#?}", report.rules);
+}
+
+#[test]
+fn a_planner_that_stops_while_it_describes_itself_breaks_the_first_rule() {
+    let bounds = Bounds { fuel: 10, ..Bounds::default() };
+    let sandbox = Sandbox::with_bounds(EngineKind::Native, bounds).unwrap();
+    let error = sandbox.load("generic", builtin::WASM, None).unwrap_err();
+    let report = Conformance::of_stopped(&error).unwrap();
+    assert_eq!(broken(&report), ["P1"]);
+    assert_eq!(report.count(Verdict::NotApplicable), RULES.len() - 1);
+    assert!(report.rules[0].seen.contains("fuel"), "{}", report.rules[0].seen);
+    // What is no planner has no verdict.
+    let error = sandbox.load("garbage", b"none", None).unwrap_err();
+    assert_eq!(Conformance::of_stopped(&error), None);
+}
+
+/// The page lists the rules under their numbers, and no others.
+#[test]
+fn the_page_for_planners_has_every_rule() {
+    let page = std::fs::read_to_string(workspace().join("plugins/README.md")).unwrap();
+    let listed: BTreeSet<(&str, &str)> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| P")?.strip_suffix(" |")?.split_once(" | "))
+        .collect();
+    let known: BTreeSet<(&str, &str)> = RULES.iter().map(|rule| (&rule.id[1..], rule.sentence)).collect();
+    assert_eq!(listed, known);
+    assert_eq!(known.len(), RULES.len());
+}
