@@ -2,7 +2,8 @@
 //!
 //! **Job.** The state of an installation ([`doctor()`]), the shims and their devices
 //! ([`list_shims`]), what a checkpoint consists of ([`show()`]), what any file is and was made with
-//! ([`inspect()`]), and whether a planner keeps its rules ([`check_planner`]).
+//! ([`inspect()`]), what differs between two plans ([`compare_plans`]), and whether a planner keeps
+//! its rules ([`check_planner`]).
 //!
 //! **Not its job.** It compiles nothing, runs no model and changes nothing but the planner packs
 //! and keys it is asked to write.
@@ -25,6 +26,7 @@ mod inspect;
 mod machine;
 mod places;
 mod planners;
+mod plans;
 mod report;
 mod shims;
 mod show;
@@ -40,6 +42,7 @@ pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
 pub use planners::{
     AskedReport, AskedShardReport, PlannerReport, check_planner, make_planner_key, pack_planner,
 };
+pub use plans::{ComparedPlan, PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue, compare_plans};
 pub use report::{DoctorReport, FoundProfileReport, Problem, WorkerPresence, doctor};
 pub use shims::{DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims};
 pub use show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show};
