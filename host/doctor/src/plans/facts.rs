@@ -58,7 +58,7 @@ impl Facts {
 
     fn loss(&mut self, loss: &LossReport) {
         match loss {
-            LossReport::None => self.number("loss", 0, PlanUnit::Micronats),
+            LossReport::None => self.text("loss", "none"),
             LossReport::Measured { micronats } => self.number("loss", *micronats, PlanUnit::Micronats),
             LossReport::NotMeasured { places } => {
                 self.text("loss", format!("not measured in {places} places"))
