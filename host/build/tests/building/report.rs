@@ -235,8 +235,8 @@ fn layers_add_up_to_their_shards() {
         assert!(others.iter().all(|layer| layer.formats == "bf16/f32/f32" && layer.loss == LossReport::None));
         assert!(shard.by_layer.iter().all(|layer| !layer.kind.is_empty() && layer.ops > 0));
     }
-    // A float format loses nothing, whatever was measured; what has no number is said; the sum of the
-    // layers is the plan's.
+    // A float format loses nothing, whatever was measured; what has no number is said; the sum of
+    // the layers is the plan's.
     let losses: Vec<_> = report.shards.iter().map(|shard| shard.by_layer.last().unwrap().loss).collect();
     let measured = |micronats| LossReport::Measured { micronats };
     assert_eq!(losses[1..], [measured(4), measured(5), measured(6), LossReport::NotMeasured { places: 1 }]);
