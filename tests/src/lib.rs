@@ -10,6 +10,7 @@
 //!
 //! The first lines of each test file under `tests/` describe its checks.
 
+pub mod browser;
 pub mod bundles;
 pub mod chain;
 pub mod checkpoints;

@@ -71,8 +71,8 @@ pub use options::{Executor, FormatChoice, PlanOptions, TableFormats};
 pub use places::LoadedPart;
 pub use planners::{PlannerTools, find_planner};
 pub use report::{
-    BoundaryReport, BytesReport, EntryReport, EntryTime, LossReport, PlanHeading, PlanReport, PlanTotals,
-    ReasonReport, ShardReport, TargetLimit, report_plan,
+    BoundaryReport, BytesReport, EntryReport, EntryTime, Goal, GoalReport, LayerReport, LimitUse, LossReport,
+    PlanHeading, PlanReport, PlanTotals, ReasonReport, ShardReport, TargetLimit, TargetLimitUse, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle};

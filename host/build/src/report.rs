@@ -1,8 +1,16 @@
 //! A checked plan in the form shown to people and programs.
 
+mod goals;
+mod layers;
+mod limits;
+
+pub use goals::{Goal, GoalReport};
+pub use layers::LayerReport;
+pub use limits::{LimitUse, TargetLimitUse};
+
 use serde::{Deserialize, Serialize};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
-use shardwright_planning::cost::{ShardCost, weakest};
+use shardwright_planning::cost::{EntryCost, ShardCost, weakest};
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{
@@ -40,6 +48,12 @@ pub struct EntryReport {
     pub time: Option<TimeCost>,
     /// Operations that the time does not cover.
     pub uncosted_ops: u64,
+}
+
+impl EntryReport {
+    fn of(cost: &EntryCost) -> Self {
+        Self { entry: cost.entry, ops: cost.ops, time: cost.time, uncosted_ops: cost.uncosted_ops }
+    }
 }
 
 /// A choice and the reason for it.
@@ -87,6 +101,10 @@ pub struct ShardReport {
     pub flags: Vec<Flag>,
     /// `ahead` or `just-in-time`.
     pub build: String,
+    /// The limits that bind it, and how close it comes.
+    pub limits: Vec<LimitUse>,
+    /// Its layers, in order of execution.
+    pub by_layer: Vec<LayerReport>,
     /// Reasons that concern this shard.
     pub reasons: Vec<ReasonReport>,
 }
@@ -169,6 +187,10 @@ pub struct PlanReport {
     pub refused_plans: usize,
     /// The limits that applied, with provenance.
     pub limits: Vec<TargetLimit>,
+    /// The limits that bind all shards of a target together, and how close they come.
+    pub shared_limits: Vec<TargetLimitUse>,
+    /// The goals that were set, and what the plan makes of them.
+    pub goals: Vec<GoalReport>,
     /// The shards in order.
     pub shards: Vec<ShardReport>,
     /// Totals of the shards.
@@ -216,10 +238,11 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
             })
             .collect::<Vec<_>>()
     };
+    let tables = layers::LayerTables::new(request);
+    let totals = totals(request, checked);
     let mut shards = Vec::new();
-    for (index, CheckedShard { segments, target, formats, planned: shard, cost, .. }) in
-        checked.shards().iter().enumerate()
-    {
+    for (index, checked_shard) in checked.shards().iter().enumerate() {
+        let CheckedShard { segments, target, formats, planned: shard, cost, .. } = checked_shard;
         let boundaries = |list: &[shardwright_planning::plan::Boundary]| {
             list.iter()
                 .map(|boundary| BoundaryReport { name: boundary.name.clone(), encoding: boundary.encoding })
@@ -235,21 +258,14 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
             artefact_bytes: cost.artefact_bytes,
             state_bytes: cost.state_bytes,
             context: shard.context,
-            entries: cost
-                .entries
-                .iter()
-                .map(|entry| EntryReport {
-                    entry: entry.entry,
-                    ops: entry.ops,
-                    time: entry.time,
-                    uncosted_ops: entry.uncosted_ops,
-                })
-                .collect(),
+            entries: cost.entries.iter().map(EntryReport::of).collect(),
             inputs: boundaries(&shard.inputs),
             outputs: boundaries(&shard.outputs),
             softcap: shard.softcap,
             flags: shard.flags.clone(),
             build: shard.build.name().to_owned(),
+            limits: limits::of_shard(request, checked_shard),
+            by_layer: tables.rows(checked_shard),
             reasons: reasons_of(Some(index as u32)),
         });
     }
@@ -270,8 +286,10 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
                     .map(move |limit| TargetLimit { target: name.clone(), limit: limit.clone() })
             })
             .collect(),
+        shared_limits: limits::of_targets(request, checked),
+        goals: goals::goals(request, checked, &totals),
         shards,
-        totals: totals(request, checked),
+        totals,
         fallback: plan.fallback.iter().map(|&index| target_name(index)).collect(),
         reasons: reasons_of(None),
         notices: heading.notices,

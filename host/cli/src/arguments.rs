@@ -40,7 +40,14 @@ const COMPILE_EXAMPLES: &str = "Example:
 
 const PLAN_EXAMPLES: &str = "Examples:
   shardwright plan demo-model --soc sm8850
-  shardwright plan demo-model --soc mt6989 --limit ops=400 -v";
+  shardwright plan demo-model --soc mt6989 --limit ops=400 -v
+  shardwright plan demo-model --soc mt6989 --html plan.html
+  shardwright plan diff before.json after.json";
+
+const DIFF_EXAMPLES: &str = "Example:
+  shardwright plan demo-model --soc mt6989 --format json > before.json
+  shardwright plan demo-model --soc mt6989 --limit ops=400 --format json > after.json
+  shardwright plan diff before.json after.json";
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -71,8 +78,14 @@ pub enum Command {
         #[command(flatten)]
         profiles: ProfilePlaces,
     },
-    /// Show how a checkpoint would be cut, placed and built, and why.
-    #[command(after_help = PLAN_EXAMPLES)]
+    /// Show how a checkpoint would be cut, placed and built, and why; or what differs between two
+    /// plans.
+    #[command(
+        after_help = PLAN_EXAMPLES,
+        args_conflicts_with_subcommands = true,
+        subcommand_negates_reqs = true,
+        disable_help_subcommand = true
+    )]
     Plan(PlanArguments),
     /// Show what a checkpoint consists of.
     Show(ShowArguments),
@@ -373,8 +386,15 @@ pub struct BenchArguments {
 
 #[derive(Args, Debug)]
 pub struct PlanArguments {
-    /// The checkpoint directory.
-    pub checkpoint: PathBuf,
+    #[command(subcommand)]
+    pub command: Option<PlanCommand>,
+    /// The checkpoint directory; `./diff` for one of that name.
+    #[arg(required = true)]
+    pub checkpoint: Option<PathBuf>,
+    /// Also write the plan to this file as one page of HTML that needs no other file, in place of
+    /// what is there.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Write the request a planner is asked to this file, for `planner replay`.
     #[arg(long, value_name = "FILE")]
     pub write_request: Option<PathBuf>,
@@ -382,6 +402,19 @@ pub struct PlanArguments {
     pub target: TargetArguments,
     #[command(flatten)]
     pub execution: ExecutionArguments,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum PlanCommand {
+    /// Show what differs between two plans: cut, targets, formats, flags, entry points, limits,
+    /// goals, times, bytes and loss. Exits with 1 if anything does.
+    #[command(after_help = DIFF_EXAMPLES)]
+    Diff {
+        /// A plan as `plan --format json` prints it, or a bundle, whose first chain counts.
+        before: PathBuf,
+        /// The plan to compare it with, likewise.
+        after: PathBuf,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -754,6 +787,27 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    /// A folder named like the subcommand is a checkpoint where it is spelled as a path.
+    #[test]
+    fn a_plan_is_of_a_checkpoint_or_a_comparison() {
+        let parsed = |line: &str| Arguments::try_parse_from(line.split(' '));
+        let plan = |line: &str| match parsed(line).map(|arguments| arguments.command) {
+            Ok(Command::Plan(arguments)) => arguments,
+            other => panic!("{line}: {other:?}"),
+        };
+        let compared = plan("shardwright --format json plan diff a b");
+        assert!(matches!(
+            compared.command,
+            Some(PlanCommand::Diff { before, after }) if before.ends_with("a") && after.ends_with("b")
+        ));
+        let planned = plan("shardwright plan ./diff --html page.html");
+        assert!(planned.command.is_none() && planned.html.is_some());
+        assert_eq!(planned.checkpoint, Some(PathBuf::from("./diff")));
+        for wrong in ["plan", "plan diff", "plan diff a", "plan diff a b c", "plan --soc x diff a b"] {
+            assert!(parsed(&format!("shardwright {wrong}")).is_err(), "{wrong}");
+        }
     }
 
     #[test]

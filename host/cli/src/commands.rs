@@ -6,6 +6,7 @@ mod bundle;
 mod chat;
 mod doctor;
 mod embed;
+mod plan;
 mod planner;
 mod run;
 mod verify;
@@ -23,8 +24,8 @@ use shardwright::{
 
 use crate::arguments::{
     Arguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format,
-    Isolation as IsolationArgument, PlanArguments, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand,
-    ShimPlaces, Table, TargetArguments, TrustArguments,
+    Isolation as IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand, ShimPlaces,
+    Table, TargetArguments, TrustArguments,
 };
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
@@ -42,7 +43,7 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
             let search = search_path(shims, &PlannerPlaces::default(), profiles);
             bundle::inspect(path, *verify, soc.as_deref(), &search, format)
         }
-        Command::Plan(arguments) => plan(arguments, format, detail),
+        Command::Plan(arguments) => plan::plan(arguments, format, detail),
         Command::Show(arguments) => {
             print(format, &shardwright_doctor::show(&arguments.checkpoint)?, views::show)
         }
@@ -93,17 +94,6 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
             write(&script)
         }
     }
-}
-
-fn plan(arguments: &PlanArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
-    let options = open_options(&arguments.target, &arguments.execution)?;
-    let mut watch = views::Progress::new("planning", &arguments.checkpoint);
-    let planned = options.plan_watched(&arguments.checkpoint, &mut watch)?;
-    drop(watch);
-    if let Some(path) = &arguments.write_request {
-        std::fs::write(path, &planned.request).map_err(io(path.display().to_string()))?;
-    }
-    print(format, &planned.report, |report| views::plan(report, detail))
 }
 
 /// Options for opening or planning, from the command line.

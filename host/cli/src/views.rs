@@ -2,8 +2,10 @@
 
 mod bench;
 mod bundle;
+mod difference;
 mod doctor;
 mod document;
+mod html;
 mod layout;
 mod plan;
 mod planner;
@@ -14,8 +16,10 @@ mod verify;
 
 pub use bench::bench;
 pub use bundle::{compiled, inspected};
+pub use difference::difference;
 pub use doctor::doctor;
 pub use document::document;
+pub use html::page;
 pub use plan::{plan, plan_without_notices};
 pub use planner::{checked, planner, replayed};
 pub use progress::Progress;

@@ -2,8 +2,8 @@
 //!
 //! **Job.** The state of an installation ([`doctor()`]), the shims and their devices
 //! ([`list_shims`]), what a checkpoint consists of ([`show()`]), what any file is and was made with
-//! ([`inspect()`]), whether a planner keeps the rules ([`check_planner`]) and what it makes of a
-//! request ([`replay_request`]).
+//! ([`inspect()`]), what differs between two plans ([`compare_plans`]), whether a planner keeps the
+//! rules ([`check_planner`]) and what it makes of a request ([`replay_request`]).
 //!
 //! **Not its job.** It compiles nothing, runs no model and changes nothing but the planner packs
 //! and keys it is asked to write.
@@ -26,6 +26,7 @@ mod inspect;
 mod machine;
 mod places;
 mod planners;
+mod plans;
 mod report;
 mod shims;
 mod show;
@@ -42,6 +43,7 @@ pub use planners::{
     AskedShardReport, CheckReport, LogReport, PlannerOptionReport, PlannerReport, ReplayReport,
     check_planner, make_planner_key, pack_planner, replay_request,
 };
+pub use plans::{ComparedPlan, PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue, compare_plans};
 pub use report::{DoctorReport, FoundProfileReport, Problem, WorkerPresence, doctor};
 pub use shims::{DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims};
 pub use show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show};

@@ -18,6 +18,7 @@ mod isolation;
 mod just_in_time;
 mod kept;
 mod pages;
+mod plan_page;
 mod runtime_only;
 mod screens;
 mod terminal;

@@ -1,12 +1,15 @@
 //! A plan as it is shown: the numbers are those of the tables.
 
-use shardwright_build::{BytesReport, EntryMenu, LossReport, PlanHeading, PrimitiveCount, report_plan};
-use shardwright_planning::check::CheckedShard;
+use shardwright_build::{
+    BytesReport, EntryMenu, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, report_plan,
+};
+use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::ShardCost;
 use shardwright_planning::plan::{Cause, Reason};
 use shardwright_planning::request::{Request, Sensitivity};
 use shardwright_vocabulary::{
-    Limit, Notice, NoticeKind, PlannerIdentity, Provenance, SoftcapPlace, TimeCost, WeightFormat, WeightRole,
+    Flag, FlagSchema, FlagStage, FlagType, Limit, Notice, NoticeKind, PlannerIdentity, Provenance, Relief,
+    SoftcapPlace, TimeCost, WeightFormat, WeightRole,
 };
 
 use crate::common::{checked, fixture, offer, plan, request};
@@ -146,4 +149,202 @@ fn a_report_adds_up_what_the_plan_costs() {
     assert_eq!(totals(&request, &[6]).loss, LossReport::Measured { micronats: 36 });
     request.sensitivities.pop();
     assert_eq!(totals(&request, &[6]).loss, LossReport::NotMeasured { places: 1 });
+}
+
+fn reported(request: &Request, plan: &CheckedPlan) -> PlanReport {
+    let heading = PlanHeading {
+        soc: "a chip".to_owned(),
+        planner: PlannerIdentity { name: "hand".to_owned(), version: "1".to_owned(), built_in: false },
+        refused_plans: 0,
+        notices: vec![],
+        emulated_on: None,
+    };
+    report_plan(request, plan, heading)
+}
+
+/// The layers of a shard add up to the shard, in every figure, and their losses to the plan's.
+#[test]
+fn layers_add_up_to_their_shards() {
+    let graph = fixture("gemma4_text");
+    let mut request =
+        request(&graph, &[offer("chip", PrimitiveCount::default())], &EntryMenu::usual(&graph, 64));
+    for (index, row) in request.costs.iter_mut().enumerate() {
+        let microseconds = 10 + index as u64;
+        row.time = Some(TimeCost { microseconds, provenance: Provenance::Simulated });
+        row.uncosted_ops = index as u64 % 3;
+    }
+    // The last layer of each shard is in other formats.
+    let bits = "w8-per-channel".parse().unwrap();
+    let rows: Vec<_> = request
+        .costs
+        .iter()
+        .map(|row| {
+            let mut row = row.clone();
+            row.formats = 1;
+            row.weight_bytes /= 2;
+            row
+        })
+        .collect();
+    request.costs.extend(rows);
+    request.formats.push(bits);
+    let mut cut = plan(&request, &[6]);
+    for (micronats, shard) in (3..).zip(&mut cut.shards) {
+        if let Some(formats) = shard.segments[0].formats.last_mut() {
+            *formats = 1;
+        }
+        let (component, layer) = (shard.segments[0].component, shard.segments[0].end.saturating_sub(1));
+        for (role, format) in
+            [(WeightRole::Other, WeightFormat::W8PerChannel), (WeightRole::Other, WeightFormat::Bf16)]
+        {
+            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats });
+        }
+    }
+    // Nothing is known of the last shard.
+    request.sensitivities.truncate(8);
+    let plan = checked(&request, cut);
+    let report = reported(&request, &plan);
+
+    let names: Vec<_> = report
+        .shards
+        .iter()
+        .flat_map(|shard| &shard.by_layer)
+        .map(|layer| (layer.component.as_str(), layer.layer))
+        .collect();
+    let layers = (0..10).map(|layer| ("decoder", Some(layer)));
+    let expected: Vec<_> = [("embed", None), ("per-layer-input", None)]
+        .into_iter()
+        .chain(layers)
+        .chain([("head", None)])
+        .collect();
+    assert_eq!(names, expected);
+    for shard in &report.shards {
+        let sum = |of: fn(&shardwright_build::LayerReport) -> u64| shard.by_layer.iter().map(of).sum::<u64>();
+        assert_eq!(sum(|layer| layer.weight_bytes), shard.weight_bytes);
+        assert_eq!(sum(|layer| layer.artefact_bytes), shard.artefact_bytes);
+        assert_eq!(sum(|layer| layer.state_bytes), shard.state_bytes);
+        for (index, entry) in shard.entries.iter().enumerate() {
+            let parts: Vec<_> = shard.by_layer.iter().map(|layer| &layer.entries[index]).collect();
+            assert!(parts.iter().all(|part| part.entry == entry.entry));
+            assert_eq!(parts.iter().map(|part| part.ops).sum::<u64>(), entry.ops);
+            assert_eq!(parts.iter().map(|part| part.uncosted_ops).sum::<u64>(), entry.uncosted_ops);
+            let times = parts.iter().map(|part| part.time.unwrap().microseconds).sum::<u64>();
+            assert_eq!(times, entry.time.unwrap().microseconds);
+        }
+        let (last, others) = shard.by_layer.split_last().unwrap();
+        assert_eq!(last.formats, "w8-per-channel/f32/f32");
+        assert!(others.iter().all(|layer| layer.formats == "bf16/f32/f32" && layer.loss == LossReport::None));
+        assert!(shard.by_layer.iter().all(|layer| !layer.kind.is_empty() && layer.ops > 0));
+    }
+    // A float format loses nothing, whatever was measured; what has no number is said; the sum of
+    // the layers is the plan's.
+    let losses: Vec<_> = report.shards.iter().map(|shard| shard.by_layer.last().unwrap().loss).collect();
+    let measured = |micronats| LossReport::Measured { micronats };
+    assert_eq!(losses[1..], [measured(4), measured(5), measured(6), LossReport::NotMeasured { places: 1 }]);
+    let added: u64 = losses
+        .iter()
+        .map(|loss| if let LossReport::Measured { micronats } = loss { *micronats } else { 0 })
+        .sum();
+    assert_eq!(plan.loss().micronats, added);
+    assert_eq!(report.totals.loss, LossReport::NotMeasured { places: 1 });
+
+    let json = serde_json::to_vec(&report).unwrap();
+    assert_eq!(serde_json::from_slice::<PlanReport>(&json).unwrap(), report);
+}
+
+/// How close each shard comes to each limit that can be counted, under its own flags.
+#[test]
+fn limits_have_their_use() {
+    let graph = fixture("gemma4_text");
+    let mut offers = vec![offer("chip", PrimitiveCount::default()), offer("cpu", PrimitiveCount::default())];
+    let large = Flag { name: "large".to_owned(), value: "true".to_owned() };
+    let mut ops = Limit::new("ops", 1_000, Provenance::Reported);
+    ops.relief.push(Relief { flag: large.clone(), value: Some(2_000), note: String::new() });
+    offers[0].summary.schema.push(FlagSchema {
+        name: "large".to_owned(),
+        values: FlagType::Switch,
+        default: None,
+        description: String::new(),
+        stage: FlagStage::Compile,
+    });
+    offers[0].summary.limits = vec![
+        ops,
+        Limit::new("context-bytes", u64::MAX, Provenance::User),
+        // Of two of one name the smaller counts.
+        Limit::new("shards", 9, Provenance::Declared),
+        Limit::new("shards", 5, Provenance::Probed),
+        Limit::new("memory-bytes", u64::MAX / 2, Provenance::Modelled),
+        // Nobody but the compiler can count this one.
+        Limit::new("odd", 3, Provenance::Learned),
+    ];
+    let request = request(&graph, &offers, &EntryMenu::usual(&graph, 64));
+    let mut cut = plan(&request, &[6]);
+    cut.shards[2].flags = vec![large];
+    let report = reported(&request, &checked(&request, cut));
+    for shard in &report.shards {
+        let [ops, context] = shard.limits.as_slice() else { panic!("{:?}", shard.limits) };
+        let limit = if shard.index == 2 { 2_000 } else { 1_000 };
+        assert_eq!((ops.name.as_str(), ops.used, ops.limit), ("ops", shard.ops, limit));
+        assert_eq!((ops.thousandths, ops.provenance), (shard.ops * 1000 / limit, Provenance::Reported));
+        assert!(ops.thousandths > 0, "{ops:?}");
+        assert_eq!(
+            (context.name.as_str(), context.limit, context.thousandths),
+            ("context-bytes", u64::MAX, 0)
+        );
+        assert_eq!(context.used, shard.artefact_bytes + shard.state_bytes);
+    }
+    let shared: Vec<_> = report
+        .shared_limits
+        .iter()
+        .map(|used| {
+            (
+                used.target.as_str(),
+                used.limit.name.as_str(),
+                used.limit.used,
+                used.limit.limit,
+                used.limit.thousandths,
+            )
+        })
+        .collect();
+    let bytes = report.totals.peak.bytes;
+    assert_eq!(shared, [("chip", "shards", 5, 5, 1000), ("chip", "memory-bytes", bytes, u64::MAX / 2, 0)]);
+}
+
+#[test]
+fn goals_have_what_the_plan_makes_of_them() {
+    let graph = fixture("gemma4_text");
+    let mut request =
+        request(&graph, &[offer("chip", PrimitiveCount::default())], &EntryMenu::usual(&graph, 64));
+    let goals = |request: &Request| {
+        let report = reported(request, &checked(request, plan(request, &[])));
+        report
+            .goals
+            .into_iter()
+            .map(|goal| (goal.goal, (goal.asked, goal.predicted, goal.met)))
+            .collect::<Vec<_>>()
+    };
+    let rows = (Goal::PrefillRows, (64, Some(64), Some(true)));
+    assert_eq!(goals(&request), [(Goal::Context, (64, Some(64), Some(true))), rows]);
+
+    // A wish for a time of which nothing is known, a budget that is met, and one of memory.
+    let peak = reported(&request, &checked(&request, plan(&request, &[]))).totals.peak.bytes;
+    request.goals.token_microseconds = Some(100);
+    request.goals.quality_micronats = Some(7);
+    request.goals.memory_bytes = Some(peak);
+    let found = goals(&request);
+    assert!(found.contains(&(Goal::Token, (100, None, None))), "{found:?}");
+    assert!(found.contains(&(Goal::Quality, (7, Some(0), Some(true)))), "{found:?}");
+    assert!(found.contains(&(Goal::Memory, (peak, Some(peak), Some(true)))), "{found:?}");
+
+    // 13 rows of ten microseconds; handing over between shards is not held against a goal.
+    request.goals.token_microseconds = Some(130);
+    for row in &mut request.costs {
+        row.time = Some(TimeCost { microseconds: 10, provenance: Provenance::Measured });
+    }
+    let report = reported(&request, &checked(&request, plan(&request, &[])));
+    let token = report.goals.iter().find(|goal| goal.goal == Goal::Token).unwrap();
+    assert_eq!((token.predicted, token.met), (Some(130), Some(true)));
+    assert_eq!(token.provenance, Some(Provenance::Measured));
+    for goal in &report.goals {
+        assert_eq!(serde_json::to_value(goal.goal).unwrap(), goal.goal.name());
+    }
 }

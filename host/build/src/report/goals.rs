@@ -1,0 +1,122 @@
+//! What a plan was asked to achieve, and what it is predicted to.
+
+use serde::{Deserialize, Serialize};
+use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::cost::weakest;
+use shardwright_planning::request::Request;
+use shardwright_vocabulary::{EntryKind, Provenance};
+
+use super::{LossReport, PlanTotals};
+
+/// What a goal is about, and its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Goal {
+    /// Loss of quality in millionths of a nat per token, at most.
+    Quality,
+    /// Bytes of artefacts and states of all shards, at most.
+    Memory,
+    /// Context in tokens, at least.
+    Context,
+    /// Rows of a prefill or encode entry point, at most.
+    PrefillRows,
+    /// Bytes of artefacts of all shards, at most.
+    Size,
+    /// Microseconds per generated token, at most.
+    Token,
+    /// Microseconds from a prompt to the first token of its answer, at most.
+    FirstToken,
+}
+
+impl Goal {
+    /// The stable kebab-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Goal::Quality => "quality",
+            Goal::Memory => "memory",
+            Goal::Context => "context",
+            Goal::PrefillRows => "prefill-rows",
+            Goal::Size => "size",
+            Goal::Token => "token",
+            Goal::FirstToken => "first-token",
+        }
+    }
+
+    /// Whether the goal is a lower bound; else it is an upper one.
+    pub const fn is_least(self) -> bool {
+        matches!(self, Goal::Context)
+    }
+}
+
+/// A goal and what the plan makes of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoalReport {
+    /// What it is about.
+    pub goal: Goal,
+    /// What was asked for.
+    pub asked: u64,
+    /// What the plan comes to; `None` if that is not known.
+    pub predicted: Option<u64>,
+    /// Where the prediction comes from; `None` if the plan itself decides the number.
+    pub provenance: Option<Provenance>,
+    /// Whether the prediction meets it; `None` if there is none.
+    pub met: Option<bool>,
+}
+
+/// The goals that were set.
+pub(super) fn goals(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Vec<GoalReport> {
+    let asked = &request.goals;
+    let mut found = Vec::new();
+    let mut add = |goal: Goal, asked: u64, predicted: Option<u64>, provenance| {
+        let meets = |predicted| if goal.is_least() { predicted >= asked } else { predicted <= asked };
+        found.push(GoalReport { goal, asked, predicted, provenance, met: predicted.map(meets) });
+    };
+    if let Some(micronats) = asked.quality_micronats {
+        let (predicted, provenance) = match totals.loss {
+            LossReport::None => (Some(0), None),
+            LossReport::Measured { micronats } => (Some(micronats), Some(Provenance::Measured)),
+            LossReport::NotMeasured { .. } => (None, None),
+        };
+        add(Goal::Quality, micronats, predicted, provenance);
+    }
+    if let Some(bytes) = asked.memory_bytes {
+        add(Goal::Memory, bytes, Some(totals.peak.bytes), Some(totals.peak.provenance));
+    }
+    if asked.context > 0 {
+        let context = plan.shards().iter().map(|shard| shard.planned.context).min();
+        add(Goal::Context, asked.context.into(), context.map(u64::from), None);
+    }
+    let rows = plan.shards().iter().flat_map(|shard| &shard.planned.entries);
+    let rows = rows.filter(|entry| entry.kind != EntryKind::Decode).map(|entry| entry.rows).max();
+    add(Goal::PrefillRows, asked.max_prefill_rows.into(), rows.map(u64::from), None);
+    if let Some(bytes) = asked.size_bytes {
+        add(Goal::Size, bytes, Some(totals.artefacts.bytes), Some(totals.artefacts.provenance));
+    }
+    // As the goals are held: without what handing over between shards takes.
+    let time = |kind: EntryKind| {
+        let of_kind = totals.times.iter().filter(|time| time.entry.kind == kind);
+        match kind {
+            EntryKind::Decode => of_kind.min_by_key(|time| time.entry.rows),
+            _ => of_kind.max_by_key(|time| time.entry.rows),
+        }
+    };
+    let token = time(EntryKind::Decode).or_else(|| time(EntryKind::Encode)).and_then(|token| token.time);
+    if let Some(microseconds) = asked.token_microseconds {
+        let provenance = token.map(|token| token.provenance);
+        add(Goal::Token, microseconds, token.map(|token| token.microseconds), provenance);
+    }
+    if let Some(microseconds) = asked.first_token_microseconds {
+        let prefill = time(EntryKind::Prefill);
+        let steps = |rows: u32| u64::from(asked.prompt_tokens.saturating_sub(1).div_ceil(rows.max(1)));
+        let first = token.zip(prefill.and_then(|prefill| Some((prefill.entry.rows, prefill.time?))));
+        add(
+            Goal::FirstToken,
+            microseconds,
+            first.map(|(token, (rows, prefill))| {
+                prefill.microseconds.saturating_mul(steps(rows)).saturating_add(token.microseconds)
+            }),
+            first.map(|(token, (_, prefill))| weakest(token.provenance, prefill.provenance)),
+        );
+    }
+    found
+}

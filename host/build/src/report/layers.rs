@@ -1,0 +1,118 @@
+//! What each layer of a plan is built as and what it costs.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use shardwright_planning::check::CheckedShard;
+use shardwright_planning::cost::CostTable;
+use shardwright_planning::plan::PlannedSegment;
+use shardwright_planning::request::{Request, Sensitivity};
+use shardwright_vocabulary::{Segment, WeightFormat};
+
+use super::{EntryReport, LossReport};
+
+/// One layer of a shard, or a component without layers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerReport {
+    /// Which component.
+    pub component: String,
+    /// Which of its layers; `None` for a component without layers.
+    pub layer: Option<u32>,
+    /// What kind of layer, such as `sliding`.
+    pub kind: String,
+    /// Formats as one word.
+    pub formats: String,
+    /// Operations of the largest entry point.
+    pub ops: u64,
+    /// Weight bytes.
+    pub weight_bytes: u64,
+    /// Weights and the additions of each entry point.
+    pub artefact_bytes: u64,
+    /// State bytes of the largest entry point.
+    pub state_bytes: u64,
+    /// The shard's entry points, with this layer's part.
+    pub entries: Vec<EntryReport>,
+    /// Quality lost by the formats of its weights.
+    pub loss: LossReport,
+}
+
+/// The tables that rows are made from, indexed.
+pub(super) struct LayerTables<'request> {
+    request: &'request Request,
+    costs: CostTable<'request>,
+    measured: HashMap<(u32, u32), Vec<&'request Sensitivity>>,
+}
+
+impl<'request> LayerTables<'request> {
+    pub(super) fn new(request: &'request Request) -> Self {
+        let mut measured: HashMap<_, Vec<_>> = HashMap::new();
+        for sensitivity in &request.sensitivities {
+            measured.entry((sensitivity.component, sensitivity.layer)).or_default().push(sensitivity);
+        }
+        Self { request, costs: CostTable::new(request), measured }
+    }
+
+    /// The layers of a shard, in order of execution.
+    pub(super) fn rows(&self, shard: &CheckedShard) -> Vec<LayerReport> {
+        let planned = &shard.planned;
+        let of_segment = |(planned_segment, segment): (&PlannedSegment, Segment)| {
+            let index = planned_segment.component;
+            let component = self.request.model.components.get(index as usize);
+            let (first, end) = segment.layers;
+            let kinds = component.and_then(|component| component.shard_kinds(first, end, planned.softcap));
+            let places = (first..).zip(kinds.unwrap_or_default()).zip(planned_segment.formats.clone());
+            places.map(move |((layer, kind), formats)| (segment, index, layer, kind, formats))
+        };
+        let segments = planned.segments.iter().zip(shard.segments.iter());
+        segments
+            .flat_map(of_segment)
+            .map(|(segment, component, layer, kind, formats)| {
+                // The check added up the same rows, so that each is there and no sum overflows.
+                let cost = self
+                    .costs
+                    .shard(&[kind], planned.target, &[formats], &planned.entries)
+                    .unwrap_or_default();
+                let tuple = self.request.formats.get(formats as usize);
+                LayerReport {
+                    component: segment.component.to_string(),
+                    layer: (segment.layers.1 > 0).then_some(layer),
+                    kind: self
+                        .request
+                        .kinds
+                        .get(kind as usize)
+                        .map_or_else(String::new, |kind| kind.name.clone()),
+                    formats: tuple.map_or_else(String::new, ToString::to_string),
+                    ops: cost.ops,
+                    weight_bytes: cost.weight_bytes,
+                    artefact_bytes: cost.artefact_bytes,
+                    state_bytes: cost.state_bytes,
+                    loss: match cost.weight_bytes {
+                        // Without a weight nothing is lost.
+                        0 => LossReport::None,
+                        _ => self.loss(component, layer, formats),
+                    },
+                    entries: cost.entries.iter().map(EntryReport::of).collect(),
+                }
+            })
+            .collect()
+    }
+
+    /// The loss of one layer by the rule of the plan's check, whose total is the sum of these.
+    fn loss(&self, component: u32, layer: u32, formats: u32) -> LossReport {
+        let Some(tuple) = self.request.formats.get(formats as usize) else { return LossReport::None };
+        if is_float(tuple.weights) && tuple.roles.iter().all(|entry| is_float(entry.format)) {
+            return LossReport::None;
+        }
+        let measured = self.measured.get(&(component, layer)).into_iter().flatten();
+        let parts = measured.filter(|part| tuple.weight(part.role) == part.format).map(|part| part.micronats);
+        match parts.map(u64::from).reduce(u64::saturating_add) {
+            Some(micronats) => LossReport::Measured { micronats },
+            None => LossReport::NotMeasured { places: 1 },
+        }
+    }
+}
+
+/// Whether weights in this format equal the checkpoint's up to float rounding.
+fn is_float(format: WeightFormat) -> bool {
+    matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
+}

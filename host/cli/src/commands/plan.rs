@@ -1,0 +1,49 @@
+//! Plans made, as a report and a page, and plans compared.
+
+use std::path::Path;
+
+use super::{open_options, print};
+use crate::arguments::{Format, PlanArguments, PlanCommand};
+use crate::outcome::{Failure, Outcome, io};
+use crate::views;
+
+/// Plans a checkpoint, or compares two plans.
+pub fn plan(arguments: &PlanArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
+    match (&arguments.command, &arguments.checkpoint) {
+        (Some(PlanCommand::Diff { before, after }), _) => difference(before, after, format, detail),
+        (None, Some(checkpoint)) => made(arguments, checkpoint, format, detail),
+        (None, None) => Err(Failure::Arguments("there is no checkpoint to plan for".to_owned())),
+    }
+}
+
+fn made(
+    arguments: &PlanArguments,
+    checkpoint: &Path,
+    format: Format,
+    detail: views::Detail,
+) -> Result<Outcome, Failure> {
+    let options = open_options(&arguments.target, &arguments.execution)?;
+    let mut watch = views::Progress::new("planning", checkpoint);
+    let planned = options.plan_watched(checkpoint, &mut watch)?;
+    drop(watch);
+    if let Some(path) = &arguments.write_request {
+        std::fs::write(path, &planned.request).map_err(io(path.display().to_string()))?;
+    }
+    if let Some(path) = &arguments.html {
+        let page = views::page(&planned.report);
+        std::fs::write(path, page).map_err(io(path.display().to_string()))?;
+    }
+    print(format, &planned.report, |report| views::plan(report, detail))
+}
+
+/// Plans that differ are an outcome of their own.
+fn difference(
+    before: &Path,
+    after: &Path,
+    format: Format,
+    detail: views::Detail,
+) -> Result<Outcome, Failure> {
+    let difference = shardwright_doctor::compare_plans(before, after)?;
+    print(format, &difference, |difference| views::difference(difference, detail))?;
+    Ok(if difference.same { Outcome::Done } else { Outcome::Different })
+}

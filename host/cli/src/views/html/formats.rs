@@ -1,0 +1,90 @@
+//! A letter and a colour for each set of formats.
+
+use std::collections::HashMap;
+
+use shardwright::PlanReport;
+
+use super::all_layers;
+
+/// Colours there are in the style sheet; formats beyond them share colours, and never letters.
+const COLOURS: usize = 8;
+
+/// The sets of formats in a plan, in order of appearance.
+pub struct Formats<'r> {
+    all: Vec<FormatsUse<'r>>,
+    index: HashMap<&'r str, usize>,
+}
+
+/// One set of formats and what has it.
+pub struct FormatsUse<'r> {
+    /// Weights, activations and states as one word.
+    pub formats: &'r str,
+    /// Number of layers, and of components without layers.
+    pub layers: u64,
+    /// Their weight bytes.
+    pub weight_bytes: u64,
+}
+
+impl<'r> Formats<'r> {
+    /// Those of all layers.
+    pub fn of(report: &'r PlanReport) -> Self {
+        let mut formats = Formats { all: Vec::new(), index: HashMap::new() };
+        for (_, layer) in all_layers(report) {
+            let next = formats.all.len();
+            let index = *formats.index.entry(layer.formats.as_str()).or_insert(next);
+            if index == next {
+                formats.all.push(FormatsUse { formats: &layer.formats, layers: 0, weight_bytes: 0 });
+            }
+            if let Some(existing) = formats.all.get_mut(index) {
+                existing.layers += 1;
+                existing.weight_bytes = existing.weight_bytes.saturating_add(layer.weight_bytes);
+            }
+        }
+        formats
+    }
+
+    /// All of them, each with its letter and colour.
+    pub fn all(&self) -> impl Iterator<Item = (Mark, &FormatsUse<'r>)> {
+        self.all.iter().enumerate().map(|(index, formats)| (Mark(index), formats))
+    }
+
+    /// The letter and colour of these formats.
+    pub fn mark(&self, formats: &str) -> Mark {
+        Mark(self.index.get(formats).copied().unwrap_or(0))
+    }
+}
+
+/// How formats are marked.
+#[derive(Clone, Copy)]
+pub struct Mark(usize);
+
+impl Mark {
+    /// A to Z, then AA, AB, …: colour alone tells nothing to those who do not see it.
+    pub fn letter(self) -> String {
+        let mut letters = Vec::new();
+        let mut rest = self.0 + 1;
+        while rest > 0 {
+            rest -= 1;
+            letters.push(char::from(b'A' + (rest % 26) as u8));
+            rest /= 26;
+        }
+        letters.iter().rev().collect()
+    }
+
+    /// Number of its colour in the style sheet.
+    pub fn colour(self) -> usize {
+        self.0 % COLOURS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mark;
+
+    #[test]
+    fn letters_never_run_out() {
+        for (index, letters) in [(0, "A"), (25, "Z"), (26, "AA"), (27, "AB"), (701, "ZZ"), (702, "AAA")] {
+            assert_eq!(Mark(index).letter(), letters);
+        }
+    }
+}

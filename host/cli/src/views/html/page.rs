@@ -1,0 +1,84 @@
+//! A page being written: markup is this program's own, text is anybody's.
+
+use std::fmt::Display;
+
+use shardwright_bundle::Digest;
+
+/// A page.
+#[derive(Default)]
+pub struct Page(String);
+
+impl Page {
+    /// Markup, which only this program's source can contain.
+    pub fn markup(&mut self, markup: &'static str) -> &mut Self {
+        self.0.push_str(markup);
+        self
+    }
+
+    /// Text from anywhere, for between tags or for an attribute in double quotes.
+    pub fn text(&mut self, text: impl Display) -> &mut Self {
+        for c in crate::views::printable(&text.to_string()).chars() {
+            match c {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                '\'' => self.0.push_str("&#39;"),
+                c => self.0.push(c),
+            }
+        }
+        self
+    }
+
+    /// A bar that is so full, with a text for those who do not see it.
+    pub fn bar(&mut self, thousandths: u64, label: &str) -> &mut Self {
+        let full = thousandths.min(1000);
+        let kind = match thousandths {
+            0..900 => "bar",
+            900..=1000 => "bar near",
+            _ => "bar over",
+        };
+        self.markup("<span class=\"").text(kind).markup("\" role=\"img\" aria-label=\"").text(label);
+        self.markup("\"><span style=\"width:").text(format_args!("{}.{}%", full / 10, full % 10));
+        self.markup("\"></span></span>")
+    }
+
+    /// The page as it was written.
+    pub fn finish(self) -> String {
+        self.0
+    }
+}
+
+/// The hash of a script, as a content security policy names it.
+pub fn sha256_base64(script: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in Digest::of(script.as_bytes()).bytes().chunks(3) {
+        let bits = chunk.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
+        let bits = bits << (8 * (3 - chunk.len()));
+        for digit in 0..=chunk.len() {
+            text.push(char::from(DIGITS[(bits >> (18 - 6 * digit)) as usize & 63]));
+        }
+        text.extend(std::iter::repeat_n('=', 3 - chunk.len()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_cannot_leave_its_place() {
+        let mut page = Page::default();
+        page.markup("<p title=\"").text("\"'><script>&\u{1b}\u{202e}").markup("\">");
+        assert_eq!(page.finish(), "<p title=\"&quot;&#39;&gt;&lt;script&gt;&amp;\u{fffd}\u{fffd}\">");
+    }
+
+    #[test]
+    fn a_hash_is_written_as_browsers_read_it() {
+        // The hashes of `printf '' | openssl dgst -sha256 -binary | base64`, and of `abc`.
+        assert_eq!(sha256_base64(""), "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
+        assert_eq!(sha256_base64("abc"), "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");
+    }
+}

@@ -1,0 +1,168 @@
+//! The layers as a strip: coloured by format, divided by shard and target, with bars for time,
+//! bytes and loss.
+
+use shardwright::PlanReport;
+use shardwright_build::{LayerReport, LossReport, ShardReport};
+
+use super::formats::Formats;
+use super::page::Page;
+use super::{all_layers, content, duration, layer_name, loss, main_entry, millinats, part};
+use crate::views::bytes;
+
+/// Styles there are for the line above a shard; targets beyond them share styles, and never names.
+const LINES: usize = 4;
+
+/// What the bars of all layers are drawn against.
+struct Scale {
+    entry: Option<String>,
+    time: u64,
+    bytes: u64,
+    loss: u64,
+}
+
+impl Scale {
+    fn of(report: &PlanReport) -> Self {
+        let entry = main_entry(report);
+        let largest = |of: &dyn Fn(&LayerReport) -> Option<u64>| {
+            all_layers(report).filter_map(|(_, layer)| of(layer)).max()
+        };
+        Scale {
+            time: largest(&|layer| time(layer, entry.as_deref())).unwrap_or(0),
+            bytes: largest(&|layer| Some(layer.weight_bytes)).unwrap_or(0),
+            loss: largest(&|layer| measured(layer)).unwrap_or(0),
+            entry,
+        }
+    }
+}
+
+fn time(layer: &LayerReport, entry: Option<&str>) -> Option<u64> {
+    Some(part(layer, entry?)?.time?.microseconds)
+}
+
+fn measured(layer: &LayerReport) -> Option<u64> {
+    match layer.loss {
+        LossReport::Measured { micronats } => Some(micronats),
+        LossReport::None => Some(0),
+        LossReport::NotMeasured { .. } => None,
+    }
+}
+
+/// The strip, what its colours and bars mean, and a panel for what is pointed at.
+pub fn strip(page: &mut Page, report: &PlanReport, formats: &Formats<'_>) {
+    let scale = Scale::of(report);
+    page.markup("<section aria-labelledby=\"strip\">\n<h2 id=\"strip\">Layers</h2>\n<ul class=\"legend\">\n");
+    for (mark, formats) in formats.all() {
+        let layers = if formats.layers == 1 { "layer" } else { "layers" };
+        page.markup("<li><span class=\"swatch p").text(mark.colour()).markup("\">").text(mark.letter());
+        page.markup("</span> <code>").text(formats.formats).markup("</code> <small>");
+        page.text(format_args!("{} {layers}, {} of weights", formats.layers, bytes(formats.weight_bytes)));
+        page.markup("</small></li>\n");
+    }
+    page.markup("</ul>\n");
+    scales(page, report, &scale);
+    let mut targets: Vec<&str> = Vec::new();
+    let mut next = 0;
+    page.markup("<div class=\"strip\">\n");
+    for shard in &report.shards {
+        let target = targets.iter().position(|target| *target == shard.target).unwrap_or_else(|| {
+            targets.push(&shard.target);
+            targets.len() - 1
+        });
+        group(page, shard, target, next, &scale, formats);
+        next += shard.by_layer.len();
+    }
+    page.markup("</div>\n<div id=\"detail\" role=\"status\" hidden></div>\n</section>\n");
+}
+
+/// What a full bar of each kind stands for.
+fn scales(page: &mut Page, report: &PlanReport, scale: &Scale) {
+    page.markup("<p class=\"hint\">Bars, full at the largest layer: ");
+    match &scale.entry {
+        Some(entry) if scale.time > 0 => {
+            page.markup("<b>time</b> of ").text(entry).markup(", ").text(duration(scale.time));
+        }
+        Some(entry) => _ = page.markup("<b>time</b> of ").text(entry).markup(", not known"),
+        None => _ = page.markup("no <b>time</b>"),
+    }
+    page.markup("; <b>bytes</b> of weights, ").text(bytes(scale.bytes)).markup("; <b>loss</b>, ");
+    let unmeasured = all_layers(report).any(|(_, layer)| measured(layer).is_none());
+    match (scale.loss, unmeasured) {
+        (0, false) => page.markup("none"),
+        (0, true) => page.markup("not measured"),
+        (largest, _) => page.text(millinats(largest)),
+    };
+    page.markup(". A question mark is a number that is not known. ");
+    page.markup("Point at a layer or go to it for its numbers and the reasons of its shard.</p>\n");
+}
+
+fn group(
+    page: &mut Page,
+    shard: &ShardReport,
+    target: usize,
+    first: usize,
+    scale: &Scale,
+    formats: &Formats<'_>,
+) {
+    page.markup("<div class=\"group t").text(target % LINES).markup("\" role=\"group\" aria-label=\"");
+    page.text(format_args!("shard {}, {}, on {}", shard.index, content(shard), shard.target));
+    page.markup("\">\n<a class=\"head\" href=\"#shard-").text(shard.index).markup("\" data-shard=\"");
+    page.text(shard.index).markup("\"><b>").text(shard.index).markup("</b> ").text(content(shard));
+    page.markup("<br><span class=\"on\">on</span> ")
+        .text(&shard.target)
+        .markup("</a>\n<div class=\"cells\">");
+    page.markup("<span class=\"gutter\" aria-hidden=\"true\"><span>format</span><span>time</span>");
+    page.markup("<span>bytes</span><span>loss</span></span>\n");
+    for (index, layer) in shard.by_layer.iter().enumerate() {
+        cell(page, shard, layer, first + index, scale, formats);
+    }
+    page.markup("</div>\n</div>\n");
+}
+
+fn cell(
+    page: &mut Page,
+    shard: &ShardReport,
+    layer: &LayerReport,
+    index: usize,
+    scale: &Scale,
+    formats: &Formats<'_>,
+) {
+    let mark = formats.mark(&layer.formats);
+    let time = time(layer, scale.entry.as_deref());
+    let takes_part = scale.entry.as_deref().is_none_or(|entry| part(layer, entry).is_some());
+    let told = match (time, takes_part) {
+        (Some(time), _) => duration(time),
+        (None, true) => "time not known".to_owned(),
+        (None, false) => "takes no part".to_owned(),
+    };
+    page.markup("<a class=\"cell\" href=\"#layer-").text(index).markup("\" data-layer=\"").text(index);
+    page.markup("\" data-shard=\"").text(shard.index).markup("\" aria-label=\"");
+    page.text(format_args!(
+        "{}: {}, {}, {told}, loss {}",
+        layer_name(layer),
+        layer.formats,
+        bytes(layer.weight_bytes),
+        loss(&layer.loss)
+    ));
+    page.markup("\"><span class=\"swatch p").text(mark.colour()).markup("\">").text(mark.letter());
+    page.markup("</span>");
+    track(page, time.or((!takes_part).then_some(0)), scale.time);
+    track(page, Some(layer.weight_bytes), scale.bytes);
+    track(page, measured(layer), scale.loss);
+    page.markup("<span class=\"name\">");
+    match layer.layer {
+        Some(number) => page.text(number),
+        None => page.text(&layer.component),
+    };
+    page.markup("</span></a>\n");
+}
+
+/// An upright bar, as high as its part of the largest.
+fn track(page: &mut Page, value: Option<u64>, largest: u64) {
+    let Some(value) = value else {
+        page.markup("<span class=\"track\">?</span>");
+        return;
+    };
+    let percent = if largest == 0 { 0.0 } else { 100.0 * value as f64 / largest as f64 };
+    page.markup("<span class=\"track\"><span style=\"height:").text(format_args!("{percent:.1}%"));
+    page.markup("\"></span></span>");
+}

@@ -1,0 +1,199 @@
+//! What the plan is, what it comes to, which goals it meets, and what its figures rest on.
+
+use std::collections::BTreeMap;
+
+use shardwright::{NoticeKind, PlanReport};
+use shardwright_build::LossReport;
+
+use super::page::Page;
+use super::{all_layers, duration, millinats, quantity};
+use crate::views::bytes;
+
+/// Title, notices, and where to go from there.
+pub fn head(page: &mut Page, report: &PlanReport) {
+    page.markup("<header>\n<h1>").text(&report.model).markup(" <span class=\"on\">for</span> ");
+    page.text(&report.soc).markup("</h1>\n<p>").text(&report.family).markup(", planned by ");
+    let planner = &report.planner;
+    page.text(format_args!("{} {}", planner.name, planner.version));
+    if planner.built_in {
+        page.markup(" (built-in)");
+    }
+    match report.refused_plans {
+        0 => {}
+        1 => _ = page.markup("; 1 earlier plan was refused and revised"),
+        plans => _ = page.text(format_args!("; {plans} earlier plans were refused and revised")),
+    }
+    if !report.fallback.is_empty() {
+        page.markup("; if a target is lost, ").text(report.fallback.join(", then ")).markup(" goes on");
+    }
+    page.markup("</p>\n");
+    if let Some(executor) = &report.emulated_on {
+        page.markup("<p class=\"notice fallback\">emulated on ").text(executor).markup("</p>\n");
+    }
+    for notice in &report.notices {
+        match notice.kind {
+            NoticeKind::Fallback => page.markup("<p class=\"notice fallback\"><b>fallback:</b> "),
+            _ => page.markup("<p class=\"notice\"><b>note:</b> "),
+        };
+        page.text(&notice.text).markup("</p>\n");
+    }
+    page.markup("<nav aria-label=\"Parts of this page\"><a href=\"#strip\">layers</a> ");
+    page.markup("<a href=\"#limits\">limits</a> <a href=\"#reasons\">reasons</a> ");
+    page.markup("<a href=\"#shards\">shards</a> <a href=\"#layers\">table of layers</a> ");
+    page.markup("<a href=\"#grounds\">what figures rest on</a></nav>\n</header>\n");
+}
+
+/// The totals as cards.
+pub fn figures(page: &mut Page, report: &PlanReport) {
+    let totals = &report.totals;
+    page.markup(
+        "<section aria-labelledby=\"figures\">\n<h2 id=\"figures\">In all</h2>\n<dl class=\"cards\">\n",
+    );
+    let mut card = |name: &str, value: &str, ground: &str| {
+        page.markup("<div><dt>").text(name).markup("</dt><dd>").text(value);
+        page.markup(" <small>").text(ground).markup("</small></dd></div>\n");
+    };
+    card("weights", &bytes(totals.weight_bytes), "counted");
+    card("artefacts", &bytes(totals.artefacts.bytes), totals.artefacts.provenance.name());
+    card("KV cache", &bytes(totals.state_bytes), "counted");
+    card("memory at its peak", &bytes(totals.peak.bytes), totals.peak.provenance.name());
+    for entry in &totals.times {
+        let name = format!("time of {}", entry.entry);
+        match (entry.time, entry.uncosted_ops) {
+            (None, _) => card(&name, "not known", ""),
+            (Some(time), 0) => card(&name, &duration(time.microseconds), time.provenance.name()),
+            (Some(time), uncosted) => card(
+                &name,
+                &duration(time.microseconds),
+                &format!("{}, without {uncosted} operations", time.provenance),
+            ),
+        }
+    }
+    let boundary = format!("{:.1} µs a step", totals.boundary_nanoseconds as f64 / 1e3);
+    card("handing over between shards", &boundary, "modelled, not in the times");
+    match totals.loss {
+        LossReport::None => card("loss of quality", "none", "every weight is a float"),
+        LossReport::Measured { micronats } => {
+            card("loss of quality", &millinats(micronats), "measured, of weights alone");
+        }
+        LossReport::NotMeasured { places } => {
+            let ground = format!("in {places} places with integer weights; --quality measures it");
+            card("loss of quality", "not measured", &ground);
+        }
+    }
+    page.markup("</dl>\n<p class=\"hint\">mnat: thousandths of a nat of KL divergence per token. ");
+    page.markup("Peak memory is artefacts and KV cache, without tables and what a driver takes.</p>\n");
+    page.markup("</section>\n");
+}
+
+/// Each goal with what was asked, what is predicted, and how much of the budget that is.
+pub fn goals(page: &mut Page, report: &PlanReport) {
+    page.markup("<section aria-labelledby=\"goals\">\n<h2 id=\"goals\">Goals</h2>\n");
+    if report.goals.is_empty() {
+        page.markup("<p>None was set.</p>\n</section>\n");
+        return;
+    }
+    page.markup("<ul class=\"uses\">\n");
+    for goal in &report.goals {
+        let name = goal.goal.name();
+        let bound = if goal.goal.is_least() { "at least" } else { "at most" };
+        page.markup("<li><span class=\"what\"><b>").text(name).markup("</b> ").text(bound).markup(" ");
+        page.text(quantity(name, goal.asked)).markup("</span>");
+        match (goal.predicted, goal.met) {
+            (Some(predicted), Some(met)) => {
+                let verdict = if met { "met" } else { "missed" };
+                let shown = match goal.provenance {
+                    Some(provenance) => format!("{} ({provenance})", quantity(name, predicted)),
+                    None => quantity(name, predicted),
+                };
+                if is_budget(name) {
+                    let spent = thousandths(predicted, goal.asked);
+                    page.bar(spent, &format!("{} % spent", spent / 10));
+                    page.markup("<span class=\"share\">").text(spent / 10).markup(" %</span>");
+                }
+                page.markup("<span class=\"value\">").text(shown).markup("</span> <b class=\"").text(verdict);
+                page.markup("\">").text(verdict).markup("</b>");
+            }
+            _ => _ = page.markup("<span class=\"value\">not known</span>"),
+        }
+        page.markup("</li>\n");
+    }
+    page.markup("</ul>\n</section>\n");
+}
+
+/// Whether a goal is something to spend; the others are met or missed.
+fn is_budget(goal: &str) -> bool {
+    matches!(goal, "quality" | "memory" | "size" | "token" | "first-token")
+}
+
+/// A part in thousandths of the whole; of nothing, any part is beyond it.
+fn thousandths(part: u64, whole: u64) -> u64 {
+    match (part, whole) {
+        (0, _) => 0,
+        (_, 0) => u64::MAX,
+        _ => u64::try_from(u128::from(part) * 1000 / u128::from(whole)).unwrap_or(u64::MAX),
+    }
+}
+
+/// Every figure with the word for where it comes from, and what the words mean.
+pub fn grounds(page: &mut Page, report: &PlanReport) {
+    page.markup("<section aria-labelledby=\"grounds\">\n<h2 id=\"grounds\">What the figures rest on</h2>\n");
+    page.markup("<p>Operations, weight bytes and bytes of the KV cache are counted. ");
+    page.markup("A sum has the weakest word of its parts.</p>\n<dl class=\"grounds\">\n");
+    for (word, figures) in words(report) {
+        page.markup("<div><dt>").text(word).markup("</dt><dd>").text(meaning(word)).markup(": ");
+        let mut first = true;
+        for (figure, count) in figures {
+            if !first {
+                page.markup(", ");
+            }
+            first = false;
+            page.text(figure);
+            if count > 1 {
+                page.text(format_args!(" ({count})"));
+            }
+        }
+        page.markup("</dd></div>\n");
+    }
+    page.markup("</dl>\n</section>\n");
+}
+
+/// Per word of provenance, the figures that have it, and how often.
+fn words(report: &PlanReport) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
+    let mut words: BTreeMap<_, BTreeMap<_, u64>> = BTreeMap::new();
+    let mut add = |word: &'static str, figure: &'static str| {
+        *words.entry(word).or_default().entry(figure).or_default() += 1;
+    };
+    let totals = &report.totals;
+    add(totals.artefacts.provenance.name(), "bytes of all artefacts");
+    add(totals.peak.provenance.name(), "peak memory");
+    add("modelled", "handing over");
+    for time in totals.times.iter().filter_map(|entry| entry.time) {
+        add(time.provenance.name(), "times of entry points");
+    }
+    for limit in &report.limits {
+        add(limit.limit.provenance.name(), "limits");
+    }
+    for (_, layer) in all_layers(report) {
+        for time in layer.entries.iter().filter(|part| part.ops > 0).filter_map(|part| part.time) {
+            add(time.provenance.name(), "times of layers");
+        }
+        if let LossReport::Measured { .. } = layer.loss {
+            add("measured", "losses of layers");
+        }
+    }
+    words
+}
+
+fn meaning(word: &str) -> &'static str {
+    match word {
+        "declared" => "the vendor's shim or manifest states it",
+        "reported" => "somebody observed it in the field and wrote it down",
+        "probed" => "the shim was asked by trying",
+        "learned" => "a refusal of this compiler taught it",
+        "user" => "set on the command line",
+        "measured" => "timed on the device, or measured on this checkpoint",
+        "simulated" => "a vendor's simulator computed it",
+        _ => "a formula estimated it",
+    }
+}

@@ -1,0 +1,276 @@
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A text that tries to leave any place of a page.
+const HOSTILE: &str =
+    "\"'><img src=x onerror=alert(1)></style></script><script>alert(1)</script>\u{202e}&lt;";
+
+fn entry(name: &str, ops: u64, time: Value) -> Value {
+    json!({ "entry": name, "ops": ops, "time": time, "uncosted_ops": 0 })
+}
+
+fn layer(component: &str, layer: Option<u32>, formats: &str, loss: Value) -> Value {
+    json!({
+        "component": component,
+        "layer": layer,
+        "kind": "sliding",
+        "formats": formats,
+        "ops": 30,
+        "weight_bytes": 4096,
+        "artefact_bytes": 5000,
+        "state_bytes": 128,
+        "entries": [
+            entry("prefill_8@64", 0, json!({ "microseconds": 0, "provenance": "measured" })),
+            entry("decode_1@64", 30, json!({ "microseconds": 1200, "provenance": "simulated" })),
+        ],
+        "loss": loss,
+    })
+}
+
+fn shard(index: usize, target: &str, layers: Vec<Value>) -> Value {
+    json!({
+        "index": index,
+        "segments": [{ "component": "decoder", "layers": [0, 1] }],
+        "target": target,
+        "formats": "w8-per-channel/f32/f32",
+        "ops": 90,
+        "weight_bytes": 12288,
+        "artefact_bytes": 15000,
+        "state_bytes": 384,
+        "context": 64,
+        "entries": [entry("decode_1@64", 90, Value::Null)],
+        "inputs": [{ "name": "hidden", "encoding": null }],
+        "outputs": [],
+        "softcap": "runtime",
+        "flags": [{ "name": "power", "value": "burst" }],
+        "build": "ahead",
+        "limits": [{
+            "name": "ops", "used": 90, "limit": 100, "thousandths": 900, "provenance": "reported",
+        }],
+        "by_layer": layers,
+        "reasons": [
+            { "choice": "cut", "because": "it fits", "cause": { "limit": "ops" } },
+            { "choice": "build", "because": "why not", "cause": { "preference": "build" } },
+            { "choice": "power=burst", "because": "it fits", "cause": { "limit": "ops" } },
+        ],
+    })
+}
+
+/// A plan of two targets, whose second shard spans two components.
+fn plan() -> Value {
+    let measured = || json!({ "known": "measured", "micronats": 1500 });
+    let decoder = |number, formats| layer("decoder", Some(number), formats, measured());
+    let whole = |component| layer(component, None, "f32/f32/f32", json!({ "known": "none" }));
+    json!({
+        "model": "a model",
+        "family": "a family",
+        "soc": "a chip",
+        "planner": { "name": "generic", "version": "1.0.0", "built_in": true },
+        "refused_plans": 2,
+        "limits": [
+            {
+                "target": "npu", "name": "ops", "value": 100, "provenance": "reported", "note": "seen once",
+                "relief": [{ "flag": { "name": "large", "value": "true" }, "value": 200, "note": "tried" }],
+            },
+            { "target": "npu", "name": "odd", "value": 7, "provenance": "learned" },
+            { "target": "idle", "name": "ops", "value": 7, "provenance": "user" },
+        ],
+        "shared_limits": [{
+            "target": "npu", "name": "shards", "used": 1, "limit": 4, "thousandths": 250,
+            "provenance": "declared",
+        }],
+        "goals": [
+            { "goal": "quality", "asked": 5000, "predicted": 4500, "provenance": "measured", "met": true },
+            { "goal": "token", "asked": 10, "predicted": 3600, "provenance": "modelled", "met": false },
+            { "goal": "memory", "asked": 10, "predicted": null, "provenance": null, "met": null },
+        ],
+        "shards": [
+            shard(0, "npu", vec![whole("embed"), decoder(0, "w8-per-channel/f32/f32")]),
+            shard(1, "cpu", vec![decoder(1, "w4-block32/f32/f32"), decoder(2, "w8-per-channel/f32/f32"), whole("head")]),
+        ],
+        "totals": {
+            "weight_bytes": 24576,
+            "artefacts": { "bytes": 30000, "provenance": "modelled" },
+            "state_bytes": 768,
+            "peak": { "bytes": 30768, "provenance": "modelled" },
+            "times": [
+                { "entry": "prefill_8@64", "time": null, "uncosted_ops": 0 },
+                {
+                    "entry": "decode_1@64",
+                    "time": { "microseconds": 3600, "provenance": "simulated" },
+                    "uncosted_ops": 3,
+                },
+            ],
+            "boundary_nanoseconds": 1176,
+            "loss": { "known": "measured", "micronats": 4500 },
+        },
+        "fallback": ["cpu"],
+        "reasons": [{ "choice": "formats", "because": "the fastest", "cause": { "goal": "quality" } }],
+        "notices": [
+            { "kind": "fallback", "text": "something fell back" },
+            { "kind": "note", "text": "something else" },
+        ],
+        "emulated_on": "cpu",
+    })
+}
+
+fn page_of(plan: Value) -> String {
+    page(&serde_json::from_value(plan).expect("a plan"))
+}
+
+fn count(page: &str, part: &str) -> usize {
+    page.matches(part).count()
+}
+
+#[test]
+fn every_layer_is_on_the_page_once_in_the_strip_and_once_in_the_table() {
+    let page = page_of(plan());
+    for index in 0..5 {
+        assert_eq!(count(&page, &format!("data-layer=\"{index}\"")), 1, "{index}");
+        assert_eq!(count(&page, &format!("href=\"#layer-{index}\"")), 1, "{index}");
+        assert_eq!(count(&page, &format!("<tr id=\"layer-{index}\">")), 1, "{index}");
+    }
+    assert_eq!(count(&page, "class=\"cell\""), 5);
+    // A shard is what its layers are, of however many components.
+    assert!(page.contains("Shard 0: embed, decoder 0 ") && page.contains("Shard 1: decoder 1-2, head "));
+    // Each set of formats has its letter, wherever it appears: legend, strip and table.
+    assert_eq!(count(&page, "swatch p1\">B<"), 1 + 2 + 2);
+    assert_eq!(count(&page, "swatch p2\">C<"), 1 + 1 + 1);
+}
+
+#[test]
+fn numbers_reasons_and_what_they_rest_on_are_there() {
+    let page = page_of(plan());
+    let wanted = [
+        "<h1>a model <span class=\"on\">for</span> a chip</h1>",
+        "2 earlier plans were refused and revised",
+        "emulated on cpu",
+        "<b>fallback:</b> something fell back",
+        "<b>note:</b> something else",
+        "3.6 ms <small>simulated, without 3 operations</small>",
+        "4.50 mnat <small>measured, of weights alone</small>",
+        // Goals, with the budget spent.
+        "at most 5.00 mnat</span><span class=\"bar near\" role=\"img\" aria-label=\"90 % spent\">",
+        "<b class=\"met\">met</b>",
+        "<b class=\"missed\">missed</b>",
+        "at most 10 B</span><span class=\"value\">not known</span>",
+        // Limits, and how close each shard comes.
+        "npu: ops ≤ 100 <small>reported</small>",
+        "seen once",
+        "with large=true: 200; tried",
+        "aria-label=\"90.0 % of the limit\"><span style=\"width:90.0%\">",
+        "npu: odd ≤ 7 <small>learned</small></h3>\n<p>Cannot be counted before compiling.",
+        "No shard is planned for this target.",
+        // Shards.
+        "<code>power=burst</code>",
+        "<li><b>cut</b>, <b>power=burst</b>: it fits <small>limit ops</small></li>\n<li><b>build</b>: why not",
+        "<b>formats</b>: the fastest <small>goal quality</small>",
+        // Layers.
+        "takes no part",
+        "1.2 ms <small>simulated</small>",
+        "<dt>simulated</dt><dd>a vendor&#39;s simulator computed it: times of entry points, times of layers (5)",
+        "if a target is lost, cpu goes on",
+    ];
+    for wanted in wanted {
+        assert!(page.contains(wanted), "no `{wanted}` in\n{page}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_said() {
+    let mut plan = plan();
+    for shard in plan["shards"].as_array_mut().expect("shards") {
+        for layer in shard["by_layer"].as_array_mut().expect("layers") {
+            layer["loss"] = json!({ "known": "not-measured", "places": 1 });
+            layer["entries"] = json!([entry("decode_1@64", 30, Value::Null)]);
+        }
+    }
+    plan["totals"]["loss"] = json!({ "known": "not-measured", "places": 5 });
+    plan["goals"] = json!([]);
+    plan["limits"] = json!([]);
+    let page = page_of(plan);
+    let wanted = [
+        "<b>time</b> of decode_1@64, not known",
+        "<b>loss</b>, not measured",
+        "not known <small>30 operations</small>",
+        "in 5 places with integer weights",
+        "<p>None was set.</p>",
+        "<p>None is known.</p>",
+    ];
+    for wanted in wanted {
+        assert!(page.contains(wanted), "no `{wanted}` in\n{page}");
+    }
+    // Time and loss of each of five layers.
+    assert_eq!(count(&page, "<span class=\"track\">?</span>"), 10);
+}
+
+#[test]
+fn a_plan_without_shards_is_a_page_too() {
+    let mut plan = plan();
+    plan["shards"] = json!([]);
+    plan["totals"]["times"] = json!([]);
+    assert!(page_of(plan).contains("no <b>time</b>"));
+}
+
+#[test]
+fn the_page_needs_and_permits_nothing_from_outside() {
+    let page = page_of(plan());
+    for outside in ["http:", "https:", "//", "src=", "url(", "@import", "<link", "<img", "innerHTML"] {
+        // The comment of the script is the one place for two slashes.
+        let page = page.replace(SCRIPT, &SCRIPT.replace("// ", ""));
+        assert!(!page.contains(outside), "{outside}");
+    }
+    let policy = format!("script-src 'sha256-{}'", page::sha256_base64(SCRIPT));
+    let policy = format!("content=\"default-src 'none'; style-src 'unsafe-inline'; {policy};");
+    assert!(page.contains(&policy), "{policy}");
+    assert_eq!((count(&page, "<script"), count(&page, "<style")), (1, 1));
+    // What the script says is what was hashed, and ends where it is meant to.
+    assert!(!SCRIPT.contains("</") && !STYLE.contains("</"));
+}
+
+/// Every text of a plan may be anybody's: none of them becomes markup.
+#[test]
+fn hostile_texts_stay_text() {
+    fn spoil(value: &mut Value, key: &str, spoiled: &mut BTreeSet<String>) {
+        // Words from closed lists, which no other text can take the place of.
+        let closed = ["entry", "provenance", "softcap", "kind", "goal", "known"];
+        match value {
+            Value::Object(members) => {
+                members.iter_mut().for_each(|(key, value)| spoil(value, key, spoiled));
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| spoil(item, key, spoiled)),
+            // A layer's kind is a free text, a notice's is not.
+            Value::String(text) if !closed.contains(&key) || text == "sliding" => {
+                text.push_str(HOSTILE);
+                spoiled.insert(key.to_owned());
+            }
+            _ => {}
+        }
+    }
+    let mut spoiled_plan = plan();
+    let mut spoiled = BTreeSet::new();
+    spoil(&mut spoiled_plan, "", &mut spoiled);
+    for key in ["model", "soc", "value", "because", "choice", "note", "text", "target", "formats", "name"] {
+        assert!(spoiled.contains(key), "{key}");
+    }
+    let page = page_of(spoiled_plan);
+    let clean = page_of(plan());
+    for tag in ["<script", "</script", "</style", "<img", "\u{202e}"] {
+        assert_eq!(count(&page, tag), count(&clean, tag), "{tag}");
+    }
+    assert!(!page.contains(HOSTILE) && page.contains("&quot;&#39;&gt;&lt;img src=x"));
+    // The same elements as without: nothing was opened or closed.
+    for mark in ["<", ">", "\""] {
+        assert_eq!(count(&page, mark), count(&clean, mark), "{mark}");
+    }
+}
+
+#[test]
+fn times_are_in_the_unit_that_is_read_most_easily() {
+    for (microseconds, text) in [(0, "0 µs"), (999, "999 µs"), (12_500, "12.5 ms"), (2_500_000, "2.50 s")] {
+        assert_eq!(duration(microseconds), text);
+    }
+}

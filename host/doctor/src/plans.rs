@@ -1,0 +1,87 @@
+//! Two plans that were made before, and what differs between them.
+
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_build::PlanReport;
+use shardwright_bundle::{Bundle, is_bundle};
+use shardwright_files::read_named;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+mod difference;
+mod facts;
+#[cfg(test)]
+mod tests;
+
+pub use difference::{PlanChange, PlanTopic, PlanUnit, PlanValue};
+
+/// Largest report read: one of 256 shards and as many layers stays far below.
+const REPORT_BYTES_MAX: u64 = 64 << 20;
+
+/// What changed from one plan to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlanDifference {
+    /// The first plan.
+    pub before: ComparedPlan,
+    /// The second plan.
+    pub after: ComparedPlan,
+    /// Whether nothing changed.
+    pub same: bool,
+    /// Everything that changed, by topic.
+    pub changes: Vec<PlanChange>,
+}
+
+/// A plan that was compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ComparedPlan {
+    /// The file or bundle it is from.
+    pub path: String,
+    /// The model.
+    pub model: String,
+    /// The profile it is for.
+    pub soc: String,
+}
+
+/// Compares two plans: reports as `shardwright plan --format json` prints them, or bundles, whose
+/// first chain counts.
+///
+/// # Errors
+///
+/// A file that cannot be read, is too long or is no such report, by its name; a damaged bundle.
+pub fn compare_plans(before: &Path, after: &Path) -> Result<PlanDifference> {
+    let (left, right) = (read(before)?, read(after)?);
+    let changes = difference::between(&left, &right);
+    let compared = |path: &Path, report: PlanReport| ComparedPlan {
+        path: path.display().to_string(),
+        model: report.model,
+        soc: report.soc,
+    };
+    Ok(PlanDifference {
+        before: compared(before, left),
+        after: compared(after, right),
+        same: changes.is_empty(),
+        changes,
+    })
+}
+
+fn read(path: &Path) -> Result<PlanReport> {
+    let bytes = match is_bundle(path) {
+        true => recorded(path)?,
+        false => read_named(path, REPORT_BYTES_MAX)?,
+    };
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("{}: not a plan of this version: {error}", path.display()))
+            .with_help("`shardwright plan CHECKPOINT --format json` prints one to compare")
+    })
+}
+
+/// The plan that the first chain of a bundle was made by.
+fn recorded(path: &Path) -> Result<Vec<u8>> {
+    let bundle = Bundle::open(path)?;
+    let report = bundle.manifest().chains.first().and_then(|chain| chain.report);
+    let Some(report) = report else {
+        return Err(Error::new(ErrorKind::Missing, format!("{}: the bundle holds no plan", path.display()))
+            .with_help("compile the checkpoint again"));
+    };
+    Ok(bundle.read(&report)?)
+}

@@ -1,0 +1,247 @@
+//! What changed between two plans, fact by fact: of whatever both have, the facts that differ; of
+//! what only one has, that it came or went.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use shardwright_build::{LayerReport, PlanReport, ReasonReport, ShardReport};
+
+use super::facts::{self, Facts};
+
+/// What a change is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlanTopic {
+    /// The plan as a whole: model, profile, planner, cut.
+    Plan,
+    /// What all shards come to.
+    Totals,
+    /// Goals.
+    Goals,
+    /// Limits of targets.
+    Limits,
+    /// Shards.
+    Shards,
+    /// Layers.
+    Layers,
+    /// Reasons for choices.
+    Reasons,
+    /// Notices.
+    Notices,
+}
+
+/// The unit of a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlanUnit {
+    /// A count, or text.
+    None,
+    /// Bytes.
+    Bytes,
+    /// Microseconds.
+    Microseconds,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Millionths of a nat per token.
+    Micronats,
+}
+
+/// A number or a text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum PlanValue {
+    /// A number in the unit of the change.
+    Number(u64),
+    /// A text.
+    Text(String),
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlanChange {
+    /// What it is about.
+    pub topic: PlanTopic,
+    /// `decoder 0-5`, `hexagon ops`; empty for the plan as a whole.
+    pub place: String,
+    /// What changed there; empty where the place itself came or went.
+    pub what: String,
+    /// What it was; `None` if there was nothing.
+    pub before: Option<PlanValue>,
+    /// What it is; `None` if there is nothing.
+    pub after: Option<PlanValue>,
+    /// The unit of both.
+    pub unit: PlanUnit,
+}
+
+/// All changes, by topic.
+pub fn between(before: &PlanReport, after: &PlanReport) -> Vec<PlanChange> {
+    let whole = |facts| vec![(String::new(), facts)];
+    let mut changes = Vec::new();
+    let mut add = |topic, before, after| compare(topic, before, after, &mut changes);
+    add(PlanTopic::Plan, whole(facts::of_plan(before)), whole(facts::of_plan(after)));
+    add(PlanTopic::Totals, whole(facts::of_totals(before)), whole(facts::of_totals(after)));
+    add(PlanTopic::Goals, goals(before), goals(after));
+    add(PlanTopic::Limits, limits(before), limits(after));
+    add(PlanTopic::Shards, shards(before), shards(after));
+    add(PlanTopic::Reasons, reasons(before), reasons(after));
+    add(PlanTopic::Notices, notices(before), notices(after));
+    layers(before, after, &mut changes);
+    changes.sort_by_key(|change| change.topic);
+    changes
+}
+
+/// Things with their names.
+type Named = Vec<(String, Facts)>;
+
+fn goals(report: &PlanReport) -> Named {
+    report.goals.iter().map(|goal| (goal.goal.name().to_owned(), facts::of_goal(goal))).collect()
+}
+
+fn limits(report: &PlanReport) -> Named {
+    let limits = report.limits.iter();
+    let limits =
+        limits.map(|limit| (format!("{} {}", limit.target, limit.limit.name), facts::of_limit(limit)));
+    let shared = report.shared_limits.iter();
+    let shared = shared.map(|used| (format!("all shards on {}", used.target), facts::of_use(&used.limit)));
+    limits.chain(shared).collect()
+}
+
+fn shards(report: &PlanReport) -> Named {
+    report.shards.iter().map(|shard| (facts::shard_name(shard), facts::of_shard(shard))).collect()
+}
+
+fn reasons(report: &PlanReport) -> Named {
+    let named = |place: &str, reason: &ReasonReport| {
+        (format!("{place}: {}", reason.choice), facts::of_reason(reason))
+    };
+    let of_plan = report.reasons.iter().map(|reason| named("the plan", reason));
+    let of_shard = |shard: &ShardReport| {
+        let name = facts::shard_name(shard);
+        shard.reasons.iter().map(|reason| named(&name, reason)).collect::<Vec<_>>()
+    };
+    of_plan.chain(report.shards.iter().flat_map(of_shard)).collect()
+}
+
+fn notices(report: &PlanReport) -> Named {
+    let kind = |notice: &shardwright_vocabulary::Notice| match notice.kind {
+        shardwright_vocabulary::NoticeKind::Fallback => "fallback",
+        shardwright_vocabulary::NoticeKind::Note => "note",
+    };
+    report
+        .notices
+        .iter()
+        .map(|notice| (format!("{}: {}", kind(notice), notice.text), Facts::default()))
+        .collect()
+}
+
+/// Adjacent layers that changed alike are one change.
+fn layers(before: &PlanReport, after: &PlanReport, changes: &mut Vec<PlanChange>) {
+    let mut found = Vec::new();
+    compare(PlanTopic::Layers, layers_of(before), layers_of(after), &mut found);
+    // Open runs by everything but their place, with component, first and last layer.
+    let mut runs: Vec<(PlanChange, String, Option<(u32, u32)>)> = Vec::new();
+    let mut open: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for change in found {
+        let (component, layer) = split_place(&change.place);
+        let key = (component.clone(), change.what.clone());
+        let run = open.get(&key).and_then(|index| runs.get_mut(*index));
+        if let (Some((existing, _, Some((_, last)))), Some(layer)) = (run, layer)
+            && last.checked_add(1) == Some(layer)
+            && (&existing.before, &existing.after, existing.unit)
+                == (&change.before, &change.after, change.unit)
+        {
+            *last = layer;
+            continue;
+        }
+        open.insert(key, runs.len());
+        runs.push((change, component, layer.map(|layer| (layer, layer))));
+    }
+    changes.extend(runs.into_iter().map(|(change, component, layers)| PlanChange {
+        place: match layers {
+            Some((first, last)) if first < last => format!("{component} {first}-{last}"),
+            _ => change.place.clone(),
+        },
+        ..change
+    }));
+}
+
+/// What stands between the component and the number of a layer.
+const BEFORE_NUMBER: &str = " ";
+
+fn layers_of(report: &PlanReport) -> Named {
+    let named = |shard: &ShardReport, layer: &LayerReport| {
+        let name = match layer.layer {
+            Some(number) => format!("{}{BEFORE_NUMBER}{number}", layer.component),
+            None => layer.component.clone(),
+        };
+        (name, facts::of_layer(layer, &shard.target))
+    };
+    report
+        .shards
+        .iter()
+        .flat_map(|shard| shard.by_layer.iter().map(move |layer| named(shard, layer)))
+        .collect()
+}
+
+fn split_place(place: &str) -> (String, Option<u32>) {
+    let split = place.rsplit_once(BEFORE_NUMBER);
+    match split.and_then(|(component, number)| Some((component, number.parse().ok()?))) {
+        Some((component, number)) => (component.to_owned(), Some(number)),
+        None => (place.to_owned(), None),
+    }
+}
+
+/// Adds what differs between things of one topic.
+fn compare(topic: PlanTopic, before: Named, after: Named, changes: &mut Vec<PlanChange>) {
+    for (place, before, after) in paired(before, after) {
+        let came_or_went = |there: bool| there.then(|| PlanValue::Text("there".to_owned()));
+        let (Some(before), Some(after)) = (&before, &after) else {
+            changes.push(PlanChange {
+                topic,
+                place,
+                what: String::new(),
+                before: came_or_went(before.is_some()),
+                after: came_or_went(after.is_some()),
+                unit: PlanUnit::None,
+            });
+            continue;
+        };
+        let named = |facts: &Facts| facts.0.iter().map(|fact| (fact.what.clone(), fact.clone())).collect();
+        for (what, before, after) in paired(named(before), named(after)) {
+            let value = |fact: &Option<facts::Fact>| fact.as_ref().map(|fact| fact.value.clone());
+            if value(&before) == value(&after) {
+                continue;
+            }
+            let unit = before.iter().chain(&after).map(|fact| fact.unit).find(|unit| *unit != PlanUnit::None);
+            changes.push(PlanChange {
+                topic,
+                place: place.clone(),
+                what,
+                before: value(&before),
+                after: value(&after),
+                unit: unit.unwrap_or(PlanUnit::None),
+            });
+        }
+    }
+}
+
+/// Pairs things of one name, the first with the first and so on, in the order of `before`; what
+/// only `after` has follows.
+fn paired<T>(before: Vec<(String, T)>, after: Vec<(String, T)>) -> Vec<(String, Option<T>, Option<T>)> {
+    let mut places: BTreeMap<String, (usize, Vec<usize>)> = BTreeMap::new();
+    let mut pairs: Vec<(String, Option<T>, Option<T>)> = Vec::with_capacity(before.len());
+    for (name, thing) in before {
+        places.entry(name.clone()).or_default().1.push(pairs.len());
+        pairs.push((name, Some(thing), None));
+    }
+    for (name, thing) in after {
+        let (taken, known) = places.entry(name.clone()).or_default();
+        let place = known.get(*taken).and_then(|place| pairs.get_mut(*place));
+        *taken += 1;
+        match place {
+            Some(pair) => pair.2 = Some(thing),
+            None => pairs.push((name, None, Some(thing))),
+        }
+    }
+    pairs
+}

@@ -1,0 +1,231 @@
+//! What a plan says, as named facts that can be compared one by one.
+
+use shardwright_build::{
+    EntryReport, GoalReport, LayerReport, LimitUse, LossReport, PlanReport, ReasonReport, ShardReport,
+    TargetLimit,
+};
+use shardwright_vocabulary::TimeCost;
+
+use super::difference::{PlanUnit, PlanValue};
+
+/// One fact about something.
+#[derive(Clone, Debug)]
+pub struct Fact {
+    pub what: String,
+    pub value: PlanValue,
+    pub unit: PlanUnit,
+}
+
+/// The facts about one thing, being gathered.
+#[derive(Default)]
+pub struct Facts(pub Vec<Fact>);
+
+impl Facts {
+    fn text(&mut self, what: impl Into<String>, value: impl ToString) {
+        let value = PlanValue::Text(value.to_string());
+        self.0.push(Fact { what: what.into(), value, unit: PlanUnit::None });
+    }
+
+    fn number(&mut self, what: impl Into<String>, value: u64, unit: PlanUnit) {
+        self.0.push(Fact { what: what.into(), value: PlanValue::Number(value), unit });
+    }
+
+    fn count(&mut self, what: impl Into<String>, value: u64) {
+        self.number(what, value, PlanUnit::None);
+    }
+
+    fn bytes(&mut self, what: impl Into<String>, value: u64) {
+        self.number(what, value, PlanUnit::Bytes);
+    }
+
+    /// Time with its provenance, and the operations it leaves out.
+    fn time(&mut self, of: &str, time: Option<TimeCost>, uncosted: u64) {
+        if let Some(time) = time {
+            self.number(format!("time of {of}"), time.microseconds, PlanUnit::Microseconds);
+            self.text(format!("what the time of {of} rests on"), time.provenance);
+        }
+        if uncosted > 0 {
+            self.count(format!("operations not in the time of {of}"), uncosted);
+        }
+    }
+
+    fn entries(&mut self, entries: &[EntryReport]) {
+        for entry in entries {
+            self.count(format!("operations of {}", entry.entry), entry.ops);
+            self.time(&entry.entry.to_string(), entry.time, entry.uncosted_ops);
+        }
+    }
+
+    fn loss(&mut self, loss: &LossReport) {
+        match loss {
+            LossReport::None => self.text("loss", "none"),
+            LossReport::Measured { micronats } => self.number("loss", *micronats, PlanUnit::Micronats),
+            LossReport::NotMeasured { places } => {
+                self.text("loss", format!("not measured in {places} places"))
+            }
+        }
+    }
+
+    fn limit(&mut self, used: &LimitUse) {
+        let unit = unit_of(&used.name);
+        self.number(format!("use of the limit on {}", used.name), used.used, unit);
+        self.number(format!("limit on {}", used.name), used.limit, unit);
+        self.text(format!("what the limit on {} rests on", used.name), used.provenance);
+    }
+}
+
+/// The unit that the name of a limit or a goal tells.
+fn unit_of(name: &str) -> PlanUnit {
+    match name {
+        "quality" => PlanUnit::Micronats,
+        "memory" | "size" => PlanUnit::Bytes,
+        "token" | "first-token" => PlanUnit::Microseconds,
+        name if name.ends_with("-bytes") => PlanUnit::Bytes,
+        _ => PlanUnit::None,
+    }
+}
+
+/// The plan as a whole.
+pub fn of_plan(report: &PlanReport) -> Facts {
+    let mut facts = Facts::default();
+    facts.text("model", &report.model);
+    facts.text("family", &report.family);
+    facts.text("profile", &report.soc);
+    let planner = &report.planner;
+    let built_in = if planner.built_in { " (built-in)" } else { "" };
+    facts.text("planner", format!("{} {}{built_in}", planner.name, planner.version));
+    if let Some(executor) = &report.emulated_on {
+        facts.text("emulated on", executor);
+    }
+    facts.count("refused plans", report.refused_plans as u64);
+    if !report.fallback.is_empty() {
+        facts.text("fallback", report.fallback.join(", then "));
+    }
+    facts.text("cut", report.shards.iter().map(shard_name).collect::<Vec<_>>().join(" | "));
+    facts
+}
+
+/// Totals of all shards.
+pub fn of_totals(report: &PlanReport) -> Facts {
+    let totals = &report.totals;
+    let mut facts = Facts::default();
+    facts.bytes("weights", totals.weight_bytes);
+    facts.bytes("artefacts", totals.artefacts.bytes);
+    facts.text("what the artefacts rest on", totals.artefacts.provenance);
+    facts.bytes("KV cache", totals.state_bytes);
+    facts.bytes("peak memory", totals.peak.bytes);
+    facts.text("what the peak memory rests on", totals.peak.provenance);
+    for time in &totals.times {
+        let entry = time.entry.to_string();
+        facts.text(
+            format!("entry point {entry}"),
+            if time.time.is_some() { "timed" } else { "time not known" },
+        );
+        facts.time(&entry, time.time, time.uncosted_ops);
+    }
+    facts.number("handing over", totals.boundary_nanoseconds, PlanUnit::Nanoseconds);
+    facts.loss(&totals.loss);
+    facts
+}
+
+/// A goal.
+pub fn of_goal(goal: &GoalReport) -> Facts {
+    let unit = unit_of(goal.goal.name());
+    let mut facts = Facts::default();
+    facts.number("asked", goal.asked, unit);
+    if let Some(predicted) = goal.predicted {
+        facts.number("predicted", predicted, unit);
+    }
+    if let Some(provenance) = goal.provenance {
+        facts.text("what the prediction rests on", provenance);
+    }
+    if let Some(met) = goal.met {
+        facts.text("outcome", if met { "met" } else { "missed" });
+    }
+    facts
+}
+
+/// A limit of a target.
+pub fn of_limit(entry: &TargetLimit) -> Facts {
+    let limit = &entry.limit;
+    let unit = unit_of(&limit.name);
+    let mut facts = Facts::default();
+    facts.number("value", limit.value, unit);
+    facts.text("provenance", limit.provenance);
+    facts.text("note", &limit.note);
+    for relief in &limit.relief {
+        let with = format!("with {}", relief.flag);
+        match relief.value {
+            Some(value) => facts.number(&with, value, unit),
+            None => facts.text(&with, "no effect"),
+        }
+        facts.text(format!("note {with}"), &relief.note);
+    }
+    facts
+}
+
+/// The use of a limit by all shards of a target.
+pub fn of_use(used: &LimitUse) -> Facts {
+    let mut facts = Facts::default();
+    facts.limit(used);
+    facts
+}
+
+/// A shard, without its layers and reasons.
+pub fn of_shard(shard: &ShardReport) -> Facts {
+    let mut facts = Facts::default();
+    facts.text("target", &shard.target);
+    facts.text("formats", &shard.formats);
+    facts.text("build", &shard.build);
+    facts.count("context", shard.context.into());
+    if let Some(place) = shard.softcap {
+        facts.text("soft-cap", place);
+    }
+    for flag in &shard.flags {
+        facts.text(format!("flag {}", flag.name), &flag.value);
+    }
+    for (direction, boundaries) in [("input", &shard.inputs), ("output", &shard.outputs)] {
+        for boundary in boundaries {
+            let encoding =
+                boundary.encoding.map_or_else(|| "as its activations".to_owned(), |it| it.to_string());
+            facts.text(format!("{direction} {}", boundary.name), encoding);
+        }
+    }
+    facts.count("operations", shard.ops);
+    facts.bytes("weights", shard.weight_bytes);
+    facts.bytes("artefact", shard.artefact_bytes);
+    facts.bytes("KV cache", shard.state_bytes);
+    facts.entries(&shard.entries);
+    for used in &shard.limits {
+        facts.limit(used);
+    }
+    facts
+}
+
+/// A layer of a shard on this target.
+pub fn of_layer(layer: &LayerReport, target: &str) -> Facts {
+    let mut facts = Facts::default();
+    facts.text("target", target);
+    facts.text("formats", &layer.formats);
+    facts.text("kind", &layer.kind);
+    facts.count("operations", layer.ops);
+    facts.bytes("weights", layer.weight_bytes);
+    facts.bytes("artefact", layer.artefact_bytes);
+    facts.bytes("KV cache", layer.state_bytes);
+    facts.loss(&layer.loss);
+    facts.entries(&layer.entries);
+    facts
+}
+
+/// A reason.
+pub fn of_reason(reason: &ReasonReport) -> Facts {
+    let mut facts = Facts::default();
+    facts.text("reason", &reason.because);
+    facts.text("cause", &reason.cause);
+    facts
+}
+
+/// `embed`, `decoder.0-6+head`: as reports of runs have it.
+pub fn shard_name(shard: &ShardReport) -> String {
+    shard.segments.to_string()
+}
