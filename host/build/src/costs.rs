@@ -1,18 +1,26 @@
-//! Cache of estimates: a vendor's compiler takes seconds for each.
+//! Estimates of shims: cached, as a vendor's compiler takes seconds for each, and believed only
+//! within bounds that hold for any device.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
 use shardwright_files::own;
 use shardwright_graph::{EntryGraph, Weight};
 use shardwright_shims::{ShimError, ShimInstance, entry_identity};
-use shardwright_vocabulary::{Device, Estimate, Notice, Provenance};
+use shardwright_vocabulary::{Device, Estimate, Notice, Provenance, TimeCost};
 
 /// Version of the files; a file of another version is replaced.
 const VERSION: u32 = 3;
+
+/// Bytes a microsecond that no device moves its weights at: 10 TB/s, a hundred times what a phone's
+/// memory does and more than that of the largest accelerators.
+const ABSURD_BYTES: u64 = 10_000_000;
+
+/// Microseconds that no run of an entry point takes: an hour.
+const ABSURD_MICROSECONDS: u64 = 3_600_000_000;
 
 /// Most bytes read of a file, which holds nine short members.
 const FILE_BYTES: u64 = 4096;
@@ -50,7 +58,7 @@ struct Kept {
 #[derive(Debug, Default)]
 pub struct Costs {
     directory: Option<PathBuf>,
-    totals: Mutex<Totals>,
+    totals: Arc<Mutex<Totals>>,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +67,8 @@ struct Totals {
     made: u64,
     /// Shims that failed to estimate, each with its number of failures and the first reason.
     failed: Vec<(String, u64, String)>,
+    /// Shims whose times are not believed, each with their number and the first reason.
+    disbelieved: Vec<(String, u64, String)>,
     /// Why rows could not be stored.
     unkept: Option<String>,
 }
@@ -72,6 +82,12 @@ impl Costs {
     /// Stores nothing.
     pub fn unkept() -> Costs {
         Costs::default()
+    }
+
+    /// Stores nothing, and adds to the same notices.
+    #[must_use]
+    pub fn beside(&self) -> Costs {
+        Costs { directory: None, totals: self.totals.clone() }
     }
 
     /// The row of `key`, from the directory or else from the shim. `None` if the shim has no
@@ -94,7 +110,8 @@ impl Costs {
         match ask() {
             Ok(None) => None,
             Ok(Some(estimate)) => {
-                totals.made += 1;
+                // What is not stored does not take the time that this counts.
+                totals.made += u64::from(self.directory.is_some());
                 let row = Row {
                     microseconds: estimate.time_microseconds,
                     provenance: estimate.provenance,
@@ -114,14 +131,32 @@ impl Costs {
             Err(error) if error.is_cancelled() => None,
             Err(error) => {
                 // A plan can be made without times; the missing one is reported.
-                let shim = instance.shim().name();
-                match totals.failed.iter_mut().find(|(existing, ..)| existing == shim) {
-                    Some((_, count, _)) => *count += 1,
-                    None => totals.failed.push((shim.to_owned(), 1, error.to_string())),
-                }
+                count(&mut totals.failed, instance.shim().name(), || error.to_string());
                 None
             }
         }
+    }
+
+    /// The time of a row that the shim of this name gave for an entry of `nodes` operations and so
+    /// many bytes of weights; `None` if every operation is uncosted, or the time cannot be true: a
+    /// shim's mistake must not decide a plan. What is not believed is recorded for
+    /// [`Costs::notices`].
+    pub(crate) fn time(&self, shim: &str, row: &Row, nodes: u64, weight_bytes: u64) -> Option<TimeCost> {
+        if row.uncosted >= nodes {
+            return None;
+        }
+        let microseconds = row.microseconds;
+        // Rounded up: no weights are read in no time.
+        let why = if microseconds < weight_bytes.div_ceil(ABSURD_BYTES) {
+            format!("{microseconds} µs for {weight_bytes} bytes of weights, more than 10 TB/s")
+        } else if microseconds > ABSURD_MICROSECONDS {
+            format!("{microseconds} µs for one run, more than an hour")
+        } else {
+            return Some(TimeCost { microseconds, provenance: row.provenance });
+        };
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        count(&mut totals.disbelieved, shim, || why);
+        None
     }
 
     /// Notices about this machine and run, not about the plan.
@@ -135,10 +170,23 @@ impl Costs {
         for (shim, count, first) in &totals.failed {
             notices.push(Notice::note(format!("times: shim `{shim}` failed to estimate {count}: {first}")));
         }
+        for (shim, count, first) in &totals.disbelieved {
+            notices.push(Notice::note(format!(
+                "times: {count} of shim `{shim}` are not believed and left out, the first: {first}"
+            )));
+        }
         if let Some(error) = &totals.unkept {
             notices.push(Notice::note(format!("times are estimated again next time: {error}")));
         }
         notices
+    }
+}
+
+/// Adds one to the number beside a shim's name; the first reason is kept.
+fn count(counted: &mut Vec<(String, u64, String)>, shim: &str, reason: impl FnOnce() -> String) {
+    match counted.iter_mut().find(|(existing, ..)| existing == shim) {
+        Some((_, count, _)) => *count += 1,
+        None => counted.push((shim.to_owned(), 1, reason())),
     }
 }
 
@@ -192,6 +240,44 @@ mod tests {
         artefact_bytes: 11,
         shared_bytes: 7,
     };
+
+    #[test]
+    fn a_time_that_no_device_reaches_is_not_believed() {
+        let costs = Costs::unkept();
+        let time = |shim, microseconds, weight_bytes| {
+            let row = Row { microseconds, ..ROW };
+            costs.beside().time(shim, &row, 5, weight_bytes).map(|time| time.microseconds)
+        };
+        // At 10 TB/s a gigabyte takes 100 µs, and a single byte more than none.
+        assert_eq!(time("slow", 100, 1_000_000_000), Some(100));
+        assert_eq!(time("slow", 1, 1), Some(1));
+        assert_eq!(time("slow", 0, 0), Some(0), "nothing is read");
+        assert_eq!(time("slow", 3_600_000_000, 1), Some(3_600_000_000));
+        assert!(costs.notices().is_empty(), "{:?}", costs.notices());
+
+        assert_eq!(time("fast", 99, 1_000_000_000), None);
+        assert_eq!(time("fast", 0, 1), None);
+        assert_eq!(time("endless", 3_600_000_001, 1), None);
+        let said: Vec<String> = costs.notices().into_iter().map(|notice| notice.text).collect();
+        assert_eq!(
+            said,
+            [
+                "times: 2 of shim `fast` are not believed and left out, the first: 99 µs for 1000000000 bytes \
+                 of weights, more than 10 TB/s",
+                "times: 1 of shim `endless` are not believed and left out, the first: 3600000001 µs for one \
+                 run, more than an hour",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_leaves_out_every_operation_is_no_time() {
+        let costs = Costs::unkept();
+        let row = Row { microseconds: 0, ..ROW };
+        assert_eq!(costs.time("counts", &row, 2, 1 << 30), None);
+        assert_eq!(costs.time("counts", &row, 0, 0), None);
+        assert!(costs.notices().is_empty(), "no time was claimed");
+    }
 
     #[cfg(unix)]
     #[test]

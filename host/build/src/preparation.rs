@@ -133,7 +133,7 @@ impl Preparation {
             let judge: Box<dyn Judge> = match judged {
                 // The CPU shim estimates with a formula that depends on its number of threads.
                 Some((instance, device)) if summary.target.kind == TargetKind::Cpu => {
-                    let judge = ShimJudge::new(instance.clone(), &device.name);
+                    let judge = ShimJudge::new(instance.clone(), &device.name).reporting_to(&costs);
                     Box::new(if chip_is_here { judge } else { judge.without_times() })
                 }
                 Some((instance, device)) => {

@@ -1,9 +1,10 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised, legalise_encoded};
 use shardwright_shims::{ShimInstance, Watch};
-use shardwright_vocabulary::{Device, FormatTuple, Provenance, TimeCost};
+use shardwright_vocabulary::{Device, FormatTuple, Provenance};
 
 use crate::costs::{Costs, row_key};
 use crate::{ArtefactCost, Costing, Judge};
@@ -47,6 +48,13 @@ impl ShimJudge {
         }
     }
 
+    /// The same, with what is wrong with its estimates among the notices of `costs`.
+    #[must_use]
+    pub fn reporting_to(mut self, costs: &Costs) -> Self {
+        self.costs = Arc::new(costs.beside());
+        self
+    }
+
     /// The same without times, for a device whose times are not comparable with the others'.
     #[must_use]
     pub fn without_times(mut self) -> Self {
@@ -74,11 +82,14 @@ impl Judge for ShimJudge {
         if row.operations > 0 {
             self.counts.store(true, Ordering::Relaxed);
         }
-        // If every node is uncosted there is no time.
-        let is_timed = row.uncosted < entry.nodes.len() as u64;
+        let time = || {
+            let weights: BTreeSet<_> = entry.constants().map(|(_, weight)| weight).collect();
+            let bytes = weights.into_iter().map(|weight| graph.weight(weight).bytes());
+            let bytes = bytes.fold(0, u64::saturating_add);
+            self.costs.time(self.instance.shim().name(), &row, entry.nodes.len() as u64, bytes)
+        };
         Some(Costing {
-            time: (is_timed && self.timed)
-                .then_some(TimeCost { microseconds: row.microseconds, provenance: row.provenance }),
+            time: if self.timed { time() } else { None },
             uncosted: if self.timed { row.uncosted } else { 0 },
             operations: (row.operations > 0).then_some(row.operations),
             artefact: (row.artefact_bytes > 0).then_some(ArtefactCost {

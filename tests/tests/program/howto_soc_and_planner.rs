@@ -389,12 +389,51 @@ fn a_profile_that_a_shim_says_against_is_refused_with_the_fact_and_the_file() {
     refused("mt6989", &[("platform", None)], "platform", "which shim `neuron` needs");
     refused("mt6989", &[("platform", Some("Dimensity"))], "platform", "`Dimensity`");
     refused("mt6989", &[("four-bits-per-channel", Some("no"))], "four-bits-per-channel", "one of refused");
+    refused("mt6989", &[("roofline-efficiency", Some("2"))], "roofline-efficiency", "at most 1");
+    refused("mt6989", &[("tera-operations-f16", Some("many"))], "tera-operations-f16", "not a number above");
+    let memory = "memory-gigabytes-per-second";
+    refused("mt6989", &[(memory, None)], memory, "missing beside rates");
     if qnn::library() {
         refused("sm8850", &[("hexagon-arch", Some("v79"))], "hexagon-arch", "v81 code for soc-id 87");
         refused("sm8850", &[("soc-id", Some("122"))], "soc-id", "prepares nothing for soc-id 122");
         let facts = [("soc-id", None), ("hexagon-arch", Some("v99"))];
         refused("sm8850", &facts, "hexagon-arch", "the library makes v68 code");
     }
+}
+
+/// The size of parts that were reported to load, and the modelled room of a context.
+#[test]
+fn a_plan_says_which_of_two_limits_it_obeyed() {
+    let folder = folder();
+    let obeyed = |parts: u64, room: u64| {
+        drop_copy(folder.path(), "sm8850", &[]);
+        let file = folder.path().join("nobodys.json");
+        let mut profile: Value = serde_json::from_slice(&fs::read(&file).expect("read")).expect("JSON");
+        for limit in profile["limits"].as_array_mut().expect("limits") {
+            let value = match limit["name"].as_str() {
+                Some("artefact-bytes") => parts,
+                Some("context-bytes") => room,
+                _ => panic!("another limit: {limit}"),
+            };
+            limit["value"] = json!(value);
+        }
+        fs::write(&file, profile.to_string()).expect("written");
+        let plan = shardwright(["plan", DEMO_MODEL, "--soc", "nobodys", "--profiles"]);
+        let plan = plan.argument(folder.path()).json();
+        let reasons = plan["reasons"].as_array().expect("reasons").iter();
+        let of_cuts =
+            reasons.filter(|reason| reason["choice"].as_str().is_some_and(|said| said.contains("is cut")));
+        let mut limits: Vec<String> =
+            of_cuts.filter_map(|reason| reason["cause"]["limit"].as_str().map(str::to_owned)).collect();
+        limits.dedup();
+        (layered_shards(&plan), limits)
+    };
+    let (most, few) = (1_000_000_000, 3_000_000);
+    assert_eq!(obeyed(most, most), (1, vec![]));
+    let (shards, limits) = obeyed(few, most);
+    assert_eq!((shards > 1, limits), (true, vec!["artefact-bytes".to_owned()]));
+    let (shards, limits) = obeyed(most, few);
+    assert_eq!((shards > 1, limits), (true, vec!["context-bytes".to_owned()]));
 }
 
 #[test]

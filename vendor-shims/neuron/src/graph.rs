@@ -142,16 +142,39 @@ impl Operand<'_> {
         let OperandKind::Numbered(kind) = self.kind else { return None };
         self.elements().checked_mul(operand::element_bytes(kind)? as u64)
     }
+
+    /// Bytes of a constant as the chip stores it, scales included: values of 4 bits are handed over
+    /// as a byte each and stored two to a byte. 0 for what is no constant.
+    fn stored_bytes(&self) -> u64 {
+        let length = self.value.as_ref().map_or(0, Value::length);
+        let has_four_bits = matches!(
+            self.kind,
+            OperandKind::Numbered(
+                operand::EXT_TENSOR_QUANT4_SYMM | operand::EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL
+            )
+        );
+        let values = if has_four_bits { length.div_ceil(2) } else { length };
+        values.saturating_add(self.scale_bytes())
+    }
+
+    fn scale_bytes(&self) -> u64 {
+        self.channels.as_ref().map_or(0, |channels| 4 * channels.scales.len() as u64)
+    }
 }
 
 impl NeuronGraph<'_> {
     /// Bytes of constants handed to the library, scales included.
     pub fn constant_bytes(&self) -> u64 {
         let of = |operand: &Operand<'_>| {
-            let scales = operand.channels.as_ref().map_or(0, |channels| 4 * channels.scales.len() as u64);
-            operand.value.as_ref().map_or(0, Value::length).saturating_add(scales)
+            operand.value.as_ref().map_or(0, Value::length).saturating_add(operand.scale_bytes())
         };
         self.operands.iter().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that one run moves from and to memory: every constant once, at the width it is stored
+    /// with, and all inputs and outputs, states at their capacity.
+    pub fn moved_bytes(&self) -> u64 {
+        self.operands.iter().map(Operand::stored_bytes).fold(self.bound_bytes(), u64::saturating_add)
     }
 
     /// Bytes of inputs and outputs.

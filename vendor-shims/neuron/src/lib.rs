@@ -11,7 +11,8 @@
 //! should be restored.
 //!
 //! Reading order: [`NeuronShim`], [`library`]; for compiling [`soc`], [`lower`], [`graph`],
-//! [`session`], [`artefact`]; for running `compatibility`, `loaded`, `memory`.
+//! [`session`], [`artefact`]; for estimates [`roofline`]; for running `compatibility`, `loaded`,
+//! `memory`.
 
 pub mod artefact;
 mod compatibility;
@@ -26,6 +27,7 @@ mod loaded;
 pub mod lower;
 mod memory;
 mod power;
+pub mod roofline;
 mod sample;
 pub mod session;
 mod shim;

@@ -206,18 +206,22 @@ impl Shim for NeuronShim {
         Ok(lower::check(entry, &target(&named, &driver)))
     }
 
-    /// Operations and bytes. No public source states a chip's times, so the time excludes every
-    /// node.
+    /// Operations and bytes, and the time by the chip's [roofline](crate::roofline); without one
+    /// the time excludes every node.
     fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
         let (named, driver) = self.device(device)?;
         let lowered = lower::lower(entry, &target(&named, &driver), self.settings.lowering)?;
         let operations = lowered.graph.operations.len() as u64;
-        let bytes = lowered.graph.constant_bytes().saturating_add(lowered.graph.bound_bytes());
+        let roofline = named.soc.roofline.as_ref();
+        let time = roofline.and_then(|roofline| roofline.microseconds(&lowered.graph));
         Ok(Some(Estimate {
-            time_microseconds: 0,
+            time_microseconds: time.unwrap_or(0),
             provenance: Provenance::Modelled,
-            bytes_moved: bytes,
-            uncosted: (0..entry.nodes().len() as u64).collect(),
+            bytes_moved: lowered.graph.moved_bytes(),
+            uncosted: match time {
+                Some(_) => Vec::new(),
+                None => (0..entry.nodes().len() as u64).collect(),
+            },
             operations,
             artefact_bytes: lowered
                 .graph

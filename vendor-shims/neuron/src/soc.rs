@@ -4,7 +4,9 @@
 use shardwright_shim_abi::{Chip, Fact, FlagKind};
 use shardwright_shim_npu::ShimError;
 
-/// The facts that are read, by their names in a profile.
+use crate::roofline::{self, Roofline};
+
+/// The facts that are read, by their names in a profile, beside those of the [roofline].
 pub mod facts {
     /// The chip as the vendor's tools name it.
     pub const PLATFORM: &str = "platform";
@@ -22,7 +24,7 @@ const REFUSED: &str = "refused";
 const BY_VERSION: &str = "by-version";
 
 /// A chip.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Soc {
     /// Name of its profile.
     pub name: String,
@@ -36,6 +38,8 @@ pub struct Soc {
     pub cores: Option<i64>,
     /// KiB of fast memory, where they are known.
     pub l1_kilobytes: Option<i64>,
+    /// Its speed, where the profile declares it.
+    pub roofline: Option<Roofline>,
     /// System properties that name the chip, the most specific first.
     properties: Vec<String>,
 }
@@ -59,7 +63,7 @@ pub fn read_facts() -> Vec<Fact> {
     };
     let number = |maximum| FlagKind::Integer { minimum: 1, maximum };
     let words = [REFUSED, BY_VERSION].map(str::to_owned).to_vec();
-    vec![
+    let mut read = vec![
         fact(
             facts::PLATFORM,
             FlagKind::Text,
@@ -86,7 +90,9 @@ pub fn read_facts() -> Vec<Fact> {
             false,
             "system properties by which a phone tells its chip, the most telling first, commas between",
         ),
-    ]
+    ];
+    read.extend(roofline::read_facts());
+    read
 }
 
 /// `MT6989W/CZA` is an `mt6989`; `None` for other kinds of names.
@@ -132,6 +138,7 @@ impl Soc {
             },
             cores: number(facts::CORES)?,
             l1_kilobytes: number(facts::L1_KILOBYTES)?,
+            roofline: Roofline::read(chip)?,
             properties: properties
                 .map(|name| name.trim().to_owned())
                 .filter(|name| !name.is_empty())
@@ -217,6 +224,7 @@ pub(crate) mod tests {
         {
             let soc = of_profile(name);
             assert_eq!((soc.platform.as_str(), soc.cores, soc.l1_kilobytes), (name, cores, memory));
+            assert_eq!(soc.roofline.is_some(), name == "mt6989", "{name}");
             let refused = soc.four_bits_per_channel == FourBits::Refused;
             assert_eq!(refused, name == "mt6989", "{name}");
             assert!(soc.is_of(|property| (property == "ro.board.platform").then(|| name.to_owned())));

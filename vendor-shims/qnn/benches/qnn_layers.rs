@@ -222,7 +222,7 @@ fn measured(name: &str, rows: u64, weights: &str) -> Option<(Trial, Trial, usize
         }
         Some(Trial { cost, variants, mode })
     };
-    let mode = chips::soc("soc-72").finalize_mode();
+    let mode = chips::soc("soc-72").finalize_mode;
     let mut candidates = Vec::new();
     for variants in candidates::candidates(layer(name, rows, weights).tables(true).view()) {
         let variants = spelled_out(variants);
@@ -250,7 +250,7 @@ fn states(driver: &Driver) -> ExitCode {
     let soc = &chips::soc("soc-72");
     let options = GraphOptions {
         vtcm_megabytes: Some(VTCM_MEGABYTES),
-        finalize_mode: soc.finalize_mode(),
+        finalize_mode: soc.finalize_mode,
         ..GraphOptions::default()
     };
     let mut cells = Vec::new();

@@ -293,7 +293,7 @@ impl Flags {
     pub fn graph_options(&self, soc: &Soc, left_out: Option<usize>) -> GraphOptions {
         let mut options = GraphOptions {
             vtcm_megabytes: Some(soc.vtcm()),
-            finalize_mode: soc.finalize_mode(),
+            finalize_mode: soc.finalize_mode,
             ..GraphOptions::default()
         };
         for (index, asked) in self.asked.iter().enumerate() {
@@ -350,7 +350,7 @@ pub fn schema(soc: &Soc) -> Vec<Flag> {
             "finalize-mode",
             "how hard the compiler tries, 1 to 3; 0 is the library's own choice",
             FlagKind::Integer { minimum: 0, maximum: 3 },
-            Some(&soc.finalize_mode().unwrap_or(0).to_string()),
+            Some(&soc.finalize_mode.unwrap_or(0).to_string()),
         ),
         flag(
             "hvx-threads",

@@ -31,9 +31,6 @@ const LIBRARY: &str = "library";
 const SKEL: &str = "skel";
 const LOG_LEVEL: &str = "log-level";
 
-/// Bytes of a context that are known, or thought, to load: the processor's addresses have 32 bits.
-const CONTEXT_BYTES: u64 = 3_670_016_000;
-
 /// Whether the library on this platform simulates.
 const HAS_SIMULATOR: bool = cfg!(target_arch = "x86_64");
 
@@ -228,12 +225,6 @@ impl Shim for QnnShim {
             Limit::new(name, value, provenance).with_note(note)
         };
         Ok(vec![
-            limit(
-                "context-bytes",
-                CONTEXT_BYTES,
-                Provenance::Modelled,
-                "a loaded context must fit the processor's 32-bit addresses, less what the runtime needs; the compiler itself serialised 3.9 GB without complaint",
-            ),
             limit(
                 "repeated-mask-bytes",
                 lower::MOST_REPEATED_BYTES,

@@ -1,7 +1,7 @@
 //! A chip described by the facts of its profile that this shim reads.
 //!
-//! Facts about single chips belong in their profiles. This file covers architectures: which have a
-//! tensor processor, which the library prepares nothing for, how they are compiled best.
+//! What is known of a chip belongs in its profile. This file covers what the library says of
+//! architectures: which have a tensor processor, and which it prepares nothing for.
 
 use std::fmt;
 
@@ -60,8 +60,9 @@ pub struct Soc {
     pub vtcm_megabytes: Option<u32>,
     /// The stand-in chip for this one's cycles, if the profile names one.
     pub stand_in: Option<SocId>,
-    /// The mode of finalize that the profile names, 0 for the library's own choice.
-    mode: Option<u32>,
+    /// The mode of finalize that the profile names, for compiling and estimating unless a flag says
+    /// otherwise; `None` for the library's own choice.
+    pub finalize_mode: Option<u32>,
 }
 
 /// The library's default.
@@ -112,7 +113,7 @@ pub fn read_facts() -> Vec<Fact> {
             facts::FINALIZE_MODE,
             number(0, 3),
             false,
-            "how finalize optimises, 0 for the library's own choice; without it 3 from v81 on",
+            "how finalize optimises, 0 for the library's own choice, which is also what is done without it",
         ),
     ]
 }
@@ -152,24 +153,8 @@ impl Soc {
             arch,
             vtcm_megabytes: number(facts::VTCM_MEGABYTES)?,
             stand_in: number(facts::STAND_IN)?.map(SocId),
-            mode: number(facts::FINALIZE_MODE)?,
+            finalize_mode: number(facts::FINALIZE_MODE)?.filter(|mode| *mode > 0),
         })
-    }
-
-    /// The finalize mode for compiling and estimating, unless a flag says otherwise; `None` for the
-    /// library's own choice.
-    ///
-    /// Where the profile names none, the architecture decides. In the decoder layers of Gemma 4
-    /// E2B, sliding and full, 1, 64 and 128 rows, 8 and 4 bits, as the rules write them, mode 3
-    /// takes these simulated cycles beside the library's own choice: on v81 (id 72) 0.6 to 2.3 %
-    /// fewer at one row and up to 9 % fewer at more, in one of twelve cells 2.5 % more; on v85 (id
-    /// 114) the same at one row and 2 to 47 % fewer at more; on v73 (id 77) 0.3 to 5.2 % **more**
-    /// at one row. Of the others nothing is known.
-    pub fn finalize_mode(&self) -> Option<u32> {
-        match self.mode {
-            Some(mode) => Some(mode).filter(|mode| *mode > 0),
-            None => (self.arch >= 81).then_some(3),
-        }
     }
 
     /// Fast memory to request: all there is, or the library's default if that is unknown.
@@ -228,23 +213,22 @@ pub(crate) mod tests {
         ] {
             let soc = of_profile(name);
             assert_eq!((soc.id, soc.arch, soc.vtcm()), (Some(SocId(id)), arch, 8), "{name}");
-            assert_eq!(soc.finalize_mode(), (arch >= 81).then_some(3), "{name}");
+            assert_eq!(soc.finalize_mode, (arch >= 81).then_some(3), "{name}");
         }
         assert_eq!(of_profile("soc-72").stand_in, Some(SocId(72)));
     }
 
     #[test]
-    fn facts_missing_in_a_profile_follow_from_the_architecture() {
-        let bare = |arch| soc("chip", &[("hexagon-arch", arch)]).expect("an architecture");
-        let modes: Vec<_> = ["v73", "v81", "v85"].map(|arch| bare(arch).finalize_mode()).into();
-        assert_eq!(modes, [None, Some(3), Some(3)]);
-        assert_eq!((bare("v73").id, bare("v73").stand_in, bare("v73").vtcm()), (None, None, 4));
-        let own = soc("chip", &[("hexagon-arch", "v81"), ("finalize-mode", "0")]).expect("a mode");
-        assert_eq!(own.finalize_mode(), None);
-        assert_eq!(
-            (own.described(), bare("v81").described()),
-            ("chip (v81)".to_owned(), "chip (v81)".to_owned())
-        );
+    fn what_a_profile_does_not_say_is_left_to_the_library() {
+        for arch in ["v73", "v81", "v85"] {
+            let bare = soc("chip", &[("hexagon-arch", arch)]).expect("an architecture");
+            assert_eq!((bare.id, bare.stand_in, bare.vtcm(), bare.finalize_mode), (None, None, 4, None));
+            assert_eq!(bare.described(), format!("chip ({arch})"));
+        }
+        let mode = |mode| soc("chip", &[("hexagon-arch", "v73"), ("finalize-mode", mode)]);
+        for (said, expected) in [("0", None), ("2", Some(2)), ("3", Some(3))] {
+            assert_eq!(mode(said).expect("a mode").finalize_mode, expected);
+        }
     }
 
     #[test]

@@ -48,6 +48,10 @@ fn built_in_profiles_say_what_was_reported() {
     let ops = mt6989.limits.iter().find(|limit| limit.name == "ops").unwrap();
     assert_eq!((ops.value, ops.provenance), (2600, Provenance::Reported));
     assert!(ops.note.contains("18 layers were accepted and 35 refused"));
+    // Sets of flags that were tried against the refusal, each flag known not to help.
+    let tried: Vec<String> = ops.relief.iter().map(|relief| relief.flag.to_string()).collect();
+    assert_eq!(tried, ["opt=3", "mdla-mlo=true", "mem-opt=3", "stable-linearize=true", "num-mdla=4"]);
+    assert!(ops.relief.iter().all(|relief| relief.value.is_none() && relief.note.contains("refusal stayed")));
     assert!(mt6989.legal_formats().all(|formats| !formats.to_string().contains("w4-per-channel")));
     let sm8850 = registry.find("sm8850").unwrap().profile;
     assert!(sm8850.limits.iter().any(|limit| limit.name == "context-bytes"));
@@ -92,6 +96,16 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
             _ => (3_670_016_000, Provenance::Modelled),
         };
         assert_eq!((limit.value, limit.provenance), (bytes, by), "{name}");
+        // Beside what is modelled, the parts that were reported.
+        let parts = profile.limits.iter().find(|limit| limit.name == "artefact-bytes");
+        let reported = match name {
+            "sa8295" => None,
+            "sm8850" => Some((1_810_000_000, Provenance::Reported)),
+            _ => Some((1_700_000_000, Provenance::Reported)),
+        };
+        assert_eq!(parts.map(|limit| (limit.value, limit.provenance)), reported, "{name}");
+        // How finalize optimises is said by every profile: the shim has no rule of its own.
+        assert_eq!(fact("finalize-mode").value, if arch == "v81" { "3" } else { "0" }, "{name}");
 
         let legal: Vec<String> = profile.legal_formats().map(ToString::to_string).collect();
         let mut known = vec![
@@ -192,19 +206,36 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
         assert_eq!((flag("opt"), flag("relax-fp32")), (Some("3"), Some("true")), "{name}");
         assert_eq!(profile.flags.len(), flags, "{name}");
         assert!(profile.fact(fact_names::COST_OF_MISSING_FLAGS).unwrap().note.contains("2900 ms a token"));
-        // Nothing was measured here, and the maker says nothing in public.
-        let known = profile.facts.iter().map(|fact| fact.provenance);
+        // Nothing was measured here, and the maker says nothing in public; rates and what is fitted
+        // are modelled.
+        let is_modelled =
+            |fact: &Fact| fact.name.starts_with("tera-operations-") || fact.name == "roofline-efficiency";
+        let (modelled, told): (Vec<&Fact>, Vec<&Fact>) =
+            profile.facts.iter().partition(|fact| is_modelled(fact));
+        assert!(modelled.iter().all(|fact| fact.provenance == Provenance::Modelled), "{name}");
+        assert!(modelled.iter().all(|fact| !fact.note.is_empty()), "{name}: it follows from something");
+        let known = told.iter().map(|fact| fact.provenance);
         let known = known.chain(profile.flags.iter().map(|flag| flag.provenance));
         assert!(known.into_iter().all(|provenance| provenance == Provenance::Reported), "{name}");
         // One limit was reported of one chip.
         assert_eq!(!profile.limits.is_empty(), name == "mt6989", "{name}");
 
+        // These have tools and bundles in public.
+        let is_told = matches!(name, "mt6989" | "mt6991" | "mt6993");
+        // A roofline is whole or missing, and only a reported time gives it an efficiency.
+        let of_roofline = ["memory-gigabytes-per-second", "tera-operations-16x8", "tera-operations-16x4"];
+        let of_roofline = of_roofline.into_iter().chain(["tera-operations-16x16", "tera-operations-f16"]);
+        let declared: Vec<bool> = of_roofline.map(|wanted| fact(wanted).is_some()).collect();
+        assert_eq!(declared, [is_told; 5], "{name}");
+        let fitted = profile.fact("roofline-efficiency");
+        assert_eq!(fitted.is_some(), matches!(name, "mt6989" | "mt6993"), "{name}");
+        assert!(fitted.is_none_or(|fact| fact.note.starts_with("fitted to one figure")), "{name}");
+
         let legality = |wanted: &str| {
             let entry = profile.formats.iter().find(|entry| entry.formats.to_string() == wanted);
             entry.map(|entry| (entry.legal, entry.provenance))
         };
-        let own = matches!(name, "mt6989" | "mt6991" | "mt6993");
-        let eight_bits = if own { Provenance::Reported } else { Provenance::Modelled };
+        let eight_bits = if is_told { Provenance::Reported } else { Provenance::Modelled };
         assert_eq!(
             profile.legal_formats().next().unwrap().to_string(),
             "w8-per-channel/a16-symmetric/a16",
@@ -212,6 +243,12 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
         );
         assert_eq!(legality("w8-per-channel/a16-symmetric/a16"), Some((true, eight_bits)), "{name}");
         assert_eq!(legality("f16/f16/f16"), Some((true, Provenance::Reported)), "{name}");
+        // Four bits lose least by channel with a head of eight; other forms need a goal.
+        let offered: Vec<_> = profile.offered_formats(false).map(ToString::to_string).collect();
+        let offered_four: Vec<_> = offered.iter().filter(|tuple| tuple.starts_with("w4")).collect();
+        let by_default =
+            (four_bits == FromAdapter).then_some("w4-per-channel[head=w8-per-channel]/a16-symmetric/a16");
+        assert_eq!(offered_four, by_default.as_slice(), "{name}");
         let by_channel = legality("w4-per-channel/a16-symmetric/a16").map(|(legal, _)| legal);
         let expected = match four_bits {
             Unknown => None,

@@ -30,7 +30,7 @@ pub mod tables;
 
 pub use encoding::Encoding;
 pub use evaluate::{Tensor, evaluate, evaluate_all};
-pub use host::{Compiled, Failure, Host, Loaded, refused};
+pub use host::{Compiled, EstimateInfo, Failure, Host, Loaded, refused};
 pub use memory::{Bound, Memory, Region};
 pub use numbers::{Random, bits, cosine, values};
 pub use tables::{Attribute, Builder, Declared, Node, Port, Scales, TensorId, Weight, integers, weight};

@@ -4,6 +4,7 @@
 //! How MediaTek's own library handles the same calls can only be seen on a phone.
 
 mod chips;
+mod estimates;
 mod failures;
 mod flags;
 mod library;

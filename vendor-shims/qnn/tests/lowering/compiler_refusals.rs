@@ -31,7 +31,7 @@ fn driver(test: &str) -> Option<Arc<Driver>> {
 }
 
 fn options(soc: &Soc, vtcm: u32) -> GraphOptions {
-    GraphOptions { vtcm_megabytes: Some(vtcm), finalize_mode: soc.finalize_mode(), ..GraphOptions::default() }
+    GraphOptions { vtcm_megabytes: Some(vtcm), finalize_mode: soc.finalize_mode, ..GraphOptions::default() }
 }
 
 /// Compiles an entry whose operations all pass the check.

@@ -118,6 +118,8 @@ fn the_schema_lists_what_is_read_and_every_device_has_it() {
         ] {
             assert!(flags.iter().any(|flag| flag == name), "{name} of {device}");
         }
-        assert!(limits.contains(&("context-bytes".to_owned(), 3_670_016_000)), "{limits:?}");
+        // What a chip takes stands in its profile; these are the shim's own.
+        let limits: Vec<&str> = limits.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(limits, ["repeated-mask-bytes", "entries", "ports"], "{device}");
     }
 }

@@ -1,0 +1,329 @@
+//! Time of a graph by the roofline of its chip: it takes as long as the longer of moving its bytes
+//! and computing its products.
+//!
+//! The figures are facts of the chip's profile; a chip without them has no time. Calls, copies and
+//! elementwise operations are not modelled, and the error is not known.
+
+use shardwright_neuron_adapter::{operand, operation};
+use shardwright_shim_abi::{Chip, Fact, FlagKind};
+use shardwright_shim_npu::ShimError;
+
+use crate::graph::{NeuronGraph, OperandKind, Operation, OperationKind};
+
+/// The facts that are read, by their names in a profile.
+pub mod facts {
+    /// Peak bandwidth of the memory.
+    pub const MEMORY: &str = "memory-gigabytes-per-second";
+    /// Peak rate of products of 16-bit activations with 8-bit weights.
+    pub const FIXED_BY_EIGHT: &str = "tera-operations-16x8";
+    /// The same with 4-bit weights.
+    pub const FIXED_BY_FOUR: &str = "tera-operations-16x4";
+    /// The same with other 16-bit activations.
+    pub const FIXED_BY_FIXED: &str = "tera-operations-16x16";
+    /// Peak rate of products of 16-bit floats.
+    pub const FLOATS: &str = "tera-operations-f16";
+    /// The part of either peak that is reached.
+    pub const EFFICIENCY: &str = "roofline-efficiency";
+}
+
+/// Types of a product's operands, as far as rates depend on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operands {
+    FixedByEight,
+    FixedByFour,
+    FixedByFixed,
+    Floats,
+}
+
+impl Operands {
+    const ALL: [Operands; 4] =
+        [Operands::FixedByEight, Operands::FixedByFour, Operands::FixedByFixed, Operands::Floats];
+
+    /// The fact with their rate.
+    const fn fact(self) -> &'static str {
+        match self {
+            Operands::FixedByEight => facts::FIXED_BY_EIGHT,
+            Operands::FixedByFour => facts::FIXED_BY_FOUR,
+            Operands::FixedByFixed => facts::FIXED_BY_FIXED,
+            Operands::Floats => facts::FLOATS,
+        }
+    }
+
+    /// By the types of the two operands. f32 is computed in 16 bits.
+    fn of(first: OperandKind, second: OperandKind) -> Option<Operands> {
+        let (OperandKind::Numbered(first), OperandKind::Numbered(second)) = (first, second) else {
+            return None;
+        };
+        match (first, second) {
+            (
+                operand::TENSOR_QUANT16_SYMM,
+                operand::TENSOR_QUANT8_SYMM | operand::TENSOR_QUANT8_SYMM_PER_CHANNEL,
+            ) => Some(Operands::FixedByEight),
+            (
+                operand::TENSOR_QUANT16_SYMM,
+                operand::EXT_TENSOR_QUANT4_SYMM | operand::EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL,
+            ) => Some(Operands::FixedByFour),
+            (operand::TENSOR_QUANT16_SYMM, operand::TENSOR_QUANT16_SYMM) => Some(Operands::FixedByFixed),
+            (operand::TENSOR_FLOAT16, operand::TENSOR_FLOAT16)
+            | (operand::TENSOR_FLOAT32, operand::TENSOR_FLOAT32) => Some(Operands::Floats),
+            _ => None,
+        }
+    }
+}
+
+/// Largest value of a fact: far beyond any chip's, and small enough that no time becomes zero.
+const LARGEST: f64 = 1e6;
+
+/// What a chip's profile declares of its speed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Roofline {
+    /// Gigabytes per second.
+    memory: f64,
+    /// Tera-operations per second, a multiply-add counted as two, in the order of [`Operands`].
+    rates: [Option<f64>; Operands::ALL.len()],
+    /// Above 0, at most 1.
+    efficiency: f64,
+}
+
+/// The facts this module reads.
+pub fn read_facts() -> Vec<Fact> {
+    let fact = |name: &str, description: &str| Fact {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        kind: FlagKind::Float,
+        required: false,
+    };
+    let rate = |operands: Operands, description| fact(operands.fact(), description);
+    vec![
+        fact(
+            facts::MEMORY,
+            "peak bandwidth of the chip's memory in 10^9 bytes a second; without it no times are estimated",
+        ),
+        rate(
+            Operands::FixedByEight,
+            "peak of 10^12 operations a second, a multiply-add counted as two, of 16-bit activations with \
+             8-bit weights; without it nothing with such a product has a time",
+        ),
+        rate(Operands::FixedByFour, "the same with 4-bit weights"),
+        rate(Operands::FixedByFixed, "the same of two 16-bit activations, as in attention"),
+        rate(Operands::Floats, "the same of 16-bit floats, in which f32 is computed too"),
+        fact(
+            facts::EFFICIENCY,
+            "the part of its peaks that the chip reaches, fitted to one reported time; 1 without it, so \
+             that times are the shortest possible",
+        ),
+    ]
+}
+
+impl Roofline {
+    /// What a profile declares; `None` if it declares nothing.
+    ///
+    /// # Errors
+    /// [`ShimError::WrongFact`] for a value that is not a number in range, and for rates or an
+    /// efficiency without a bandwidth.
+    pub fn read(chip: &Chip<'_>) -> Result<Option<Roofline>, ShimError> {
+        let wrong =
+            |fact: &'static str, reason| ShimError::WrongFact { chip: chip.name.to_owned(), fact, reason };
+        let number = |fact: &'static str, largest: f64| -> Result<Option<f64>, ShimError> {
+            let Some(text) = chip.facts.get(fact) else { return Ok(None) };
+            match text.parse::<f64>() {
+                Ok(value) if value > 0.0 && value <= largest => Ok(Some(value)),
+                _ => Err(wrong(fact, format!("`{text}` is not a number above 0 and at most {largest}"))),
+            }
+        };
+        let memory = number(facts::MEMORY, LARGEST)?;
+        let mut rates = [None; Operands::ALL.len()];
+        for (rate, operands) in rates.iter_mut().zip(Operands::ALL) {
+            *rate = number(operands.fact(), LARGEST)?;
+        }
+        let efficiency = number(facts::EFFICIENCY, 1.0)?;
+        match memory {
+            Some(memory) => Ok(Some(Roofline { memory, rates, efficiency: efficiency.unwrap_or(1.0) })),
+            None if efficiency.is_none() && rates.iter().all(Option::is_none) => Ok(None),
+            None => {
+                let reason = "it is missing beside rates or an efficiency, which are of no use without it";
+                Err(wrong(facts::MEMORY, reason.to_owned()))
+            }
+        }
+    }
+
+    fn rate(&self, operands: Operands) -> Option<f64> {
+        Operands::ALL.into_iter().zip(self.rates).find(|(known, _)| *known == operands)?.1
+    }
+
+    /// Microseconds of one run, rounded up; `None` if the graph has a product of types without a
+    /// rate.
+    pub fn microseconds(&self, graph: &NeuronGraph<'_>) -> Option<u64> {
+        // 10^9 bytes a second are 10^3 a microsecond, 10^12 operations are 10^6.
+        let moving = graph.moved_bytes() as f64 / (self.memory * 1e3);
+        let mut computing = 0.0;
+        for operation in graph.operations.iter().filter(|operation| is_product(operation)) {
+            let (operands, multiply_adds) = product(graph, operation)?;
+            computing += 2.0 * multiply_adds as f64 / (self.rate(operands)? * 1e6);
+        }
+        Some((moving.max(computing) / self.efficiency).ceil() as u64)
+    }
+}
+
+fn is_product(operation: &Operation) -> bool {
+    matches!(operation.kind, OperationKind::Numbered(operation::FULLY_CONNECTED | operation::BATCH_MATMUL))
+}
+
+/// Types and multiply-adds of a product: every value of the result is a sum over the last axis of
+/// the first operand.
+fn product(graph: &NeuronGraph<'_>, operation: &Operation) -> Option<(Operands, u64)> {
+    let operand = |indices: &[u32], place: usize| graph.operands.get(*indices.get(place)? as usize);
+    let (first, second) = (operand(&operation.inputs, 0)?, operand(&operation.inputs, 1)?);
+    let terms = u64::from(*first.dims.last()?);
+    let results = operand(&operation.outputs, 0)?.elements();
+    Some((Operands::of(first.kind, second.kind)?, results.saturating_mul(terms)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Channels, Operand, Value};
+
+    fn read(facts: &[(&str, &str)]) -> Result<Option<Roofline>, ShimError> {
+        let facts = facts.iter().copied().collect();
+        Roofline::read(&Chip { name: "chip", aliases: Vec::new(), facts })
+    }
+
+    fn operand(kind: i32, dims: &[u32], value: Option<Value<'static>>) -> Operand<'static> {
+        let kind = OperandKind::Numbered(kind);
+        Operand { name: String::new(), kind, dims: dims.to_vec(), scale: 0.0, channels: None, value }
+    }
+
+    /// `rows` of 1024 values multiplied with a matrix of 2048 outputs, of a type.
+    fn layer(rows: u32, activations: i32, weights: i32, bytes: u64) -> NeuronGraph<'static> {
+        let value = Some(Value::Absent { length: bytes });
+        NeuronGraph {
+            operands: vec![
+                operand(activations, &[rows, 1024], None),
+                operand(weights, &[2048, 1024], value),
+                operand(activations, &[rows, 2048], None),
+            ],
+            operations: vec![Operation {
+                name: String::new(),
+                kind: OperationKind::Numbered(operation::FULLY_CONNECTED),
+                inputs: vec![0, 1],
+                outputs: vec![2],
+                origin: Some(0),
+            }],
+            inputs: vec![0],
+            outputs: vec![2],
+            ..NeuronGraph::default()
+        }
+    }
+
+    const FIXED: i32 = operand::TENSOR_QUANT16_SYMM;
+    const EIGHT: i32 = operand::TENSOR_QUANT8_SYMM_PER_CHANNEL;
+    const FOUR: i32 = operand::EXT_TENSOR_QUANT4_SYMM;
+    const MATRIX: u64 = 2048 * 1024;
+
+    #[test]
+    fn the_longer_of_moving_and_computing_decides() {
+        // 1 GB/s moves 1,000 bytes a microsecond, 1 TOPS computes a million operations in one.
+        let slow_memory = read(&[("memory-gigabytes-per-second", "1"), ("tera-operations-16x8", "1000")]);
+        let slow_memory = slow_memory.expect("read").expect("declared");
+        let eight = layer(1, FIXED, EIGHT, MATRIX);
+        let bytes = MATRIX + 2 * (1024 + 2048);
+        assert_eq!(eight.moved_bytes(), bytes);
+        assert_eq!(slow_memory.microseconds(&eight), Some(bytes.div_ceil(1000)));
+
+        let slow_products = read(&[("memory-gigabytes-per-second", "1000"), ("tera-operations-16x8", "1")]);
+        let slow_products = slow_products.expect("read").expect("declared");
+        let many = layer(64, FIXED, EIGHT, MATRIX);
+        assert_eq!(slow_products.microseconds(&many), Some((2 * 64 * MATRIX).div_ceil(1_000_000)));
+    }
+
+    #[test]
+    fn four_bits_move_half_the_bytes_and_scales_count() {
+        let known = [("memory-gigabytes-per-second", "1"), ("tera-operations-16x4", "1000")];
+        let known = read(&known).expect("read").expect("declared");
+        // The library is handed a byte a value.
+        let mut four = layer(1, FIXED, FOUR, MATRIX);
+        let values = MATRIX / 2 + 2 * (1024 + 2048);
+        assert_eq!((four.constant_bytes(), four.moved_bytes()), (MATRIX, values));
+        four.operands[1].channels = Some(Channels { dimension: 0, scales: vec![1.0; 2048] });
+        assert_eq!(four.moved_bytes(), values + 4 * 2048);
+        assert_eq!(known.microseconds(&four), Some((values + 4 * 2048).div_ceil(1000)));
+    }
+
+    /// What the notes of the shipped profiles say their efficiency was fitted to.
+    #[test]
+    fn shipped_efficiencies_give_the_times_they_were_fitted_to() {
+        for (name, weights, bytes, milliseconds) in
+            [("mt6989", FOUR, 6_607_000_000, 50.0), ("mt6993", EIGHT, 596_000_000, 19.0)]
+        {
+            let declared = crate::soc::tests::of_profile(name).roofline.expect("declared");
+            let time = declared.microseconds(&layer(1, FIXED, weights, bytes)).expect("a time");
+            let error = time as f64 / 1e3 / milliseconds - 1.0;
+            assert!(error.abs() < 0.01, "{name}: {time} µs, fitted to {milliseconds} ms");
+        }
+        // Without a reported time the efficiency is 1.
+        let declared = crate::soc::tests::of_profile("mt6991").roofline.expect("declared");
+        assert_eq!(declared.efficiency, 1.0);
+    }
+
+    #[test]
+    fn an_efficiency_lengthens_every_time() {
+        let with = |efficiency| {
+            let facts = [
+                ("memory-gigabytes-per-second", "1"),
+                ("tera-operations-16x8", "1"),
+                ("roofline-efficiency", efficiency),
+            ];
+            read(&facts).expect("read").expect("declared")
+        };
+        for rows in [1, 64] {
+            let graph = layer(rows, FIXED, EIGHT, MATRIX);
+            let (whole, half) = (with("1").microseconds(&graph), with("0.5").microseconds(&graph));
+            let (whole, half) = (whole.expect("a time"), half.expect("a time"));
+            assert!(half.abs_diff(2 * whole) <= 1, "{half} beside {whole}");
+        }
+    }
+
+    #[test]
+    fn a_product_without_a_rate_has_no_time() {
+        let known = [("memory-gigabytes-per-second", "50"), ("tera-operations-16x8", "10")];
+        let known = read(&known).expect("read").expect("declared");
+        let time = |activations, weights| known.microseconds(&layer(1, activations, weights, MATRIX));
+        assert!(time(FIXED, EIGHT).is_some());
+        for (activations, weights) in [
+            (FIXED, FOUR),
+            (FIXED, FIXED),
+            (operand::TENSOR_FLOAT16, operand::TENSOR_FLOAT16),
+            (operand::TENSOR_FLOAT32, operand::TENSOR_FLOAT32),
+            (operand::TENSOR_INT32, operand::TENSOR_INT32),
+        ] {
+            assert_eq!(time(activations, weights), None, "{activations} with {weights}");
+        }
+        // Without products the bytes alone decide.
+        let mut moved = layer(1, FIXED, FOUR, MATRIX);
+        moved.operations.clear();
+        assert!(known.microseconds(&moved).is_some_and(|time| time > 0));
+    }
+
+    #[test]
+    fn facts_out_of_range_are_refused_by_name() {
+        assert_eq!(read(&[]).expect("read"), None);
+        let memory = ("memory-gigabytes-per-second", "76.8");
+        for (given, fact) in [
+            (&[("memory-gigabytes-per-second", "fast")][..], facts::MEMORY),
+            (&[("memory-gigabytes-per-second", "0")], facts::MEMORY),
+            (&[("memory-gigabytes-per-second", "nan")], facts::MEMORY),
+            (&[("memory-gigabytes-per-second", "1e300")], facts::MEMORY),
+            (&[("tera-operations-f16", "5")], facts::MEMORY),
+            (&[("roofline-efficiency", "0.5")], facts::MEMORY),
+            (&[memory, ("tera-operations-16x8", "-1")], facts::FIXED_BY_EIGHT),
+            (&[memory, ("tera-operations-16x16", "inf")], facts::FIXED_BY_FIXED),
+            (&[memory, ("roofline-efficiency", "1.1")], facts::EFFICIENCY),
+        ] {
+            match read(given) {
+                Err(ShimError::WrongFact { fact: reported, .. }) => assert_eq!(reported, fact, "{given:?}"),
+                other => panic!("{given:?}: {other:?}"),
+            }
+        }
+    }
+}
