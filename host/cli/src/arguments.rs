@@ -70,7 +70,8 @@ pub enum Command {
         #[command(flatten)]
         profiles: ProfilePlaces,
     },
-    /// Show how a checkpoint would be cut, placed and built, and why.
+    /// Show how a checkpoint would be cut, placed and built, and why, and whether it fits. Its
+    /// weights need not be here: headers of the files or `config.json` alone do.
     #[command(after_help = PLAN_EXAMPLES)]
     Plan(PlanArguments),
     /// Show what a checkpoint consists of.

@@ -4,6 +4,7 @@ mod bench;
 mod bundle;
 mod doctor;
 mod document;
+mod forecast;
 mod layout;
 mod plan;
 mod progress;

@@ -21,3 +21,4 @@ mod pages;
 mod runtime_only;
 mod screens;
 mod terminal;
+mod without_weights;
