@@ -9,7 +9,7 @@ use shardwright_graph::{Asset, EntryOptions, Graph, GraphError, Role, Weight};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::weakest;
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::{EntryKind, FormatTuple, Provenance, TargetKind, TimeCost, limit_names};
+use shardwright_vocabulary::{EntryKind, FormatTuple, Provenance, TargetKind, limit_names};
 
 use crate::compile::point_of;
 use crate::report::{EntryTime, PlanTotals};
@@ -123,8 +123,18 @@ impl PhaseMemory {
     }
 }
 
-/// Predicted times, the host's for handing over included. A time covers what the plan's entry times
-/// cover, has their weakest provenance, and is `None` if one of them is unknown.
+/// A predicted time, the host's for handing over included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// The time.
+    pub microseconds: u64,
+    /// The weakest provenance of the entry points' times.
+    pub provenance: Provenance,
+    /// Operations of these entry points that it leaves out.
+    pub uncosted_ops: u64,
+}
+
+/// Predicted times; `None` if the time of an entry point is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "of", rename_all = "kebab-case")]
 pub enum Speed {
@@ -133,9 +143,9 @@ pub enum Speed {
         /// Tokens of the prompt.
         prompt_tokens: u32,
         /// From the prompt to the first token.
-        first: Option<TimeCost>,
+        first: Option<Predicted>,
         /// Each further token.
-        each: Option<TimeCost>,
+        each: Option<Predicted>,
         /// Tokens in a thousand seconds; `None` if the time is unknown or zero.
         per_1000_seconds: Option<u64>,
     },
@@ -144,7 +154,7 @@ pub enum Speed {
         /// Most tokens of a text.
         tokens: u32,
         /// One text.
-        each: Option<TimeCost>,
+        each: Option<Predicted>,
     },
 }
 
@@ -383,15 +393,20 @@ enum Owner {
 
 fn speed(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Speed {
     let handing_over = totals.boundary_nanoseconds;
-    let timed = |steps: &[(&EntryTime, u64)]| -> Option<TimeCost> {
-        let (mut nanoseconds, mut provenance) = (0_u64, None);
+    let timed = |steps: &[(&EntryTime, u64)]| -> Option<Predicted> {
+        let (mut nanoseconds, mut provenance, mut uncosted_ops) = (0_u64, None, 0_u64);
         for (entry, runs) in steps {
             let time = entry.time?;
             let once = time.microseconds.saturating_mul(1000).saturating_add(handing_over);
             nanoseconds = nanoseconds.saturating_add(once.saturating_mul(*runs));
             provenance = Some(provenance.map_or(time.provenance, |known| weakest(known, time.provenance)));
         }
-        Some(TimeCost { microseconds: nanoseconds.div_ceil(1000), provenance: provenance? })
+        for entry in &totals.times {
+            if steps.iter().any(|(run, _)| run.entry == entry.entry) {
+                uncosted_ops = uncosted_ops.saturating_add(entry.uncosted_ops);
+            }
+        }
+        Some(Predicted { microseconds: nanoseconds.div_ceil(1000), provenance: provenance?, uncosted_ops })
     };
     let encode = totals.times.iter().find(|entry| entry.entry.kind == EntryKind::Encode);
     if let Some(encode) = encode {
@@ -467,7 +482,7 @@ fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory]) -> Ver
 
 #[cfg(test)]
 mod tests {
-    use shardwright_vocabulary::EntryName;
+    use shardwright_vocabulary::{EntryName, TimeCost};
 
     use super::*;
 

@@ -63,7 +63,9 @@ pub use bundled::{BundleStore, artefact_key};
 pub use chips::{chip_of, in_its_words};
 pub use compile::{BuildError, BuildSite, BuiltShard, CompiledGraphs, TargetExecutor, compile_plan};
 pub use costs::{Costs, Row};
-pub use forecast::{Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, Speed, Verdict, Weighed};
+pub use forecast::{
+    Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, Predicted, Speed, Verdict, Weighed,
+};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use kept::KeptArtefacts;

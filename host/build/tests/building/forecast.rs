@@ -1,7 +1,7 @@
 //! What a plan asks of a device: the parts of each phase, the times of a token, the verdict.
 
 use shardwright_build::{
-    Download, DownloadBasis, EntryMenu, Figure, Fits, Forecast, Phase, PhaseMemory, PlanHeading,
+    Download, DownloadBasis, EntryMenu, Figure, Fits, Forecast, Phase, PhaseMemory, PlanHeading, Predicted,
     PrimitiveCount, Speed, report_plan,
 };
 use shardwright_graph::Graph;
@@ -118,7 +118,8 @@ fn the_times_of_tokens_are_those_of_the_entry_points_they_run() {
     let handing = 4 * 588_u64;
     let each = (13_000_000 + handing).div_ceil(1000);
     let first = (4 * (8_000_000 + handing) + 13_000_000 + handing).div_ceil(1000);
-    let simulated = |microseconds| Some(TimeCost { microseconds, provenance: Provenance::Simulated });
+    let simulated =
+        |microseconds| Some(Predicted { microseconds, provenance: Provenance::Simulated, uncosted_ops: 0 });
     let expected = Speed::Tokens {
         prompt_tokens: 64,
         first: simulated(first),
@@ -126,6 +127,16 @@ fn the_times_of_tokens_are_those_of_the_entry_points_they_run() {
         per_1000_seconds: Some(1_000_000_000 / each),
     };
     assert_eq!(timed.speed, expected);
+
+    // What a time leaves out is said: an operation of each of eight kinds of a prefill.
+    for row in request.costs.iter_mut().filter(|row| row.entry.to_string() == "prefill_16@64") {
+        row.uncosted_ops = 1;
+    }
+    let partial = forecast(&graph, &request, plan(&request, &[]));
+    let Speed::Tokens { first: Some(first), each: Some(each), .. } = partial.speed else {
+        panic!("{:?}", partial.speed)
+    };
+    assert_eq!((first.uncosted_ops, each.uncosted_ops), (8, 0));
 
     // One unknown part makes the whole unknown.
     let prefill = request.costs.iter_mut().filter(|row| row.entry.to_string() == "prefill_16@64");

@@ -1,7 +1,7 @@
 //! What a plan asks of a device, in words: the verdict, memory, download, speed.
 
 use shardwright::PlanReport;
-use shardwright_build::{Download, DownloadBasis, Figure, Fits, Phase, PhaseMemory, Speed};
+use shardwright_build::{Download, DownloadBasis, Figure, Fits, Phase, PhaseMemory, Predicted, Speed};
 
 use super::plan::MEMBER;
 use super::{Detail, bytes};
@@ -84,21 +84,23 @@ pub fn download(download: &Download) -> String {
 
 /// Predicted times.
 pub fn speed(speed: &Speed) -> String {
-    let known = |microseconds: u64, provenance: &dyn std::fmt::Display| {
-        format!("{:.1} ms ({provenance})", microseconds as f64 / 1000.0)
+    let time = |time: &Option<Predicted>| match time {
+        None => "not known".to_owned(),
+        Some(time) => {
+            let left_out = match time.uncosted_ops {
+                0 => String::new(),
+                operations => format!(", without {operations} operations"),
+            };
+            format!("{:.1} ms ({}{left_out})", time.microseconds as f64 / 1000.0, time.provenance)
+        }
     };
-    let unknown = || "not known".to_owned();
     match speed {
         Speed::Tokens { prompt_tokens, first, each, per_1000_seconds } => {
-            let first = first.map_or_else(unknown, |time| known(time.microseconds, &time.provenance));
-            let each = each.map_or_else(unknown, |time| known(time.microseconds, &time.provenance));
             let rate = per_1000_seconds
                 .map_or_else(String::new, |rate| format!(", {:.1} tokens/s", rate as f64 / 1000.0));
+            let (first, each) = (time(first), time(each));
             format!("first token {first} after a prompt of {prompt_tokens}; each further token {each}{rate}")
         }
-        Speed::Vector { tokens, each } => {
-            let each = each.map_or_else(unknown, |time| known(time.microseconds, &time.provenance));
-            format!("a text of up to {tokens} tokens {each}")
-        }
+        Speed::Vector { tokens, each } => format!("a text of up to {tokens} tokens {}", time(each)),
     }
 }
