@@ -81,6 +81,14 @@ impl Copy {
         })
     }
 
+    /// Leaves of `model.safetensors` its header alone.
+    pub fn only_header(self) -> Self {
+        self.changed("model.safetensors", |bytes| {
+            let length = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+            bytes.truncate(8 + usize::try_from(length).expect("a small header"));
+        })
+    }
+
     /// Changes the header of `model.safetensors` and leaves its data as it is.
     pub fn header(self, change: impl FnOnce(&mut Value)) -> Self {
         self.changed("model.safetensors", |bytes| {

@@ -2,7 +2,9 @@
 
 mod making;
 mod measuring;
+mod outline;
 mod path;
 
 pub use making::CheckpointSource;
-pub use path::{expect_checkpoint, open_checkpoint};
+pub use outline::OutlineSource;
+pub use path::{expect_checkpoint, open_checkpoint, plan_checkpoint};

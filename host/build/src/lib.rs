@@ -4,9 +4,9 @@
 //! out the checked plan ([`compile_plan`]: entry graphs, legalisation, work orders, `compile`),
 //! returns a compiler's refusals to the planner and tries again ([`settle`]), and reports the
 //! decisions ([`report_plan`]). With feature `checkpoints` (on by default) models come from
-//! checkpoints (`CheckpointSource`) and may go into bundles (`compile`). Without it a
-//! [`ModelSource`] supplies the model, and no checkpoint reader, quantiser or WebAssembly compiler
-//! is linked.
+//! checkpoints (`CheckpointSource`) and may go into bundles (`compile`); plans do without weights
+//! (`OutlineSource`). Without it a [`ModelSource`] supplies the model, and no checkpoint reader,
+//! quantiser or WebAssembly compiler is linked.
 //!
 //! **Not its job.** It takes no decision a planner could take, reads no checkpoint format, and runs
 //! nothing: loaded shards ([`Settled::load`]) go to `runtime`.
@@ -34,6 +34,7 @@ mod chips;
 mod compile;
 mod costs;
 mod executors;
+mod forecast;
 mod formats;
 mod judge;
 mod kept;
@@ -62,6 +63,9 @@ pub use bundled::{BundleStore, artefact_key};
 pub use chips::{chip_of, in_its_words};
 pub use compile::{BuildError, BuildSite, BuiltShard, CompiledGraphs, TargetExecutor, compile_plan};
 pub use costs::{Costs, Row};
+pub use forecast::{
+    Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, Predicted, Speed, Verdict, Weighed,
+};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use kept::KeptArtefacts;
@@ -77,12 +81,12 @@ pub use report::{
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle};
 pub use shim_judge::ShimJudge;
-pub use source::ModelSource;
+pub use source::{Download, DownloadBasis, Making, ModelSource, PlanSource};
 pub use store::{ArtefactStore, NoArtefactStore};
 
 #[cfg(feature = "checkpoints")]
 pub use {
-    checkpoint::{CheckpointSource, expect_checkpoint, open_checkpoint},
+    checkpoint::{CheckpointSource, OutlineSource, expect_checkpoint, open_checkpoint, plan_checkpoint},
     compiling::{CompileReport, compile},
     recorded::{CompiledAnew, compile_recorded},
 };

@@ -22,8 +22,8 @@ use crate::places::RunPlaces;
 use crate::planners::planning_session;
 use crate::{
     BuiltShard, CPU_SHIM, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, ModelFormats,
-    ModelSource, PlanHeading, PlanOptions, PlanReport, PrimitiveCount, Purpose, Question, Result, ShimJudge,
-    TargetExecutor, TargetOffer, make_request, report_plan,
+    PlanHeading, PlanOptions, PlanReport, PlanSource, PrimitiveCount, Purpose, Question, Result, ShimJudge,
+    TargetExecutor, TargetOffer, Weighed, make_request, report_plan,
 };
 
 /// Context if none is requested and the model allows more: long enough for a conversation, small
@@ -43,6 +43,8 @@ pub(crate) struct Preparation {
     pub(crate) offers: Vec<TargetOffer>,
     /// The model in each format of the request, counted.
     pub(crate) formats: ModelFormats,
+    /// What a forecast needs of the model.
+    weighed: Weighed,
     /// One per target; empty if nothing is to run.
     pub(crate) executors: Vec<TargetExecutor>,
     /// One list per target: flags its shards are loaded with, which no plan decides.
@@ -70,7 +72,7 @@ pub(crate) struct Preparation {
 
 impl Preparation {
     pub(crate) fn new(
-        source: &mut dyn ModelSource,
+        source: &mut dyn PlanSource,
         options: &PlanOptions,
         purpose: Purpose,
         watch: &mut dyn Watch,
@@ -200,6 +202,7 @@ impl Preparation {
             .collect();
         let model = source.name();
         let formats = ModelFormats::counted(graph, &tuples)?;
+        let weighed = Weighed::of(source, options.tables)?;
         let question = Question { model: &model, menu: &menu, goals, options: planner_options };
         let mut watch = Part::new(watch, 0..1000);
         let asked = if options.quality_micronats.is_some() { 500 } else { 1000 };
@@ -216,6 +219,7 @@ impl Preparation {
             shims,
             offers,
             formats,
+            weighed,
             executors,
             load_flags,
             learned,
@@ -287,7 +291,7 @@ impl Preparation {
             notices,
             emulated_on: self.emulated_on.clone(),
         };
-        Ok(report_plan(&self.request, &planned.plan, heading))
+        Ok(report_plan(&self.request, &planned.plan, self.formats.graph(0), &self.weighed, heading))
     }
 
     /// A fallback notice, once per shard, for how the shim deviated from the work order: nodes that

@@ -9,6 +9,7 @@ pub use layers::LayerReport;
 pub use limits::{LimitUse, TargetLimitUse};
 
 use serde::{Deserialize, Serialize};
+use shardwright_graph::Graph;
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::{EntryCost, ShardCost, weakest};
 use shardwright_planning::plan::Cause;
@@ -17,6 +18,8 @@ use shardwright_vocabulary::{
     Encoding, EntryKind, EntryName, Flag, Limit, Notice, PlannerIdentity, Provenance, Segments, SoftcapPlace,
     TimeCost,
 };
+
+use crate::forecast::{Forecast, Weighed, forecast};
 
 /// A limit with the target it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,9 +162,6 @@ pub struct PlanTotals {
     pub artefacts: BytesReport,
     /// Bytes of states (keys and values) at the plan's context, counted.
     pub state_bytes: u64,
-    /// Artefacts and states together, all shards loaded. Tables of embeddings and what a driver
-    /// takes for itself are not in it.
-    pub peak: BytesReport,
     /// Time of each entry point, including the soft-cap in the runtime: `decode_1` is one token,
     /// prefill all its rows.
     pub times: Vec<EntryTime>,
@@ -195,6 +195,8 @@ pub struct PlanReport {
     pub shards: Vec<ShardReport>,
     /// Totals of the shards.
     pub totals: PlanTotals,
+    /// Whether it fits, and what it takes: download, memory of each phase, times.
+    pub forecast: Forecast,
     /// Targets to fail over to when one is lost.
     pub fallback: Vec<String>,
     /// Reasons that concern the whole plan.
@@ -220,9 +222,17 @@ pub struct PlanHeading {
     pub emulated_on: Option<String>,
 }
 
-/// Combines a checked plan with the tables it was made from.
-pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) -> PlanReport {
+/// Combines a checked plan with the tables it was made from, and with the model it is for; `graph`
+/// is that in any formats.
+pub fn report_plan(
+    request: &Request,
+    plan: &CheckedPlan,
+    graph: &Graph,
+    weighed: &Weighed,
+    heading: PlanHeading,
+) -> PlanReport {
     let checked = plan;
+    let totals = totals(request, checked);
     let plan = checked.plan();
     let target_name = |index: u32| {
         request.targets.get(index as usize).map_or_else(String::new, |target| target.target.name.clone())
@@ -239,7 +249,6 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
             .collect::<Vec<_>>()
     };
     let tables = layers::LayerTables::new(request);
-    let totals = totals(request, checked);
     let mut shards = Vec::new();
     for (index, checked_shard) in checked.shards().iter().enumerate() {
         let CheckedShard { segments, target, formats, planned: shard, cost, .. } = checked_shard;
@@ -289,6 +298,7 @@ pub fn report_plan(request: &Request, plan: &CheckedPlan, heading: PlanHeading) 
         shared_limits: limits::of_targets(request, checked),
         goals: goals::goals(request, checked, &totals),
         shards,
+        forecast: forecast(request, checked, graph, weighed, &totals),
         totals,
         fallback: plan.fallback.iter().map(|&index| target_name(index)).collect(),
         reasons: reasons_of(None),
@@ -338,7 +348,6 @@ fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
         weight_bytes: sum(|cost| cost.weight_bytes),
         artefacts,
         state_bytes,
-        peak: BytesReport { bytes: artefacts.bytes.saturating_add(state_bytes), ..artefacts },
         times,
         boundary_nanoseconds: request.boundary_nanoseconds.saturating_mul(plan.shards().len() as u64),
         loss: match (loss.lossy, loss.unmeasured) {

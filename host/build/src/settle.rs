@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use shardwright_bundle::Digest;
 use shardwright_graph::{EntryOptions, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::error::{PlannerError, PlannerErrorKind, RefusalKind};
 use shardwright_planning::feedback::Attempt;
 use shardwright_planning::profile::Profile;
 use shardwright_planning::request::Request;
@@ -18,7 +19,7 @@ use crate::preparation::Preparation;
 use crate::store::RevisedStore;
 use crate::{
     ArtefactStore, BuildError, BuildSite, BuiltShard, FormatChoice, ModelSource, PlanOptions, PlanReport,
-    Result, compile_plan,
+    PlanSource, Result, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.
@@ -30,13 +31,37 @@ pub struct Planned {
     pub request: Vec<u8>,
 }
 
-/// Plans without compiling.
-pub fn plan(source: &mut dyn ModelSource, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
+/// Plans without compiling, for a model whose constants need not be here.
+pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
     let preparation = Preparation::new(source, options, Purpose::Plan, watch)?;
-    let planned = preparation.session.plan(&preparation.request)?;
+    let planned = preparation.session.plan(&preparation.request);
+    let planned = planned.map_err(|error| does_not_fit(error, &preparation.profile.name))?;
     let mut report = preparation.report(&planned, 0, Vec::new())?;
+    report.notices.splice(0..0, source.take_notices());
     report.notices.extend(preparation.passing);
     Ok(Planned { report, request: preparation.request.canonical_bytes() })
+}
+
+/// The verdict of a refusal that is about the model and the chip, not about the request.
+fn does_not_fit(error: PlannerError, soc: &str) -> Error {
+    let refused = match &error.kind {
+        PlannerErrorKind::Refused { kind, .. } => *kind,
+        _ => return error.into(),
+    };
+    match refused {
+        RefusalKind::InvalidRequest | RefusalKind::Exhausted => error.into(),
+        RefusalKind::Unsupported
+        | RefusalKind::OverLimit
+        | RefusalKind::OverMemory
+        | RefusalKind::OverSize
+        | RefusalKind::OverQuality
+        | RefusalKind::TooSlow
+        | RefusalKind::StateNotShareable => {
+            let error = Error::from(error);
+            let verdict = Error::new(error.kind(), format!("does not fit {soc}: {error}"));
+            error.help().map(str::to_owned).into_iter().fold(verdict, Error::with_help)
+        }
+    }
 }
 
 /// A plan that was carried out, before anything is loaded.

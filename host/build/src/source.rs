@@ -1,5 +1,6 @@
 //! Where a model's constants come from.
 
+use serde::{Deserialize, Serialize};
 use shardwright_graph::{Asset, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Sensitivity;
@@ -8,19 +9,36 @@ use shardwright_vocabulary::{FormatTuple, Notice};
 
 use crate::{ModelFormats, ModelName, Result};
 
-/// A model that plans are made for and compiled from. A checkpoint is one (`CheckpointSource`); a
-/// device supplies one that needs neither a checkpoint nor a quantiser.
-pub trait ModelSource {
+/// A model that plans are made for, whether or not its constants are here: a checkpoint's outline
+/// (`OutlineSource`) is one, and so is every [`ModelSource`].
+pub trait PlanSource {
     /// Name of the model.
     fn name(&self) -> ModelName;
 
-    /// The model with its constants as stored.
+    /// The model with its constants as stored, or without their bytes.
     fn graph(&self) -> &Graph;
+
+    /// What fetching the model takes; `None` if it comes from nowhere.
+    fn download(&self) -> Option<Download> {
+        None
+    }
+
+    /// Where constants in other formats are held.
+    fn making(&self) -> Making {
+        Making::InMemory
+    }
 
     /// The quality loss of every layer and role in each of the weight formats of `tuples`, for a
     /// planner with a quality goal.
     fn sensitivities(&mut self, tuples: &[FormatTuple], watch: &mut dyn Watch) -> Result<Vec<Sensitivity>>;
 
+    /// Notices about work done since the last call.
+    fn take_notices(&mut self) -> Vec<Notice>;
+}
+
+/// A model that plans are compiled from as well. A checkpoint is one (`CheckpointSource`); a device
+/// supplies one that needs neither a checkpoint nor a quantiser.
+pub trait ModelSource: PlanSource {
     /// The model as the shards of `plan` need it: constants in their formats, ranges where their
     /// integers need them. Reuses what was made for an earlier plan.
     fn made(
@@ -35,7 +53,34 @@ pub trait ModelSource {
 
     /// The calibrated ranges, if anything needed them.
     fn ranges(&self) -> Option<&Ranges>;
+}
 
-    /// Notices about work done since the last call.
-    fn take_notices(&mut self) -> Vec<Notice>;
+/// What fetching a model takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Download {
+    /// Bytes of its weight files.
+    pub bytes: u64,
+    /// What the number rests on.
+    pub rests_on: DownloadBasis,
+}
+
+/// What the size of a download rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DownloadBasis {
+    /// The headers of all files.
+    Headers,
+    /// The sum that an index states, headers not counted.
+    Index,
+    /// The configuration: what the model reads. Files hold at least that.
+    Configuration,
+}
+
+/// Where constants in other formats than stored are held until they are compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Making {
+    /// In memory, all at once.
+    InMemory,
+    /// In files that are mapped.
+    InFiles,
 }

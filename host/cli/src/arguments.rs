@@ -78,8 +78,9 @@ pub enum Command {
         #[command(flatten)]
         profiles: ProfilePlaces,
     },
-    /// Show how a checkpoint would be cut, placed and built, and why; or what differs between two
-    /// plans.
+    /// Show how a checkpoint would be cut, placed and built, and why, and whether it fits; or what
+    /// differs between two plans. Weights need not be here: headers of the files or `config.json`
+    /// alone do.
     #[command(
         after_help = PLAN_EXAMPLES,
         args_conflicts_with_subcommands = true,

@@ -5,6 +5,7 @@ mod bundle;
 mod difference;
 mod doctor;
 mod document;
+mod forecast;
 mod html;
 mod layout;
 mod plan;

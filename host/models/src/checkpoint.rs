@@ -6,10 +6,10 @@ use sha2::{Digest, Sha256};
 use shardwright_graph::Graph;
 
 use crate::facts::{Facts, FileFacts};
-use crate::family::{Family, Settings};
-use crate::json::Fields;
-use crate::store::TensorStore;
-use crate::{CheckpointError, UnusedTensor, embeddinggemma, json, limits};
+use crate::family::Family;
+use crate::reading::{Reading, name_of};
+use crate::store::Wanted;
+use crate::{CheckpointError, UnusedTensor};
 
 /// Bytes that one thread hashes at a time.
 const HASHED_AT_ONCE: usize = 8 << 20;
@@ -33,46 +33,16 @@ impl Checkpoint {
     /// Reads `config.json`, the weight files and, for a sentence model, its modules; checks all of
     /// it and makes the graph.
     ///
-    /// Tokenizer and chat template are not read here.
+    /// Tokenizer and chat template are not read here. A weight file that ends after its header is
+    /// [`CheckpointError::NoWeights`]; an [`Outline`](crate::Outline) does with it.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         let directory = directory.as_ref();
-        let path = directory.join("config.json");
-        let config = json::read_capped(&path, limits::CONFIG_BYTES)?;
-        let value = json::parse(&path, &config)?;
-        let settings = Settings::read(directory, Fields::new(&path, &value)?)?;
-        let store = TensorStore::open(directory)?;
-        let name = name_of(directory);
-        let mut notes = Vec::new();
-        let (translation, module_stores) = match &settings {
-            Settings::Gemma3 { stack, redirect } => {
-                (stack.translate(store, name.clone(), redirect.clone())?, Vec::new())
-            }
-            Settings::Gemma4 { stack, placeholders } => {
-                (stack.translate(store, name.clone(), placeholders)?, Vec::new())
-            }
-            Settings::Qwen3(stack) => (stack.translate(store, name.clone())?, Vec::new()),
-            Settings::EmbeddingGemma { stack, sentence } => {
-                if sentence.documents.is_empty() {
-                    notes.push(
-                        "no modules.json: vectors are the mean of the rows, not normalised, as sentence-transformers \
-                         does with a bare stack"
-                            .to_owned(),
-                    );
-                }
-                embeddinggemma::translate(stack, sentence, store, name.clone())?
-            }
-        };
-        let (graph, store) = translation.finish();
-
+        let reading = Reading::of(directory, Wanted::Values)?;
         let mut digest = Sha256::new();
-        add_to(&mut digest, "config.json", &config);
-        if let Settings::EmbeddingGemma { sentence, .. } = &settings {
-            sentence.documents.iter().for_each(|(name, bytes)| add_to(&mut digest, name, bytes));
-        }
+        reading.documents().for_each(|(name, bytes)| add_to(&mut digest, name, bytes));
         let mut unused = Vec::new();
         let mut files = Vec::new();
-        let stores = module_stores.iter().map(|(folder, store)| (format!("{folder}/"), store));
-        for (folder, store) in std::iter::once((String::new(), &store)).chain(stores) {
+        for (folder, store) in reading.stores() {
             for file in store.files() {
                 let name = format!("{folder}{}", name_of(&file.path));
                 digest.update(file.length().to_le_bytes());
@@ -86,6 +56,7 @@ impl Checkpoint {
                     .map(|tensor| UnusedTensor { name: format!("{folder}{}", tensor.name), ..tensor }),
             );
         }
+        let Reading { graph, settings, name, notes, .. } = reading;
         let tables = graph.assets.iter().map(|asset| &asset.table);
         let dtypes: BTreeSet<_> =
             graph.weights.iter().chain(tables).map(|weight| weight.dtype.name()).collect();
@@ -164,11 +135,4 @@ fn add_to(digest: &mut Sha256, name: &str, bytes: &[u8]) {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);
     }
-}
-
-/// The last part of a path, also where it is written as `.`.
-fn name_of(path: &Path) -> String {
-    let whole = path.canonicalize();
-    let named = path.file_name().or_else(|| whole.as_deref().ok()?.file_name());
-    named.map_or_else(|| "checkpoint".to_owned(), |name| name.to_string_lossy().into_owned())
 }

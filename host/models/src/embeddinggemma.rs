@@ -178,7 +178,7 @@ pub(crate) fn translate(
     let mut stores = Vec::new();
     let mut layers = Vec::with_capacity(sentence.dense.len());
     for dense in &sentence.dense {
-        let mut store = TensorStore::open_single(&dense.directory.join("model.safetensors"))?;
+        let mut store = translation.store_beside(&dense.directory.join("model.safetensors"))?;
         let mut take = |tensor: &str, shape: &[u64]| -> Result<WeightId, CheckpointError> {
             let mut weight = store.weight(tensor, "dense", shape)?;
             // Every folder calls its tensors alike; names in a graph are unique.

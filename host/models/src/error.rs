@@ -140,6 +140,22 @@ pub enum CheckpointError {
         /// Actual bytes.
         available: u64,
     },
+    /// The file ends right after its header: it describes weights and holds none.
+    #[error("{path}: holds the header of {bytes} bytes of weights, and no weights")]
+    NoWeights {
+        /// The file.
+        path: PathBuf,
+        /// Length of the whole file.
+        bytes: u64,
+    },
+    /// Nothing says the element type of the weights: neither headers nor the configuration.
+    #[error("{path}: has no `dtype`, and there is no {weights} that says the type of the weights")]
+    UnknownElementType {
+        /// The configuration.
+        path: PathBuf,
+        /// The file that is missing.
+        weights: PathBuf,
+    },
     /// The announced header is larger than the format allows.
     #[error("{path}: a header of {bytes} bytes, more than {cap}")]
     HeaderTooLarge {
@@ -251,7 +267,10 @@ impl CheckpointError {
     /// The kind of fault.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            CheckpointError::MissingFile { .. } | CheckpointError::MissingTensor { .. } => ErrorKind::Missing,
+            CheckpointError::MissingFile { .. }
+            | CheckpointError::MissingTensor { .. }
+            | CheckpointError::NoWeights { .. }
+            | CheckpointError::UnknownElementType { .. } => ErrorKind::Missing,
             CheckpointError::Read { .. } => ErrorKind::Unreadable,
             CheckpointError::UnsupportedField { .. }
             | CheckpointError::UnknownModelType { .. }
@@ -268,7 +287,13 @@ impl CheckpointError {
                 "give a directory in Hugging Face layout: config.json, *.safetensors, tokenizer.json"
             }
             CheckpointError::MissingFile { path } if path.extension().is_some_and(|e| e == "safetensors") => {
-                "weights are read from model.safetensors, or from the files that model.safetensors.index.json lists; other formats must be converted first"
+                "download the weights: they are read from model.safetensors, or from the files that model.safetensors.index.json lists; other formats must be converted first"
+            }
+            CheckpointError::UnknownElementType { .. } => {
+                "download the weights, or their headers alone: docs/using.md says how"
+            }
+            CheckpointError::NoWeights { .. } => {
+                "download the weights: fetch the whole file in place of its header; only `plan` works without them"
             }
             CheckpointError::Truncated { .. } | CheckpointError::IndexMismatch { .. } => {
                 "the download is incomplete or mixed with another one; fetch the file again"

@@ -10,8 +10,11 @@
 //! Files are hostile until proven: every size is capped (see [`limits`]), every sum checked, and
 //! each fault is a [`CheckpointError`] that names the file and the field, tensor or byte.
 //!
-//! Reading order: [`Checkpoint::open`], `family.rs`, one of the families, `block.rs` for the pieces
-//! they share.
+//! [`Outline`] is a checkpoint whose weights are elsewhere: for plans, and for nothing that needs a
+//! value.
+//!
+//! Reading order: [`Checkpoint::open`], `reading.rs`, `family.rs`, one of the families, `block.rs`
+//! for the pieces they share.
 //!
 //! ```
 //! use shardwright_models::Checkpoint;
@@ -34,8 +37,10 @@ mod gemma3;
 mod gemma4;
 mod json;
 pub mod limits;
+mod outline;
 mod pattern;
 mod qwen3;
+mod reading;
 mod rotary;
 mod safetensors;
 mod store;
@@ -45,5 +50,6 @@ pub use checkpoint::Checkpoint;
 pub use error::{CheckpointError, ErrorKind};
 pub use facts::{Facts, FileFacts, LayerFacts};
 pub use family::Family;
+pub use outline::{Opened, Outline, OutlineBasis};
 pub use pattern::LayerType;
 pub use store::UnusedTensor;

@@ -14,6 +14,10 @@ pub const INDEX_BYTES: u64 = 64 << 20;
 /// Bytes of a safetensors header; the format's own limit.
 pub const HEADER_BYTES: u64 = 100_000_000;
 
+/// Bytes of a weight file of which only the header is here: the disk bounds whole ones. Published
+/// files hold tens of gigabytes at most.
+pub const WEIGHT_FILE_BYTES: u64 = 1 << 44;
+
 /// Files of a sharded checkpoint.
 pub const WEIGHT_FILES: usize = 1024;
 

@@ -92,19 +92,23 @@ impl WeightBytes for Mapped {
     }
 }
 
-/// A safetensors file whose header was checked.
+/// A safetensors file whose header was checked. Its weights may be absent: a file that ends right
+/// after the header says everything but values.
 pub(crate) struct WeightFile {
     pub path: PathBuf,
-    pub source: Arc<dyn WeightBytes>,
     /// In the order of their data.
     pub tensors: Vec<StoredTensor>,
+    source: Arc<dyn WeightBytes>,
     /// Length of the header's JSON.
     header: u64,
+    /// Length of the whole file.
+    length: u64,
 }
 
 impl WeightFile {
     /// Maps the file and checks its header: every tensor within the file, as long as its shape and
-    /// type say, overlapping no other, and no byte left over.
+    /// type say, overlapping no other, and no byte left over. A header alone is held against the
+    /// file that it announces.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let (file, length) = json::open_file(path)?;
         let truncated = |what: &str, needed| CheckpointError::Truncated {
@@ -141,13 +145,26 @@ impl WeightFile {
             path: path.to_owned(),
             reason: error.to_string(),
         })?;
-        let tensors = check(path, entries, data, available)?;
-        Ok(WeightFile { path: path.to_owned(), source: Arc::new(Mapped(mapping)), tensors, header })
+        let announced = entries.iter().map(|(_, entry)| entry.data_offsets.1).max().unwrap_or(0);
+        let announced = data.saturating_add(announced);
+        let length = if available == data { announced } else { available };
+        if length > available && length > limits::WEIGHT_FILE_BYTES {
+            let cap = limits::WEIGHT_FILE_BYTES;
+            return Err(CheckpointError::FileTooLarge { path: path.to_owned(), bytes: length, cap });
+        }
+        let tensors = check(path, entries, data, length)?;
+        let source = Arc::new(Mapped(mapping));
+        Ok(WeightFile { path: path.to_owned(), tensors, source, header, length })
     }
 
-    /// The file's length.
+    /// Length of the whole file, also where only its header is here.
     pub fn length(&self) -> u64 {
-        self.source.bytes().len() as u64
+        self.length
+    }
+
+    /// The bytes that tensors lie in; `None` where only the header is here.
+    pub fn weights(&self) -> Option<&Arc<dyn WeightBytes>> {
+        (self.source.bytes().len() as u64 == self.length).then_some(&self.source)
     }
 
     /// The header with its length: all of the file that says what the rest is.
@@ -157,7 +174,7 @@ impl WeightFile {
 }
 
 /// Turns header entries into tensors in the order of their data; `data` is the first byte after the
-/// header.
+/// header, `available` the length of the whole file.
 fn check(
     path: &Path,
     entries: Vec<(String, Entry)>,
@@ -355,7 +372,7 @@ mod tests {
 
     fn by_this_reader(path: &Path) -> Option<Found> {
         let file = WeightFile::open(path).ok()?;
-        let bytes = file.source.bytes();
+        let bytes = file.weights()?.bytes();
         let mut found: Found = file
             .tensors
             .iter()

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use shardwright_graph::{Weight, WeightBytes, WeightData};
+use shardwright_graph::{GraphError, Weight, WeightBytes, WeightData};
 use shardwright_vocabulary::DType;
 
 use crate::safetensors::{StoredTensor, WeightFile};
@@ -27,6 +27,26 @@ pub struct UnusedTensor {
     pub bytes: u64,
 }
 
+/// How much of a checkpoint a store asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Every value.
+    Values,
+    /// Names, shapes and element types: headers do. Where there are none, shapes follow from the
+    /// configuration and this is the element type; `None` where the configuration says none.
+    Outline(Option<DType>),
+}
+
+/// What is known of the tensors that no header describes.
+enum Undescribed {
+    /// None is: each has a header.
+    None,
+    /// An index lists their names.
+    Listed(BTreeSet<String>, DType),
+    /// They are those that the configuration implies.
+    Implied(DType),
+}
+
 /// Every tensor of a directory.
 pub(crate) struct TensorStore {
     /// The weight file, or the index: named in messages about missing tensors.
@@ -34,16 +54,25 @@ pub(crate) struct TensorStore {
     files: Vec<WeightFile>,
     /// File and place of each tensor.
     places: BTreeMap<String, (usize, usize)>,
+    undescribed: Undescribed,
+    /// The first file that is not here, if none is.
+    missing: Option<PathBuf>,
+    /// Bytes of all tensors, as an index without its files says.
+    listed_bytes: Option<u64>,
     used: BTreeSet<String>,
     unaligned_budget: u64,
+    wanted: Wanted,
 }
 
 impl TensorStore {
     /// Opens `model.safetensors`, or else all files that `model.safetensors.index.json` lists.
-    pub fn open(directory: &Path) -> Result<Self, CheckpointError> {
+    ///
+    /// An outline needs no file. Some files of an index without the others are an error even so:
+    /// somebody meant to have them all.
+    pub fn open(directory: &Path, wanted: Wanted) -> Result<Self, CheckpointError> {
         let single = directory.join(SINGLE);
         match WeightFile::open(&single) {
-            Ok(file) => return Self::of_files(single, vec![file], None),
+            Ok(file) => return Self::of_files(single, vec![file], None, wanted),
             Err(CheckpointError::MissingFile { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -51,27 +80,73 @@ impl TensorStore {
         let listed = match json::read_capped(&index, limits::INDEX_BYTES) {
             Ok(bytes) => Listed::parse(&index, &bytes)?,
             // Without either, the plain file is what one would expect.
-            Err(CheckpointError::MissingFile { .. }) => {
-                return Err(CheckpointError::MissingFile { path: single });
-            }
+            Err(CheckpointError::MissingFile { .. }) => return Self::implied(single, wanted),
             Err(error) => return Err(error),
         };
         let mut files = Vec::with_capacity(listed.files.len());
+        let mut missing = None;
         for name in &listed.files {
-            files.push(WeightFile::open(&directory.join(name))?);
+            match WeightFile::open(&directory.join(name)) {
+                Ok(file) => files.push(file),
+                Err(CheckpointError::MissingFile { path }) => {
+                    missing.get_or_insert(path);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Self::of_files(index, files, Some(&listed))
+        match (missing, wanted) {
+            (None, _) => Self::of_files(index, files, Some(&listed), wanted),
+            (Some(missing), Wanted::Outline(Some(dtype))) if files.is_empty() => {
+                let names = listed.tensors.into_keys().collect();
+                Ok(TensorStore {
+                    missing: Some(missing),
+                    listed_bytes: listed.bytes,
+                    ..Self::without_files(index, Undescribed::Listed(names, dtype), wanted)
+                })
+            }
+            (Some(path), _) => Err(CheckpointError::MissingFile { path }),
+        }
     }
 
-    /// Opens one file.
-    pub fn open_single(path: &Path) -> Result<Self, CheckpointError> {
-        Self::of_files(path.to_owned(), vec![WeightFile::open(path)?], None)
+    /// Opens one file, as much of it as this store asks for.
+    pub fn open_beside(&self, path: &Path) -> Result<Self, CheckpointError> {
+        match WeightFile::open(path) {
+            Ok(file) => Self::of_files(path.to_owned(), vec![file], None, self.wanted),
+            Err(CheckpointError::MissingFile { path }) => Self::implied(path, self.wanted),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A store without the file, if none is needed.
+    fn implied(path: PathBuf, wanted: Wanted) -> Result<Self, CheckpointError> {
+        match wanted {
+            Wanted::Outline(Some(dtype)) => Ok(TensorStore {
+                missing: Some(path.clone()),
+                ..Self::without_files(path, Undescribed::Implied(dtype), wanted)
+            }),
+            _ => Err(CheckpointError::MissingFile { path }),
+        }
+    }
+
+    fn without_files(listing: PathBuf, undescribed: Undescribed, wanted: Wanted) -> Self {
+        TensorStore {
+            listing,
+            files: Vec::new(),
+            places: BTreeMap::new(),
+            undescribed,
+            missing: None,
+            listed_bytes: None,
+            used: BTreeSet::new(),
+            unaligned_budget: limits::UNALIGNED_BYTES,
+            wanted,
+        }
     }
 
     fn of_files(
         listing: PathBuf,
         files: Vec<WeightFile>,
         listed: Option<&Listed>,
+        wanted: Wanted,
     ) -> Result<Self, CheckpointError> {
         let mut places = BTreeMap::new();
         for (file_index, file) in files.iter().enumerate() {
@@ -98,13 +173,39 @@ impl TensorStore {
                 return Err(CheckpointError::IndexMismatch { path: listing, tensor: tensor.clone(), file });
             }
         }
-        let unaligned_budget = limits::UNALIGNED_BYTES;
-        Ok(TensorStore { listing, files, places, used: BTreeSet::new(), unaligned_budget })
+        let store = TensorStore { files, places, ..Self::without_files(listing, Undescribed::None, wanted) };
+        match store.lack() {
+            Some(error) if wanted == Wanted::Values => Err(error),
+            _ => Ok(store),
+        }
     }
 
-    /// Whether a tensor of that name exists.
-    pub fn has(&self, name: &str) -> bool {
-        self.places.contains_key(name)
+    /// Whether a tensor of that name exists; `None` where nothing lists names.
+    pub fn has(&self, name: &str) -> Option<bool> {
+        match &self.undescribed {
+            Undescribed::None => Some(self.places.contains_key(name)),
+            Undescribed::Listed(names, _) => Some(names.contains(name)),
+            Undescribed::Implied(_) => None,
+        }
+    }
+
+    /// The error of reading a value: that a file ends after its header, or is missing; `None` if
+    /// all values are here.
+    pub fn lack(&self) -> Option<CheckpointError> {
+        let header = self.files.iter().find(|file| file.weights().is_none());
+        match (header, &self.missing) {
+            (Some(file), _) => {
+                Some(CheckpointError::NoWeights { path: file.path.clone(), bytes: file.length() })
+            }
+            (None, Some(path)) => Some(CheckpointError::MissingFile { path: path.clone() }),
+            (None, None) => None,
+        }
+    }
+
+    /// Bytes of all tensors, as an index without its files says; `None` if it does not, and with
+    /// files.
+    pub fn listed_bytes(&self) -> Option<u64> {
+        self.listed_bytes
     }
 
     /// A fault of the configuration's claim that `name` exists.
@@ -119,6 +220,13 @@ impl TensorStore {
         part: &'static str,
         shape: &[u64],
     ) -> Result<Weight, CheckpointError> {
+        match &self.undescribed {
+            Undescribed::Implied(dtype) => return implied_weight(name, part, shape, *dtype),
+            Undescribed::Listed(names, dtype) if names.contains(name) => {
+                return implied_weight(name, part, shape, *dtype);
+            }
+            Undescribed::None | Undescribed::Listed(..) => {}
+        }
         let Some(&(file, place)) = self.places.get(name) else { return Err(self.missing(name)) };
         let file = &self.files[file];
         let tensor = &file.tensors[place];
@@ -138,10 +246,12 @@ impl TensorStore {
                 found: tensor.dtype.name,
             });
         };
-        let data = if tensor.begin.is_multiple_of(dtype.bytes()) {
-            WeightData::new(Arc::clone(&file.source), tensor.begin as usize, tensor.length as usize)?
-        } else {
-            copied(file, tensor, dtype, &mut self.unaligned_budget)?
+        let data = match file.weights() {
+            Some(source) if tensor.begin.is_multiple_of(dtype.bytes()) => {
+                WeightData::new(Arc::clone(source), tensor.begin as usize, tensor.length as usize)?
+            }
+            Some(source) => copied((file, &**source), tensor, dtype, &mut self.unaligned_budget)?,
+            None => WeightData::planned(in_memory(name, shape, Some(tensor.length))?),
         };
         self.used.insert(name.to_owned());
         Ok(Weight { name: name.to_owned(), part, shape: shape.to_vec(), dtype, data, quantisation: None })
@@ -165,9 +275,26 @@ impl TensorStore {
     }
 }
 
+/// A length as this machine counts bytes.
+fn in_memory(name: &str, shape: &[u64], bytes: Option<u64>) -> Result<usize, GraphError> {
+    let too_large = || GraphError::WeightTooLarge { weight: name.to_owned(), shape: shape.to_vec() };
+    bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(too_large)
+}
+
+/// A weight that no header describes, without its bytes.
+fn implied_weight(
+    name: &str,
+    part: &'static str,
+    shape: &[u64],
+    dtype: DType,
+) -> Result<Weight, CheckpointError> {
+    let data = WeightData::planned(in_memory(name, shape, dtype.packed_bytes(shape))?);
+    Ok(Weight { name: name.to_owned(), part, shape: shape.to_vec(), dtype, data, quantisation: None })
+}
+
 /// An owned copy of a tensor that cannot be read in place.
 fn copied(
-    file: &WeightFile,
+    (file, source): (&WeightFile, &dyn WeightBytes),
     tensor: &StoredTensor,
     dtype: DType,
     budget: &mut u64,
@@ -185,7 +312,7 @@ fn copied(
         offset: tensor.begin,
     })?;
     let length = tensor.length as usize;
-    let stored = &file.source.bytes()[tensor.begin as usize..][..length];
+    let stored = &source.bytes()[tensor.begin as usize..][..length];
     let mut aligned = vec![0_u64; length.div_ceil(8)];
     bytemuck::cast_slice_mut(&mut aligned)[..length].copy_from_slice(stored);
     Ok(WeightData::new(Arc::new(Aligned(aligned)), 0, length)?)
@@ -195,6 +322,8 @@ fn copied(
 struct Listed {
     files: Vec<String>,
     tensors: BTreeMap<String, usize>,
+    /// Bytes of all tensors, if it says so.
+    bytes: Option<u64>,
 }
 
 impl Listed {
@@ -228,7 +357,9 @@ impl Listed {
                 Some((tensor.clone(), index))
             })
             .collect();
-        Ok(Listed { files, tensors })
+        let metadata = fields.object("metadata").ok().flatten();
+        let bytes = metadata.and_then(|metadata| metadata.get("total_size")?.as_u64());
+        Ok(Listed { files, tensors, bytes })
     }
 }
 

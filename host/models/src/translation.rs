@@ -1,6 +1,8 @@
 //! The graph while it is being made: weights, tables and states first, then the components over
 //! them.
 
+use std::path::Path;
+
 use shardwright_graph::{Asset, AssetId, Component, Graph, State, StateId, StateKind, Weight, WeightId};
 
 use crate::CheckpointError;
@@ -9,7 +11,10 @@ use crate::store::TensorStore;
 /// Names under which published files keep the text model, most specific first; the last is none.
 const PREFIXES: [&str; 4] = ["model.language_model.", "language_model.model.", "model.", ""];
 
-/// Names under which they keep an output matrix of its own.
+/// The prefix of a text model that is no part of another.
+const USUAL_PREFIX: &str = "model.";
+
+/// Names under which they keep an output matrix of its own, the usual one first.
 const HEADS: [&str; 3] = ["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
 
 const EMBEDDING: &str = "embed_tokens.weight";
@@ -23,10 +28,14 @@ pub(crate) struct Translation {
 
 impl Translation {
     /// An empty graph over `store`. The prefix of the text model's tensors is where the embedding
-    /// is found.
+    /// is found, the usual one where nothing lists names.
     pub fn new(store: TensorStore, name: String, hidden: u64, context: u64) -> Result<Self, CheckpointError> {
-        let found = PREFIXES.into_iter().find(|prefix| store.has(&format!("{prefix}{EMBEDDING}")));
-        let prefix = found.ok_or_else(|| store.missing(&format!("model.{EMBEDDING}")))?;
+        let is_known = |prefix: &&str| match store.has(&format!("{prefix}{EMBEDDING}")) {
+            Some(found) => found,
+            None => *prefix == USUAL_PREFIX,
+        };
+        let found = PREFIXES.into_iter().find(is_known);
+        let prefix = found.ok_or_else(|| store.missing(&format!("{USUAL_PREFIX}{EMBEDDING}")))?;
         let graph = Graph {
             name,
             hidden,
@@ -44,6 +53,11 @@ impl Translation {
     /// The graph so far; what builders of components read.
     pub fn graph(&self) -> &Graph {
         &self.graph
+    }
+
+    /// The tensors of another file, as much of it as this checkpoint's are asked for.
+    pub fn store_beside(&self, path: &Path) -> Result<TensorStore, CheckpointError> {
+        self.store.open_beside(path)
     }
 
     /// Takes a tensor of the text model as a weight. `part` is what it is to the network, see
@@ -93,7 +107,7 @@ impl Translation {
         let name = if tied {
             format!("{}{EMBEDDING}", self.prefix)
         } else {
-            let found = HEADS.into_iter().find(|name| self.store.has(name));
+            let found = HEADS.into_iter().find(|name| self.store.has(name).unwrap_or(true));
             found.ok_or_else(|| self.store.missing(HEADS[0]))?.to_owned()
         };
         let weight = self.store.weight(&name, "head", &[vocabulary, self.graph.hidden])?;

@@ -83,7 +83,7 @@ pub use shardwright_worker::Isolation;
 pub use {
     loading::load,
     shardwright_build::{
-        Executor, FormatChoice, ModelSource, PlanOptions, PlanReport, Planned, Purpose, Settled,
+        Executor, FormatChoice, ModelSource, PlanOptions, PlanReport, PlanSource, Planned, Purpose, Settled,
         TableFormats, plan, settle,
     },
 };

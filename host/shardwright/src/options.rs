@@ -1,8 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use shardwright_build::{
-    CheckpointSource, CompileReport, Executor, FormatChoice, PlanOptions, Planned, TableFormats,
-};
+use shardwright_build::{CompileReport, Executor, FormatChoice, PlanOptions, Planned, TableFormats};
 use shardwright_shims::Watch;
 
 use crate::run_options::{RunOptions, run_option_setters};
@@ -206,7 +204,8 @@ impl OpenOptions {
         shardwright_build::compile(checkpoint.as_ref(), directory.as_ref(), &self.plan_options(), watch)
     }
 
-    /// Plans without compiling.
+    /// Plans without compiling. Where the weights are elsewhere, the headers of their files or
+    /// `config.json` alone do.
     pub fn plan(&self, checkpoint: impl AsRef<Path>) -> Result<Planned> {
         self.plan_watched(checkpoint, &mut ())
     }
@@ -214,9 +213,7 @@ impl OpenOptions {
     /// [`OpenOptions::plan`] with progress and cancellation: a vendor's compiler may be asked for
     /// times.
     pub fn plan_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Planned> {
-        let checkpoint = shardwright_build::open_checkpoint(checkpoint.as_ref())?;
-        let options = self.plan_options();
-        shardwright_build::plan(&mut CheckpointSource::new(&checkpoint, &options), &options, watch)
+        shardwright_build::plan_checkpoint(checkpoint.as_ref(), &self.plan_options(), watch)
     }
 
     /// The options as the build crate takes them. For tools that accompany this crate.

@@ -13,7 +13,7 @@
 use std::path::Path;
 
 use shardwright_bundle::{Bundle, Digest};
-use shardwright_models::Checkpoint;
+use shardwright_models::Opened;
 use shardwright_planning::check::check;
 use shardwright_planning::plan::Plan;
 use shardwright_planning::request::Request;
@@ -61,8 +61,15 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
     if made.is_err() {
         return false;
     }
-    let Ok(checkpoint) = Checkpoint::open(folder.path()) else { return false };
-    let _ = (checkpoint.facts(), checkpoint.content_hash(), checkpoint.graph().layers());
+    match Opened::open(folder.path()) {
+        Ok(Opened::Whole(checkpoint)) => {
+            let _ = (checkpoint.facts(), checkpoint.content_hash(), checkpoint.graph().layers());
+        }
+        Ok(Opened::Outline(outline)) => {
+            let _ = (outline.download_bytes(), outline.lack().is_some(), outline.graph().layers());
+        }
+        Err(_) => return false,
+    }
     true
 }
 

@@ -77,7 +77,16 @@ fn the_plan_says_where_its_limits_come_from() {
 fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     let target = ["--soc", "mt6989", "--limit", "ops=400"];
     let text = shardwright(["plan", DEMO_MODEL]).arguments(target).succeeds();
-    for words in ["of weights", "of artefacts", "of states", "\nmemory ", "decode_1@", "\nloss "] {
+    for words in [
+        "of weights",
+        "of artefacts",
+        "of states",
+        "\nmemory ",
+        "\ndownload ",
+        "decode_1@",
+        "\nspeed ",
+        "\nloss ",
+    ] {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
     assert!(text.contains("not measured, in") && text.contains("`--quality` measures it"), "{text}");
@@ -92,7 +101,13 @@ fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     let artefacts = sum("artefact_bytes");
     assert!(artefacts > sum("weight_bytes"), "{plan}");
     assert_eq!(totals["artefacts"], serde_json::json!({"bytes": artefacts, "provenance": "modelled"}));
-    assert_eq!(totals["peak"]["bytes"], artefacts + sum("state_bytes"), "{plan}");
+    let memory = plan["forecast"]["memory"].as_array().expect("phases");
+    let phases: Vec<&str> = memory.iter().filter_map(|memory| memory["phase"].as_str()).collect();
+    assert_eq!(phases, ["compile", "load", "prefill", "decode"], "{plan}");
+    let held = |index: usize| memory[index]["held_bytes"].as_u64().expect("bytes");
+    assert!(held(1) == artefacts && held(2) > artefacts + sum("state_bytes") && held(3) > held(2), "{plan}");
+    assert_eq!(plan["forecast"]["verdict"]["fits"], "whole", "{plan}");
+    assert!(text.contains("\nfits mt6989: decode holds "), "{text}");
     // Without a change of format nothing is lost, and the CPU's times come from a formula.
     let stored = shardwright(["plan", DEMO_MODEL]).json();
     assert_eq!(stored["totals"]["loss"], serde_json::json!({"known": "none"}), "{stored}");

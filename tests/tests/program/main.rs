@@ -22,3 +22,4 @@ mod plan_page;
 mod runtime_only;
 mod screens;
 mod terminal;
+mod without_weights;

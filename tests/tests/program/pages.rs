@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
+use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::{program, qnn, skipped, tree};
 use tempfile::TempDir;
 
@@ -56,11 +56,26 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
     ("shardwright planner check policy.wasm", "see `howto_javascript`"),
     ("shardwright plan CHECKPOINT --planner plugins/javascript/even-js.wasm", "see `howto_javascript`"),
+    ("HUB=https://huggingface.co/Qwen/Qwen3-0.6B/resolve/main", "is for the next lines"),
+    (
+        "mkdir -p model && curl -fsSL \"$HUB/config.json\" -o model/config.json",
+        "needs the network; a header is put there by hand",
+    ),
+    ("N=$(curl -fsSL -r 0-7 --max-filesize 8 \"$HUB/model.safetensors\" | od -An -tu8)", "needs the network"),
+    (
+        "curl -fsSL -r 0-$((7 + N)) --max-filesize $((8 + N)) \"$HUB/model.safetensors\" -o model/model.safetensors",
+        "needs the network",
+    ),
     (
         "shardwright planner build my-planner -o my-planner.wasm",
         "needs cargo: `howto_soc_and_planner` does it, and what it gives is used below",
     ),
 ];
+
+/// The fixture of the family whose headers a page fetches.
+const FIXTURE_OF_THE_HUB: &str = TEXT_FIXTURES[3];
+
+const WEIGHTS: &str = "model.safetensors";
 
 /// An action in the folder of a page's commands.
 type Deed = fn(&Path);
@@ -73,6 +88,12 @@ const BY_HAND: &[(&str, Deed)] = &[
         let named = text.replace("\"name\": \"generic\"", "\"name\": \"my-chip\"");
         fs::create_dir(folder.join("profiles-here")).expect("a folder");
         fs::write(folder.join("profiles-here/my-chip.json"), named).expect("written");
+    }),
+    ("cargo xtask run -- plan model --soc mt6989", |folder| {
+        let checkpoint = Copy::of(FIXTURE_OF_THE_HUB);
+        fs::create_dir(folder.join("model")).expect("a folder");
+        fs::copy(checkpoint.file("config.json"), folder.join("model/config.json")).expect("copied");
+        fs::copy(checkpoint.only_header().file(WEIGHTS), folder.join("model").join(WEIGHTS)).expect("copied");
     }),
     ("shardwright planner check my-planner.wasm", |folder| {
         let built = program::folder().join("planners/policy.wasm");

@@ -15,7 +15,10 @@ use shardwright_shims::{Part, Watch as BuildWatch};
 use shardwright_vocabulary::{FormatTuple, Notice, StateFormat};
 
 use super::measuring;
-use crate::{BuildError, ModelFormats, ModelName, ModelSource, PlanOptions, Result};
+use crate::{
+    BuildError, Download, DownloadBasis, Making, ModelFormats, ModelName, ModelSource, PlanOptions,
+    PlanSource, Result,
+};
 
 /// Most bytes of weights that are quantised in memory; larger models use a store in the cache
 /// directory, whose files are mapped.
@@ -72,7 +75,7 @@ impl<'a> CheckpointSource<'a> {
     }
 }
 
-impl ModelSource for CheckpointSource<'_> {
+impl PlanSource for CheckpointSource<'_> {
     fn name(&self) -> ModelName {
         let facts = self.checkpoint.facts();
         ModelName { name: facts.name.clone(), family: facts.family.to_string() }
@@ -91,6 +94,22 @@ impl ModelSource for CheckpointSource<'_> {
         measuring::sensitivities(checkpoint, graph, options, tuples, notices, watch)
     }
 
+    fn download(&self) -> Option<Download> {
+        let files = self.checkpoint.facts().weight_files.iter();
+        let bytes = files.map(|file| file.bytes).fold(0, u64::saturating_add);
+        Some(Download { bytes, rests_on: DownloadBasis::Headers })
+    }
+
+    fn making(&self) -> Making {
+        making(&self.graph, self.options)
+    }
+
+    fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+}
+
+impl ModelSource for CheckpointSource<'_> {
     fn made(
         &mut self,
         counted: &ModelFormats,
@@ -133,9 +152,15 @@ impl ModelSource for CheckpointSource<'_> {
     fn ranges(&self) -> Option<&Ranges> {
         self.ranges.as_ref()
     }
+}
 
-    fn take_notices(&mut self) -> Vec<Notice> {
-        std::mem::take(&mut self.notices)
+/// Where constants in other formats are made: large models in a store of files.
+pub(super) fn making(graph: &Graph, options: &PlanOptions) -> Making {
+    let tables = graph.assets.iter().map(|asset| &asset.table);
+    let stored = graph.weights.iter().chain(tables).map(Weight::bytes).fold(0, u64::saturating_add);
+    match options.cache.is_some() && stored > MEMORY_BYTES {
+        true => Making::InFiles,
+        false => Making::InMemory,
     }
 }
 
@@ -150,10 +175,8 @@ fn make(
     if let Some((_, made)) = finished.iter().find(|(known, _)| *known == recipe) {
         return Ok(made.clone());
     }
-    let tables: Vec<&Weight> = graph.assets.iter().map(|asset| &asset.table).collect();
-    let stored: u64 = graph.weights.iter().chain(tables).map(Weight::bytes).sum();
     let store = options.cache.as_ref().map(|cache| cache.join("weights"));
-    let made = match store.filter(|_| stored > MEMORY_BYTES) {
+    let made = match store.filter(|_| making(graph, options) == Making::InFiles) {
         Some(directory) => Store::open(directory)?.graph(graph, &recipe, watch)?,
         None => quantise(graph, &recipe, watch)?,
     };

@@ -109,6 +109,18 @@ fn conversations(
     Ok(conversations)
 }
 
+/// The weight formats of `tuples` that lose quality, each once.
+pub(super) fn quantised_formats(tuples: &[FormatTuple]) -> Vec<WeightFormat> {
+    let mut formats: Vec<WeightFormat> = tuples
+        .iter()
+        .flat_map(|tuple| tuple.roles.iter().map(|role| role.format).chain([tuple.weights]))
+        .filter(|format| format.is_quantised())
+        .collect();
+    formats.sort();
+    formats.dedup();
+    formats
+}
+
 /// The quality loss of every layer and role in each of the weight formats of `tuples`, for a
 /// planner with a quality goal.
 pub(super) fn sensitivities(
@@ -119,13 +131,7 @@ pub(super) fn sensitivities(
     notices: &mut Vec<Notice>,
     watch: &mut dyn Watch,
 ) -> Result<Vec<Sensitivity>> {
-    let mut formats: Vec<WeightFormat> = tuples
-        .iter()
-        .flat_map(|tuple| tuple.roles.iter().map(|role| role.format).chain([tuple.weights]))
-        .filter(|format| format.is_quantised())
-        .collect();
-    formats.sort();
-    formats.dedup();
+    let formats = quantised_formats(tuples);
     if formats.is_empty() {
         return Ok(Vec::new());
     }

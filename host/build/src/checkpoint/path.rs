@@ -4,10 +4,11 @@ use std::io::Read;
 use std::path::Path;
 
 use shardwright_bundle::is_bundle;
-use shardwright_models::Checkpoint;
+use shardwright_models::{Checkpoint, Opened};
+use shardwright_shims::Watch;
 use shardwright_vocabulary::{Error, ErrorKind};
 
-use crate::Result;
+use crate::{CheckpointSource, OutlineSource, PlanOptions, Planned, Result, plan};
 
 /// Magic bytes of a GGUF file.
 const GGUF: &[u8; 4] = b"GGUF";
@@ -19,6 +20,19 @@ const GGUF: &[u8; 4] = b"GGUF";
 pub fn open_checkpoint(path: &Path) -> Result<Checkpoint> {
     expect_checkpoint(path)?;
     Ok(Checkpoint::open(path)?)
+}
+
+/// Plans for a checkpoint without compiling. Where its weights are elsewhere, headers or
+/// `config.json` alone do, and a notice of the report says so.
+///
+/// # Errors
+/// As [`open_checkpoint`] except for weights that are not here, and errors of planning.
+pub fn plan_checkpoint(path: &Path, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
+    expect_checkpoint(path)?;
+    match Opened::open(path)? {
+        Opened::Whole(checkpoint) => plan(&mut CheckpointSource::new(&checkpoint, options), options, watch),
+        Opened::Outline(outline) => plan(&mut OutlineSource::new(&outline, options), options, watch),
+    }
 }
 
 /// Refuses a path that is no checkpoint directory, and says what it is instead.

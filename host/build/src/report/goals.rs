@@ -80,7 +80,8 @@ pub(super) fn goals(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) 
         add(Goal::Quality, micronats, predicted, provenance);
     }
     if let Some(bytes) = asked.memory_bytes {
-        add(Goal::Memory, bytes, Some(totals.peak.bytes), Some(totals.peak.provenance));
+        let held = totals.artefacts.bytes.saturating_add(totals.state_bytes);
+        add(Goal::Memory, bytes, Some(held), Some(totals.artefacts.provenance));
     }
     if asked.context > 0 {
         let context = plan.shards().iter().map(|shard| shard.planned.context).min();

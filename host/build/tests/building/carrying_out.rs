@@ -20,7 +20,7 @@ use shardwright_vocabulary::{
 };
 use tempfile::TempDir;
 
-use crate::common::{checked, fixture, offer, plan, request, root};
+use crate::common::{checked, fixture, offer, plan, request, root, weighed};
 
 /// The C example under its own name, taking entries of at most so many nodes.
 fn executor(most_ops: Option<u32>) -> (TempDir, TargetExecutor) {
@@ -352,7 +352,7 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
             notices: Vec::new(),
             emulated_on: None,
         };
-        report_plan(&site.request, &plan, heading)
+        report_plan(&site.request, &plan, &site.graph, &weighed(&site.graph), heading)
     };
     let mut writer = BundleWriter::create(&directory).unwrap();
     {

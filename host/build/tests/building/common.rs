@@ -3,15 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    BuildError, EntryMenu, Judge, ModelFormats, ModelName, Question, TargetOffer, make_request,
+    BuildError, Download, DownloadBasis, EntryMenu, Judge, ModelFormats, ModelName, PlanSource, Question,
+    TableFormats, TargetOffer, Weighed, make_request,
 };
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, PlannedSegment, Shard};
-use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
+use shardwright_planning::request::{Goals, PrefillPart, Request, Sensitivity, TargetSummary};
+use shardwright_shims::Watch;
 use shardwright_test_checkpoints::Spec;
-use shardwright_vocabulary::{EntryKind, EntryName, SoftcapPlace, Target, TargetKind};
+use shardwright_vocabulary::{
+    EntryKind, EntryName, FormatTuple, Notice, Result as Answer, SoftcapPlace, Target, TargetKind,
+};
 
 /// The committed fixtures that generate text.
 pub const TEXT_FIXTURES: [&str; 4] = ["gemma3_text", "gemma4_text", "gemma4_mm", "qwen3"];
@@ -113,4 +117,37 @@ fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {
 /// The plan, held against its request.
 pub fn checked(request: &Request, plan: Plan) -> CheckedPlan {
     check(plan, request).unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+/// A model to weigh, of a download of this size.
+struct Weighable<'g>(&'g Graph);
+
+/// Bytes of the download of [`weighed`].
+pub const DOWNLOAD: u64 = 1_234_567;
+
+impl PlanSource for Weighable<'_> {
+    fn name(&self) -> ModelName {
+        ModelName { name: "a model".to_owned(), family: "a family".to_owned() }
+    }
+
+    fn graph(&self) -> &Graph {
+        self.0
+    }
+
+    fn download(&self) -> Option<Download> {
+        Some(Download { bytes: DOWNLOAD, rests_on: DownloadBasis::Headers })
+    }
+
+    fn sensitivities(&mut self, _: &[FormatTuple], _: &mut dyn Watch) -> Answer<Vec<Sensitivity>> {
+        Ok(Vec::new())
+    }
+
+    fn take_notices(&mut self) -> Vec<Notice> {
+        Vec::new()
+    }
+}
+
+/// What a forecast needs of a graph whose tables stay as they are stored.
+pub fn weighed(graph: &Graph) -> Weighed {
+    Weighed::of(&Weighable(graph), TableFormats::default()).unwrap()
 }

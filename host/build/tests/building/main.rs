@@ -3,5 +3,7 @@
 
 mod carrying_out;
 mod common;
+mod forecast;
+mod outlines;
 mod report;
 mod tables;

@@ -12,7 +12,7 @@ use shardwright_vocabulary::{
     SoftcapPlace, TimeCost, WeightFormat, WeightRole,
 };
 
-use crate::common::{checked, fixture, offer, plan, request};
+use crate::common::{checked, fixture, offer, plan, request, weighed};
 
 #[test]
 fn a_report_has_the_numbers_of_the_plan() {
@@ -40,7 +40,7 @@ fn a_report_has_the_numbers_of_the_plan() {
         notices: vec![Notice::note("a note"), Notice::fallback("a fallback")],
         emulated_on: Some("cpu".to_owned()),
     };
-    let report = report_plan(&request, &plan, heading);
+    let report = report_plan(&request, &plan, &graph, &weighed(&graph), heading);
 
     assert_eq!((report.model.as_str(), report.family.as_str()), ("a model", "a family"));
     assert_eq!((report.soc.as_str(), report.refused_plans), ("a chip", 3));
@@ -95,7 +95,7 @@ fn a_report_adds_up_what_the_plan_costs() {
     };
     let totals = |request: &Request, cuts: &[u32]| {
         let plan = checked(request, plan(request, cuts));
-        report_plan(request, &plan, heading()).totals
+        report_plan(request, &plan, &graph, &weighed(&graph), heading()).totals
     };
     let plain = totals(&request, &[6]);
     let costs = checked(&request, plan(&request, &[6]));
@@ -104,7 +104,6 @@ fn a_report_adds_up_what_the_plan_costs() {
     assert_eq!(plain.state_bytes, sum(|cost| cost.state_bytes));
     let artefacts = BytesReport { bytes: sum(|cost| cost.artefact_bytes), provenance: Provenance::Modelled };
     assert_eq!(plain.artefacts, artefacts);
-    assert_eq!(plain.peak.bytes, artefacts.bytes + plain.state_bytes);
     assert_eq!(plain.boundary_nanoseconds, 5 * 588);
     assert_eq!(plain.times.len(), request.entries.len());
     assert!(plain.times.iter().all(|entry| entry.time.is_none()), "{:?}", plain.times);
@@ -132,7 +131,7 @@ fn a_report_adds_up_what_the_plan_costs() {
     let runtime =
         request.model.components[last.segments[0].component as usize].softcap.as_ref().unwrap().runtime;
     let plan_capped = checked(&request, capped);
-    let capped = report_plan(&request, &plan_capped, heading()).totals;
+    let capped = report_plan(&request, &plan_capped, &graph, &weighed(&graph), heading()).totals;
     let decode = capped.times.iter().find(|time| time.entry.to_string() == "decode_1@64").unwrap();
     assert_eq!(decode.time.unwrap().microseconds, 130 + runtime.microseconds);
 
@@ -151,6 +150,7 @@ fn a_report_adds_up_what_the_plan_costs() {
     assert_eq!(totals(&request, &[6]).loss, LossReport::NotMeasured { places: 1 });
 }
 
+/// The report of a plan for the fixture that these tests plan for.
 fn reported(request: &Request, plan: &CheckedPlan) -> PlanReport {
     let heading = PlanHeading {
         soc: "a chip".to_owned(),
@@ -159,7 +159,8 @@ fn reported(request: &Request, plan: &CheckedPlan) -> PlanReport {
         notices: vec![],
         emulated_on: None,
     };
-    report_plan(request, plan, heading)
+    let graph = fixture("gemma4_text");
+    report_plan(request, plan, &graph, &weighed(&graph), heading)
 }
 
 /// The layers of a shard add up to the shard, in every figure, and their losses to the plan's.
@@ -305,7 +306,7 @@ fn limits_have_their_use() {
             )
         })
         .collect();
-    let bytes = report.totals.peak.bytes;
+    let bytes = report.totals.artefacts.bytes + report.totals.state_bytes;
     assert_eq!(shared, [("chip", "shards", 5, 5, 1000), ("chip", "memory-bytes", bytes, u64::MAX / 2, 0)]);
 }
 
@@ -326,7 +327,8 @@ fn goals_have_what_the_plan_makes_of_them() {
     assert_eq!(goals(&request), [(Goal::Context, (64, Some(64), Some(true))), rows]);
 
     // A wish for a time of which nothing is known, a budget that is met, and one of memory.
-    let peak = reported(&request, &checked(&request, plan(&request, &[]))).totals.peak.bytes;
+    let totals = reported(&request, &checked(&request, plan(&request, &[]))).totals;
+    let peak = totals.artefacts.bytes + totals.state_bytes;
     request.goals.token_microseconds = Some(100);
     request.goals.quality_micronats = Some(7);
     request.goals.memory_bytes = Some(peak);

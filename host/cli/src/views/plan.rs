@@ -3,10 +3,11 @@ use std::fmt::Write;
 use shardwright::{NoticeKind, PlanReport};
 use shardwright_build::{LossReport, PlanTotals, ReasonReport, ShardReport};
 
+use super::forecast::{download, memory, speed, verdict};
 use super::{Detail, bytes, ranges, table, wrapped};
 
 /// What the names of a plan's members take of a line, and what a broken line is set in by.
-const MEMBER: usize = 10;
+pub(super) const MEMBER: usize = 10;
 
 /// The plan with its required notices.
 pub fn plan(report: &PlanReport, detail: Detail) -> String {
@@ -38,6 +39,7 @@ fn head(report: &PlanReport) -> String {
         "{} ({}) for {}, planned by {} {}{built_in}",
         report.model, report.family, report.soc, planner.name, planner.version
     );
+    let _ = writeln!(text, "{}", wrapped(&verdict(report), 2));
     match report.refused_plans {
         0 => {}
         1 => text.push_str("1 earlier plan was refused and revised\n"),
@@ -97,6 +99,16 @@ fn body(report: &PlanReport, detail: Detail) -> String {
 
     text.push('\n');
     totals(&mut text, &report.totals);
+    let forecast = &report.forecast;
+    for line in memory(&forecast.memory, detail) {
+        let _ = writeln!(text, "{}", wrapped(&line, MEMBER));
+    }
+    if let Some(of) = &forecast.download {
+        member(&mut text, "download", &download(of));
+    }
+    times(&mut text, &report.totals);
+    member(&mut text, "speed", &speed(&forecast.speed));
+    loss(&mut text, &report.totals);
     if !report.limits.is_empty() {
         let limits = report.limits.iter().map(|entry| {
             let limit = &entry.limit;
@@ -224,15 +236,10 @@ fn totals(text: &mut String, totals: &PlanTotals) {
             bytes(totals.state_bytes)
         ),
     );
-    member(
-        text,
-        "memory",
-        &format!(
-            "{} at its peak ({}): artefacts and states, without tables and what a driver takes",
-            bytes(totals.peak.bytes),
-            totals.peak.provenance
-        ),
-    );
+}
+
+/// What one run of each entry point takes.
+fn times(text: &mut String, totals: &PlanTotals) {
     let times = totals.times.iter().map(|entry| match (&entry.time, entry.uncosted_ops) {
         (None, _) => format!("{}: not known", entry.entry),
         (Some(time), 0) => format!("{}: {} µs ({})", entry.entry, time.microseconds, time.provenance),
@@ -246,6 +253,10 @@ fn totals(text: &mut String, totals: &PlanTotals) {
         totals.boundary_nanoseconds as f64 / 1000.0
     );
     member(text, "time", &times.chain([handing_over]).collect::<Vec<_>>().join("; "));
+}
+
+/// What the formats lose.
+fn loss(text: &mut String, totals: &PlanTotals) {
     let loss = match totals.loss {
         LossReport::None => "none: every weight is a float".to_owned(),
         LossReport::Measured { micronats } => {

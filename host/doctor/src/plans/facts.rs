@@ -113,8 +113,11 @@ pub fn of_totals(report: &PlanReport) -> Facts {
     facts.bytes("artefacts", totals.artefacts.bytes);
     facts.text("what the artefacts rest on", totals.artefacts.provenance);
     facts.bytes("KV cache", totals.state_bytes);
-    facts.bytes("peak memory", totals.peak.bytes);
-    facts.text("what the peak memory rests on", totals.peak.provenance);
+    for phase in &report.forecast.memory {
+        let name = phase.phase.name();
+        facts.bytes(format!("memory of phase {name}"), phase.held_bytes);
+        facts.bytes(format!("mapped in phase {name}"), phase.mapped_bytes);
+    }
     for time in &totals.times {
         let entry = time.entry.to_string();
         facts.text(

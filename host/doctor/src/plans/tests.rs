@@ -63,13 +63,28 @@ fn plan() -> Value {
             "weight_bytes": 24576,
             "artefacts": { "bytes": 30000, "provenance": "modelled" },
             "state_bytes": 768,
-            "peak": { "bytes": 30768, "provenance": "modelled" },
             "times": [{
                 "entry": "decode_1@64", "uncosted_ops": 3,
                 "time": { "microseconds": 3600, "provenance": "simulated" },
             }],
             "boundary_nanoseconds": 1176,
             "loss": { "known": "measured", "micronats": 4500 },
+        },
+        "forecast": {
+            "verdict": {
+                "fits": "whole", "elsewhere": [], "largest": "decode", "held_bytes": 30768, "mapped_bytes": 0,
+                "asked_bytes": null, "memory_limit_known": false,
+            },
+            "download": null,
+            "memory": [{
+                "phase": "decode", "held_bytes": 30768, "provenance": "modelled", "mapped_bytes": 500,
+                "parts": [
+                    { "name": "artefacts", "rests_on": "estimated", "bytes": 30000, "provenance": "modelled" },
+                    { "name": "KV cache", "rests_on": "counted", "bytes": 768 },
+                    { "name": "table embedding", "rests_on": "mapped", "bytes": 500 },
+                ],
+            }],
+            "speed": { "of": "tokens", "prompt_tokens": 64, "first": null, "each": null, "per_1000_seconds": null },
         },
         "fallback": ["cpu"],
         "reasons": [{ "choice": "formats", "because": "the fastest", "cause": { "goal": "quality" } }],

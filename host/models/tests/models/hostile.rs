@@ -314,7 +314,7 @@ fn weight_files_cut_short_or_too_long() {
         (7, "the header's length"),
         (8, "the header ends at"),
         (header - 1, "the header ends at"),
-        (header, "tensor `"),
+        (header + 1, "tensor `"),
         (whole.len() - 1, "tensor `model.norm.weight`"),
     ] {
         fs::write(victim.path(WEIGHTS), &whole[..length]).unwrap();

@@ -56,7 +56,12 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
     card("weights", &bytes(totals.weight_bytes), "counted");
     card("artefacts", &bytes(totals.artefacts.bytes), totals.artefacts.provenance.name());
     card("KV cache", &bytes(totals.state_bytes), "counted");
-    card("memory at its peak", &bytes(totals.peak.bytes), totals.peak.provenance.name());
+    for phase in &report.forecast.memory {
+        let ground = phase.provenance.map_or("counted", |provenance| provenance.name());
+        let mapped = format!("{ground}; {} mapped", bytes(phase.mapped_bytes));
+        let name = format!("memory, {}", phase.phase.name());
+        card(&name, &bytes(phase.held_bytes), if phase.mapped_bytes > 0 { &mapped } else { ground });
+    }
     for entry in &totals.times {
         let name = format!("time of {}", entry.entry);
         match (entry.time, entry.uncosted_ops) {
@@ -166,7 +171,9 @@ fn words(report: &PlanReport) -> BTreeMap<&'static str, BTreeMap<&'static str, u
     };
     let totals = &report.totals;
     add(totals.artefacts.provenance.name(), "bytes of all artefacts");
-    add(totals.peak.provenance.name(), "peak memory");
+    for phase in &report.forecast.memory {
+        add(phase.provenance.map_or("counted", |provenance| provenance.name()), "memory of phases");
+    }
     add("modelled", "handing over");
     for time in totals.times.iter().filter_map(|entry| entry.time) {
         add(time.provenance.name(), "times of entry points");

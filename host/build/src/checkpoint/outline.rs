@@ -1,0 +1,89 @@
+//! A checkpoint whose weights are elsewhere, as a source of models to plan and of nothing else.
+
+use shardwright_graph::Graph;
+use shardwright_models::{Outline, OutlineBasis};
+use shardwright_planning::request::Sensitivity;
+use shardwright_shims::Watch;
+use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice};
+
+use super::making::making;
+use super::measuring::quantised_formats;
+use crate::{Download, DownloadBasis, Making, ModelName, PlanOptions, PlanSource, Result, forecast};
+
+/// A checkpoint's outline to plan for. Nothing is compiled from it: it is no
+/// [`ModelSource`](crate::ModelSource).
+pub struct OutlineSource<'a> {
+    outline: &'a Outline,
+    graph: Graph,
+    options: &'a PlanOptions,
+    notices: Vec<Notice>,
+}
+
+impl<'a> OutlineSource<'a> {
+    /// Of an outline, its graph altered where `options` ask for it.
+    pub fn new(outline: &'a Outline, options: &'a PlanOptions) -> Self {
+        let mut graph = outline.graph().clone();
+        if let Some(alter) = options.alter {
+            alter(&mut graph);
+        }
+        let notices = vec![Notice::note(notice(outline))];
+        OutlineSource { outline, graph, options, notices }
+    }
+}
+
+/// What the plan rests on, and what cannot be known.
+fn notice(outline: &Outline) -> String {
+    let lack = outline.lack().map_or_else(|| outline.name().to_owned(), ToString::to_string);
+    let rests_on = match outline.basis() {
+        OutlineBasis::Headers => "shapes and element types are those of the headers",
+        OutlineBasis::Index => {
+            "names and the download's size are the index's; shapes and the element type follow from config.json"
+        }
+        OutlineBasis::Configuration => {
+            "shapes and the element type follow from config.json, and files may hold more than the model reads"
+        }
+    };
+    format!(
+        "no weights are here ({lack}): {rests_on}; the loss of formats cannot be measured, nor ranges of \
+         integers calibrated, before they are"
+    )
+}
+
+impl PlanSource for OutlineSource<'_> {
+    fn name(&self) -> ModelName {
+        ModelName { name: self.outline.name().to_owned(), family: self.outline.family().to_string() }
+    }
+
+    fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    fn download(&self) -> Option<Download> {
+        let rests_on = match self.outline.basis() {
+            OutlineBasis::Headers => DownloadBasis::Headers,
+            OutlineBasis::Index => DownloadBasis::Index,
+            OutlineBasis::Configuration => DownloadBasis::Configuration,
+        };
+        let read = || forecast::stored_bytes(&self.graph);
+        Some(Download { bytes: self.outline.download_bytes().unwrap_or_else(read), rests_on })
+    }
+
+    fn making(&self) -> Making {
+        making(&self.graph, self.options)
+    }
+
+    fn sensitivities(&mut self, tuples: &[FormatTuple], _watch: &mut dyn Watch) -> Result<Vec<Sensitivity>> {
+        if quantised_formats(tuples).is_empty() {
+            return Ok(Vec::new());
+        }
+        let lack = self.outline.lack().map_or_else(|| self.outline.name().to_owned(), ToString::to_string);
+        Err(Error::new(ErrorKind::Missing, format!("what formats lose is measured on weights: {lack}"))
+            .with_help(
+                "download the weights: a quality goal needs them; without `--quality` they are not read",
+            ))
+    }
+
+    fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+}

@@ -1,0 +1,526 @@
+//! What a plan asks of a device before anything is downloaded or compiled: the memory of each phase
+//! in named parts, the size of the download, the times of a first and of each further token, and
+//! whether the model fits.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use shardwright_graph::{Asset, EntryOptions, Graph, GraphError, Role, Weight};
+use shardwright_planning::check::{CheckedPlan, CheckedShard};
+use shardwright_planning::cost::weakest;
+use shardwright_planning::request::Request;
+use shardwright_vocabulary::{EntryKind, FormatTuple, Provenance, TargetKind, limit_names};
+
+use crate::compile::point_of;
+use crate::report::{EntryTime, PlanTotals};
+use crate::{Download, Making, PlanSource, TableFormats, stored_formats};
+
+/// Tokens of the prompt that the first token is predicted for where the request says none, if the
+/// context holds as many.
+const PROMPT_TOKENS: u32 = 512;
+
+/// A number of bytes and what it rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "rests_on", rename_all = "kebab-case")]
+pub enum Figure {
+    /// Counted in the model and the plan.
+    Counted {
+        /// The number.
+        bytes: u64,
+    },
+    /// From a shim, or from a formula.
+    Estimated {
+        /// The number.
+        bytes: u64,
+        /// Where it comes from.
+        provenance: Provenance,
+    },
+    /// Mapped from files: the system keeps between none and all of it in memory, and which cannot
+    /// be predicted.
+    Mapped {
+        /// All of it.
+        bytes: u64,
+    },
+    /// Nothing says.
+    Unknown,
+}
+
+/// A part of a phase's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryPart {
+    /// What takes it.
+    pub name: String,
+    /// How much.
+    #[serde(flatten)]
+    pub figure: Figure,
+}
+
+/// A phase of a model's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Constants are made and shards compiled, on the machine that compiles.
+    Compile,
+    /// Artefacts are loaded.
+    Load,
+    /// A prompt is read.
+    Prefill,
+    /// Tokens are generated.
+    Decode,
+    /// A text becomes a vector.
+    Encode,
+}
+
+impl Phase {
+    /// Lower-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Compile => "compile",
+            Phase::Load => "load",
+            Phase::Prefill => "prefill",
+            Phase::Decode => "decode",
+            Phase::Encode => "encode",
+        }
+    }
+}
+
+/// The memory of one phase.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseMemory {
+    /// The phase.
+    pub phase: Phase,
+    /// What it is made of.
+    pub parts: Vec<MemoryPart>,
+    /// Sum of the parts that are counted or estimated.
+    pub held_bytes: u64,
+    /// The weakest provenance of its parts; `None` if all are counted.
+    pub provenance: Option<Provenance>,
+    /// Sum of the mapped parts: what may be in memory on top.
+    pub mapped_bytes: u64,
+}
+
+impl PhaseMemory {
+    fn of(phase: Phase, parts: Vec<MemoryPart>) -> Self {
+        let mut memory =
+            PhaseMemory { phase, parts: Vec::new(), held_bytes: 0, provenance: None, mapped_bytes: 0 };
+        for part in &parts {
+            match part.figure {
+                Figure::Counted { bytes } => memory.held_bytes = memory.held_bytes.saturating_add(bytes),
+                Figure::Estimated { bytes, provenance } => {
+                    memory.held_bytes = memory.held_bytes.saturating_add(bytes);
+                    memory.provenance =
+                        Some(memory.provenance.map_or(provenance, |known| weakest(known, provenance)));
+                }
+                Figure::Mapped { bytes } => memory.mapped_bytes = memory.mapped_bytes.saturating_add(bytes),
+                Figure::Unknown => {}
+            }
+        }
+        PhaseMemory { parts, ..memory }
+    }
+
+    /// Names of the parts of unknown size.
+    pub fn unknown(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter(|part| part.figure == Figure::Unknown).map(|part| part.name.as_str())
+    }
+}
+
+/// A predicted time, the host's for handing over included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// The time.
+    pub microseconds: u64,
+    /// The weakest provenance of the entry points' times.
+    pub provenance: Provenance,
+    /// Operations of these entry points that it leaves out.
+    pub uncosted_ops: u64,
+}
+
+/// Predicted times; `None` if the time of an entry point is unknown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "of", rename_all = "kebab-case")]
+pub enum Speed {
+    /// A model that generates.
+    Tokens {
+        /// Tokens of the prompt.
+        prompt_tokens: u32,
+        /// From the prompt to the first token.
+        first: Option<Predicted>,
+        /// Each further token.
+        each: Option<Predicted>,
+        /// Tokens in a thousand seconds; `None` if the time is unknown or zero.
+        per_1000_seconds: Option<u64>,
+    },
+    /// A model that embeds.
+    Vector {
+        /// Most tokens of a text.
+        tokens: u32,
+        /// One text.
+        each: Option<Predicted>,
+    },
+}
+
+/// Whether a model fits a chip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fits {
+    /// Every shard runs on the chip, within all known limits and the memory asked for.
+    Whole,
+    /// Some shards run elsewhere.
+    InPart,
+    /// A phase holds more than the memory asked for: the plan is within it, but buffers and logits,
+    /// which no planner chooses, are not.
+    No,
+}
+
+/// The answer in short.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Whether it fits.
+    pub fits: Fits,
+    /// Shards that run elsewhere than on the chip, by name and target.
+    pub elsewhere: Vec<(String, String)>,
+    /// The phase on the device that holds most.
+    pub largest: Option<Phase>,
+    /// What it holds.
+    pub held_bytes: u64,
+    /// What may be mapped on top.
+    pub mapped_bytes: u64,
+    /// The memory asked for.
+    pub asked_bytes: Option<u64>,
+    /// Whether a limit on the chip's memory is known.
+    pub memory_limit_known: bool,
+}
+
+/// Everything predicted of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// The answer in short.
+    pub verdict: Verdict,
+    /// Size of the download; `None` if the model comes from nowhere.
+    pub download: Option<Download>,
+    /// Memory of the phases in order.
+    pub memory: Vec<PhaseMemory>,
+    /// Times.
+    pub speed: Speed,
+}
+
+/// What a forecast needs of a model beside its graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weighed {
+    /// The gathered tables in the formats they are mapped in, by name.
+    tables: Vec<(String, u64)>,
+    /// Constants and tables as stored.
+    stored_bytes: u64,
+    /// The formats of a shard whose constants are not made but stored.
+    stored: FormatTuple,
+    making: Making,
+    download: Option<Download>,
+}
+
+impl Weighed {
+    /// Weighs a model whose tables are asked for in `formats`.
+    ///
+    /// # Errors
+    ///
+    /// That a table is too large in its format.
+    pub fn of(source: &dyn PlanSource, formats: TableFormats) -> Result<Self, GraphError> {
+        let graph = source.graph();
+        // Tables are named by their position: first the embedding, then the per-layer embedding.
+        let in_format = |(index, asset): (usize, &Asset)| {
+            let format = if index == 0 { formats.embedding } else { formats.per_layer };
+            let bytes = match format {
+                Some(format) => asset.table.planned(format)?.bytes(),
+                None => asset.table.bytes(),
+            };
+            Ok((asset.name.clone(), bytes))
+        };
+        Ok(Weighed {
+            tables: graph.assets.iter().enumerate().map(in_format).collect::<Result<_, GraphError>>()?,
+            stored_bytes: stored_bytes(graph),
+            stored: stored_formats(graph),
+            making: source.making(),
+            download: source.download(),
+        })
+    }
+}
+
+/// Bytes of all constants and tables of a graph; what a head shares with the embedding counts once.
+pub(crate) fn stored_bytes(graph: &Graph) -> u64 {
+    let tables = graph.assets.iter().map(|asset| &asset.table);
+    let tensors: BTreeMap<&str, u64> = graph
+        .weights
+        .iter()
+        .chain(tables)
+        .map(|weight: &Weight| (weight.name.as_str(), weight.bytes()))
+        .collect();
+    tensors.into_values().fold(0, u64::saturating_add)
+}
+
+/// Predicts what a plan asks for. `graph` is the model in any formats.
+pub(crate) fn forecast(
+    request: &Request,
+    plan: &CheckedPlan,
+    graph: &Graph,
+    weighed: &Weighed,
+    totals: &PlanTotals,
+) -> Forecast {
+    let memory = memory(plan, graph, weighed, totals);
+    Forecast {
+        verdict: verdict(request, plan, &memory),
+        download: weighed.download,
+        speed: speed(request, plan, totals),
+        memory,
+    }
+}
+
+fn part(name: impl Into<String>, figure: Figure) -> MemoryPart {
+    MemoryPart { name: name.into(), figure }
+}
+
+/// What the host does not see.
+const DRIVER: &str = "the driver, for itself";
+
+fn memory(plan: &CheckedPlan, graph: &Graph, weighed: &Weighed, totals: &PlanTotals) -> Vec<PhaseMemory> {
+    let artefacts = || {
+        let (bytes, provenance) = (totals.artefacts.bytes, totals.artefacts.provenance);
+        part("artefacts", Figure::Estimated { bytes, provenance })
+    };
+    let mapped = |name: &str, bytes| part(name, Figure::Mapped { bytes });
+
+    let is_made = |shard: &&CheckedShard| shard.formats.tuples().any(|tuple| *tuple != weighed.stored);
+    let made = plan.shards().iter().filter(is_made).map(|shard| shard.cost.weight_bytes);
+    let made = made.fold(0, u64::saturating_add);
+    let largest = plan.shards().iter().map(|shard| shard.cost.weight_bytes).max().unwrap_or(0);
+    let mut compile = vec![mapped("checkpoint", weighed.stored_bytes)];
+    if made > 0 {
+        compile.push(match weighed.making {
+            Making::InMemory => part("weights in their formats", Figure::Counted { bytes: made }),
+            Making::InFiles => mapped("weights in their formats", made),
+        });
+    }
+    compile.push(mapped("work order of the largest shard", largest));
+    compile.push(mapped("artefacts, written to files", totals.artefacts.bytes));
+    compile.push(part("the compiler, for itself", Figure::Unknown));
+
+    let load = vec![
+        artefacts(),
+        mapped("files of artefacts", totals.artefacts.bytes),
+        part(DRIVER, Figure::Unknown),
+    ];
+
+    let buffers = match buffer_bytes(plan, graph) {
+        // Stored as f32 unless the plan encodes them; padding is the driver's.
+        Some(bytes) => Figure::Estimated { bytes, provenance: Provenance::Modelled },
+        None => Figure::Unknown,
+    };
+    let running = || {
+        let mut parts = vec![artefacts()];
+        if totals.state_bytes > 0 {
+            parts.push(part("KV cache", Figure::Counted { bytes: totals.state_bytes }));
+        }
+        parts.push(part("inputs and boundaries", buffers));
+        parts.extend(weighed.tables.iter().map(|(name, bytes)| mapped(&format!("table {name}"), *bytes)));
+        parts.push(part(DRIVER, Figure::Unknown));
+        parts
+    };
+    let mut phases = vec![PhaseMemory::of(Phase::Compile, compile), PhaseMemory::of(Phase::Load, load)];
+    if !graph.is_generative() {
+        phases.push(PhaseMemory::of(Phase::Encode, running()));
+        return phases;
+    }
+    phases.push(PhaseMemory::of(Phase::Prefill, running()));
+    let mut decode = running();
+    // The runtime's own copy of the row that is sampled from, as f32.
+    let logits = part("logits", Figure::Counted { bytes: graph.vocabulary.saturating_mul(4) });
+    decode.insert(decode.len().saturating_sub(1), logits);
+    phases.push(PhaseMemory::of(Phase::Decode, decode));
+    phases
+}
+
+/// Bytes that a session sets aside for what a step computes and what shards hand over: entry points
+/// share them, so the largest counts. `None` if an entry point cannot be made.
+fn buffer_bytes(plan: &CheckedPlan, graph: &Graph) -> Option<u64> {
+    // What a step computes is there once for each target, what a shard gives once for each shard.
+    let mut buffers: BTreeMap<(Owner, String), u64> = BTreeMap::new();
+    let mut given: Vec<(String, u32)> = Vec::new();
+    for (index, shard) in plan.shards().iter().enumerate() {
+        let target = shard.planned.target;
+        let mut outputs = Vec::new();
+        for entry in &shard.planned.entries {
+            let point = point_of(plan, entry);
+            let made = graph.entry_of(&shard.segments, point, EntryOptions::default()).ok()?;
+            let Some(entry) = made else { continue };
+            let mut keep = |owner, name: String, bytes: u64| {
+                let largest = buffers.entry((owner, name)).or_default();
+                *largest = bytes.max(*largest);
+            };
+            for (tensor, role) in &entry.inputs {
+                let bytes = entry.tensor(*tensor).bytes();
+                match role {
+                    Role::State { .. } => {}
+                    Role::Hidden | Role::PerLayer { .. } => {
+                        // Bound in place, unless it was written on another target.
+                        let writer = given.iter().rev().find(|(name, _)| name == role.name());
+                        if writer.is_some_and(|(_, from)| *from != target) {
+                            keep(Owner::Copied(index), role.name().to_owned(), bytes);
+                        }
+                    }
+                    role => keep(Owner::Step(target), format!("{role:?}"), bytes),
+                }
+            }
+            for (tensor, role) in &entry.outputs {
+                if !matches!(role, Role::State { .. }) {
+                    keep(Owner::Given(index), format!("{role:?}"), entry.tensor(*tensor).bytes());
+                    outputs.push((role.name().to_owned(), target));
+                }
+            }
+        }
+        given.extend(outputs);
+    }
+    Some(buffers.into_values().fold(0, u64::saturating_add))
+}
+
+/// Whose buffer it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    /// A target's: what every step computes for it.
+    Step(u32),
+    /// A shard's that gives it.
+    Given(usize),
+    /// A shard's that takes it from another target.
+    Copied(usize),
+}
+
+fn speed(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Speed {
+    let handing_over = totals.boundary_nanoseconds;
+    let timed = |steps: &[(&EntryTime, u64)]| -> Option<Predicted> {
+        let (mut nanoseconds, mut provenance, mut uncosted_ops) = (0_u64, None, 0_u64);
+        for (entry, runs) in steps {
+            let time = entry.time?;
+            let once = time.microseconds.saturating_mul(1000).saturating_add(handing_over);
+            nanoseconds = nanoseconds.saturating_add(once.saturating_mul(*runs));
+            provenance = Some(provenance.map_or(time.provenance, |known| weakest(known, time.provenance)));
+        }
+        for entry in &totals.times {
+            if steps.iter().any(|(run, _)| run.entry == entry.entry) {
+                uncosted_ops = uncosted_ops.saturating_add(entry.uncosted_ops);
+            }
+        }
+        Some(Predicted { microseconds: nanoseconds.div_ceil(1000), provenance: provenance?, uncosted_ops })
+    };
+    let encode = totals.times.iter().find(|entry| entry.entry.kind == EntryKind::Encode);
+    if let Some(encode) = encode {
+        return Speed::Vector { tokens: encode.entry.rows, each: timed(&[(encode, 1)]) };
+    }
+    let context = plan.shards().iter().map(|shard| shard.planned.context).max().unwrap_or(0);
+    let context = if context == 0 { request.goals.context } else { context };
+    let prompt_tokens = match request.goals.prompt_tokens {
+        0 => PROMPT_TOKENS.min(context),
+        asked => asked,
+    };
+    let each = chosen(&totals.times, EntryKind::Decode, 1).and_then(|entry| timed(&[(entry, 1)]));
+    let first = prompt_steps(&totals.times, prompt_tokens).and_then(|steps| timed(&steps));
+    let per_1000_seconds = each.and_then(|time| 1_000_000_000_u64.checked_div(time.microseconds));
+    Speed::Tokens { prompt_tokens, first, each, per_1000_seconds }
+}
+
+/// The entry point that the runtime runs over `rows` rows: the largest one that is completely
+/// filled; otherwise the smallest.
+fn chosen(times: &[EntryTime], kind: EntryKind, rows: u32) -> Option<&EntryTime> {
+    let of_kind = || times.iter().filter(|time| time.entry.kind == kind);
+    let size = |time: &&EntryTime| time.entry.rows;
+    of_kind().filter(|time| time.entry.rows <= rows).max_by_key(size).or_else(|| of_kind().min_by_key(size))
+}
+
+/// The entry points that read a prompt, each with its number of runs: prefill for all tokens but
+/// the last, decode for that.
+fn prompt_steps(times: &[EntryTime], tokens: u32) -> Option<Vec<(&EntryTime, u64)>> {
+    let mut steps: Vec<(&EntryTime, u64)> = Vec::new();
+    let mut left = tokens.saturating_sub(1);
+    while left > 0 {
+        let prefill = chosen(times, EntryKind::Prefill, left);
+        let entry = prefill.or_else(|| chosen(times, EntryKind::Decode, left))?;
+        let rows = entry.entry.rows.max(1);
+        let runs = (left / rows).max(1);
+        steps.push((entry, u64::from(runs)));
+        left = left.saturating_sub(rows.saturating_mul(runs));
+    }
+    steps.push((chosen(times, EntryKind::Decode, 1)?, 1));
+    Some(steps)
+}
+
+fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory]) -> Verdict {
+    // The chip is the first target that is no CPU; a plan for a CPU alone has none.
+    let chip = request.targets.iter().find(|target| target.target.kind != TargetKind::Cpu);
+    let chip = chip.or(request.targets.first());
+    let is_elsewhere = |shard: &&CheckedShard| {
+        chip.is_some_and(|chip| chip.target.kind != TargetKind::Cpu) && shard.target.kind == TargetKind::Cpu
+    };
+    let elsewhere: Vec<(String, String)> = plan
+        .shards()
+        .iter()
+        .filter(is_elsewhere)
+        .map(|shard| (shard.name.clone(), shard.target.name.clone()))
+        .collect();
+    let on_device = memory.iter().filter(|phase| phase.phase != Phase::Compile);
+    let largest = on_device.max_by_key(|phase| phase.held_bytes);
+    let held_bytes = largest.map_or(0, |phase| phase.held_bytes);
+    let asked_bytes = request.goals.memory_bytes;
+    let of_memory = [limit_names::MEMORY_BYTES, limit_names::CONTEXT_BYTES];
+    Verdict {
+        fits: match (asked_bytes.is_some_and(|asked| held_bytes > asked), elsewhere.is_empty()) {
+            (true, _) => Fits::No,
+            (false, true) => Fits::Whole,
+            (false, false) => Fits::InPart,
+        },
+        elsewhere,
+        largest: largest.map(|phase| phase.phase),
+        held_bytes,
+        mapped_bytes: largest.map_or(0, |phase| phase.mapped_bytes),
+        asked_bytes,
+        memory_limit_known: chip
+            .is_some_and(|chip| chip.limits.iter().any(|limit| of_memory.contains(&limit.name.as_str()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_vocabulary::{EntryName, TimeCost};
+
+    use super::*;
+
+    fn entry(kind: EntryKind, rows: u32) -> EntryTime {
+        let time = TimeCost { microseconds: u64::from(rows), provenance: Provenance::Modelled };
+        let entry = EntryName { kind, rows, context: 4096 };
+        EntryTime { entry, time: Some(time), uncosted_ops: 0 }
+    }
+
+    fn steps(times: &[EntryTime], tokens: u32) -> Option<Vec<(String, u64)>> {
+        let steps = prompt_steps(times, tokens)?;
+        Some(steps.into_iter().map(|(time, runs)| (time.entry.to_string(), runs)).collect())
+    }
+
+    /// As `Session::append` runs it.
+    #[test]
+    fn a_prompt_takes_the_largest_filled_entry_points_and_a_decode() {
+        let menu = [
+            entry(EntryKind::Prefill, 128),
+            entry(EntryKind::Prefill, 16),
+            entry(EntryKind::Decode, 1),
+            entry(EntryKind::Decode, 16),
+        ];
+        let named = |steps: &[(&str, u64)]| {
+            Some(steps.iter().map(|(name, runs)| ((*name).to_owned(), *runs)).collect::<Vec<_>>())
+        };
+        let [wide, short, one] = ["prefill_128@4096", "prefill_16@4096", "decode_1@4096"];
+        // 511 = 3 × 128 + 7 × 16 + 15, and the rest takes the smallest, which it does not fill.
+        assert_eq!(steps(&menu, 512), named(&[(wide, 3), (short, 7), (short, 1), (one, 1)]));
+        assert_eq!(steps(&menu, 129), named(&[(wide, 1), (one, 1)]));
+        assert_eq!(steps(&menu, 2), named(&[(short, 1), (one, 1)]));
+        assert_eq!(steps(&menu, 1), named(&[(one, 1)]));
+        // Without prefill, decode reads the prompt too.
+        assert_eq!(steps(&menu[2..3], 9), named(&[(one, 8), (one, 1)]));
+        assert_eq!(steps(&menu[..2], 9), None);
+        assert_eq!(steps(&[], 1), None);
+    }
+}

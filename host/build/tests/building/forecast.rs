@@ -1,0 +1,194 @@
+//! What a plan asks of a device: the parts of each phase, the times of a token, the verdict.
+
+use shardwright_build::{
+    Download, DownloadBasis, EntryMenu, Figure, Fits, Forecast, Phase, PhaseMemory, PlanHeading, Predicted,
+    PrimitiveCount, Speed, report_plan,
+};
+use shardwright_graph::Graph;
+use shardwright_planning::plan::Plan;
+use shardwright_planning::request::Request;
+use shardwright_vocabulary::{Limit, PlannerIdentity, Provenance, TargetKind, TimeCost, limit_names};
+
+use crate::common::{DOWNLOAD, checked, fixture, offer, plan, request, weighed};
+
+fn forecast(graph: &Graph, request: &Request, plan: Plan) -> Forecast {
+    let heading = PlanHeading {
+        soc: "a chip".to_owned(),
+        planner: PlannerIdentity { name: "hand".to_owned(), version: "1".to_owned(), built_in: false },
+        refused_plans: 0,
+        notices: vec![],
+        emulated_on: None,
+    };
+    report_plan(request, &checked(request, plan), graph, &weighed(graph), heading).forecast
+}
+
+fn asked(graph: &Graph) -> Request {
+    request(graph, &[offer("chip", PrimitiveCount::default())], &EntryMenu::usual(graph, 64))
+}
+
+fn phase(forecast: &Forecast, phase: Phase) -> &PhaseMemory {
+    forecast.memory.iter().find(|memory| memory.phase == phase).unwrap()
+}
+
+fn part(memory: &PhaseMemory, name: &str) -> Figure {
+    let found = memory.parts.iter().find(|part| part.name == name);
+    found.unwrap_or_else(|| panic!("{}: no {name}: {memory:?}", memory.phase.name())).figure
+}
+
+#[test]
+fn each_phase_is_the_sum_of_its_named_parts() {
+    let graph = fixture("gemma4_text");
+    let request = asked(&graph);
+    let costs = checked(&request, plan(&request, &[6]));
+    let artefacts: u64 = costs.shards().iter().map(|shard| shard.cost.artefact_bytes).sum();
+    let states: u64 = costs.shards().iter().map(|shard| shard.cost.state_bytes).sum();
+    let forecast = forecast(&graph, &request, plan(&request, &[6]));
+    assert_eq!(forecast.download, Some(Download { bytes: DOWNLOAD, rests_on: DownloadBasis::Headers }));
+
+    let modelled = |bytes| Figure::Estimated { bytes, provenance: Provenance::Modelled };
+    let decode = phase(&forecast, Phase::Decode);
+    assert_eq!(part(decode, "artefacts"), modelled(artefacts));
+    assert_eq!(part(decode, "KV cache"), Figure::Counted { bytes: states });
+    assert_eq!(part(decode, "logits"), Figure::Counted { bytes: graph.vocabulary * 4 });
+    for asset in &graph.assets {
+        let mapped = Figure::Mapped { bytes: asset.table.bytes() };
+        assert_eq!(part(decode, &format!("table {}", asset.name)), mapped);
+    }
+    assert_eq!(decode.unknown().collect::<Vec<_>>(), ["the driver, for itself"]);
+    let Figure::Estimated { bytes: buffers, .. } = part(decode, "inputs and boundaries") else {
+        panic!("{decode:?}")
+    };
+    // At the least the residual stream between five shards at 64 rows, the per-layer inputs of ten
+    // layers, and the logits of 16 rows.
+    let values = 4 * 64 * graph.hidden + 64 * 10 * graph.per_layer_width + 16 * graph.vocabulary;
+    assert!(buffers > values * 4 && buffers < values * 40, "{buffers}, {values} values");
+    assert_eq!(decode.held_bytes, artefacts + states + buffers + graph.vocabulary * 4);
+    assert_eq!(decode.provenance, Some(Provenance::Modelled));
+    let tables: u64 = graph.assets.iter().map(|asset| asset.table.bytes()).sum();
+    assert_eq!(decode.mapped_bytes, tables);
+
+    let prefill = phase(&forecast, Phase::Prefill);
+    assert_eq!(prefill.held_bytes, artefacts + states + buffers);
+    let load = phase(&forecast, Phase::Load);
+    assert_eq!((load.held_bytes, load.mapped_bytes), (artefacts, artefacts));
+
+    // Nothing is quantised, so that compiling reads the checkpoint and writes files. The head is
+    // the embedding once more.
+    let compile = phase(&forecast, Phase::Compile);
+    assert_eq!((compile.held_bytes, compile.provenance), (0, None));
+    let twice = graph.weights.iter().map(|weight| weight.bytes()).sum::<u64>() + tables;
+    let head = graph.weights.iter().find(|weight| weight.part == "head").unwrap().bytes();
+    assert_eq!(part(compile, "checkpoint"), Figure::Mapped { bytes: twice - head });
+    assert!(compile.unknown().eq(["the compiler, for itself"]));
+
+    let verdict = &forecast.verdict;
+    assert_eq!((verdict.fits, verdict.largest), (Fits::Whole, Some(Phase::Decode)));
+    assert_eq!((verdict.held_bytes, verdict.mapped_bytes), (decode.held_bytes, tables));
+    assert!(!verdict.memory_limit_known && verdict.elsewhere.is_empty());
+}
+
+#[test]
+fn weights_in_other_formats_are_held_while_they_are_compiled() {
+    let graph = fixture("qwen3");
+    let mut request = asked(&graph);
+    request.formats = vec!["w8-per-channel".parse().unwrap()];
+    let weights: u64 =
+        checked(&request, plan(&request, &[])).shards().iter().map(|shard| shard.cost.weight_bytes).sum();
+    let forecast = forecast(&graph, &request, plan(&request, &[]));
+    let compile = phase(&forecast, Phase::Compile);
+    assert_eq!(part(compile, "weights in their formats"), Figure::Counted { bytes: weights });
+    assert_eq!(compile.held_bytes, weights);
+}
+
+#[test]
+fn the_times_of_tokens_are_those_of_the_entry_points_they_run() {
+    let graph = fixture("gemma4_text");
+    let mut request = asked(&graph);
+    let unknown = forecast(&graph, &request, plan(&request, &[]));
+    let none = Speed::Tokens { prompt_tokens: 64, first: None, each: None, per_1000_seconds: None };
+    assert_eq!(unknown.speed, none);
+
+    for row in &mut request.costs {
+        let microseconds = if row.entry.rows == 64 { 50 } else { 1000 };
+        row.time = Some(TimeCost { microseconds, provenance: Provenance::Simulated });
+    }
+    let timed = forecast(&graph, &request, plan(&request, &[]));
+    // A decode is 13 kinds of 1 ms; a prompt of 64 is three prefills of 16 and one for the rest, of
+    // 8 kinds each, and a decode. A step hands over four times.
+    let handing = 4 * 588_u64;
+    let each = (13_000_000 + handing).div_ceil(1000);
+    let first = (4 * (8_000_000 + handing) + 13_000_000 + handing).div_ceil(1000);
+    let simulated =
+        |microseconds| Some(Predicted { microseconds, provenance: Provenance::Simulated, uncosted_ops: 0 });
+    let expected = Speed::Tokens {
+        prompt_tokens: 64,
+        first: simulated(first),
+        each: simulated(each),
+        per_1000_seconds: Some(1_000_000_000 / each),
+    };
+    assert_eq!(timed.speed, expected);
+
+    // What a time leaves out is said: an operation of each of eight kinds of a prefill.
+    for row in request.costs.iter_mut().filter(|row| row.entry.to_string() == "prefill_16@64") {
+        row.uncosted_ops = 1;
+    }
+    let partial = forecast(&graph, &request, plan(&request, &[]));
+    let Speed::Tokens { first: Some(first), each: Some(each), .. } = partial.speed else {
+        panic!("{:?}", partial.speed)
+    };
+    assert_eq!((first.uncosted_ops, each.uncosted_ops), (8, 0));
+
+    // One unknown part makes the whole unknown.
+    let prefill = request.costs.iter_mut().filter(|row| row.entry.to_string() == "prefill_16@64");
+    prefill.for_each(|row| row.time = None);
+    let partly = forecast(&graph, &request, plan(&request, &[]));
+    let Speed::Tokens { first: None, each: Some(_), .. } = partly.speed else { panic!("{:?}", partly.speed) };
+}
+
+#[test]
+fn a_model_that_embeds_has_one_time_and_one_phase_of_running() {
+    let graph = fixture("embeddinggemma");
+    let mut request = asked(&graph);
+    for row in &mut request.costs {
+        row.time = Some(TimeCost { microseconds: 10, provenance: Provenance::Measured });
+    }
+    let forecast = forecast(&graph, &request, plan(&request, &[]));
+    let Speed::Vector { tokens: 64, each: Some(time) } = forecast.speed else {
+        panic!("{:?}", forecast.speed)
+    };
+    assert_eq!(time.provenance, Provenance::Measured);
+    let phases: Vec<_> = forecast.memory.iter().map(|memory| memory.phase).collect();
+    assert_eq!(phases, [Phase::Compile, Phase::Load, Phase::Encode]);
+    assert!(phase(&forecast, Phase::Encode).parts.iter().all(|part| part.name != "KV cache"));
+}
+
+#[test]
+fn a_verdict_says_what_runs_elsewhere_and_what_exceeds_the_memory_asked_for() {
+    let graph = fixture("qwen3");
+    let mut offers = [offer("chip", PrimitiveCount::default()), offer("cpu", PrimitiveCount::default())];
+    offers[0].summary.limits.push(Limit::new(limit_names::MEMORY_BYTES, 1 << 40, Provenance::Reported));
+    offers[1].summary.target.kind = TargetKind::Cpu;
+    let mut request = request(&graph, &offers, &EntryMenu::usual(&graph, 64));
+    let mut cut = plan(&request, &[]);
+    cut.shards.last_mut().unwrap().target = 1;
+    let split = forecast(&graph, &request, cut.clone());
+    assert_eq!(split.verdict.fits, Fits::InPart);
+    assert_eq!(split.verdict.elsewhere, [("head".to_owned(), "cpu".to_owned())]);
+    assert!(split.verdict.memory_limit_known);
+    // What the head reads lies on another target than its writer, and is copied.
+    let buffers = |forecast: &Forecast| match part(phase(forecast, Phase::Decode), "inputs and boundaries") {
+        Figure::Estimated { bytes, .. } => bytes,
+        other => panic!("{other:?}"),
+    };
+    let whole = forecast(&graph, &request, plan(&request, &[]));
+    assert_eq!(whole.verdict.fits, Fits::Whole);
+    assert!(buffers(&split) >= buffers(&whole) + 16 * graph.hidden * 4);
+
+    // The plan is within the goal, buffers and logits are not.
+    let shards = checked(&request, plan(&request, &[]));
+    let planned: u64 = shards.shards().iter().map(|shard| shard.cost.context_bytes()).sum();
+    request.goals.memory_bytes = Some(planned);
+    assert_eq!(forecast(&graph, &request, plan(&request, &[])).verdict.fits, Fits::No);
+    request.goals.memory_bytes = Some(whole.verdict.held_bytes);
+    assert_eq!(forecast(&graph, &request, plan(&request, &[])).verdict.fits, Fits::Whole);
+}

@@ -1,0 +1,106 @@
+//! What a plan asks of a device, in words: the verdict, memory, download, speed.
+
+use shardwright::PlanReport;
+use shardwright_build::{Download, DownloadBasis, Figure, Fits, Phase, PhaseMemory, Predicted, Speed};
+
+use super::plan::MEMBER;
+use super::{Detail, bytes};
+
+/// Whether it fits, in one sentence with what it rests on.
+pub fn verdict(report: &PlanReport) -> String {
+    let (soc, verdict) = (&report.soc, &report.forecast.verdict);
+    let asked = |asked: Option<u64>| asked.map_or_else(String::new, |most| format!(" in {}", bytes(most)));
+    let mut line = match verdict.fits {
+        Fits::Whole => format!("fits {soc}{}: ", asked(verdict.asked_bytes)),
+        Fits::InPart => format!("fits {soc}{} in part: ", asked(verdict.asked_bytes)),
+        Fits::No => format!("does not fit {soc}{}: ", asked(verdict.asked_bytes)),
+    };
+    if !verdict.elsewhere.is_empty() {
+        let each = verdict.elsewhere.iter().map(|(shard, target)| format!("{shard} runs on {target}"));
+        line += &(each.collect::<Vec<_>>().join(", ") + "; ");
+    }
+    let phase = verdict.largest.map_or("it", Phase::name);
+    line += &format!("{phase} holds {}", bytes(verdict.held_bytes));
+    if verdict.mapped_bytes > 0 {
+        line += &format!(", and tables of {} are mapped", bytes(verdict.mapped_bytes));
+    }
+    if verdict.asked_bytes.is_some_and(|asked| {
+        verdict.fits != Fits::No && verdict.held_bytes.saturating_add(verdict.mapped_bytes) > asked
+    }) {
+        line += ": more than asked for if they stay in memory";
+    }
+    if !verdict.memory_limit_known {
+        line += "; no limit on its memory is known";
+    }
+    line
+}
+
+/// The memory of each phase: a line, or with `-v` a line for each part.
+pub fn memory(phases: &[PhaseMemory], detail: Detail) -> Vec<String> {
+    let sum = |phase: &PhaseMemory| {
+        let mut text = match (phase.held_bytes, phase.provenance) {
+            (0, _) => String::new(),
+            (held, None) => format!("{} (counted)", bytes(held)),
+            (held, Some(provenance)) => format!("{} ({provenance})", bytes(held)),
+        };
+        if phase.mapped_bytes > 0 {
+            let joined = if text.is_empty() { "" } else { " + " };
+            text += &format!("{joined}{} mapped", bytes(phase.mapped_bytes));
+        }
+        format!("{} {text}", phase.phase.name())
+    };
+    let unknown: Vec<&str> = phases.iter().flat_map(PhaseMemory::unknown).collect();
+    let on_top = if unknown.is_empty() { "" } else { "; what driver and compiler take is not known" };
+    let sums = phases.iter().map(sum).collect::<Vec<_>>().join(", ");
+    let mut lines = vec![format!(
+        "{:<MEMBER$}{sums}; of what is mapped, the system keeps what there is room for{on_top}",
+        "memory"
+    )];
+    for phase in phases.iter().filter(|_| detail.is_full()) {
+        let part = |figure| match figure {
+            Figure::Counted { bytes: count } => format!("{} (counted)", bytes(count)),
+            Figure::Estimated { bytes: count, provenance } => format!("{} ({provenance})", bytes(count)),
+            Figure::Mapped { bytes: count } => format!("{} at most (mapped)", bytes(count)),
+            Figure::Unknown => "not known".to_owned(),
+        };
+        let parts = phase.parts.iter().map(|of| format!("{} {}", of.name, part(of.figure)));
+        let parts = parts.collect::<Vec<_>>().join("; ");
+        lines.push(format!("{:<MEMBER$}{}: {parts}", "", phase.phase.name()));
+    }
+    lines
+}
+
+/// The size of the download.
+pub fn download(download: &Download) -> String {
+    let size = bytes(download.bytes);
+    match download.rests_on {
+        DownloadBasis::Headers => format!("{size} of weight files (counted in their headers)"),
+        DownloadBasis::Index => format!("{size} of weights (as their index says)"),
+        DownloadBasis::Configuration => {
+            format!("at least {size} of weights (what config.json implies; files may hold more)")
+        }
+    }
+}
+
+/// Predicted times.
+pub fn speed(speed: &Speed) -> String {
+    let time = |time: &Option<Predicted>| match time {
+        None => "not known".to_owned(),
+        Some(time) => {
+            let left_out = match time.uncosted_ops {
+                0 => String::new(),
+                operations => format!(", without {operations} operations"),
+            };
+            format!("{:.1} ms ({}{left_out})", time.microseconds as f64 / 1000.0, time.provenance)
+        }
+    };
+    match speed {
+        Speed::Tokens { prompt_tokens, first, each, per_1000_seconds } => {
+            let rate = per_1000_seconds
+                .map_or_else(String::new, |rate| format!(", {:.1} tokens/s", rate as f64 / 1000.0));
+            let (first, each) = (time(first), time(each));
+            format!("first token {first} after a prompt of {prompt_tokens}; each further token {each}{rate}")
+        }
+        Speed::Vector { tokens, each } => format!("a text of up to {tokens} tokens {}", time(each)),
+    }
+}

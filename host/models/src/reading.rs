@@ -1,0 +1,107 @@
+//! Reads settings and tensors of a directory and translates them: what a checkpoint and its outline
+//! have in common.
+
+use std::path::Path;
+
+use shardwright_graph::Graph;
+use shardwright_vocabulary::DType;
+
+use crate::family::Settings;
+use crate::json::Fields;
+use crate::store::{TensorStore, Wanted};
+use crate::{CheckpointError, embeddinggemma, json, limits};
+
+/// Name of the settings file.
+pub(crate) const CONFIG: &str = "config.json";
+
+/// A directory, read and translated.
+pub(crate) struct Reading {
+    pub settings: Settings,
+    pub graph: Graph,
+    pub name: String,
+    /// Choices made where the checkpoint is silent.
+    pub notes: Vec<String>,
+    config: Vec<u8>,
+    store: TensorStore,
+    /// The tensors of modules, by folder.
+    module_stores: Vec<(String, TensorStore)>,
+}
+
+impl Reading {
+    /// Reads as much as is wanted.
+    pub fn of(directory: &Path, wanted: Wanted) -> Result<Self, CheckpointError> {
+        let path = directory.join(CONFIG);
+        let config = json::read_capped(&path, limits::CONFIG_BYTES)?;
+        let value = json::parse(&path, &config)?;
+        let settings = Settings::read(directory, Fields::new(&path, &value)?)?;
+        let store = TensorStore::open(directory, wanted)?;
+        let name = name_of(directory);
+        let mut notes = Vec::new();
+        let (translation, module_stores) = match &settings {
+            Settings::Gemma3 { stack, redirect } => {
+                (stack.translate(store, name.clone(), redirect.clone())?, Vec::new())
+            }
+            Settings::Gemma4 { stack, placeholders } => {
+                (stack.translate(store, name.clone(), placeholders)?, Vec::new())
+            }
+            Settings::Qwen3(stack) => (stack.translate(store, name.clone())?, Vec::new()),
+            Settings::EmbeddingGemma { stack, sentence } => {
+                if sentence.documents.is_empty() {
+                    notes.push(
+                        "no modules.json: vectors are the mean of the rows, not normalised, as sentence-transformers \
+                         does with a bare stack"
+                            .to_owned(),
+                    );
+                }
+                embeddinggemma::translate(stack, sentence, store, name.clone())?
+            }
+        };
+        let (graph, store) = translation.finish();
+        Ok(Reading { settings, graph, name, notes, config, store, module_stores })
+    }
+
+    /// The settings files, by name.
+    pub fn documents(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let modules = match &self.settings {
+            Settings::EmbeddingGemma { sentence, .. } => sentence.documents.as_slice(),
+            _ => &[],
+        };
+        let modules = modules.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+        std::iter::once((CONFIG, self.config.as_slice())).chain(modules)
+    }
+
+    /// The tensors, and before each the folder it is in: empty, or its name and a slash.
+    pub fn stores(&self) -> impl Iterator<Item = (String, &TensorStore)> {
+        let modules = self.module_stores.iter().map(|(folder, store)| (format!("{folder}/"), store));
+        std::iter::once((String::new(), &self.store)).chain(modules)
+    }
+}
+
+/// The element type that `config.json` gives its weights, by either of its names; `None` where it
+/// says none. The text part of a multimodal checkpoint may have its own.
+pub(crate) fn configured_dtype(directory: &Path) -> Result<Option<DType>, CheckpointError> {
+    const NAMES: [&str; 2] = ["dtype", "torch_dtype"];
+    let path = directory.join(CONFIG);
+    let value = json::parse(&path, &json::read_capped(&path, limits::CONFIG_BYTES)?)?;
+    let top = Fields::new(&path, &value)?;
+    let text = top.object("text_config")?;
+    for fields in text.into_iter().chain([top]) {
+        for name in NAMES {
+            return match fields.text(name)? {
+                None => continue,
+                Some("float32") => Ok(Some(DType::F32)),
+                Some("float16") => Ok(Some(DType::F16)),
+                Some("bfloat16") => Ok(Some(DType::Bf16)),
+                Some(_) => Err(fields.unsupported(name, "`bfloat16`, `float16`, `float32`")),
+            };
+        }
+    }
+    Ok(None)
+}
+
+/// The last part of a path, also where it is written as `.`.
+pub(crate) fn name_of(path: &Path) -> String {
+    let whole = path.canonicalize();
+    let named = path.file_name().or_else(|| whole.as_deref().ok()?.file_name());
+    named.map_or_else(|| "checkpoint".to_owned(), |name| name.to_string_lossy().into_owned())
+}

@@ -1,0 +1,68 @@
+//! A checkpoint whose weights are elsewhere: `plan` gives the plan of the whole one and says so,
+//! and everything else refuses, names the file and says what would help.
+
+use std::fs;
+
+use serde_json::Value;
+use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES};
+use shardwright_tests::program::shardwright;
+
+/// The plan without its notices, which say where times came from, and the notices.
+fn apart(mut plan: Value) -> (Value, Vec<String>) {
+    let notices = plan["notices"].take();
+    let texts = notices.as_array().expect("a list").iter().filter_map(|notice| notice["text"].as_str());
+    (plan, texts.map(str::to_owned).collect())
+}
+
+#[test]
+fn headers_are_enough_to_plan() {
+    let targets = [&["--soc", "sm8850"][..], &["--soc", "mt6989", "--context", "256"], &[]];
+    for (fixture, target) in TEXT_FIXTURES.into_iter().chain([DEMO_MODEL]).zip(targets.into_iter().cycle()) {
+        let copy = Copy::of(fixture);
+        let request = copy.file("request");
+        let plan = |copy: &Copy| {
+            let run = shardwright(["plan"]).argument(copy.path()).arguments(target);
+            let plan = run.argument("--write-request").argument(&request).json();
+            (apart(plan), fs::read(&request).expect("a request"))
+        };
+        let ((whole, _), asked) = plan(&copy);
+        let copy = copy.only_header();
+        let ((outlined, notices), asked_without) = plan(&copy);
+        assert!(asked == asked_without, "{fixture}: another request");
+        assert_eq!(outlined, whole, "{fixture}");
+        assert!(notices[0].contains("no weights are here"), "{notices:?}");
+        let text = shardwright(["plan"]).argument(copy.path()).arguments(target).succeeds();
+        assert!(text.contains("note: no weights are here") && text.contains("\nfits "), "{text}");
+    }
+}
+
+#[test]
+fn nothing_else_goes_without_values() {
+    let copy = Copy::of(TEXT_FIXTURES[3]).only_header();
+    let bundle = copy.file("bundle").display().to_string();
+    let commands: [&[&str]; 6] = [
+        &["run", "--prompt", "Hello", "--max-tokens", "1"],
+        &["bench", "-p", "4", "-n", "1"],
+        &["compile", "-o", &bundle],
+        &["verify"],
+        &["show"],
+        &["plan", "--formats", "w8-per-channel", "--quality", "good"],
+    ];
+    for command in commands {
+        let (code, stderr) = shardwright(command).argument(copy.path()).refuses();
+        assert_eq!(code, 3, "{command:?}: {stderr}");
+        for words in ["model.safetensors", "help: download the weights: "] {
+            assert!(stderr.contains(words), "{command:?}: no `{words}` in\n{stderr}");
+        }
+    }
+    assert!(!copy.file("bundle").exists());
+}
+
+#[test]
+fn a_refusal_is_a_verdict() {
+    let copy = Copy::of(TEXT_FIXTURES[3]).only_header();
+    let run = shardwright(["plan", "--soc", "mt6989", "--memory", "1KB"]).argument(copy.path());
+    let (code, stderr) = run.refuses();
+    assert_eq!(code, 7, "{stderr}");
+    assert!(stderr.contains("error: does not fit mt6989: "), "{stderr}");
+}
