@@ -194,6 +194,7 @@ fn words(report: &PlanReport) -> BTreeMap<&'static str, BTreeMap<&'static str, u
 
 fn meaning(word: &str) -> &'static str {
     match word {
+        "counted" => "counted in the model and the plan",
         "declared" => "the vendor's shim or manifest states it",
         "reported" => "somebody observed it in the field and wrote it down",
         "probed" => "the shim was asked by trying",
