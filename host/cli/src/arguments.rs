@@ -588,8 +588,8 @@ pub enum PlannerCommand {
         file: PathBuf,
     },
     /// Hold a planner to the numbered rules for planners, under the sandbox's bounds: what it makes
-    /// of requests that are plain, large, incomplete, contradictory and absurd. The exit status is 1
-    /// where it breaks one.
+    /// of requests that are plain, large, incomplete, contradictory and absurd. The exit status is
+    /// 1 where it breaks one.
     Check {
         /// A `.wasm` file, a pack, or a name from a planner directory.
         planner: String,
@@ -601,7 +601,8 @@ pub enum PlannerCommand {
         #[command(flatten)]
         trust: TrustArguments,
     },
-    /// Ask a planner a request that was recorded, and show the plan, the log, fuel, memory and time.
+    /// Ask a planner a request that was recorded, and show the plan, the log, fuel, memory and
+    /// time.
     Replay {
         /// The request, as `plan --write-request` writes it.
         request: PathBuf,

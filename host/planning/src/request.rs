@@ -191,7 +191,8 @@ pub struct Goals {
     /// Most microseconds from a prompt of `prompt_tokens` to the first token of its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_token_microseconds: Option<u64>,
-    /// Tokens of the prompt that `first_token_microseconds` is for, and that `answer_tokens` follow.
+    /// Tokens of the prompt that `first_token_microseconds` is for, and that `answer_tokens`
+    /// follow.
     #[serde(default)]
     pub prompt_tokens: u32,
     /// Tokens of a usual answer: what is minimised is the time of a token and that share of the
