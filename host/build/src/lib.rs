@@ -63,9 +63,7 @@ pub use bundled::{BundleStore, artefact_key};
 pub use chips::{chip_of, in_its_words};
 pub use compile::{BuildError, BuildSite, BuiltShard, CompiledGraphs, TargetExecutor, compile_plan};
 pub use costs::{Costs, Row};
-pub use forecast::{
-    Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, Predicted, Speed, Verdict, Weighed,
-};
+pub use forecast::{Weighed, forecast};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use kept::KeptArtefacts;
@@ -75,13 +73,15 @@ pub use options::{Executor, FormatChoice, PlanOptions, TableFormats};
 pub use places::LoadedPart;
 pub use planners::{PlannerTools, find_planner};
 pub use report::{
-    BoundaryReport, BytesReport, EntryReport, EntryTime, Goal, GoalReport, LayerReport, LimitUse, LossReport,
-    PlanHeading, PlanReport, PlanTotals, ReasonReport, ShardReport, TargetLimit, TargetLimitUse, report_plan,
+    BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, Figure, Fits, Forecast,
+    Goal, GoalReport, LayerReport, LimitUse, LossReport, MemoryPart, Phase, PhaseMemory, PlanHeading,
+    PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed, TargetLimit, TargetLimitUse,
+    Verdict, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle};
 pub use shim_judge::ShimJudge;
-pub use source::{Download, DownloadBasis, Making, ModelSource, PlanSource};
+pub use source::{Making, ModelSource, PlanSource};
 pub use store::{ArtefactStore, NoArtefactStore};
 
 #[cfg(feature = "checkpoints")]

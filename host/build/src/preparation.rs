@@ -23,7 +23,7 @@ use crate::planners::planning_session;
 use crate::{
     BuiltShard, CPU_SHIM, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, ModelFormats,
     PlanHeading, PlanOptions, PlanReport, PlanSource, PrimitiveCount, Purpose, Question, Result, ShimJudge,
-    TargetExecutor, TargetOffer, Weighed, make_request, report_plan,
+    TargetExecutor, TargetOffer, Weighed, forecast, make_request, report_plan,
 };
 
 /// Context if none is requested and the model allows more: long enough for a conversation, small
@@ -291,7 +291,8 @@ impl Preparation {
             notices,
             emulated_on: self.emulated_on.clone(),
         };
-        Ok(report_plan(&self.request, &planned.plan, self.formats.graph(0), &self.weighed, heading))
+        let forecast = forecast(&self.request, &planned.plan, self.formats.graph(0), &self.weighed);
+        Ok(report_plan(&self.request, &planned.plan, forecast, heading))
     }
 
     /// A fallback notice, once per shard, for how the shim deviated from the work order: nodes that

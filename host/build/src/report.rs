@@ -1,15 +1,19 @@
 //! A checked plan in the form shown to people and programs.
 
+mod forecast;
 mod goals;
 mod layers;
 mod limits;
 
+pub use forecast::{
+    Download, DownloadBasis, Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, Predicted, Speed,
+    Verdict,
+};
 pub use goals::{Goal, GoalReport};
 pub use layers::LayerReport;
 pub use limits::{LimitUse, TargetLimitUse};
 
 use serde::{Deserialize, Serialize};
-use shardwright_graph::Graph;
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::{EntryCost, ShardCost, weakest};
 use shardwright_planning::plan::Cause;
@@ -18,8 +22,6 @@ use shardwright_vocabulary::{
     Encoding, EntryKind, EntryName, Flag, Limit, Notice, PlannerIdentity, Provenance, Segments, SoftcapPlace,
     TimeCost,
 };
-
-use crate::forecast::{Forecast, Weighed, forecast};
 
 /// A limit with the target it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -227,8 +229,7 @@ pub struct PlanHeading {
 pub fn report_plan(
     request: &Request,
     plan: &CheckedPlan,
-    graph: &Graph,
-    weighed: &Weighed,
+    forecast: Forecast,
     heading: PlanHeading,
 ) -> PlanReport {
     let checked = plan;
@@ -298,7 +299,7 @@ pub fn report_plan(
         shared_limits: limits::of_targets(request, checked),
         goals: goals::goals(request, checked, &totals),
         shards,
-        forecast: forecast(request, checked, graph, weighed, &totals),
+        forecast,
         totals,
         fallback: plan.fallback.iter().map(|&index| target_name(index)).collect(),
         reasons: reasons_of(None),
@@ -308,7 +309,7 @@ pub fn report_plan(
 }
 
 /// Adds up what a plan costs.
-fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
+pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
     let sum = |of: fn(&ShardCost) -> u64| {
         plan.shards().iter().map(|shard| of(&shard.cost)).fold(0, u64::saturating_add)
     };

@@ -1,12 +1,12 @@
 //! Where a model's constants come from.
 
-use serde::{Deserialize, Serialize};
 use shardwright_graph::{Asset, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Sensitivity;
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Notice};
 
+use crate::report::Download;
 use crate::{ModelFormats, ModelName, Result};
 
 /// A model that plans are made for, whether or not its constants are here: a checkpoint's outline
@@ -53,27 +53,6 @@ pub trait ModelSource: PlanSource {
 
     /// The calibrated ranges, if anything needed them.
     fn ranges(&self) -> Option<&Ranges>;
-}
-
-/// What fetching a model takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Download {
-    /// Bytes of its weight files.
-    pub bytes: u64,
-    /// What the number rests on.
-    pub rests_on: DownloadBasis,
-}
-
-/// What the size of a download rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DownloadBasis {
-    /// The headers of all files.
-    Headers,
-    /// The sum that an index states, headers not counted.
-    Index,
-    /// The configuration: what the model reads. Files hold at least that.
-    Configuration,
 }
 
 /// Where constants in other formats than stored are held until they are compiled.

@@ -193,11 +193,11 @@ pub struct TargetArguments {
     pub tokens_per_second: Option<f64>,
     /// Tokens of a usual prompt, which the time to the first token is for. Default: 512.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub prompt_tokens: Option<u32>,
+    pub usual_prompt: Option<u32>,
     /// Tokens of a usual answer: formats and cuts are then chosen for the time of the whole answer,
     /// its first token included, instead of that of a further token alone.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub answer_tokens: Option<u32>,
+    pub usual_answer: Option<u32>,
     /// A text to calibrate on, one turn a line, where formats need it. Default: one that comes with
     /// the program.
     #[arg(long, value_name = "FILE")]

@@ -137,10 +137,10 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     if let Some(tokens) = target.tokens_per_second {
         options = options.token_time(Duration::from_secs_f64(1.0 / tokens));
     }
-    if let Some(tokens) = target.prompt_tokens {
+    if let Some(tokens) = target.usual_prompt {
         options = options.prompt_tokens(tokens);
     }
-    if let Some(tokens) = target.answer_tokens {
+    if let Some(tokens) = target.usual_answer {
         options = options.answer_tokens(tokens);
     }
     if let Some(planner) = &target.planner {
@@ -394,8 +394,8 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         size,
         first_token,
         tokens_per_second,
-        prompt_tokens,
-        answer_tokens,
+        usual_prompt,
+        usual_answer,
         calibration_text,
         planner,
         planner_options,
@@ -419,8 +419,8 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         ("--size", size.is_some()),
         ("--first-token", first_token.is_some()),
         ("--tokens-per-second", tokens_per_second.is_some()),
-        ("--prompt-tokens", prompt_tokens.is_some()),
-        ("--answer-tokens", answer_tokens.is_some()),
+        ("--usual-prompt", usual_prompt.is_some()),
+        ("--usual-answer", usual_answer.is_some()),
         ("--calibration-text", calibration_text.is_some()),
         ("--planner", planner.is_some()),
         ("--planner-option", !planner_options.is_empty()),

@@ -92,7 +92,8 @@ impl Solution {
             });
         }
         if let Some(time) = self.time {
-            let uncosted: u64 = self.shards.iter().map(|shard| shard.cost.uncosted_ops).sum();
+            let uncosted =
+                self.shards.iter().map(|shard| shard.cost.uncosted_ops).fold(0, u64::saturating_add);
             let leaves = match (request.formats.len(), request.goals.quality_micronats) {
                 (1, _) | (_, Some(_)) => "the least of all legal plans",
                 _ => "the least that limits and the order of formats leave",

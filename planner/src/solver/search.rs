@@ -14,7 +14,7 @@ const EXTENSION: u64 = 8;
 /// Comparisons of labels in one search; the last and narrowest has no such bound. A sandbox allows
 /// two billion units of fuel per call; a comparison takes up to six hundred with what goes on
 /// around it, and a request is searched a few times.
-const COMPARISONS: u64 = 600_000;
+const COMPARISONS: u64 = 350_000;
 
 /// The least time from which a difference counts, as a share of the whole: estimates are no finer.
 /// Every shard has to save as much.

@@ -236,7 +236,7 @@ fn a_memory_goal_is_kept_or_refused_with_the_least() {
     let outcome = plan("1kB").outcome();
     assert_eq!(outcome.code, Some(7), "{}", outcome.stderr);
     assert!(
-        outcome.stderr.contains("over-memory") && outcome.stderr.contains("smallest plan"),
+        outcome.stderr.contains("over-memory") && outcome.stderr.contains("the nearest that a plan holds is"),
         "{}",
         outcome.stderr
     );

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use shardwright_build::{
     ArtefactStore, BuildError, BuildSite, BuiltShard, BundleStore, EntryMenu, ModelFormats, NoArtefactStore,
-    PlanHeading, PrimitiveCount, ShimJudge, TargetExecutor, TargetOffer, compile_plan, report_plan,
+    PlanHeading, PrimitiveCount, ShimJudge, TargetExecutor, TargetOffer, compile_plan, forecast, report_plan,
 };
 use shardwright_bundle::BundleWriter;
 use shardwright_graph::{ConstantFormat, EntryOptions, Graph, GraphError, WeightData};
@@ -352,7 +352,12 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
             notices: Vec::new(),
             emulated_on: None,
         };
-        report_plan(&site.request, &plan, &site.graph, &weighed(&site.graph), heading)
+        report_plan(
+            &site.request,
+            &plan,
+            forecast(&site.request, &plan, &site.graph, &weighed(&site.graph)),
+            heading,
+        )
     };
     let mut writer = BundleWriter::create(&directory).unwrap();
     {

@@ -1,25 +1,18 @@
 //! What a plan asks of a device: the parts of each phase, the times of a token, the verdict.
 
 use shardwright_build::{
-    Download, DownloadBasis, EntryMenu, Figure, Fits, Forecast, Phase, PhaseMemory, PlanHeading, Predicted,
-    PrimitiveCount, Speed, report_plan,
+    Download, DownloadBasis, EntryMenu, Figure, Fits, Forecast, Phase, PhaseMemory, Predicted,
+    PrimitiveCount, Speed,
 };
 use shardwright_graph::Graph;
 use shardwright_planning::plan::Plan;
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::{Limit, PlannerIdentity, Provenance, TargetKind, TimeCost, limit_names};
+use shardwright_vocabulary::{Limit, Provenance, TargetKind, TimeCost, limit_names};
 
 use crate::common::{DOWNLOAD, checked, fixture, offer, plan, request, weighed};
 
 fn forecast(graph: &Graph, request: &Request, plan: Plan) -> Forecast {
-    let heading = PlanHeading {
-        soc: "a chip".to_owned(),
-        planner: PlannerIdentity { name: "hand".to_owned(), version: "1".to_owned(), built_in: false },
-        refused_plans: 0,
-        notices: vec![],
-        emulated_on: None,
-    };
-    report_plan(request, &checked(request, plan), graph, &weighed(graph), heading).forecast
+    shardwright_build::forecast(request, &checked(request, plan), graph, &weighed(graph))
 }
 
 fn asked(graph: &Graph) -> Request {

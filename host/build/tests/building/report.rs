@@ -1,7 +1,7 @@
 //! A plan as it is shown: the numbers are those of the tables.
 
 use shardwright_build::{
-    BytesReport, EntryMenu, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, report_plan,
+    BytesReport, EntryMenu, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, forecast, report_plan,
 };
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::ShardCost;
@@ -40,7 +40,7 @@ fn a_report_has_the_numbers_of_the_plan() {
         notices: vec![Notice::note("a note"), Notice::fallback("a fallback")],
         emulated_on: Some("cpu".to_owned()),
     };
-    let report = report_plan(&request, &plan, &graph, &weighed(&graph), heading);
+    let report = report_plan(&request, &plan, forecast(&request, &plan, &graph, &weighed(&graph)), heading);
 
     assert_eq!((report.model.as_str(), report.family.as_str()), ("a model", "a family"));
     assert_eq!((report.soc.as_str(), report.refused_plans), ("a chip", 3));
@@ -95,7 +95,7 @@ fn a_report_adds_up_what_the_plan_costs() {
     };
     let totals = |request: &Request, cuts: &[u32]| {
         let plan = checked(request, plan(request, cuts));
-        report_plan(request, &plan, &graph, &weighed(&graph), heading()).totals
+        report_plan(request, &plan, forecast(request, &plan, &graph, &weighed(&graph)), heading()).totals
     };
     let plain = totals(&request, &[6]);
     let costs = checked(&request, plan(&request, &[6]));
@@ -131,7 +131,13 @@ fn a_report_adds_up_what_the_plan_costs() {
     let runtime =
         request.model.components[last.segments[0].component as usize].softcap.as_ref().unwrap().runtime;
     let plan_capped = checked(&request, capped);
-    let capped = report_plan(&request, &plan_capped, &graph, &weighed(&graph), heading()).totals;
+    let capped = report_plan(
+        &request,
+        &plan_capped,
+        forecast(&request, &plan_capped, &graph, &weighed(&graph)),
+        heading(),
+    )
+    .totals;
     let decode = capped.times.iter().find(|time| time.entry.to_string() == "decode_1@64").unwrap();
     assert_eq!(decode.time.unwrap().microseconds, 130 + runtime.microseconds);
 
@@ -160,7 +166,7 @@ fn reported(request: &Request, plan: &CheckedPlan) -> PlanReport {
         emulated_on: None,
     };
     let graph = fixture("gemma4_text");
-    report_plan(request, plan, &graph, &weighed(&graph), heading)
+    report_plan(request, plan, forecast(request, plan, &graph, &weighed(&graph)), heading)
 }
 
 /// The layers of a shard add up to the shard, in every figure, and their losses to the plan's.

@@ -1,5 +1,6 @@
 //! What a plan says, as named facts that can be compared one by one.
 
+use serde_json::Value;
 use shardwright_build::{
     EntryReport, GoalReport, LayerReport, LimitUse, LossReport, PlanReport, ReasonReport, ShardReport,
     TargetLimit,
@@ -66,6 +67,32 @@ impl Facts {
         }
     }
 
+    /// Everything in a value, by the path to it; items of lists by their name, if they have one.
+    fn leaves(&mut self, path: &str, key: &str, value: &Value) {
+        let at = if key.is_empty() { path.to_owned() } else { format!("{path}, {}", key.replace('_', " ")) };
+        match value {
+            Value::Object(members) => members.iter().for_each(|(key, value)| self.leaves(&at, key, value)),
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    let name = ["phase", "name"].iter().find_map(|member| item[member].as_str());
+                    let name = name.map_or_else(|| (index + 1).to_string(), str::to_owned);
+                    self.leaves(&at, &name, item);
+                }
+            }
+            Value::Number(number) => {
+                let unit = match key {
+                    _ if key.ends_with("bytes") => PlanUnit::Bytes,
+                    "microseconds" => PlanUnit::Microseconds,
+                    _ => PlanUnit::None,
+                };
+                self.number(at, number.as_u64().unwrap_or(u64::MAX), unit);
+            }
+            Value::String(text) => self.text(at, text),
+            Value::Bool(holds) => self.text(at, holds),
+            Value::Null => {}
+        }
+    }
+
     fn limit(&mut self, used: &LimitUse) {
         let unit = unit_of(&used.name);
         self.number(format!("use of the limit on {}", used.name), used.used, unit);
@@ -113,11 +140,8 @@ pub fn of_totals(report: &PlanReport) -> Facts {
     facts.bytes("artefacts", totals.artefacts.bytes);
     facts.text("what the artefacts rest on", totals.artefacts.provenance);
     facts.bytes("KV cache", totals.state_bytes);
-    for phase in &report.forecast.memory {
-        let name = phase.phase.name();
-        facts.bytes(format!("memory of phase {name}"), phase.held_bytes);
-        facts.bytes(format!("mapped in phase {name}"), phase.mapped_bytes);
-    }
+    // What it asks of a device is all data, of which nothing is to be overlooked.
+    facts.leaves("forecast", "", &serde_json::to_value(&report.forecast).unwrap_or_default());
     for time in &totals.times {
         let entry = time.entry.to_string();
         facts.text(

@@ -227,7 +227,7 @@ fn changes_have_names_values_and_units() {
 
     let mut after = plan();
     after["shards"][1]["flags"] = json!([]);
-    let place = "decoder 0..3".to_owned();
+    let place = "decoder.0-3".to_owned();
     let expected = (PlanTopic::Shards, place, "flag power".to_owned(), json!("burst"), Value::Null);
     assert_eq!(only(&plan(), &after), expected);
 
@@ -250,7 +250,7 @@ fn changes_have_names_values_and_units() {
     let shards = found.iter().filter(|change| change.topic == PlanTopic::Shards);
     let shards: Vec<_> = shards.map(|change| (change.place.as_str(), change.after.is_some())).collect();
     let expected =
-        [("decoder 0..3", false), ("decoder 3..5", false), ("decoder 0..2", true), ("decoder 2..5", true)];
+        [("decoder.0-3", false), ("decoder.3-5", false), ("decoder 0..2", true), ("decoder 2..5", true)];
     assert_eq!(shards, expected);
     assert!(found.is_sorted_by_key(|change| change.topic));
 }
