@@ -414,6 +414,7 @@ struct Problem<'request> {
     request: &'request Request,
     settings: &'request Settings,
     entries: Vec<Entry>,
+    prefill_steps: u64,
     relaxed: Relaxed,
     /// Format tuples that may be used.
     usable: Vec<u32>,
@@ -565,6 +566,7 @@ impl<'request> Problem<'request> {
         Ok(Self {
             request,
             settings,
+            prefill_steps: prefill_steps(request, &entries),
             entries,
             relaxed,
             usable,
@@ -616,15 +618,15 @@ impl<'request> Problem<'request> {
     /// their share of the time to the first one.
     fn nanoseconds(&self, cost: &RangeCost) -> u64 {
         let token = cost.known_time.saturating_mul(1000);
-        let answer = u64::from(self.request.goals.answer_tokens);
-        let share = self.first_token(cost).saturating_mul(1000).checked_div(answer);
-        token.saturating_add(share.unwrap_or(0))
+        match u64::from(self.request.goals.answer_tokens) {
+            0 => token,
+            answer => token.saturating_add(self.first_token(cost).saturating_mul(1000) / answer),
+        }
     }
 
     /// Microseconds from a prompt to the first token of its answer, as far as they are known.
     fn first_token(&self, cost: &RangeCost) -> u64 {
-        let steps = prefill_steps(self.request, &self.entries);
-        cost.known_prefill.saturating_mul(steps).saturating_add(cost.known_time)
+        cost.known_prefill.saturating_mul(self.prefill_steps).saturating_add(cost.known_time)
     }
 
     /// Quantity by which a shard of a layered component is balanced.

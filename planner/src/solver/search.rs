@@ -14,7 +14,7 @@ const EXTENSION: u64 = 8;
 /// Comparisons of labels in one search; the last and narrowest has no such bound. A sandbox allows
 /// two billion units of fuel per call; a comparison takes up to six hundred with what goes on
 /// around it, and a request is searched a few times.
-const COMPARISONS: u64 = 350_000;
+const COMPARISONS: u64 = 500_000;
 
 /// The least time from which a difference counts, as a share of the whole: estimates are no finer.
 /// Every shard has to save as much.
@@ -101,6 +101,9 @@ impl Label {
     /// `joining` is what a component saves by joining the last shard, where whatever joins one
     /// shard may also be a shard of its own.
     fn dominates(&self, other: &Label, joining: Option<&Sums>) -> bool {
+        if self.sums > other.sums {
+            return false;
+        }
         let mut theirs = other.sums;
         if !self.is_as_open(other) {
             // Better even after the other is joined and this one is not.
@@ -152,10 +155,9 @@ pub(super) fn search(problem: &Problem<'_>) -> Option<Found> {
 
 /// Whether a chain exists; needs fewer labels than the optimum.
 pub(super) fn exists(problem: &Problem<'_>) -> bool {
-    match problem.settings.effort {
-        Effort::Thorough => narrowing(problem, &BEAMS[1..]).is_some(),
-        Effort::Simple => narrowing(problem, &[1]).is_some(),
-    }
+    // One label and those that used least nearly always lead to one.
+    narrowing(problem, &[1]).is_some()
+        || (problem.settings.effort == Effort::Thorough && narrowing(problem, &BEAMS[1..]).is_some())
 }
 
 /// The result with the first of these numbers of labels that ends in time.
@@ -163,12 +165,27 @@ fn narrowing(problem: &Problem<'_>, beams: &[usize]) -> Option<Found> {
     for (position, &beam) in beams.iter().enumerate() {
         let left = if position + 1 == beams.len() { u64::MAX } else { COMPARISONS };
         let joining = problem.joining();
-        let mut search = Search { problem, beam, left, joining, arena: Vec::new(), exact: true };
+        let bounded = bounded(problem);
+        let mut search = Search { problem, beam, left, joining, bounded, arena: Vec::new(), exact: true };
         if let Ok(found) = search.run() {
             return found;
         }
     }
     None
+}
+
+/// The quantities that goals and preferences bound.
+fn bounded(problem: &Problem<'_>) -> Vec<fn(&Used) -> u64> {
+    let goals = &problem.request.goals;
+    let all: [(bool, fn(&Used) -> u64); 6] = [
+        (goals.quality_micronats.is_some(), |used| used.loss),
+        (goals.memory_bytes.is_some(), |used| used.memory),
+        (goals.size_bytes.is_some(), |used| used.size),
+        (goals.token_microseconds.is_some(), |used| used.token),
+        (goals.first_token_microseconds.is_some(), |used| used.first_token),
+        (!problem.settings.most_shards.is_empty(), |used| used.shards.into()),
+    ];
+    all.into_iter().filter(|(is_bounded, _)| *is_bounded).map(|(_, used)| used).collect()
 }
 
 /// The search took too long.
@@ -181,6 +198,8 @@ struct Search<'search, 'request> {
     left: u64,
     /// What joining a shard saves of the objective.
     joining: Sums,
+    /// The quantities that the request bounds: of each the label that used least is kept.
+    bounded: Vec<fn(&Used) -> u64>,
     /// Labels that other labels extend.
     arena: Vec<Label>,
     exact: bool,
@@ -273,7 +292,7 @@ impl Search<'_, '_> {
         }
         frontier.retain(|other| !label.dominates(other, joining));
         frontier.push(label);
-        if frontier.len() > 2 * self.beam + EXTREMES {
+        if frontier.len() > 2 * self.beam + self.bounded.len() {
             self.prune(frontier);
         }
         Ok(())
@@ -282,7 +301,7 @@ impl Search<'_, '_> {
     /// Keep some labels of an overfull cut point: half of them the best, the others spread over the
     /// rest, and those that used least, which goals may depend on.
     fn prune(&mut self, frontier: &mut Vec<Label>) {
-        if frontier.len() <= self.beam + EXTREMES {
+        if frontier.len() <= self.beam + self.bounded.len() {
             return;
         }
         self.exact = false;
@@ -295,26 +314,15 @@ impl Search<'_, '_> {
         for position in 1..=spread {
             keep[best - 1 + position * (count - best) / spread] = true;
         }
-        let least = |used: fn(&Used) -> u64| (0..count).min_by_key(|&index| used(&frontier[index].used));
-        let extremes = [
-            least(|used| used.loss),
-            least(|used| used.memory),
-            least(|used| used.size),
-            least(|used| used.token),
-            least(|used| used.first_token),
-            least(|used| used.shards.into()),
-        ];
-        for index in extremes.into_iter().flatten() {
-            keep[index] = true;
+        for used in &self.bounded {
+            if let Some(index) = (0..count).min_by_key(|&index| used(&frontier[index].used)) {
+                keep[index] = true;
+            }
         }
         let mut keep = keep.into_iter();
         frontier.retain(|_| keep.next().unwrap_or(false));
     }
 }
-
-/// Labels kept beside the beam: those with the least of each quantity that a goal may bound, and
-/// the fewest shards.
-const EXTREMES: usize = 6;
 
 impl Range {
     fn new(part: &Part, step: Step, cost: RangeCost) -> Self {
