@@ -28,17 +28,14 @@ pub fn boundaries<'request>(plan: &Plan, request: &'request Request) -> Vec<Shar
     for (shard, planned) in plan.shards.iter().enumerate() {
         for component in planned.segments.iter().filter_map(|segment| component(request, segment)) {
             for name in component.inputs.iter().map(String::as_str) {
-                match written.get_mut(name) {
-                    Some((writer, read)) => {
-                        *read = true;
-                        if *writer == shard {
-                            continue;
-                        }
-                        let writer = *writer;
-                        leave(&mut found, writer, name);
+                // What nothing before it writes, the runtime gives.
+                if let Some((writer, read)) = written.get_mut(name) {
+                    *read = true;
+                    let writer = *writer;
+                    if writer == shard {
+                        continue;
                     }
-                    // Nothing before it writes; the runtime gives it.
-                    None => {}
+                    leave(&mut found, writer, name);
                 }
                 if !found[shard].inputs.contains(&name) {
                     found[shard].inputs.push(name);

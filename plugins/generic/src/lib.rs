@@ -435,6 +435,44 @@ mod tests {
         }
     }
 
+    /// Sums that leave 64 bits stay at the largest number, whatever a policy asks for.
+    #[test]
+    fn costs_of_64_bits_end_in_an_answer() {
+        let request = |options: &[(&str, &str)], goals: bool| {
+            let options: Vec<(String, String)> =
+                options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let builder = RequestBuilder::decoder(8).target("cpu", "cpu").formats("w8-per-channel", 1, 4);
+            let mut request = builder.softcap(7).times(0, 1).times(1, 1).build();
+            for cost in &mut request.costs {
+                (cost.ops, cost.weight_bytes, cost.artefact_bytes, cost.state_bytes, cost.uncosted_ops) =
+                    (u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+                cost.time = Some(shardwright_planner::TimeCost {
+                    microseconds: u64::MAX,
+                    provenance: shardwright_planner::Provenance::Measured,
+                });
+            }
+            request.boundary_nanoseconds = u64::MAX;
+            if goals {
+                request.goals.token_microseconds = Some(u64::MAX);
+                request.goals.first_token_microseconds = Some(u64::MAX);
+                (request.goals.prompt_tokens, request.goals.answer_tokens) = (u32::MAX, u32::MAX);
+            }
+            request.options = options;
+            request
+        };
+        let ends = [
+            ("order", "targets,formats"),
+            ("place.head", "cpu"),
+            ("weights.decoder.0-1", "w8-per-channel"),
+            ("weights.decoder.7-8", "w8-per-channel"),
+        ];
+        for options in [&[][..], &ends, &[("join", "off")], &[("balance", "bytes")]] {
+            for goals in [false, true] {
+                let _ = Generic::make_plan(&request(options, goals));
+            }
+        }
+    }
+
     #[test]
     fn options_are_read_or_refused() {
         let with = |name: &str, value: &str| {
