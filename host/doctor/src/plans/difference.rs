@@ -134,29 +134,44 @@ fn notices(report: &PlanReport) -> Named {
         .collect()
 }
 
+/// Layers of a component, from the first to the last, that changed alike.
+struct Run {
+    change: PlanChange,
+    component: String,
+    /// `None` for a component without layers.
+    layers: Option<(u32, u32)>,
+}
+
+impl Run {
+    /// Whether this layer comes next, and changed in the same way.
+    fn goes_on(&self, layer: Option<u32>, change: &PlanChange) -> bool {
+        let next = self.layers.and_then(|(_, last)| last.checked_add(1));
+        next.is_some()
+            && next == layer
+            && (&self.change.before, &self.change.after) == (&change.before, &change.after)
+            && self.change.unit == change.unit
+    }
+}
+
 /// Adjacent layers that changed alike are one change.
 fn layers(before: &PlanReport, after: &PlanReport, changes: &mut Vec<PlanChange>) {
     let mut found = Vec::new();
     compare(PlanTopic::Layers, layers_of(before), layers_of(after), &mut found);
-    // Open runs by everything but their place, with component, first and last layer.
-    let mut runs: Vec<(PlanChange, String, Option<(u32, u32)>)> = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
+    // The last run of each component and fact.
     let mut open: BTreeMap<(String, String), usize> = BTreeMap::new();
     for change in found {
         let (component, layer) = split_place(&change.place);
         let key = (component.clone(), change.what.clone());
         let run = open.get(&key).and_then(|index| runs.get_mut(*index));
-        if let (Some((existing, _, Some((_, last)))), Some(layer)) = (run, layer)
-            && last.checked_add(1) == Some(layer)
-            && (&existing.before, &existing.after, existing.unit)
-                == (&change.before, &change.after, change.unit)
-        {
-            *last = layer;
+        if let Some(run) = run.filter(|run| run.goes_on(layer, &change)) {
+            run.layers = run.layers.zip(layer).map(|((first, _), last)| (first, last));
             continue;
         }
         open.insert(key, runs.len());
-        runs.push((change, component, layer.map(|layer| (layer, layer))));
+        runs.push(Run { change, component, layers: layer.map(|layer| (layer, layer)) });
     }
-    changes.extend(runs.into_iter().map(|(change, component, layers)| PlanChange {
+    changes.extend(runs.into_iter().map(|Run { change, component, layers }| PlanChange {
         place: match layers {
             Some((first, last)) if first < last => format!("{component} {first}-{last}"),
             _ => change.place.clone(),
