@@ -229,7 +229,7 @@ pub enum PlannerErrorKind {
         /// What happened to the planner.
         kind: Box<PlannerErrorKind>,
         /// Why there is no plan without it.
-        floor: FloorRefusal,
+        floor: Box<FloorRefusal>,
     },
     /// The request itself is wrong; no planner was asked.
     #[error("the request is not sound: {0}")]

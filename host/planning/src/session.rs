@@ -143,7 +143,7 @@ impl PlanningSession {
             Ok(plan) if history.iter().any(|attempt| attempt.plan.builds_same(plan.plan())) => Err(error),
             Ok(plan) => planned(plan, PlannedBy::floor(), fallback, Some(error), log),
             Err(floor) => {
-                let kind = PlannerErrorKind::NoFloor { kind: Box::new(error.kind), floor };
+                let kind = PlannerErrorKind::NoFloor { kind: Box::new(error.kind), floor: Box::new(floor) };
                 Err(PlannerError { kind, ..error })
             }
         }

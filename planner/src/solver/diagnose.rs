@@ -45,9 +45,12 @@ pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
     Refusal::new(RefusalKind::OverLimit, "no plan fits the limits")
 }
 
+/// Leaves one constraint out.
+type Relax = fn(&mut Relaxed);
+
 /// A constraint that may be left out.
 struct Step {
-    relax: fn(&mut Relaxed),
+    relax: Relax,
     kind: RefusalKind,
     message: &'static str,
 }
@@ -57,7 +60,7 @@ fn steps(problem: &Problem<'_>) -> Vec<Step> {
     let (request, settings) = (problem.request, problem.settings);
     let goals = &request.goals;
     let totals = |limits: &super::TargetBounds<'_>| limits.shards.is_some() || limits.memory_bytes.is_some();
-    let steps: [(bool, fn(&mut Relaxed), RefusalKind, &'static str); 8] = [
+    let steps: [(bool, Relax, RefusalKind, &'static str); 8] = [
         (
             !settings.wanted.is_empty() || !settings.most_shards.is_empty(),
             |relaxed| relaxed.preferences = true,

@@ -174,10 +174,13 @@ fn narrowing(problem: &Problem<'_>, beams: &[usize]) -> Option<Found> {
     None
 }
 
+/// Reads one quantity of what a label used.
+type Quantity = fn(&Used) -> u64;
+
 /// The quantities that goals and preferences bound.
-fn bounded(problem: &Problem<'_>) -> Vec<fn(&Used) -> u64> {
+fn bounded(problem: &Problem<'_>) -> Vec<Quantity> {
     let goals = &problem.request.goals;
-    let all: [(bool, fn(&Used) -> u64); 6] = [
+    let all: [(bool, Quantity); 6] = [
         (goals.quality_micronats.is_some(), |used| used.loss),
         (goals.memory_bytes.is_some(), |used| used.memory),
         (goals.size_bytes.is_some(), |used| used.size),
@@ -199,7 +202,7 @@ struct Search<'search, 'request> {
     /// What joining a shard saves of the objective.
     joining: Sums,
     /// The quantities that the request bounds: of each the label that used least is kept.
-    bounded: Vec<fn(&Used) -> u64>,
+    bounded: Vec<Quantity>,
     /// Labels that other labels extend.
     arena: Vec<Label>,
     exact: bool,

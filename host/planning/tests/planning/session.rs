@@ -157,7 +157,7 @@ fn a_planner_that_comes_to_the_end_of_its_means_has_the_floor_behind_it() {
     let error = PlanningSession::with_planner(Ok(mean()), None).plan(&none).unwrap_err();
     let Kind::NoFloor { kind, floor } = &error.kind else { panic!("{error}") };
     assert!(matches!(**kind, Kind::Trapped { .. }) && error.planner == "hostile", "{error}");
-    assert!(matches!(floor, FloorRefusal::OverLimit { limit: "ops", value: 100, max: 50, .. }), "{error}");
+    assert!(matches!(**floor, FloorRefusal::OverLimit { limit: "ops", value: 100, max: 50, .. }), "{error}");
     assert!(error.help().unwrap().contains("--limit"), "{error}");
     // What it answers stands.
     let mut refused = with_limit(request, "ops", 50);
