@@ -91,7 +91,7 @@ fn a_policy_in_javascript_asks_the_built_in_solver() {
     let (_, stderr) = shardwright(["planner", "check"]).argument(&policy).refuses();
     assert!(stderr.contains("shardwright:planner/api"), "by itself it has an unsatisfied import: {stderr}");
     compose(&policy).succeeds();
-    // It keeps every rule but for numbers next to 2^64, which the engine of the component cannot pass.
+    // It keeps every rule but for numbers next to 2^64, which the engine inside cannot pass.
     let checked = check(&joined);
     assert_eq!(checked["name"], "policy-js", "{checked}");
     assert!(broken(&checked).iter().all(|rule| ["P10", "P12"].contains(rule)), "{checked}");
