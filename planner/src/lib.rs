@@ -155,6 +155,11 @@ impl Request {
     pub fn has_states(&self) -> bool {
         self.entries.iter().any(|entry| entry.kind != EntryKind::Encode)
     }
+
+    /// Whether a goal is in losses, so that they decide between formats and each has to be known.
+    pub fn weighs_losses(&self) -> bool {
+        self.goals.quality_micronats.is_some() || self.goals.least_loss
+    }
 }
 
 impl Component {

@@ -12,15 +12,16 @@
 //!    whose times are all known are compared by time instead; an unknown time of one target affects
 //!    only that target.
 //! 2. As few layers as possible in formats without a time where the target has others with one.
-//! 3. On targets whose times are modelled, formats the request names first: a modelled time is no
-//!    reason to prefer others. A quality goal lifts this rule, because it bounds the loss.
-//! 4. Least time per generated token, as far as it is known; where an answer of a number of tokens
-//!    is usual, with their share of the time to the first one. Without a quality goal a format that
-//!    is not named first has to save [`Settings::gain`] percent. Every shard adds the cost of its
-//!    boundary, and a hundredth of the whole besides: estimates are no more precise.
-//! 5. Fewest shards.
-//! 6. Formats the request names first.
-//! 7. Balance: the largest shard of a layered component as small as possible, then the sum of
+//! 3. Where the request asks for it, least loss.
+//! 4. On targets whose times are modelled, formats the request names first: a modelled time is no
+//!    reason to prefer others. A goal in losses lifts this rule: it says what formats are worth.
+//! 5. Least time per generated token, as far as it is known; where an answer of a number of tokens
+//!    is usual, with their share of the time to the first one. Without a goal in losses a format
+//!    that is not named first has to save [`Settings::gain`] percent. Every shard adds the cost of
+//!    its boundary, and a hundredth of the whole besides: estimates are no more precise.
+//! 6. Fewest shards.
+//! 7. Formats the request names first.
+//! 8. Balance: the largest shard of a layered component as small as possible, then the sum of
 //!    squares, by time or by weight bytes.
 //!
 //! Ties are resolved to the earliest target, then the earliest formats, then the earliest cuts, so
@@ -28,8 +29,8 @@
 //!
 //! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim
 //! and device, goals of memory, size, quality and, as far as times are known, time, context and
-//! prefill rows. Weights of two bits lose so much
-//! quality that they need a quality goal, unless no other format is offered.
+//! prefill rows. Weights of two bits lose so much quality that they need a goal in losses, unless no
+//! other format is offered.
 //!
 //! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels and comparing
 //! them does not take too long; beyond that fewer are kept and [`Solution::exact`] is false. This
@@ -54,7 +55,7 @@ mod search;
 mod tests;
 
 use bounds::TargetBounds;
-pub use mix::MixBound;
+pub use mix::{MixBound, Trade};
 pub use preferences::{Goal, WantedFormat};
 
 /// Most incomparable labels kept at one cut point. A few dozen is usual; many formats under a
@@ -592,13 +593,17 @@ impl<'request> Problem<'request> {
         let (place, units) = (choice.target as usize, (end - first) as u64);
         let later = choice.later[end] - choice.later[first];
         if self.settings.effort == Effort::Simple {
-            return [self.ranks[place].saturating_mul(units), 0, 0, 0, 1, later];
+            return [self.ranks[place].saturating_mul(units), 0, 0, 0, 0, 1, later];
         }
-        let bounded = self.request.goals.quality_micronats.is_some();
-        let modelled = if self.modelled[place] && !bounded { later } else { 0 };
+        let weighed = self.request.weighs_losses();
+        let modelled = if self.modelled[place] && !weighed { later } else { 0 };
+        let loss = match self.request.goals.least_loss || self.settings.order.contains(&Goal::Loss) {
+            true => choice.loss[end].saturating_sub(choice.loss[first]),
+            false => 0,
+        };
         let nanoseconds = self.nanoseconds(cost);
         let priced = match later {
-            1.. if !bounded => {
+            1.. if !weighed => {
                 let rest = u64::from(100_u32.saturating_sub(self.settings.gain).max(1));
                 nanoseconds.saturating_mul(100) / rest
             }
@@ -607,6 +612,7 @@ impl<'request> Problem<'request> {
         [
             self.ranks[place].saturating_mul(units),
             cost.untimed.into(),
+            loss,
             modelled,
             priced.saturating_add(self.boundary),
             1,
@@ -661,7 +667,7 @@ impl<'request> Problem<'request> {
     /// What joining the shard before saves of the objective, against a shard of its own.
     fn joining(&self) -> search::Sums {
         let boundary = if self.settings.effort == Effort::Simple { 0 } else { self.boundary };
-        preferences::in_order([0, 0, 0, boundary, 1, 0], &self.settings.order)
+        preferences::in_order([0, 0, 0, 0, boundary, 1, 0], &self.settings.order)
     }
 }
 
@@ -747,10 +753,10 @@ fn least_nanoseconds(parts: &[Part]) -> u64 {
     units.fold(0, u64::saturating_add).saturating_mul(1000)
 }
 
-/// Whether the solver may choose a tuple by itself: two-bit weights need a quality goal, unless no
-/// other format is offered.
+/// Whether the solver may choose a tuple by itself: two-bit weights only where losses count, unless
+/// no other format is offered.
 fn is_admitted(request: &Request, formats: u32) -> bool {
-    request.goals.quality_micronats.is_some()
+    request.weighs_losses()
         || !has_two_bits(request, formats)
         || (0..request.formats.len() as u32).all(|formats| has_two_bits(request, formats))
 }
@@ -817,7 +823,7 @@ impl<'request> Losses<'request> {
     /// Cumulative losses of the units of a component in these format tuples, and the cumulative
     /// number of units whose loss is needed but was not measured.
     fn cumulative(&self, component: u32, formats: &[u32]) -> (Vec<u64>, Vec<u32>) {
-        let needed = self.request.goals.quality_micronats.is_some();
+        let needed = self.request.weighs_losses();
         let (mut loss, mut unmeasured) = (vec![0_u64], vec![0_u32]);
         for (unit, &formats) in (0_u32..).zip(formats) {
             let own = self.of(component, unit, formats);

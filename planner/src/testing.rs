@@ -89,6 +89,7 @@ impl RequestBuilder {
             boundary_nanoseconds: 0,
             goals: Goals {
                 quality_micronats: None,
+                least_loss: false,
                 memory_bytes: None,
                 size_bytes: None,
                 context: 512,

@@ -265,6 +265,7 @@ impl<'g> Bench<'g> {
         let offers: Vec<TargetOffer> = executors.iter().map(offer).collect();
         let goals = Goals {
             quality_micronats: None,
+            least_loss: false,
             memory_bytes: None,
             // Encoders hold no positions.
             context: if graph.is_generative() { menu.context } else { 0 },

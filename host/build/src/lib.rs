@@ -79,9 +79,11 @@ pub use report::{
     Verdict, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
+// What a plan is best in is a profile's to say, and a user's.
 pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle};
+pub use shardwright_planning::profile::Preference;
 pub use shim_judge::ShimJudge;
-pub use source::{Making, ModelSource, PlanSource};
+pub use source::{LossGround, Making, ModelSource, PlanSource};
 pub use store::{ArtefactStore, NoArtefactStore};
 
 #[cfg(feature = "checkpoints")]

@@ -9,11 +9,16 @@ use shardwright_vocabulary::{
     Target, TargetKind,
 };
 
+use crate::options::LossGoal;
 use crate::{CPU_SHIM, FormatChoice, PlanOptions, Purpose, Result, stored_formats};
 
 /// The formats a planner may choose from, best first: those the user names, else those the chip is
 /// known to support, then every weight as stored. `asked` is whether a planner option names a
 /// format.
+///
+/// A CPU supports every format, and speed alone is no reason to quantise weights unasked: weights
+/// stay as stored, unless losses count or the user says what to prefer. Then integers are offered after them, and other floats are
+/// not: their rounding is not counted as a loss.
 pub(crate) fn offered_formats(
     graph: &Graph,
     profile: &Profile,
@@ -22,11 +27,17 @@ pub(crate) fn offered_formats(
 ) -> Vec<FormatTuple> {
     let stored = stored_formats(graph);
     let mut offered: Vec<FormatTuple> = Vec::new();
+    let weighed = options.loss_goal(profile, graph) != LossGoal::None;
     // A user who names a format accepts the loss.
-    let known = profile.offered_formats(asked || options.quality_micronats.is_some()).cloned();
+    let known = profile.offered_formats(asked || weighed).cloned();
     let candidates: Vec<FormatTuple> = match options.formats.as_slice() {
-        // A CPU supports every format; speed alone is no reason to quantise weights unasked.
-        [] if profile.kind == TargetKind::Cpu && !asked => vec![stored.clone()],
+        [] if profile.kind == TargetKind::Cpu && !asked && !weighed && options.prefers.is_none() => {
+            vec![stored.clone()]
+        }
+        [] if profile.kind == TargetKind::Cpu && !asked => {
+            let quantised = known.filter(|tuple| tuple.weights.is_quantised());
+            std::iter::once(stored.clone()).chain(quantised).collect()
+        }
         [] => known.chain([stored]).collect(),
         named => named
             .iter()

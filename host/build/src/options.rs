@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use shardwright_files::read_named;
 use shardwright_graph::Graph;
+use shardwright_planning::profile::{Preference, Profile};
 use shardwright_shims::RegistryBuilder;
 use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Result, UnknownName, WeightFormat};
 use shardwright_worker::Isolation;
@@ -108,6 +109,9 @@ pub struct PlanOptions {
     pub calibration_text: Option<PathBuf>,
     /// The most quality a plan may lose: KL divergence in millionths of a nat per token.
     pub quality_micronats: Option<u64>,
+    /// What a plan is best in where goals bound bytes or times; `None` for what the chip's profile
+    /// says.
+    pub prefers: Option<Preference>,
     /// The most bytes that artefacts and KV cache of all shards may take together.
     pub memory_bytes: Option<u64>,
     /// The most bytes that the artefacts of all shards may take together.
@@ -131,7 +135,64 @@ pub struct PlanOptions {
 /// Most bytes of a calibration text.
 const CALIBRATION_TEXT_BYTES: u64 = 4 << 20;
 
+/// Whether losses decide between formats, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LossGoal {
+    /// They do not.
+    None,
+    /// As little as possible within goals of bytes and times.
+    Least,
+    /// So much and no more, in millionths of a nat per token.
+    Most(u64),
+}
+
 impl PlanOptions {
+    /// The options with what a profile says where the user says nothing: its planner, and its goals
+    /// unless the user states any; also which of them that are.
+    pub(crate) fn completed_by(&self, profile: &Profile) -> (Self, Vec<String>) {
+        let (mut options, mut taken) = (self.clone(), Vec::new());
+        if let (None, Some(planner)) = (&self.planner, &profile.planner) {
+            taken.push(format!("planner {planner}"));
+            (options.planner, options.planner_by_name) = (Some(planner.clone()), true);
+        }
+        let own = [
+            self.quality_micronats,
+            self.memory_bytes,
+            self.size_bytes,
+            self.token_microseconds,
+            self.first_token_microseconds,
+        ];
+        if own.iter().any(Option::is_some) {
+            return (options, taken);
+        }
+        let goals = &profile.goals;
+        let mut take = |name: &str, unit: &str, goal: Option<u64>| {
+            taken.extend(goal.map(|goal| format!("{name} {goal} {unit}")));
+            goal
+        };
+        let quality = take("quality", "millinats", goals.quality.map(u64::from));
+        options.quality_micronats = quality.map(|millinats| millinats * 1000);
+        options.memory_bytes = take("memory", "bytes", goals.memory_bytes);
+        options.size_bytes = take("size", "bytes", goals.size_bytes);
+        options.token_microseconds = take("time of a token", "µs", goals.token_microseconds);
+        options.first_token_microseconds =
+            take("time to the first token", "µs", goals.first_token_microseconds);
+        (options, taken)
+    }
+
+    /// What the goals and the preference of the profile, or the user's, make of losses. Of an
+    /// encoder's nothing is expected, so that only a quality goal counts.
+    pub(crate) fn loss_goal(&self, profile: &Profile, graph: &Graph) -> LossGoal {
+        let bounds =
+            [self.memory_bytes, self.size_bytes, self.token_microseconds, self.first_token_microseconds];
+        match self.quality_micronats {
+            Some(micronats) => LossGoal::Most(micronats),
+            None if bounds.iter().all(Option::is_none) || !graph.is_generative() => LossGoal::None,
+            None if self.prefers.unwrap_or(profile.prefers) == Preference::Quality => LossGoal::Least,
+            None => LossGoal::None,
+        }
+    }
+
     /// The user's calibration text, if one was named.
     pub(crate) fn read_calibration_text(&self) -> Result<Option<String>> {
         let Some(path) = &self.calibration_text else { return Ok(None) };

@@ -11,19 +11,20 @@ use shardwright_planning::sandbox::LogLevel;
 use shardwright_planning::session::{Planned, PlanningSession};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{
-    DeviceKind, Error, ErrorKind, Flag, FlagVerdict, Notice, NoticeKind, PlannerIdentity, TargetKind,
-    limit_names,
+    DeviceKind, Error, ErrorKind, Flag, FlagVerdict, Notice, NoticeKind, PlannerIdentity, Provenance,
+    TargetKind, limit_names,
 };
 use shardwright_worker::Shims;
 
 use crate::executors::{OwnShim, demand, executor, unusable};
 use crate::offers::{complete, known_formats, offered_formats, override_limits, targets};
+use crate::options::LossGoal;
 use crate::places::RunPlaces;
 use crate::planners::planning_session;
 use crate::{
-    BuiltShard, CPU_SHIM, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, ModelFormats,
-    PlanHeading, PlanOptions, PlanReport, PlanSource, PrimitiveCount, Purpose, Question, Result, ShimJudge,
-    TargetExecutor, TargetOffer, Weighed, forecast, make_request, report_plan,
+    BuiltShard, CPU_SHIM, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, LossGround,
+    ModelFormats, PlanHeading, PlanOptions, PlanReport, PlanSource, PrimitiveCount, Purpose, Question,
+    Result, ShimJudge, TargetExecutor, TargetOffer, Weighed, forecast, make_request, report_plan,
 };
 
 /// Context if none is requested and the model allows more: long enough for a conversation, small
@@ -82,6 +83,8 @@ impl Preparation {
             directories.fold(ProfileRegistry::new(), |existing, path| existing.with_directory(path));
         let FoundProfile { profile, source: file } =
             profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
+        let (options, taken) = options.completed_by(&profile);
+        let options = &options;
         let graph = source.graph();
         check_asked(graph, &profile, options)?;
         let shims = Shims::open(options.shims.clone(), options.isolation)?;
@@ -90,6 +93,13 @@ impl Preparation {
         let skipped = profiles.list()?.skipped;
         passing.extend(skipped.iter().map(|error| Notice::note(format!("{error}; the profile is skipped"))));
         let mut notices: Vec<Notice> = Vec::new();
+        if !taken.is_empty() {
+            let taken = taken.join(", ");
+            notices.push(Notice::note(format!(
+                "profile {} says, where nothing else was asked for: {taken}",
+                profile.name
+            )));
+        }
         let asked = options.planner_options.iter().any(|(name, _)| name == FORMAT_OPTION);
         let tuples = offered_formats(graph, &profile, options, asked);
         let mut targets = targets(&profile);
@@ -184,8 +194,10 @@ impl Preparation {
         }
         let context = context(graph, options)?;
         let menu = EntryMenu::usual(graph, context);
+        let loss_goal = options.loss_goal(&profile, graph);
         let goals = Goals {
             quality_micronats: options.quality_micronats,
+            least_loss: loss_goal == LossGoal::Least,
             memory_bytes: options.memory_bytes,
             context: if graph.is_generative() { context } else { 0 },
             max_prefill_rows: menu.largest_rows(),
@@ -205,13 +217,16 @@ impl Preparation {
         let weighed = Weighed::of(source, options.tables)?;
         let question = Question { model: &model, menu: &menu, goals, options: planner_options };
         let mut watch = Part::new(watch, 0..1000);
-        let asked = if options.quality_micronats.is_some() { 500 } else { 1000 };
+        let asked = if matches!(loss_goal, LossGoal::Most(_)) { 500 } else { 1000 };
         let mut request = make_request(graph, &offers, &formats, question, &mut watch.then(asked))?;
         passing.extend(costs.notices());
-        if options.quality_micronats.is_some() {
-            request.sensitivities = source.sensitivities(&tuples, &mut watch)?;
-            passing.extend(source.take_notices());
-        }
+        let ground = match loss_goal {
+            LossGoal::None => LossGround::Expected,
+            LossGoal::Least => LossGround::Kept,
+            LossGoal::Most(_) => LossGround::Measured,
+        };
+        request.sensitivities = source.sensitivities(&tuples, ground, &mut watch)?;
+        passing.extend(source.take_notices());
         let session = planning_session(options)?;
         passing.extend(session.disbelieved().map(Notice::note));
         Ok(Preparation {
@@ -397,7 +412,8 @@ impl Preparation {
     /// A notice that a calibration text was passed and nothing is calibrated.
     fn calibration_unused(&self, planned: &Planned) -> Option<Notice> {
         let path = self.calibration_text.as_ref()?;
-        let is_used = ModelFormats::needs_ranges(&planned.plan) || !self.request.sensitivities.is_empty();
+        let measured = self.request.sensitivities.iter().any(|row| row.provenance == Provenance::Measured);
+        let is_used = ModelFormats::needs_ranges(&planned.plan) || measured;
         (!is_used).then(|| {
             Notice::note(format!(
                 "{} is not calibrated on: the plan has no integers with ranges to be found",

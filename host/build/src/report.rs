@@ -127,11 +127,29 @@ pub enum LossReport {
         /// The loss.
         micronats: u64,
     },
-    /// The loss of these formats was not measured on this checkpoint.
+    /// The same, but in some places expected from how far the weights are off in these formats: a
+    /// model fitted to another checkpoint, with an unknown error.
+    Expected {
+        /// The loss.
+        micronats: u64,
+    },
+    /// Nothing is known of what these formats lose.
     NotMeasured {
-        /// Number of layers, and of components without layers, that were not measured.
+        /// Number of layers, and of components without layers, of which nothing is known.
         places: u64,
     },
+}
+
+impl LossReport {
+    /// KL divergence in millionths of a nat per token, measured or expected; `None` where nothing is
+    /// known of a part.
+    pub const fn micronats(&self) -> Option<u64> {
+        match self {
+            LossReport::None => Some(0),
+            LossReport::Measured { micronats } | LossReport::Expected { micronats } => Some(*micronats),
+            LossReport::NotMeasured { .. } => None,
+        }
+    }
 }
 
 /// Time of one run of an entry point by all its shards.
@@ -353,7 +371,8 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
         boundary_nanoseconds: request.boundary_nanoseconds.saturating_mul(plan.shards().len() as u64),
         loss: match (loss.lossy, loss.unmeasured) {
             (0, _) => LossReport::None,
-            (_, 0) => LossReport::Measured { micronats: loss.micronats },
+            (_, 0) if loss.modelled == 0 => LossReport::Measured { micronats: loss.micronats },
+            (_, 0) => LossReport::Expected { micronats: loss.micronats },
             (_, places) => LossReport::NotMeasured { places },
         },
     }

@@ -28,9 +28,13 @@ pub trait PlanSource {
         Making::InMemory
     }
 
-    /// The quality loss of every layer and role in each of the weight formats of `tuples`, for a
-    /// planner with a quality goal.
-    fn sensitivities(&mut self, tuples: &[FormatTuple], watch: &mut dyn Watch) -> Result<Vec<Sensitivity>>;
+    /// The quality loss of every layer and role in each of the weight formats of `tuples`.
+    fn sensitivities(
+        &mut self,
+        tuples: &[FormatTuple],
+        ground: LossGround,
+        watch: &mut dyn Watch,
+    ) -> Result<Vec<Sensitivity>>;
 
     /// Notices about work done since the last call.
     fn take_notices(&mut self) -> Vec<Notice>;
@@ -53,6 +57,17 @@ pub trait ModelSource: PlanSource {
 
     /// The calibrated ranges, if anything needed them.
     fn ranges(&self) -> Option<&Ranges>;
+}
+
+/// What losses are to rest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossGround {
+    /// How far the weights are off: looks at a sample of them, or of none that are not here.
+    Expected,
+    /// A measurement that was made before and kept; else as [`LossGround::Expected`].
+    Kept,
+    /// A measurement, which runs the model; without weights as [`LossGround::Expected`].
+    Measured,
 }
 
 /// Where constants in other formats than stored are held until they are compiled.

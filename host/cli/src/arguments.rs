@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use shardwright::{FormatChoice, WeightFormat};
+use shardwright::{FormatChoice, Preference, WeightFormat};
 
 /// Runs language models on phone NPUs by plan: what is cut where, in which format, with which
 /// flags, and why.
@@ -176,6 +176,10 @@ pub struct TargetArguments {
     /// number: KL divergence in thousandths of a nat per token. Measured once for a checkpoint.
     #[arg(long, value_name = "GOAL", value_parser = quality)]
     pub quality: Option<u32>,
+    /// What a plan is best in, of those that keep the goals of bytes and times. Default: `speed` on
+    /// a chip, `quality` on a CPU, where weights stay as stored unless a goal needs less.
+    #[arg(long, value_name = "WHAT", value_parser = preference)]
+    pub prefer: Option<Preference>,
     /// The most that artefacts and KV cache of all shards may take together: `900MB`, `3GB`, or
     /// bytes. Gathered tables are mapped and not counted.
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -657,6 +661,14 @@ fn repetition_penalty(text: &str) -> Result<f32, String> {
 fn number(text: &str, fits: impl Fn(f32) -> bool, expected: &str) -> Result<f32, String> {
     let value = text.parse().ok().filter(|value: &f32| value.is_finite() && fits(*value));
     value.ok_or_else(|| format!("expected {expected}"))
+}
+
+fn preference(text: &str) -> Result<Preference, String> {
+    match text {
+        "speed" => Ok(Preference::Speed),
+        "quality" => Ok(Preference::Quality),
+        _ => Err("expected `speed` or `quality`".to_owned()),
+    }
 }
 
 /// Goals of quality by name, in thousandths of a nat per token.

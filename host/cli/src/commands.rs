@@ -125,6 +125,9 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     if let Some(millinats) = target.quality {
         options = options.quality(millinats);
     }
+    if let Some(preference) = target.prefer {
+        options = options.prefer(preference);
+    }
     if let Some(bytes) = target.memory {
         options = options.memory(bytes);
     }
@@ -390,6 +393,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         formats,
         tables,
         quality,
+        prefer,
         memory,
         size,
         first_token,
@@ -415,6 +419,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         ("--formats", !formats.is_empty()),
         ("--table", !tables.is_empty()),
         ("--quality", quality.is_some()),
+        ("--prefer", prefer.is_some()),
         ("--memory", memory.is_some()),
         ("--size", size.is_some()),
         ("--first-token", first_token.is_some()),

@@ -6,8 +6,8 @@
 //! of a plan has a cap below.
 
 use shardwright_vocabulary::{
-    ComponentKind, EntryKind, EntryName, Flag, FormatTuple, Limit, Segment, Segments, ShardFormats, Target,
-    WeightFormat, limit_names,
+    ComponentKind, EntryKind, EntryName, Flag, FormatTuple, Limit, Provenance, Segment, Segments,
+    ShardFormats, Target, WeightFormat, limit_names,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,12 +75,14 @@ pub struct CheckedShard {
 /// Quality a plan loses by the formats of its weights. Activations and states are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
-    /// Measured part: KL divergence in millionths of a nat per token.
+    /// Known part: KL divergence in millionths of a nat per token.
     pub micronats: u64,
     /// Number of layers, and of components without layers, whose weight formats lose quality.
     pub lossy: u64,
-    /// Number of those whose loss was not measured.
+    /// Number of those whose loss is not known.
     pub unmeasured: u64,
+    /// Number of those whose loss was not measured but follows from how far their weights are off.
+    pub modelled: u64,
 }
 
 impl CheckedPlan {
@@ -709,15 +711,17 @@ fn quality(plan: &Plan, request: &Request) -> Result<Loss, PlanFault> {
             if !shard.entries.iter().filter_map(row).any(|row| row.weight_bytes > 0) {
                 continue;
             }
-            let mut known = false;
+            let (mut known, mut modelled) = (false, false);
             for sensitivity in measured.get(&(segment.component, layer)).into_iter().flatten() {
                 if tuple.weight(sensitivity.role) == sensitivity.format {
                     known = true;
+                    modelled |= sensitivity.provenance != Provenance::Measured;
                     loss.micronats = loss.micronats.saturating_add(sensitivity.micronats.into());
                 }
             }
             loss.lossy += 1;
             loss.unmeasured += u64::from(!known);
+            loss.modelled += u64::from(modelled);
             if !known && request.goals.quality_micronats.is_some() {
                 let name = component(request, segment).map_or("?", |known| known.name.as_str());
                 let part = if segment.end == 0 { name.to_owned() } else { format!("layer {layer}") };

@@ -318,6 +318,7 @@ impl From<&Request> for wit::Request {
                 role: row.role.name().to_owned(),
                 format: index_of(&mut lists.weights, row.format),
                 micronats: row.micronats,
+                provenance: guest_provenance(row.provenance),
             })
             .collect();
         wit::Request {
@@ -347,6 +348,7 @@ impl From<&Request> for wit::Request {
             boundary_nanoseconds: request.boundary_nanoseconds,
             goals: wit::Goals {
                 quality_micronats: request.goals.quality_micronats,
+                least_loss: request.goals.least_loss,
                 memory_bytes: request.goals.memory_bytes,
                 size_bytes: request.goals.size_bytes,
                 context: request.goals.context,

@@ -63,8 +63,25 @@ pub enum Offer {
     /// Always.
     #[default]
     Always,
-    /// Only under a quality goal, or if named: they lose more than the alternatives.
+    /// Only where losses count, or if named: they lose more than the alternatives.
     QualityGoal,
+}
+
+/// What a plan for a chip is best in, of those that keep all goals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preference {
+    /// The fastest.
+    #[default]
+    Speed,
+    /// The one that loses least.
+    Quality,
+}
+
+impl Preference {
+    fn is_speed(&self) -> bool {
+        *self == Preference::Speed
+    }
 }
 
 impl Offer {
@@ -113,6 +130,33 @@ impl ProfileFlag {
     }
 }
 
+/// Goals of plans for a chip, where the user states none of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ProfileGoals {
+    /// The most quality that may be lost: KL divergence in thousandths of a nat per token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<u32>,
+    /// The most bytes of artefacts and KV cache together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// The most bytes of artefacts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// The most microseconds of a generated token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_microseconds: Option<u64>,
+    /// The most microseconds from a prompt to the first token of its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_token_microseconds: Option<u64>,
+}
+
+impl ProfileGoals {
+    fn is_empty(&self) -> bool {
+        *self == ProfileGoals::default()
+    }
+}
+
 /// A chip.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -139,6 +183,15 @@ pub struct Profile {
     /// Formats it takes or refuses, best first.
     #[serde(default)]
     pub formats: Vec<ProfileFormat>,
+    /// What a plan is best in where goals bound bytes or times; a quality goal decides by itself.
+    #[serde(default, skip_serializing_if = "Preference::is_speed")]
+    pub prefers: Preference,
+    /// Goals where the user states none.
+    #[serde(default, skip_serializing_if = "ProfileGoals::is_empty")]
+    pub goals: ProfileGoals,
+    /// Name of the planner to ask, from a planner directory; `None` for the built-in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planner: Option<String>,
     /// Flags worth setting.
     #[serde(default)]
     pub flags: Vec<ProfileFlag>,
@@ -154,9 +207,9 @@ impl Profile {
     }
 
     /// Those of them that a plan may choose, best first.
-    pub fn offered_formats(&self, under_quality_goal: bool) -> impl Iterator<Item = &FormatTuple> {
+    pub fn offered_formats(&self, losses_count: bool) -> impl Iterator<Item = &FormatTuple> {
         let offered =
-            move |entry: &&ProfileFormat| entry.legal && (under_quality_goal || entry.offer == Offer::Always);
+            move |entry: &&ProfileFormat| entry.legal && (losses_count || entry.offer == Offer::Always);
         self.formats.iter().filter(offered).map(|entry| &entry.formats)
     }
 
@@ -449,13 +502,18 @@ fn fault(profile: &Profile) -> Option<String> {
     if let Some((what, count)) = lists.into_iter().find(|(_, count)| *count > caps::ENTRIES) {
         return Some(format!("{count} {what}, at most {} are read", caps::ENTRIES));
     }
-    let names =
-        [&profile.name, &profile.title, &profile.vendor, &profile.shim].into_iter().chain(&profile.aliases);
+    let names = [&profile.name, &profile.title, &profile.vendor, &profile.shim];
+    let names = names.into_iter().chain(&profile.aliases).chain(&profile.planner);
     for name in names {
         if name.is_empty() || name.len() > caps::NAME_BYTES || normalise(name).is_empty() {
             let quoted: String = name.chars().take(32).collect();
             return Some(format!("name `{quoted}` is empty or longer than {} bytes", caps::NAME_BYTES));
         }
+    }
+    if let Some(planner) = profile.planner.as_deref().filter(|name| name.contains(['/', '\\', '.'])) {
+        return Some(format!(
+            "planner `{planner}` is a path; a profile names a planner of a planner directory"
+        ));
     }
     let repeated = |names: Vec<&str>| {
         let mut names = names;

@@ -7,8 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{
-    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, SoftcapPlace, Target, TimeCost, WeightFormat,
-    WeightRole,
+    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, Provenance, SoftcapPlace, Target, TimeCost,
+    WeightFormat, WeightRole,
 };
 
 mod validate;
@@ -165,6 +165,8 @@ pub struct Sensitivity {
     pub format: WeightFormat,
     /// Loss as KL divergence in millionths of a nat per token, rounded up; losses add up.
     pub micronats: u32,
+    /// Measured, or modelled from how far the weights are off.
+    pub provenance: Provenance,
 }
 
 /// What the plan should achieve.
@@ -174,6 +176,9 @@ pub struct Goals {
     /// Largest sum of losses, in millionths of a nat per token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality_micronats: Option<u64>,
+    /// Of the plans that hold, the one that loses least is the best; otherwise the fastest.
+    #[serde(default)]
+    pub least_loss: bool,
     /// Bytes for artefacts and states of all shards together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,

@@ -12,7 +12,7 @@ mod demo;
 
 use std::ops::ControlFlow;
 
-use shardwright_quantisation::{IntegerBits, RangeMethod, Sensitivities, content_hash, evaluate};
+use shardwright_quantisation::{IntegerBits, RangeMethod, Sensitivities, content_hash, evaluate, priors};
 use shardwright_vocabulary::WeightFormat;
 
 fn main() {
@@ -38,8 +38,10 @@ fn main() {
         let measured =
             Sensitivities::measure(&graph, hash, &formats, &importance, &short, &mut progress).unwrap();
         eprintln!();
-        for row in measured.rows() {
-            println!("{} {} {} {} {}", row.component, row.layer, row.role, row.format, row.micronats);
+        let expected = priors(&graph, &formats).unwrap();
+        for (row, prior) in measured.rows().iter().zip(&expected) {
+            let (loss, expected) = (row.micronats, prior.micronats);
+            println!("{} {} {} {} {loss} {expected}", row.component, row.layer, row.role, row.format);
         }
         return;
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use shardwright_graph::{Graph, Ranges, Weight};
 use shardwright_vocabulary::FormatTuple;
 
-use crate::quality::answers;
+use crate::quality::{Answers, answers};
 use crate::{CalibrationError, Importance, Recipe, TableFormats, Unwatched, quantise};
 
 /// A combination of formats to be tried.
@@ -118,6 +118,33 @@ pub fn evaluate(
         });
     }
     Ok(table)
+}
+
+/// The predictions of a model as stored over some sequences, to compare many others with.
+pub struct Baseline<'g> {
+    graph: &'g Graph,
+    sequences: &'g [Vec<u32>],
+    stored: Answers,
+}
+
+impl<'g> Baseline<'g> {
+    /// Runs the sequences by the reference. Memory: all their outputs, rows times vocabulary, f32.
+    pub fn of(graph: &'g Graph, sequences: &'g [Vec<u32>]) -> Result<Self, CalibrationError> {
+        if sequences.is_empty() {
+            return Err(CalibrationError::NoSequences);
+        }
+        let stored = answers(graph, &FormatTuple::F32, &Ranges::new(), sequences, &mut || true)?;
+        Ok(Baseline { graph, sequences, stored })
+    }
+
+    /// How far the model with other weights is from it, by sequence: the sum over its rows of the
+    /// KL divergence in nats (of encoders 1 − cosine), and how many rows those are. Activations and
+    /// states are floats.
+    pub fn divergences(&self, recipe: &Recipe) -> Result<Vec<(f64, u64)>, CalibrationError> {
+        let made = quantise(self.graph, recipe, &mut Unwatched)?;
+        let ours = answers(&made, &FormatTuple::F32, &Ranges::new(), self.sequences, &mut || true)?;
+        Ok(ours.divergences(&self.stored, self.graph))
+    }
 }
 
 fn weight_bytes(graph: &Graph) -> u64 {

@@ -82,19 +82,24 @@ impl Answers {
     /// (ln p − ln q). For encoders 1 − cosine of the vectors. Never negative, and 0 for equal
     /// answers.
     pub fn divergence(&self, stored: &Answers, graph: &Graph) -> f64 {
-        let (mut sum, mut count) = (0.0, 0_u64);
-        for (ours, theirs) in self.outputs.iter().zip(&stored.outputs) {
-            let pairs = ours.chunks_exact(self.width).zip(theirs.chunks_exact(self.width));
-            for (ours, theirs) in pairs {
-                sum += if graph.is_generative() {
-                    relative_entropy(theirs, ours)
-                } else {
-                    1.0 - cosine(theirs, ours)
-                };
-                count += 1;
-            }
-        }
+        let sums = self.divergences(stored, graph).into_iter();
+        let (sum, count) = sums.fold((0.0, 0), |(sum, count), own| (sum + own.0, count + own.1));
         if count == 0 { 0.0 } else { (sum / count as f64).max(0.0) }
+    }
+
+    /// The same of each sequence: the sum over its rows, and how many those are.
+    pub fn divergences(&self, stored: &Answers, graph: &Graph) -> Vec<(f64, u64)> {
+        let of = |(ours, theirs): (&Vec<f32>, &Vec<f32>)| {
+            let pairs = ours.chunks_exact(self.width).zip(theirs.chunks_exact(self.width));
+            pairs.fold((0.0, 0), |(sum, count), (ours, theirs)| {
+                let own = match graph.is_generative() {
+                    true => relative_entropy(theirs, ours),
+                    false => 1.0 - cosine(theirs, ours),
+                };
+                (sum + own, count + 1)
+            })
+        };
+        self.outputs.iter().zip(&stored.outputs).map(of).collect()
     }
 
     /// The layer whose output is farthest from that of the model as stored, and how far: root of

@@ -149,8 +149,8 @@ impl Sensitivities {
     }
 }
 
-/// The matrices of each component, layer and role.
-fn places(graph: &Graph) -> BTreeMap<(ComponentKind, u32, WeightRole), Vec<WeightId>> {
+/// The matrices of each component, layer (0 in a component without layers) and role.
+pub fn places(graph: &Graph) -> BTreeMap<(ComponentKind, u32, WeightRole), Vec<WeightId>> {
     let mut places: BTreeMap<_, Vec<WeightId>> = BTreeMap::new();
     for component in &graph.components {
         for node in component.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear)) {

@@ -83,8 +83,8 @@ pub use shardwright_worker::Isolation;
 pub use {
     loading::load,
     shardwright_build::{
-        Executor, FormatChoice, ModelSource, PlanOptions, PlanReport, PlanSource, Planned, Purpose, Settled,
-        TableFormats, plan, settle,
+        Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource, Planned,
+        Preference, Purpose, Settled, TableFormats, plan, settle,
     },
 };
 #[cfg(feature = "build")]

@@ -1,6 +1,8 @@
 use std::path::{Path, PathBuf};
 
-use shardwright_build::{CompileReport, Executor, FormatChoice, PlanOptions, Planned, TableFormats};
+use shardwright_build::{
+    CompileReport, Executor, FormatChoice, PlanOptions, Planned, Preference, TableFormats,
+};
 use shardwright_shims::Watch;
 
 use crate::run_options::{RunOptions, run_option_setters};
@@ -108,6 +110,15 @@ impl OpenOptions {
     #[must_use]
     pub fn quality(mut self, millinats: u32) -> Self {
         self.plan.quality_micronats = Some(u64::from(millinats) * 1000);
+        self
+    }
+
+    /// What a plan is best in, of those that keep goals of bytes and times: the fastest, or the one
+    /// that loses least by what is expected of its formats. Default: what the chip's profile says;
+    /// on a CPU the least loss.
+    #[must_use]
+    pub fn prefer(mut self, preference: Preference) -> Self {
+        self.plan.prefers = Some(preference);
         self
     }
 

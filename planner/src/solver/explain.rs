@@ -95,6 +95,7 @@ impl Solution {
             let uncosted =
                 self.shards.iter().map(|shard| shard.cost.uncosted_ops).fold(0, u64::saturating_add);
             let leaves = match (request.formats.len(), request.goals.quality_micronats) {
+                (2.., _) if request.goals.least_loss => "the least of the plans that lose as little",
                 (1, _) | (_, Some(_)) => "the least of all legal plans",
                 _ => "the least that limits and the order of formats leave",
             };
@@ -295,9 +296,9 @@ impl Solution {
             return (because, Cause::Cost("time".to_owned()));
         }
         if siblings().any(|(_, other)| other.formats != segment.formats) {
-            let cause = match request.goals.quality_micronats {
-                Some(_) => Cause::Goal("quality".to_owned()),
-                None => Cause::Cost("time".to_owned()),
+            let cause = match request.weighs_losses() {
+                true => Cause::Goal("quality".to_owned()),
+                false => Cause::Cost("time".to_owned()),
             };
             return ("the other layers are better in other formats".to_owned(), cause);
         }

@@ -2,17 +2,18 @@
 //!
 //! Layers of a shard may differ in the formats of their weights, so the search over cuts is
 //! offered, for each target and each pair of activations and states, a number of *assignments* of
-//! tuples to the layers of a component. Under a quality goal those are points on the convex hull of
-//! loss against cost: the layers give up quality in the order of what a millionth of loss saves
-//! there (the Lagrangian relaxation of the knapsack). Of a few layers all assignments are offered.
-//! What the search chose is then improved over all shards at once by [`polish`], a knapsack without
-//! cuts.
+//! tuples to the layers of a component. Under a goal in losses those are points on the convex hull
+//! of what is bounded against what is to be least: under a quality goal the layers give up quality
+//! in the order of the time that a millionth saves there, and for the least loss bytes in the order
+//! of the loss that a byte saves (the Lagrangian relaxation of the knapsack). Of a few layers all
+//! assignments are offered. What the search chose is then improved over all shards at once by
+//! [`polish`], a knapsack without cuts.
 
 use std::collections::BTreeMap;
 
 use super::search::cost_of;
 use super::{Losses, Placement, Problem, Solution, WantedFormat, preferences};
-use crate::table::{CostTable, unit_kinds_at};
+use crate::table::{CostTable, RangeCost, unit_kinds_at};
 use crate::{Entry, Request};
 
 /// Assignments from the hull that are offered for one target and one pair of activations and
@@ -42,10 +43,44 @@ pub(super) struct Units<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Candidate {
     formats: u32,
-    /// Microseconds.
-    time: u64,
-    /// Millionths.
-    loss: u64,
+    /// What a goal bounds: millionths of loss, bytes or microseconds.
+    spent: u64,
+    /// What is to be least: microseconds, or millionths of loss.
+    value: u64,
+}
+
+/// What is traded for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trade {
+    /// The least time within a bound on the loss.
+    LossForTime,
+    /// The least loss within a bound on bytes.
+    BytesForLoss,
+    /// The least loss within a bound on the time.
+    TimeForLoss,
+}
+
+impl Trade {
+    /// `None` without a goal in losses.
+    fn of(request: &Request) -> Option<Self> {
+        let goals = &request.goals;
+        match goals.least_loss {
+            false => goals.quality_micronats.map(|_| Trade::LossForTime),
+            true if goals.size_bytes.is_some() || goals.memory_bytes.is_some() => Some(Trade::BytesForLoss),
+            true => Some(Trade::TimeForLoss),
+        }
+    }
+
+    /// Most that all shards together may spend.
+    fn bound(self, request: &Request) -> u64 {
+        let goals = &request.goals;
+        let bound = match self {
+            Trade::LossForTime => goals.quality_micronats,
+            Trade::BytesForLoss => goals.size_bytes.into_iter().chain(goals.memory_bytes).min(),
+            Trade::TimeForLoss => goals.token_microseconds,
+        };
+        bound.unwrap_or(u64::MAX)
+    }
 }
 
 impl Units<'_> {
@@ -57,7 +92,7 @@ impl Units<'_> {
     pub(super) fn assignments(&self, usable: &[u32], mixed: bool) -> Vec<Vec<u32>> {
         let mut found: Vec<Vec<u32>> = Vec::new();
         let mut alone = usable.to_vec();
-        if mixed && self.layered && self.request.goals.quality_micronats.is_some() {
+        if mixed && self.layered && self.request.weighs_losses() {
             for class in self.classes(usable) {
                 let mixtures = self.mixtures(&class);
                 // Of many layers one tuple for all is rarely the best, and the knapsack finds it.
@@ -101,7 +136,7 @@ impl Units<'_> {
     }
 
     /// What a unit may have of a class; nothing is known of the time of some, so those cost 0.
-    fn candidates(&self, unit: usize, class: &[u32]) -> Vec<Candidate> {
+    fn candidates(&self, unit: usize, class: &[u32], trade: Trade) -> Vec<Candidate> {
         let at = u32::try_from(unit).unwrap_or(u32::MAX);
         let of = |&formats: &u32| {
             let place = (self.component, unit, self.layered);
@@ -114,35 +149,60 @@ impl Units<'_> {
             }
             let row = self.table.row(kind, self.target, formats, *self.entries.first()?);
             let time = row.and_then(|row| row.time).map_or(0, |time| time.microseconds);
-            Some(Candidate { formats, time, loss: self.losses.of(self.component, at, formats)? })
+            let loss = self.losses.of(self.component, at, formats)?;
+            let (spent, value) = match trade {
+                Trade::LossForTime => (loss, time),
+                Trade::BytesForLoss => (self.bytes(kind, formats), loss),
+                Trade::TimeForLoss => (time, loss),
+            };
+            Some(Candidate { formats, spent, value })
         };
         class.iter().filter_map(of).collect()
     }
 
+    /// Whether the time of a unit in a format tuple is known.
+    fn is_timed(&self, unit: usize, formats: u32) -> bool {
+        let entry = self.entries.first();
+        let row = entry.and_then(|entry| self.table.row(self.kinds[unit], self.target, formats, *entry));
+        row.is_some_and(|row| row.time.is_some())
+    }
+
+    /// What a unit adds to an artefact: its weights, and what each entry point adds.
+    fn bytes(&self, kind: u32, formats: u32) -> u64 {
+        let (mut weights, mut more) = (0, 0_u64);
+        for &entry in self.entries {
+            if let Some(row) = self.table.row(kind, self.target, formats, entry) {
+                weights = row.weight_bytes.max(weights);
+                more = more.saturating_add(row.artefact_bytes);
+            }
+        }
+        more.saturating_add(weights)
+    }
+
     /// All assignments of a few units, points on the hull of more.
     fn mixtures(&self, class: &[u32]) -> Vec<Vec<u32>> {
+        let Some(trade) = Trade::of(self.request) else { return Vec::new() };
         let units: Vec<Vec<Candidate>> =
-            (0..self.kinds.len()).map(|unit| self.candidates(unit, class)).collect();
+            (0..self.kinds.len()).map(|unit| self.candidates(unit, class, trade)).collect();
         if units.iter().any(Vec::is_empty) {
             return Vec::new();
         }
         let count = units.iter().try_fold(1_usize, |count, unit| count.checked_mul(unit.len()));
         match count {
             Some(count) if count <= ALL => products(&units),
-            _ => self.hull_points(&units),
+            _ => self.hull_points(&units, trade.bound(self.request)),
         }
     }
 
-    /// Assignments along the hull whose loss is within the goal, the largest loss first.
-    fn hull_points(&self, units: &[Vec<Candidate>]) -> Vec<Vec<u32>> {
-        let goal = self.request.goals.quality_micronats.unwrap_or(u64::MAX);
+    /// Assignments along the hull that spend no more than the goal allows, the most first.
+    fn hull_points(&self, units: &[Vec<Candidate>], bound: u64) -> Vec<Vec<u32>> {
         let hulls: Vec<Vec<Candidate>> = units.iter().map(|unit| hull(unit)).collect();
         let mut assignment: Vec<u32> = hulls.iter().map(|hull| hull[0].formats).collect();
-        let mut loss = hulls.iter().fold(0_u64, |sum, hull| sum.saturating_add(hull[0].loss));
+        let mut spent = hulls.iter().fold(0_u64, |sum, hull| sum.saturating_add(hull[0].spent));
         let mut points = vec![assignment.clone()];
         for (unit, from, to) in steps(&hulls) {
-            loss = loss.saturating_add(to.loss - from.loss);
-            if loss > goal {
+            spent = spent.saturating_add(to.spent - from.spent);
+            if spent > bound {
                 break;
             }
             assignment[unit] = to.formats;
@@ -181,20 +241,20 @@ fn products(units: &[Vec<Candidate>]) -> Vec<Vec<u32>> {
     found
 }
 
-/// The candidates on the lower convex hull of time against loss, by rising loss. Never empty for a
-/// unit with candidates; the earliest of equals stays.
+/// The candidates on the lower convex hull of value against what is spent, by rising spending.
+/// Never empty for a unit with candidates; the earliest of equals stays.
 fn hull(unit: &[Candidate]) -> Vec<Candidate> {
     let mut sorted = unit.to_vec();
-    sorted.sort_by_key(|candidate| (candidate.loss, candidate.time));
+    sorted.sort_by_key(|candidate| (candidate.spent, candidate.value));
     let mut hull: Vec<Candidate> = Vec::new();
     for candidate in sorted {
-        if hull.last().is_some_and(|last| candidate.time >= last.time) {
+        if hull.last().is_some_and(|last| candidate.value >= last.value) {
             continue;
         }
         while let [.., before, last] = hull[..] {
             // `last` lies above the line from `before` to the new candidate.
-            let saved = u128::from(before.time - last.time) * u128::from(candidate.loss - before.loss);
-            let whole = u128::from(before.time - candidate.time) * u128::from(last.loss - before.loss);
+            let saved = u128::from(before.value - last.value) * u128::from(candidate.spent - before.spent);
+            let whole = u128::from(before.value - candidate.value) * u128::from(last.spent - before.spent);
             if saved > whole {
                 break;
             }
@@ -205,7 +265,7 @@ fn hull(unit: &[Candidate]) -> Vec<Candidate> {
     hull
 }
 
-/// Steps along the hulls of all units, those first that save most time for their loss.
+/// Steps along the hulls of all units, those first that save most for what they spend.
 fn steps(hulls: &[Vec<Candidate>]) -> Vec<(usize, Candidate, Candidate)> {
     let mut steps: Vec<(usize, Candidate, Candidate)> = Vec::new();
     for (unit, hull) in hulls.iter().enumerate() {
@@ -213,8 +273,8 @@ fn steps(hulls: &[Vec<Candidate>]) -> Vec<(usize, Candidate, Candidate)> {
     }
     // A stable sort: a hull's own steps are in falling order already, and ties stay by unit.
     steps.sort_by(|left, right| {
-        let saved = |step: &(usize, Candidate, Candidate)| u128::from(step.1.time - step.2.time);
-        let lost = |step: &(usize, Candidate, Candidate)| u128::from(step.2.loss - step.1.loss);
+        let saved = |step: &(usize, Candidate, Candidate)| u128::from(step.1.value - step.2.value);
+        let lost = |step: &(usize, Candidate, Candidate)| u128::from(step.2.spent - step.1.spent);
         (saved(right) * lost(left)).cmp(&(saved(left) * lost(right)))
     });
     steps
@@ -223,9 +283,11 @@ fn steps(hulls: &[Vec<Candidate>]) -> Vec<(usize, Candidate, Candidate)> {
 /// How far a mixture may be from the best one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MixBound {
-    /// Microseconds of what was mixed.
-    pub time: u64,
-    /// No mixture of these shards within the quality goal takes less.
+    /// What was traded.
+    pub trade: Trade,
+    /// Microseconds, or millionths of loss, of what was mixed.
+    pub value: u64,
+    /// No mixture of these shards within the goal has less.
     pub least: u64,
 }
 
@@ -238,17 +300,18 @@ struct Item {
 }
 
 /// Improves the mixture of a solution: cuts, targets, activations and states stay, and the layers
-/// of all timed shards share what the quality goal leaves.
+/// share what the goal leaves; where time is to be saved, those of timed shards.
 ///
-/// `None` where there is no quality goal, nothing to choose, or a shard would exceed a limit.
+/// `None` where there is no goal in losses, nothing to choose, or a shard would exceed a limit.
 pub(super) fn polish(problem: &Problem<'_>, solution: &mut Solution) -> Option<MixBound> {
     let request = problem.request;
-    let mut left = request.goals.quality_micronats?;
+    let trade = Trade::of(request)?;
+    let mut left = trade.bound(request);
     let (table, losses) = (CostTable::new(request), Losses::new(request));
     let mut items = Vec::new();
-    let mut before = 0_u64;
+    let (mut before, mut own_spent) = (0_u64, 0_u64);
     for (index, shard) in solution.shards.iter().enumerate() {
-        let is_timed = problem.timed.get(shard.target as usize) == Some(&true);
+        let is_open = trade == Trade::BytesForLoss || problem.timed.get(shard.target as usize) == Some(&true);
         for (place, segment) in shard.segments.iter().enumerate() {
             let part = problem.parts.iter().find(|part| part.component == segment.component)?;
             let component = &request.model.components[segment.component as usize];
@@ -269,17 +332,21 @@ pub(super) fn polish(problem: &Problem<'_>, solution: &mut Solution) -> Option<M
                 let usable = problem.usable.iter().copied();
                 let class: Vec<u32> =
                     usable.filter(|other| is_same_class(request, formats, *other)).collect();
-                let candidates = if is_timed { units.candidates(at, &class) } else { Vec::new() };
+                let mut candidates = if is_open { units.candidates(at, &class, trade) } else { Vec::new() };
+                // Known times count before the loss.
+                candidates.retain(|other| units.is_timed(at, other.formats) == units.is_timed(at, formats));
                 match candidates.iter().find(|candidate| candidate.formats == formats) {
                     Some(own) => {
-                        before = before.saturating_add(own.time);
+                        before = before.saturating_add(own.value);
+                        own_spent = own_spent.saturating_add(own.spent);
                         items.push(Item { shard: index, segment: place, unit: offset, candidates });
                     }
                     // What cannot be changed keeps its loss.
-                    None => {
+                    None if trade == Trade::LossForTime => {
                         let unit = u32::try_from(at).unwrap_or(u32::MAX);
                         left = left.checked_sub(losses.of(segment.component, unit, formats)?)?;
                     }
+                    None => {}
                 }
             }
         }
@@ -287,10 +354,16 @@ pub(super) fn polish(problem: &Problem<'_>, solution: &mut Solution) -> Option<M
     if items.iter().all(|item| item.candidates.len() < 2) {
         return None;
     }
-    let (time, chosen, exact) = knapsack(&items, left)?;
-    let least = if exact { time.min(before) } else { relaxed(&items, left)? };
-    if time >= before {
-        return Some(MixBound { time: before, least });
+    if trade != Trade::LossForTime {
+        left = spendable(problem, solution, trade).saturating_add(own_spent);
+    }
+    let (value, chosen, exact) = knapsack(&items, left)?;
+    let least = if exact { value.min(before) } else { relaxed(&items, left)? };
+    if value >= before {
+        if trade != Trade::LossForTime {
+            solution.shards = merged(problem, &table, &solution.shards);
+        }
+        return Some(MixBound { trade, value: before, least });
     }
     let mut shards = solution.shards.clone();
     for (item, formats) in items.iter().zip(chosen) {
@@ -299,13 +372,80 @@ pub(super) fn polish(problem: &Problem<'_>, solution: &mut Solution) -> Option<M
     for shard in &mut shards {
         *shard = recounted(problem, &table, shard)?;
     }
-    let total = shards.iter().fold(0_u64, |sum, shard| sum.saturating_add(shard.cost.context_bytes()));
-    if request.goals.memory_bytes.is_some_and(|max| total > max) || over_target_totals(problem, &shards) {
-        return Some(MixBound { time: before, least });
+    if !holds(problem, &shards) || over_target_totals(problem, &shards) {
+        return Some(MixBound { trade, value: before, least });
+    }
+    if trade != Trade::LossForTime {
+        shards = merged(problem, &table, &shards);
     }
     solution.time = shards.iter().try_fold(0_u64, |sum, shard| Some(sum.saturating_add(shard.cost.time?)));
     solution.shards = shards;
-    Some(MixBound { time, least })
+    Some(MixBound { trade, value, least })
+}
+
+/// The shards with neighbours joined where that changes no format: the search cuts where two of the
+/// assignments it was offered meet, because a loss counts before a cut.
+fn merged(problem: &Problem<'_>, table: &CostTable<'_>, shards: &[Placement]) -> Vec<Placement> {
+    let mut found: Vec<Placement> = Vec::with_capacity(shards.len());
+    for shard in shards {
+        let both = found.last().and_then(|last| both(problem, last, shard));
+        match both.and_then(|both| recounted(problem, table, &both)) {
+            Some(both) => {
+                found.pop();
+                found.push(both);
+            }
+            _ => found.push(shard.clone()),
+        }
+    }
+    if holds(problem, &found) && !over_target_totals(problem, &found) { found } else { shards.to_vec() }
+}
+
+/// Two neighbours as one shard, if they may be one; its cost is that of the first.
+fn both(problem: &Problem<'_>, last: &Placement, next: &Placement) -> Option<Placement> {
+    let class = |shard: &Placement| shard.formats().next();
+    let alike = last.target == next.target && is_same_class(problem.request, class(last)?, class(next)?);
+    let (end, begin) = (last.segments.last()?, next.segments.first()?);
+    let continues = end.component == begin.component && end.end == begin.first && end.end > 0;
+    if !alike || !(continues || problem.settings.join && end.component < begin.component) {
+        return None;
+    }
+    let mut segments = last.segments.clone();
+    let mut more = next.segments.clone();
+    if continues {
+        let rest = more.remove(0);
+        let own = segments.last_mut()?;
+        own.end = rest.end;
+        own.formats.extend(rest.formats);
+    }
+    segments.extend(more);
+    Some(Placement { segments, softcap: last.softcap.or(next.softcap), ..last.clone() })
+}
+
+/// What the goals on bytes, or on the time of a token, leave beside the shards as they are.
+fn spendable(problem: &Problem<'_>, solution: &Solution, trade: Trade) -> u64 {
+    let goals = &problem.request.goals;
+    let left = |goal: Option<u64>, of: fn(&RangeCost) -> u64| {
+        let used = solution.shards.iter().fold(0_u64, |sum, shard| sum.saturating_add(of(&shard.cost)));
+        goal.map_or(u64::MAX, |goal| goal.saturating_sub(used))
+    };
+    match trade {
+        Trade::TimeForLoss => left(goals.token_microseconds, |cost| cost.known_time),
+        _ => left(goals.size_bytes, |cost| cost.artefact_bytes)
+            .min(left(goals.memory_bytes, RangeCost::context_bytes)),
+    }
+}
+
+/// Whether shards keep the goals on bytes and times.
+fn holds(problem: &Problem<'_>, shards: &[Placement]) -> bool {
+    let goals = &problem.request.goals;
+    let within = |goal: Option<u64>, of: &dyn Fn(&RangeCost) -> u64| {
+        let used = shards.iter().fold(0_u64, |sum, shard| sum.saturating_add(of(&shard.cost)));
+        goal.is_none_or(|goal| used <= goal)
+    };
+    within(goals.memory_bytes, &RangeCost::context_bytes)
+        && within(goals.size_bytes, &|cost| cost.artefact_bytes)
+        && within(goals.token_microseconds, &|cost| cost.known_time)
+        && within(goals.first_token_microseconds, &|cost| problem.first_token(cost))
 }
 
 /// A shard in its formats with its cost; `None` if it is illegal, was forbidden, or exceeds a
@@ -328,47 +468,47 @@ fn over_target_totals(problem: &Problem<'_>, shards: &[Placement]) -> bool {
     })
 }
 
-/// The least time of the relaxed problem, in which a layer may be partly in one format and partly
-/// in another: a bound on every mixture. `None` if even the least loss is too much.
+/// The least value of the relaxed problem, in which a layer may be partly in one format and partly
+/// in another: a bound on every mixture. `None` if even the least spending is too much.
 fn relaxed(items: &[Item], budget: u64) -> Option<u64> {
     let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
-    let mut loss = hulls.iter().fold(0_u64, |sum, hull| sum.saturating_add(hull[0].loss));
-    let mut time = hulls.iter().fold(0_u64, |sum, hull| sum.saturating_add(hull[0].time));
-    if loss > budget {
+    let mut spent = hulls.iter().fold(0_u64, |sum, hull| sum.saturating_add(hull[0].spent));
+    let mut value = hulls.iter().fold(0_u64, |sum, hull| sum.saturating_add(hull[0].value));
+    if spent > budget {
         return None;
     }
     for (_, from, to) in steps(&hulls) {
-        let (lost, saved) = (to.loss - from.loss, from.time - to.time);
-        if loss.saturating_add(lost) > budget {
-            let part = u128::from(saved) * u128::from(budget - loss) / u128::from(lost.max(1));
+        let (more, saved) = (to.spent - from.spent, from.value - to.value);
+        if spent.saturating_add(more) > budget {
+            let part = u128::from(saved) * u128::from(budget - spent) / u128::from(more.max(1));
             // Rounded up: the bound must not exceed the optimum.
-            return Some(time.saturating_sub(u64::try_from(part).unwrap_or(u64::MAX).saturating_add(1)));
+            return Some(value.saturating_sub(u64::try_from(part).unwrap_or(u64::MAX).saturating_add(1)));
         }
-        loss += lost;
-        time = time.saturating_sub(saved);
+        spent += more;
+        value = value.saturating_sub(saved);
     }
-    Some(time)
+    Some(value)
 }
 
-/// A partial choice: loss, time, and the label before with the candidate taken.
+/// A partial choice: what it spends and has, and the label before with the candidate taken.
 #[derive(Debug, Clone, Copy)]
 struct Label {
-    loss: u64,
-    time: u64,
+    spent: u64,
+    value: u64,
     before: u32,
     formats: u32,
 }
 
-/// The least time within the budget, the tuple of each item, and whether that is exact: the Pareto
-/// front of loss and time, item after item, of which at most [`LABELS`] are kept.
+/// The least value within the budget, the tuple of each item, and whether that is exact: the Pareto
+/// front of spending and value, item after item, of which at most [`LABELS`] are kept.
 fn knapsack(items: &[Item], budget: u64) -> Option<(u64, Vec<u32>, bool)> {
-    let start = Label { loss: 0, time: 0, before: 0, formats: 0 };
-    // What the items that follow lose at least: nothing beyond it is worth a label.
+    let start = Label { spent: 0, value: 0, before: 0, formats: 0 };
+    // What the items that follow spend at least: nothing beyond it is worth a label.
     let least: Vec<u64> = items
         .iter()
-        .map(|item| item.candidates.iter().map(|candidate| candidate.loss).min().unwrap_or(0))
+        .map(|item| item.candidates.iter().map(|candidate| candidate.spent).min().unwrap_or(0))
         .collect();
-    let mut rest = least.iter().fold(0_u64, |sum, loss| sum.saturating_add(*loss));
+    let mut rest = least.iter().fold(0_u64, |sum, spent| sum.saturating_add(*spent));
     let mut layers: Vec<Vec<Label>> = vec![vec![start]];
     let mut exact = true;
     for (item, least) in items.iter().zip(&least) {
@@ -377,18 +517,18 @@ fn knapsack(items: &[Item], budget: u64) -> Option<(u64, Vec<u32>, bool)> {
         let mut next: Vec<Label> = Vec::with_capacity(labels.len() * item.candidates.len());
         for (label, before) in labels.iter().zip(0_u32..) {
             for candidate in &item.candidates {
-                let loss = label.loss.saturating_add(candidate.loss);
-                if loss.saturating_add(rest) <= budget {
-                    let time = label.time.saturating_add(candidate.time);
-                    next.push(Label { loss, time, before, formats: candidate.formats });
+                let spent = label.spent.saturating_add(candidate.spent);
+                if spent.saturating_add(rest) <= budget {
+                    let value = label.value.saturating_add(candidate.value);
+                    next.push(Label { spent, value, before, formats: candidate.formats });
                 }
             }
         }
-        next.sort_by_key(|label| (label.loss, label.time, label.before, label.formats));
+        next.sort_by_key(|label| (label.spent, label.value, label.before, label.formats));
         let mut best = u64::MAX;
         next.retain(|label| {
-            label.time < best && {
-                best = label.time;
+            label.value < best && {
+                best = label.value;
                 true
             }
         });
@@ -400,13 +540,13 @@ fn knapsack(items: &[Item], budget: u64) -> Option<(u64, Vec<u32>, bool)> {
         layers.push(next);
     }
     let end = layers.last()?;
-    let (mut at, best) = end.iter().enumerate().min_by_key(|(_, label)| label.time)?;
-    let time = best.time;
+    let (mut at, best) = end.iter().enumerate().min_by_key(|(_, label)| label.value)?;
+    let value = best.value;
     let mut chosen = Vec::with_capacity(items.len());
     for labels in layers[1..].iter().rev() {
         chosen.push(labels[at].formats);
         at = labels[at].before as usize;
     }
     chosen.reverse();
-    Some((time, chosen, exact))
+    Some((value, chosen, exact))
 }

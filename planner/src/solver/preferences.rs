@@ -92,6 +92,8 @@ pub enum Goal {
     Targets,
     /// Few layers without a known time.
     KnownTimes,
+    /// Least loss, where the request asks for the least or the policy for this goal.
+    Loss,
     /// The first formats on targets whose times are modelled.
     ModelledFormats,
     /// Least time per generated token.
@@ -104,14 +106,22 @@ pub enum Goal {
 
 impl Goal {
     /// All, the most important first, as the solver has them by itself.
-    pub const ALL: [Goal; 6] =
-        [Goal::Targets, Goal::KnownTimes, Goal::ModelledFormats, Goal::Time, Goal::Shards, Goal::Formats];
+    pub const ALL: [Goal; 7] = [
+        Goal::Targets,
+        Goal::KnownTimes,
+        Goal::Loss,
+        Goal::ModelledFormats,
+        Goal::Time,
+        Goal::Shards,
+        Goal::Formats,
+    ];
 
     /// The name in options and reasons.
     pub const fn name(self) -> &'static str {
         match self {
             Goal::Targets => "targets",
             Goal::KnownTimes => "known-times",
+            Goal::Loss => "loss",
             Goal::ModelledFormats => "modelled-formats",
             Goal::Time => "time",
             Goal::Shards => "shards",
@@ -127,7 +137,7 @@ pub(super) fn in_order(sums: Sums, order: &[Goal]) -> Sums {
         return sums;
     }
     let mut places = order.iter().copied().chain(Goal::ALL).collect::<Vec<_>>();
-    let mut seen = [false; 6];
+    let mut seen = [false; Goal::ALL.len()];
     places.retain(|goal| !std::mem::replace(&mut seen[*goal as usize], true));
     let mut ordered = sums;
     for (to, goal) in ordered.iter_mut().zip(places) {
@@ -142,9 +152,9 @@ mod tests {
 
     #[test]
     fn goals_that_are_named_come_first() {
-        let sums = [0, 1, 2, 3, 4, 5];
+        let sums = [0, 1, 2, 3, 4, 5, 6];
         assert_eq!(in_order(sums, &[]), sums);
-        assert_eq!(in_order(sums, &[Goal::Formats, Goal::Time]), [5, 3, 0, 1, 2, 4]);
-        assert_eq!(in_order(sums, &[Goal::Shards, Goal::Shards]), [4, 0, 1, 2, 3, 5]);
+        assert_eq!(in_order(sums, &[Goal::Formats, Goal::Time]), [6, 4, 0, 1, 2, 3, 5]);
+        assert_eq!(in_order(sums, &[Goal::Shards, Goal::Shards]), [5, 0, 1, 2, 3, 4, 6]);
     }
 }

@@ -1,6 +1,6 @@
 //! The dynamic programme.
 
-use super::{Choice, Effort, LABELS_PER_CUT, Part, Placement, Problem, Solution};
+use super::{Choice, Effort, Goal, LABELS_PER_CUT, Part, Placement, Problem, Solution};
 use crate::table::{CostTable, Prefix, RangeCost, runtime_of, units_of};
 use crate::{Segment, SoftcapPlace};
 
@@ -52,9 +52,9 @@ impl Used {
     }
 }
 
-/// The additive part of the objective: rank of targets, layers without a time, rank of formats
-/// whose times are modelled, nanoseconds, shards, rank of formats.
-pub(super) type Sums = [u64; 6];
+/// The additive part of the objective: rank of targets, layers without a time, loss, rank of
+/// formats whose times are modelled, nanoseconds, shards, rank of formats.
+pub(super) type Sums = [u64; Goal::ALL.len()];
 
 /// A partial chain.
 #[derive(Debug, Clone)]
@@ -225,7 +225,7 @@ impl Search<'_, '_> {
             problem.limits.iter().any(|limits| limits.shards.is_some() || limits.memory_bytes.is_some());
         let targets = if bounded { vec![(0, 0); problem.request.targets.len()] } else { Vec::new() };
         let start = Label {
-            sums: [0; 6],
+            sums: Sums::default(),
             largest: 0,
             squares: 0,
             used: Used { targets, ..Used::default() },

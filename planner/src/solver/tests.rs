@@ -21,7 +21,7 @@ struct Piece {
 }
 
 /// The objective as the module documents it.
-type Objective = ([u64; 6], u64, u128);
+type Objective = ([u64; 7], u64, u128);
 
 /// Every way to cut, join and place the model.
 fn candidates(request: &Request) -> Vec<Vec<Piece>> {
@@ -65,10 +65,10 @@ fn extend(
     }
 }
 
-/// The formats that so many layers of a shard may have: all alike, or under a quality goal any.
+/// The formats that so many layers of a shard may have: all alike, or under a goal in losses any.
 fn mixtures(request: &Request, units: usize) -> Vec<Vec<u32>> {
     let tuples = 0..u32::try_from(request.formats.len()).unwrap();
-    if request.goals.quality_micronats.is_none() {
+    if !request.weighs_losses() {
         return tuples.map(|formats| vec![formats; units]).collect();
     }
     let mut all = vec![vec![]];
@@ -125,8 +125,8 @@ fn known(request: &Request, decode: Entry) -> (Vec<bool>, Vec<u64>, u64) {
 fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option<Objective> {
     let decode = request.entries.iter().find(|entry| entry.kind == EntryKind::Decode).unwrap();
     let (timed, ranks, boundary) = known(request, *decode);
-    let (mut sums, mut largest, mut squares) = ([0_u64; 6], 0_u64, 0_u128);
-    let (mut memory, mut loss) = (0, 0);
+    let (mut sums, mut largest, mut squares) = ([0_u64; 7], 0_u64, 0_u128);
+    let (mut memory, mut size, mut loss) = (0, 0, 0);
     let mut per_target = vec![(0_u64, 0_u64); request.targets.len()];
     let mut homes = std::collections::BTreeMap::new();
     for shard in pieces.chunk_by(|_, next| next.joins) {
@@ -158,6 +158,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
             }
         }
         memory += artefact + states;
+        size += artefact;
         per_target[target as usize].0 += 1;
         per_target[target as usize].1 += artefact + states;
         let segments = shard.iter().map(|piece| segment(request, piece)).collect();
@@ -186,6 +187,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
                 }
             }
         }
+        let before = loss;
         for (layer, formats) in (first..end).zip(formats) {
             let tuple = &request.formats[*formats as usize];
             if tuple.weights != 0 {
@@ -195,7 +197,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
                     .filter(|row| (row.component as usize, row.layer as usize) == (index, layer))
                     .filter(|row| row.format == tuple.weights)
                     .collect();
-                if rows.is_empty() && request.goals.quality_micronats.is_some() {
+                if rows.is_empty() && request.weighs_losses() {
                     return None;
                 }
                 loss += rows.iter().map(|row| row.micronats).sum::<u32>();
@@ -208,12 +210,13 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
                 && cost.illegal.is_none()
                 && cost.time.is_some_and(|time| time.provenance == Provenance::Modelled)
         });
-        let bounded = request.goals.quality_micronats.is_some();
+        let bounded = request.weighs_losses();
         let later = formats.iter().map(|formats| u64::from(*formats)).sum::<u64>();
         let price = if later > 0 && !bounded { time * 1000 * 100 / 75 } else { time * 1000 };
         let own = [
             ranks[target as usize] * units,
             untimed,
+            if request.goals.least_loss { u64::from(loss - before) } else { 0 },
             if modelled && !bounded { later } else { 0 },
             price + if joins { 0 } else { boundary },
             u64::from(!joins),
@@ -247,7 +250,10 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
         }
     }
     let over = |goal: Option<u64>, value: u64| goal.is_some_and(|goal| value > goal);
-    if over(request.goals.memory_bytes, memory) || over(request.goals.quality_micronats, loss.into()) {
+    if over(request.goals.memory_bytes, memory)
+        || over(request.goals.size_bytes, size)
+        || over(request.goals.quality_micronats, loss.into())
+    {
         return None;
     }
     Some((sums, largest, squares))
@@ -320,6 +326,8 @@ struct Draw {
     modelled: bool,
     boundary: u64,
     memory: Option<u64>,
+    /// A bound on bytes instead of one on the loss.
+    size: Option<u64>,
     quality: Option<(u32, Vec<u32>)>,
     forbidden: Vec<(u32, u32)>,
     no_prefill: Vec<usize>,
@@ -344,14 +352,15 @@ fn draw() -> impl Strategy<Value = Draw> {
             proptest::bool::weighted(0.2),
             0_u64..3000,
         ),
-        proptest::option::weighted(0.3, 4000_u64..20000),
-        proptest::option::weighted(0.4, (0_u32..20, prop::collection::vec(0_u32..9, 6))),
+        (proptest::option::weighted(0.3, 4000_u64..20000), proptest::option::weighted(0.4, 2000_u64..14000)),
+        proptest::option::weighted(0.5, (0_u32..20, prop::collection::vec(0_u32..9, 6))),
         prop::collection::vec((0_u32..4, 1_u32..5), 0..2),
         prop::collection::vec(0_usize..4, 0..2),
     );
     (part, rest).prop_map(|((layers, donors, targets, same_place, formats, limits), rest)| {
         let (illegal, times, memory, quality, forbidden, no_prefill) = rest;
         let (times, target, kind, modelled, boundary) = times;
+        let (memory, size) = memory;
         Draw {
             layers,
             donors,
@@ -365,6 +374,7 @@ fn draw() -> impl Strategy<Value = Draw> {
             modelled,
             boundary,
             memory,
+            size,
             quality,
             forbidden,
             no_prefill,
@@ -429,7 +439,11 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
     }
     request.goals.memory_bytes = draw.memory;
     if let Some((budget, losses)) = &draw.quality {
-        request.goals.quality_micronats = Some(u64::from(*budget));
+        match draw.size {
+            Some(_) => request.goals.least_loss = true,
+            None => request.goals.quality_micronats = Some(u64::from(*budget)),
+        }
+        request.goals.size_bytes = draw.size;
         for (layer, &micronats) in losses.iter().enumerate().take(draw.layers.len() + 1) {
             let (component, layer) = if layer == draw.layers.len() { (2, 0) } else { (1, layer) };
             request.sensitivities.push(Sensitivity {
@@ -438,6 +452,7 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
                 role: "mlp-input".to_owned(),
                 format: 1,
                 micronats,
+                provenance: Provenance::Measured,
             });
         }
     }
@@ -452,8 +467,14 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
     (request, forbidden.collect())
 }
 
+/// As many as `PROPTEST_CASES` says.
+fn cases() -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig::with_cases(asked.unwrap_or(2000))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(cases())]
 
     /// The solver finds a plan if there is one, and none is better.
     #[test]
@@ -610,6 +631,7 @@ fn every_kind_of_refusal_is_found() {
                         role: "other".to_owned(),
                         format: 1,
                         micronats: 5,
+                        provenance: Provenance::Measured,
                     });
                 }
             }),
@@ -972,7 +994,14 @@ fn formats_named_first_are_left_for_a_gain_and_not_for_a_microsecond() {
             request.goals.quality_micronats = goal;
             for (component, layer) in [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)] {
                 let (role, format) = ("other".to_owned(), 1);
-                request.sensitivities.push(Sensitivity { component, layer, role, format, micronats: 1 });
+                request.sensitivities.push(Sensitivity {
+                    component,
+                    layer,
+                    role,
+                    format,
+                    micronats: 1,
+                    provenance: Provenance::Measured,
+                });
             }
         });
         reasons(&request.build())
@@ -994,7 +1023,14 @@ fn two_bits_are_taken_under_a_quality_goal_alone() {
         request.goals.quality_micronats = Some(6);
         for (component, layer) in [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)] {
             let (role, format) = ("other".to_owned(), 1);
-            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats: 1 });
+            request.sensitivities.push(Sensitivity {
+                component,
+                layer,
+                role,
+                format,
+                micronats: 1,
+                provenance: Provenance::Measured,
+            });
         }
     };
     let (plan, said) = reasons(&two_bits().build());
@@ -1051,7 +1087,14 @@ fn of_many_formats(layers: u32, formats: usize, goal: u64) -> Request {
                 u64::from(layer).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695) >> 33;
             let micronats = scale + u32::try_from(noise % u64::from(scale)).unwrap();
             let (role, format) = ("other".to_owned(), u32::try_from(position + 1).unwrap());
-            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats });
+            request.sensitivities.push(Sensitivity {
+                component,
+                layer,
+                role,
+                format,
+                micronats,
+                provenance: Provenance::Measured,
+            });
         }
     }
     request
@@ -1083,6 +1126,52 @@ fn cuts_are_never_free() {
     assert_eq!(solved(&request), [(0, 10)]);
 }
 
+#[test]
+fn a_size_is_filled_with_what_loses_least() {
+    for (layers, formats) in [(42, 3), (35, 5), (10, 4)] {
+        let mut request = of_many_formats(layers, formats, 0);
+        (request.goals.quality_micronats, request.goals.least_loss) = (None, true);
+        let size =
+            |solution: &Solution| solution.shards.iter().map(|shard| shard.cost.artefact_bytes).sum::<u64>();
+        let uniform = |formats: u32| {
+            let settings = Settings { formats: Some(formats), ..Settings::default() };
+            solve(&request, &settings).unwrap()
+        };
+        let loss =
+            |solution: &Solution| solution.shards.iter().map(|shard| loss_of(&request, shard)).sum::<u64>();
+        let forms: Vec<(u64, u64)> = (0..u32::try_from(formats).unwrap())
+            .map(|formats| uniform(formats))
+            .map(|solution| (size(&solution), loss(&solution)))
+            .collect();
+        let (smallest, largest) = (forms.last().unwrap().0, forms[0].0);
+        let mut before = u64::MAX;
+        for step in 0..8 {
+            let mut tight = request.clone();
+            let goal = smallest + (largest - smallest) * step / 7;
+            tight.goals.size_bytes = Some(goal);
+            let solution = solve(&tight, &Settings::default()).unwrap();
+            assert!(size(&solution) <= goal);
+            let own = loss(&solution);
+            let best = forms.iter().filter(|(size, _)| *size <= goal).map(|(_, loss)| *loss).min();
+            assert!(own <= best.unwrap() && own <= before, "{own} of {best:?} in {goal} bytes");
+            before = own;
+            if let Some(bound) = solution.mixed {
+                assert!(bound.least <= bound.value && bound.value == own, "{bound:?}");
+                // Within a thousandth of what loses most.
+                let gap = bound.value - bound.least;
+                assert!(gap * 1000 <= forms.last().unwrap().1, "{layers} layers, {goal} bytes: {bound:?}");
+            }
+        }
+        assert_eq!(before, 0, "with room for it nothing is rounded");
+    }
+    // Without room the nearest size is named.
+    let mut request = of_many_formats(10, 3, 0);
+    (request.goals.quality_micronats, request.goals.least_loss) = (None, true);
+    request.goals.size_bytes = Some(10);
+    let refused = solve(&request, &Settings::default()).unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::OverSize, "{}", refused.message);
+}
+
 /// What a shard of [`of_many_formats`] loses.
 fn loss_of(request: &Request, shard: &Placement) -> u64 {
     let units = shard.segments.iter().flat_map(|segment| {
@@ -1106,9 +1195,9 @@ fn a_mixture_of_formats_needs_no_cuts_and_is_near_the_bound() {
         let loss: u64 = solution.shards.iter().map(|shard| loss_of(&request, shard)).sum();
         assert!(loss <= goal, "{loss} of {goal}");
         let bound = solution.mixed.expect("a mixture");
-        assert!(bound.least <= bound.time && solution.time == Some(bound.time), "{bound:?}");
-        let gap = bound.time - bound.least;
-        assert!(gap * 1000 <= bound.time * 5, "{layers} layers, {formats} formats, {goal}: {bound:?}");
+        assert!(bound.least <= bound.value && solution.time == Some(bound.value), "{bound:?}");
+        let gap = bound.value - bound.least;
+        assert!(gap * 1000 <= bound.value * 5, "{layers} layers, {formats} formats, {goal}: {bound:?}");
         // No uniform form that fits is better.
         for uniform in 0..u32::try_from(formats).unwrap() {
             let settings = Settings { formats: Some(uniform), ..Settings::default() };

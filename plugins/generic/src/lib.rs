@@ -77,7 +77,7 @@ impl Planner for Generic {
                 ),
                 option(
                     "order",
-                    "targets|known-times|modelled-formats|time|shards|formats, …",
+                    "targets|known-times|loss|modelled-formats|time|shards|formats, …",
                     "the goals that count first, separated by commas",
                 ),
             ],

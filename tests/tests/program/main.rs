@@ -19,6 +19,7 @@ mod just_in_time;
 mod kept;
 mod pages;
 mod plan_page;
+mod preferences;
 mod runtime_only;
 mod screens;
 mod terminal;

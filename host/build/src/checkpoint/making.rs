@@ -16,8 +16,8 @@ use shardwright_vocabulary::{FormatTuple, Notice, StateFormat};
 
 use super::measuring;
 use crate::{
-    BuildError, Download, DownloadBasis, Making, ModelFormats, ModelName, ModelSource, PlanOptions,
-    PlanSource, Result,
+    BuildError, Download, DownloadBasis, LossGround, Making, ModelFormats, ModelName, ModelSource,
+    PlanOptions, PlanSource, Result,
 };
 
 /// Most bytes of weights that are quantised in memory; larger models use a store in the cache
@@ -88,10 +88,11 @@ impl PlanSource for CheckpointSource<'_> {
     fn sensitivities(
         &mut self,
         tuples: &[FormatTuple],
+        ground: LossGround,
         watch: &mut dyn BuildWatch,
     ) -> Result<Vec<Sensitivity>> {
         let CheckpointSource { checkpoint, graph, options, notices, .. } = self;
-        measuring::sensitivities(checkpoint, graph, options, tuples, notices, watch)
+        measuring::sensitivities(checkpoint, graph, options, (tuples, ground), notices, watch)
     }
 
     fn download(&self) -> Option<Download> {

@@ -5,15 +5,17 @@ use shardwright_bundle::{Digest, TextFile};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::Sensitivity;
-use shardwright_quantisation::{Calibration, CalibrationError, Calibrator, Importance, Sensitivities};
+use shardwright_quantisation::{
+    Calibration, CalibrationError, Calibrator, Importance, Sensitivities, priors,
+};
 use shardwright_shims::Watch;
 use shardwright_text::{ChatTemplate, Message, RenderOptions, Tokenizer};
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, WeightFormat, WeightRole};
+use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, Provenance, WeightFormat, WeightRole};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::{PlanOptions, Result};
+use crate::{LossGround, PlanOptions, Result};
 use shardwright_files::own;
 
 /// Most tokens used for calibration, and most of one conversation: ranges settle long before.
@@ -110,7 +112,7 @@ fn conversations(
 }
 
 /// The weight formats of `tuples` that lose quality, each once.
-pub(super) fn quantised_formats(tuples: &[FormatTuple]) -> Vec<WeightFormat> {
+fn quantised_formats(tuples: &[FormatTuple]) -> Vec<WeightFormat> {
     let mut formats: Vec<WeightFormat> = tuples
         .iter()
         .flat_map(|tuple| tuple.roles.iter().map(|role| role.format).chain([tuple.weights]))
@@ -121,19 +123,34 @@ pub(super) fn quantised_formats(tuples: &[FormatTuple]) -> Vec<WeightFormat> {
     formats
 }
 
-/// The quality loss of every layer and role in each of the weight formats of `tuples`, for a
-/// planner with a quality goal.
+/// What is expected of the quality loss of every layer and role in each of the weight formats of
+/// `tuples`. Empty for encoders, of which nothing is known.
+pub(super) fn expected_losses(graph: &Graph, tuples: &[FormatTuple]) -> Result<Vec<Sensitivity>> {
+    let formats = quantised_formats(tuples);
+    if formats.is_empty() || !graph.is_generative() {
+        return Ok(Vec::new());
+    }
+    let expected =
+        priors(graph, &formats).map_err(|error| Error::caused_by(ErrorKind::Invalid, error, None))?;
+    Ok(rows(graph, &expected, &formats, Provenance::Modelled))
+}
+
+/// The quality loss of every layer and role in each of the weight formats of `tuples`, and what it
+/// is to rest on.
 pub(super) fn sensitivities(
     checkpoint: &Checkpoint,
     graph: &Graph,
     options: &PlanOptions,
-    tuples: &[FormatTuple],
+    (tuples, ground): (&[FormatTuple], LossGround),
     notices: &mut Vec<Notice>,
     watch: &mut dyn Watch,
 ) -> Result<Vec<Sensitivity>> {
     let formats = quantised_formats(tuples);
     if formats.is_empty() {
         return Ok(Vec::new());
+    }
+    if ground == LossGround::Expected {
+        return expected_losses(graph, tuples);
     }
     let started = Instant::now();
     let sequences = conversations(checkpoint, graph, options, SENSITIVITY_TOKENS)?;
@@ -144,6 +161,13 @@ pub(super) fn sensitivities(
         kept.as_ref().filter(|path| is_own(path)).and_then(|path| Sensitivities::read(path, hash).ok());
     let measured = match known {
         Some(known) => known,
+        None if ground == LossGround::Kept => {
+            notices.push(Notice::note(
+                "what formats lose was not measured on this checkpoint and is expected from how far weights are off; \
+                 a plan with `--quality` measures and keeps it",
+            ));
+            return expected_losses(graph, tuples);
+        }
         None => {
             let mut progress = |done: u64, total: u64| {
                 watch.progress((done * 1000 / total.max(1)) as u32, "measuring sensitivities");
@@ -162,6 +186,17 @@ pub(super) fn sensitivities(
             measured
         }
     };
+    Ok(rows(graph, measured.rows(), &formats, Provenance::Measured))
+}
+
+/// Losses in the terms of a request. A component without matrices loses nothing, which a row says,
+/// because a planner cannot distinguish that from a loss that is not known.
+fn rows(
+    graph: &Graph,
+    losses: &[shardwright_quantisation::Sensitivity],
+    formats: &[WeightFormat],
+    provenance: Provenance,
+) -> Vec<Sensitivity> {
     let place = |kind| graph.components.iter().position(|component| component.kind == kind);
     let row = |row: &shardwright_quantisation::Sensitivity| {
         Some(Sensitivity {
@@ -170,11 +205,10 @@ pub(super) fn sensitivities(
             role: row.role,
             format: row.format,
             micronats: u32::try_from(row.micronats).unwrap_or(u32::MAX),
+            provenance,
         })
     };
-    let mut rows: Vec<Sensitivity> = measured.rows().iter().filter_map(row).collect();
-    // A component without matrices loses nothing: say so with a zero row, because a planner cannot
-    // distinguish that from a missing measurement.
+    let mut rows: Vec<Sensitivity> = losses.iter().filter_map(row).collect();
     for (index, component) in graph.components.iter().enumerate() {
         let component_index = index as u32;
         for layer in 0..component.layers.max(1) {
@@ -185,13 +219,14 @@ pub(super) fn sensitivities(
                 role: WeightRole::Other,
                 format,
                 micronats: 0,
+                provenance,
             };
             if !known {
                 rows.extend(formats.iter().map(none));
             }
         }
     }
-    Ok(rows)
+    rows
 }
 
 /// Path of the cached measurement of these sequences.

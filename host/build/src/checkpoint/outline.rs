@@ -4,11 +4,13 @@ use shardwright_graph::Graph;
 use shardwright_models::{Outline, OutlineBasis};
 use shardwright_planning::request::Sensitivity;
 use shardwright_shims::Watch;
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice};
+use shardwright_vocabulary::{FormatTuple, Notice};
 
 use super::making::making;
-use super::measuring::quantised_formats;
-use crate::{Download, DownloadBasis, Making, ModelName, PlanOptions, PlanSource, Result, forecast};
+use super::measuring::expected_losses;
+use crate::{
+    Download, DownloadBasis, LossGround, Making, ModelName, PlanOptions, PlanSource, Result, forecast,
+};
 
 /// A checkpoint's outline to plan for. Nothing is compiled from it: it is no
 /// [`ModelSource`](crate::ModelSource).
@@ -44,8 +46,8 @@ fn notice(outline: &Outline) -> String {
         }
     };
     format!(
-        "no weights are here ({lack}): {rests_on}; the loss of formats cannot be measured, nor ranges of \
-         integers calibrated, before they are"
+        "no weights are here ({lack}): {rests_on}; losses are those of normally distributed weights, and ranges \
+         of integers cannot be calibrated before they are"
     )
 }
 
@@ -72,15 +74,13 @@ impl PlanSource for OutlineSource<'_> {
         making(&self.graph, self.options)
     }
 
-    fn sensitivities(&mut self, tuples: &[FormatTuple], _watch: &mut dyn Watch) -> Result<Vec<Sensitivity>> {
-        if quantised_formats(tuples).is_empty() {
-            return Ok(Vec::new());
-        }
-        let lack = self.outline.lack().map_or_else(|| self.outline.name().to_owned(), ToString::to_string);
-        Err(Error::new(ErrorKind::Missing, format!("what formats lose is measured on weights: {lack}"))
-            .with_help(
-                "download the weights: a quality goal needs them; without `--quality` they are not read",
-            ))
+    fn sensitivities(
+        &mut self,
+        tuples: &[FormatTuple],
+        _ground: LossGround,
+        _watch: &mut dyn Watch,
+    ) -> Result<Vec<Sensitivity>> {
+        expected_losses(&self.graph, tuples)
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

@@ -7,7 +7,7 @@ use shardwright_planning::check::CheckedShard;
 use shardwright_planning::cost::CostTable;
 use shardwright_planning::plan::PlannedSegment;
 use shardwright_planning::request::{Request, Sensitivity};
-use shardwright_vocabulary::{Segment, WeightFormat};
+use shardwright_vocabulary::{Provenance, Segment, WeightFormat};
 
 use super::{EntryReport, LossReport};
 
@@ -104,8 +104,10 @@ impl<'request> LayerTables<'request> {
             return LossReport::None;
         }
         let measured = self.measured.get(&(component, layer)).into_iter().flatten();
-        let parts = measured.filter(|part| tuple.weight(part.role) == part.format).map(|part| part.micronats);
-        match parts.map(u64::from).reduce(u64::saturating_add) {
+        let parts = measured.filter(|part| tuple.weight(part.role) == part.format);
+        let expected = parts.clone().any(|part| part.provenance != Provenance::Measured);
+        match parts.map(|part| u64::from(part.micronats)).reduce(u64::saturating_add) {
+            Some(micronats) if expected => LossReport::Expected { micronats },
             Some(micronats) => LossReport::Measured { micronats },
             None => LossReport::NotMeasured { places: 1 },
         }

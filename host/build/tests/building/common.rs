@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    BuildError, Download, DownloadBasis, EntryMenu, Judge, ModelFormats, ModelName, PlanSource, Question,
-    TableFormats, TargetOffer, Weighed, make_request,
+    BuildError, Download, DownloadBasis, EntryMenu, Judge, LossGround, ModelFormats, ModelName, PlanSource,
+    Question, TableFormats, TargetOffer, Weighed, make_request,
 };
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
@@ -54,6 +54,7 @@ pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> R
     let model = ModelName { name: "a model".to_owned(), family: "a family".to_owned() };
     let goals = Goals {
         quality_micronats: None,
+        least_loss: false,
         memory_bytes: None,
         context: if graph.is_generative() { menu.context } else { 0 },
         max_prefill_rows: menu.largest_rows(),
@@ -138,7 +139,12 @@ impl PlanSource for Weighable<'_> {
         Some(Download { bytes: DOWNLOAD, rests_on: DownloadBasis::Headers })
     }
 
-    fn sensitivities(&mut self, _: &[FormatTuple], _: &mut dyn Watch) -> Answer<Vec<Sensitivity>> {
+    fn sensitivities(
+        &mut self,
+        _: &[FormatTuple],
+        _: LossGround,
+        _: &mut dyn Watch,
+    ) -> Answer<Vec<Sensitivity>> {
         Ok(Vec::new())
     }
 

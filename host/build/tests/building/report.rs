@@ -148,7 +148,14 @@ fn a_report_adds_up_what_the_plan_costs() {
     for (component, layers) in [(0, 1), (1, 1), (2, 10), (3, 1)] {
         for layer in 0..layers {
             let (role, format) = (WeightRole::Other, WeightFormat::W8PerChannel);
-            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats: 3 });
+            request.sensitivities.push(Sensitivity {
+                component,
+                layer,
+                role,
+                format,
+                micronats: 3,
+                provenance: Provenance::Measured,
+            });
         }
     }
     assert_eq!(totals(&request, &[6]).loss, LossReport::Measured { micronats: 36 });
@@ -203,7 +210,14 @@ fn layers_add_up_to_their_shards() {
         for (role, format) in
             [(WeightRole::Other, WeightFormat::W8PerChannel), (WeightRole::Other, WeightFormat::Bf16)]
         {
-            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats });
+            request.sensitivities.push(Sensitivity {
+                component,
+                layer,
+                role,
+                format,
+                micronats,
+                provenance: Provenance::Measured,
+            });
         }
     }
     // Nothing is known of the last shard.

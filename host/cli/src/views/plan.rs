@@ -265,6 +265,11 @@ fn loss(text: &mut String, totals: &PlanTotals) {
                 micronats as f64 / 1000.0
             )
         }
+        LossReport::Expected { micronats } => format!(
+            "about {:.0} millinats of KL divergence a token (expected from how far weights are off; `--quality` \
+             measures it)",
+            micronats as f64 / 1000.0
+        ),
         LossReport::NotMeasured { places } => {
             format!("not measured, in {places} places with integer weights; `--quality` measures it")
         }

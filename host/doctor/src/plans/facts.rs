@@ -60,7 +60,13 @@ impl Facts {
     fn loss(&mut self, loss: &LossReport) {
         match loss {
             LossReport::None => self.text("loss", "none"),
-            LossReport::Measured { micronats } => self.number("loss", *micronats, PlanUnit::Micronats),
+            LossReport::Measured { micronats } | LossReport::Expected { micronats } => {
+                self.number("loss", *micronats, PlanUnit::Micronats);
+                self.text(
+                    "loss known",
+                    if matches!(loss, LossReport::Measured { .. }) { "measured" } else { "expected" },
+                );
+            }
             LossReport::NotMeasured { places } => {
                 self.text("loss", format!("not measured in {places} places"))
             }

@@ -121,6 +121,7 @@ fn request() -> Request {
         boundary_nanoseconds: 0,
         goals: Goals {
             quality_micronats: None,
+            least_loss: false,
             memory_bytes: None,
             context: 512,
             max_prefill_rows: 64,
@@ -483,6 +484,7 @@ fn quantise(plan: &mut Plan, request: &mut Request) {
             role: WeightRole::MlpInput,
             format: WeightFormat::W8PerChannel,
             micronats: 2,
+            provenance: Provenance::Measured,
         });
     }
 }
@@ -506,12 +508,15 @@ fn quality_within_the_goal_passes() {
     let (mut plan, mut request) = (plan(), request());
     quantise(&mut plan, &mut request);
     request.goals.quality_micronats = Some(6);
-    let loss = Loss { micronats: 6, lossy: 3, unmeasured: 0 };
+    let loss = Loss { micronats: 6, lossy: 3, unmeasured: 0, modelled: 0 };
     assert_eq!(check(plan.clone(), &request).unwrap().loss(), loss);
     // Without a goal nothing need be measured; how much is not known is told.
     request.goals.quality_micronats = None;
     request.sensitivities.truncate(1);
-    assert_eq!(check(plan, &request).unwrap().loss(), Loss { micronats: 2, lossy: 3, unmeasured: 2 });
+    assert_eq!(
+        check(plan, &request).unwrap().loss(),
+        Loss { micronats: 2, lossy: 3, unmeasured: 2, modelled: 0 }
+    );
 }
 
 #[test]

@@ -88,6 +88,7 @@ pub fn request(layers: u32) -> Request {
         boundary_nanoseconds: 0,
         goals: Goals {
             quality_micronats: None,
+            least_loss: false,
             memory_bytes: None,
             context: 512,
             max_prefill_rows: 64,

@@ -216,7 +216,14 @@ fn a_quality_goal_is_kept_or_named() {
     for (component, layer) in [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)] {
         for (format, micronats) in [(WeightFormat::W4PerChannel, 400), (WeightFormat::W8PerChannel, 10)] {
             let role = WeightRole::Other;
-            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats });
+            request.sensitivities.push(Sensitivity {
+                component,
+                layer,
+                role,
+                format,
+                micronats,
+                provenance: Provenance::Measured,
+            });
         }
     }
     let plan = planned(&request);
@@ -401,7 +408,14 @@ fn random(seed: u64) -> Request {
                 if !dice.one_in(20) {
                     let (format, micronats) = (*format, dice.below(400) as u32);
                     let role = dice.pick(&[WeightRole::Other, WeightRole::Head]);
-                    request.sensitivities.push(Sensitivity { component, layer, role, format, micronats });
+                    request.sensitivities.push(Sensitivity {
+                        component,
+                        layer,
+                        role,
+                        format,
+                        micronats,
+                        provenance: Provenance::Measured,
+                    });
                 }
             }
         }

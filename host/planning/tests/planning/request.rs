@@ -73,7 +73,7 @@ fn flag(name: &str, value: &str) -> Flag {
 
 fn sensitivity(component: u32, layer: u32) -> Sensitivity {
     let (role, format) = (WeightRole::Head, WeightFormat::W8PerTensor);
-    Sensitivity { component, layer, role, format, micronats: 1 }
+    Sensitivity { component, layer, role, format, micronats: 1, provenance: Provenance::Measured }
 }
 
 fn softcap(request: &mut Request, component: usize, kind_without: u32) {

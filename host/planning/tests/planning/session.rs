@@ -97,7 +97,14 @@ fn of_many_formats(layers: u32, formats: usize) -> Request {
                 u64::from(layer).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695) >> 33;
             let micronats = scale + (noise % u64::from(scale)) as u32;
             let role = WeightRole::Other;
-            request.sensitivities.push(Sensitivity { component, layer, role, format, micronats });
+            request.sensitivities.push(Sensitivity {
+                component,
+                layer,
+                role,
+                format,
+                micronats,
+                provenance: Provenance::Measured,
+            });
         }
     }
     request.goals.quality_micronats = Some(300_000);

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use shardwright_quantisation::{Candidate, IntegerBits, RangeMethod, evaluate};
-use shardwright_vocabulary::{ActivationFormat, StateFormat, WeightFormat};
+use shardwright_graph::{Graph, WeightData};
+use shardwright_quantisation::{Candidate, IntegerBits, RangeMethod, evaluate, priors};
+use shardwright_vocabulary::{ActivationFormat, StateFormat, WeightFormat, WeightRole};
 
 use crate::demo_model::{calibrate, candidate, graph, rows, special};
 
@@ -68,4 +69,50 @@ fn the_demo_model_keeps_its_likelihood() {
     assert!(divergence[1] < 0.3 && divergence[4] < 0.3, "{losses:?} {divergence:?}");
     let bytes = |at: usize| table.rows[at].weight_bytes + table.rows[at].table_bytes;
     assert!(bytes(3) < table.stored_bytes * 53 / 100, "{} of {}", bytes(3), table.stored_bytes);
+}
+
+#[test]
+fn priors_are_near_what_was_measured() {
+    use WeightFormat::{W2PerChannel, W4Block32, W4PerChannel, W8PerChannel};
+    use WeightRole::{AttentionInput, AttentionOutput, Head, MlpInput, MlpOutput, PerLayer};
+    // Sums over the layers that `format_table -- 24 --sensitivity` measured.
+    let measured = [
+        (AttentionInput, [252, 42_053, 66_209]),
+        (AttentionOutput, [99, 19_139, 26_206]),
+        (Head, [113, 18_539, 27_054]),
+        (MlpInput, [321, 54_377, 77_669]),
+        (MlpOutput, [184, 25_843, 38_250]),
+        (PerLayer, [83, 19_447, 22_549]),
+    ];
+    let formats = [W8PerChannel, W4Block32, W4PerChannel];
+    let graph = graph();
+    let expected = priors(&graph, &formats).unwrap();
+    assert_eq!(expected, priors(&graph, &formats).unwrap());
+    for (role, losses) in measured {
+        for (format, measured) in formats.into_iter().zip(losses) {
+            let own = expected.iter().filter(|row| (row.role, row.format) == (role, format));
+            let sum: u64 = own.map(|row| row.micronats).sum();
+            assert!(
+                (sum as f64 / f64::from(measured) - 1.0).abs() < 0.2,
+                "{role} {format}: {sum} {measured}"
+            );
+        }
+    }
+    // Of weights without bytes the same within a half, and narrower formats lose more.
+    let formats = [W8PerChannel, W4Block32, W4PerChannel, W2PerChannel];
+    let sums = |graph: &Graph| {
+        let rows = priors(graph, &formats).unwrap();
+        formats.map(|format| -> u64 {
+            rows.iter().filter(|row| row.format == format).map(|row| row.micronats).sum()
+        })
+    };
+    let mut without = graph.clone();
+    for weight in &mut without.weights {
+        weight.data = WeightData::planned(weight.data.length());
+    }
+    let (own, drawn) = (sums(&graph), sums(&without));
+    assert!(own.is_sorted() && drawn.is_sorted(), "{own:?} {drawn:?}");
+    for (own, drawn) in own.into_iter().zip(drawn) {
+        assert!(drawn * 2 > own && drawn * 2 < own * 3, "{own} {drawn}");
+    }
 }

@@ -1,9 +1,23 @@
 //! Why a shard is in its formats.
 
 use super::super::bounds::TargetBounds;
-use super::super::{Placement, Solution, is_admitted};
+use super::super::{Placement, Solution, Trade, is_admitted};
 use crate::table::{CostTable, Prefix, runtime_of, units_of};
 use crate::{Cause, Provenance, Request};
+
+const LEAST_LOSS: &str = "nothing within the goals loses less";
+
+/// The goal that decides between formats.
+fn goal_in_losses(request: &Request) -> Cause {
+    let goals = &request.goals;
+    let name = match goals.least_loss {
+        false => "quality",
+        true if goals.size_bytes.is_some() => "size",
+        true if goals.memory_bytes.is_some() => "memory-bytes",
+        true => "time",
+    };
+    Cause::Goal(name.to_owned())
+}
 
 impl Solution {
     /// The formats of a shard, the reason with times where they are known, and its cause.
@@ -31,7 +45,7 @@ impl Solution {
             format!("{count} {layers} in {}", request.formats_name(*formats))
         });
         let choice = parts.collect::<Vec<_>>().join(", ");
-        if request.goals.quality_micronats.is_none() {
+        if !request.weighs_losses() {
             return (
                 choice,
                 "some of the layers want other formats".to_owned(),
@@ -39,19 +53,28 @@ impl Solution {
             );
         }
         let because = match self.mixed {
-            Some(bound) if bound.time <= bound.least.saturating_add(1) => {
+            Some(bound) if bound.trade == Trade::LossForTime && bound.value <= bound.least.saturating_add(1) => {
                 "the layers that lose least for the time they save are in the faster formats; no mixture is faster \
                  within the quality goal"
                     .to_owned()
             }
-            Some(bound) => format!(
+            Some(bound) if bound.trade == Trade::LossForTime => format!(
                 "the layers that lose least for the time they save are in the faster formats; {} µs, and no mixture \
                  of these shards takes less than {} within the quality goal",
-                bound.time, bound.least
+                bound.value, bound.least
             ),
+            Some(bound) if bound.value <= bound.least.saturating_add(1) => {
+                format!("the layers that gain most have the finer formats; {LEAST_LOSS}")
+            }
+            Some(bound) => format!(
+                "the layers that gain most have the finer formats; {} millionths are lost, and no mixture of these \
+                 shards loses less than {} within the goals",
+                bound.value, bound.least
+            ),
+            None if request.goals.least_loss => LEAST_LOSS.to_owned(),
             None => "the layers share what the quality goal allows".to_owned(),
         };
-        (choice, because, Cause::Goal("quality".to_owned()))
+        (choice, because, goal_in_losses(request))
     }
 
     /// Why all layers of a shard have one format tuple.
@@ -65,6 +88,9 @@ impl Solution {
         }
         if request.formats.len() == 1 {
             return ("the only formats offered".to_owned(), order());
+        }
+        if request.goals.least_loss {
+            return (LEAST_LOSS.to_owned(), goal_in_losses(request));
         }
         let others = self.others(request, placement);
         match placement.cost.time.filter(|_| self.timed.contains(&true)) {

@@ -2,7 +2,7 @@
 //! bytes and loss.
 
 use shardwright::PlanReport;
-use shardwright_build::{LayerReport, LossReport, ShardReport};
+use shardwright_build::{LayerReport, ShardReport};
 
 use super::formats::Formats;
 use super::page::Page;
@@ -29,7 +29,7 @@ impl Scale {
         Scale {
             time: largest(&|layer| time(layer, entry.as_deref())).unwrap_or(0),
             bytes: largest(&|layer| Some(layer.weight_bytes)).unwrap_or(0),
-            loss: largest(&|layer| measured(layer)).unwrap_or(0),
+            loss: largest(&|layer| layer.loss.micronats()).unwrap_or(0),
             entry,
         }
     }
@@ -37,14 +37,6 @@ impl Scale {
 
 fn time(layer: &LayerReport, entry: Option<&str>) -> Option<u64> {
     Some(part(layer, entry?)?.time?.microseconds)
-}
-
-fn measured(layer: &LayerReport) -> Option<u64> {
-    match layer.loss {
-        LossReport::Measured { micronats } => Some(micronats),
-        LossReport::None => Some(0),
-        LossReport::NotMeasured { .. } => None,
-    }
 }
 
 /// The strip, what its colours and bars mean, and a panel for what is pointed at.
@@ -85,7 +77,7 @@ fn scales(page: &mut Page, report: &PlanReport, scale: &Scale) {
         None => _ = page.markup("no <b>time</b>"),
     }
     page.markup("; <b>bytes</b> of weights, ").text(bytes(scale.bytes)).markup("; <b>loss</b>, ");
-    let unmeasured = all_layers(report).any(|(_, layer)| measured(layer).is_none());
+    let unmeasured = all_layers(report).any(|(_, layer)| layer.loss.micronats().is_none());
     match (scale.loss, unmeasured) {
         (0, false) => page.markup("none"),
         (0, true) => page.markup("not measured"),
@@ -147,7 +139,7 @@ fn cell(
     page.markup("</span>");
     track(page, time.or((!takes_part).then_some(0)), scale.time);
     track(page, Some(layer.weight_bytes), scale.bytes);
-    track(page, measured(layer), scale.loss);
+    track(page, layer.loss.micronats(), scale.loss);
     page.markup("<span class=\"name\">");
     match layer.layer {
         Some(number) => page.text(number),

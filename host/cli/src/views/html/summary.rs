@@ -81,6 +81,10 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
         LossReport::Measured { micronats } => {
             card("loss of quality", &millinats(micronats), "measured, of weights alone");
         }
+        LossReport::Expected { micronats } => {
+            let about = format!("about {}", millinats(micronats));
+            card("loss of quality", &about, "expected from how far weights are off; --quality measures it");
+        }
         LossReport::NotMeasured { places } => {
             let ground = format!("in {places} places with integer weights; --quality measures it");
             card("loss of quality", "not measured", &ground);
@@ -185,8 +189,10 @@ fn words(report: &PlanReport) -> BTreeMap<&'static str, BTreeMap<&'static str, u
         for time in layer.entries.iter().filter(|part| part.ops > 0).filter_map(|part| part.time) {
             add(time.provenance.name(), "times of layers");
         }
-        if let LossReport::Measured { .. } = layer.loss {
-            add("measured", "losses of layers");
+        match layer.loss {
+            LossReport::Measured { .. } => add("measured", "losses of layers"),
+            LossReport::Expected { .. } => add("modelled", "losses of layers"),
+            LossReport::None | LossReport::NotMeasured { .. } => {}
         }
     }
     words

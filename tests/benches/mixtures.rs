@@ -1,0 +1,347 @@
+//! Quality of the mixtures that the planner fills a size with, beside other forms of that size.
+//!
+//! ```text
+//! cargo test -p shardwright-tests --bench mixtures [-- --rows 32] [-- --format json]
+//! ```
+//!
+//! The demo model on the CPU, eight sizes between its smallest and largest uniform form. What each
+//! mixture loses is the KL divergence of its weights from those as stored on held-out rows, which
+//! the planner does not see: it has the losses measured on the calibration text. Beside it stand
+//! the best uniform form that fits, the first layers in the wider format, the widest layers in the
+//! narrower one, and twenty random mixtures, each of the same bytes up to a hundredth.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use shardwright::{FormatChoice, OpenOptions, WeightFormat};
+use shardwright_build::PlanReport;
+use shardwright_graph::{ComponentKind, ConstantFormat, Graph, WeightId};
+use shardwright_quantisation::{Baseline, Importance, Recipe, TableFormats, places};
+use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::formats::held_out;
+use shardwright_tests::{chain, program, tree};
+use shardwright_vocabulary::FormatTuple;
+
+/// The uniform forms, from the widest: as the CPU is offered them.
+const UNIFORM: [&str; 3] = ["stored", "w8-per-channel/a8-dynamic/f16", "w4-block32/a8-dynamic/f16"];
+
+/// Sizes between the smallest and the largest.
+const SIZES: u64 = 8;
+
+/// Random mixtures of each size.
+const RANDOM: usize = 20;
+
+/// A layer, or a component without layers.
+type Place = (ComponentKind, u32);
+
+/// The format of the weights of every place; `None` leaves them as stored.
+type Mixture = BTreeMap<Place, Option<WeightFormat>>;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let option = |name: &str| {
+        let place = arguments.iter().position(|argument| argument == name)?;
+        arguments.get(place + 1)
+    };
+    let rows: usize = option("--rows").map_or(32, |rows| rows.parse().expect("a number of rows"));
+    let as_json = option("--format").is_some_and(|format| format == "json");
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let options = || OpenOptions::new().search_path(program::search_path()).cache_directory(cache.path());
+    let checkpoint = tree::root().join(DEMO_MODEL);
+    let plan = |options: OpenOptions| {
+        options.plan(&checkpoint).unwrap_or_else(|error| panic!("{error} ({:?})", error.help())).report
+    };
+    // Measures what formats lose, and keeps it for the plans below.
+    plan(options().quality(1_000_000));
+
+    let graph = chain::committed(DEMO_MODEL);
+    let all = held_out();
+    let step = (all.len() / rows.min(all.len())).max(1);
+    let sequences: Vec<Vec<u32>> =
+        all.into_iter().step_by(step).take(rows).map(|row| row[..row.len().min(128)].to_vec()).collect();
+    let baseline = Baseline::of(&graph, &sequences).expect("the reference runs it");
+    let bench = Bench::new(&graph, baseline);
+
+    let bytes_of = |report: &PlanReport| report.totals.artefacts.bytes;
+    let uniform: Vec<(Mixture, u64)> = UNIFORM
+        .iter()
+        .map(|formats| {
+            let report = plan(options().formats(formats.parse::<FormatChoice>().expect("formats")));
+            (mixture(&report), bytes_of(&report))
+        })
+        .collect();
+    let (largest, smallest) = (uniform[0].1, uniform[uniform.len() - 1].1);
+    let uniform: Vec<(Measured, u64)> =
+        uniform.into_iter().map(|(mixture, bytes)| (bench.measure(&mixture), bytes)).collect();
+
+    let mut table = Vec::new();
+    for step in 0..SIZES {
+        let size = smallest + (largest - smallest) * step / (SIZES - 1);
+        eprintln!("{} of {SIZES}: {size} bytes", step + 1);
+        let report = plan(options().size(size));
+        assert!(bytes_of(&report) <= size, "a plan of {} in {size} bytes", bytes_of(&report));
+        let own = mixture(&report);
+        let ours = bench.measure(&own);
+        let fits = uniform.iter().filter(|(_, bytes)| *bytes <= size).map(|(measured, _)| measured);
+        let best_uniform = fits.min_by(|a, b| a.mean().total_cmp(&b.mean())).expect("the smallest fits");
+        let bytes = bench.bytes(&own);
+        let best = |mixtures: Vec<Mixture>| {
+            let measured = mixtures.iter().map(|mixture| bench.measure(mixture));
+            measured.min_by(|a, b| a.mean().total_cmp(&b.mean()))
+        };
+        let mut random: Vec<Measured> =
+            bench.random(bytes, RANDOM).iter().map(|mixture| bench.measure(mixture)).collect();
+        random.sort_by(|a, b| a.mean().total_cmp(&b.mean()));
+        table.push(Row {
+            size,
+            bytes: bytes_of(&report),
+            mixture: shown(&own),
+            predicted: report.totals.loss.micronats().unwrap_or(0) as f64 / 1e6,
+            uniform: best_uniform.clone(),
+            first: best(bench.first_wider(bytes)),
+            by_bytes: best(bench.widest_narrower(bytes)),
+            random: random.get(random.len() / 2).cloned(),
+            ours,
+        });
+    }
+    match as_json {
+        true => println!("{:#}", serde_json::Value::from_iter(table.iter().map(Row::json))),
+        false => print(&table),
+    }
+    // A mixture never loses more than a uniform form that fits, beyond what the sample says.
+    for row in &table {
+        let (difference, error) = row.ours.less_than(&row.uniform);
+        assert!(difference <= 2.0 * error + 1e-6, "{}: {difference} ± {error}", row.size);
+    }
+}
+
+/// Divergence of one mixture, by held-out row.
+#[derive(Clone)]
+struct Measured(Vec<(f64, u64)>);
+
+impl Measured {
+    /// Nats a token.
+    fn mean(&self) -> f64 {
+        let (sum, count) = self.0.iter().fold((0.0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
+        sum / count.max(1) as f64
+    }
+
+    /// How much more it loses than another, and the standard error of that, by a paired bootstrap
+    /// over rows.
+    fn less_than(&self, other: &Measured) -> (f64, f64) {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut differences = Vec::new();
+        for _ in 0..500 {
+            let (mut off, mut count) = (0.0, 0);
+            for _ in 0..self.0.len() {
+                let row = (next(&mut state) % self.0.len() as u64) as usize;
+                off += self.0[row].0 - other.0[row].0;
+                count += self.0[row].1;
+            }
+            differences.push(off / count.max(1) as f64);
+        }
+        let mean = differences.iter().sum::<f64>() / differences.len() as f64;
+        let squares = differences.iter().map(|difference| (difference - mean).powi(2)).sum::<f64>();
+        (self.mean() - other.mean(), (squares / differences.len() as f64).sqrt())
+    }
+}
+
+/// Pseudo-random numbers, the same in every run.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state >> 8
+}
+
+/// The demo model and its predictions.
+struct Bench<'g> {
+    graph: &'g Graph,
+    baseline: Baseline<'g>,
+    places: BTreeMap<Place, Vec<WeightId>>,
+}
+
+/// Formats that mixtures are made of, from the widest.
+const FORMATS: [Option<WeightFormat>; 3] =
+    [None, Some(WeightFormat::W8PerChannel), Some(WeightFormat::W4Block32)];
+
+impl<'g> Bench<'g> {
+    fn new(graph: &'g Graph, baseline: Baseline<'g>) -> Self {
+        let mut of_places: BTreeMap<Place, Vec<WeightId>> = BTreeMap::new();
+        for ((component, layer, _), weights) in places(graph) {
+            of_places.entry((component, layer)).or_default().extend(weights);
+        }
+        Bench { graph, baseline, places: of_places }
+    }
+
+    fn measure(&self, mixture: &Mixture) -> Measured {
+        let mut weights = vec![ConstantFormat::Stored; self.graph.weights.len()];
+        for (place, format) in mixture {
+            for weight in self.places.get(place).into_iter().flatten() {
+                weights[weight.0 as usize] = format.map_or(ConstantFormat::Stored, ConstantFormat::Matrix);
+            }
+        }
+        let recipe = Recipe { weights, tables: TableFormats::default(), importance: Importance::new() };
+        Measured(self.baseline.divergences(&recipe).expect("the reference runs it"))
+    }
+
+    fn bytes_of(&self, place: &Place, format: Option<WeightFormat>) -> u64 {
+        let weights = self.places[place].iter().map(|weight| &self.graph.weights[weight.0 as usize]);
+        let bytes = weights.map(|weight| match format {
+            Some(format) => weight.planned(format).expect("a matrix in any format").bytes(),
+            None => weight.bytes(),
+        });
+        bytes.sum()
+    }
+
+    fn bytes(&self, mixture: &Mixture) -> u64 {
+        self.places.keys().map(|place| self.bytes_of(place, mixture.get(place).copied().flatten())).sum()
+    }
+
+    /// Pairs of formats, the wider first.
+    fn pairs() -> [(Option<WeightFormat>, Option<WeightFormat>); 3] {
+        [(FORMATS[0], FORMATS[1]), (FORMATS[1], FORMATS[2]), (FORMATS[0], FORMATS[2])]
+    }
+
+    /// The first so many places in the wider format, for every pair of formats and every number that
+    /// comes within a hundredth of these bytes.
+    fn first_wider(&self, bytes: u64) -> Vec<Mixture> {
+        self.in_order(self.places.keys().copied().collect(), bytes)
+    }
+
+    /// By bytes alone: the places with fewest bytes in the wider format.
+    fn widest_narrower(&self, bytes: u64) -> Vec<Mixture> {
+        let mut order: Vec<Place> = self.places.keys().copied().collect();
+        order.sort_by_key(|place| self.bytes_of(place, None));
+        self.in_order(order, bytes)
+    }
+
+    fn in_order(&self, order: Vec<Place>, bytes: u64) -> Vec<Mixture> {
+        let mut found = Vec::new();
+        for (wide, narrow) in Self::pairs() {
+            for count in 0..=order.len() {
+                let format = |place: usize| if place < count { wide } else { narrow };
+                let mixture: Mixture =
+                    order.iter().enumerate().map(|(place, key)| (*key, format(place))).collect();
+                // At most a hundredth more; the nearest below, if none is within one.
+                if self.bytes(&mixture) * 100 <= bytes * 101 {
+                    found.push(mixture);
+                }
+            }
+        }
+        found.sort_by_key(|mixture| std::cmp::Reverse(self.bytes(mixture)));
+        let near = |mixture: &&Mixture| self.bytes(mixture) * 101 >= bytes * 100;
+        match found.iter().filter(near).count() {
+            0 => found.into_iter().take(1).collect(),
+            count => found.into_iter().take(count).collect(),
+        }
+    }
+
+    /// Different random mixtures within a hundredth of these bytes, as many as are found.
+    fn random(&self, bytes: u64, count: usize) -> Vec<Mixture> {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut found: Vec<Mixture> = Vec::new();
+        for _ in 0..400_000 {
+            let mut draw = |place: &Place| (*place, FORMATS[(next(&mut state) % 3) as usize]);
+            let mixture: Mixture = self.places.keys().map(&mut draw).collect();
+            let off = self.bytes(&mixture).abs_diff(bytes);
+            if off * 100 <= bytes && !found.contains(&mixture) {
+                found.push(mixture);
+            }
+            if found.len() == count {
+                break;
+            }
+        }
+        found
+    }
+}
+
+/// The weight formats of a plan, by place.
+fn mixture(report: &PlanReport) -> Mixture {
+    let layers = report.shards.iter().flat_map(|shard| &shard.by_layer);
+    let known = layers.filter(|layer| layer.weight_bytes > 0).map(|layer| {
+        let component = layer.component.parse().expect("a component");
+        let tuple: FormatTuple = layer.formats.parse().expect("formats");
+        let format = Some(tuple.weights).filter(|format| format.is_quantised());
+        ((component, layer.layer.unwrap_or(0)), format)
+    });
+    known.collect()
+}
+
+/// How many places have which format.
+fn shown(mixture: &Mixture) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for format in mixture.values() {
+        *counts.entry(format.map_or("stored".to_owned(), |format| format.to_string())).or_default() += 1;
+    }
+    let parts: Vec<String> = counts.iter().map(|(format, count)| format!("{count} {format}")).collect();
+    parts.join(", ")
+}
+
+struct Row {
+    size: u64,
+    bytes: u64,
+    mixture: String,
+    /// Nats a token that the plan expects to lose.
+    predicted: f64,
+    ours: Measured,
+    uniform: Measured,
+    first: Option<Measured>,
+    by_bytes: Option<Measured>,
+    random: Option<Measured>,
+}
+
+impl Row {
+    fn json(&self) -> serde_json::Value {
+        let other = |other: &Option<Measured>| {
+            other.as_ref().map(|other| {
+                let (difference, error) = self.ours.less_than(other);
+                json!({ "divergence": other.mean(), "ours_more": difference, "error": error })
+            })
+        };
+        json!({
+            "size": self.size,
+            "bytes": self.bytes,
+            "mixture": self.mixture,
+            "predicted": self.predicted,
+            "divergence": self.ours.mean(),
+            "uniform": other(&Some(self.uniform.clone())),
+            "first_layers_wider": other(&self.first),
+            "by_bytes": other(&self.by_bytes),
+            "median_of_random": other(&self.random),
+        })
+    }
+}
+
+fn print(table: &[Row]) {
+    println!(
+        "| size (kB) | planned (kB) | places | expected | ours | best uniform | first layers wider | by bytes | random, median |"
+    );
+    println!("|---:|---:|---|---:|---:|---:|---:|---:|---:|");
+    for row in table {
+        let thousandths = |nats: f64| format!("{:.2}", 1000.0 * nats);
+        let other = |other: Option<&Measured>| {
+            other.map_or("-".to_owned(), |other| {
+                let (difference, error) = row.ours.less_than(other);
+                format!(
+                    "{} ({} ± {})",
+                    thousandths(other.mean()),
+                    thousandths(difference),
+                    thousandths(error)
+                )
+            })
+        };
+        println!(
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            row.size / 1000,
+            row.bytes / 1000,
+            row.mixture,
+            thousandths(row.predicted),
+            thousandths(row.ours.mean()),
+            other(Some(&row.uniform)),
+            other(row.first.as_ref()),
+            other(row.by_bytes.as_ref()),
+            other(row.random.as_ref()),
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! What a plan is best in where goals bound bytes and times, and goals that a profile states.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::program::shardwright;
+use shardwright_tests::tree;
+
+/// Weight formats of the layers of a plan.
+fn weights(plan: &Value) -> Vec<String> {
+    let shards = plan["shards"].as_array().expect("shards").iter();
+    let layers = shards.flat_map(|shard| shard["by_layer"].as_array().expect("layers"));
+    let formats = layers.map(|layer| layer["formats"].as_str().expect("formats"));
+    formats.map(|formats| formats.split('/').next().unwrap_or_default().to_owned()).collect()
+}
+
+/// Bytes of all artefacts, and what is lost.
+fn size_and_loss(plan: &Value) -> (u64, u64) {
+    let totals = &plan["totals"];
+    let loss = &totals["loss"];
+    let micronats = if loss["known"] == "none" { Some(0) } else { loss["micronats"].as_u64() };
+    (totals["artefacts"]["bytes"].as_u64().expect("bytes"), micronats.expect("a loss"))
+}
+
+#[test]
+fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
+    let plan = |size: &str| shardwright(["plan", DEMO_MODEL, "--size", size]).json();
+    let mut before = u64::MAX;
+    for (size, bytes) in [("4MB", 4_000_000), ("5MB", 5_000_000), ("6MB", 6_000_000), ("20MB", 20_000_000)] {
+        let plan = plan(size);
+        let (own, loss) = size_and_loss(&plan);
+        assert!(own <= bytes && loss < before, "{size}: {own} bytes, {loss} after {before}");
+        assert_eq!(plan["shards"].as_array().map(Vec::len), Some(1), "{size}: {plan}");
+        let weights = weights(&plan);
+        match size {
+            "20MB" => assert!(loss == 0 && weights.iter().all(|format| format == "bf16"), "{weights:?}"),
+            "5MB" => {
+                assert_eq!(plan["totals"]["loss"]["known"], "expected", "{plan}");
+                for format in ["w8-per-channel", "w4-block32"] {
+                    assert!(weights.iter().any(|own| own == format), "{format}: {weights:?}");
+                }
+                let said = plan["shards"][0]["reasons"].to_string();
+                assert!(said.contains("the layers that gain most have the finer formats"), "{plan}");
+            }
+            _ => {}
+        }
+        before = loss;
+    }
+    // Unasked nothing is rounded; too little is refused with the least that is enough.
+    assert_eq!(size_and_loss(&shardwright(["plan", DEMO_MODEL]).json()).1, 0);
+    let (code, stderr) = shardwright(["plan", DEMO_MODEL, "--size", "3MB"]).refuses();
+    assert!(code == 7 && stderr.contains("the nearest that a plan holds is 4.0 MB"), "{code}: {stderr}");
+    // The mixture runs, all layers of it in one shard.
+    let text =
+        shardwright(["run", DEMO_MODEL, "--size", "5MB", "--prompt", "The old house", "--max-tokens", "8"]);
+    assert!(!text.succeeds().trim().is_empty());
+}
+
+#[test]
+fn speed_may_be_preferred_to_quality() {
+    let plan = |prefer: &str| shardwright(["plan", DEMO_MODEL, "--size", "7MB", "--prefer", prefer]).json();
+    let (speed, quality) = (plan("speed"), plan("quality"));
+    assert!(size_and_loss(&quality).1 <= size_and_loss(&speed).1, "{quality} {speed}");
+    assert!(size_and_loss(&speed).0 <= 7_000_000, "{speed}");
+    let (code, stderr) = shardwright(["plan", DEMO_MODEL, "--prefer", "beauty"]).refuses();
+    assert!(code == 2 && stderr.contains("expected `speed` or `quality`"), "{code}: {stderr}");
+}
+
+#[test]
+fn a_profile_states_goals_and_a_planner() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = fs::read(tree::root().join("plugins/profiles/mt6989.json")).expect("a profile");
+    let mut profile: Value = serde_json::from_slice(&text).expect("JSON");
+    (profile["name"], profile["aliases"]) = (json!("stated"), json!([]));
+    let mut write = |planner: Value, goals: Value| {
+        (profile["planner"], profile["goals"]) = (planner, goals);
+        fs::write(folder.path().join("stated.json"), profile.to_string()).expect("written");
+    };
+    let plan = || shardwright(["plan", DEMO_MODEL, "--soc", "stated", "--profiles"]).argument(folder.path());
+
+    write(json!("even"), json!({ "memory-bytes": 50_000_000 }));
+    let stated = plan().json();
+    assert_eq!(stated["planner"]["name"], "even", "{stated}");
+    let goal = |plan: &Value| {
+        let goals = plan["goals"].as_array().expect("goals").iter();
+        goals.filter(|goal| goal["goal"] == "memory").map(|goal| goal["asked"].clone()).next()
+    };
+    assert_eq!(goal(&stated), Some(json!(50_000_000)), "{stated}");
+    let said = stated["notices"].to_string();
+    assert!(said.contains("planner even, memory 50000000 bytes"), "{said}");
+    // A user's goals and planner win.
+    let own = plan().arguments(["--memory", "60MB", "--planner", "generic"]).json();
+    assert_eq!((goal(&own), &own["planner"]["name"]), (Some(json!(60_000_000)), &json!("generic")), "{own}");
+    let own = plan().arguments(["--size", "60MB"]).json();
+    assert_eq!(goal(&own), None, "a goal of the user's stands for all of the profile's: {own}");
+
+    // A planner that is not there is replaced, and that is said; under `--strict` it is an error.
+    write(json!("nowhere"), Value::Null);
+    profile_without_goals(&folder.path().join("stated.json"));
+    let replaced = plan().json();
+    assert_eq!(replaced["planner"]["name"], "generic", "{replaced}");
+    assert!(replaced["notices"].to_string().contains("nowhere"), "{replaced}");
+    let (_, stderr) = plan().argument("--strict").refuses();
+    assert!(stderr.contains("nowhere"), "{stderr}");
+
+    // A path is refused: a profile that came from elsewhere names no file of this machine.
+    write(json!("../planner.wasm"), json!({}));
+    let (_, stderr) = plan().refuses();
+    assert!(stderr.contains("is a path") && stderr.contains("stated.json"), "{stderr}");
+}
+
+/// The member `goals` may be absent, not null.
+fn profile_without_goals(path: &std::path::Path) {
+    let mut profile: Value = serde_json::from_slice(&fs::read(path).expect("a profile")).expect("JSON");
+    profile.as_object_mut().expect("an object").remove("goals");
+    fs::write(path, profile.to_string()).expect("written");
+}
