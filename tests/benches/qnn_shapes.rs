@@ -1,11 +1,13 @@
-//! Gemma 4 at its real shapes through Qualcomm's compiler: sizes, compile times, peak memory and
-//! simulated time per token.
+//! Gemma 4 at its real shapes through Qualcomm's compiler: sizes, compile times, peak memory, and
+//! the times that a plan predicts beside those the library simulates for each shard as a whole.
 //!
 //! ```text
-//! cargo bench -p shardwright-tests --bench qnn_shapes -- [e2b|e4b|toy …] [--formats w4] [--soc sm8850] [--context 512]
+//! cargo bench -p shardwright-tests --bench qnn_shapes -- [e2b|e4b|toy …] [--formats w4] [--pieces 0] [--soc sm8850] [--context 512]
 //! ```
 //!
-//! The plan is the planner's, made from the checkpoint's shapes. Weights are random numbers
+//! The plan is made from the checkpoint's shapes: by the built-in planner, which joins components
+//! in as few shards as fit (0 pieces), or with the decoder in a number of shards. A plan adds up the
+//! estimates of single layers; whether that holds for the whole is what the last columns say. Weights are random numbers
 //! generated on the fly, one shard at a time: the compiler's work and the artefact's size do not
 //! depend on their values, as long as no two are equal. Each shard is compiled in a worker that a
 //! child process of this program starts; its peak memory is the worker's.
@@ -27,11 +29,16 @@ use shardwright_models::Checkpoint;
 use shardwright_shims::{Place, ShimRegistry, WorkOrderBuilder};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::{profiles, program};
-use shardwright_vocabulary::{DType, EntryName, FormatTuple};
+use shardwright_vocabulary::{DType, EntryKind, EntryName, FormatTuple};
 use shardwright_worker::{Caps, Launcher};
 
-/// The cases: the model, its formats, and the number of decoder shards.
-const CASES: [(&str, &str, u32); 8] = [
+/// The cases: the model, its formats, and the number of decoder shards; 0 where components are
+/// joined.
+const CASES: [(&str, &str, u32); 12] = [
+    ("e2b", "w4-per-channel[head=w8-per-channel]/a16/a8", 0),
+    ("e2b", "w8-per-channel/a16/a8", 0),
+    ("e2b", MIX, 0),
+    ("e2b", "w4-block32-stepped[head=w8-per-channel]/a16/a8", 0),
     ("e2b", "w8-per-channel/a16/a8", 1),
     ("e2b", "w8-per-channel/a16/a8", 2),
     ("e2b", "w4-per-channel[head=w8-per-channel]/a16/a8", 1),
@@ -61,11 +68,15 @@ fn main() {
     // Prefix of the formats.
     let begins = option("--formats", "");
     let context: u32 = option("--context", "512").parse().expect("a number");
+    let only: Option<u32> = match option("--pieces", "").as_str() {
+        "" => None,
+        pieces => Some(pieces.parse().expect("a number")),
+    };
     let asked: Vec<&String> =
         arguments.iter().filter(|word| ["e2b", "e4b", "toy"].contains(&word.as_str())).collect();
 
     println!(
-        "| model | formats | shard | entry points | operations | weights | artefact | compile | peak memory | simulated, decode_1 |"
+        "| model | formats | shard | entry points | operations | weights | artefact | compile | peak memory | times: predicted, simulated whole |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     let toy = ("toy", "w8-per-channel/a16/a8", 2);
@@ -74,7 +85,7 @@ fn main() {
             true => model != "toy",
             false => asked.iter().any(|word| *word == model),
         };
-        if wanted && formats.starts_with(&begins) {
+        if wanted && formats.starts_with(&begins) && only.is_none_or(|only| only == pieces) {
             case(model, formats, pieces, &soc, context);
         }
     }
@@ -96,12 +107,12 @@ fn case(model: &str, formats: &str, pieces: u32, soc: &str, context: u32) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     checkpoint(model, folder.path());
     let choice: FormatChoice = formats.parse().expect("formats");
-    let planned = OpenOptions::new()
-        .search_path(program::search_path())
-        .soc(soc)
-        .formats(choice)
-        .planner("even")
-        .planner_option("pieces", pieces.to_string())
+    let options = OpenOptions::new().search_path(program::search_path()).soc(soc).formats(choice);
+    let options = match pieces {
+        0 => options,
+        pieces => options.planner("even").planner_option("pieces", pieces.to_string()),
+    };
+    let planned = options
         .strict(true)
         // Larger shards than those reported to load are compiled here too.
         .limit("artefact-bytes", 4_000_000_000)
@@ -109,24 +120,31 @@ fn case(model: &str, formats: &str, pieces: u32, soc: &str, context: u32) {
         .plan(folder.path())
         .expect("the plan");
     let plan = planned.report;
-    let mut total = (0, 0);
+    let mut total = (0, 0, 0, 0);
     let of_interest = |shard: &&ShardReport| {
         shard.segments.has(ComponentKind::Decoder) || shard.segments.has(ComponentKind::Head)
     };
     for shard in plan.shards.iter().filter(of_interest) {
         let name = shard.segments.to_string();
         let measured = compile_in_child(model, soc, &plan, shard.index);
-        let token = shard.entries.iter().find(|entry| entry.entry.to_string().starts_with("decode_1@"));
-        let time = token.and_then(|entry| Some((entry.time?, entry.uncosted_ops)));
-        let simulated = time.map_or("?".to_owned(), |(time, uncosted)| {
-            format!("{:.2} ms, {uncosted} uncosted", time.microseconds as f64 / 1e3)
-        });
+        let mut times = Vec::new();
+        for (part, whole) in shard.entries.iter().zip(measured["times"].as_array().expect("times")) {
+            let (whole, predicted) = (whole.as_u64(), part.time.map(|time| time.microseconds));
+            let shown = |time: Option<u64>| time.map_or("?".to_owned(), milliseconds);
+            let off = predicted.zip(whole).map_or(String::new(), |(predicted, whole)| {
+                format!(" ({:+.1} %)", 100.0 * (predicted as f64 / whole as f64 - 1.0))
+            });
+            times.push(format!("{}: {}, {}{off}", part.entry, shown(predicted), shown(whole)));
+            let sums = if is_decode(part.entry) { (&mut total.1, &mut total.2) } else { continue };
+            *sums.0 += predicted.unwrap_or(0);
+            *sums.1 += whole.unwrap_or(0);
+        }
+        total.3 += 1;
         let bytes = measured["bytes"].as_u64().expect("a number");
         total.0 += bytes;
-        total.1 += time.map_or(0, |(time, _)| time.microseconds);
         let entries: Vec<String> = shard.entries.iter().map(|entry| entry.entry.to_string()).collect();
         println!(
-            "| {model} | {} | {name} | {} | {} | {} | {} | {:.1} s | {:.2} GB | {simulated} |",
+            "| {model} | {} | {name} | {} | {} | {} | {} | {:.1} s | {:.2} GB | {} |",
             shard.formats,
             entries.join(", "),
             shard.ops,
@@ -134,13 +152,26 @@ fn case(model: &str, formats: &str, pieces: u32, soc: &str, context: u32) {
             gigabytes(bytes),
             measured["seconds"].as_f64().expect("a number"),
             measured["peak"].as_u64().expect("a number") as f64 / 1e9,
+            times.join("; "),
         );
     }
     println!(
-        "| {model} | {formats} | all | | | | {} | | | {:.2} ms |",
+        "| {model} | {formats} | {} of {} shards | | | | {} | | | decode_1: {}, {} ({:+.1} %) |",
+        total.3,
+        plan.shards.len(),
         gigabytes(total.0),
-        total.1 as f64 / 1e3
+        milliseconds(total.1),
+        milliseconds(total.2),
+        100.0 * (total.1 as f64 / total.2.max(1) as f64 - 1.0),
     );
+}
+
+fn is_decode(entry: EntryName) -> bool {
+    entry.kind == EntryKind::Decode && entry.rows == 1
+}
+
+fn milliseconds(microseconds: u64) -> String {
+    format!("{:.2} ms", microseconds as f64 / 1e3)
 }
 
 fn gigabytes(bytes: u64) -> String {
@@ -205,9 +236,13 @@ fn compile_one(task: &Value) {
     let instance = registry.open_isolated("qnn", "qnn", &[], &isolation).expect("the Qualcomm shim");
     instance.know(&profiles::chip(soc.trim_end_matches(".simulated"))).expect("a profile");
     let mut order = WorkOrderBuilder::new(&planned.weights);
+    let mut times = Vec::new();
     for entry in &instances {
         let check = |shown: &_| instance.check(soc, shown, &planned.weights);
         let legal = legalise_encoded(entry, &Encodings::counting(&formats), check).expect("legal");
+        // Before the order, which keeps the weights in a file and not here.
+        let estimate = instance.estimate(soc, &legal.graph, &planned.weights).expect("an estimate");
+        times.push(estimate.and_then(|estimate| estimate.time_microseconds));
         order = order.entry(&legal.graph).expect("an order");
     }
     let order = order.temporary().expect("an order");
@@ -232,7 +267,10 @@ fn compile_one(task: &Value) {
     stop.store(true, Ordering::Relaxed);
     watcher.join().expect("the watcher ends");
     let peak = peak.load(Ordering::Relaxed);
-    println!("{}", json!({ "bytes": artefact.payload().len(), "seconds": seconds, "peak": peak }));
+    println!(
+        "{}",
+        json!({ "bytes": artefact.payload().len(), "seconds": seconds, "peak": peak, "times": times })
+    );
 }
 
 /// The most memory that any child of this process had resident, in bytes. Mapped pages of the work
