@@ -242,7 +242,7 @@ fn compile_one(task: &Value) {
         let legal = legalise_encoded(entry, &Encodings::counting(&formats), check).expect("legal");
         // Before the order, which keeps the weights in a file and not here.
         let estimate = instance.estimate(soc, &legal.graph, &planned.weights).expect("an estimate");
-        times.push(estimate.and_then(|estimate| estimate.time_microseconds));
+        times.push(estimate.map(|estimate| estimate.time_microseconds));
         order = order.entry(&legal.graph).expect("an order");
     }
     let order = order.temporary().expect("an order");
