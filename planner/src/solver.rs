@@ -29,8 +29,8 @@
 //!
 //! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim
 //! and device, goals of memory, size, quality and, as far as times are known, time, context and
-//! prefill rows. Weights of two bits lose so much quality that they need a goal in losses, unless no
-//! other format is offered.
+//! prefill rows. Weights of two bits lose so much quality that they need a goal in losses, unless
+//! no other format is offered.
 //!
 //! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels and comparing
 //! them does not take too long; beyond that fewer are kept and [`Solution::exact`] is false. This

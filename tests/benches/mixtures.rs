@@ -203,8 +203,8 @@ impl<'g> Bench<'g> {
         [(FORMATS[0], FORMATS[1]), (FORMATS[1], FORMATS[2]), (FORMATS[0], FORMATS[2])]
     }
 
-    /// The first so many places in the wider format, for every pair of formats and every number that
-    /// comes within a hundredth of these bytes.
+    /// The first so many places in the wider format, for every pair of formats and every number
+    /// that comes within a hundredth of these bytes.
     fn first_wider(&self, bytes: u64) -> Vec<Mixture> {
         self.in_order(self.places.keys().copied().collect(), bytes)
     }

@@ -6,11 +6,12 @@
 //! ```
 //!
 //! The plan is made from the checkpoint's shapes: by the built-in planner, which joins components
-//! in as few shards as fit (0 pieces), or with the decoder in a number of shards. A plan adds up the
-//! estimates of single layers; whether that holds for the whole is what the last columns say. Weights are random numbers
-//! generated on the fly, one shard at a time: the compiler's work and the artefact's size do not
-//! depend on their values, as long as no two are equal. Each shard is compiled in a worker that a
-//! child process of this program starts; its peak memory is the worker's.
+//! in as few shards as fit (0 pieces), or with the decoder in a number of shards. A plan adds up
+//! the estimates of single layers; whether that holds for the whole is what the last columns say.
+//! Weights are random numbers generated on the fly, one shard at a time: the compiler's work and
+//! the artefact's size do not depend on their values, as long as no two are equal. Each shard is
+//! compiled in a worker that a child process of this program starts; its peak memory is the
+//! worker's.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

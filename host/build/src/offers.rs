@@ -17,8 +17,8 @@ use crate::{CPU_SHIM, FormatChoice, PlanOptions, Purpose, Result, stored_formats
 /// format.
 ///
 /// A CPU supports every format, and speed alone is no reason to quantise weights unasked: weights
-/// stay as stored, unless losses count or the user says what to prefer. Then integers are offered after them, and other floats are
-/// not: their rounding is not counted as a loss.
+/// stay as stored, unless losses count or the user says what to prefer. Then integers are offered
+/// after them, and other floats are not: their rounding is not counted as a loss.
 pub(crate) fn offered_formats(
     graph: &Graph,
     profile: &Profile,

@@ -226,7 +226,9 @@ impl Preparation {
             LossGoal::Most(_) => LossGround::Measured,
         };
         request.sensitivities = source.sensitivities(&tuples, ground, &mut watch)?;
-        passing.extend(source.take_notices());
+        if loss_goal != LossGoal::None {
+            passing.extend(source.take_notices());
+        }
         let session = planning_session(options)?;
         passing.extend(session.disbelieved().map(Notice::note));
         Ok(Preparation {

@@ -141,8 +141,8 @@ pub enum LossReport {
 }
 
 impl LossReport {
-    /// KL divergence in millionths of a nat per token, measured or expected; `None` where nothing is
-    /// known of a part.
+    /// KL divergence in millionths of a nat per token, measured or expected; `None` where nothing
+    /// is known of a part.
     pub const fn micronats(&self) -> Option<u64> {
         match self {
             LossReport::None => Some(0),

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    DownloadBasis, PlanOptions, PlanReport, Planned, compile, open_checkpoint, plan_checkpoint,
+    DownloadBasis, LossReport, PlanOptions, PlanReport, Planned, compile, open_checkpoint, plan_checkpoint,
 };
 use shardwright_models::Checkpoint;
+use shardwright_planning::request::Request;
 use shardwright_vocabulary::{ErrorKind, Notice};
 use tempfile::TempDir;
 
@@ -54,10 +55,22 @@ fn planned(folder: &Path, options: &PlanOptions) -> Planned {
     plan_checkpoint(folder, options, &mut ()).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
-/// The report as JSON, without notices, and those apart.
+/// The report as JSON, without notices and losses, and those notices apart.
 fn apart(mut report: PlanReport) -> (String, Vec<Notice>) {
     let notices = std::mem::take(&mut report.notices);
+    // What is expected to be lost follows from the weights, where they are.
+    report.totals.loss = LossReport::None;
+    for layer in report.shards.iter_mut().flat_map(|shard| &mut shard.by_layer) {
+        layer.loss = LossReport::None;
+    }
     (serde_json::to_string(&report).unwrap(), notices)
+}
+
+/// The request without losses.
+fn asked(planned: &Planned) -> Request {
+    let mut request: Request = serde_json::from_slice(&planned.request).unwrap();
+    request.sensitivities.clear();
+    request
 }
 
 #[test]
@@ -70,7 +83,7 @@ fn headers_give_the_plan_of_the_whole_checkpoint_byte_for_byte() {
         without_weights(folder.path());
         for (soc, whole) in socs.iter().zip(whole) {
             let outlined = planned(folder.path(), &options(soc));
-            assert_eq!(outlined.request, whole.request, "{name} for {soc}");
+            assert_eq!(asked(&outlined), asked(&whole), "{name} for {soc}");
             let download = outlined.report.forecast.download.unwrap();
             assert_eq!((download.bytes, download.rests_on), (sizes, DownloadBasis::Headers), "{name}");
             let ((outlined, mut said), (whole, notices)) = (apart(outlined.report), apart(whole.report));
@@ -78,7 +91,7 @@ fn headers_give_the_plan_of_the_whole_checkpoint_byte_for_byte() {
             // One notice more: what the plan rests on.
             let first = said.remove(0).text;
             assert!(first.contains("no weights are here") && first.contains("model.safetensors"), "{first}");
-            assert!(first.contains("the loss of formats cannot be measured"), "{first}");
+            assert!(first.contains("losses are those of normally distributed weights"), "{first}");
             assert_eq!(said, notices, "{name} for {soc}");
         }
     }
@@ -92,7 +105,7 @@ fn the_configuration_alone_gives_the_same_plan_of_a_download_of_unknown_size() {
         fs::remove_file(path).unwrap();
     }
     let mut implied = planned(folder.path(), &options("sm8850"));
-    assert_eq!(implied.request, whole.request);
+    assert_eq!(asked(&implied), asked(&whole));
     let (least, all) = (implied.report.forecast.download.take(), whole.report.forecast.download.take());
     let (least, all) = (least.unwrap(), all.unwrap());
     assert_eq!(least.rests_on, DownloadBasis::Configuration);
@@ -110,25 +123,27 @@ fn whatever_needs_a_value_refuses_and_names_the_file() {
     let opened = open_checkpoint(folder.path()).map(|_: Checkpoint| ()).unwrap_err();
     let bundle = folder.path().join("bundle");
     let compiled = compile(folder.path(), &bundle, &options("sm8850"), &mut ()).map(|_| ()).unwrap_err();
-    let measured = PlanOptions {
-        quality_micronats: Some(1000),
-        formats: vec!["w8-per-channel".parse().unwrap()],
-        ..options("sm8850")
-    };
-    let measured = plan_checkpoint(folder.path(), &measured, &mut ()).map(|_| ()).unwrap_err();
-    for error in [opened, compiled, measured] {
+    for error in [opened, compiled] {
         assert_eq!(error.kind(), ErrorKind::Missing, "{error:?}");
         assert!(error.to_string().contains(&file), "{error:?}");
         assert!(error.help().is_some_and(|help| help.starts_with("download the weights: ")), "{error:?}");
     }
     assert!(!bundle.exists());
-    // Nothing is measured where nothing would be lost.
-    let floats = PlanOptions {
-        quality_micronats: Some(1000),
-        formats: vec!["f16/f16/f16".parse().unwrap()],
-        ..options("mt6989")
+    // Losses are expected, not measured.
+    let lossy = PlanOptions {
+        quality_micronats: Some(1_000_000),
+        formats: vec!["w8-per-channel".parse().unwrap()],
+        ..options("sm8850")
     };
-    assert!(plan_checkpoint(folder.path(), &floats, &mut ()).is_ok());
+    let lossy = planned(folder.path(), &lossy);
+    assert!(matches!(lossy.report.totals.loss, LossReport::Expected { .. }), "{:?}", lossy.report.totals);
+    let none = PlanOptions {
+        quality_micronats: Some(0),
+        formats: vec!["w8-per-channel".parse().unwrap()],
+        ..options("sm8850")
+    };
+    let refused = plan_checkpoint(folder.path(), &none, &mut ()).map(|_| ()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Planning, "{refused:?}");
 }
 
 /// The memory asked for cannot hold the model: the refusal is the verdict.
