@@ -1,14 +1,16 @@
-//! `cargo xtask aarch64`: the kernels' tests of the CPU shim, as programs for 64-bit ARM.
+//! `cargo xtask aarch64`: the kernels' tests of the CPU shim, and a plan by a host without a
+//! compiler, as programs for 64-bit ARM.
 //!
 //! On such a machine they run natively, elsewhere under qemu's user-mode emulation with every
 //! instruction set it supports. Nothing is measured: emulation checks correctness, not speed.
 
 use std::process::Command;
 
+use crate::build::{self, Scope};
 use crate::error::Error;
 use crate::process;
 use crate::setup;
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Links programs for the target on a machine of another kind.
@@ -22,9 +24,81 @@ const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 /// Makes the tests require every instruction set that the kernels support.
 const EVERY_LEVEL: &str = "SHARDWRIGHT_EVERY_LEVEL";
 
+/// Plans with a pack, in a host without a compiler.
+const HOST: &str = "shardwright-planning-runtime-only";
+
 /// Builds and runs the tests.
 pub fn test(workspace: &Workspace) -> Result<(), Error> {
     setup::target(workspace, TARGET, "the kernels' tests are")?;
+    kernels(workspace)?;
+    plans(workspace)
+}
+
+/// The same request gives the same bytes of a plan in machine code here and in the portable
+/// interpreter there.
+fn plans(workspace: &Workspace) -> Result<(), Error> {
+    build::build(workspace, Profile::Dev, Scope::Workspace)?;
+    let program = workspace.program(Profile::Dev);
+    let folder = workspace.target.join("aarch64-plan");
+    let made = std::fs::create_dir_all(&folder);
+    made.map_err(|source| Error::File { path: folder.clone(), source })?;
+    let file = |name: &str| folder.join(name);
+    for name in ["key", "generic.pack"] {
+        // A key is never replaced.
+        let _ = std::fs::remove_file(file(name));
+    }
+    let mut key = Command::new(&program);
+    key.args(["planner", "key", "--format", "json"]).arg(file("key"));
+    let answer = process::output(&mut key)?;
+    let public = serde_json::from_str(&answer)
+        .ok()
+        .and_then(|answer: serde_json::Value| answer["public"].as_str().map(str::to_owned));
+    let public = public.ok_or_else(|| Error::Answer {
+        command: process::shown(&key),
+        problem: format!("no public key: {answer}"),
+    })?;
+    let component = workspace.target.join("planner-components/shardwright-planner-generic.wasm");
+    let mut pack = Command::new(&program);
+    pack.args(["planner", "pack"]).arg(component).arg("--key").arg(file("key"));
+    process::output(pack.arg("--output").arg(file("generic.pack")))?;
+    let mut host = workspace.cargo();
+    host.args(["build", "--package", HOST, "--target", TARGET]);
+    if !cfg!(target_arch = "aarch64") {
+        host.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
+    }
+    process::run(&mut host)?;
+    let there = workspace.target.join(TARGET).join("debug").join(HOST);
+    for soc in ["mt6989", "sm8850"] {
+        let mut plan = Command::new(&program);
+        plan.current_dir(&workspace.root).args(["plan", "demo-model", "--soc", soc, "--on", "cpu"]);
+        process::output(plan.arg("--write-request").arg(file("request.json")))?;
+        let ask = |command: &mut Command| {
+            process::output(command.arg(file("generic.pack")).arg(&public).arg(file("request.json")))
+        };
+        let mut emulated = match cfg!(target_arch = "aarch64") {
+            true => Command::new(&there),
+            false => {
+                let mut command = Command::new(EMULATOR);
+                command.args(["-cpu", "max", "-L", LIBRARIES]).arg(&there);
+                command
+            }
+        };
+        let plan = ask(&mut emulated)?;
+        let mut replay = Command::new(&program);
+        replay.args(["planner", "replay", "--format", "json"]).arg(file("request.json"));
+        let replayed = process::output(&mut replay)?;
+        // The report spells the plan in its canonical bytes.
+        let plan = plan.trim();
+        if plan.len() < 100 || !replayed.contains(plan) {
+            let problem = format!("not the plan of {TARGET}: {plan}");
+            return Err(Error::Answer { command: process::shown(&replay), problem });
+        }
+        eprintln!("{soc}: the same {} bytes of a plan here and on {TARGET}", plan.len());
+    }
+    Ok(())
+}
+
+fn kernels(workspace: &Workspace) -> Result<(), Error> {
     let mut command = workspace.cargo();
     // Code for all processors, with every instruction set of the target, is tested in the library's
     // own tests.
