@@ -1151,7 +1151,7 @@ fn a_size_is_filled_with_what_loses_least() {
         let loss =
             |solution: &Solution| solution.shards.iter().map(|shard| loss_of(&request, shard)).sum::<u64>();
         let forms: Vec<(u64, u64)> = (0..u32::try_from(formats).unwrap())
-            .map(|formats| uniform(formats))
+            .map(uniform)
             .map(|solution| (size(&solution), loss(&solution)))
             .collect();
         let (smallest, largest) = (forms.last().unwrap().0, forms[0].0);

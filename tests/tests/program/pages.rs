@@ -22,6 +22,8 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask test", "is what runs this"),
     ("cargo xtask vendor qnn", "fetches a library; where it was fetched, what needs it is run"),
     ("cargo test -p shardwright-tests --bench formats", "takes nine minutes"),
+    ("cargo test -p shardwright-tests --bench mixtures", "takes twenty minutes"),
+    ("cargo test -p shardwright-tests --bench plans", "takes minutes"),
     ("cargo xtask bench formats", "builds in release and takes minutes"),
     ("cargo xtask bench pair BUNDLE model.gguf", "builds llama.cpp; the tests of xtask play it"),
     ("cargo xtask sizes", "builds in release twice and takes minutes"),
