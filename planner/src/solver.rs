@@ -50,6 +50,7 @@ mod explain;
 mod mix;
 mod preferences;
 mod relief;
+mod remainder;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -265,8 +266,8 @@ pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal
 fn solve_under(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let mut first_refusal = None;
     for entries in entry_sets(request)? {
-        let problem = Problem::new(request, settings, entries, Relaxed::default())?;
-        match search::search(&problem) {
+        let mut problem = Problem::new(request, settings, entries, Relaxed::default())?;
+        match search::search(&mut problem) {
             Some(found) => {
                 let mut solution = found.into_solution(&problem);
                 if settings.effort == Effort::Thorough {
@@ -391,6 +392,28 @@ struct Choice {
 }
 
 impl Choice {
+    /// These tuples for the units of a component.
+    fn new(units: &mix::Units<'_>, formats: Vec<u32>, softcap: Option<SoftcapPlace>) -> Self {
+        let request = units.request;
+        let each: Vec<(u32, u32)> = units.kinds.iter().copied().zip(formats.iter().copied()).collect();
+        let (loss, unmeasured) = units.losses.cumulative(units.component, &formats);
+        let tuple = formats.first().and_then(|formats| request.formats.get(*formats as usize));
+        let component = request.model.components.get(units.component as usize);
+        let capped = component.and_then(|component| component.softcap.as_ref());
+        Self {
+            target: units.target,
+            values: tuple.map_or((0, 0), |tuple| (tuple.activations, tuple.states)),
+            later: cumulative(formats.iter().map(|&formats| u64::from(formats))),
+            unwanted: preferences::unwanted(request, units.wanted, units.component, units.layered, &formats),
+            softcap,
+            prefix: Prefix::of_units(request, units.table, &each, units.target, units.entries),
+            runtime: capped.filter(|_| softcap == RUNTIME).map_or(0, |capped| capped.runtime.microseconds),
+            loss,
+            unmeasured,
+            formats,
+        }
+    }
+
     /// Format tuples of the units.
     fn formats(&self, first: usize, end: usize) -> Vec<u32> {
         self.formats[first..end].to_vec()
@@ -403,6 +426,12 @@ impl Choice {
             return None;
         }
         Some(Self::with_runtime(self.prefix.range(first, end)?, self.runtime))
+    }
+
+    /// What one unit adds to a shard; `None` if the target does not support it.
+    fn cost_of_unit(&self, unit: usize) -> Option<RangeCost> {
+        let is_wanted = self.unwanted[unit + 1] == self.unwanted[unit];
+        self.prefix.range(unit, unit + 1).filter(|_| is_wanted)
     }
 
     fn with_runtime(cost: RangeCost, runtime: u64) -> RangeCost {
@@ -499,8 +528,6 @@ impl<'request> Problem<'request> {
                         let message = format!("component `{}` has an unknown kind", component.name);
                         return Err(invalid(message));
                     }
-                    let runtime = component.softcap.as_ref().filter(|_| softcap == RUNTIME);
-                    let runtime = runtime.map_or(0, |softcap| softcap.runtime.microseconds);
                     let units = mix::Units {
                         request,
                         table: &table,
@@ -513,24 +540,7 @@ impl<'request> Problem<'request> {
                         losses: &losses,
                     };
                     for formats in units.assignments(&usable, !relaxed.quality) {
-                        let each: Vec<(u32, u32)> =
-                            kinds.iter().copied().zip(formats.iter().copied()).collect();
-                        let prefix = Prefix::of_units(request, &table, &each, target, &entries);
-                        let (loss, unmeasured) = losses.cumulative(index, &formats);
-                        let tuple =
-                            formats.first().and_then(|formats| request.formats.get(*formats as usize));
-                        choices.push(Choice {
-                            target,
-                            values: tuple.map_or((0, 0), |tuple| (tuple.activations, tuple.states)),
-                            later: cumulative(formats.iter().map(|&formats| u64::from(formats))),
-                            unwanted: preferences::unwanted(request, wanted, index, layered, &formats),
-                            formats,
-                            softcap,
-                            prefix,
-                            runtime,
-                            loss,
-                            unmeasured,
-                        });
+                        choices.push(Choice::new(&units, formats, softcap));
                     }
                 }
             }
@@ -583,9 +593,52 @@ impl<'request> Problem<'request> {
         })
     }
 
+    /// Offers the formats of these shards too: of each component that one target runs whole.
+    fn offer(&mut self, shards: &[Placement]) {
+        let (table, losses) = (CostTable::new(self.request), Losses::new(self.request));
+        for part in &mut self.parts {
+            let own = || shards.iter().filter_map(|shard| Some((shard, shard.segment(part.component)?)));
+            let formats: Vec<u32> = own().flat_map(|(_, segment)| segment.formats.iter().copied()).collect();
+            let Some((first, _)) = own().next() else { continue };
+            let component = &self.request.model.components[part.component as usize];
+            let (target, softcap) = (first.target, component.softcap.as_ref().and(first.softcap));
+            let alike = |(shard, segment): (&Placement, &Segment)| {
+                let class = segment.formats.first().zip(formats.first());
+                let same = class.is_some_and(|(own, first)| mix::is_same_class(self.request, *own, *first));
+                shard.target == target && same
+            };
+            let offered = |choice: &Choice| {
+                (choice.target, choice.softcap, &choice.formats) == (target, softcap, &formats)
+            };
+            if formats.len() != part.units || !own().all(alike) || part.choices.iter().any(offered) {
+                continue;
+            }
+            let units = mix::Units {
+                request: self.request,
+                table: &table,
+                component: part.component,
+                kinds: &unit_kinds_at(component, softcap),
+                layered: part.layered,
+                target,
+                entries: &self.entries,
+                wanted: if self.relaxed.preferences { &[] } else { &self.settings.wanted },
+                losses: &losses,
+            };
+            part.choices.push(Choice::new(&units, formats, softcap));
+        }
+    }
+
     /// Contribution of a shard to the objective.
     fn objective(&self, choice: &Choice, cost: &RangeCost, range: (usize, usize)) -> search::Sums {
         preferences::in_order(self.sums(choice, cost, range), &self.settings.order)
+    }
+
+    /// The place of a part of the objective in it.
+    fn place_of(&self, goal: Goal) -> usize {
+        let mut places = [0; Goal::ALL.len()];
+        places[goal as usize] = 1;
+        let places = preferences::in_order(places, &self.settings.order);
+        places.iter().position(|place| *place == 1).unwrap_or(0)
     }
 
     /// The same in the order of [`Goal::ALL`].

@@ -1,14 +1,20 @@
 //! The cost table, indexed, and sums over ranges of layers in constant time.
 
-use std::collections::BTreeMap;
-
 use crate::{
     Body, Component, Cost, Entry, EntryKind, PrefillPart, Provenance, Request, Segment, SoftcapPlace,
 };
 
 /// The rows of the cost table by key.
 pub struct CostTable<'request> {
-    rows: BTreeMap<(u32, u32, u32, Entry), &'request Cost>,
+    /// Sorted by key.
+    rows: Vec<&'request Cost>,
+}
+
+/// Kind, target, format tuple and entry point of a row.
+type Key = (u32, u32, u32, Entry);
+
+fn key(cost: &Cost) -> Key {
+    (cost.kind, cost.target, cost.formats, cost.entry)
 }
 
 /// Cost of a run of layers on one target in one format tuple.
@@ -61,17 +67,18 @@ impl RangeCost {
 impl<'request> CostTable<'request> {
     /// Index the table.
     pub fn new(request: &'request Request) -> Self {
-        let rows = request
-            .costs
-            .iter()
-            .map(|cost| ((cost.kind, cost.target, cost.formats, cost.entry), cost))
-            .collect();
+        let mut rows: Vec<&Cost> = request.costs.iter().collect();
+        if !rows.is_sorted_by_key(|row| key(row)) {
+            rows.sort_by_key(|row| key(row));
+        }
         Self { rows }
     }
 
-    /// One row.
+    /// One row; of several the last.
     pub fn row(&self, kind: u32, target: u32, formats: u32, entry: Entry) -> Option<&'request Cost> {
-        self.rows.get(&(kind, target, formats, entry)).copied()
+        let wanted = (kind, target, formats, entry);
+        let after = self.rows.partition_point(|row| key(row) <= wanted);
+        self.rows[..after].last().copied().filter(|row| key(row) == wanted)
     }
 
     /// Why the target does not support a kind at one of these entry points; `None` if it does.

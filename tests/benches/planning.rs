@@ -11,6 +11,7 @@ use shardwright_planning::request::Request;
 use shardwright_planning::sandbox::{CompiledCache, EngineKind, Sandbox};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::measure::{row, timed};
+use shardwright_tests::neuron::Shim;
 use shardwright_tests::{program, tree};
 
 /// Formats of weights that layers of the large model share out.
@@ -40,7 +41,10 @@ fn main() {
         let choice: FormatChoice = format!("{weights}/a16-symmetric/a16").parse().expect("formats");
         options.formats(choice)
     });
-    let options = formats.soc("mt6993").quality(150).search_path(program::search_path());
+    let shim = Shim::with("lean");
+    let mut path = program::search_path();
+    path.shims.insert(0, shim.folder());
+    let options = formats.soc("mt6993").quality(150).search_path(path);
     let planned = options.plan(outline.path()).expect("E4B can be planned");
     row("config.json to checked plan, E4B", timed(3, || options.plan(outline.path()).expect("plans")));
     planners("E4B", &planned.request);

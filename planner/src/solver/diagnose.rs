@@ -173,8 +173,9 @@ fn with_least(problem: &Problem<'_>, relaxed: Relaxed, refusal: Refusal) -> Refu
         let Some(goal) = goal else { continue };
         let value = |formats: u32| {
             let settings = super::Settings { formats: Some(formats), ..problem.settings.clone() };
-            let easier = Problem::new(problem.request, &settings, problem.entries.clone(), relaxed).ok()?;
-            let found = search(&easier)?.into_solution(&easier);
+            let entries = problem.entries.clone();
+            let mut easier = Problem::new(problem.request, &settings, entries, relaxed).ok()?;
+            let found = search(&mut easier)?.into_solution(&easier);
             // What is not known of a loss is no offer.
             let known = kind != RefusalKind::OverQuality
                 || found.shards.iter().all(|shard| Losses::new(problem.request).knows(shard));

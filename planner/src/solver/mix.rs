@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use super::search::cost_of;
-use super::{Losses, Placement, Problem, Solution, WantedFormat, preferences};
+use super::{Goal, Losses, Placement, Problem, Solution, WantedFormat, preferences};
 use crate::table::{CostTable, RangeCost, unit_kinds_at};
 use crate::{Entry, Request};
 
@@ -41,12 +41,12 @@ pub(super) struct Units<'a> {
 
 /// A format tuple that a unit may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Candidate {
-    formats: u32,
+pub(super) struct Candidate {
+    pub(super) formats: u32,
     /// What a goal bounds: millionths of loss, bytes or microseconds.
-    spent: u64,
+    pub(super) spent: u64,
     /// What is to be least: microseconds, or millionths of loss.
-    value: u64,
+    pub(super) value: u64,
 }
 
 /// What is traded for what.
@@ -62,7 +62,7 @@ pub enum Trade {
 
 impl Trade {
     /// `None` without a goal in losses.
-    fn of(request: &Request) -> Option<Self> {
+    pub(super) fn of(request: &Request) -> Option<Self> {
         let goals = &request.goals;
         match goals.least_loss {
             false => goals.quality_micronats.map(|_| Trade::LossForTime),
@@ -72,7 +72,7 @@ impl Trade {
     }
 
     /// Most that all shards together may spend.
-    fn bound(self, request: &Request) -> u64 {
+    pub(super) fn bound(self, request: &Request) -> u64 {
         let goals = &request.goals;
         let bound = match self {
             Trade::LossForTime => goals.quality_micronats,
@@ -80,6 +80,14 @@ impl Trade {
             Trade::TimeForLoss => goals.token_microseconds,
         };
         bound.unwrap_or(u64::MAX)
+    }
+
+    /// The part of the objective that is to be least.
+    pub(super) fn goal(self) -> Goal {
+        match self {
+            Trade::LossForTime => Goal::Time,
+            Trade::BytesForLoss | Trade::TimeForLoss => Goal::Loss,
+        }
     }
 }
 
@@ -219,7 +227,7 @@ impl Units<'_> {
 
 /// Whether two tuples have the same activations and states, so that layers of one shard may have
 /// either.
-fn is_same_class(request: &Request, left: u32, right: u32) -> bool {
+pub(super) fn is_same_class(request: &Request, left: u32, right: u32) -> bool {
     let of =
         |formats: u32| request.formats.get(formats as usize).map(|tuple| (tuple.activations, tuple.states));
     of(left) == of(right)
@@ -304,6 +312,19 @@ struct Item {
 ///
 /// `None` where there is no goal in losses, nothing to choose, or a shard would exceed a limit.
 pub(super) fn polish(problem: &Problem<'_>, solution: &mut Solution) -> Option<MixBound> {
+    improve(problem, solution, knapsack)
+}
+
+/// The same in little time, near the best mixture.
+pub(super) fn sketch(problem: &Problem<'_>, solution: &mut Solution) -> Option<MixBound> {
+    improve(problem, solution, by_steps)
+}
+
+fn improve(
+    problem: &Problem<'_>,
+    solution: &mut Solution,
+    mixture: fn(&[Item], u64) -> Option<Mixture>,
+) -> Option<MixBound> {
     let request = problem.request;
     let trade = Trade::of(request)?;
     let mut left = trade.bound(request);
@@ -357,7 +378,7 @@ pub(super) fn polish(problem: &Problem<'_>, solution: &mut Solution) -> Option<M
     if trade != Trade::LossForTime {
         left = spendable(problem, solution, trade).saturating_add(own_spent);
     }
-    let (value, chosen, exact) = knapsack(&items, left)?;
+    let (value, chosen, exact) = mixture(&items, left)?;
     let least = if exact { value.min(before) } else { relaxed(&items, left)? };
     if value >= before {
         if trade != Trade::LossForTime {
@@ -472,22 +493,92 @@ fn over_target_totals(problem: &Problem<'_>, shards: &[Placement]) -> bool {
 /// in another: a bound on every mixture. `None` if even the least spending is too much.
 fn relaxed(items: &[Item], budget: u64) -> Option<u64> {
     let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
+    let (spent, value, next) = along(&hulls, budget)?;
+    Some(next.map_or(value, |(from, to)| {
+        let (more, saved) = (to.spent - from.spent, from.value - to.value);
+        let part = u128::from(saved) * u128::from(budget - spent) / u128::from(more.max(1));
+        // Rounded up: the bound must not exceed the optimum.
+        value.saturating_sub(u64::try_from(part).unwrap_or(u64::MAX).saturating_add(1))
+    }))
+}
+
+/// What spending is worth where a budget is just spent, in the relaxed problem: nothing where all
+/// fits. At this price the cheapest candidates of all units bound every mixture.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Price(u128);
+
+impl Price {
+    /// Bits behind the binary point.
+    const POINT: u32 = 32;
+
+    /// `None` if even the least spending is too much.
+    pub(super) fn of<'a>(units: impl Iterator<Item = &'a [Candidate]>, budget: u64) -> Option<Self> {
+        let hulls: Vec<Vec<Candidate>> = units.map(hull).collect();
+        along(&hulls, budget).map(|(_, _, next)| Self::of_step(next))
+    }
+
+    fn of_step(step: Option<Exchange>) -> Self {
+        let (saved, more) = step.map_or((0, 1), |(from, to)| (from.value - to.value, to.spent - from.spent));
+        Self(Self::exactly(saved) / u128::from(more.max(1)))
+    }
+
+    /// A value without a share of spending, as prices count it.
+    pub(super) fn exactly(value: u64) -> u128 {
+        u128::from(value) << Self::POINT
+    }
+
+    fn of_spending(self, spent: u64) -> u128 {
+        self.0.saturating_mul(u128::from(spent))
+    }
+
+    /// The least sum of value and priced spending.
+    pub(super) fn least(self, unit: &[Candidate]) -> u128 {
+        let sum = |of: &Candidate| Self::exactly(of.value).saturating_add(self.of_spending(of.spent));
+        unit.iter().map(sum).min().unwrap_or(0)
+    }
+
+    /// The least value of units with so little left to spend, from their [least](Price::least)
+    /// together.
+    pub(super) fn bound(self, together: u128, left: u64) -> u64 {
+        let value = together.saturating_sub(self.of_spending(left)) >> Self::POINT;
+        u64::try_from(value).unwrap_or(u64::MAX)
+    }
+}
+
+/// A step along a hull: what a unit had, and what it has instead.
+type Exchange = (Candidate, Candidate);
+
+/// Takes the steps along all hulls that a budget allows: what is spent, the value, and the step
+/// that is too much.
+fn along(hulls: &[Vec<Candidate>], budget: u64) -> Option<(u64, u64, Option<Exchange>)> {
     let mut spent = hulls.iter().fold(0_u64, |sum, hull| sum.saturating_add(hull[0].spent));
     let mut value = hulls.iter().fold(0_u64, |sum, hull| sum.saturating_add(hull[0].value));
     if spent > budget {
         return None;
     }
-    for (_, from, to) in steps(&hulls) {
-        let (more, saved) = (to.spent - from.spent, from.value - to.value);
+    for (_, from, to) in steps(hulls) {
+        let more = to.spent - from.spent;
         if spent.saturating_add(more) > budget {
-            let part = u128::from(saved) * u128::from(budget - spent) / u128::from(more.max(1));
-            // Rounded up: the bound must not exceed the optimum.
-            return Some(value.saturating_sub(u64::try_from(part).unwrap_or(u64::MAX).saturating_add(1)));
+            return Some((spent, value, Some((from, to))));
         }
         spent += more;
-        value = value.saturating_sub(saved);
+        value = value.saturating_sub(from.value - to.value);
     }
-    Some(value)
+    Some((spent, value, None))
+}
+
+/// The mixture after every step along the hulls that still fits.
+fn filled(hulls: &[Vec<Candidate>], budget: u64) -> Vec<Candidate> {
+    let mut taken: Vec<Candidate> = hulls.iter().map(|hull| hull[0]).collect();
+    let mut spent = taken.iter().fold(0_u64, |sum, candidate| sum.saturating_add(candidate.spent));
+    for (unit, from, to) in steps(hulls) {
+        let more = to.spent - from.spent;
+        if taken[unit] == from && spent.saturating_add(more) <= budget {
+            spent += more;
+            taken[unit] = to;
+        }
+    }
+    taken
 }
 
 /// A partial choice: what it spends and has, and the label before with the candidate taken.
@@ -495,43 +586,83 @@ fn relaxed(items: &[Item], budget: u64) -> Option<u64> {
 struct Label {
     spent: u64,
     value: u64,
+    /// What it costs more than the relaxed optimum, at its price.
+    excess: u128,
     before: u32,
     formats: u32,
 }
 
+/// The Pareto front of two, both by rising spending and falling value; the first of equals stays.
+fn front(own: Vec<Label>, more: impl Iterator<Item = Label>) -> Vec<Label> {
+    let mut front: Vec<Label> = Vec::with_capacity(2 * own.len());
+    let mut keep = |label: Label| {
+        if front.last().is_none_or(|last| label.value < last.value) {
+            front.push(label);
+        }
+    };
+    let mut own = own.into_iter().peekable();
+    for label in more {
+        while let Some(before) = own.next_if(|own| (own.spent, own.value) <= (label.spent, label.value)) {
+            keep(before);
+        }
+        keep(label);
+    }
+    own.for_each(keep);
+    front
+}
+
+/// The value and the tuple of each item after every step along the hulls that fits.
+fn by_steps(items: &[Item], budget: u64) -> Option<Mixture> {
+    let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
+    along(&hulls, budget)?;
+    let taken = filled(&hulls, budget);
+    let value = taken.iter().fold(0_u64, |sum, candidate| sum.saturating_add(candidate.value));
+    Some((value, taken.iter().map(|candidate| candidate.formats).collect(), false))
+}
+
+/// A value, the tuple of each item, and whether no mixture has less.
+type Mixture = (u64, Vec<u32>, bool);
+
 /// The least value within the budget, the tuple of each item, and whether that is exact: the Pareto
-/// front of spending and value, item after item, of which at most [`LABELS`] are kept.
-fn knapsack(items: &[Item], budget: u64) -> Option<(u64, Vec<u32>, bool)> {
-    let start = Label { spent: 0, value: 0, before: 0, formats: 0 };
+/// front of spending and value, item after item, without what exceeds the relaxed optimum by more
+/// than a mixture that is known. At most [`LABELS`] are kept.
+fn knapsack(items: &[Item], budget: u64) -> Option<Mixture> {
+    let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
+    let (_, _, next) = along(&hulls, budget)?;
+    let known = filled(&hulls, budget);
+    let known_value = known.iter().fold(0_u64, |sum, candidate| sum.saturating_add(candidate.value));
+    let price = Price::of_step(next);
+    let least: Vec<u128> = items.iter().map(|item| price.least(&item.candidates)).collect();
+    let optimum = least.iter().fold(0_u128, |sum, least| sum.saturating_add(*least));
+    let most = Price::exactly(known_value).saturating_add(price.of_spending(budget)).saturating_sub(optimum);
+
     // What the items that follow spend at least: nothing beyond it is worth a label.
-    let least: Vec<u64> = items
+    let frugal: Vec<u64> = items
         .iter()
         .map(|item| item.candidates.iter().map(|candidate| candidate.spent).min().unwrap_or(0))
         .collect();
-    let mut rest = least.iter().fold(0_u64, |sum, spent| sum.saturating_add(*spent));
-    let mut layers: Vec<Vec<Label>> = vec![vec![start]];
+    let mut rest = frugal.iter().fold(0_u64, |sum, spent| sum.saturating_add(*spent));
+    let mut layers = vec![vec![Label { spent: 0, value: 0, excess: 0, before: 0, formats: 0 }]];
     let mut exact = true;
-    for (item, least) in items.iter().zip(&least) {
-        rest = rest.saturating_sub(*least);
-        let labels = layers.last()?;
-        let mut next: Vec<Label> = Vec::with_capacity(labels.len() * item.candidates.len());
-        for (label, before) in labels.iter().zip(0_u32..) {
-            for candidate in &item.candidates {
-                let spent = label.spent.saturating_add(candidate.spent);
-                if spent.saturating_add(rest) <= budget {
-                    let value = label.value.saturating_add(candidate.value);
-                    next.push(Label { spent, value, before, formats: candidate.formats });
-                }
-            }
-        }
-        next.sort_by_key(|label| (label.spent, label.value, label.before, label.formats));
-        let mut best = u64::MAX;
-        next.retain(|label| {
-            label.value < best && {
-                best = label.value;
-                true
-            }
+    for ((item, frugal), least) in items.iter().zip(&frugal).zip(&least) {
+        rest = rest.saturating_sub(*frugal);
+        let within = item.candidates.iter().filter_map(|candidate| {
+            let excess = price.least(&[*candidate]).saturating_sub(*least);
+            (excess <= most).then_some((*candidate, excess))
         });
+        let labels = layers.last()?;
+        let mut next: Vec<Label> = Vec::new();
+        for (candidate, excess) in within {
+            let extended = labels.iter().zip(0_u32..).map(|(label, before)| Label {
+                spent: label.spent.saturating_add(candidate.spent),
+                value: label.value.saturating_add(candidate.value),
+                excess: label.excess.saturating_add(excess),
+                before,
+                formats: candidate.formats,
+            });
+            let fits = |label: &Label| label.excess <= most && label.spent.saturating_add(rest) <= budget;
+            next = front(next, extended.filter(fits));
+        }
         if next.len() > LABELS {
             exact = false;
             let last = next.len() - 1;
@@ -539,8 +670,11 @@ fn knapsack(items: &[Item], budget: u64) -> Option<(u64, Vec<u32>, bool)> {
         }
         layers.push(next);
     }
-    let end = layers.last()?;
-    let (mut at, best) = end.iter().enumerate().min_by_key(|(_, label)| label.value)?;
+    let better = layers.last()?.iter().enumerate().filter(|(_, label)| label.value <= known_value);
+    let Some((mut at, best)) = better.min_by_key(|(_, label)| label.value) else {
+        // Few labels may lose the mixture that is known.
+        return Some((known_value, known.iter().map(|candidate| candidate.formats).collect(), false));
+    };
     let value = best.value;
     let mut chosen = Vec::with_capacity(items.len());
     for labels in layers[1..].iter().rev() {

@@ -1,8 +1,10 @@
 //! The dynamic programme.
 
+use super::mix::{self, Trade};
+use super::remainder::Remainder;
 use super::{Choice, Effort, Goal, LABELS_PER_CUT, Part, Placement, Problem, Solution};
 use crate::table::{CostTable, Prefix, RangeCost, runtime_of, units_of};
-use crate::{Segment, SoftcapPlace};
+use crate::{Goals, Segment, SoftcapPlace};
 
 /// Numbers of labels kept at one cut point, tried in turn: fewer if the search with more would take
 /// too long.
@@ -23,7 +25,7 @@ pub(super) const NOISE: u64 = 100;
 /// Resources used by a partial chain. Only those that the request bounds are counted; the rest stay
 /// zero, so that labels which differ in nothing relevant stay comparable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Used {
+pub(super) struct Used {
     memory: u64,
     size: u64,
     loss: u64,
@@ -34,6 +36,20 @@ struct Used {
     shards: u32,
     /// (shards, bytes) per target; empty where no target bounds them.
     targets: Vec<(u64, u64)>,
+}
+
+impl Trade {
+    /// What the goals leave of its bound after a partial chain.
+    pub(super) fn left(self, goals: &Goals, used: &Used) -> u64 {
+        let left = |goal: Option<u64>, used: u64| goal.map_or(u64::MAX, |goal| goal.saturating_sub(used));
+        match self {
+            Trade::LossForTime => left(goals.quality_micronats, used.loss),
+            Trade::BytesForLoss => {
+                left(goals.size_bytes, used.size).min(left(goals.memory_bytes, used.memory))
+            }
+            Trade::TimeForLoss => left(goals.token_microseconds, used.token),
+        }
+    }
 }
 
 impl Used {
@@ -140,33 +156,54 @@ impl Label {
 }
 
 /// The chain found.
+#[derive(Clone)]
 pub(super) struct Found {
     steps: Vec<Step>,
+    objective: Sums,
     exact: bool,
 }
 
 /// The best chain; of the simple effort the first that will do.
-pub(super) fn search(problem: &Problem<'_>) -> Option<Found> {
-    match problem.settings.effort {
-        Effort::Thorough => narrowing(problem, &BEAMS),
-        Effort::Simple => narrowing(problem, &[1]),
+pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
+    if problem.settings.effort == Effort::Simple {
+        return narrowing(problem, &[1], None);
     }
+    let Some(mut known) = longest(problem, BEAMS[1]) else { return narrowing(problem, &BEAMS, None) };
+    let mut mixed = known.clone().into_solution(problem);
+    if mix::sketch(problem, &mut mixed).is_some() {
+        problem.offer(&mixed.shards);
+        known = longest(problem, BEAMS[1]).filter(|other| other.objective < known.objective).unwrap_or(known);
+    }
+    let bounds = (Remainder::new(problem), known.objective);
+    // What keeps few labels may lose the chain that is known.
+    narrowing(problem, &BEAMS, Some(&bounds)).or(Some(Found { exact: false, ..known }))
 }
 
 /// Whether a chain exists; needs fewer labels than the optimum.
 pub(super) fn exists(problem: &Problem<'_>) -> bool {
     // One label and those that used least nearly always lead to one.
-    narrowing(problem, &[1]).is_some()
-        || (problem.settings.effort == Effort::Thorough && narrowing(problem, &BEAMS[1..]).is_some())
+    if longest(problem, 1).is_some() {
+        return true;
+    }
+    let any = (Remainder::new(problem), Sums::from([u64::MAX; Goal::ALL.len()]));
+    narrowing(problem, &[1], Some(&any)).is_some()
+        || (problem.settings.effort == Effort::Thorough
+            && narrowing(problem, &BEAMS[1..], Some(&any)).is_some())
+}
+
+/// The best chain of shards that are each as long as their formats may be, if that is found in
+/// time.
+fn longest(problem: &Problem<'_>, beam: usize) -> Option<Found> {
+    Search { longest: true, ..Search::new(problem, beam, None) }.run().ok().flatten()
 }
 
 /// The result with the first of these numbers of labels that ends in time.
-fn narrowing(problem: &Problem<'_>, beams: &[usize]) -> Option<Found> {
+fn narrowing(problem: &Problem<'_>, beams: &[usize], known: Option<&(Remainder, Sums)>) -> Option<Found> {
     for (position, &beam) in beams.iter().enumerate() {
-        let left = if position + 1 == beams.len() { u64::MAX } else { COMPARISONS };
-        let joining = problem.joining();
-        let bounded = bounded(problem);
-        let mut search = Search { problem, beam, left, joining, bounded, arena: Vec::new(), exact: true };
+        let mut search = Search::new(problem, beam, known);
+        if position + 1 == beams.len() {
+            search.left = u64::MAX;
+        }
         if let Ok(found) = search.run() {
             return found;
         }
@@ -203,6 +240,10 @@ struct Search<'search, 'request> {
     joining: Sums,
     /// The quantities that the request bounds: of each the label that used least is kept.
     bounded: Vec<Quantity>,
+    /// The objective of a chain that exists, and what is left of others at least.
+    known: Option<&'search (Remainder, Sums)>,
+    /// Whether only the longest shards of each choice are tried, which finds a chain quickly.
+    longest: bool,
     /// Labels that other labels extend.
     arena: Vec<Label>,
     exact: bool,
@@ -212,13 +253,29 @@ struct Search<'search, 'request> {
 struct Range {
     step: Step,
     cost: RangeCost,
-    /// Donors before the range.
-    donors: Vec<u32>,
-    /// Units that are read after the range.
-    read_later: Vec<u32>,
+    /// What it adds to the objective as a shard of its own.
+    sums: Sums,
 }
 
-impl Search<'_, '_> {
+impl<'search, 'request> Search<'search, 'request> {
+    fn new(
+        problem: &'search Problem<'request>,
+        beam: usize,
+        known: Option<&'search (Remainder, Sums)>,
+    ) -> Self {
+        Search {
+            problem,
+            beam,
+            left: COMPARISONS,
+            joining: problem.joining(),
+            bounded: bounded(problem),
+            known,
+            longest: false,
+            arena: Vec::new(),
+            exact: true,
+        }
+    }
+
     fn run(&mut self) -> Result<Option<Found>, Exceeded> {
         let problem = self.problem;
         let bounded =
@@ -245,12 +302,11 @@ impl Search<'_, '_> {
                     continue;
                 }
                 for (position, choice) in part.choices.iter().enumerate() {
-                    let ends = if part.layered { first + 1..=part.units } else { part.units..=part.units };
-                    for end in ends {
+                    for end in self.ends(part, choice, first) {
                         // Costs only grow with the range, so nothing longer can be legal either.
                         let Some(cost) = legal_cost(problem, choice, first, end) else { break };
                         let step = Step { part: index, first, end, choice: position, joins: false };
-                        let range = Range::new(part, step, cost);
+                        let range = Range::new(problem, part, step, cost);
                         let labels = (self.arena.len() - from) as u64;
                         self.left = self.left.checked_sub(EXTENSION * labels).ok_or(Exceeded)?;
                         // Only at its beginning a component may join what is before it.
@@ -281,7 +337,27 @@ impl Search<'_, '_> {
             current = self.arena[before].last;
         }
         steps.reverse();
-        Ok(Some(Found { steps, exact: self.exact }))
+        Ok(Some(Found { steps, objective: best.sums, exact: self.exact }))
+    }
+
+    /// Where a shard of a choice that begins at a unit may end.
+    fn ends(&self, part: &Part, choice: &Choice, first: usize) -> std::ops::RangeInclusive<usize> {
+        if !part.layered {
+            return part.units..=part.units;
+        }
+        if !self.longest {
+            return first + 1..=part.units;
+        }
+        // Costs only grow with the range.
+        let (mut legal, mut illegal) = (first, part.units + 1);
+        while illegal - legal > 1 {
+            let end = usize::midpoint(legal, illegal);
+            match legal_cost(self.problem, choice, first, end) {
+                Some(_) => legal = end,
+                None => illegal = end,
+            }
+        }
+        legal.max(first + 1)..=legal
     }
 
     /// Add a label unless an existing one is at least as good; drop those it beats. The earlier of
@@ -328,13 +404,22 @@ impl Search<'_, '_> {
 }
 
 impl Range {
-    fn new(part: &Part, step: Step, cost: RangeCost) -> Self {
-        let Step { first, end, .. } = step;
-        let before = |donor: &u32| (*donor as usize) < first;
-        let donors = part.donors[first..end].iter().flatten().copied().filter(before).collect();
-        let read_later = (first..end).filter(|&unit| part.last_reader[unit] as usize > end);
-        let read_later = read_later.map(|unit| u32::try_from(unit).unwrap_or(u32::MAX)).collect();
-        Self { step, cost, donors, read_later }
+    fn new(problem: &Problem<'_>, part: &Part, step: Step, cost: RangeCost) -> Self {
+        let sums = problem.objective(&part.choices[step.choice], &cost, (step.first, step.end));
+        Self { step, cost, sums }
+    }
+
+    /// Donors before the range.
+    fn donors<'part>(&self, part: &'part Part) -> impl Iterator<Item = u32> + 'part {
+        let Step { first, end, .. } = self.step;
+        part.donors[first..end].iter().flatten().copied().filter(move |donor| (*donor as usize) < first)
+    }
+
+    /// Units that are read after the range.
+    fn read_later<'part>(&self, part: &'part Part) -> impl Iterator<Item = u32> + 'part {
+        let Step { first, end, .. } = self.step;
+        let read_later = (first..end).filter(move |&unit| part.last_reader[unit] as usize > end);
+        read_later.map(|unit| u32::try_from(unit).unwrap_or(u32::MAX))
     }
 }
 
@@ -361,8 +446,15 @@ impl Search<'_, '_> {
         let problem = self.problem;
         let label = &self.arena[index];
         let (step, cost) = (Step { joins, ..range.step }, &range.cost);
-        let Step { first, end, .. } = step;
+        let end = step.end;
         let open = label.open.as_deref();
+        let used = self.used(label, part, choice, range, joins)?;
+        let sums = self.sums(label, range, joins);
+        if let Some((remainder, known)) = self.known
+            && remainder.excludes(known, &sums, &used, step.part, end)
+        {
+            return None;
+        }
         let joined = match joins {
             false if open.is_some_and(|open| open.must_be_joined) => return None,
             false => None,
@@ -370,8 +462,8 @@ impl Search<'_, '_> {
         };
         let place = problem.places[choice.target as usize];
         if !problem.relaxed.donors {
-            for donor in &range.donors {
-                let home = label.homes.iter().find(|(layer, _)| layer == donor);
+            for donor in range.donors(part) {
+                let home = label.homes.iter().find(|(layer, _)| *layer == donor);
                 if home.map_or(place, |(_, home)| *home) != place {
                     return None;
                 }
@@ -389,21 +481,11 @@ impl Search<'_, '_> {
         if forbidden && !may_be_joined {
             return None;
         }
-        let used = self.used(label, part, choice, range, joins)?;
 
         let mut homes = label.homes.clone();
         homes.retain(|(layer, _)| part.last_reader[*layer as usize] as usize > end);
-        homes.extend(range.read_later.iter().map(|&unit| (unit, place)));
+        homes.extend(range.read_later(part).map(|unit| (unit, place)));
 
-        let mut sums = label.sums;
-        for (sum, own) in sums.iter_mut().zip(problem.objective(choice, cost, (first, end))) {
-            *sum = sum.saturating_add(own);
-        }
-        if joins {
-            for (sum, saved) in sums.iter_mut().zip(&self.joining) {
-                *sum = sum.saturating_sub(*saved);
-            }
-        }
         let weight = if part.layered { problem.weight(cost) } else { 0 };
         let open = may_be_joined.then(|| {
             let target = choice.target as usize;
@@ -426,6 +508,20 @@ impl Search<'_, '_> {
             open,
             last: Some((index, step)),
         })
+    }
+
+    /// The objective of a label with one more range.
+    fn sums(&self, label: &Label, range: &Range, joins: bool) -> Sums {
+        let mut sums = label.sums;
+        for (sum, own) in sums.iter_mut().zip(&range.sums) {
+            *sum = sum.saturating_add(*own);
+        }
+        if joins {
+            for (sum, saved) in sums.iter_mut().zip(&self.joining) {
+                *sum = sum.saturating_sub(*saved);
+            }
+        }
+        sums
     }
 
     /// What a label with one more range uses, if goals and limits of targets allow it.

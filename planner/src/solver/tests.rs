@@ -1231,7 +1231,7 @@ fn a_mixture_of_formats_needs_no_cuts_and_is_near_the_bound() {
 #[test]
 fn a_search_that_takes_too_long_is_cut_and_says_so() {
     // Limits on shards make more labels incomparable than a cut point keeps.
-    let mut request = of_many_formats(42, 5, 300_000);
+    let mut request = of_many_formats(200, 5, 1_000_000);
     request.targets[0].limits.push(crate::Limit {
         name: "weight-bytes".to_owned(),
         value: 5000,
@@ -1241,7 +1241,7 @@ fn a_search_that_takes_too_long_is_cut_and_says_so() {
     });
     let solution = solve(&request, &Settings::default()).unwrap();
     let loss: u64 = solution.shards.iter().map(|shard| loss_of(&request, shard)).sum();
-    assert!(loss <= 300_000);
+    assert!(loss <= 1_000_000);
     assert!(!solution.exact);
     let plan = solution.into_plan(&request);
     let said = plan.reasons.iter().find(|reason| reason.choice == "an approximation").unwrap();
