@@ -13,8 +13,9 @@ use crate::{CPU_SHIM, Executor, PlanOptions, Purpose, Result, TargetExecutor};
 pub(crate) enum OwnShim {
     /// There is none.
     Absent,
-    /// It was found, but its vendor's library is missing or does not work.
-    Unusable(Error),
+    /// It was found, but its vendor's library is missing or does not work. The simulator that comes
+    /// with it stands in where questions about costs are answered, and nowhere else.
+    Unusable { error: Error, stand_in: Option<Result<Box<(ShimInstance, Device)>>> },
     /// It is open. It may have no device for the target.
     Open { instance: ShimInstance, devices: Vec<Device> },
 }
@@ -35,7 +36,7 @@ impl OwnShim {
         let threads = thread_options(&target.shim, options.threads);
         let simulated = options.on == Some(Executor::Simulator) && is_chip;
         let instance = match shims.open_to_compile(&target.shim, &target.name, &threads, simulated) {
-            Err(error) if is_chip => return Ok(OwnShim::Unusable(error)),
+            Err(error) if is_chip => return Ok(OwnShim::Unusable { error, stand_in: None }),
             opened => opened?,
         };
         let asked = || -> std::result::Result<Vec<Device>, ShimError> {
@@ -52,7 +53,12 @@ impl OwnShim {
                 Ok(OwnShim::Open { instance, devices })
             }
             Err(error @ ShimError::Chip(_)) => Err(about_profile(error, source)),
-            Err(error) if is_chip => Ok(OwnShim::Unusable(in_its_words(error))),
+            Err(error) if is_chip => {
+                let error = in_its_words(error);
+                let asks = error.kind() != ErrorKind::Cancelled && !simulated;
+                let stand_in = if asks { stand_in(shims, target, profile) } else { None };
+                Ok(OwnShim::Unusable { error, stand_in })
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -61,7 +67,7 @@ impl OwnShim {
     pub(crate) fn why_it_does_not_answer(&self) -> String {
         match self {
             OwnShim::Absent => "the target's shim is not at hand".to_owned(),
-            OwnShim::Unusable(_) => "the target's shim cannot be used".to_owned(),
+            OwnShim::Unusable { .. } => "the target's shim cannot be used".to_owned(),
             OwnShim::Open { instance, .. } => {
                 format!("shim `{}` is here and has no device for the target", instance.shim().name())
             }
@@ -75,11 +81,41 @@ impl OwnShim {
         found.map(|device| (instance, device))
     }
 
+    /// The simulated device that answers questions about costs where the vendor's library
+    /// cannot. It says nothing of limits and flags, which depend on that library.
+    pub(crate) fn stand_in(&self) -> Option<(&ShimInstance, &Device)> {
+        match self {
+            OwnShim::Unusable { stand_in: Some(Ok(stand_in)), .. } => Some((&stand_in.0, &stand_in.1)),
+            _ => None,
+        }
+    }
+
     /// The device that answers questions about the target: the same whether it will run on the
     /// device or in a simulator, so that the plan is the same.
     pub(crate) fn judge(&self) -> Option<(&ShimInstance, &Device)> {
         self.device(&[DeviceKind::Present, DeviceKind::Offline, DeviceKind::Simulated])
     }
+}
+
+/// The simulator that comes with a target's shim, if there is one and it simulates the chip.
+fn stand_in(
+    shims: &Shims,
+    target: &Target,
+    profile: &Profile,
+) -> Option<Result<Box<(ShimInstance, Device)>>> {
+    if !shims.has_simulator(&target.shim) {
+        return None;
+    }
+    let open = || -> Result<Option<Box<(ShimInstance, Device)>>> {
+        let instance = shims.open_to_compile(&target.shim, &target.name, &[], true)?;
+        let devices = instance
+            .know(&chip_of(profile))
+            .and_then(|()| instance.devices(Some(target.device.as_str())))
+            .map_err(in_its_words)?;
+        let device = devices.into_iter().find(|device| device.kind == DeviceKind::Simulated);
+        Ok(device.map(|device| Box::new((instance, device))))
+    };
+    open().transpose()
 }
 
 pub(crate) fn unusable(target: &Target, error: &Error) -> String {
@@ -90,7 +126,7 @@ pub(crate) fn unusable(target: &Target, error: &Error) -> String {
 /// nothing will run.
 pub(crate) fn demand(target: &Target, own: &OwnShim, on: Option<Executor>) -> Result<()> {
     match own {
-        OwnShim::Unusable(error) if matches!(on, Some(Executor::Device | Executor::Simulator)) => {
+        OwnShim::Unusable { error, .. } if matches!(on, Some(Executor::Device | Executor::Simulator)) => {
             Err(not_here(target, &unusable(target, error), error.help()))
         }
         _ => Ok(()),
@@ -136,7 +172,7 @@ pub(crate) fn executor(
         let offline = own.device(&[DeviceKind::Offline]).is_some();
         let simulated = own.device(&[DeviceKind::Simulated]).is_some();
         let (what, help) = match (&own, on) {
-            (OwnShim::Unusable(error), on) => {
+            (OwnShim::Unusable { error, .. }, on) => {
                 let stands_in = on != Some(Executor::Simulator) && shims.has_simulator(&target.shim);
                 let simulator =
                     stands_in.then_some("`--on simulator` runs it in the one that comes with the shim");

@@ -121,7 +121,13 @@ impl Preparation {
         let mut chip_is_here = true;
         for mut summary in targets {
             let own = OwnShim::of(&shims, &summary.target, (&profile, &file), options)?;
-            if let OwnShim::Unusable(error) = &own {
+            if let OwnShim::Unusable { error, stand_in } = &own {
+                if let Some(Err(error)) = stand_in {
+                    let (target, shim) = (&summary.target.name, &summary.target.shim);
+                    passing.push(Notice::note(format!(
+                        "target {target}: the simulator that comes with shim `{shim}` cannot answer either: {error}"
+                    )));
+                }
                 // On the CPU the chip's shim is not needed; a notice below says what the plan is
                 // based on instead.
                 if options.on != Some(Executor::Cpu) {
@@ -132,7 +138,8 @@ impl Preparation {
             // The CPU beside a chip that is elsewhere is not this machine's: times measured here do
             // not help to distribute work.
             if summary.target.kind != TargetKind::Cpu {
-                chip_is_here = judged.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
+                let known = judged.or(own.stand_in());
+                chip_is_here = known.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
             }
             let (said, loaded_with) = complete(&mut summary, judged, &profile, options, purpose)?;
             notices.extend(said);
@@ -150,6 +157,13 @@ impl Preparation {
                 }
                 Some((instance, device)) => {
                     Box::new(ShimJudge::keeping(instance.clone(), device.clone(), costs.clone()))
+                }
+                None if let Some((instance, device)) = own.stand_in() => {
+                    let (target, shim) = (&summary.target.name, &summary.target.shim);
+                    notices.push(Notice::note(format!(
+                        "target {target}: costs are those of shim `{shim}` with its own simulator"
+                    )));
+                    Box::new(ShimJudge::new(instance.clone(), &device.name))
                 }
                 None => {
                     let (known, trusted) = known_formats(&profile, &tuples, &options.formats);

@@ -1,0 +1,184 @@
+//! What the rest of a chain costs at least. A partial chain that cannot end better than one that is
+//! known is not followed, which changes no result.
+
+use super::mix::{Candidate, Price, Trade};
+use super::search::{Sums, Used};
+use super::{Choice, Part, Problem};
+use crate::Goals;
+use crate::table::RangeCost;
+
+/// The least that the units from each cut point to the end of the model contribute.
+pub(super) struct Remainder {
+    /// By part and unit, in the order of the objective.
+    sums: Vec<Vec<Sums>>,
+    traded: Option<Traded>,
+}
+
+/// A bound by Lagrangian relaxation on what a goal trades: what is spent has a price, and every
+/// unit has the formats that are cheapest at it.
+struct Traded {
+    trade: Trade,
+    goals: Goals,
+    price: Price,
+    /// Place of what is to be least in the objective.
+    place: usize,
+    /// By part and unit: value and priced spending together.
+    values: Vec<Vec<u128>>,
+    /// By part and unit: the least that is spent, whatever counts before.
+    spending: Vec<Vec<u64>>,
+}
+
+impl Remainder {
+    pub(super) fn new(problem: &Problem<'_>) -> Self {
+        let one = problem.joining();
+        let least = problem.parts.iter().map(|part| {
+            let units = (0..part.units).map(|unit| least_sums(problem, part, unit, &one));
+            units.collect::<Vec<Sums>>()
+        });
+        let least: Vec<Vec<Sums>> = least.collect();
+        let sums = suffixes(problem, &least, one, |sum, more| {
+            for (sum, more) in sum.iter_mut().zip(more) {
+                *sum = sum.saturating_add(*more);
+            }
+        });
+        Self { sums, traded: Traded::new(problem) }
+    }
+
+    /// Whether no continuation of a chain after the units before `unit` of a part is as good as
+    /// `known`, or none keeps the goal.
+    pub(super) fn excludes(&self, known: &Sums, sums: &Sums, used: &Used, part: usize, unit: usize) -> bool {
+        let mut least = *sums;
+        for (sum, rest) in least.iter_mut().zip(&self.sums[part][unit]) {
+            *sum = sum.saturating_add(*rest);
+        }
+        if least > *known {
+            return true;
+        }
+        let Some(traded) = &self.traded else { return false };
+        let left = traded.trade.left(&traded.goals, used);
+        if traded.spending[part][unit] > left {
+            return true;
+        }
+        // Only where what comes before does not decide.
+        if least[..traded.place] != known[..traded.place] {
+            return false;
+        }
+        let value = traded.price.bound(traded.values[part][unit], left);
+        sums[traded.place].saturating_add(value) > known[traded.place]
+    }
+}
+
+impl Traded {
+    fn new(problem: &Problem<'_>) -> Option<Self> {
+        let (request, relaxed) = (problem.request, &problem.relaxed);
+        let trade = Trade::of(request)?;
+        let is_bounded = match trade {
+            Trade::LossForTime => !relaxed.quality,
+            Trade::BytesForLoss => !relaxed.size && !relaxed.memory,
+            Trade::TimeForLoss => !relaxed.times && request.goals.token_microseconds.is_some(),
+        };
+        let place = problem.place_of(trade.goal());
+        let units: Vec<(&Part, usize)> =
+            problem.parts.iter().flat_map(|part| (0..part.units).map(move |unit| (part, unit))).collect();
+        let all: Vec<Vec<(Sums, Candidate)>> =
+            units.iter().map(|(part, unit)| candidates(problem, part, *unit, trade, place)).collect();
+        if !is_bounded || all.iter().any(Vec::is_empty) {
+            return None;
+        }
+        // Only what is as good as can be in all that counts before.
+        let best: Vec<Vec<Candidate>> = all
+            .iter()
+            .map(|unit| {
+                let least = unit.iter().map(|(sums, _)| &sums[..place]).min();
+                let best = unit.iter().filter(|(sums, _)| Some(&sums[..place]) == least);
+                best.map(|(_, candidate)| *candidate).collect()
+            })
+            .collect();
+        // Without a way to keep the goal all of it bounds nothing.
+        let price = Price::of(best.iter().map(Vec::as_slice), trade.bound(request))?;
+        let least = best.iter().map(|unit| price.least(unit));
+        let least = by_part(problem, least);
+        let spending = all.iter().map(|unit| unit.iter().map(|(_, of)| of.spent).min().unwrap_or(0));
+        let spending = by_part(problem, spending);
+        let one = Price::exactly(problem.joining()[place]);
+        let values = suffixes(problem, &least, one, |sum, more| *sum = sum.saturating_add(*more));
+        let spending = suffixes(problem, &spending, 0, |sum, more| *sum = sum.saturating_add(*more));
+        Some(Self { trade, goals: request.goals, price, place, values, spending })
+    }
+}
+
+/// The least contribution of one unit to a shard that has others. Sums of the least are the least of
+/// sums, for the order of objectives survives addition.
+fn least_sums(problem: &Problem<'_>, part: &Part, unit: usize, one: &Sums) -> Sums {
+    let costs = part.choices.iter().filter_map(|choice| Some((choice, allowed_cost(problem, choice, unit)?)));
+    let of_unit = |(choice, cost): (&Choice, RangeCost)| {
+        let mut own = problem.objective(choice, &cost, (unit, unit + 1));
+        own.iter_mut().zip(one).for_each(|(own, one)| *own = own.saturating_sub(*one));
+        own
+    };
+    costs.map(of_unit).min().unwrap_or_default()
+}
+
+/// What a unit adds to a shard; `None` if its target does not support it, or its loss is not known.
+fn allowed_cost(problem: &Problem<'_>, choice: &Choice, unit: usize) -> Option<RangeCost> {
+    let is_known = problem.relaxed.quality || choice.unmeasured[unit + 1] == choice.unmeasured[unit];
+    choice.cost_of_unit(unit).filter(|_| is_known)
+}
+
+/// What a unit may spend and what it then has, by any choice of its part, with its contribution to
+/// the objective.
+fn candidates(
+    problem: &Problem<'_>,
+    part: &Part,
+    unit: usize,
+    trade: Trade,
+    place: usize,
+) -> Vec<(Sums, Candidate)> {
+    let one = problem.joining()[place];
+    let of = |choice: &Choice| {
+        let cost = allowed_cost(problem, choice, unit)?;
+        let sums = problem.objective(choice, &cost, (unit, unit + 1));
+        let spent = match trade {
+            Trade::LossForTime => choice.loss[unit + 1].saturating_sub(choice.loss[unit]),
+            Trade::BytesForLoss => cost.artefact_bytes,
+            Trade::TimeForLoss => cost.known_time,
+        };
+        let value = sums[place].saturating_sub(one);
+        Some((sums, Candidate { formats: choice.formats[unit], spent, value }))
+    };
+    part.choices.iter().filter_map(of).collect()
+}
+
+/// Figures of all units, by part.
+fn by_part<T>(problem: &Problem<'_>, units: impl Iterator<Item = T>) -> Vec<Vec<T>> {
+    let mut units = units;
+    problem.parts.iter().map(|part| units.by_ref().take(part.units).collect()).collect()
+}
+
+/// Sums of the least of every unit to the end of the model. What remains of a part needs a shard of
+/// its own, which costs `one` more; a part that comes later may join the one before.
+fn suffixes<T: Clone + Default>(
+    problem: &Problem<'_>,
+    least: &[Vec<T>],
+    one: T,
+    add: impl Fn(&mut T, &T),
+) -> Vec<Vec<T>> {
+    let mut later = T::default();
+    let mut suffixes = Vec::with_capacity(least.len());
+    for part in least.iter().rev() {
+        let mut own = vec![later.clone()];
+        for unit in part.iter().rev() {
+            add(&mut later, unit);
+            let mut with_shard = later.clone();
+            add(&mut with_shard, &one);
+            own.push(with_shard);
+        }
+        if !problem.settings.join {
+            add(&mut later, &one);
+        }
+        own.reverse();
+        suffixes.push(own);
+    }
+    suffixes.reverse();
+    suffixes
+}
