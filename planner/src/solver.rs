@@ -15,10 +15,12 @@
 //! 3. Where the request asks for it, least loss.
 //! 4. On targets whose times are modelled, formats the request names first: a modelled time is no
 //!    reason to prefer others. A goal in losses lifts this rule: it says what formats are worth.
-//! 5. Least time per generated token, as far as it is known; where an answer of a number of tokens
-//!    is usual, with their share of the time to the first one. Without a goal in losses a format
-//!    that is not named first has to save [`Settings::gain`] percent. Every shard adds the cost of
-//!    its boundary, and a hundredth of the whole besides: estimates are no more precise.
+//! 5. Least time per generated token, as far as it is known; under a goal in losses the bytes of
+//!    weights stand in for the times of a target of which none are known; where an answer of a
+//!    number of tokens is usual, with their share of the time to the first one. Without a goal in
+//!    losses a format that is not named first has to save [`Settings::gain`] percent, and with one
+//!    [`Settings::gain_within_goal`]. Every shard adds the cost of its boundary, and a hundredth of
+//!    the whole besides: estimates are no more precise.
 //! 6. Fewest shards.
 //! 7. Formats the request names first.
 //! 8. Balance: the largest shard of a layered component as small as possible, then the sum of
@@ -145,6 +147,8 @@ pub struct Settings {
     /// Percent of the time, below 100, that formats have to save against those named first if no
     /// quality goal bounds their loss.
     pub gain: u32,
+    /// The same, layer by layer, where a quality goal does.
+    pub gain_within_goal: u32,
     /// How much is searched.
     pub effort: Effort,
 }
@@ -166,6 +170,7 @@ impl Default for Settings {
             join: true,
             order: vec![],
             gain: GAIN,
+            gain_within_goal: 0,
             effort: Effort::Thorough,
         }
     }
@@ -377,6 +382,8 @@ struct Choice {
     formats: Vec<u32>,
     /// Cumulative indices of the tuples, by which those named first are preferred.
     later: Vec<u64>,
+    /// Cumulative nanoseconds of the units whose tuple is not named first.
+    later_time: Vec<u64>,
     softcap: Option<SoftcapPlace>,
     prefix: Prefix,
     /// Work of the runtime per row, in microseconds.
@@ -400,7 +407,12 @@ impl Choice {
         let tuple = formats.first().and_then(|formats| request.formats.get(*formats as usize));
         let component = request.model.components.get(units.component as usize);
         let capped = component.and_then(|component| component.softcap.as_ref());
+        let later_time = units.kinds.iter().zip(&formats).map(|(&kind, &formats)| match formats {
+            0 => 0,
+            _ => units.nanoseconds(kind, formats),
+        });
         Self {
+            later_time: cumulative(later_time),
             target: units.target,
             values: tuple.map_or((0, 0), |tuple| (tuple.activations, tuple.states)),
             later: cumulative(formats.iter().map(|&formats| u64::from(formats))),
@@ -458,6 +470,9 @@ struct Problem<'request> {
     /// modelled.
     timed: Vec<bool>,
     modelled: Vec<bool>,
+    /// For every target whether bytes stand in for its times: none are known, and a goal in losses
+    /// asks for the fastest mixture.
+    by_bytes: Vec<bool>,
     /// Neighbours whose times are all known have one rank.
     ranks: Vec<u64>,
     /// Time that each shard has to save, in nanoseconds.
@@ -489,6 +504,7 @@ impl<'request> Problem<'request> {
                 None => relaxed.admission || is_admitted(request, *formats),
             })
             .collect();
+        let by_bytes = weighed_by_bytes(request, settings);
         let mut parts = Vec::new();
         for (component, index) in request.model.components.iter().zip(0_u32..) {
             let kinds = unit_kinds(component);
@@ -535,6 +551,8 @@ impl<'request> Problem<'request> {
                         kinds: &kinds,
                         layered,
                         target,
+                        by_bytes: by_bytes[target as usize],
+                        gain: settings.gain_within_goal,
                         entries: &entries,
                         wanted,
                         losses: &losses,
@@ -564,7 +582,8 @@ impl<'request> Problem<'request> {
             Balance::Automatic => Balance::Operations,
             chosen => chosen,
         };
-        let boundary = request.boundary_nanoseconds.saturating_add(least_nanoseconds(&parts) / search::NOISE);
+        let boundary =
+            request.boundary_nanoseconds.saturating_add(least_nanoseconds(&parts, &by_bytes) / search::NOISE);
         let places = request
             .targets
             .iter()
@@ -585,6 +604,7 @@ impl<'request> Problem<'request> {
             most,
             limits: request.targets.iter().map(|target| TargetBounds::new(target, &[])).collect(),
             places,
+            by_bytes,
             ranks: ranks(&timed),
             timed,
             modelled,
@@ -620,6 +640,8 @@ impl<'request> Problem<'request> {
                 kinds: &unit_kinds_at(component, softcap),
                 layered: part.layered,
                 target,
+                by_bytes: self.by_bytes[target as usize],
+                gain: self.settings.gain_within_goal,
                 entries: &self.entries,
                 wanted: if self.relaxed.preferences { &[] } else { &self.settings.wanted },
                 losses: &losses,
@@ -654,13 +676,14 @@ impl<'request> Problem<'request> {
             true => choice.loss[end].saturating_sub(choice.loss[first]),
             false => 0,
         };
-        let nanoseconds = self.nanoseconds(cost);
-        let priced = match later {
-            1.. if !weighed => {
-                let rest = u64::from(100_u32.saturating_sub(self.settings.gain).max(1));
-                nanoseconds.saturating_mul(100) / rest
+        let nanoseconds = self.nanoseconds(cost, place);
+        let priced = match (weighed, later) {
+            (false, 1..) => nanoseconds.saturating_add(with_gain(nanoseconds, self.settings.gain)),
+            (false, 0) => nanoseconds,
+            (true, _) => {
+                let later = choice.later_time[end] - choice.later_time[first];
+                nanoseconds.saturating_add(with_gain(later, self.settings.gain_within_goal))
             }
-            _ => nanoseconds,
         };
         [
             self.ranks[place].saturating_mul(units),
@@ -675,7 +698,10 @@ impl<'request> Problem<'request> {
 
     /// The time that is minimised: that of a token, and where an answer of so many tokens is usual
     /// their share of the time to the first one.
-    fn nanoseconds(&self, cost: &RangeCost) -> u64 {
+    fn nanoseconds(&self, cost: &RangeCost, target: usize) -> u64 {
+        if self.by_bytes[target] {
+            return nanoseconds_of(cost.weight_bytes);
+        }
         let token = cost.known_time.saturating_mul(1000);
         match u64::from(self.request.goals.answer_tokens) {
             0 => token,
@@ -797,13 +823,44 @@ fn most(parts: &[Part], target: usize) -> RangeCost {
 }
 
 /// The sum of the least times of every unit.
-fn least_nanoseconds(parts: &[Part]) -> u64 {
+fn least_nanoseconds(parts: &[Part], by_bytes: &[bool]) -> u64 {
     let unit = |part: &Part, unit: usize| {
-        let times = part.choices.iter().filter_map(|choice| choice.cost(unit, unit + 1)?.time);
+        let times = part.choices.iter().filter_map(|choice| {
+            let cost = choice.cost(unit, unit + 1)?;
+            match by_bytes[choice.target as usize] {
+                true => Some(nanoseconds_of(cost.weight_bytes)),
+                false => Some(cost.time?.saturating_mul(1000)),
+            }
+        });
         times.min().unwrap_or(0)
     };
     let units = parts.iter().flat_map(|part| (0..part.units).map(move |index| unit(part, index)));
-    units.fold(0, u64::saturating_add).saturating_mul(1000)
+    units.fold(0, u64::saturating_add)
+}
+
+/// What formats cost more than they take, so that they have to save this part of it.
+fn with_gain(nanoseconds: u64, percent: u32) -> u64 {
+    let rest = u64::from(100_u32.saturating_sub(percent).max(1));
+    nanoseconds.saturating_mul(100 - rest) / rest
+}
+
+/// A time for bytes of weights, for comparisons alone: decode reads every weight once. The rate is
+/// that of a phone's memory, some 50 GB/s.
+fn nanoseconds_of(weight_bytes: u64) -> u64 {
+    weight_bytes / 50
+}
+
+/// For every target whether bytes stand in for times: where a goal in losses asks for the fastest
+/// mixture and no time of the target is known.
+fn weighed_by_bytes(request: &Request, settings: &Settings) -> Vec<bool> {
+    let asked = request.goals.quality_micronats.is_some() && !request.goals.least_loss;
+    let mut by_bytes = vec![asked && settings.effort == Effort::Thorough; request.targets.len()];
+    for cost in request.costs.iter().filter(|cost| cost.time.is_some() && cost.illegal.is_none()) {
+        if let Some(by_bytes) = by_bytes.get_mut(cost.target as usize) {
+            *by_bytes = false;
+        }
+    }
+    by_bytes
 }
 
 /// Whether the solver may choose a tuple by itself: two-bit weights only where losses count, unless

@@ -1,7 +1,7 @@
 //! Cost of a plan: the planner compiled and called for the first time, loaded from the private
 //! cache, and called again, with the compiler and with the interpreter; also everything from the
-//! checkpoint's folder to the plan. For the demo model, and for Gemma 4 E4B in eight formats under a
-//! quality goal.
+//! checkpoint's folder to the plan. For the demo model, and for Gemma 4 E4B in eight formats under
+//! a quality goal.
 
 use std::fs;
 

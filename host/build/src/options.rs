@@ -7,7 +7,7 @@ use shardwright_files::read_named;
 use shardwright_graph::Graph;
 use shardwright_planning::profile::{Preference, Profile};
 use shardwright_shims::RegistryBuilder;
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Result, UnknownName, WeightFormat};
+use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Result, TargetKind, UnknownName, WeightFormat};
 use shardwright_worker::Isolation;
 
 /// Formats that a plan may choose.
@@ -132,6 +132,16 @@ pub struct PlanOptions {
     pub alter: Option<fn(&mut Graph)>,
 }
 
+/// The built-in planner's option that names a format; if it is set, the formats of a CPU are
+/// offered too.
+pub(crate) const FORMAT_OPTION: &str = "format";
+
+/// The built-in planner's option for the loss that is usual where no goal is stated.
+pub(crate) const USUAL_QUALITY_OPTION: &str = "usual-quality";
+
+/// Millinats of KL divergence a token: `good`.
+const USUAL_QUALITY: u32 = 150;
+
 /// Most bytes of a calibration text.
 const CALIBRATION_TEXT_BYTES: u64 = 4 << 20;
 
@@ -191,6 +201,29 @@ impl PlanOptions {
             None if self.prefers.unwrap_or(profile.prefers) == Preference::Quality => LossGoal::Least,
             None => LossGoal::None,
         }
+    }
+
+    /// The loss in millinats within which the built-in planner takes the fastest formats that a
+    /// chip's profile offers, if nobody says anything about formats or goals. Nothing is rounded
+    /// unasked on the CPU, and of an encoder's losses nothing is expected.
+    pub(crate) fn usual_quality(&self, profile: &Profile, graph: &Graph) -> Option<u32> {
+        let bounds = [
+            self.quality_micronats,
+            self.memory_bytes,
+            self.size_bytes,
+            self.token_microseconds,
+            self.first_token_microseconds,
+        ];
+        let said = self.planner.is_some()
+            || self.prefers.is_some()
+            || !self.formats.is_empty()
+            || bounds.iter().any(Option::is_some)
+            || self
+                .planner_options
+                .iter()
+                .any(|(name, _)| name == FORMAT_OPTION || name == USUAL_QUALITY_OPTION);
+        let usual = !said && profile.kind != TargetKind::Cpu && graph.is_generative();
+        usual.then_some(USUAL_QUALITY)
     }
 
     /// The user's calibration text, if one was named.

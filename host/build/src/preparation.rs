@@ -18,7 +18,7 @@ use shardwright_worker::Shims;
 
 use crate::executors::{OwnShim, demand, executor, unusable};
 use crate::offers::{complete, known_formats, offered_formats, override_limits, targets};
-use crate::options::LossGoal;
+use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION};
 use crate::places::RunPlaces;
 use crate::planners::planning_session;
 use crate::{
@@ -33,9 +33,6 @@ const DEFAULT_CONTEXT: u32 = 4096;
 
 /// Tokens of a usual prompt: a question with some text.
 const USUAL_PROMPT: u32 = 512;
-
-/// The planner option that names a format; if it is set, the formats of a CPU are offered too.
-const FORMAT_OPTION: &str = "format";
 
 /// Everything up to the planner's request.
 pub(crate) struct Preparation {
@@ -221,11 +218,16 @@ impl Preparation {
             prompt_tokens: options.prompt_tokens.unwrap_or(USUAL_PROMPT).min(context),
             answer_tokens: options.answer_tokens.unwrap_or(0),
         };
-        let planner_options = options
+        let mut planner_options: Vec<PlannerOption> = options
             .planner_options
             .iter()
             .map(|(name, value)| PlannerOption { name: name.clone(), value: value.clone() })
             .collect();
+        let usual = options.usual_quality(&profile, graph);
+        planner_options.extend(usual.map(|millinats| PlannerOption {
+            name: USUAL_QUALITY_OPTION.to_owned(),
+            value: millinats.to_string(),
+        }));
         let model = source.name();
         let formats = ModelFormats::counted(graph, &tuples)?;
         let weighed = Weighed::of(source, options.tables)?;

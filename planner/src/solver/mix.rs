@@ -34,6 +34,10 @@ pub(super) struct Units<'a> {
     pub(super) kinds: &'a [u32],
     pub(super) layered: bool,
     pub(super) target: u32,
+    /// Whether bytes stand in for the times of the target.
+    pub(super) by_bytes: bool,
+    /// [`Settings::gain_within_goal`](super::Settings::gain_within_goal).
+    pub(super) gain: u32,
     pub(super) entries: &'a [Entry],
     pub(super) wanted: &'a [WantedFormat],
     pub(super) losses: &'a Losses<'a>,
@@ -45,7 +49,7 @@ pub(super) struct Candidate {
     pub(super) formats: u32,
     /// What a goal bounds: millionths of loss, bytes or microseconds.
     pub(super) spent: u64,
-    /// What is to be least: microseconds, or millionths of loss.
+    /// What is to be least: nanoseconds, or millionths of loss.
     pub(super) value: u64,
 }
 
@@ -157,15 +161,28 @@ impl Units<'_> {
             }
             let row = self.table.row(kind, self.target, formats, *self.entries.first()?);
             let time = row.and_then(|row| row.time).map_or(0, |time| time.microseconds);
+            let nanoseconds = self.nanoseconds(kind, formats);
+            let gain = if formats == 0 { 0 } else { super::with_gain(nanoseconds, self.gain) };
             let loss = self.losses.of(self.component, at, formats)?;
             let (spent, value) = match trade {
-                Trade::LossForTime => (loss, time),
+                Trade::LossForTime => (loss, nanoseconds.saturating_add(gain)),
                 Trade::BytesForLoss => (self.bytes(kind, formats), loss),
                 Trade::TimeForLoss => (time, loss),
             };
             Some(Candidate { formats, spent, value })
         };
         class.iter().filter_map(of).collect()
+    }
+
+    /// The time of a unit of this kind in a format tuple, or what stands in for it; 0 if nothing
+    /// does.
+    pub(super) fn nanoseconds(&self, kind: u32, formats: u32) -> u64 {
+        let entry = self.entries.first();
+        let row = entry.and_then(|entry| self.table.row(kind, self.target, formats, *entry));
+        match row {
+            Some(row) if self.by_bytes => super::nanoseconds_of(row.weight_bytes),
+            row => row.and_then(|row| row.time).map_or(0, |time| time.microseconds.saturating_mul(1000)),
+        }
     }
 
     /// Whether the time of a unit in a format tuple is known.
@@ -299,6 +316,14 @@ pub struct MixBound {
     pub least: u64,
 }
 
+impl MixBound {
+    /// From nanoseconds, or millionths of loss.
+    fn new(trade: Trade, value: u64, least: u64) -> Self {
+        let unit = if trade == Trade::LossForTime { 1000 } else { 1 };
+        Self { trade, value: value / unit, least: least / unit }
+    }
+}
+
 /// One unit of a solution that the knapsack may change.
 struct Item {
     shard: usize,
@@ -332,7 +357,8 @@ fn improve(
     let mut items = Vec::new();
     let (mut before, mut own_spent) = (0_u64, 0_u64);
     for (index, shard) in solution.shards.iter().enumerate() {
-        let is_open = trade == Trade::BytesForLoss || problem.timed.get(shard.target as usize) == Some(&true);
+        let has = |targets: &[bool]| targets.get(shard.target as usize) == Some(&true);
+        let is_open = trade == Trade::BytesForLoss || has(&problem.timed) || has(&problem.by_bytes);
         for (place, segment) in shard.segments.iter().enumerate() {
             let part = problem.parts.iter().find(|part| part.component == segment.component)?;
             let component = &request.model.components[segment.component as usize];
@@ -344,6 +370,8 @@ fn improve(
                 kinds: &kinds,
                 layered: part.layered,
                 target: shard.target,
+                by_bytes: has(&problem.by_bytes),
+                gain: problem.settings.gain_within_goal,
                 entries: &problem.entries,
                 wanted: &problem.settings.wanted,
                 losses: &losses,
@@ -384,7 +412,7 @@ fn improve(
         if trade != Trade::LossForTime {
             solution.shards = merged(problem, &table, &solution.shards);
         }
-        return Some(MixBound { trade, value: before, least });
+        return Some(MixBound::new(trade, before, least));
     }
     let mut shards = solution.shards.clone();
     for (item, formats) in items.iter().zip(chosen) {
@@ -394,14 +422,14 @@ fn improve(
         *shard = recounted(problem, &table, shard)?;
     }
     if !holds(problem, &shards) || over_target_totals(problem, &shards) {
-        return Some(MixBound { trade, value: before, least });
+        return Some(MixBound::new(trade, before, least));
     }
     if trade != Trade::LossForTime {
         shards = merged(problem, &table, &shards);
     }
     solution.time = shards.iter().try_fold(0_u64, |sum, shard| Some(sum.saturating_add(shard.cost.time?)));
     solution.shards = shards;
-    Some(MixBound { trade, value, least })
+    Some(MixBound::new(trade, value, least))
 }
 
 /// The shards with neighbours joined where that changes no format: the search cuts where two of the

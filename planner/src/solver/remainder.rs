@@ -107,8 +107,8 @@ impl Traded {
     }
 }
 
-/// The least contribution of one unit to a shard that has others. Sums of the least are the least of
-/// sums, for the order of objectives survives addition.
+/// The least contribution of one unit to a shard that has others. Sums of the least are the least
+/// of sums, for the order of objectives survives addition.
 fn least_sums(problem: &Problem<'_>, part: &Part, unit: usize, one: &Sums) -> Sums {
     let costs = part.choices.iter().filter_map(|choice| Some((choice, allowed_cost(problem, choice, unit)?)));
     let of_unit = |(choice, cost): (&Choice, RangeCost)| {

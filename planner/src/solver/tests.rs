@@ -79,6 +79,13 @@ fn mixtures(request: &Request, units: usize) -> Vec<Vec<u32>> {
     all
 }
 
+/// Whether bytes stand in for the times of a target.
+fn by_bytes(request: &Request, target: u32) -> bool {
+    let goals = &request.goals;
+    let mut own = request.costs.iter().filter(|cost| cost.target == target && cost.illegal.is_none());
+    goals.quality_micronats.is_some() && !goals.least_loss && own.all(|cost| cost.time.is_none())
+}
+
 /// For every target whether its legal rows of `decode` all have a time; in the order of the
 /// request, adjacent targets of equal rank; and the time every shard has to save.
 fn known(request: &Request, decode: Entry) -> (Vec<bool>, Vec<u64>, u64) {
@@ -111,14 +118,18 @@ fn known(request: &Request, decode: Entry) -> (Vec<bool>, Vec<u64>, u64) {
                     let legal = entries.all(|&entry| {
                         of_kind(entry, target, formats).is_some_and(|row| row.illegal.is_none())
                     });
-                    let time = of_kind(decode, target, formats).and_then(|row| row.time);
-                    times.extend(time.filter(|_| legal).map(|time| time.microseconds));
+                    let row = of_kind(decode, target, formats).filter(|_| legal);
+                    let time = row.and_then(|row| match by_bytes(request, target) {
+                        true => Some(row.weight_bytes / 50),
+                        false => Some(row.time?.microseconds * 1000),
+                    });
+                    times.extend(time);
                 }
             }
             least += times.into_iter().min().unwrap_or(0);
         }
     }
-    (timed, ranks, request.boundary_nanoseconds + 1000 * least / 100)
+    (timed, ranks, request.boundary_nanoseconds + least / 100)
 }
 
 /// Value of a candidate, straight from the rows of the table; `None` if it breaks a constraint.
@@ -212,7 +223,11 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
         });
         let bounded = request.weighs_losses();
         let later = formats.iter().map(|formats| u64::from(*formats)).sum::<u64>();
-        let price = if later > 0 && !bounded { time * 1000 * 100 / 75 } else { time * 1000 };
+        let price = match later {
+            _ if by_bytes(request, target) => weight / 50,
+            1.. if !bounded => time * 1000 * 100 / 75,
+            _ => time * 1000,
+        };
         let own = [
             ranks[target as usize] * units,
             untimed,

@@ -9,14 +9,15 @@
 //! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`),
 //! `softcap` (`automatic`, `graph`, `runtime`), `format` with the beginning of a tuple's name
 //! (`w8-per-channel/a8-dynamic`), `format-gain` with the percent that formats have to save against
-//! those named first, `effort` (`thorough`, `simple`), `place.COMPONENT` with the name of a target,
+//! those named first, `usual-quality` with the millinats within which formats are chosen where no
+//! goal is stated, `effort` (`thorough`, `simple`), `place.COMPONENT` with the name of a target,
 //! `most-shards.COMPONENT` with a number, `weights.COMPONENT[.FIRST-END]` with a weight format
 //! (layers from first to before end), and `order` with goals that count first.
 
 use shardwright_planner::solver::{Balance, Effort, Goal, Settings, WantedFormat, solve};
 use shardwright_planner::{
-    Attempt, BuildTime, Description, Level, OptionDescription, Plan, Planner, Refusal, RefusalKind, Request,
-    SoftcapPlace, learn, log,
+    Attempt, BuildTime, Cause, Description, Goals, Level, OptionDescription, Plan, Planner, Reason, Refusal,
+    RefusalKind, Request, SoftcapPlace, learn, log,
 };
 
 /// The built-in planner.
@@ -60,12 +61,17 @@ impl Planner for Generic {
                 option(
                     "format-gain",
                     "0..99",
-                    "percent of the time that formats have to save against those named first (25), without a quality goal",
+                    "percent of the time that formats have to save against those named first (25), unless a quality goal is stated",
                 ),
                 option(
                     "effort",
                     "thorough|simple",
                     "the best plan, or the first legal one in the fewest shards, which takes next to no fuel",
+                ),
+                option(
+                    USUAL_QUALITY,
+                    "MILLINATS",
+                    "the loss within which formats are chosen where no goal is stated and no formats are asked for",
                 ),
                 option("join", "on|off", "whether a shard may hold several components (on)"),
                 option("place.COMPONENT", "TARGET", "put a component on this target"),
@@ -85,11 +91,52 @@ impl Planner for Generic {
     }
 
     fn make_plan(request: &Request) -> Result<Plan, Refusal> {
-        Ok(solve(request, &settings(request)?)?.into_plan(request))
+        let settings = settings(request)?;
+        usually(request, settings, |request, settings| Ok(solve(request, settings)?.into_plan(request)))
     }
 
     fn revise(request: &Request, _previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
-        learn::revise(request, history, &settings(request)?)
+        let settings = settings(request)?;
+        usually(request, settings, |request, settings| learn::revise(request, history, settings))
+    }
+}
+
+const USUAL_QUALITY: &str = "usual-quality";
+
+/// Plans within the usual loss where nothing else decides between formats; without it where no plan
+/// is within.
+fn usually(
+    request: &Request,
+    settings: Settings,
+    plan: impl Fn(&Request, &Settings) -> Result<Plan, Refusal>,
+) -> Result<Plan, Refusal> {
+    let goals = &request.goals;
+    let stated = goals.quality_micronats.is_some() || goals.least_loss;
+    let chosen = settings.formats.is_some() || !settings.wanted.is_empty() || !settings.order.is_empty();
+    let option = request.options.iter().find(|(name, _)| name == USUAL_QUALITY);
+    let usual = option.and_then(|(_, value)| value.parse::<u32>().ok());
+    let Some(usual) = usual.filter(|_| !stated && !chosen && request.formats.len() > 1) else {
+        return plan(request, &settings);
+    };
+    let quality_micronats = Some(u64::from(usual) * 1000);
+    let within = Request { goals: Goals { quality_micronats, ..*goals }, ..request.clone() };
+    let because = |rest: &str| Reason {
+        shard: None,
+        choice: format!("loss ≤ {usual} millinats"),
+        because: format!("usual without a goal{rest}"),
+        cause: Cause::Goal(USUAL_QUALITY.to_owned()),
+    };
+    let wary = Settings { gain_within_goal: settings.gain, ..settings.clone() };
+    match plan(&within, &wary) {
+        Ok(mut plan) => {
+            plan.reasons.push(because(""));
+            Ok(plan)
+        }
+        Err(refusal) => {
+            let mut plan = plan(request, &settings)?;
+            plan.reasons.push(because(&format!(", and not kept: {}", refusal.message)));
+            Ok(plan)
+        }
     }
 }
 
@@ -132,6 +179,9 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                     "simple" => Effort::Simple,
                     _ => return Err(invalid("thorough or simple")),
                 };
+            }
+            USUAL_QUALITY => {
+                value.parse::<u32>().map_err(|_| invalid("a whole number of millinats"))?;
             }
             "join" => {
                 settings.join = match value.as_str() {
@@ -209,7 +259,7 @@ fn begins(name: &str, beginning: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use shardwright_planner::testing::RequestBuilder;
-    use shardwright_planner::{ErrorClass, Feedback};
+    use shardwright_planner::{ErrorClass, Feedback, Provenance, Sensitivity};
 
     use super::*;
 
@@ -436,6 +486,68 @@ mod tests {
     }
 
     /// Sums that leave 64 bits stay at the largest number, whatever a policy asks for.
+    /// Ten layers in 32, 8 and 4 bits without times; 8 bits lose 100 millionths a layer, 4 bits
+    /// 20,000, and nothing is stored in floats on the chip.
+    fn weighed(usual: &str) -> Request {
+        let mut request = RequestBuilder::decoder(10)
+            .formats("w4-per-channel", 1, 8)
+            .formats("w8-per-channel", 1, 4)
+            .change(|request| request.options.push((USUAL_QUALITY.to_owned(), usual.to_owned())))
+            .build();
+        request.boundary_nanoseconds = 100;
+        request.formats.remove(0);
+        request.costs.retain(|cost| cost.formats > 0);
+        request.costs.iter_mut().for_each(|cost| cost.formats -= 1);
+        for (format, micronats) in [("w4-per-channel", 20_000), ("w8-per-channel", 100)] {
+            let format = request.weight_format_named(format).unwrap();
+            let places = (0..10).map(|layer| (1, layer)).chain([(0, 0), (2, 0)]);
+            request.sensitivities.extend(places.map(|(component, layer)| Sensitivity {
+                component,
+                layer,
+                role: "other".to_owned(),
+                format,
+                micronats,
+                provenance: Provenance::Modelled,
+            }));
+        }
+        request
+    }
+
+    fn four_bits(request: &Request) -> (usize, String) {
+        let plan = Generic::make_plan(request).unwrap();
+        let formats = plan.shards.iter().flat_map(|shard| &shard.segments).flat_map(|own| &own.formats);
+        let usual = |reason: &&Reason| reason.cause == Cause::Goal(USUAL_QUALITY.to_owned());
+        let said = plan.reasons.iter().find(usual).map(|reason| reason.because.clone());
+        (formats.filter(|formats| **formats == 0).count(), said.unwrap_or_default())
+    }
+
+    #[test]
+    fn without_a_goal_losses_stay_within_what_is_usual() {
+        let unasked = "usual without a goal".to_owned();
+        assert_eq!(four_bits(&weighed("1000")), (12, unasked.clone()));
+        // 150,000 millionths: seven places in four bits, and five in eight.
+        let request = weighed("150");
+        assert_eq!(four_bits(&request), (7, unasked));
+        let plan = Generic::make_plan(&request).unwrap();
+        let said = |words: &str| plan.reasons.iter().any(|reason| reason.because.contains(words));
+        assert!(said("for the bytes they save") && said("no times are known"), "{:?}", plan.reasons);
+        // A refusal does not change that.
+        let feedback = refused(0, &[]);
+        let history = [Attempt { plan: plan.clone(), feedback: vec![feedback] }];
+        let next = Generic::revise(&request, &plan, &history).unwrap();
+        assert!(next.reasons.iter().any(|reason| reason.choice == "loss ≤ 150 millinats"));
+        // What cannot be kept is said and does not stand in the way.
+        let (count, because) = four_bits(&weighed("1"));
+        assert!(count == 12 && because.contains("and not kept: "), "{count}: {because}");
+        // Formats that are asked for, and a goal, decide alone.
+        let mut asked = weighed("150");
+        asked.options.push(("format".to_owned(), "w8-per-channel".to_owned()));
+        assert_eq!(four_bits(&asked), (0, String::new()));
+        let mut stated = weighed("150");
+        stated.goals.quality_micronats = Some(1_000_000);
+        assert_eq!(four_bits(&stated), (12, String::new()));
+    }
+
     #[test]
     fn costs_of_64_bits_end_in_an_answer() {
         let request = |options: &[(&str, &str)], goals: bool| {
@@ -488,6 +600,7 @@ mod tests {
             ("balance", "luck"),
             ("build", "never"),
             ("join", "perhaps"),
+            ("usual-quality", "good"),
             ("softcap", "nowhere"),
             ("format", "f16"),
             ("place.embed", "gpu"),

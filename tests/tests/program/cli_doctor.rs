@@ -171,7 +171,7 @@ fn where_nothing_can_run_it_says_so_and_what_would_help() {
 #[test]
 fn a_bundle_is_checked_for_how_it_would_run() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let bundle = compiled_bundle(folder.path(), &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]);
+    let bundle = compiled_bundle(folder.path(), &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=200"]);
     let report = shardwright(["doctor", &bundle]).json();
     let bundle_report = &report["bundle"];
     assert_eq!(
@@ -201,7 +201,7 @@ fn a_bundle_is_checked_for_how_it_would_run() {
 #[test]
 fn a_damaged_artefact_is_no_reason_to_promise_another_chain() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let bundle = compiled_bundle(folder.path(), &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]);
+    let bundle = compiled_bundle(folder.path(), &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=200"]);
     let inspected = shardwright(["inspect", &bundle]).json();
     let shards = list(named(&inspected["manifest"], "chains", "primary"), "shards");
     let decoder = shards.iter().find(|shard| plans::holds(shard, "decoder")).expect("a decoder shard");

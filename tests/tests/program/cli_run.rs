@@ -89,7 +89,7 @@ fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     ] {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
-    assert!(text.contains("expected from how far weights are off") && text.contains("about "), "{text}");
+    assert!(text.contains("(expected; see `--quality`)") && text.contains("about "), "{text}");
     let plan = shardwright(["plan", DEMO_MODEL]).arguments(target).json();
     let totals = &plan["totals"];
     let sum = |what: &str| -> u64 {

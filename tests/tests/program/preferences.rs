@@ -58,6 +58,33 @@ fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
 }
 
 #[test]
+fn without_a_goal_a_plan_for_a_chip_is_within_what_is_usual() {
+    let plan = |more: &[&str]| {
+        let run = shardwright(["plan", DEMO_MODEL, "--soc", "sm8850", "--on", "cpu"]);
+        run.environment("SHARDWRIGHT_QNN_LIB", "").arguments(more.iter().copied()).json()
+    };
+    let named =
+        |plan: &Value| weights(plan).iter().filter(|own| own.starts_with("w4-block32-stepped")).count();
+    let usual = plan(&[]);
+    let (_, loss) = size_and_loss(&usual);
+    assert!((100_000..=150_000).contains(&loss), "{loss}");
+    assert!(usual.to_string().contains("loss ≤ 150 millinats"), "{usual}");
+    let (all, few) = (weights(&usual).len(), named(&usual));
+    assert!(few < all && few * 2 > all, "{few} of {all}: {:?}", weights(&usual));
+    // Whoever asks for formats or states a goal has those.
+    let wide = plan(&["--planner-option", "usual-quality=1000"]);
+    assert_eq!(named(&wide), weights(&wide).len(), "{wide}");
+    let formats = ["--formats", "w4-block32-stepped[head=w8-per-channel]/a16/a8"];
+    let asked = plan(&formats);
+    assert!(
+        named(&asked) == weights(&asked).len() && !asked.to_string().contains("usual-quality"),
+        "{asked}"
+    );
+    let small = plan(&["--size", "20MB"]);
+    assert!(!small.to_string().contains("usual-quality"), "{small}");
+}
+
+#[test]
 fn speed_may_be_preferred_to_quality() {
     let plan = |prefer: &str| shardwright(["plan", DEMO_MODEL, "--size", "7MB", "--prefer", prefer]).json();
     let (speed, quality) = (plan("speed"), plan("quality"));

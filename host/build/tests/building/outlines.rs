@@ -47,8 +47,13 @@ fn without_weights(folder: &Path) {
     }
 }
 
+/// Losses are left out of the choice: what is expected of them follows from the weights.
 fn options(soc: &str) -> PlanOptions {
-    PlanOptions { soc: Some(soc.to_owned()), ..PlanOptions::default() }
+    PlanOptions {
+        soc: Some(soc.to_owned()),
+        planner_options: vec![("usual-quality".to_owned(), "1000000".to_owned())],
+        ..PlanOptions::default()
+    }
 }
 
 fn planned(folder: &Path, options: &PlanOptions) -> Planned {

@@ -266,8 +266,7 @@ fn loss(text: &mut String, totals: &PlanTotals) {
             )
         }
         LossReport::Expected { micronats } => format!(
-            "about {:.0} millinats of KL divergence a token (expected from how far weights are off; `--quality` \
-             measures it)",
+            "about {:.0} millinats of KL divergence a token (expected; see `--quality`)",
             micronats as f64 / 1000.0
         ),
         LossReport::NotMeasured { places } => {

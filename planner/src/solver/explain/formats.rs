@@ -53,6 +53,18 @@ impl Solution {
             );
         }
         let because = match self.mixed {
+            Some(bound)
+                if bound.trade == Trade::LossForTime && !self.timed[placement.target as usize] =>
+            {
+                "the layers that lose least for the bytes they save are in the narrower formats: no times are known \
+                 here, and decode reads every weight"
+                    .to_owned()
+            }
+            Some(bound) if bound.trade == Trade::LossForTime && self.settings.gain_within_goal > 0 => format!(
+                "the layers that lose least for the time they save are in the faster formats; those not named first \
+                 have to save {} %",
+                self.settings.gain_within_goal
+            ),
             Some(bound) if bound.trade == Trade::LossForTime && bound.value <= bound.least.saturating_add(1) => {
                 "the layers that lose least for the time they save are in the faster formats; no mixture is faster \
                  within the quality goal"
@@ -132,13 +144,13 @@ impl Solution {
             return (because, Cause::Cost("time".to_owned()));
         }
         let faster = format!("the formats named first, {own} µs; {name} takes {time}");
-        if request.goals.quality_micronats.is_some() {
+        if request.goals.quality_micronats.is_some() && self.settings.gain_within_goal == 0 {
             return (
                 format!("{faster}, and is no gain within the quality goal"),
                 Cause::Goal("quality".to_owned()),
             );
         }
-        if is_modelled(request, placement.target) {
+        if request.goals.quality_micronats.is_none() && is_modelled(request, placement.target) {
             return (format!("{faster} by a formula, which is no ground to leave them"), order());
         }
         let rest = u128::from(100_u32.saturating_sub(self.settings.gain));
