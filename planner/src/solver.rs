@@ -844,10 +844,10 @@ fn with_gain(nanoseconds: u64, percent: u32) -> u64 {
     nanoseconds.saturating_mul(100 - rest) / rest
 }
 
-/// A time for bytes of weights, for comparisons alone: decode reads every weight once. The rate is
-/// that of a phone's memory, some 50 GB/s.
+/// A time for bytes of weights, for comparisons alone: decode reads every weight once. A nanosecond
+/// a byte is far from any memory's rate, and adds up without rounding.
 fn nanoseconds_of(weight_bytes: u64) -> u64 {
-    weight_bytes / 50
+    weight_bytes
 }
 
 /// For every target whether bytes stand in for times: where a goal in losses asks for the fastest

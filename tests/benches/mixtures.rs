@@ -1,14 +1,15 @@
 //! Quality of the mixtures that the planner fills a size with, beside other forms of that size.
 //!
 //! ```text
-//! cargo test -p shardwright-tests --bench mixtures [-- --rows 32] [-- --format json]
+//! cargo test -p shardwright-tests --bench mixtures -- [--soc soc-72] [--rows 32] [--format json]
 //! ```
 //!
-//! The demo model on the CPU, eight sizes between its smallest and largest uniform form. What each
-//! mixture loses is the KL divergence of its weights from those as stored on held-out rows, which
-//! the planner does not see: it has the losses measured on the calibration text. Beside it stand
-//! the best uniform form that fits, the first layers in the wider format, the widest layers in the
-//! narrower one, and twenty random mixtures, each of the same bytes up to a hundredth.
+//! The demo model on the CPU or for a chip of Qualcomm, eight sizes between its smallest and
+//! largest uniform form. What each mixture loses is the KL divergence of its weights from those as
+//! stored on held-out rows, which the planner does not see: it has the losses measured on the
+//! calibration text. Beside it stand the best uniform form that fits, the first layers in the
+//! wider format, the widest layers in the narrower one, and twenty random mixtures, each of the
+//! same bytes up to a hundredth.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,7 @@ use serde_json::json;
 use shardwright::{FormatChoice, OpenOptions, WeightFormat};
 use shardwright_build::PlanReport;
 use shardwright_graph::{ComponentKind, ConstantFormat, Graph, WeightId};
+use shardwright_planning::profile::Preference;
 use shardwright_quantisation::{Baseline, Importance, Recipe, TableFormats, places};
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::formats::held_out;
@@ -24,6 +26,9 @@ use shardwright_vocabulary::FormatTuple;
 
 /// The uniform forms, from the widest: as the CPU is offered them.
 const UNIFORM: [&str; 3] = ["stored", "w8-per-channel/a8-dynamic/f16", "w4-block32/a8-dynamic/f16"];
+
+/// The same for a chip.
+const ON_CHIP: [&str; 3] = ["w8-per-channel/a16/a8", "w4-block32-stepped/a16/a8", "w4-per-channel/a16/a8"];
 
 /// Sizes between the smallest and the largest.
 const SIZES: u64 = 8;
@@ -46,7 +51,20 @@ fn main() {
     let rows: usize = option("--rows").map_or(32, |rows| rows.parse().expect("a number of rows"));
     let as_json = option("--format").is_some_and(|format| format == "json");
     let cache = tempfile::tempdir().expect("a temporary folder");
-    let options = || OpenOptions::new().search_path(program::search_path()).cache_directory(cache.path());
+    let soc = option("--soc");
+    let forms = if soc.is_some() { ON_CHIP } else { UNIFORM };
+    let offered = |formats: &[&str]| {
+        let options = OpenOptions::new().search_path(program::search_path()).cache_directory(cache.path());
+        let options = match soc {
+            Some(soc) => options.soc(soc).prefer(Preference::Quality),
+            None => options,
+        };
+        formats.iter().fold(options, |options, formats| {
+            options.formats(formats.parse::<FormatChoice>().expect("formats"))
+        })
+    };
+    // The CPU's profile offers its forms by itself.
+    let options = || offered(if soc.is_some() { &forms } else { &[] });
     let checkpoint = tree::root().join(DEMO_MODEL);
     let plan = |options: OpenOptions| {
         options.plan(&checkpoint).unwrap_or_else(|error| panic!("{error} ({:?})", error.help())).report
@@ -60,13 +78,17 @@ fn main() {
     let sequences: Vec<Vec<u32>> =
         all.into_iter().step_by(step).take(rows).map(|row| row[..row.len().min(128)].to_vec()).collect();
     let baseline = Baseline::of(&graph, &sequences).expect("the reference runs it");
-    let bench = Bench::new(&graph, baseline);
+    let weights = forms.map(|formats| match formats.parse().expect("formats") {
+        FormatChoice::Tuple(tuple) => Some(tuple.weights),
+        FormatChoice::Stored => None,
+    });
+    let bench = Bench::new(&graph, baseline, weights);
 
     let bytes_of = |report: &PlanReport| report.totals.artefacts.bytes;
-    let uniform: Vec<(Mixture, u64)> = UNIFORM
+    let uniform: Vec<(Mixture, u64)> = forms
         .iter()
         .map(|formats| {
-            let report = plan(options().formats(formats.parse::<FormatChoice>().expect("formats")));
+            let report = plan(offered(&[formats]));
             (mixture(&report), bytes_of(&report))
         })
         .collect();
@@ -159,19 +181,17 @@ struct Bench<'g> {
     graph: &'g Graph,
     baseline: Baseline<'g>,
     places: BTreeMap<Place, Vec<WeightId>>,
+    /// Formats that mixtures are made of, from the widest.
+    formats: [Option<WeightFormat>; 3],
 }
 
-/// Formats that mixtures are made of, from the widest.
-const FORMATS: [Option<WeightFormat>; 3] =
-    [None, Some(WeightFormat::W8PerChannel), Some(WeightFormat::W4Block32)];
-
 impl<'g> Bench<'g> {
-    fn new(graph: &'g Graph, baseline: Baseline<'g>) -> Self {
+    fn new(graph: &'g Graph, baseline: Baseline<'g>, formats: [Option<WeightFormat>; 3]) -> Self {
         let mut of_places: BTreeMap<Place, Vec<WeightId>> = BTreeMap::new();
         for ((component, layer, _), weights) in places(graph) {
             of_places.entry((component, layer)).or_default().extend(weights);
         }
-        Bench { graph, baseline, places: of_places }
+        Bench { graph, baseline, places: of_places, formats }
     }
 
     fn measure(&self, mixture: &Mixture) -> Measured {
@@ -199,8 +219,9 @@ impl<'g> Bench<'g> {
     }
 
     /// Pairs of formats, the wider first.
-    fn pairs() -> [(Option<WeightFormat>, Option<WeightFormat>); 3] {
-        [(FORMATS[0], FORMATS[1]), (FORMATS[1], FORMATS[2]), (FORMATS[0], FORMATS[2])]
+    fn pairs(&self) -> [(Option<WeightFormat>, Option<WeightFormat>); 3] {
+        let [widest, middle, narrowest] = self.formats;
+        [(widest, middle), (middle, narrowest), (widest, narrowest)]
     }
 
     /// The first so many places in the wider format, for every pair of formats and every number
@@ -218,7 +239,7 @@ impl<'g> Bench<'g> {
 
     fn in_order(&self, order: Vec<Place>, bytes: u64) -> Vec<Mixture> {
         let mut found = Vec::new();
-        for (wide, narrow) in Self::pairs() {
+        for (wide, narrow) in self.pairs() {
             for count in 0..=order.len() {
                 let format = |place: usize| if place < count { wide } else { narrow };
                 let mixture: Mixture =
@@ -242,7 +263,7 @@ impl<'g> Bench<'g> {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut found: Vec<Mixture> = Vec::new();
         for _ in 0..400_000 {
-            let mut draw = |place: &Place| (*place, FORMATS[(next(&mut state) % 3) as usize]);
+            let mut draw = |place: &Place| (*place, self.formats[(next(&mut state) % 3) as usize]);
             let mixture: Mixture = self.places.keys().map(&mut draw).collect();
             let off = self.bytes(&mixture).abs_diff(bytes);
             if off * 100 <= bytes && !found.contains(&mixture) {

@@ -34,20 +34,58 @@ pub struct Planned {
 /// Plans without compiling, for a model whose constants need not be here.
 pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
     let preparation = Preparation::new(source, options, Purpose::Plan, watch)?;
-    let planned = preparation.session.plan(&preparation.request);
-    let planned = planned.map_err(|error| does_not_fit(error, &preparation.profile.name))?;
+    let planned = match preparation.session.plan(&preparation.request) {
+        Ok(planned) => planned,
+        Err(error) => {
+            let over_memory = refusal(&error) == Some(RefusalKind::OverMemory);
+            let refused = does_not_fit(error, &preparation.profile.name);
+            return Err(match over_memory && options.memory_bytes.is_some() {
+                true => with_less_context(refused, preparation.request.goals.context, source, options, watch),
+                false => refused,
+            });
+        }
+    };
     let mut report = preparation.report(&planned, 0, Vec::new())?;
     report.notices.splice(0..0, source.take_notices());
     report.notices.extend(preparation.passing);
     Ok(Planned { report, request: preparation.request.canonical_bytes() })
 }
 
+/// Shortest context that is tried where a longer one does not fit.
+const SHORTEST_CONTEXT: u32 = 256;
+
+/// The refusal of a goal on memory, with the longest of a few shorter contexts that keeps it.
+fn with_less_context(
+    refused: Error,
+    context: u32,
+    source: &mut dyn PlanSource,
+    options: &PlanOptions,
+    watch: &mut dyn Watch,
+) -> Error {
+    let shorter = std::iter::successors(Some(context / 2), |context| Some(context / 2));
+    for context in shorter.take_while(|context| *context >= SHORTEST_CONTEXT) {
+        let options = PlanOptions { context: Some(context), ..options.clone() };
+        let Ok(preparation) = Preparation::new(source, &options, Purpose::Plan, watch) else { break };
+        if preparation.session.plan(&preparation.request).is_ok() {
+            let holds = format!("it holds with `--context {context}`");
+            let help = refused.help().map_or_else(|| holds.clone(), |help| format!("{holds}; {help}"));
+            return refused.with_help(help);
+        }
+    }
+    refused
+}
+
+/// Why a planner refused, if it did.
+fn refusal(error: &PlannerError) -> Option<RefusalKind> {
+    match &error.kind {
+        PlannerErrorKind::Refused { kind, .. } => Some(*kind),
+        _ => None,
+    }
+}
+
 /// The verdict of a refusal that is about the model and the chip, not about the request.
 fn does_not_fit(error: PlannerError, soc: &str) -> Error {
-    let refused = match &error.kind {
-        PlannerErrorKind::Refused { kind, .. } => *kind,
-        _ => return error.into(),
-    };
+    let Some(refused) = refusal(&error) else { return error.into() };
     match refused {
         RefusalKind::InvalidRequest | RefusalKind::Exhausted => error.into(),
         RefusalKind::Unsupported

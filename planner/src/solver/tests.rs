@@ -120,7 +120,7 @@ fn known(request: &Request, decode: Entry) -> (Vec<bool>, Vec<u64>, u64) {
                     });
                     let row = of_kind(decode, target, formats).filter(|_| legal);
                     let time = row.and_then(|row| match by_bytes(request, target) {
-                        true => Some(row.weight_bytes / 50),
+                        true => Some(row.weight_bytes),
                         false => Some(row.time?.microseconds * 1000),
                     });
                     times.extend(time);
@@ -224,7 +224,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden]) -> Option
         let bounded = request.weighs_losses();
         let later = formats.iter().map(|formats| u64::from(*formats)).sum::<u64>();
         let price = match later {
-            _ if by_bytes(request, target) => weight / 50,
+            _ if by_bytes(request, target) => weight,
             1.. if !bounded => time * 1000 * 100 / 75,
             _ => time * 1000,
         };

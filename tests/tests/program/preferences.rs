@@ -85,6 +85,22 @@ fn without_a_goal_a_plan_for_a_chip_is_within_what_is_usual() {
 }
 
 #[test]
+fn a_goal_on_memory_that_a_shorter_context_keeps_says_so() {
+    let plan = |context: &str| {
+        let formats = ["--formats", "w8-per-channel/a8-dynamic/f16", "--context", context];
+        shardwright(["plan", DEMO_MODEL]).arguments(formats)
+    };
+    let totals = plan("512").json()["totals"].clone();
+    let bytes = |of: &str| totals[of]["bytes"].as_u64().or(totals[of].as_u64()).expect("bytes");
+    let memory = (bytes("artefacts") + bytes("state_bytes")).to_string();
+    plan("512").arguments(["--memory", &memory]).succeeds();
+    let (code, stderr) = plan("1024").arguments(["--memory", &memory]).refuses();
+    assert!(code == 7 && stderr.contains("it holds with `--context 512`"), "{code}: {stderr}");
+    let (code, stderr) = plan("1024").arguments(["--memory", "1000"]).refuses();
+    assert!(code == 7 && !stderr.contains("--context"), "{code}: {stderr}");
+}
+
+#[test]
 fn speed_may_be_preferred_to_quality() {
     let plan = |prefer: &str| shardwright(["plan", DEMO_MODEL, "--size", "7MB", "--prefer", prefer]).json();
     let (speed, quality) = (plan("speed"), plan("quality"));
