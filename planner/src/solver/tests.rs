@@ -1127,6 +1127,22 @@ fn of_many_formats(layers: u32, formats: usize, goal: u64) -> Request {
 }
 
 #[test]
+fn within_a_goal_a_format_may_have_to_save_a_part_of_the_time() {
+    // Per layer and whole component: 1000 µs in floats, and less in the second format.
+    let later = |microseconds: u64, gain: u32| {
+        let mut request = of_many_formats(10, 2, 1_000_000);
+        for cost in &mut request.costs {
+            cost.time.as_mut().unwrap().microseconds = if cost.formats == 0 { 1000 } else { microseconds };
+        }
+        let settings = Settings { gain_within_goal: gain, ..Settings::default() };
+        let solution = solve(&request, &settings).unwrap();
+        solution.shards.iter().flat_map(Placement::formats).filter(|formats| *formats == 1).count()
+    };
+    assert_eq!((later(800, 0), later(800, 25), later(700, 25)), (12, 0, 12));
+    assert_eq!((later(999, 0), later(999, 1), later(985, 1)), (12, 0, 12));
+}
+
+#[test]
 fn cuts_are_never_free() {
     let mut counts = vec![];
     for (layers, formats, goal) in [(10, 3, 40_000), (35, 5, 300_000), (42, 3, 300_000)] {

@@ -486,8 +486,8 @@ mod tests {
     }
 
     /// Sums that leave 64 bits stay at the largest number, whatever a policy asks for.
-    /// Ten layers in 32, 8 and 4 bits without times; 8 bits lose 100 millionths a layer, 4 bits
-    /// 20,000, and nothing is stored in floats on the chip.
+    /// Ten layers, embedding and head in 4 or 8 bits, without times; each loses 20,000 millionths in
+    /// 4 bits and 100 in 8.
     fn weighed(usual: &str) -> Request {
         let mut request = RequestBuilder::decoder(10)
             .formats("w4-per-channel", 1, 8)
