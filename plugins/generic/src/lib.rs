@@ -485,9 +485,8 @@ mod tests {
         }
     }
 
-    /// Sums that leave 64 bits stay at the largest number, whatever a policy asks for.
-    /// Ten layers, embedding and head in 4 or 8 bits, without times; each loses 20,000 millionths in
-    /// 4 bits and 100 in 8.
+    /// Ten layers, embedding and head in 4 or 8 bits, without times. Each loses 20,000 millionths
+    /// in 4 bits and 100 in 8.
     fn weighed(usual: &str) -> Request {
         let mut request = RequestBuilder::decoder(10)
             .formats("w4-per-channel", 1, 8)
@@ -548,6 +547,7 @@ mod tests {
         assert_eq!(four_bits(&stated), (12, String::new()));
     }
 
+    /// Sums that leave 64 bits stay at the largest number, whatever a policy asks for.
     #[test]
     fn costs_of_64_bits_end_in_an_answer() {
         let request = |options: &[(&str, &str)], goals: bool| {
