@@ -78,8 +78,9 @@ pub use bindings::exports::shardwright::planner::api::{
     Attempt, Body, Boundary, BuildTime, Cause, Component, Cost, Description, ElementType, Encoding, Entry,
     EntryKind, EntryShape, ErrorClass, Extension, Feedback, Flag, FlagSchema, FlagType, Format, FormatTuple,
     Goals, Granularity, IntegerRange, Layer, LayerKind, Limit, MeasuredTime, Model, NumberKind,
-    OptionDescription, Plan, PrefillPart, Provenance, Quantisation, Reason, Refusal, RefusalKind, Relief,
-    Request, RoleFormat, ScaleType, Segment, Sensitivity, Shard, Softcap, SoftcapPlace, Target, TimeCost,
+    OptionDescription, Plan, PrefillPart, PromptLength, Provenance, Quantisation, Reason, Refusal,
+    RefusalKind, Relief, Request, RoleFormat, ScaleType, Segment, Sensitivity, Shard, Softcap, SoftcapPlace,
+    Target, TimeCost,
 };
 #[doc(hidden)]
 pub use log::log_panics;

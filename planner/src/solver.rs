@@ -51,6 +51,7 @@ mod diagnose;
 mod explain;
 mod mix;
 mod preferences;
+mod prefills;
 mod relief;
 mod remainder;
 mod search;
@@ -290,7 +291,8 @@ fn solve_under(request: &Request, settings: &Settings) -> Result<Solution, Refus
 }
 
 /// Entry points a chain may have, best first: the smallest context that is enough, decode of one
-/// row, and the largest prefill that the goal allows; without states the largest encode.
+/// row, and the largest prefill that the goal allows or those that suit the usual prompts; without
+/// states the largest encode.
 fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
     let invalid = |message: String| Refusal::new(RefusalKind::InvalidRequest, message);
     let rows = |kind: EntryKind, context: u32| {
@@ -334,17 +336,8 @@ fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
             decode.context, request.goals.max_prefill_rows
         )));
     }
-    Ok(prefills.into_iter().map(|prefill| vec![decode, prefill]).collect())
-}
-
-/// Runs of the prefill entry point before the first token of an answer: it takes all tokens of the
-/// prompt but the last.
-fn prefill_steps(request: &Request, entries: &[Entry]) -> u64 {
-    let rows = entries.iter().find(|entry| entry.kind == EntryKind::Prefill).map_or(0, |entry| entry.rows);
-    match rows {
-        0 => 0,
-        rows => u64::from(request.goals.prompt_tokens.saturating_sub(1).div_ceil(rows)),
-    }
+    let with_decode = |set: Vec<Entry>| std::iter::once(decode).chain(set).collect();
+    Ok(prefills::sets(request, &prefills).into_iter().map(with_decode).collect())
 }
 
 /// Constraints left out to find out which one makes a request unsolvable.
@@ -456,7 +449,6 @@ struct Problem<'request> {
     request: &'request Request,
     settings: &'request Settings,
     entries: Vec<Entry>,
-    prefill_steps: u64,
     relaxed: Relaxed,
     /// Format tuples that may be used.
     usable: Vec<u32>,
@@ -596,7 +588,6 @@ impl<'request> Problem<'request> {
         Ok(Self {
             request,
             settings,
-            prefill_steps: prefill_steps(request, &entries),
             entries,
             relaxed,
             usable,
@@ -711,7 +702,7 @@ impl<'request> Problem<'request> {
 
     /// Microseconds from a prompt to the first token of its answer, as far as they are known.
     fn first_token(&self, cost: &RangeCost) -> u64 {
-        cost.known_prefill.saturating_mul(self.prefill_steps).saturating_add(cost.known_time)
+        cost.known_prefill.saturating_add(cost.known_time)
     }
 
     /// Quantity by which a shard of a layered component is balanced.

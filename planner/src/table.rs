@@ -32,7 +32,8 @@ pub struct RangeCost {
     pub time: Option<u64>,
     /// The same of the parts whose time is known.
     pub known_time: u64,
-    /// Known time of one run of the prefill entry point, in microseconds.
+    /// Known time of all runs of prefill entry points before the first token of an answer, in
+    /// microseconds.
     pub known_prefill: u64,
     /// Layers whose time is not known.
     pub untimed: u32,
@@ -98,6 +99,23 @@ impl<'request> CostTable<'request> {
     }
 }
 
+/// How often each entry point runs for the tokens of a prompt before its last, which decode takes:
+/// of the prefills the largest that is completely filled, and for what is left the smallest.
+pub fn prefill_runs(entries: &[Entry], tokens: u32) -> Vec<u64> {
+    let is_prefill = |index: &usize| entries[*index].kind == EntryKind::Prefill;
+    let mut sizes: Vec<usize> = (0..entries.len()).filter(is_prefill).collect();
+    sizes.sort_by_key(|index| std::cmp::Reverse(entries[*index].rows));
+    let mut runs = vec![0; entries.len()];
+    let mut left = tokens.saturating_sub(1);
+    for (position, index) in sizes.iter().enumerate() {
+        let rows = entries[*index].rows.max(1);
+        let own = if position + 1 == sizes.len() { left.div_ceil(rows) } else { left / rows };
+        left = left.saturating_sub(own.saturating_mul(rows));
+        runs[*index] = own.into();
+    }
+    runs
+}
+
 /// Kind of every cuttable unit of a component: its layers, or the whole.
 pub fn unit_kinds(component: &Component) -> Vec<u32> {
     match &component.body {
@@ -154,7 +172,8 @@ pub struct Prefix {
 }
 
 struct EntryPrefix {
-    is_prefill: bool,
+    /// Runs before the first token of an answer; 0 of other entry points than prefill.
+    runs: u64,
     ops: Vec<u64>,
     time: Vec<u64>,
     untimed: Vec<u32>,
@@ -203,9 +222,10 @@ impl Prefix {
         let mut prefix = Self { entries: Vec::new(), weights: sums(), illegal: Vec::new() };
         let mut unit_weights = vec![0_u64; units.len()];
         let mut unit_illegal = vec![false; units.len()];
-        for &entry in entries {
+        let runs = prefill_runs(entries, request.goals.prompt_tokens);
+        for (&entry, runs) in entries.iter().zip(runs) {
             let mut per_entry = EntryPrefix {
-                is_prefill: entry.kind == EntryKind::Prefill,
+                runs,
                 ops: vec![0],
                 time: vec![0],
                 untimed: vec![0],
@@ -278,9 +298,8 @@ impl Prefix {
             cost.ops = cost.ops.max(span(&entry.ops));
             cost.artefact_bytes = cost.artefact_bytes.saturating_add(span(&entry.artefact));
             cost.state_bytes = cost.state_bytes.max(span(&entry.states));
-            if entry.is_prefill {
-                cost.known_prefill = span(&entry.time);
-            }
+            let prefill = span(&entry.time).saturating_mul(entry.runs);
+            cost.known_prefill = cost.known_prefill.saturating_add(prefill);
             if position == 0 {
                 cost.uncosted_ops = span(&entry.uncosted);
                 cost.untimed = entry.untimed[end] - entry.untimed[first];

@@ -99,6 +99,7 @@ impl RequestBuilder {
                 prompt_tokens: 512,
                 answer_tokens: 0,
             },
+            prompts: vec![],
             options: vec![],
             extensions: vec![],
         };

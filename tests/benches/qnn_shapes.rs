@@ -2,7 +2,7 @@
 //! the times that a plan predicts beside those the library simulates for each shard as a whole.
 //!
 //! ```text
-//! cargo bench -p shardwright-tests --bench qnn_shapes -- [e2b|e4b|toy …] [--formats w4] [--pieces 0] [--soc sm8850] [--context 512]
+//! cargo bench -p shardwright-tests --bench qnn_shapes -- [e2b|e4b|toy …] [--formats w4] [--pieces 0] [--soc sm8850] [--context 512] [--prompt 65]
 //! ```
 //!
 //! The plan is made from the checkpoint's shapes: by the built-in planner, which joins components
@@ -69,6 +69,8 @@ fn main() {
     // Prefix of the formats.
     let begins = option("--formats", "");
     let context: u32 = option("--context", "512").parse().expect("a number");
+    // Tokens of a usual prompt, for which prefill entry points are chosen; 0 for the largest.
+    let prompt: u32 = option("--prompt", "0").parse().expect("a number");
     let only: Option<u32> = match option("--pieces", "").as_str() {
         "" => None,
         pieces => Some(pieces.parse().expect("a number")),
@@ -87,7 +89,7 @@ fn main() {
             false => asked.iter().any(|word| *word == model),
         };
         if wanted && formats.starts_with(&begins) && only.is_none_or(|only| only == pieces) {
-            case(model, formats, pieces, &soc, context);
+            case((model, formats, pieces), &soc, context, prompt);
         }
     }
 }
@@ -104,7 +106,7 @@ fn checkpoint(model: &str, folder: &Path) -> Graph {
     Checkpoint::open(folder).expect("a checkpoint").into_graph()
 }
 
-fn case(model: &str, formats: &str, pieces: u32, soc: &str, context: u32) {
+fn case((model, formats, pieces): (&str, &str, u32), soc: &str, context: u32, prompt: u32) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     checkpoint(model, folder.path());
     let choice: FormatChoice = formats.parse().expect("formats");
@@ -113,6 +115,7 @@ fn case(model: &str, formats: &str, pieces: u32, soc: &str, context: u32) {
         0 => options,
         pieces => options.planner("even").planner_option("pieces", pieces.to_string()),
     };
+    let options = if prompt > 0 { options.prompt_tokens(prompt) } else { options };
     let planned = options
         .strict(true)
         // Larger shards than those reported to load are compiled here too.

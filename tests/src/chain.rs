@@ -277,7 +277,7 @@ impl<'g> Bench<'g> {
             answer_tokens: 0,
         };
         let model = ModelName { name: graph.name.clone(), family: graph.name.clone() };
-        let question = Question { model: &model, menu, goals, options: Vec::new() };
+        let question = Question { model: &model, menu, goals, prompts: Vec::new(), options: Vec::new() };
         let request = shardwright_build::make_request(graph, &offers, &formats, question, &mut ())
             .unwrap_or_else(|error| panic!("the request: {error}"));
         request.validate().unwrap_or_else(|fault| panic!("the request: {fault}"));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use shardwright_graph::{Asset, EntryOptions, EntryPoint, Graph, GraphError, Role, Weight};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
-use shardwright_planning::cost::weakest;
+use shardwright_planning::cost::{prompt_runs, weakest};
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{EntryKind, FormatTuple, Provenance, TargetKind, limit_names};
 
@@ -229,34 +229,30 @@ fn speed(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Speed {
         0 => PROMPT_TOKENS.min(context),
         asked => asked,
     };
-    let each = chosen(&totals.times, EntryKind::Decode, 1).and_then(|entry| timed(&[(entry, 1)]));
+    let each = single_decode(&totals.times).and_then(|entry| timed(&[(entry, 1)]));
     let first = prompt_steps(&totals.times, prompt_tokens).and_then(|steps| timed(&steps));
     let per_1000_seconds = each.and_then(|time| 1_000_000_000_u64.checked_div(time.microseconds));
     Speed::Tokens { prompt_tokens, first, each, per_1000_seconds }
 }
 
-/// The entry point that the runtime runs over `rows` rows: the largest one that is completely
-/// filled; otherwise the smallest.
-fn chosen(times: &[EntryTime], kind: EntryKind, rows: u32) -> Option<&EntryTime> {
-    let of_kind = || times.iter().filter(|time| time.entry.kind == kind);
-    let size = |time: &&EntryTime| time.entry.rows;
-    of_kind().filter(|time| time.entry.rows <= rows).max_by_key(size).or_else(|| of_kind().min_by_key(size))
+/// The entry point that takes one token through the model.
+fn single_decode(times: &[EntryTime]) -> Option<&EntryTime> {
+    times.iter().filter(|time| time.entry.kind == EntryKind::Decode).min_by_key(|time| time.entry.rows)
 }
 
 /// The entry points that read a prompt, each with its number of runs: prefill for all tokens but
-/// the last, decode for that.
+/// the last, decode for that, and for all of them where nothing is filled ahead.
 fn prompt_steps(times: &[EntryTime], tokens: u32) -> Option<Vec<(&EntryTime, u64)>> {
-    let mut steps: Vec<(&EntryTime, u64)> = Vec::new();
-    let mut left = tokens.saturating_sub(1);
-    while left > 0 {
-        let prefill = chosen(times, EntryKind::Prefill, left);
-        let entry = prefill.or_else(|| chosen(times, EntryKind::Decode, left))?;
-        let rows = entry.entry.rows.max(1);
-        let runs = (left / rows).max(1);
-        steps.push((entry, u64::from(runs)));
-        left = left.saturating_sub(rows.saturating_mul(runs));
+    let of_kind = |kind: EntryKind| {
+        times.iter().filter(|time| time.entry.kind == kind).map(|time| time.entry).collect::<Vec<_>>()
+    };
+    let mut readers = of_kind(EntryKind::Prefill);
+    if readers.is_empty() {
+        readers = of_kind(EntryKind::Decode);
     }
-    steps.push((chosen(times, EntryKind::Decode, 1)?, 1));
+    let time = |(entry, runs)| Some((times.iter().find(|time| time.entry == entry)?, runs));
+    let mut steps = prompt_runs(&readers, tokens).into_iter().map(time).collect::<Option<Vec<_>>>()?;
+    steps.push((single_decode(times)?, 1));
     Some(steps)
 }
 
@@ -303,7 +299,7 @@ mod tests {
     fn entry(kind: EntryKind, rows: u32) -> EntryTime {
         let time = TimeCost { microseconds: u64::from(rows), provenance: Provenance::Modelled };
         let entry = EntryName { kind, rows, context: 4096 };
-        EntryTime { entry, time: Some(time), uncosted_ops: 0 }
+        EntryTime { entry, time: Some(time), uncosted_ops: 0, shares: Vec::new() }
     }
 
     fn steps(times: &[EntryTime], tokens: u32) -> Option<Vec<(String, u64)>> {
@@ -325,7 +321,7 @@ mod tests {
         };
         let [wide, short, one] = ["prefill_128@4096", "prefill_16@4096", "decode_1@4096"];
         // 511 = 3 × 128 + 7 × 16 + 15, and the rest takes the smallest, which it does not fill.
-        assert_eq!(steps(&menu, 512), named(&[(wide, 3), (short, 7), (short, 1), (one, 1)]));
+        assert_eq!(steps(&menu, 512), named(&[(wide, 3), (short, 8), (one, 1)]));
         assert_eq!(steps(&menu, 129), named(&[(wide, 1), (one, 1)]));
         assert_eq!(steps(&menu, 2), named(&[(short, 1), (one, 1)]));
         assert_eq!(steps(&menu, 1), named(&[(one, 1)]));

@@ -76,12 +76,13 @@ pub use report::{
     BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, Figure, Fits, Forecast,
     Goal, GoalReport, LayerReport, LimitUse, LossReport, MemoryPart, Phase, PhaseMemory, PlanHeading,
     PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed, TargetLimit, TargetLimitUse,
-    Verdict, report_plan,
+    TimeShare, Verdict, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 // What a plan is best in is a profile's to say, and a user's.
 pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle};
 pub use shardwright_planning::profile::Preference;
+pub use shardwright_planning::request::PromptLength;
 pub use shim_judge::ShimJudge;
 pub use source::{LossGround, Making, ModelSource, PlanSource};
 pub use store::{ArtefactStore, NoArtefactStore};

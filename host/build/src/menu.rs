@@ -1,4 +1,5 @@
 use shardwright_graph::{EntryPoint, Graph};
+use shardwright_planning::request::PromptLength;
 use shardwright_vocabulary::{EntryKind, EntryName};
 
 /// The entry points a plan may choose from: one context capacity, several row counts.
@@ -15,6 +16,8 @@ pub struct EntryMenu {
 const PREFILL_ROWS: u32 = 128;
 /// Rows of the small prefill, for the remainder of a prompt and for short turns.
 const SHORT_PREFILL_ROWS: u32 = 16;
+/// Rows of the prefills that are offered where it is known how long prompts are, smallest first.
+const PREFILL_SIZES: [u32; 5] = [16, 32, 64, 128, 256];
 /// Rows of the scoring decode.
 const SCORING_ROWS: u32 = 16;
 
@@ -36,6 +39,28 @@ impl EntryMenu {
         };
         entries.dedup();
         EntryMenu { context, entries }
+    }
+
+    /// The same for prompts that usually have these lengths: several prefill entry points, from
+    /// that of a short turn to the smallest that holds the longest prompt or the largest of all.
+    /// The usual menu if there are none.
+    pub fn for_prompts(graph: &Graph, context: u32, prompts: &[PromptLength]) -> Self {
+        let mut menu = Self::usual(graph, context);
+        // All tokens but the last, which decode takes.
+        let Some(longest) = prompts.iter().map(|prompt| prompt.tokens.saturating_sub(1)).max() else {
+            return menu;
+        };
+        if !graph.is_generative() {
+            return menu;
+        }
+        let first_that_holds = PREFILL_SIZES.iter().position(|rows| *rows >= longest);
+        let count = first_that_holds.map_or(PREFILL_SIZES.len(), |position| position + 1);
+        let sizes = PREFILL_SIZES[..count].iter().rev().map(|rows| (*rows).min(menu.context));
+        let prefills = sizes.map(|rows| EntryName { kind: EntryKind::Prefill, rows, context: menu.context });
+        menu.entries.retain(|entry| entry.kind != EntryKind::Prefill);
+        menu.entries = prefills.chain(menu.entries).collect();
+        menu.entries.dedup();
+        menu
     }
 
     /// The largest row count; ring buffers are sized for it.

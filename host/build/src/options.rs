@@ -6,6 +6,7 @@ use std::str::FromStr;
 use shardwright_files::read_named;
 use shardwright_graph::Graph;
 use shardwright_planning::profile::{Preference, Profile};
+use shardwright_planning::request::{PromptLength, Request};
 use shardwright_shims::RegistryBuilder;
 use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Result, TargetKind, UnknownName, WeightFormat};
 use shardwright_worker::Isolation;
@@ -118,11 +119,14 @@ pub struct PlanOptions {
     pub size_bytes: Option<u64>,
     /// The most microseconds that a generated token may take, by the times that are known.
     pub token_microseconds: Option<u64>,
-    /// The most microseconds from a prompt of [`PlanOptions::prompt_tokens`] to the first token of
-    /// its answer, by the times that are known.
+    /// The most microseconds from a usual prompt to the first token of its answer, by the times
+    /// that are known.
     pub first_token_microseconds: Option<u64>,
-    /// Tokens of a usual prompt; `None` for 512, or the context if that is less.
-    pub prompt_tokens: Option<u32>,
+    /// How long prompts usually are: for a chip, whose entry points compute all their rows,
+    /// prefills are chosen that suit them, and the time to the first token is that of their mean.
+    /// Empty for one of 512 tokens, or of the context if that is less, which chooses nothing. What
+    /// exceeds the context counts as long as that.
+    pub prompts: Vec<PromptLength>,
     /// Tokens of a usual answer: their share of the time to the first one counts beside the time of
     /// a token. `None`: the time of a token alone.
     pub answer_tokens: Option<u32>,
@@ -141,6 +145,9 @@ pub(crate) const USUAL_QUALITY_OPTION: &str = "usual-quality";
 
 /// Millinats of KL divergence a token: `good`.
 const USUAL_QUALITY: u32 = 150;
+
+/// Tokens of a prompt if nobody says how long they usually are.
+const USUAL_PROMPT: u32 = 512;
 
 /// Most bytes of a calibration text.
 const CALIBRATION_TEXT_BYTES: u64 = 4 << 20;
@@ -224,6 +231,29 @@ impl PlanOptions {
                 .any(|(name, _)| name == FORMAT_OPTION || name == USUAL_QUALITY_OPTION);
         let usual = !said && profile.kind != TargetKind::Cpu && graph.is_generative();
         usual.then_some(USUAL_QUALITY)
+    }
+
+    /// The usual prompts within a context, and their mean, which is 512 if nobody said. Lengths
+    /// that never occur are left out.
+    pub(crate) fn usual_prompts(&self, context: u32) -> (Vec<PromptLength>, u32) {
+        let within = |prompt: &PromptLength| PromptLength { tokens: prompt.tokens.min(context), ..*prompt };
+        let occurs = |prompt: &PromptLength| prompt.count > 0 && prompt.tokens > 0;
+        let prompts: Vec<PromptLength> = self.prompts.iter().map(within).filter(occurs).collect();
+        let sum = |of: fn(&PromptLength) -> u128| prompts.iter().map(of).sum::<u128>();
+        let count = sum(|prompt| prompt.count.into());
+        let tokens = sum(|prompt| u128::from(prompt.tokens) * u128::from(prompt.count));
+        let mean = if count == 0 { USUAL_PROMPT.into() } else { tokens.div_ceil(count) };
+        (prompts, u32::try_from(mean).unwrap_or(u32::MAX).min(context))
+    }
+
+    /// The prompts that make a request's, as [`PlanOptions::usual_prompts`] did.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn prompts_of(request: &Request) -> Vec<PromptLength> {
+        let tokens = request.goals.prompt_tokens;
+        if request.prompts.is_empty() && tokens != USUAL_PROMPT.min(request.goals.context) {
+            return vec![PromptLength { tokens, count: 1 }];
+        }
+        request.prompts.clone()
     }
 
     /// The user's calibration text, if one was named.

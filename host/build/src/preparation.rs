@@ -31,9 +31,6 @@ use crate::{
 /// enough for a phone.
 const DEFAULT_CONTEXT: u32 = 4096;
 
-/// Tokens of a usual prompt: a question with some text.
-const USUAL_PROMPT: u32 = 512;
-
 /// Everything up to the planner's request.
 pub(crate) struct Preparation {
     pub(crate) profile: Profile,
@@ -204,7 +201,12 @@ impl Preparation {
             emulated_on = foreign.then(|| Executor::Cpu.name().to_owned());
         }
         let context = context(graph, options)?;
-        let menu = EntryMenu::usual(graph, context);
+        let (mut prompts, prompt_tokens) = options.usual_prompts(context);
+        if profile.kind == TargetKind::Cpu {
+            // It computes no more rows than are filled, so that the largest prefill is best.
+            prompts.clear();
+        }
+        let menu = EntryMenu::for_prompts(graph, context, &prompts);
         let loss_goal = options.loss_goal(&profile, graph);
         let goals = Goals {
             quality_micronats: options.quality_micronats,
@@ -215,7 +217,7 @@ impl Preparation {
             size_bytes: options.size_bytes,
             token_microseconds: options.token_microseconds,
             first_token_microseconds: options.first_token_microseconds,
-            prompt_tokens: options.prompt_tokens.unwrap_or(USUAL_PROMPT).min(context),
+            prompt_tokens,
             answer_tokens: options.answer_tokens.unwrap_or(0),
         };
         let mut planner_options: Vec<PlannerOption> = options
@@ -231,7 +233,7 @@ impl Preparation {
         let model = source.name();
         let formats = ModelFormats::counted(graph, &tuples)?;
         let weighed = Weighed::of(source, options.tables)?;
-        let question = Question { model: &model, menu: &menu, goals, options: planner_options };
+        let question = Question { model: &model, menu: &menu, goals, prompts, options: planner_options };
         let mut watch = Part::new(watch, 0..1000);
         let asked = if matches!(loss_goal, LossGoal::Most(_)) { 500 } else { 1000 };
         let mut request = make_request(graph, &offers, &formats, question, &mut watch.then(asked))?;

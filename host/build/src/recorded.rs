@@ -90,7 +90,7 @@ fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> R
         size_bytes: request.goals.size_bytes,
         token_microseconds: request.goals.token_microseconds,
         first_token_microseconds: request.goals.first_token_microseconds,
-        prompt_tokens: Some(request.goals.prompt_tokens),
+        prompts: PlanOptions::prompts_of(request),
         answer_tokens: Some(request.goals.answer_tokens),
         formats: request.formats.iter().cloned().map(FormatChoice::Tuple).collect(),
         planner: (!manifest.planner.built_in).then(|| manifest.planner.name.clone()),

@@ -152,8 +152,19 @@ impl LossReport {
     }
 }
 
-/// Time of one run of an entry point by all its shards.
+/// The part of a time that rests on numbers of one provenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeShare {
+    /// Where the numbers come from; `None` where there are none.
+    pub provenance: Option<Provenance>,
+    /// Layers, and components without layers, that the entry point runs.
+    pub places: u64,
+    /// Their time in microseconds; 0 where it is not known.
+    pub microseconds: u64,
+}
+
+/// Time of one run of an entry point by all its shards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryTime {
     /// The entry point.
     pub entry: EntryName,
@@ -162,6 +173,24 @@ pub struct EntryTime {
     pub time: Option<TimeCost>,
     /// Operations that the time does not cover.
     pub uncosted_ops: u64,
+    /// What the time rests on, the largest share first and what is not known last.
+    #[serde(default)]
+    pub shares: Vec<TimeShare>,
+}
+
+impl EntryTime {
+    /// Adds what one layer takes, or the runtime.
+    fn share(&mut self, time: Option<TimeCost>) {
+        let provenance = time.map(|time| time.provenance);
+        let microseconds = time.map_or(0, |time| time.microseconds);
+        match self.shares.iter_mut().find(|share| share.provenance == provenance) {
+            Some(share) => {
+                share.places += 1;
+                share.microseconds = share.microseconds.saturating_add(microseconds);
+            }
+            None => self.shares.push(TimeShare { provenance, places: 1, microseconds }),
+        }
+    }
 }
 
 /// A number of bytes and its provenance.
@@ -342,25 +371,43 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
     };
     let state_bytes = sum(|cost| cost.state_bytes);
     let mut times: Vec<EntryTime> = Vec::new();
-    for CheckedShard { planned: shard, cost, .. } in plan.shards() {
+    let layers = layers::LayerTables::new(request);
+    for shard in plan.shards() {
+        let CheckedShard { planned, cost, .. } = shard;
         let mut components =
-            shard.segments.iter().filter_map(|own| request.model.components.get(own.component as usize));
+            planned.segments.iter().filter_map(|own| request.model.components.get(own.component as usize));
         let softcap = components.find_map(|component| component.softcap.as_ref());
-        let softcap = softcap.filter(|_| shard.softcap == Some(SoftcapPlace::Runtime));
+        let softcap = softcap.filter(|_| planned.softcap == Some(SoftcapPlace::Runtime));
+        let by_layer = layers.rows(shard);
         for part in &cost.entries {
             // The runtime caps only the logits that are read: one row per step, whatever the entry
             // point's rows, and none of a prefill, which gives no logits.
             let runtime =
                 softcap.filter(|_| part.entry.kind != EntryKind::Prefill).map(|softcap| softcap.runtime);
             let time = part.time.map(|time| runtime.map_or(time, |runtime| together(time, runtime)));
-            match times.iter_mut().find(|existing| existing.entry == part.entry) {
-                Some(existing) => {
-                    existing.time = existing.time.zip(time).map(|(existing, time)| together(existing, time));
-                    existing.uncosted_ops = existing.uncosted_ops.saturating_add(part.uncosted_ops);
-                }
-                None => times.push(EntryTime { entry: part.entry, time, uncosted_ops: part.uncosted_ops }),
+            let known = times.iter().position(|existing| existing.entry == part.entry);
+            let position = known.unwrap_or_else(|| {
+                let nothing = TimeCost { microseconds: 0, provenance: Provenance::Measured };
+                let (time, shares) = (Some(nothing), Vec::new());
+                times.push(EntryTime { entry: part.entry, time, uncosted_ops: 0, shares });
+                times.len() - 1
+            });
+            let sum = &mut times[position];
+            sum.time = sum.time.zip(time).map(|(sum, time)| together(sum, time));
+            sum.uncosted_ops = sum.uncosted_ops.saturating_add(part.uncosted_ops);
+            let of_layers = by_layer.iter().flat_map(|layer| &layer.entries);
+            // What takes no part in an entry point has no operations there.
+            for layer in of_layers.filter(|layer| layer.entry == part.entry && layer.ops > 0) {
+                sum.share(layer.time);
+            }
+            if runtime.is_some() {
+                sum.share(runtime);
             }
         }
+    }
+    for time in &mut times {
+        let order = |share: &TimeShare| (share.provenance.is_none(), std::cmp::Reverse(share.microseconds));
+        time.shares.sort_by_key(order);
     }
     let loss = plan.loss();
     PlanTotals {

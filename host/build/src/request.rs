@@ -7,8 +7,8 @@ use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role, layer_kinds,
 };
 use shardwright_planning::request::{
-    Body, Component, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, Request, Softcap,
-    TargetSummary,
+    Body, Component, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, PromptLength,
+    Request, Softcap, TargetSummary,
 };
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{
@@ -61,6 +61,8 @@ pub struct Question<'q> {
     pub menu: &'q EntryMenu,
     /// The goals of the plan.
     pub goals: Goals,
+    /// How long prompts usually are; empty if nobody said.
+    pub prompts: Vec<PromptLength>,
     /// Settings of the planner.
     pub options: Vec<PlannerOption>,
 }
@@ -78,7 +80,7 @@ pub fn make_request(
     question: Question<'_>,
     watch: &mut dyn Watch,
 ) -> Result<Request, BuildError> {
-    let Question { model, menu, goals, options } = question;
+    let Question { model, menu, goals, prompts, options } = question;
     let decoder_kinds = layer_kinds(graph)?;
     let mut kinds = Vec::new();
     let mut representatives: Vec<(ComponentKind, Range<u32>, Logits)> = Vec::new();
@@ -166,6 +168,7 @@ pub fn make_request(
         sensitivities: Vec::new(),
         boundary_nanoseconds: BOUNDARY_NANOSECONDS,
         goals,
+        prompts,
         options,
     })
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use shardwright::{FormatChoice, Preference, WeightFormat};
+use shardwright::{FormatChoice, Preference, PromptLength, WeightFormat};
 
 /// Runs language models on phone NPUs by plan: what is cut where, in which format, with which
 /// flags, and why.
@@ -195,9 +195,11 @@ pub struct TargetArguments {
     /// The fewest tokens a second of an answer, by the times that are known of the chip.
     #[arg(long, value_name = "NUMBER", value_parser = tokens_per_second)]
     pub tokens_per_second: Option<f64>,
-    /// Tokens of a usual prompt, which the time to the first token is for. Default: 512.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub usual_prompt: Option<u32>,
+    /// Tokens of a usual prompt, or several lengths and how often each occurs: `20:5,300:2,2000`.
+    /// For a chip, whose entry points compute all their rows, prefills are chosen that suit them;
+    /// the time to the first token is that of their mean. Default: the largest prefill, and 512.
+    #[arg(long, value_name = "TOKENS[:TIMES]", value_delimiter = ',', value_parser = prompt_length)]
+    pub usual_prompt: Vec<PromptLength>,
     /// Tokens of a usual answer: formats and cuts are then chosen for the time of the whole answer,
     /// its first token included, instead of that of a further token alone.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -716,6 +718,16 @@ fn time(text: &str) -> Result<Duration, String> {
     match (1e-6..=86_400.0).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
         false => Err("expected a time such as 500ms or 2s".to_owned()),
+    }
+}
+
+/// `300`, or `300:2` for two of them.
+fn prompt_length(text: &str) -> Result<PromptLength, String> {
+    let (tokens, count) = text.split_once(':').unwrap_or((text, "1"));
+    let number = |text: &str| text.trim().parse().ok().filter(|number: &u32| *number > 0);
+    match (number(tokens), number(count)) {
+        (Some(tokens), Some(count)) => Ok(PromptLength { tokens, count }),
+        _ => Err("expected tokens, such as 512, or lengths and how often each occurs: 20:5,300:2".to_owned()),
     }
 }
 

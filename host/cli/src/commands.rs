@@ -140,8 +140,8 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     if let Some(tokens) = target.tokens_per_second {
         options = options.token_time(Duration::from_secs_f64(1.0 / tokens));
     }
-    if let Some(tokens) = target.usual_prompt {
-        options = options.prompt_tokens(tokens);
+    if !target.usual_prompt.is_empty() {
+        options = options.prompts(target.usual_prompt.iter().copied());
     }
     if let Some(tokens) = target.usual_answer {
         options = options.answer_tokens(tokens);
@@ -424,7 +424,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         ("--size", size.is_some()),
         ("--first-token", first_token.is_some()),
         ("--tokens-per-second", tokens_per_second.is_some()),
-        ("--usual-prompt", usual_prompt.is_some()),
+        ("--usual-prompt", !usual_prompt.is_empty()),
         ("--usual-answer", usual_answer.is_some()),
         ("--calibration-text", calibration_text.is_some()),
         ("--planner", planner.is_some()),

@@ -11,7 +11,7 @@ use shardwright_vocabulary::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cost::{CostFault, CostTable, ShardCost};
+use crate::cost::{CostFault, CostTable, ShardCost, prompt_runs};
 use crate::flow;
 use crate::plan::{Plan, PlannedSegment, Shard};
 use crate::request::{Body, Component, PrefillPart, Request};
@@ -654,25 +654,22 @@ fn limits(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<(), Pla
 /// Goals in time, of what is known: a shard without a time does not count.
 fn times(request: &Request, costs: &[ShardCost]) -> Result<(), PlanFault> {
     let goals = &request.goals;
-    let microseconds = |kind: EntryKind| {
-        let of_kind = |cost: &ShardCost| {
-            let entries = cost.entries.iter().filter(|cost| cost.entry.kind == kind);
-            let largest = entries.max_by_key(|cost| cost.entry.rows)?;
-            Some((largest.entry.rows, largest.time?.microseconds))
-        };
-        costs
-            .iter()
-            .filter_map(of_kind)
-            .fold((1_u32, 0_u64), |(rows, sum), (own, time)| (rows.max(own), sum.saturating_add(time)))
+    let prefills =
+        || costs.iter().flat_map(|cost| &cost.entries).filter(|cost| cost.entry.kind == EntryKind::Prefill);
+    let once = |entry: EntryName| {
+        let times = prefills().filter(|cost| cost.entry == entry).filter_map(|cost| cost.time);
+        times.fold(0_u64, |sum, time| sum.saturating_add(time.microseconds))
     };
     let single = costs.iter().flat_map(|cost| &cost.entries).filter(|cost| {
         cost.entry.kind == EntryKind::Encode || (cost.entry.kind == EntryKind::Decode && cost.entry.rows == 1)
     });
     let token =
         single.filter_map(|cost| cost.time).fold(0_u64, |sum, time| sum.saturating_add(time.microseconds));
-    let (rows, prefill) = microseconds(EntryKind::Prefill);
-    let steps = u64::from(goals.prompt_tokens.saturating_sub(1).div_ceil(rows.max(1)));
-    let first = prefill.saturating_mul(steps).saturating_add(token);
+    let sizes: Vec<EntryName> = prefills().map(|cost| cost.entry).collect();
+    let prefill = prompt_runs(&sizes, goals.prompt_tokens)
+        .into_iter()
+        .fold(0_u64, |sum, (entry, runs)| sum.saturating_add(once(entry).saturating_mul(runs)));
+    let first = prefill.saturating_add(token);
     for (what, value, max) in [
         ("a token", token, goals.token_microseconds),
         ("the first token", first, goals.first_token_microseconds),

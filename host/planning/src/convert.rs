@@ -358,6 +358,11 @@ impl From<&Request> for wit::Request {
                 prompt_tokens: request.goals.prompt_tokens,
                 answer_tokens: request.goals.answer_tokens,
             },
+            prompts: request
+                .prompts
+                .iter()
+                .map(|prompt| wit::PromptLength { tokens: prompt.tokens, count: prompt.count })
+                .collect(),
             options: request
                 .options
                 .iter()

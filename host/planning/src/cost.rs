@@ -7,6 +7,26 @@ use shardwright_vocabulary::{CostRow, EntryKind, EntryName, Legality, Provenance
 
 use crate::request::{PrefillPart, Request};
 
+/// The entry points that read a prompt before the token whose logits are wanted, each with its
+/// number of runs, as a session runs them: of `prefills` the largest that is completely filled, and
+/// for what is left the smallest. Empty without any.
+pub fn prompt_runs(prefills: &[EntryName], tokens: u32) -> Vec<(EntryName, u64)> {
+    let mut sizes = prefills.to_vec();
+    sizes.sort_by_key(|entry| std::cmp::Reverse(entry.rows));
+    sizes.dedup_by_key(|entry| entry.rows);
+    let mut left = tokens.saturating_sub(1);
+    let mut runs = Vec::new();
+    for (index, entry) in sizes.iter().enumerate() {
+        let rows = entry.rows.max(1);
+        let own = if index + 1 == sizes.len() { left.div_ceil(rows) } else { left / rows };
+        left = left.saturating_sub(own.saturating_mul(rows));
+        if own > 0 {
+            runs.push((*entry, u64::from(own)));
+        }
+    }
+    runs
+}
+
 /// Cost of one shard at one entry point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryCost {

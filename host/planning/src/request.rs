@@ -206,6 +206,16 @@ pub struct Goals {
     pub answer_tokens: u32,
 }
 
+/// How often prompts of one length occur, beside those of other lengths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PromptLength {
+    /// Tokens of such a prompt.
+    pub tokens: u32,
+    /// How many of them there are.
+    pub count: u32,
+}
+
 /// One setting for the planner, as its description lists them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -241,6 +251,10 @@ pub struct Request {
     pub boundary_nanoseconds: u64,
     /// Goals.
     pub goals: Goals,
+    /// How long prompts usually are, so that prefill entry points can be chosen for them; empty if
+    /// nobody said. `prompt_tokens` of the goals is their mean then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prompts: Vec<PromptLength>,
     /// Settings for the planner.
     pub options: Vec<PlannerOption>,
 }

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    CompileReport, Executor, FormatChoice, PlanOptions, Planned, Preference, TableFormats,
+    CompileReport, Executor, FormatChoice, PlanOptions, Planned, Preference, PromptLength, TableFormats,
 };
 use shardwright_shims::Watch;
 
@@ -154,12 +154,20 @@ impl OpenOptions {
         self
     }
 
-    /// Tokens of a usual prompt, for times to the first token. Default: 512, or the context if that
-    /// is less.
+    /// How long prompts usually are, each length with the number of prompts that have it. For a
+    /// chip, whose entry points compute all their rows, prefills are chosen that suit them; the
+    /// time to the first token is that of their mean. Default: the largest prefill, and a prompt of
+    /// 512 tokens, or of the context if that is less.
     #[must_use]
-    pub fn prompt_tokens(mut self, tokens: u32) -> Self {
-        self.plan.prompt_tokens = Some(tokens);
+    pub fn prompts(mut self, lengths: impl IntoIterator<Item = PromptLength>) -> Self {
+        self.plan.prompts = lengths.into_iter().collect();
         self
+    }
+
+    /// The same of prompts that all have so many tokens.
+    #[must_use]
+    pub fn prompt_tokens(self, tokens: u32) -> Self {
+        self.prompts([PromptLength { tokens, count: 1 }])
     }
 
     /// Tokens of a usual answer: their share of the time to the first one counts beside the time

@@ -1,11 +1,11 @@
 //! From a solution to a plan with its reasons.
 
 use super::{
-    Effort, Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, is_admitted,
-    prefill_steps, ranks, search,
+    Effort, Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, is_admitted, prefills,
+    ranks, search,
 };
 use crate::names::{self, Named};
-use crate::table::{CostTable, Prefix, RangeCost, takes_part, units_of};
+use crate::table::{CostTable, Prefix, RangeCost, prefill_runs, takes_part, units_of};
 use crate::{Cause, Entry, EntryShape, Flag, Plan, Reason, Request, Segment, Shard, flow};
 
 mod ceilings;
@@ -81,7 +81,9 @@ impl Solution {
                 cause: Cause::Goal("context".to_owned()),
             });
         }
-        if let Some(entry) = self.entries.iter().max_by_key(|entry| entry.rows) {
+        if let Some(reason) = prefills::explain(request, &self.entries) {
+            reasons.push(reason);
+        } else if let Some(entry) = self.entries.iter().max_by_key(|entry| entry.rows) {
             let because =
                 format!("the largest within the limits and {} rows", request.goals.max_prefill_rows);
             reasons.push(Reason {
@@ -168,17 +170,24 @@ impl Solution {
             let cause = Cause::Goal(goal.to_owned());
             reasons.push(Reason { shard: None, choice, because, cause });
         };
-        let steps = prefill_steps(request, &self.entries);
         if self.time.is_some() && (goals.first_token_microseconds.is_some() || goals.answer_tokens > 0) {
             let sum = |of: fn(&RangeCost) -> u64| {
                 self.shards.iter().map(|shard| of(&shard.cost)).fold(0, u64::saturating_add)
             };
             let (prefill, token) = (sum(|cost| cost.known_prefill), sum(|cost| cost.known_time));
-            let first = prefill.saturating_mul(steps).saturating_add(token);
-            let mut because = format!(
-                "{steps} runs of {prefill} µs before it for {} tokens of a prompt",
-                goals.prompt_tokens
-            );
+            let first = prefill.saturating_add(token);
+            let runs = prefill_runs(&self.entries, goals.prompt_tokens);
+            let ran: Vec<(Entry, u64)> =
+                self.entries.iter().copied().zip(runs).filter(|(_, runs)| *runs > 0).collect();
+            let runs = match ran[..] {
+                [] => "no prefill".to_owned(),
+                [(_, runs)] => format!("{runs} runs of {} µs", prefill / runs),
+                _ => {
+                    let each = ran.iter().map(|(entry, runs)| format!("{runs} of {}", names::entry(*entry)));
+                    format!("{prefill} µs of runs ({})", each.collect::<Vec<_>>().join(", "))
+                }
+            };
+            let mut because = format!("{runs} before it for {} tokens of a prompt", goals.prompt_tokens);
             if let Some(goal) = goals.first_token_microseconds {
                 because.push_str(&format!("; within the goal of {goal} µs"));
             }

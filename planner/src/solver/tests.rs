@@ -736,7 +736,7 @@ fn goals_hold_or_are_refused_with_the_nearest() {
     };
     let request = first(1300);
     let solution = plan(&request).unwrap();
-    assert_eq!(solution.shards[0].cost.known_prefill, 250);
+    assert_eq!(solution.shards[0].cost.known_prefill, 1000);
     let said = solution.into_plan(&request).reasons;
     let first_token = said.iter().find(|reason| reason.choice.ends_with("µs to the first token")).unwrap();
     assert!(first_token.because.starts_with("4 runs of 250 µs"), "{first_token:?}");

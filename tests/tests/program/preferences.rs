@@ -159,3 +159,37 @@ fn profile_without_goals(path: &std::path::Path) {
     profile.as_object_mut().expect("an object").remove("goals");
     fs::write(path, profile.to_string()).expect("written");
 }
+
+/// The rows of the prefills of a plan, and its reason for them.
+fn prefills(plan: &Value) -> (Vec<String>, String) {
+    let entries = plan["shards"][0]["entries"].as_array().expect("entries").iter();
+    let names = entries.map(|entry| entry["entry"].as_str().expect("a name").to_owned());
+    let reasons = plan["reasons"].as_array().expect("reasons").iter();
+    let mut said = reasons.filter(|reason| reason["cause"] == json!({ "goal": "usual-prompt" }));
+    let because = said.next().map_or("", |reason| reason["because"].as_str().expect("text"));
+    (names.filter(|name| name.starts_with("prefill")).collect(), because.to_owned())
+}
+
+#[test]
+fn the_prefills_of_a_chip_suit_the_usual_prompts() {
+    let chip = ["--soc", "mt6993", "--on", "cpu", "--usual-prompt"];
+    let plan = |prompts: &str| shardwright(["plan", DEMO_MODEL]).arguments(chip).argument(prompts).json();
+    assert_eq!(prefills(&plan("10")).0, ["prefill_16@1024"]);
+    let short = plan("10:20,400");
+    let (names, because) = prefills(&short);
+    assert!(names.len() > 1 && names.contains(&"prefill_16@1024".to_owned()), "{names:?}");
+    assert!(because.contains("with prefill_256@1024 alone"), "{because}");
+    assert_eq!(short["forecast"]["speed"]["prompt_tokens"], 29, "the mean: {short}");
+    // A CPU computes the rows that are filled, whatever an entry point holds.
+    let cpu = shardwright(["plan", DEMO_MODEL, "--usual-prompt", "10:20,400"]).json();
+    assert_eq!(prefills(&cpu), (vec!["prefill_128@1024".to_owned()], String::new()));
+    // Which of them read a prompt changes no answer.
+    let text = "The old house stood at the end of a long road, and nobody had lived there for years.";
+    let run = |prompts: &str| {
+        let run = shardwright(["run", DEMO_MODEL]).arguments(chip).argument(prompts);
+        run.arguments(["--greedy", "--max-tokens", "12", "--prompt", text]).succeeds()
+    };
+    assert_eq!(run("10:20,400"), run("400"));
+    let (code, stderr) = shardwright(["plan", DEMO_MODEL, "--usual-prompt", "20:0"]).refuses();
+    assert!(code == 2 && stderr.contains("lengths and how often each occurs"), "{code}: {stderr}");
+}

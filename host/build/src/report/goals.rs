@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use shardwright_planning::check::CheckedPlan;
-use shardwright_planning::cost::weakest;
+use shardwright_planning::cost::{prompt_runs, weakest};
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::{EntryKind, Provenance};
+use shardwright_vocabulary::{EntryKind, EntryName, Provenance, TimeCost};
 
 use super::{LossReport, PlanTotals};
 
@@ -95,29 +95,29 @@ pub(super) fn goals(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) 
         add(Goal::Size, bytes, Some(totals.artefacts.bytes), Some(totals.artefacts.provenance));
     }
     // As the goals are held: without what handing over between shards takes.
-    let time = |kind: EntryKind| {
-        let of_kind = totals.times.iter().filter(|time| time.entry.kind == kind);
-        match kind {
-            EntryKind::Decode => of_kind.min_by_key(|time| time.entry.rows),
-            _ => of_kind.max_by_key(|time| time.entry.rows),
-        }
-    };
-    let token = time(EntryKind::Decode).or_else(|| time(EntryKind::Encode)).and_then(|token| token.time);
+    let of_kind = |kind: EntryKind| totals.times.iter().filter(move |time| time.entry.kind == kind);
+    let single = of_kind(EntryKind::Decode).min_by_key(|time| time.entry.rows);
+    let token = single.or_else(|| of_kind(EntryKind::Encode).max_by_key(|time| time.entry.rows));
+    let token = token.and_then(|token| token.time);
     if let Some(microseconds) = asked.token_microseconds {
         let provenance = token.map(|token| token.provenance);
         add(Goal::Token, microseconds, token.map(|token| token.microseconds), provenance);
     }
     if let Some(microseconds) = asked.first_token_microseconds {
-        let prefill = time(EntryKind::Prefill);
-        let steps = |rows: u32| u64::from(asked.prompt_tokens.saturating_sub(1).div_ceil(rows.max(1)));
-        let first = token.zip(prefill.and_then(|prefill| Some((prefill.entry.rows, prefill.time?))));
+        let prefills: Vec<EntryName> = of_kind(EntryKind::Prefill).map(|time| time.entry).collect();
+        let once = |entry: EntryName| of_kind(EntryKind::Prefill).find(|time| time.entry == entry)?.time;
+        let runs = prompt_runs(&prefills, asked.prompt_tokens);
+        let first = runs.into_iter().try_fold(token, |sum, (entry, runs)| {
+            let (sum, once) = (sum?, once(entry)?);
+            let microseconds = sum.microseconds.saturating_add(once.microseconds.saturating_mul(runs));
+            Some(Some(TimeCost { microseconds, provenance: weakest(sum.provenance, once.provenance) }))
+        });
+        let first = first.flatten().filter(|_| !prefills.is_empty());
         add(
             Goal::FirstToken,
             microseconds,
-            first.map(|(token, (rows, prefill))| {
-                prefill.microseconds.saturating_mul(steps(rows)).saturating_add(token.microseconds)
-            }),
-            first.map(|(token, (_, prefill))| weakest(token.provenance, prefill.provenance)),
+            first.map(|first| first.microseconds),
+            first.map(|first| first.provenance),
         );
     }
     found

@@ -64,7 +64,7 @@ pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> R
         prompt_tokens: 0,
         answer_tokens: 0,
     };
-    let question = Question { model: &model, menu, goals, options: Vec::new() };
+    let question = Question { model: &model, menu, goals, prompts: Vec::new(), options: Vec::new() };
     make_request(graph, offers, &ModelFormats::stored(graph), question, &mut ())
 }
 

@@ -1,7 +1,8 @@
 //! A plan as it is shown: the numbers are those of the tables.
 
 use shardwright_build::{
-    BytesReport, EntryMenu, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, forecast, report_plan,
+    BytesReport, EntryMenu, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, TimeShare, forecast,
+    report_plan,
 };
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::ShardCost;
@@ -124,6 +125,15 @@ fn a_report_adds_up_what_the_plan_costs() {
     assert_eq!(of("decode_1@64").time, time(130, Provenance::Modelled));
     assert_eq!(of("decode_1@64").uncosted_ops, 13);
     assert_eq!(of("prefill_64@64").time, time(80, Provenance::Simulated));
+    let share = |provenance, places, microseconds| TimeShare { provenance, places, microseconds };
+    let simulated = share(Some(Provenance::Simulated), 12, 120);
+    assert_eq!(of("decode_1@64").shares, [simulated, share(Some(Provenance::Modelled), 1, 10)]);
+    assert_eq!(of("prefill_64@64").shares, [share(Some(Provenance::Simulated), 8, 80)]);
+    let mut in_part = request.clone();
+    in_part.costs.iter_mut().filter(|row| row.kind == head).for_each(|row| row.time = None);
+    let in_part = totals(&in_part, &[6]);
+    let decode = in_part.times.iter().find(|time| time.entry.to_string() == "decode_1@64").unwrap();
+    assert_eq!((decode.time, &decode.shares[..]), (None, &[simulated, share(None, 1, 0)][..]));
     // What a soft-cap takes the runtime is part of a token.
     let mut capped = plan(&request, &[6]);
     let last = capped.shards.last_mut().unwrap();

@@ -1,6 +1,8 @@
 //! The planner's request: what it may add up, and what it says of each layer.
 
-use shardwright_build::{ArtefactCost, Costing, EntryMenu, Judge, PrimitiveCount, stored_formats};
+use shardwright_build::{
+    ArtefactCost, Costing, EntryMenu, Judge, PrimitiveCount, PromptLength, stored_formats,
+};
 use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData};
 use shardwright_planning::request::{Component, PrefillPart, Request};
 use shardwright_shims::Watch;
@@ -156,6 +158,35 @@ fn menus_of_small_contexts_are_small() {
     assert_eq!((menu.entries[0].kind, menu.largest_rows()), (EntryKind::Encode, 32));
     let request = request(&encoder, &[offer("chip", PrimitiveCount::default())], &menu);
     checked(&request, plan(&request, &[]));
+}
+
+/// Where it is known how long prompts are, there are prefills up to the longest.
+#[test]
+fn menus_for_prompts_hold_the_longest() {
+    let graph = fixture("gemma4_text");
+    let menu = |context: u32, lengths: &[u32]| {
+        let prompts: Vec<_> = lengths.iter().map(|&tokens| PromptLength { tokens, count: 1 }).collect();
+        EntryMenu::for_prompts(&graph, context, &prompts)
+    };
+    assert_eq!(menu(2048, &[]), EntryMenu::usual(&graph, 2048));
+    for (context, lengths, expected) in [
+        (2048, &[1][..], "prefill_16"),
+        (2048, &[17], "prefill_16"),
+        (2048, &[18, 3], "prefill_32 prefill_16"),
+        (2048, &[5000], "prefill_256 prefill_128 prefill_64 prefill_32 prefill_16"),
+        (100, &[100], "prefill_100 prefill_64 prefill_32 prefill_16"),
+        (8, &[8], "prefill_8"),
+    ] {
+        let menu = menu(context, lengths);
+        let prefills = menu.entries.iter().filter(|entry| entry.kind == EntryKind::Prefill);
+        let names: Vec<_> = prefills.map(|entry| format!("prefill_{}", entry.rows)).collect();
+        assert_eq!(names.join(" "), expected, "{lengths:?} at {context}");
+        let request = request(&graph, &[offer("chip", PrimitiveCount::default())], &menu);
+        checked(&request, plan(&request, &[3]));
+    }
+    let encoder = fixture("embeddinggemma");
+    let prompts = [PromptLength { tokens: 9, count: 1 }];
+    assert_eq!(EntryMenu::for_prompts(&encoder, 32, &prompts), EntryMenu::usual(&encoder, 32));
 }
 
 #[test]

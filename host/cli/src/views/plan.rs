@@ -1,7 +1,7 @@
 use std::fmt::Write;
 
 use shardwright::{NoticeKind, PlanReport};
-use shardwright_build::{LossReport, PlanTotals, ReasonReport, ShardReport};
+use shardwright_build::{EntryTime, LossReport, PlanTotals, ReasonReport, ShardReport};
 
 use super::forecast::{download, memory, speed, verdict};
 use super::{Detail, bytes, ranges, table, wrapped};
@@ -238,14 +238,45 @@ fn totals(text: &mut String, totals: &PlanTotals) {
     );
 }
 
+/// What the time of an entry point rests on: the share of each provenance if there are several, or
+/// how much of it is not known.
+pub fn rests_on(entry: &EntryTime) -> String {
+    let known = entry.shares.iter().filter(|share| share.microseconds > 0);
+    let known: Vec<(&str, u64)> =
+        known.filter_map(|share| Some((share.provenance?.name(), share.microseconds))).collect();
+    let sum = known.iter().fold(0_u64, |sum, (_, time)| sum.saturating_add(*time));
+    let shares = known.iter().map(|(name, time)| match known.len() {
+        1 => (*name).to_owned(),
+        _ => format!("{:.1} % {name}", *time as f64 / sum as f64 * 100.0),
+    });
+    let shares = shares.collect::<Vec<_>>().join(", ");
+    let Some(time) = entry.time else {
+        let places = |known: bool| {
+            let of = entry.shares.iter().filter(move |share| share.provenance.is_some() == known);
+            of.map(|share| share.places).sum::<u64>()
+        };
+        let (unknown, rest) = (places(false), places(true));
+        return match rest {
+            0 => "not known".to_owned(),
+            _ => format!(
+                "not known, as {unknown} of {} parts have no time; the others take {sum} µs ({shares})",
+                unknown + rest
+            ),
+        };
+    };
+    if shares.is_empty() { time.provenance.name().to_owned() } else { shares }
+}
+
 /// What one run of each entry point takes.
 fn times(text: &mut String, totals: &PlanTotals) {
     let times = totals.times.iter().map(|entry| match (&entry.time, entry.uncosted_ops) {
-        (None, _) => format!("{}: not known", entry.entry),
-        (Some(time), 0) => format!("{}: {} µs ({})", entry.entry, time.microseconds, time.provenance),
+        (None, _) => format!("{}: {}", entry.entry, rests_on(entry)),
+        (Some(time), 0) => format!("{}: {} µs ({})", entry.entry, time.microseconds, rests_on(entry)),
         (Some(time), uncosted) => format!(
             "{}: {} µs ({}), without {uncosted} operations",
-            entry.entry, time.microseconds, time.provenance
+            entry.entry,
+            time.microseconds,
+            rests_on(entry)
         ),
     });
     let handing_over = format!(

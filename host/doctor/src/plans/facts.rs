@@ -155,6 +155,10 @@ pub fn of_totals(report: &PlanReport) -> Facts {
             if time.time.is_some() { "timed" } else { "time not known" },
         );
         facts.time(&entry, time.time, time.uncosted_ops);
+        for share in &time.shares {
+            let name = share.provenance.map_or("not known", |provenance| provenance.name());
+            facts.count(format!("parts of {entry} whose time is {name}"), share.places);
+        }
     }
     facts.number("handing over", totals.boundary_nanoseconds, PlanUnit::Nanoseconds);
     facts.loss(&totals.loss);

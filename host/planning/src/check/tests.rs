@@ -131,6 +131,7 @@ fn request() -> Request {
             prompt_tokens: 0,
             answer_tokens: 0,
         },
+        prompts: vec![],
         options: vec![],
     }
 }
@@ -426,6 +427,45 @@ fn goals_in_time_are_of_what_is_known() {
     assert_eq!(check(plan(), &request), Err(PlanFault::TooSlow { what: "a token", value: 8, max: 7 }));
     request.costs.iter_mut().for_each(|row| row.time = None);
     check(plan(), &request).unwrap();
+}
+
+/// A prompt runs the largest prefill that it fills, and for the rest the smallest.
+#[test]
+fn a_prompt_is_read_by_the_entry_points_that_it_fills() {
+    let sizes = |rows: &[u32]| {
+        let of = |&rows: &u32| EntryName { kind: EntryKind::Prefill, rows, context: 512 };
+        rows.iter().map(of).collect::<Vec<_>>()
+    };
+    let runs = |rows: &[u32], tokens: u32| {
+        let runs = prompt_runs(&sizes(rows), tokens).into_iter();
+        runs.map(|(entry, runs)| (entry.rows, runs)).collect::<Vec<_>>()
+    };
+    assert_eq!(runs(&[16, 128, 64], 512), [(128, 3), (64, 1), (16, 4)]);
+    assert_eq!(runs(&[128, 16], 129), [(128, 1)]);
+    assert_eq!(runs(&[128, 16], 18), [(16, 2)]);
+    assert_eq!(runs(&[64], 66), [(64, 2)]);
+    assert_eq!((runs(&[64], 1), runs(&[], 100)), (vec![], vec![]));
+    assert_eq!(runs(&[0, u32::MAX], u32::MAX), [(0, 4_294_967_294)], "a run of no rows counts as one");
+
+    let mut request = request();
+    timed(&mut request);
+    let small = sizes(&[16])[0];
+    let own: Vec<_> = request.costs.iter().filter(|row| row.entry == sizes(&[64])[0]).cloned().collect();
+    request.entries.push(small);
+    request.costs.extend(own.into_iter().map(|row| CostRow { entry: small, ..row }));
+    let mut plan = plan();
+    for shard in &mut plan.shards {
+        if shard.entries.contains(&sizes(&[64])[0]) {
+            shard.entries.push(small);
+        }
+    }
+    // 84 rows in a run of 64 and two of 16, 5 µs each, and a token of 8 µs.
+    request.goals.prompt_tokens = 85;
+    request.goals.first_token_microseconds = Some(23);
+    check(plan.clone(), &request).unwrap();
+    request.goals.first_token_microseconds = Some(22);
+    let fault = PlanFault::TooSlow { what: "the first token", value: 23, max: 22 };
+    assert_eq!(check(plan, &request), Err(fault));
 }
 
 /// The segment of a shard of [`plan`].

@@ -3,7 +3,7 @@
 
 use shardwright_vocabulary::{EntryKind, Limit, Provenance, TimeCost, limit_names};
 
-use crate::request::{Body, Layer, PlannerOption, Request};
+use crate::request::{Body, Layer, PlannerOption, PromptLength, Request};
 
 /// A request with a name for reports.
 #[derive(Debug, Clone)]
@@ -150,6 +150,12 @@ pub fn extreme(base: &Request) -> Vec<Case> {
             request.goals.first_token_microseconds = Some(u64::MAX);
             (request.goals.prompt_tokens, request.goals.answer_tokens) = (u32::MAX, u32::MAX);
             request.goals.max_prefill_rows = u32::MAX;
+        }),
+        case(base, "prompts of any length", |request| {
+            let lengths = [0, 1, 2, u32::MAX].into_iter();
+            let prompts =
+                lengths.flat_map(|tokens| [0, u32::MAX].map(|count| PromptLength { tokens, count }));
+            request.prompts = prompts.collect();
         }),
         case(base, "names of a thousand bytes", |request| {
             request.model.name.clone_from(&text);

@@ -24,6 +24,8 @@ pub mod caps {
     pub const ENTRIES: usize = 64;
     /// Rows of the cost table.
     pub const COSTS: usize = 1 << 17;
+    /// Lengths of prompts.
+    pub const PROMPTS: usize = 64;
     /// Sensitivities.
     pub const SENSITIVITIES: usize = 1 << 17;
 }
@@ -127,6 +129,7 @@ fn counts(request: &Request) -> Result<(), RequestFault> {
         ("format tuples", request.formats.len(), caps::FORMATS, true),
         ("entry points", request.entries.len(), caps::ENTRIES, true),
         ("cost rows", request.costs.len(), caps::COSTS, true),
+        ("lengths of prompts", request.prompts.len(), caps::PROMPTS, false),
         ("sensitivities", request.sensitivities.len(), caps::SENSITIVITIES, false),
     ];
     for (what, count, cap, needed) in lists {

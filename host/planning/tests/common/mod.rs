@@ -98,6 +98,7 @@ pub fn request(layers: u32) -> Request {
             prompt_tokens: 0,
             answer_tokens: 0,
         },
+        prompts: vec![],
         options: vec![],
     }
 }

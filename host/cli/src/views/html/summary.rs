@@ -8,6 +8,7 @@ use shardwright_build::LossReport;
 use super::page::Page;
 use super::{all_layers, duration, millinats, quantity};
 use crate::views::bytes;
+use crate::views::plan::rests_on;
 
 /// Title, notices, and where to go from there.
 pub fn head(page: &mut Page, report: &PlanReport) {
@@ -65,12 +66,15 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
     for entry in &totals.times {
         let name = format!("time of {}", entry.entry);
         match (entry.time, entry.uncosted_ops) {
-            (None, _) => card(&name, "not known", ""),
-            (Some(time), 0) => card(&name, &duration(time.microseconds), time.provenance.name()),
+            (None, _) => match rests_on(entry).strip_prefix("not known, as ") {
+                Some(why) => card(&name, "not known", why),
+                None => card(&name, "not known", ""),
+            },
+            (Some(time), 0) => card(&name, &duration(time.microseconds), &rests_on(entry)),
             (Some(time), uncosted) => card(
                 &name,
                 &duration(time.microseconds),
-                &format!("{}, without {uncosted} operations", time.provenance),
+                &format!("{}, without {uncosted} operations", rests_on(entry)),
             ),
         }
     }
