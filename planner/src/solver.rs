@@ -61,6 +61,7 @@ mod tests;
 use bounds::TargetBounds;
 pub use mix::{MixBound, Trade};
 pub use preferences::{Goal, WantedFormat};
+pub use remainder::Gap;
 
 /// Most incomparable labels kept at one cut point. A few dozen is usual; many formats under a
 /// quality goal have more.
@@ -232,6 +233,9 @@ pub struct Solution {
     pub time: Option<u64>,
     /// Whether no label had to be dropped.
     pub exact: bool,
+    /// How far the chain may be from the best, by a relaxation; `None` where the relaxation proves
+    /// it best, and of a simple search.
+    pub gap: Option<Gap>,
     /// Quantity that was balanced.
     pub balanced_by: Balance,
     /// Flags set because they raise a limit that would otherwise have made a cut necessary: (target

@@ -324,7 +324,11 @@ fn fill(weight: &mut Weight, seed: u64) {
         while table.len() < scales {
             let scale = scale * (1.0 + (next() % 64) as f32 / 64.0);
             match quantisation.scale_dtype {
-                DType::F16 => table.extend_from_slice(&half_bits(scale).to_le_bytes()),
+                // Of blocks, whose scales have to be multiples 1 to 16 of one.
+                DType::F16 => {
+                    let scale = STEP * (1 + next() % 16) as f32;
+                    table.extend_from_slice(&half_bits(scale).to_le_bytes());
+                }
                 _ => table.extend_from_slice(&scale.to_le_bytes()),
             }
         }
@@ -332,6 +336,9 @@ fn fill(weight: &mut Weight, seed: u64) {
     }
     debug_assert!(weight.data.is_present());
 }
+
+/// The scale of which those of blocks are multiples: a normal number in half precision.
+const STEP: f32 = 1.0 / 4096.0;
 
 /// The nearest smaller half-precision number of one that is normal there.
 fn half_bits(value: f32) -> u16 {

@@ -1,8 +1,8 @@
 //! From a solution to a plan with its reasons.
 
 use super::{
-    Effort, Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, is_admitted, prefills,
-    ranks, search,
+    Effort, Goal, Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, is_admitted,
+    prefills, ranks, search,
 };
 use crate::names::{self, Named};
 use crate::table::{CostTable, Prefix, RangeCost, prefill_runs, takes_part, units_of};
@@ -142,10 +142,11 @@ impl Solution {
             reasons.push(Reason {
                 shard: None,
                 choice: "an approximation".to_owned(),
-                because:
+                because: format!(
                     "the search was cut: more alternatives were incomparable than it keeps at a place, or \
-                          comparing them took too long"
-                        .to_owned(),
+                     comparing them took too long; {}",
+                    self.distance()
+                ),
                 cause: Cause::Preference("labels-per-cut".to_owned()),
             });
         }
@@ -322,6 +323,31 @@ impl Solution {
         self.time.is_some()
             && self.timed.get(target as usize) == Some(&true)
             && (ranks.len() == 1 || ranks.iter().filter(same).count() > 1)
+    }
+
+    /// How far the plan may be from the best.
+    fn distance(&self) -> String {
+        let Some(gap) = self.gap else { return "it is the best nevertheless".to_owned() };
+        let unit = match gap.goal {
+            Goal::Time => "ns",
+            Goal::Loss => "millionths of a nat",
+            _ => "",
+        };
+        // Tenths of a percent, rounded up.
+        let over = u128::from(gap.value - gap.least) * 1000;
+        let Some(tenths) = over.checked_add(u128::from(gap.least)).filter(|_| gap.least > 0) else {
+            return format!("{} is {}, and how little is enough is not known", gap.goal.name(), gap.value);
+        };
+        let tenths = (tenths - 1) / u128::from(gap.least);
+        let (value, least) = (format!("{} {unit}", gap.value), format!("{} {unit}", gap.least));
+        format!(
+            "{} is {}, and no plan has less than {}: at most {}.{} % more",
+            gap.goal.name(),
+            value.trim_end(),
+            least.trim_end(),
+            tenths / 10,
+            tenths % 10
+        )
     }
 
     /// Formats that were left out regardless of their cost.

@@ -305,6 +305,9 @@ fn steps(hulls: &[Vec<Candidate>]) -> Vec<(usize, Candidate, Candidate)> {
     steps
 }
 
+/// Halvings of what a shard spends until it fits its limits.
+const FITTING_STEPS: u32 = 10;
+
 /// How far a mixture may be from the best one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MixBound {
@@ -345,11 +348,7 @@ pub(super) fn sketch(problem: &Problem<'_>, solution: &mut Solution) -> Option<M
     improve(problem, solution, by_steps)
 }
 
-fn improve(
-    problem: &Problem<'_>,
-    solution: &mut Solution,
-    mixture: fn(&[Item], u64) -> Option<Mixture>,
-) -> Option<MixBound> {
+fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> Option<MixBound> {
     let request = problem.request;
     let trade = Trade::of(request)?;
     let mut left = trade.bound(request);
@@ -406,20 +405,21 @@ fn improve(
     if trade != Trade::LossForTime {
         left = spendable(problem, solution, trade).saturating_add(own_spent);
     }
-    let (value, chosen, exact) = mixture(&items, left)?;
-    let least = if exact { value.min(before) } else { relaxed(&items, left)? };
+    let open: Vec<&Item> = items.iter().collect();
+    let (value, _, exact) = mixture(&open, left)?;
+    let least = if exact { value.min(before) } else { relaxed(&open, left)? };
     if value >= before {
         if trade != Trade::LossForTime {
             solution.shards = merged(problem, &table, &solution.shards);
         }
         return Some(MixBound::new(trade, before, least));
     }
-    let mut shards = solution.shards.clone();
-    for (item, formats) in items.iter().zip(chosen) {
-        shards[item.shard].segments[item.segment].formats[item.unit] = formats;
-    }
-    for shard in &mut shards {
-        *shard = recounted(problem, &table, shard)?;
+    let Some((mut shards, value)) = within_limits(problem, &table, &solution.shards, &items, mixture, left)
+    else {
+        return None;
+    };
+    if value >= before {
+        return Some(MixBound::new(trade, before, least));
     }
     if !holds(problem, &shards) || over_target_totals(problem, &shards) {
         return Some(MixBound::new(trade, before, least));
@@ -429,7 +429,95 @@ fn improve(
     }
     solution.time = shards.iter().try_fold(0_u64, |sum, shard| Some(sum.saturating_add(shard.cost.time?)));
     solution.shards = shards;
+    solution.gap = solution.gap.and_then(|gap| match gap.goal == trade.goal() {
+        true => gap.less(before - value),
+        false => Some(gap),
+    });
     Some(MixBound::new(trade, value, least))
+}
+
+/// The shards with the best mixture of their items, and its value. A shard that would exceed a limit
+/// has the best mixture with which it does not, and the others share what that leaves.
+fn within_limits(
+    problem: &Problem<'_>,
+    table: &CostTable<'_>,
+    shards: &[Placement],
+    items: &[Item],
+    mixture: Mixing,
+    budget: u64,
+) -> Option<(Vec<Placement>, u64)> {
+    let mut fitted: BTreeMap<usize, Vec<Candidate>> = BTreeMap::new();
+    loop {
+        let spent = fitted.values().flatten().fold(0_u64, |sum, own| sum.saturating_add(own.spent));
+        let left = budget.checked_sub(spent)?;
+        let open: Vec<&Item> = items.iter().filter(|item| !fitted.contains_key(&item.shard)).collect();
+        let mut mixed = by_shard(&open, mixture, left)?;
+        let exceeds = |shard: &usize| fitting(problem, table, shards, items, &mixed[shard], *shard).is_none();
+        let Some(shard) = mixed.keys().copied().find(exceeds) else {
+            mixed.append(&mut fitted);
+            let value = mixed.values().flatten().fold(0_u64, |sum, own| sum.saturating_add(own.value));
+            let mut found = shards.to_vec();
+            for (shard, chosen) in mixed {
+                found[shard] = fitting(problem, table, shards, items, &chosen, shard)?;
+            }
+            return Some((found, value));
+        };
+        // What the others need at least is not to be had.
+        let others = open.iter().filter(|item| item.shard != shard);
+        let needed = others.filter_map(|item| item.candidates.iter().map(|own| own.spent).min());
+        let left = left.saturating_sub(needed.fold(0, u64::saturating_add));
+        let own: Vec<&Item> = open.iter().copied().filter(|item| item.shard == shard).collect();
+        let with = |budget: u64| {
+            let chosen = by_shard(&own, mixture, budget)?.remove(&shard)?;
+            fitting(problem, table, shards, items, &chosen, shard).map(|_| chosen)
+        };
+        let now = mixed[&shard].iter().fold(0_u64, |sum, own| sum.saturating_add(own.spent));
+        let ends = |of: fn(u64, u64) -> u64| {
+            let each = own.iter().filter_map(|item| item.candidates.iter().map(|own| own.spent).reduce(of));
+            each.fold(0, u64::saturating_add)
+        };
+        // More loss takes less room, and so do fewer bytes and less time.
+        let (mut fits, mut exceeds) = match problem.request.goals.least_loss {
+            true => (ends(u64::min), now),
+            false => (ends(u64::max).min(left), now),
+        };
+        let mut best = with(fits)?;
+        for _ in 0..FITTING_STEPS {
+            let middle = u64::midpoint(fits, exceeds);
+            match with(middle) {
+                Some(chosen) => (fits, best) = (middle, chosen),
+                None => exceeds = middle,
+            }
+        }
+        fitted.insert(shard, best);
+    }
+}
+
+/// What a mixture chooses of each item, by shard and in the order of the items.
+fn by_shard(items: &[&Item], mixture: Mixing, budget: u64) -> Option<BTreeMap<usize, Vec<Candidate>>> {
+    let (_, chosen, _) = mixture(items, budget)?;
+    let mut found: BTreeMap<usize, Vec<Candidate>> = BTreeMap::new();
+    for (item, formats) in items.iter().zip(chosen) {
+        let candidate = item.candidates.iter().find(|candidate| candidate.formats == formats)?;
+        found.entry(item.shard).or_default().push(*candidate);
+    }
+    Some(found)
+}
+
+/// A shard with what is chosen of its items; `None` if it may not be.
+fn fitting(
+    problem: &Problem<'_>,
+    table: &CostTable<'_>,
+    shards: &[Placement],
+    items: &[Item],
+    chosen: &[Candidate],
+    shard: usize,
+) -> Option<Placement> {
+    let mut own = shards[shard].clone();
+    for (item, candidate) in items.iter().filter(|item| item.shard == shard).zip(chosen) {
+        own.segments[item.segment].formats[item.unit] = candidate.formats;
+    }
+    recounted(problem, table, &own)
 }
 
 /// The shards with neighbours joined where that changes no format: the search cuts where two of the
@@ -519,7 +607,7 @@ fn over_target_totals(problem: &Problem<'_>, shards: &[Placement]) -> bool {
 
 /// The least value of the relaxed problem, in which a layer may be partly in one format and partly
 /// in another: a bound on every mixture. `None` if even the least spending is too much.
-fn relaxed(items: &[Item], budget: u64) -> Option<u64> {
+fn relaxed(items: &[&Item], budget: u64) -> Option<u64> {
     let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
     let (spent, value, next) = along(&hulls, budget)?;
     Some(next.map_or(value, |(from, to)| {
@@ -640,7 +728,7 @@ fn front(own: Vec<Label>, more: impl Iterator<Item = Label>) -> Vec<Label> {
 }
 
 /// The value and the tuple of each item after every step along the hulls that fits.
-fn by_steps(items: &[Item], budget: u64) -> Option<Mixture> {
+fn by_steps(items: &[&Item], budget: u64) -> Option<Mixture> {
     let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
     along(&hulls, budget)?;
     let taken = filled(&hulls, budget);
@@ -648,13 +736,16 @@ fn by_steps(items: &[Item], budget: u64) -> Option<Mixture> {
     Some((value, taken.iter().map(|candidate| candidate.formats).collect(), false))
 }
 
+/// Finds the least value of items within a budget.
+type Mixing = fn(&[&Item], u64) -> Option<Mixture>;
+
 /// A value, the tuple of each item, and whether no mixture has less.
 type Mixture = (u64, Vec<u32>, bool);
 
 /// The least value within the budget, the tuple of each item, and whether that is exact: the Pareto
 /// front of spending and value, item after item, without what exceeds the relaxed optimum by more
 /// than a mixture that is known. At most [`LABELS`] are kept.
-fn knapsack(items: &[Item], budget: u64) -> Option<Mixture> {
+fn knapsack(items: &[&Item], budget: u64) -> Option<Mixture> {
     let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
     let (_, _, next) = along(&hulls, budget)?;
     let known = filled(&hulls, budget);

@@ -3,7 +3,7 @@
 
 use super::mix::{Candidate, Price, Trade};
 use super::search::{Sums, Used};
-use super::{Choice, Part, Problem};
+use super::{Choice, Goal, Part, Problem};
 use crate::Goals;
 use crate::table::RangeCost;
 
@@ -12,6 +12,26 @@ pub(super) struct Remainder {
     /// By part and unit, in the order of the objective.
     sums: Vec<Vec<Sums>>,
     traded: Option<Traded>,
+}
+
+/// How far a solution may be from the best: no chain that keeps the limits and goals has less than
+/// `least` of what is minimised, and this one has `value`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// What is minimised.
+    pub goal: Goal,
+    /// Nanoseconds, millionths of loss, or a number, that the solution has.
+    pub value: u64,
+    /// The same that every solution has at least. Not every bound is reached.
+    pub least: u64,
+}
+
+impl Gap {
+    /// After the solution got better by so much; `None` if it is the best now.
+    pub(super) fn less(self, saved: u64) -> Option<Self> {
+        let value = self.value.saturating_sub(saved);
+        (value > self.least).then_some(Self { value, ..self })
+    }
 }
 
 /// A bound by Lagrangian relaxation on what a goal trades: what is spent has a price, and every
@@ -42,6 +62,25 @@ impl Remainder {
             }
         });
         Self { sums, traded: Traded::new(problem) }
+    }
+
+    /// How far a chain of these sums may be from the best of all: what comes first of the objective
+    /// in which it is not proved least. Times are without what a shard has to save.
+    pub(super) fn gap(&self, problem: &Problem<'_>, objective: &Sums) -> Option<Gap> {
+        let least = &self.sums[0][0];
+        let place = (0..objective.len()).find(|place| objective[*place] > least[*place])?;
+        let goal = Goal::ALL.into_iter().find(|goal| problem.place_of(*goal) == place)?;
+        let (mut value, mut least) = (objective[place], least[place]);
+        if let Some(traded) = self.traded.as_ref().filter(|traded| traded.place == place) {
+            let left = traded.trade.left(&traded.goals, &Used::default());
+            least = least.max(traded.price.bound(traded.values[0][0], left));
+        }
+        if goal == Goal::Time {
+            let shards = objective[problem.place_of(Goal::Shards)];
+            value = value.saturating_sub(problem.boundary.saturating_mul(shards));
+            least = least.saturating_sub(problem.boundary);
+        }
+        (value > least).then_some(Gap { goal, value, least })
     }
 
     /// Whether no continuation of a chain after the units before `unit` of a part is as good as

@@ -1,7 +1,9 @@
 //! The dynamic programme.
 
+use std::collections::BTreeSet;
+
 use super::mix::{self, Trade};
-use super::remainder::Remainder;
+use super::remainder::{Gap, Remainder};
 use super::{Choice, Effort, Goal, LABELS_PER_CUT, Part, Placement, Problem, Solution};
 use crate::table::{CostTable, Prefix, RangeCost, runtime_of, units_of};
 use crate::{Goals, Segment, SoftcapPlace};
@@ -161,6 +163,7 @@ pub(super) struct Found {
     steps: Vec<Step>,
     objective: Sums,
     exact: bool,
+    gap: Option<Gap>,
 }
 
 /// The best chain; of the simple effort the first that will do.
@@ -168,21 +171,43 @@ pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
     if problem.settings.effort == Effort::Simple {
         return narrowing(problem, &[1], None);
     }
-    let Some(mut known) = longest(problem, BEAMS[1]) else { return narrowing(problem, &BEAMS, None) };
-    let mut mixed = known.clone().into_solution(problem);
-    if mix::sketch(problem, &mut mixed).is_some() {
-        problem.offer(&mixed.shards);
-        known = longest(problem, BEAMS[1]).filter(|other| other.objective < known.objective).unwrap_or(known);
+    let Some(mut known) = mixed(problem, None) else { return narrowing(problem, &BEAMS, None) };
+    // Where targets are compared by time, one of them alone has more mixtures than several.
+    let used: BTreeSet<u32> =
+        known.steps.iter().map(|step| problem.parts[step.part].choices[step.choice].target).collect();
+    if used.len() > 1 && Trade::of(problem.request).is_some() {
+        for target in used {
+            if let Some(other) =
+                mixed(problem, Some(target)).filter(|other| other.objective < known.objective)
+            {
+                known = other;
+            }
+        }
     }
     let bounds = (Remainder::new(problem), known.objective);
     // What keeps few labels may lose the chain that is known.
-    narrowing(problem, &BEAMS, Some(&bounds)).or(Some(Found { exact: false, ..known }))
+    let mut found = narrowing(problem, &BEAMS, Some(&bounds)).unwrap_or(Found { exact: false, ..known });
+    found.gap = bounds.0.gap(problem, &found.objective);
+    Some(found)
+}
+
+/// A chain of long shards, on one target if that is asked for; what a goal in losses makes of their
+/// formats is offered from here on.
+fn mixed(problem: &mut Problem<'_>, only: Option<u32>) -> Option<Found> {
+    let found = longest(problem, BEAMS[1], only)?;
+    let mut mixed = found.clone().into_solution(problem);
+    if mix::sketch(problem, &mut mixed).is_none() {
+        return Some(found);
+    }
+    problem.offer(&mixed.shards);
+    let other = longest(problem, BEAMS[1], only).filter(|other| other.objective < found.objective);
+    Some(other.unwrap_or(found))
 }
 
 /// Whether a chain exists; needs fewer labels than the optimum.
 pub(super) fn exists(problem: &Problem<'_>) -> bool {
     // One label and those that used least nearly always lead to one.
-    if longest(problem, 1).is_some() {
+    if longest(problem, 1, None).is_some() {
         return true;
     }
     let any = (Remainder::new(problem), Sums::from([u64::MAX; Goal::ALL.len()]));
@@ -191,10 +216,10 @@ pub(super) fn exists(problem: &Problem<'_>) -> bool {
             && narrowing(problem, &BEAMS[1..], Some(&any)).is_some())
 }
 
-/// The best chain of shards that are each as long as their formats may be, if that is found in
-/// time.
-fn longest(problem: &Problem<'_>, beam: usize) -> Option<Found> {
-    Search { longest: true, ..Search::new(problem, beam, None) }.run().ok().flatten()
+/// The best chain of shards that are each as long as their formats may be, on one target if that is
+/// asked for, if that is found in time.
+fn longest(problem: &Problem<'_>, beam: usize, only: Option<u32>) -> Option<Found> {
+    Search { longest: true, only, ..Search::new(problem, beam, None) }.run().ok().flatten()
 }
 
 /// The result with the first of these numbers of labels that ends in time.
@@ -244,6 +269,8 @@ struct Search<'search, 'request> {
     known: Option<&'search (Remainder, Sums)>,
     /// Whether only the longest shards of each choice are tried, which finds a chain quickly.
     longest: bool,
+    /// The only target that is tried.
+    only: Option<u32>,
     /// Labels that other labels extend.
     arena: Vec<Label>,
     exact: bool,
@@ -271,6 +298,7 @@ impl<'search, 'request> Search<'search, 'request> {
             bounded: bounded(problem),
             known,
             longest: false,
+            only: None,
             arena: Vec::new(),
             exact: true,
         }
@@ -302,6 +330,9 @@ impl<'search, 'request> Search<'search, 'request> {
                     continue;
                 }
                 for (position, choice) in part.choices.iter().enumerate() {
+                    if self.only.is_some_and(|only| only != choice.target) {
+                        continue;
+                    }
                     for end in self.ends(part, choice, first) {
                         // Costs only grow with the range, so nothing longer can be legal either.
                         let Some(cost) = legal_cost(problem, choice, first, end) else { break };
@@ -337,7 +368,7 @@ impl<'search, 'request> Search<'search, 'request> {
             current = self.arena[before].last;
         }
         steps.reverse();
-        Ok(Some(Found { steps, objective: best.sums, exact: self.exact }))
+        Ok(Some(Found { steps, objective: best.sums, exact: self.exact, gap: None }))
     }
 
     /// Where a shard of a choice that begins at a unit may end.
@@ -650,6 +681,7 @@ impl Found {
             context: problem.entries.first().map_or(0, |entry| entry.context),
             time,
             exact: self.exact,
+            gap: self.gap,
             balanced_by: problem.balanced_by,
             relieving: Vec::new(),
             mixed: None,
