@@ -1,18 +1,26 @@
-// A policy in JavaScript: preferences for a plan, as options of the built-in planner, which does the rest.
+// A policy in JavaScript: preferences for a plan, as options of the built-in planner, which does
+// the rest.
 //
-// It imports the same interface that it exports, from the planner that `shardwright planner compose` joins it with.
+// It imports the same interface that it exports, from the planner that `shardwright planner
+// compose` joins it with.
 import * as solver from 'shardwright:planner/api@0.2.0-draft';
 import { log } from 'shardwright:planner/host@0.2.0-draft';
 
-// The head on the CPU, 8 bits in the first and the last layer; elsewhere formats count more than fewer shards.
+// The head on the CPU, 8 bits in the first and the last layer, and between them in the second
+// matrices of the MLPs; elsewhere formats count more than fewer shards.
 function wanted({ model, targets, formats, weightFormats }) {
   const options = [['order', 'targets,formats']];
   const cpu = targets.find(({ kind }) => kind === 'cpu');
   if (cpu) options.push(['place.head', cpu.name]);
   const decoder = model.components.find(({ name }) => name === 'decoder');
-  if (decoder && formats.some(({ weights, roles }) => weightFormats[weights].name === 'w8-per-channel' && roles.length === 0)) {
-    const layers = decoder.body.val.length;
+  if (!decoder) return options;
+  const layers = decoder.body.val.length;
+  const isFine = (format) => weightFormats[format].name === 'w8-per-channel';
+  if (formats.some(({ weights, roles }) => isFine(weights) && roles.length === 0)) {
     options.push(['weights.decoder.0-1', 'w8-per-channel'], [`weights.decoder.${layers - 1}-${layers}`, 'w8-per-channel']);
+  }
+  if (layers > 2 && formats.some(({ roles }) => roles.some(({ role, format }) => role === 'mlp-output' && isFine(format)))) {
+    options.push([`weights.decoder.1-${layers - 1}.mlp-output`, 'w8-per-channel']);
   }
   return options;
 }
@@ -24,7 +32,7 @@ export const api = {
   describe: () => ({
     name: 'policy-js',
     version: '0.1.0',
-    summary: 'the head on the CPU, 8 bits at both ends of the decoder',
+    summary: 'the head on the CPU, 8 bits at both ends of the decoder and in the MLPs between',
     options: solver.describe().options,
   }),
   makePlan: (request) => {

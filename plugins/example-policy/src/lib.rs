@@ -1,8 +1,8 @@
 //! A policy to copy: preferences for a plan, as settings of the solver.
 //!
-//! **Job.** The head stays on the CPU, the first and the last layer of the decoder have weights of
-//! 8 bits, and the decoder is cut into as few shards as the option `most-shards` says. The solver
-//! chooses the cuts and everything else.
+//! **Job.** The head stays on the CPU; the first and the last layer of the decoder have weights of
+//! 8 bits, and so have the second matrices of the MLPs between them; the decoder is cut into as few
+//! shards as the option `most-shards` says. The solver chooses the cuts and everything else.
 //!
 //! **Not its job.** To search: `solver::solve` does, and `learn::revise` after a refusal. A planner
 //! without the solver is `example-even`.
@@ -19,15 +19,18 @@ pub struct Policy;
 
 shardwright_planner::export_planner!(Policy);
 
-/// Weight format at both ends of the decoder, where it is offered.
-const ENDS: &str = "w8-per-channel";
+/// Weight format at both ends of the decoder, and of one role between them, where it is offered.
+const FINE: &str = "w8-per-channel";
+/// The role: of its weights the quality depends most.
+const ROLE: &str = "mlp-output";
 
 impl Planner for Policy {
     fn describe() -> Description {
         Description {
             name: "example-policy".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            summary: "the head on the CPU, 8 bits at both ends of the decoder".to_owned(),
+            summary: "the head on the CPU, 8 bits at both ends of the decoder and in the MLPs between"
+                .to_owned(),
             options: vec![OptionDescription {
                 name: "most-shards".to_owned(),
                 values: "1..".to_owned(),
@@ -55,16 +58,23 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
     }
     let Some(decoder) = request.component_named("decoder") else { return Ok(settings) };
     let layers = request.model.components[decoder as usize].layer_count();
-    let ends = request.weight_format_named(ENDS);
-    let is_ends = |tuple: &FormatTuple| Some(tuple.weights) == ends && tuple.roles.is_empty();
-    if request.formats.iter().any(is_ends) {
-        for first in [0, layers.saturating_sub(1)] {
-            let end = first + 1;
-            let format = ENDS.to_owned();
-            settings.wanted.push(WantedFormat { component: decoder, first, end, role: None, format });
-        }
+    let fine = request.weight_format_named(FINE);
+    let mut want = |first: u32, end: u32, role: Option<&str>| {
+        let (role, format) = (role.map(str::to_owned), FINE.to_owned());
+        settings.wanted.push(WantedFormat { component: decoder, first, end, role, format });
+    };
+    if request.formats.iter().any(|tuple| Some(tuple.weights) == fine && tuple.roles.is_empty()) {
+        want(0, 1, None);
+        want(layers.saturating_sub(1), layers, None);
     } else {
         log(Level::Info, "weights of 8 bits are not offered: the ends of the decoder are as its middle");
+    }
+    let has_role =
+        |tuple: &FormatTuple| tuple.roles.iter().any(|own| own.role == ROLE && Some(own.format) == fine);
+    if layers > 2 && request.formats.iter().any(has_role) {
+        want(1, layers - 1, Some(ROLE));
+    } else {
+        log(Level::Info, format!("no formats with 8 bits in {ROLE} are offered, or no layers for them"));
     }
     if let Some(text) = request.option("most-shards") {
         let most = text.parse().ok().filter(|&most| most > 0).ok_or_else(|| {
@@ -78,13 +88,14 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_planner::RoleFormat;
     use shardwright_planner::testing::RequestBuilder;
 
     use super::*;
 
     /// Ten layers on a chip and the CPU, in 32, 4 and 8 bits.
     fn request() -> RequestBuilder {
-        RequestBuilder::decoder(10).target("cpu", "cpu").formats("w4-per-channel", 1, 8).formats(ENDS, 1, 4)
+        RequestBuilder::decoder(10).target("cpu", "cpu").formats("w4-per-channel", 1, 8).formats(FINE, 1, 4)
     }
 
     fn at_most(builder: RequestBuilder, shards: &str) -> Request {
@@ -101,7 +112,7 @@ mod tests {
 
     /// 8 bits at both ends.
     fn ends() -> Vec<String> {
-        (0..10).map(|layer| if layer % 9 == 0 { ENDS } else { "f32" }.to_owned()).collect()
+        (0..10).map(|layer| if layer % 9 == 0 { FINE } else { "f32" }.to_owned()).collect()
     }
 
     #[test]
@@ -112,6 +123,33 @@ mod tests {
         assert_eq!(found, [(0, 10, ends())]);
         let head = plan.shards.last().unwrap();
         assert_eq!(request.targets[head.target as usize].name, "cpu");
+    }
+
+    #[test]
+    fn between_the_ends_one_role_has_8_bits() {
+        let request = RequestBuilder::decoder(10)
+            .formats("w4-per-channel", 1, 8)
+            .formats("w4-per-channel", 1, 7)
+            .formats(FINE, 1, 4)
+            .change(|request| {
+                let format = request.weight_format_named(FINE).unwrap();
+                request.formats[2].roles.push(RoleFormat { role: ROLE.to_owned(), format });
+            })
+            .build();
+        let plan = Policy::make_plan(&request).unwrap();
+        let decoder: Vec<u32> = plan
+            .shards
+            .iter()
+            .filter_map(|shard| shard.segment(1))
+            .flat_map(|own| own.formats.clone())
+            .collect();
+        let name = |formats: u32, role: &str| request.weight_format(formats, role).unwrap().name.clone();
+        let roles = decoder.iter().map(|&formats| (name(formats, ROLE), name(formats, "attention-input")));
+        let expected = (0..10).map(|layer| match layer % 9 {
+            0 => (FINE.to_owned(), FINE.to_owned()),
+            _ => (FINE.to_owned(), "w4-per-channel".to_owned()),
+        });
+        assert_eq!(roles.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     }
 
     #[test]

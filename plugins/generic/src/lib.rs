@@ -79,7 +79,7 @@ impl Planner for Generic {
                 option(
                     "weights.COMPONENT",
                     "FORMAT",
-                    "weights of a component in a format that is offered, or of its layers: `weights.decoder.0-4`, the last left out",
+                    "weights of a component in a format that is offered, or of its layers, the last left out, or of a role in them: `weights.decoder.0-4`, `weights.decoder.0-4.mlp-output`",
                 ),
                 option(
                     "order",
@@ -221,12 +221,18 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                     settings.most_shards.push((component, most));
                 }
                 Some(("weights", place)) => {
-                    let (component, first, end) = layers_of(request, place).ok_or_else(|| invalid(LAYERS))?;
+                    let wanted = wanted(request, place, value).ok_or_else(|| invalid(LAYERS))?;
                     let named = request.weight_format_named(value);
-                    let offered = |format: &u32| request.formats.iter().any(|tuple| tuple.weights == *format);
-                    named.filter(offered).ok_or_else(|| invalid("a weight format that is offered"))?;
-                    let format = value.clone();
-                    settings.wanted.push(WantedFormat { component, first, end, role: None, format });
+                    let offered = |format: &u32| match &wanted.role {
+                        None => request.formats.iter().any(|tuple| tuple.weights == *format),
+                        Some(role) => request.formats.iter().any(|tuple| {
+                            tuple.roles.iter().any(|own| own.role == *role && own.format == *format)
+                        }),
+                    };
+                    named
+                        .filter(offered)
+                        .ok_or_else(|| invalid("a weight format that is offered, there for that role"))?;
+                    settings.wanted.push(wanted);
                 }
                 // Another planner's option, or one of a newer version: logged, then ignored.
                 _ => log(Level::Warn, format!("option `{name}` is unknown and has no effect")),
@@ -237,17 +243,30 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
 }
 
 const COMPONENT: &str = "the name of a component after the dot";
-const LAYERS: &str = "the name of a component after the dot, and layers of it such as `decoder.0-4`";
+const LAYERS: &str = "the name of a component after the dot, layers of it such as `decoder.0-4`, and a role such as \
+                      `decoder.0-4.mlp-output`";
 
-/// `decoder`, `decoder.0-4`: component, first layer, one past the last.
-fn layers_of(request: &Request, place: &str) -> Option<(u32, u32, u32)> {
-    let (name, range) = place.split_once('.').map_or((place, None), |(name, range)| (name, Some(range)));
-    let component = request.component_named(name)?;
+/// `decoder`, `decoder.0-4`, `decoder.mlp-output`, `decoder.0-4.mlp-output`: the component, its
+/// layers from the first to before the last, and a role of weights in them.
+fn wanted(request: &Request, place: &str, format: &str) -> Option<WantedFormat> {
+    let mut words = place.split('.').peekable();
+    let component = request.component_named(words.next()?)?;
     let layers = request.model.components[component as usize].layer_count();
-    let Some(range) = range else { return Some((component, 0, layers)) };
-    let (first, end) = range.split_once('-')?;
-    let (first, end) = (first.parse().ok()?, end.parse().ok()?);
-    (first < end && end <= layers).then_some((component, first, end))
+    let range = |word: &str| {
+        let (first, end) = word.split_once('-')?;
+        Some((first.parse::<u32>().ok()?, end.parse::<u32>().ok()?))
+    };
+    let (mut first, mut end) = (0, layers);
+    if let Some(layers_asked) = words.peek().copied().and_then(range) {
+        words.next();
+        (first, end) = layers_asked;
+        if first >= end || end > layers {
+            return None;
+        }
+    }
+    let role = words.next().map(str::to_owned);
+    let format = format.to_owned();
+    words.next().is_none().then_some(WantedFormat { component, first, end, role, format })
 }
 
 /// Whether the name of a tuple is `beginning`, or continues after it with another part.
@@ -259,7 +278,7 @@ fn begins(name: &str, beginning: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use shardwright_planner::testing::RequestBuilder;
-    use shardwright_planner::{ErrorClass, Feedback, Provenance, Sensitivity};
+    use shardwright_planner::{ErrorClass, Feedback, Provenance, RoleFormat, Sensitivity};
 
     use super::*;
 
@@ -308,6 +327,8 @@ mod tests {
             ("weights.decoder.0-7", "w8-per-channel"),
             ("weights.decoder", "w3"),
             ("weights.nobody", "w8-per-channel"),
+            ("weights.decoder.mlp-output", "w8-per-channel"),
+            ("weights.decoder.0-2.mlp-output.0-2", "w8-per-channel"),
             ("most-shards.decoder", "0"),
             ("most-shards.nobody", "1"),
             ("order", "beauty"),
@@ -316,6 +337,22 @@ mod tests {
             assert_eq!(refusal.kind, RefusalKind::InvalidRequest, "{wrong:?}: {}", refusal.message);
             assert!(refusal.message.contains(wrong.0), "{}", refusal.message);
         }
+    }
+
+    #[test]
+    fn a_role_has_the_weights_that_an_option_asks_for() {
+        let request = RequestBuilder::decoder(4)
+            .formats("w4-per-channel", 1, 8)
+            .formats("w8-per-channel", 1, 4)
+            .change(|request| {
+                let format = request.weight_format_named("w8-per-channel").unwrap();
+                request.formats[1].roles.push(RoleFormat { role: "mlp-output".to_owned(), format });
+                let option = ("weights.decoder.1-3.mlp-output", "w8-per-channel");
+                request.options = vec![(option.0.to_owned(), option.1.to_owned())];
+                request.options.push(("order".to_owned(), "targets, formats".to_owned()));
+            });
+        let plan = Generic::make_plan(&request.build()).unwrap();
+        assert_eq!(plan.shards[0].segment(1).unwrap().formats, [0, 1, 1, 0]);
     }
 
     #[test]

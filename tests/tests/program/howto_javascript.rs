@@ -81,6 +81,13 @@ fn the_example_in_javascript_cuts_as_the_one_in_rust() {
     assert!(code == 7 && stderr.contains("this planner is for models that decode"), "{code}: {stderr}");
 }
 
+/// Formats in 4 bits, with 8 in one role, and in 8.
+const FORMATS: [&str; 3] = [
+    "w4-per-channel/a16-symmetric/a16",
+    "w4-per-channel[mlp-output=w8-per-channel]/a16-symmetric/a16",
+    "w8-per-channel/a16-symmetric/a16",
+];
+
 #[test]
 fn a_policy_in_javascript_asks_the_built_in_solver() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -101,14 +108,21 @@ fn a_policy_in_javascript_asks_the_built_in_solver() {
 
     // The policy of the example in Rust, which was written with the SDK.
     let plan = |planner: &Path| {
-        shardwright(["plan", DEMO_MODEL, "--soc", "sm8850", "--planner"]).argument(planner).json()
+        let run = shardwright(["plan", DEMO_MODEL, "--soc", "sm8850", "--on", "cpu", "--planner"]);
+        run.argument(planner).arguments(FORMATS.iter().flat_map(|formats| ["--formats", *formats])).json()
     };
     let (own, rust) = (plan(&joined), plan(&program::folder().join("planners/policy.wasm")));
     assert_eq!(cuts(&own), cuts(&rust));
-    let formats = |plan: &Value| -> Vec<Value> {
-        plan["shards"].as_array().expect("shards").iter().map(|shard| shard["formats"].clone()).collect()
+    let formats = |plan: &Value| -> Vec<String> {
+        let shards = plan["shards"].as_array().expect("shards").iter();
+        let layers = shards.flat_map(|shard| shard["by_layer"].as_array().expect("layers"));
+        let decoder = layers.filter(|layer| layer["component"] == "decoder");
+        decoder.map(|layer| layer["formats"].as_str().expect("formats").to_owned()).collect()
     };
     assert_eq!(formats(&own), formats(&rust));
+    // A mixture by layer and role.
+    let expected = (0..8).map(|layer| FORMATS[if layer % 7 == 0 { 2 } else { 1 }]);
+    assert_eq!(formats(&own), expected.collect::<Vec<_>>());
 
     let even = program::folder().join("planners/even.wasm");
     let (code, stderr) = compose(&even).refuses();
