@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use super::search::cost_of;
 use super::{Goal, Losses, Placement, Problem, Solution, WantedFormat, preferences};
 use crate::table::{CostTable, RangeCost, unit_kinds_at};
-use crate::{Entry, Request};
+use crate::{Entry, Request, SoftcapPlace};
 
 /// Assignments from the hull that are offered for one target and one pair of activations and
 /// states.
@@ -307,6 +307,51 @@ fn steps(hulls: &[Vec<Candidate>]) -> Vec<(usize, Candidate, Candidate)> {
 
 /// Halvings of what a shard spends until it fits its limits.
 const FITTING_STEPS: u32 = 10;
+
+/// The least of what a goal in losses trades for, in nanoseconds or millionths of loss: no plan has
+/// less, whatever its cuts. Every unit may be in any formats on any target that takes them, and in
+/// part in others. `None` if a unit can be in none, or the goal cannot be kept.
+pub(super) fn least(problem: &Problem<'_>, trade: Trade) -> Option<u64> {
+    let request = problem.request;
+    let (table, losses) = (CostTable::new(request), Losses::new(request));
+    let mut units: Vec<Vec<Candidate>> = Vec::new();
+    for part in &problem.parts {
+        let component = &request.model.components[part.component as usize];
+        let mut own = vec![Vec::new(); part.units];
+        let mut places: Vec<(u32, Option<SoftcapPlace>)> = Vec::new();
+        for choice in &part.choices {
+            let place = (choice.target, choice.softcap);
+            if places.contains(&place) {
+                continue;
+            }
+            places.push(place);
+            let units = Units {
+                request,
+                table: &table,
+                component: part.component,
+                kinds: &unit_kinds_at(component, choice.softcap),
+                layered: part.layered,
+                target: choice.target,
+                by_bytes: problem.by_bytes[choice.target as usize],
+                gain: problem.settings.gain_within_goal,
+                entries: &problem.entries,
+                wanted: &problem.settings.wanted,
+                losses: &losses,
+            };
+            for (unit, candidates) in own.iter_mut().enumerate() {
+                candidates.extend(units.candidates(unit, &problem.usable, trade));
+            }
+        }
+        units.append(&mut own);
+    }
+    if units.iter().any(Vec::is_empty) {
+        return None;
+    }
+    let budget = trade.bound(request);
+    let price = Price::of(units.iter().map(Vec::as_slice), budget)?;
+    let together = units.iter().fold(0_u128, |sum, unit| sum.saturating_add(price.least(unit)));
+    Some(price.bound(together, budget))
+}
 
 /// How far a mixture may be from the best one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

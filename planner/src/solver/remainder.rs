@@ -1,7 +1,7 @@
 //! What the rest of a chain costs at least. A partial chain that cannot end better than one that is
 //! known is not followed, which changes no result.
 
-use super::mix::{Candidate, Price, Trade};
+use super::mix::{self, Candidate, Price, Trade};
 use super::search::{Sums, Used};
 use super::{Choice, Goal, Part, Problem};
 use crate::Goals;
@@ -70,16 +70,15 @@ impl Remainder {
         let least = &self.sums[0][0];
         let place = (0..objective.len()).find(|place| objective[*place] > least[*place])?;
         let goal = Goal::ALL.into_iter().find(|goal| problem.place_of(*goal) == place)?;
-        let (mut value, mut least) = (objective[place], least[place]);
-        if let Some(traded) = self.traded.as_ref().filter(|traded| traded.place == place) {
-            let left = traded.trade.left(&traded.goals, &Used::default());
-            least = least.max(traded.price.bound(traded.values[0][0], left));
-        }
-        if goal == Goal::Time {
-            let shards = objective[problem.place_of(Goal::Shards)];
-            value = value.saturating_sub(problem.boundary.saturating_mul(shards));
-            least = least.saturating_sub(problem.boundary);
-        }
+        let boundary = if goal == Goal::Time { problem.boundary } else { 0 };
+        let shards = objective[problem.place_of(Goal::Shards)];
+        let value = objective[place].saturating_sub(boundary.saturating_mul(shards));
+        // A mixture may have formats that no choice of the search has.
+        let least = match Trade::of(problem.request) {
+            Some(trade) if trade.goal() == goal => mix::least(problem, trade).unwrap_or(0),
+            Some(_) => 0,
+            None => least[place].saturating_sub(boundary),
+        };
         (value > least).then_some(Gap { goal, value, least })
     }
 
