@@ -1,5 +1,7 @@
 //! From a solution to a plan with its reasons.
 
+use std::collections::BTreeSet;
+
 use super::{
     Effort, Goal, Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, is_admitted,
     prefills, ranks, search,
@@ -305,7 +307,21 @@ impl Solution {
             let because = "the other layers are better on another target".to_owned();
             return (because, Cause::Cost("time".to_owned()));
         }
-        if siblings().any(|(_, other)| other.formats != segment.formats) {
+        // The whole component would fit, but not beside what shares its shards.
+        let whole = siblings().map(|(shard, _)| shard.cost.clone()).reduce(|sum, cost| sum.joined(&cost));
+        if let Some((bound, value)) = whole.and_then(|cost| limits.exceeded(&cost)) {
+            let limit = bound.limit;
+            let because = format!(
+                "one shard in place of {} would have {} {value}, the limit is {} ({})",
+                siblings().count(),
+                limit.name,
+                bound.value,
+                limit.provenance.name(),
+            );
+            return (because, Cause::Limit(limit.name.clone()));
+        }
+        let distinct = |segment: &Segment| segment.formats.iter().copied().collect::<BTreeSet<u32>>();
+        if siblings().any(|(_, other)| distinct(other) != distinct(segment)) {
             let cause = match request.weighs_losses() {
                 true => Cause::Goal("quality".to_owned()),
                 false => Cause::Cost("time".to_owned()),

@@ -1548,3 +1548,12 @@ fn large_requests_are_solved_near_a_bound() {
     assert!(refused * 10 <= count, "{refused} of {count} refused");
     assert!(at(50) <= 1000 && at(99) <= 5000, "{} and {}", at(50), at(99));
 }
+
+#[test]
+fn a_cut_of_what_fits_alone_names_the_limit_that_it_meets_beside_others() {
+    let request = RequestBuilder::decoder(4).limit("npu", "ops", 400).build();
+    let plan = solve(&request, &Settings::default()).unwrap().into_plan(&request);
+    let said: Vec<String> = plan.reasons.iter().map(|reason| reason.because.clone()).collect();
+    assert_eq!(plan.shards.len(), 2, "{said:#?}");
+    assert!(says(&said, &["one shard in place of 2 would have ops 403, the limit is 400"]), "{said:#?}");
+}
