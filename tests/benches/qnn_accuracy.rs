@@ -4,7 +4,12 @@
 //! Every shard alone is fed the reference's values and compared with it; the chain as a whole
 //! scores held-out text and chooses tokens. Names of formats or checkpoints choose cases.
 
+use std::path::Path;
+
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use serde_json::Value;
+use shardwright_test_checkpoints::{Fill, Spec, write_real};
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::qnn::{Case, Finding, float_nll, library};
@@ -42,6 +47,10 @@ const CASES: [Case; 17] = [
     case(RANDOM, MIX, 2),
 ];
 
+/// The name that asks for two layers of Gemma 4 E2B: sliding and full attention, at their real
+/// widths, with random weights and a small vocabulary.
+const E2B_LAYERS: &str = "e2b-layers";
+
 /// One block and some single rows of each prompt through every shard alone.
 const EFFORT: Effort = Effort { rows: 64, steps: 2, greedy: 32 };
 
@@ -54,6 +63,9 @@ fn main() {
         return;
     }
     let cache = tempfile::tempdir().expect("a temporary folder");
+    if named.iter().any(|word| *word == E2B_LAYERS) {
+        return layers_of_e2b(cache.path());
+    }
     // One recorded prompt, and the beginnings of some held-out rows: a simulated step is slow.
     let part = Recorded::some(1, 24, 32);
     let float = float_nll(DEMO_MODEL, &part, cache.path());
@@ -84,5 +96,32 @@ fn main() {
     }
     if as_json {
         println!("{:#}", Value::from_iter(rows));
+    }
+}
+
+/// Layers of Gemma 4 E2B beside the same quantised graph. A step of them is simulated in minutes.
+fn layers_of_e2b(cache: &Path) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let spec = Spec {
+        vocabulary: 1024,
+        layers: "SF".to_owned(),
+        kv_shared: 0,
+        multimodal: false,
+        fill: Fill::Random,
+        ..Spec::e2b()
+    };
+    write_real(&spec, folder.path()).expect("written");
+    let ids: Vec<u8> = (0..24_i64).flat_map(|token| (3 + token * 37 % 1000).to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::I64, vec![ids.len() / 8], &ids).expect("a list of numbers");
+    let goldens = folder.path().join("goldens.safetensors");
+    safetensors::serialize_to_file([("p0.input_ids", view)], None, &goldens).expect("written");
+    let checkpoint: &'static str = folder.path().to_string_lossy().into_owned().leak();
+    println!("{}", Finding::HEAD);
+    for formats in [W8, W4] {
+        let case = Case { checkpoint, formats, pieces: 1, soc: "soc-72", context: Some(32) };
+        let effort = Effort { rows: 24, steps: 1, greedy: 1 };
+        let finding = Finding::of(&case.verify(None, effort, cache));
+        println!("{}", finding.row(&Case { checkpoint: E2B_LAYERS, ..case }));
+        assert!(finding.row_p95 <= shardwright_tests::qnn::ROW_P95, "{finding:?}");
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use super::search::cost_of;
 use super::{Goal, Losses, Placement, Problem, Solution, WantedFormat, preferences};
-use crate::table::{CostTable, RangeCost, unit_kinds_at};
+use crate::table::{CostTable, RangeCost, takes_part, unit_kinds_at};
 use crate::{Entry, Request, SoftcapPlace};
 
 /// Assignments from the hull that are offered for one target and one pair of activations and
@@ -195,7 +195,7 @@ impl Units<'_> {
     /// What a unit adds to an artefact: its weights, and what each entry point adds.
     fn bytes(&self, kind: u32, formats: u32) -> u64 {
         let (mut weights, mut more) = (0, 0_u64);
-        for &entry in self.entries {
+        for &entry in self.entries.iter().filter(|&&entry| takes_part(self.request, kind, entry)) {
             if let Some(row) = self.table.row(kind, self.target, formats, entry) {
                 weights = row.weight_bytes.max(weights);
                 more = more.saturating_add(row.artefact_bytes);
