@@ -6,7 +6,7 @@ use std::str::FromStr;
 use shardwright_files::read_named;
 use shardwright_graph::Graph;
 use shardwright_planning::profile::{Preference, Profile};
-use shardwright_planning::request::{PromptLength, Request};
+use shardwright_planning::request::PromptLength;
 use shardwright_shims::RegistryBuilder;
 use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Result, TargetKind, UnknownName, WeightFormat};
 use shardwright_worker::Isolation;
@@ -248,7 +248,7 @@ impl PlanOptions {
 
     /// The prompts that make a request's, as [`PlanOptions::usual_prompts`] did.
     #[cfg(feature = "checkpoints")]
-    pub(crate) fn prompts_of(request: &Request) -> Vec<PromptLength> {
+    pub(crate) fn prompts_of(request: &shardwright_planning::request::Request) -> Vec<PromptLength> {
         let tokens = request.goals.prompt_tokens;
         if request.prompts.is_empty() && tokens != USUAL_PROMPT.min(request.goals.context) {
             return vec![PromptLength { tokens, count: 1 }];

@@ -459,10 +459,7 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
         }
         return Some(MixBound::new(trade, before, least));
     }
-    let Some((mut shards, value)) = within_limits(problem, &table, &solution.shards, &items, mixture, left)
-    else {
-        return None;
-    };
+    let (mut shards, value) = within_limits(problem, &table, &solution.shards, &items, mixture, left)?;
     if value >= before {
         return Some(MixBound::new(trade, before, least));
     }
@@ -481,8 +478,8 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
     Some(MixBound::new(trade, value, least))
 }
 
-/// The shards with the best mixture of their items, and its value. A shard that would exceed a limit
-/// has the best mixture with which it does not, and the others share what that leaves.
+/// The shards with the best mixture of their items, and its value. A shard that would exceed a
+/// limit has the best mixture with which it does not, and the others share what that leaves.
 fn within_limits(
     problem: &Problem<'_>,
     table: &CostTable<'_>,

@@ -1355,7 +1355,7 @@ fn large(seed: u64) -> Request {
     let mut builder = RequestBuilder::decoder(layers);
     let kinds = numbers.within(1..5);
     for layer in 0..layers as usize {
-        if layer as u64 % kinds > 0 {
+        if !(layer as u64).is_multiple_of(kinds) {
             builder = builder.layer(layer, numbers.within(50..150), numbers.within(500..1500));
         }
     }
@@ -1452,9 +1452,9 @@ fn achieved(request: &Request, solution: &Solution) -> u64 {
     }
 }
 
-/// The least of the same by a knapsack that leaves out cuts, limits and what joins: every layer, and
-/// every component without layers, is on any target in any formats. `None` if the goal cannot be
-/// kept. Bytes and microseconds are few enough for a table.
+/// The least of the same by a knapsack that leaves out cuts, limits and what joins: every layer,
+/// and every component without layers, is on any target in any formats. `None` if the goal cannot
+/// be kept. Bytes and microseconds are few enough for a table.
 fn relaxed(request: &Request) -> Option<u64> {
     let goals = &request.goals;
     let most = goals.size_bytes.or(goals.token_microseconds);
