@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shardwright_graph::Graph;
 use shardwright_planning::plan::Cause;
 use shardwright_planning::profile::{FoundProfile, GENERIC, Profile, ProfileRegistry};
-use shardwright_planning::request::{Goals, PlannerOption, Request};
+use shardwright_planning::request::{Goals, PlannerOption, Request, caps};
 use shardwright_planning::sandbox::LogLevel;
 use shardwright_planning::session::{Planned, PlanningSession};
 use shardwright_shims::{Part, Watch};
@@ -457,6 +457,11 @@ fn check_asked(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Resul
         let what = format!("profile {} is for a CPU, of which there is no simulator", profile.name);
         return Err(Error::new(ErrorKind::Argument, what)
             .with_help("name a chip with `--soc`, or leave `--on simulator` out"));
+    }
+    let (count, cap) = (options.prompts.len(), caps::PROMPTS);
+    if count > cap {
+        let what = format!("{count} lengths of usual prompts, at most {cap} are taken");
+        return Err(Error::new(ErrorKind::Argument, what).with_help("name lengths that are close as one"));
     }
     // Tables are named by their position: first the embedding, then the per-layer embedding.
     if options.tables.per_layer.is_some() && graph.assets.len() < 2 {

@@ -343,6 +343,9 @@ impl Solution {
 
     /// How far the plan may be from the best.
     fn distance(&self) -> String {
+        if self.settings.effort == Effort::Simple {
+            return "how far it is from the best is not known".to_owned();
+        }
         let Some(gap) = self.gap else { return "it is the best nevertheless".to_owned() };
         let unit = match gap.goal {
             Goal::Time => "ns",

@@ -171,7 +171,11 @@ pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
     if problem.settings.effort == Effort::Simple {
         return narrowing(problem, &[1], None);
     }
-    let Some(mut known) = mixed(problem, None) else { return narrowing(problem, &BEAMS, None) };
+    let Some(mut known) = mixed(problem, None) else {
+        let found = narrowing(problem, &BEAMS, None)?;
+        let gap = Remainder::new(problem).gap(problem, &found.objective);
+        return Some(Found { gap, ..found });
+    };
     // Where targets are compared by time, one of them alone has more mixtures than several.
     let used: BTreeSet<u32> =
         known.steps.iter().map(|step| problem.parts[step.part].choices[step.choice].target).collect();

@@ -1280,6 +1280,7 @@ fn a_search_that_takes_too_long_is_cut_and_says_so() {
     let plan = solution.into_plan(&request);
     let said = plan.reasons.iter().find(|reason| reason.choice == "an approximation").unwrap();
     assert!(said.because.contains("the search was cut"), "{}", said.because);
+    assert!(said.because.contains("no plan has less than"), "{}", said.because);
 }
 
 #[test]

@@ -21,7 +21,7 @@ shardwright_planner::export_planner!(Policy);
 
 /// Weight format at both ends of the decoder, and of one role between them, where it is offered.
 const FINE: &str = "w8-per-channel";
-/// The role: of its weights the quality depends most.
+/// The role, for an example: a policy takes those that its measurements name.
 const ROLE: &str = "mlp-output";
 
 impl Planner for Policy {

@@ -192,4 +192,7 @@ fn the_prefills_of_a_chip_suit_the_usual_prompts() {
     assert_eq!(run("10:20,400"), run("400"));
     let (code, stderr) = shardwright(["plan", DEMO_MODEL, "--usual-prompt", "20:0"]).refuses();
     assert!(code == 2 && stderr.contains("lengths and how often each occurs"), "{code}: {stderr}");
+    let many = vec!["9"; 65].join(",");
+    let (_, stderr) = shardwright(["plan", DEMO_MODEL, "--usual-prompt", &many]).refuses();
+    assert!(stderr.contains("at most 64 are taken") && stderr.contains("close as one"), "{stderr}");
 }
