@@ -77,10 +77,10 @@ pub mod testing;
 pub use bindings::exports::shardwright::planner::api::{
     Attempt, Body, Boundary, BuildTime, Cause, Component, Cost, Description, ElementType, Encoding, Entry,
     EntryKind, EntryShape, ErrorClass, Extension, Feedback, Flag, FlagSchema, FlagType, Format, FormatTuple,
-    Goals, Granularity, IntegerRange, Layer, LayerKind, Limit, MeasuredTime, Model, NumberKind,
-    OptionDescription, Plan, PrefillPart, PromptLength, Provenance, Quantisation, Reason, Refusal,
-    RefusalKind, Relief, Request, RoleFormat, ScaleType, Segment, Sensitivity, Shard, Softcap, SoftcapPlace,
-    Target, TimeCost,
+    GatheredTable, Goals, Granularity, IntegerRange, Layer, LayerKind, Limit, MeasuredTime, Model,
+    NumberKind, OptionDescription, Plan, PrefillPart, PromptLength, Provenance, Quantisation, Reason,
+    Refusal, RefusalKind, Relief, Request, RoleFormat, ScaleType, Segment, Sensitivity, Shard, Softcap,
+    SoftcapPlace, TableFormat, Target, TimeCost,
 };
 #[doc(hidden)]
 pub use log::log_panics;
@@ -101,6 +101,12 @@ pub trait Planner {
 }
 
 impl Request {
+    /// The format of each gathered table that the request names first, for planners that leave
+    /// tables as they are.
+    pub fn first_tables(&self) -> Vec<u32> {
+        vec![0; self.tables.len()]
+    }
+
     /// The option of this name, if set.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
@@ -209,7 +215,7 @@ impl Shard {
 impl Plan {
     /// Whether `other` would build and run the same, ignoring its reasons.
     pub fn builds_same(&self, other: &Plan) -> bool {
-        self.shards == other.shards && self.fallback == other.fallback
+        self.shards == other.shards && self.tables == other.tables && self.fallback == other.fallback
     }
 }
 

@@ -29,6 +29,9 @@
 //! Ties are resolved to the earliest target, then the earliest formats, then the earliest cuts, so
 //! the solution is unique.
 //!
+//! **Gathered tables**: of the sets of formats that a best plan may have each leaves a part of the
+//! goals of size and quality to the shards, and the best of those plans is taken.
+//!
 //! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim
 //! and device, goals of memory, size, quality and, as far as times are known, time, context and
 //! prefill rows. Weights of two bits lose so much quality that they need a goal in losses, unless
@@ -55,6 +58,7 @@ mod prefills;
 mod relief;
 mod remainder;
 mod search;
+mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -238,6 +242,8 @@ pub struct Solution {
     pub gap: Option<Gap>,
     /// Quantity that was balanced.
     pub balanced_by: Balance,
+    /// The format of each gathered table: index in its list.
+    pub tables: Vec<u32>,
     /// Flags set because they raise a limit that would otherwise have made a cut necessary: (target
     /// index, flag).
     pub relieving: Vec<(u32, Flag)>,
@@ -259,39 +265,17 @@ pub struct Solution {
 /// Before cutting to a limit, flags that are known to raise it are tried; they are set if that
 /// saves shards.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    let plain = solve_under(request, settings);
+    let plain = tables::solve(request, settings);
     let relieving = relief::candidates(request, plain.as_ref().ok());
     if relieving.is_empty() {
         return plain;
     }
-    let relieved = solve_under(&relief::with_flags(request, &relieving), settings);
+    let relieved = tables::solve(&relief::with_flags(request, &relieving), settings);
     match (plain, relieved) {
         (Ok(plain), Ok(relieved)) if plain.shards.len() <= relieved.shards.len() => Ok(plain),
         (_, Ok(relieved)) => Ok(Solution { relieving, ..relieved }),
         (plain, Err(_)) => plain,
     }
-}
-
-/// The optimum under the flags that the request recommends.
-fn solve_under(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    let mut first_refusal = None;
-    for entries in entry_sets(request)? {
-        let mut problem = Problem::new(request, settings, entries, Relaxed::default())?;
-        match search::search(&mut problem) {
-            Some(found) => {
-                let mut solution = found.into_solution(&problem);
-                if settings.effort == Effort::Thorough {
-                    solution.mixed = mix::polish(&problem, &mut solution);
-                }
-                return Ok(solution);
-            }
-            None if first_refusal.is_none() => first_refusal = Some(diagnose::diagnose(&problem)),
-            None => {}
-        }
-    }
-    Err(first_refusal.unwrap_or_else(|| {
-        Refusal::new(RefusalKind::InvalidRequest, "the request offers no entry points that fit")
-    }))
 }
 
 /// Entry points a chain may have, best first: the smallest context that is enough, decode of one
@@ -645,6 +629,11 @@ impl<'request> Problem<'request> {
         }
     }
 
+    /// Whether losses are a part of the objective.
+    fn counts_loss(&self) -> bool {
+        self.request.goals.least_loss || self.settings.order.contains(&Goal::Loss)
+    }
+
     /// Contribution of a shard to the objective.
     fn objective(&self, choice: &Choice, cost: &RangeCost, range: (usize, usize)) -> search::Sums {
         preferences::in_order(self.sums(choice, cost, range), &self.settings.order)
@@ -667,7 +656,7 @@ impl<'request> Problem<'request> {
         }
         let weighed = self.request.weighs_losses();
         let modelled = if self.modelled[place] && !weighed { later } else { 0 };
-        let loss = match self.request.goals.least_loss || self.settings.order.contains(&Goal::Loss) {
+        let loss = match self.counts_loss() {
             true => choice.loss[end].saturating_sub(choice.loss[first]),
             false => 0,
         };

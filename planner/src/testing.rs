@@ -2,9 +2,9 @@
 //! out by hand.
 
 use crate::{
-    Body, Component, Cost, Entry, EntryKind, Flag, FlagSchema, FlagType, Format, FormatTuple, Goals,
-    Granularity, Layer, LayerKind, Limit, Model, NumberKind, PrefillPart, Provenance, Quantisation, Relief,
-    Request, ScaleType, Softcap, Target, TimeCost,
+    Body, Component, Cost, Entry, EntryKind, Flag, FlagSchema, FlagType, Format, FormatTuple, GatheredTable,
+    Goals, Granularity, Layer, LayerKind, Limit, Model, NumberKind, PrefillPart, Provenance, Quantisation,
+    Relief, Request, ScaleType, Softcap, TableFormat, Target, TimeCost,
 };
 
 /// Builds a request: `embed`, a `decoder` of some layers and a `head`, on one target `npu` that
@@ -86,6 +86,7 @@ impl RequestBuilder {
             ],
             costs: vec![],
             sensitivities: vec![],
+            tables: vec![],
             boundary_nanoseconds: 0,
             goals: Goals {
                 quality_micronats: None,
@@ -104,6 +105,21 @@ impl RequestBuilder {
             extensions: vec![],
         };
         Self { request }.target("npu", "npu")
+    }
+
+    /// One more gathered table, in formats of so many bytes and so much loss in millionths of a
+    /// nat; a loss of `None` is not known. The names of the formats are their bytes.
+    #[must_use]
+    pub fn table(mut self, name: &str, formats: &[(u64, Option<u32>)]) -> Self {
+        let of = |&(bytes, micronats): &(u64, Option<u32>)| TableFormat {
+            format: format(&format!("b{bytes}")),
+            bytes,
+            micronats,
+            provenance: Provenance::Modelled,
+        };
+        let formats = formats.iter().map(of).collect();
+        self.request.tables.push(GatheredTable { name: name.to_owned(), formats });
+        self
     }
 
     /// One more target, on another shim, that supports everything in the first format tuple.

@@ -76,7 +76,9 @@ function makePlan(request) {
     })),
   );
   log('info', `${shards.length} shards on ${target.name}`);
-  return { shards, fallback: [], reasons: [], extensions: [] };
+  // Each table in the format that is named first.
+  const tables = request.tables.map(() => 0);
+  return { shards, tables, fallback: [], reasons: [], extensions: [] };
 }
 
 export const api = {

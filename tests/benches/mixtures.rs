@@ -1,7 +1,7 @@
 //! Quality of the mixtures that the planner fills a size with, beside other forms of that size.
 //!
 //! ```text
-//! cargo test -p shardwright-tests --bench mixtures -- [--soc soc-72] [--rows 32] [--format json]
+//! cargo test -p shardwright-tests --bench mixtures -- [--soc soc-72] [--rows 32] [--format json] [--tables]
 //! ```
 //!
 //! The demo model on the CPU or for a chip of Qualcomm, eight sizes between its smallest and
@@ -9,7 +9,10 @@
 //! stored on held-out rows, which the planner does not see: it has the losses measured on the
 //! calibration text. Beside it stand the best uniform form that fits, the first layers in the
 //! wider format, the widest layers in the narrower one, and twenty random mixtures, each of the
-//! same bytes up to a hundredth.
+//! same bytes up to a hundredth. The gathered tables are as they are stored in all of them.
+//!
+//! With `--tables` they are a part of the size: plans that may round them beside plans that may
+//! not.
 
 use std::collections::BTreeMap;
 
@@ -32,6 +35,9 @@ const ON_CHIP: [&str; 3] = ["w8-per-channel/a16/a8", "w4-block32-stepped/a16/a8"
 
 /// Sizes between the smallest and the largest.
 const SIZES: u64 = 8;
+
+/// The gathered tables as the demo model stores them.
+const TABLES: [WeightFormat; 2] = [WeightFormat::Bf16; 2];
 
 /// Random mixtures of each size.
 const RANDOM: usize = 20;
@@ -64,13 +70,17 @@ fn main() {
         })
     };
     // The CPU's profile offers its forms by itself.
-    let options = || offered(if soc.is_some() { &forms } else { &[] });
+    let free = || offered(if soc.is_some() { &forms } else { &[] });
+    let [embedding, per_layer] = TABLES.map(Some);
+    let stored = shardwright::TableFormats { embedding, per_layer };
+    let options = || free().tables(stored);
     let checkpoint = tree::root().join(DEMO_MODEL);
     let plan = |options: OpenOptions| {
         options.plan(&checkpoint).unwrap_or_else(|error| panic!("{error} ({:?})", error.help())).report
     };
     // Measures what formats lose, and keeps it for the plans below.
     plan(options().quality(1_000_000));
+    plan(free().quality(1_000_000).size(1 << 40));
 
     let graph = chain::committed(DEMO_MODEL);
     let all = held_out();
@@ -84,6 +94,12 @@ fn main() {
     });
     let bench = Bench::new(&graph, baseline, weights);
 
+    if arguments.iter().any(|argument| argument == "--tables") {
+        let try_plan = |options: OpenOptions| options.plan(&checkpoint).ok().map(|planned| planned.report);
+        return with_tables(&bench, &|size| try_plan(free().size(size)), &|size| {
+            try_plan(options().size(size))
+        });
+    }
     let bytes_of = |report: &PlanReport| report.totals.artefacts.bytes;
     let uniform: Vec<(Mixture, u64)> = forms
         .iter()
@@ -100,7 +116,8 @@ fn main() {
     for step in 0..SIZES {
         let size = smallest + (largest - smallest) * step / (SIZES - 1);
         eprintln!("{} of {SIZES}: {size} bytes", step + 1);
-        let report = plan(options().size(size));
+        let tables = plan(options()).totals.table_bytes;
+        let report = plan(options().size(size + tables));
         assert!(bytes_of(&report) <= size, "a plan of {} in {size} bytes", bytes_of(&report));
         let own = mixture(&report);
         let ours = bench.measure(&own);
@@ -134,6 +151,47 @@ fn main() {
     for row in &table {
         let (difference, error) = row.ours.less_than(&row.uniform);
         assert!(difference <= 2.0 * error + 1e-6, "{}: {difference} ± {error}", row.size);
+    }
+}
+
+/// Prints plans of a few sizes, tables included, beside plans whose tables stay as they are stored.
+fn with_tables(
+    bench: &Bench<'_>,
+    free: &dyn Fn(u64) -> Option<PlanReport>,
+    stored: &dyn Fn(u64) -> Option<PlanReport>,
+) {
+    let measure = |report: &PlanReport| {
+        let format = |table: usize| report.tables.get(table).map(|table| table.format);
+        let tables = TableFormats { embedding: format(0), per_layer: format(1) };
+        bench.measure_with(&mixture(report), tables)
+    };
+    let nats = |measured: &Measured| format!("{:.2}", 1000.0 * measured.mean());
+    println!("| size (MB) | tables | layers | expected | measured | tables as stored: layers | measured |");
+    println!("|---:|---|---|---:|---:|---|---:|");
+    for tenths in [55, 60, 70, 80, 90, 100, 120, 140] {
+        let Some(report) = free(tenths * 100_000) else { continue };
+        let ours = measure(&report);
+        let tables = report.tables.iter().map(|table| table.format.name()).collect::<Vec<_>>().join(", ");
+        let expected = report.totals.loss.micronats().unwrap_or(0) as f64 / 1e3;
+        let other = stored(tenths * 100_000).map(|other| (measure(&other), shown(&mixture(&other))));
+        println!(
+            "| {}.{} | {tables} | {} | {expected:.2} | {} | {} | {} |",
+            tenths / 10,
+            tenths % 10,
+            shown(&mixture(&report)),
+            nats(&ours),
+            other.as_ref().map_or("none fits", |(_, layers)| layers),
+            other.as_ref().map_or("-".to_owned(), |(other, _)| {
+                let (difference, error) = ours.less_than(other);
+                format!("{} ({:.2} ± {:.2})", nats(other), 1e3 * difference, 1e3 * error)
+            }),
+        );
+        // Tables that stay are one of the plans that were compared: ours loses no more, beyond
+        // what the sample says.
+        if let Some((other, _)) = other {
+            let (difference, error) = ours.less_than(&other);
+            assert!(difference <= 2.0 * error + 1e-3, "{tenths}: {difference} ± {error}");
+        }
     }
 }
 
@@ -195,13 +253,17 @@ impl<'g> Bench<'g> {
     }
 
     fn measure(&self, mixture: &Mixture) -> Measured {
+        self.measure_with(mixture, TableFormats::default())
+    }
+
+    fn measure_with(&self, mixture: &Mixture, tables: TableFormats) -> Measured {
         let mut weights = vec![ConstantFormat::Stored; self.graph.weights.len()];
         for (place, format) in mixture {
             for weight in self.places.get(place).into_iter().flatten() {
                 weights[weight.0 as usize] = format.map_or(ConstantFormat::Stored, ConstantFormat::Matrix);
             }
         }
-        let recipe = Recipe { weights, tables: TableFormats::default(), importance: Importance::new() };
+        let recipe = Recipe { weights, tables, importance: Importance::new() };
         Measured(self.baseline.divergences(&recipe).expect("the reference runs it"))
     }
 

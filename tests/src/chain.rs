@@ -317,7 +317,7 @@ impl<'g> Bench<'g> {
                 first = end;
             }
         }
-        Plan { shards, fallback: Vec::new(), reasons: Vec::new() }
+        Plan { shards, tables: vec![0; self.request.tables.len()], fallback: Vec::new(), reasons: Vec::new() }
     }
 
     fn shard(&self, component: u32, first: u32, end: u32, target: u32) -> Shard {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use shardwright_graph::{Asset, EntryOptions, EntryPoint, Graph, GraphError, Role, Weight};
+use shardwright_graph::{EntryOptions, EntryPoint, Graph, Role, Weight};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::{prompt_runs, weakest};
 use shardwright_planning::request::Request;
@@ -14,7 +14,7 @@ use crate::report::{
     Download, EntryTime, Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, PlanTotals, Predicted,
     Speed, Verdict, totals,
 };
-use crate::{Making, PlanSource, TableFormats, stored_formats};
+use crate::{Making, PlanSource, stored_formats};
 
 /// Tokens of the prompt that the first token is predicted for where the request says none, if the
 /// context holds as many.
@@ -23,8 +23,6 @@ const PROMPT_TOKENS: u32 = 512;
 /// What a forecast needs of a model beside its graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weighed {
-    /// The gathered tables in the formats they are mapped in, by name.
-    tables: Vec<(String, u64)>,
     /// Constants and tables as stored.
     stored_bytes: u64,
     /// The formats of a shard whose constants are not made but stored.
@@ -34,29 +32,15 @@ pub struct Weighed {
 }
 
 impl Weighed {
-    /// Weighs a model whose tables are asked for in `formats`.
-    ///
-    /// # Errors
-    ///
-    /// That a table is too large in its format.
-    pub fn of(source: &dyn PlanSource, formats: TableFormats) -> Result<Self, GraphError> {
+    /// Weighs a model.
+    pub fn of(source: &dyn PlanSource) -> Self {
         let graph = source.graph();
-        // Tables are named by their position: first the embedding, then the per-layer embedding.
-        let in_format = |(index, asset): (usize, &Asset)| {
-            let format = if index == 0 { formats.embedding } else { formats.per_layer };
-            let bytes = match format {
-                Some(format) => asset.table.planned(format)?.bytes(),
-                None => asset.table.bytes(),
-            };
-            Ok((asset.name.clone(), bytes))
-        };
-        Ok(Weighed {
-            tables: graph.assets.iter().enumerate().map(in_format).collect::<Result<_, GraphError>>()?,
+        Weighed {
             stored_bytes: stored_bytes(graph),
             stored: stored_formats(graph),
             making: source.making(),
             download: source.download(),
-        })
+        }
     }
 }
 
@@ -130,7 +114,8 @@ fn memory(plan: &CheckedPlan, graph: &Graph, weighed: &Weighed, totals: &PlanTot
             parts.push(part("KV cache", Figure::Counted { bytes: totals.state_bytes }));
         }
         parts.push(part("inputs and boundaries", buffers));
-        parts.extend(weighed.tables.iter().map(|(name, bytes)| mapped(&format!("table {name}"), *bytes)));
+        let tables = plan.tables().iter();
+        parts.extend(tables.map(|table| mapped(&format!("table {}", table.name), table.chosen.bytes)));
         parts.push(part(DRIVER, Figure::Unknown));
         parts
     };

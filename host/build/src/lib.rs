@@ -51,6 +51,7 @@ mod settle;
 mod shim_judge;
 mod source;
 mod store;
+mod tables;
 
 #[cfg(feature = "checkpoints")]
 mod checkpoint;
@@ -75,8 +76,8 @@ pub use planners::{PlannerTools, find_planner};
 pub use report::{
     BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, Figure, Fits, Forecast,
     Goal, GoalReport, LayerReport, LimitUse, LossReport, MemoryPart, Phase, PhaseMemory, PlanHeading,
-    PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed, TargetLimit, TargetLimitUse,
-    TimeShare, Verdict, report_plan,
+    PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed, TableReport, TargetLimit,
+    TargetLimitUse, TimeShare, Verdict, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 // What a plan is best in is a profile's to say, and a user's.
@@ -84,8 +85,9 @@ pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle
 pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::PromptLength;
 pub use shim_judge::ShimJudge;
-pub use source::{LossGround, Making, ModelSource, PlanSource};
+pub use source::{LossGround, Losses, Making, ModelSource, PlanSource};
 pub use store::{ArtefactStore, NoArtefactStore};
+pub use tables::TableLoss;
 
 #[cfg(feature = "checkpoints")]
 pub use {

@@ -33,7 +33,8 @@ impl FromStr for FormatChoice {
     }
 }
 
-/// Formats of the gathered tables, which belong to no shard; `None` keeps a table as stored.
+/// Formats of the gathered tables, which belong to no shard; `None` leaves the choice to the plan,
+/// which keeps a table as stored unless a goal for the size asks for less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableFormats {
     /// The embedding table.
@@ -104,7 +105,7 @@ pub struct PlanOptions {
     pub context: Option<u32>,
     /// Formats offered to the planner, best first; empty for those of the profile.
     pub formats: Vec<FormatChoice>,
-    /// Formats of the gathered tables.
+    /// Formats of the gathered tables, where the planner is not to choose them.
     pub tables: TableFormats,
     /// Text to calibrate on; `None` for the built-in text.
     pub calibration_text: Option<PathBuf>,
@@ -115,7 +116,7 @@ pub struct PlanOptions {
     pub prefers: Option<Preference>,
     /// The most bytes that artefacts and KV cache of all shards may take together.
     pub memory_bytes: Option<u64>,
-    /// The most bytes that the artefacts of all shards may take together.
+    /// The most bytes that the artefacts of all shards and the gathered tables may take together.
     pub size_bytes: Option<u64>,
     /// The most microseconds that a generated token may take, by the times that are known.
     pub token_microseconds: Option<u64>,

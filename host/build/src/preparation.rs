@@ -21,6 +21,7 @@ use crate::offers::{complete, known_formats, offered_formats, override_limits, t
 use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION};
 use crate::places::RunPlaces;
 use crate::planners::planning_session;
+use crate::tables::gathered_tables;
 use crate::{
     BuiltShard, CPU_SHIM, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, LossGround,
     ModelFormats, PlanHeading, PlanOptions, PlanReport, PlanSource, PrimitiveCount, Purpose, Question,
@@ -232,7 +233,7 @@ impl Preparation {
         }));
         let model = source.name();
         let formats = ModelFormats::counted(graph, &tuples)?;
-        let weighed = Weighed::of(source, options.tables)?;
+        let weighed = Weighed::of(source);
         let question = Question { model: &model, menu: &menu, goals, prompts, options: planner_options };
         let mut watch = Part::new(watch, 0..1000);
         let asked = if matches!(loss_goal, LossGoal::Most(_)) { 500 } else { 1000 };
@@ -243,7 +244,10 @@ impl Preparation {
             LossGoal::Least => LossGround::Kept,
             LossGoal::Most(_) => LossGround::Measured,
         };
-        request.sensitivities = source.sensitivities(&tuples, ground, &mut watch)?;
+        let losses = source.losses(&tuples, ground, &mut watch)?;
+        let graph = source.graph();
+        request.tables = gathered_tables(graph, options.tables, source.remakes_tables(), &losses.tables)?;
+        request.sensitivities = losses.layers;
         if loss_goal != LossGoal::None {
             passing.extend(source.take_notices());
         }

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use shardwright_bundle::{Bundle, ChainEntry, Digest, FileReference};
+use shardwright_planning::check::check;
 use shardwright_planning::plan::{BuildTime, Plan};
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{CompiledHere, Error, ErrorKind, Notice};
 
 use crate::{
     CheckpointSource, Executor, FormatChoice, NoArtefactStore, PlanOptions, Purpose, Result, Settled,
-    open_checkpoint, settle,
+    TableFormats, open_checkpoint, settle,
 };
 
 /// A chain that was compiled on this machine.
@@ -58,7 +59,16 @@ pub fn compile_recorded(
             return Err(Error::new(ErrorKind::Incompatible, what));
         }
         let request: Request = read(bundle, &entry.request, "the recorded request")?;
-        let options = recorded_options(bundle, &request, here)?;
+        let mut options = recorded_options(bundle, &request, here)?;
+        // The bundle's tables are there already.
+        let checked = check(plan, &request).map_err(|fault| {
+            Error::new(
+                ErrorKind::Invalid,
+                format!("{}: the recorded plan: {fault}", bundle.directory().display()),
+            )
+            .with_help("compile the checkpoint again")
+        })?;
+        options.tables = TableFormats::planned(checkpoint.graph(), &checked);
         let mut source = CheckpointSource::new(&checkpoint, &options);
         settle(&mut source, &options, Purpose::Run, &mut NoArtefactStore, &mut ())
     };

@@ -14,13 +14,13 @@ pub use layers::LayerReport;
 pub use limits::{LimitUse, TargetLimitUse};
 
 use serde::{Deserialize, Serialize};
-use shardwright_planning::check::{CheckedPlan, CheckedShard};
+use shardwright_planning::check::{CheckedPlan, CheckedShard, CheckedTable};
 use shardwright_planning::cost::{EntryCost, ShardCost, weakest};
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{
     Encoding, EntryKind, EntryName, Flag, Limit, Notice, PlannerIdentity, Provenance, Segments, SoftcapPlace,
-    TimeCost,
+    TimeCost, WeightFormat,
 };
 
 /// A limit with the target it belongs to.
@@ -114,12 +114,38 @@ pub struct ShardReport {
     pub reasons: Vec<ReasonReport>,
 }
 
-/// Quality a plan loses by the formats of its weights, and whether that was measured. Formats of
-/// activations and states are not counted.
+/// A gathered table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableReport {
+    /// `embedding`, `per-layer-embedding`.
+    pub name: String,
+    /// The format it is kept in.
+    pub format: WeightFormat,
+    /// Its bytes in that format.
+    pub bytes: u64,
+    /// What it loses.
+    pub loss: LossReport,
+}
+
+impl TableReport {
+    fn of(table: &CheckedTable) -> Self {
+        let CheckedTable { name, chosen } = table;
+        let loss = match (chosen.micronats, chosen.provenance) {
+            (Some(0), _) => LossReport::None,
+            (Some(micronats), Provenance::Measured) => LossReport::Measured { micronats: micronats.into() },
+            (Some(micronats), _) => LossReport::Expected { micronats: micronats.into() },
+            (None, _) => LossReport::NotMeasured { places: 1 },
+        };
+        Self { name: name.clone(), format: chosen.format, bytes: chosen.bytes, loss }
+    }
+}
+
+/// Quality a plan loses by the formats of its weights and tables, and whether that was measured.
+/// Formats of activations and states are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "known", rename_all = "kebab-case")]
 pub enum LossReport {
-    /// Every weight is a float: nothing is lost but rounding.
+    /// Every weight and table is a float: nothing is lost but rounding.
     None,
     /// KL divergence in millionths of a nat per token, measured on this checkpoint per layer
     /// and role and added up.
@@ -135,7 +161,7 @@ pub enum LossReport {
     },
     /// Nothing is known of what these formats lose.
     NotMeasured {
-        /// Number of layers, and of components without layers, of which nothing is known.
+        /// Number of layers, of components without layers, and of tables of which nothing is known.
         places: u64,
     },
 }
@@ -209,6 +235,9 @@ pub struct PlanTotals {
     pub weight_bytes: u64,
     /// Artefact bytes.
     pub artefacts: BytesReport,
+    /// Bytes of the gathered tables, counted.
+    #[serde(default)]
+    pub table_bytes: u64,
     /// Bytes of states (keys and values) at the plan's context, counted.
     pub state_bytes: u64,
     /// Time of each entry point, including the soft-cap in the runtime: `decode_1` is one token,
@@ -217,7 +246,7 @@ pub struct PlanTotals {
     /// Host time per step for passing tensors between shards, in nanoseconds; modelled, and not
     /// included in `times`.
     pub boundary_nanoseconds: u64,
-    /// Quality lost by the formats of the weights.
+    /// Quality lost by the formats of weights and tables.
     pub loss: LossReport,
 }
 
@@ -242,6 +271,9 @@ pub struct PlanReport {
     pub goals: Vec<GoalReport>,
     /// The shards in order.
     pub shards: Vec<ShardReport>,
+    /// The gathered tables.
+    #[serde(default)]
+    pub tables: Vec<TableReport>,
     /// Totals of the shards.
     pub totals: PlanTotals,
     /// Whether it fits, and what it takes: download, memory of each phase, times.
@@ -346,6 +378,7 @@ pub fn report_plan(
         shared_limits: limits::of_targets(request, checked),
         goals: goals::goals(request, checked, &totals),
         shards,
+        tables: checked.tables().iter().map(TableReport::of).collect(),
         forecast,
         totals,
         fallback: plan.fallback.iter().map(|&index| target_name(index)).collect(),
@@ -413,6 +446,7 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
     PlanTotals {
         weight_bytes: sum(|cost| cost.weight_bytes),
         artefacts,
+        table_bytes: plan.tables().iter().map(|table| table.chosen.bytes).fold(0, u64::saturating_add),
         state_bytes,
         times,
         boundary_nanoseconds: request.boundary_nanoseconds.saturating_mul(plan.shards().len() as u64),

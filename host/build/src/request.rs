@@ -16,7 +16,8 @@ use shardwright_vocabulary::{
     TimeCost, WeightFormat,
 };
 
-use crate::{ArtefactCost, BuildError, EntryMenu, Judge, ModelFormats};
+use crate::tables::gathered_tables;
+use crate::{ArtefactCost, BuildError, EntryMenu, Judge, ModelFormats, TableFormats};
 
 /// A target that a plan may use.
 pub struct TargetOffer {
@@ -73,6 +74,8 @@ pub struct Question<'q> {
 /// Rows are taken from the graphs themselves, legalised by the target's judge, one representative
 /// layer per kind. Layers of a kind have equal costs, so a planner can add up any cut exactly. A
 /// vendor's compiler may take seconds per row: `watch` gets progress for each and may cancel.
+///
+/// Gathered tables are as they are stored, and of losses nothing is known.
 pub fn make_request(
     graph: &Graph,
     offers: &[TargetOffer],
@@ -166,6 +169,7 @@ pub fn make_request(
         entries: menu.entries.clone(),
         costs,
         sensitivities: Vec::new(),
+        tables: gathered_tables(graph, TableFormats::default(), false, &[])?,
         boundary_nanoseconds: BOUNDARY_NANOSECONDS,
         goals,
         prompts,

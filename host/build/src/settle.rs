@@ -19,7 +19,7 @@ use crate::preparation::Preparation;
 use crate::store::RevisedStore;
 use crate::{
     ArtefactStore, BuildError, BuildSite, BuiltShard, FormatChoice, ModelSource, PlanOptions, PlanReport,
-    PlanSource, Result, compile_plan,
+    PlanSource, Result, TableFormats, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.
@@ -201,7 +201,7 @@ pub fn settle(
     let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();
     let quantising = Instant::now();
     let mut graph = source.graph().clone();
-    graph.assets = source.tables(&mut all)?;
+    graph.assets = source.tables(TableFormats::planned(source.graph(), &settled.planned.plan), &mut all)?;
     times.quantising += quantising.elapsed();
     for shard in &settled.result {
         notices.extend(rewritten_notice(shard));
@@ -257,6 +257,8 @@ pub fn on_the_cpu(options: &PlanOptions, settled: &Settled) -> Option<PlanOption
         planner: None,
         planner_options: Vec::new(),
         formats,
+        // Both chains gather from the same tables.
+        tables: TableFormats::planned(&settled.graph, &settled.plan),
         ..options.clone()
     })
 }

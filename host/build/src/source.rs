@@ -7,7 +7,7 @@ use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Notice};
 
 use crate::report::Download;
-use crate::{ModelFormats, ModelName, Result};
+use crate::{ModelFormats, ModelName, Result, TableFormats, TableLoss};
 
 /// A model that plans are made for, whether or not its constants are here: a checkpoint's outline
 /// (`OutlineSource`) is one, and so is every [`ModelSource`].
@@ -28,13 +28,15 @@ pub trait PlanSource {
         Making::InMemory
     }
 
-    /// The quality loss of every layer and role in each of the weight formats of `tuples`.
-    fn sensitivities(
-        &mut self,
-        tuples: &[FormatTuple],
-        ground: LossGround,
-        watch: &mut dyn Watch,
-    ) -> Result<Vec<Sensitivity>>;
+    /// Whether gathered tables can be made in other formats than the one they are stored in.
+    fn remakes_tables(&self) -> bool {
+        false
+    }
+
+    /// The quality loss of every layer and role in each of the weight formats of `tuples`, and of
+    /// every gathered table in the formats it may have.
+    fn losses(&mut self, tuples: &[FormatTuple], ground: LossGround, watch: &mut dyn Watch)
+    -> Result<Losses>;
 
     /// Notices about work done since the last call.
     fn take_notices(&mut self) -> Vec<Notice>;
@@ -52,11 +54,20 @@ pub trait ModelSource: PlanSource {
         watch: &mut dyn Watch,
     ) -> Result<ModelFormats>;
 
-    /// The gathered tables in the requested formats.
-    fn tables(&mut self, watch: &mut dyn Watch) -> Result<Vec<Asset>>;
+    /// The gathered tables in these formats.
+    fn tables(&mut self, formats: TableFormats, watch: &mut dyn Watch) -> Result<Vec<Asset>>;
 
     /// The calibrated ranges, if anything needed them.
     fn ranges(&self) -> Option<&Ranges>;
+}
+
+/// What formats lose.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Of layers and roles.
+    pub layers: Vec<Sensitivity>,
+    /// Of gathered tables.
+    pub tables: Vec<TableLoss>,
 }
 
 /// What losses are to rest on.

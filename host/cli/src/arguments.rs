@@ -169,7 +169,8 @@ pub struct TargetArguments {
     /// then `stored`; without a chip `stored` alone.
     #[arg(long, value_name = "FORMATS", value_parser = formats)]
     pub formats: Vec<FormatChoice>,
-    /// The format of a gathered table (`embedding`, `per-layer`). Default: as stored.
+    /// The format of a gathered table (`embedding`, `per-layer`). Default: as stored, or narrower
+    /// where `--size` asks for it.
     #[arg(long = "table", value_name = "NAME=FORMAT", value_parser = table_format)]
     pub tables: Vec<(Table, WeightFormat)>,
     /// The most quality a plan may lose: `near-lossless` (5), `good` (150), `small` (300), or a
@@ -184,8 +185,8 @@ pub struct TargetArguments {
     /// bytes. Gathered tables are mapped and not counted.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
-    /// The most that the artefacts of all shards may take together: what an app carries beside the
-    /// gathered tables.
+    /// The most that artefacts and gathered tables may take together: what an app carries. Tables
+    /// are rounded where that leaves more to the layers.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
     /// The most time from a prompt to the first token of its answer: `500ms`, `2s`. Held against

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cost::{CostFault, CostTable, ShardCost, prompt_runs};
 use crate::flow;
 use crate::plan::{Plan, PlannedSegment, Shard};
-use crate::request::{Body, Component, PrefillPart, Request};
+use crate::request::{Body, Component, GatheredTable, PrefillPart, Request, TableFormat};
 
 mod fault;
 #[cfg(test)]
@@ -52,7 +52,17 @@ pub mod caps {
 pub struct CheckedPlan {
     plan: Plan,
     shards: Vec<CheckedShard>,
+    tables: Vec<CheckedTable>,
     loss: Loss,
+}
+
+/// A gathered table of a checked plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckedTable {
+    /// Its name.
+    pub name: String,
+    /// What the plan has of it.
+    pub chosen: TableFormat,
 }
 
 /// A shard of a checked plan: the meaning of its indices, and its cost.
@@ -72,12 +82,14 @@ pub struct CheckedShard {
     pub cost: ShardCost,
 }
 
-/// Quality a plan loses by the formats of its weights. Activations and states are not counted.
+/// Quality a plan loses by the formats of its weights and tables. Activations and states are not
+/// counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
     /// Known part: KL divergence in millionths of a nat per token.
     pub micronats: u64,
-    /// Number of layers, and of components without layers, whose weight formats lose quality.
+    /// Number of layers, of components without layers, and of gathered tables whose formats lose
+    /// quality.
     pub lossy: u64,
     /// Number of those whose loss is not known.
     pub unmeasured: u64,
@@ -94,6 +106,11 @@ impl CheckedPlan {
     /// The shards in order of execution.
     pub fn shards(&self) -> &[CheckedShard] {
         &self.shards
+    }
+
+    /// The gathered tables, in the order of the request.
+    pub fn tables(&self) -> &[CheckedTable] {
+        &self.tables
     }
 
     /// Rows of the largest entry point of all shards.
@@ -126,12 +143,14 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     softcaps(&plan, request)?;
     flags(&plan, request)?;
     fallback(&plan, request)?;
+    let tables = tables(&plan, request)?;
     let costs = costs(&plan, request)?;
-    limits(&plan, request, &costs)?;
+    limits(&plan, request, &costs, &tables)?;
     times(request, &costs)?;
-    let loss = quality(&plan, request)?;
+    let loss = quality(&plan, request, &tables)?;
     let with_cost = |(shard, cost)| CheckedShard { cost, ..shard };
-    Ok(CheckedPlan { shards: resolved.into_iter().zip(costs).map(with_cost).collect(), plan, loss })
+    let shards = resolved.into_iter().zip(costs).map(with_cost).collect();
+    Ok(CheckedPlan { shards, tables, plan, loss })
 }
 
 /// Index as a plan spells it. Counts are capped before any index is made.
@@ -151,6 +170,7 @@ fn counts_and_texts(plan: &Plan) -> Result<(), PlanFault> {
         if text.len() > cap { Err(PlanFault::TextTooLong { what, bytes: text.len(), cap }) } else { Ok(()) }
     };
     count("shards", plan.shards.len(), caps::SHARDS)?;
+    count("table formats", plan.tables.len(), crate::request::caps::TABLES)?;
     count("fallback targets", plan.fallback.len(), caps::FALLBACKS)?;
     count("reasons", plan.reasons.len(), caps::REASONS)?;
     for shard in &plan.shards {
@@ -565,6 +585,22 @@ fn fallback(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
+/// One format of each table.
+fn tables(plan: &Plan, request: &Request) -> Result<Vec<CheckedTable>, PlanFault> {
+    let (found, expected) = (plan.tables.len(), request.tables.len());
+    if found != expected {
+        return Err(PlanFault::TablesCount { found, expected });
+    }
+    let chosen = |(table, &format): (&GatheredTable, &u32)| {
+        let name = table.name.clone();
+        match table.formats.get(format as usize) {
+            Some(chosen) => Ok(CheckedTable { name, chosen: chosen.clone() }),
+            None => Err(PlanFault::UnknownTableFormat { table: name, format }),
+        }
+    };
+    request.tables.iter().zip(&plan.tables).map(chosen).collect()
+}
+
 fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
     let table = CostTable::new(request);
     let mut costs = Vec::with_capacity(plan.shards.len());
@@ -606,7 +642,12 @@ fn limit(limits: &[Limit], name: &str, flags: &[Flag]) -> Option<Limit> {
     Some(Limit { value: limit.under(flags), ..limit.clone() })
 }
 
-fn limits(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<(), PlanFault> {
+fn limits(
+    plan: &Plan,
+    request: &Request,
+    costs: &[ShardCost],
+    tables: &[CheckedTable],
+) -> Result<(), PlanFault> {
     let mut total = 0_u64;
     let mut per_target: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for ((position, shard), cost) in shards(plan).zip(costs) {
@@ -644,7 +685,9 @@ fn limits(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<(), Pla
     if let Some(max) = request.goals.memory_bytes.filter(|max| total > *max) {
         return Err(PlanFault::OverMemory { value: total, max });
     }
-    let size = costs.iter().fold(0_u64, |sum, cost| sum.saturating_add(cost.artefact_bytes));
+    let parts = costs.iter().map(|cost| cost.artefact_bytes);
+    let parts = parts.chain(tables.iter().map(|table| table.chosen.bytes));
+    let size = parts.fold(0_u64, u64::saturating_add);
     match request.goals.size_bytes {
         Some(max) if size > max => Err(PlanFault::OverSize { value: size, max }),
         _ => Ok(()),
@@ -687,7 +730,7 @@ fn is_lossless(format: WeightFormat) -> bool {
     matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
 }
 
-fn quality(plan: &Plan, request: &Request) -> Result<Loss, PlanFault> {
+fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Loss, PlanFault> {
     let mut measured: BTreeMap<(u32, u32), Vec<_>> = BTreeMap::new();
     for sensitivity in &request.sensitivities {
         measured.entry((sensitivity.component, sensitivity.layer)).or_default().push(sensitivity);
@@ -725,6 +768,23 @@ fn quality(plan: &Plan, request: &Request) -> Result<Loss, PlanFault> {
                 let formats = tuple.to_string();
                 return Err(PlanFault::UnmeasuredQuality { shard: position, part, formats });
             }
+        }
+    }
+    for CheckedTable { name, chosen } in tables {
+        if chosen.micronats == Some(0) {
+            continue;
+        }
+        loss.lossy += 1;
+        match chosen.micronats {
+            Some(micronats) => {
+                loss.micronats = loss.micronats.saturating_add(micronats.into());
+                loss.modelled += u64::from(chosen.provenance != Provenance::Measured);
+            }
+            None if request.goals.quality_micronats.is_some() => {
+                let (table, format) = (name.clone(), chosen.format);
+                return Err(PlanFault::UnmeasuredTable { table, format });
+            }
+            None => loss.unmeasured += 1,
         }
     }
     match request.goals.quality_micronats {

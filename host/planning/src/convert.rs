@@ -249,6 +249,16 @@ fn index_of<T: Copy + PartialEq>(list: &mut Vec<T>, item: T) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 
+fn guest_table(table: &crate::request::GatheredTable) -> wit::GatheredTable {
+    let format = |own: &crate::request::TableFormat| wit::TableFormat {
+        format: guest_weight_format(own.format),
+        bytes: own.bytes,
+        micronats: own.micronats,
+        provenance: guest_provenance(own.provenance),
+    };
+    wit::GatheredTable { name: table.name.clone(), formats: table.formats.iter().map(format).collect() }
+}
+
 fn guest_time(time: own::TimeCost) -> wit::TimeCost {
     wit::TimeCost { microseconds: time.microseconds, provenance: guest_provenance(time.provenance) }
 }
@@ -345,6 +355,7 @@ impl From<&Request> for wit::Request {
             entries: request.entries.iter().copied().map(guest_entry).collect(),
             costs: request.costs.iter().map(guest_cost).collect(),
             sensitivities,
+            tables: request.tables.iter().map(guest_table).collect(),
             boundary_nanoseconds: request.boundary_nanoseconds,
             goals: wit::Goals {
                 quality_micronats: request.goals.quality_micronats,
@@ -435,6 +446,7 @@ impl TryFrom<&Plan> for wit::Plan {
         };
         Ok(wit::Plan {
             shards: (0..).zip(&plan.shards).map(shard).collect::<Result<_, _>>()?,
+            tables: plan.tables.clone(),
             fallback: plan.fallback.clone(),
             reasons: plan.reasons.iter().map(reason).collect(),
             extensions: vec![],
@@ -509,7 +521,8 @@ impl TryFrom<wit::Plan> for Plan {
                 wit::Cause::Preference(name) => Cause::Preference(name),
             },
         };
-        Ok(Plan { shards, fallback: plan.fallback, reasons: plan.reasons.into_iter().map(reason).collect() })
+        let reasons = plan.reasons.into_iter().map(reason).collect();
+        Ok(Plan { shards, tables: plan.tables, fallback: plan.fallback, reasons })
     }
 }
 

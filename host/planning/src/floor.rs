@@ -15,7 +15,7 @@ use shardwright_vocabulary::{
 use crate::check::{CheckedPlan, caps, check};
 use crate::cost::CostTable;
 use crate::plan::{Boundary, BuildTime, Cause, Plan, PlannedSegment, Reason, Shard};
-use crate::request::{Body, Request, Sensitivity, TargetSummary};
+use crate::request::{Body, Request, Sensitivity, TableFormat, TargetSummary};
 
 mod refusal;
 
@@ -37,8 +37,9 @@ pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
     let ways: Vec<Vec<Way>> = kinds.map(|kind| ways(request, &table, &entries, &devices, kind)).collect();
     let mut targets: Vec<Used> = request.targets.iter().map(Used::none).collect();
     let (mut shards, mut reasons, mut homes) = (Vec::<Shard>::new(), vec![no_search()], Vec::new());
+    let (tables, mut lost) = tables(request)?;
     // Of the last shard, and of all: bytes and loss.
-    let (mut open, mut bytes, mut lost) = (Sums::default(), 0_u64, 0_u64);
+    let (mut open, mut bytes) = (Sums::default(), 0_u64);
     for unit in units(request, &ways) {
         let mut obstacle = None;
         let fits = unit.ways.iter().find_map(|&(kind, softcap, way)| {
@@ -109,7 +110,7 @@ pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
         (open, bytes, lost) = (after, bytes.saturating_add(grown), lost.saturating_add(loss));
         homes.push(way.device);
     }
-    check(Plan { shards, fallback: vec![], reasons }, request)
+    check(Plan { shards, tables, fallback: vec![], reasons }, request)
         .map_err(|fault| FloorRefusal::Plan(Box::new(fault)))
 }
 
@@ -119,6 +120,36 @@ fn no_search() -> Reason {
         choice: "no search".to_owned(),
         because: "the first target and formats that are legal, cut where a limit is reached".to_owned(),
         cause: Cause::Preference(NAME.to_owned()),
+    }
+}
+
+/// The first format of each table; the smallest where there is a goal for the size, of known loss
+/// where there is one in losses. With what they lose together.
+fn tables(request: &Request) -> Result<(Vec<u32>, u64), FloorRefusal> {
+    let goals = &request.goals;
+    let (mut tables, mut lost) = (Vec::new(), 0_u64);
+    for table in &request.tables {
+        let known = |(_, format): &(u32, &TableFormat)| {
+            format.micronats.is_some() || goals.quality_micronats.is_none()
+        };
+        let mut formats = (0_u32..).zip(&table.formats).filter(known);
+        let chosen = match goals.size_bytes {
+            Some(_) => formats.min_by_key(|(place, format)| (format.bytes, *place)),
+            None => formats.next(),
+        };
+        let Some((place, format)) = chosen else {
+            let formats = table.formats.first().map_or_else(String::new, |format| format.format.to_string());
+            return Err(FloorRefusal::Unmeasured { layer: format!("table `{}`", table.name), formats });
+        };
+        tables.push(place);
+        lost = lost.saturating_add(format.micronats.unwrap_or(0).into());
+    }
+    match goals.quality_micronats {
+        Some(max) if lost > max => {
+            let layer = "the gathered tables".to_owned();
+            Err(FloorRefusal::OverGoal { layer, goal: "quality", value: lost, max })
+        }
+        _ => Ok((tables, lost)),
     }
 }
 

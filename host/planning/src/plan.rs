@@ -147,6 +147,9 @@ pub struct Reason {
 pub struct Plan {
     /// Shards in order of execution.
     pub shards: Vec<Shard>,
+    /// The format of each gathered table: index in its list in the request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<u32>,
     /// Indices of the targets to fail over to when one is lost, in order.
     pub fallback: Vec<u32>,
     /// Reasons for the choices.
@@ -162,6 +165,6 @@ impl Plan {
 
     /// Whether `other` would build and run the same, whatever its reasons say.
     pub fn builds_same(&self, other: &Plan) -> bool {
-        self.shards == other.shards && self.fallback == other.fallback
+        self.shards == other.shards && self.tables == other.tables && self.fallback == other.fallback
     }
 }

@@ -169,6 +169,32 @@ pub struct Sensitivity {
     pub provenance: Provenance,
 }
 
+/// A format that a gathered table can be kept in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableFormat {
+    /// The format.
+    pub format: WeightFormat,
+    /// Bytes of the table in it.
+    pub bytes: u64,
+    /// Loss as KL divergence in millionths of a nat per token, rounded up; `None` if it is not
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micronats: Option<u32>,
+    /// Of the loss: measured, or modelled from how far the values are off.
+    pub provenance: Provenance,
+}
+
+/// A table that the runtime gathers rows of. It belongs to no shard.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatheredTable {
+    /// `embedding`, `per-layer-embedding`.
+    pub name: String,
+    /// In order of preference.
+    pub formats: Vec<TableFormat>,
+}
+
 /// What the plan should achieve.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -182,7 +208,7 @@ pub struct Goals {
     /// Bytes for artefacts and states of all shards together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Bytes for artefacts of all shards together.
+    /// Bytes for artefacts of all shards and gathered tables together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
     /// Least context in tokens; zero if the model has no states.
@@ -245,6 +271,9 @@ pub struct Request {
     pub costs: Vec<CostRow>,
     /// Measured sensitivities.
     pub sensitivities: Vec<Sensitivity>,
+    /// The gathered tables of the model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<GatheredTable>,
     /// What one more shard costs the runtime in a step, whatever it computes, in nanoseconds.
     /// Modelled.
     #[serde(default)]

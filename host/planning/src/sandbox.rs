@@ -384,7 +384,13 @@ impl Planner {
                 return Answer { plan: Err(error), log: Vec::new(), fuel: 0, memory: 0 };
             }
         };
-        let none = wit::Plan { shards: vec![], fallback: vec![], reasons: vec![], extensions: vec![] };
+        let none = wit::Plan {
+            shards: vec![],
+            tables: vec![],
+            fallback: vec![],
+            reasons: vec![],
+            extensions: vec![],
+        };
         let previous = history.last().map_or(&none, |attempt| &attempt.plan);
         self.answer("revise", |api, store| api.call_revise(store, &request, previous, &history))
     }

@@ -12,7 +12,9 @@ mod demo;
 
 use std::ops::ControlFlow;
 
-use shardwright_quantisation::{IntegerBits, RangeMethod, Sensitivities, content_hash, evaluate, priors};
+use shardwright_quantisation::{
+    IntegerBits, RangeMethod, Sensitivities, content_hash, evaluate, priors, table_priors,
+};
 use shardwright_vocabulary::WeightFormat;
 
 fn main() {
@@ -36,12 +38,18 @@ fn main() {
         let short: Vec<Vec<u32>> = chosen.iter().map(|ids| ids[..ids.len().min(96)].to_vec()).collect();
         let importance = calibration.importance();
         let measured =
-            Sensitivities::measure(&graph, hash, &formats, &importance, &short, &mut progress).unwrap();
+            Sensitivities::measure(&graph, hash, &formats, &formats, &importance, &short, &mut progress)
+                .unwrap();
         eprintln!();
         let expected = priors(&graph, &formats).unwrap();
         for (row, prior) in measured.rows().iter().zip(&expected) {
             let (loss, expected) = (row.micronats, prior.micronats);
             println!("{} {} {} {} {loss} {expected}", row.component, row.layer, row.role, row.format);
+        }
+        let expected = table_priors(&graph, &formats);
+        for (row, prior) in measured.tables().iter().zip(&expected) {
+            let name = &graph.assets[row.table as usize].name;
+            println!("{name} {} {} {}", row.format, row.micronats, prior.micronats);
         }
         return;
     }

@@ -18,6 +18,15 @@ pub struct TableFormats {
 }
 
 impl TableFormats {
+    /// One table in a format, by its position in [`Graph::assets`]: first the embedding, then the
+    /// others.
+    pub const fn one(table: usize, format: WeightFormat) -> Self {
+        match table {
+            0 => TableFormats { embedding: Some(format), per_layer: None },
+            _ => TableFormats { embedding: None, per_layer: Some(format) },
+        }
+    }
+
     fn of(self, index: usize) -> Option<WeightFormat> {
         if index == 0 { self.embedding } else { self.per_layer }
     }

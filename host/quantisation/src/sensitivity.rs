@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use shardwright_files::hex;
-use shardwright_graph::{ComponentKind, ConstantFormat, Graph, Op, Ranges, ValueSource, WeightId};
+use shardwright_graph::{Asset, ComponentKind, ConstantFormat, Graph, Op, Ranges, ValueSource, WeightId};
 use shardwright_vocabulary::{FormatTuple, WeightFormat, WeightRole};
 
 use crate::envelope::{HEAD, Kind};
@@ -16,7 +16,7 @@ use crate::quality::answers;
 use crate::{CalibrationError, Importance, MeasuredError, Recipe, TableFormats, Unwatched, quantise};
 
 /// Lines of a hundred bytes for every layer, role and format of the largest models, many times.
-const KIND: Kind = Kind { magic: b"sw-sensi", version: 3, name: "sensitivities", limit: 1 << 26 };
+const KIND: Kind = Kind { magic: b"sw-sensi", version: 4, name: "sensitivities", limit: 1 << 26 };
 
 /// The loss from one format in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +37,18 @@ pub struct Sensitivity {
     pub micronats: u64,
 }
 
+/// The loss from one gathered table in one format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableLoss {
+    /// Position of the table in [`Graph::assets`].
+    pub table: u32,
+    /// In which format.
+    pub format: WeightFormat,
+    /// As [`Sensitivity::micronats`].
+    pub micronats: u64,
+}
+
 /// Losses of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,11 +59,12 @@ pub struct Sensitivities {
     /// Tokens they were measured with.
     tokens: u64,
     rows: Vec<Sensitivity>,
+    tables: Vec<TableLoss>,
 }
 
 impl Sensitivities {
-    /// Measures every layer and role in each of `formats` that is not the stored one, over a few
-    /// sequences.
+    /// Measures every layer and role in each of `formats` that is not the stored one, and every
+    /// gathered table in each of `table_formats` that suits its width, over a few sequences.
     ///
     /// Costs a run of all sequences for each: take few tokens. `progress` hears of runs done and to
     /// be done.
@@ -59,12 +72,15 @@ impl Sensitivities {
         graph: &Graph,
         checkpoint: [u8; 32],
         formats: &[WeightFormat],
+        table_formats: &[WeightFormat],
         importance: &Importance,
         sequences: &[Vec<u32>],
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self, CalibrationError> {
         let places = places(graph);
-        let (mut done, total) = (0, (places.len() * formats.len() + 1) as u64);
+        let pairs = table_pairs(graph, table_formats);
+        let runs = places.len() * formats.len() + pairs.len() + 1;
+        let (mut done, total) = (0, runs as u64);
         let mut alive = || true;
         let ranges = Ranges::new();
         if sequences.is_empty() {
@@ -81,6 +97,12 @@ impl Sensitivities {
         if ended(&mut done) {
             return Err(CalibrationError::Cancelled);
         }
+        let mut loss_of = |recipe: &Recipe| -> Result<u64, CalibrationError> {
+            let made = quantise(graph, recipe, &mut Unwatched)?;
+            let ours = answers(&made, &FormatTuple::F32, &ranges, sequences, &mut alive)?;
+            // Of a number that is not one, 0; beyond the integers, the largest.
+            Ok((1e6 * ours.divergence(&stored, graph)).ceil() as u64)
+        };
         let mut rows = Vec::new();
         for (&(component, layer, role), weights) in &places {
             for &format in formats {
@@ -94,14 +116,20 @@ impl Sensitivities {
                         recipe.weights[id as usize] = ConstantFormat::Matrix(format);
                     }
                 }
-                let made = quantise(graph, &recipe, &mut Unwatched)?;
-                let ours = answers(&made, &FormatTuple::F32, &ranges, sequences, &mut alive)?;
-                // Of a number that is not one, 0; beyond the integers, the largest.
-                let micronats = (1e6 * ours.divergence(&stored, graph)).ceil() as u64;
+                let micronats = loss_of(&recipe)?;
                 rows.push(Sensitivity { component, layer, role, format, micronats });
                 if ended(&mut done) {
                     return Err(CalibrationError::Cancelled);
                 }
+            }
+        }
+        let mut tables = Vec::new();
+        for (table, format) in pairs {
+            let weights = vec![ConstantFormat::Stored; graph.weights.len()];
+            let recipe = Recipe { weights, tables: TableFormats::one(table, format), ..Recipe::default() };
+            tables.push(TableLoss { table: table as u32, format, micronats: loss_of(&recipe)? });
+            if ended(&mut done) {
+                return Err(CalibrationError::Cancelled);
             }
         }
         let mut ids = Sha256::new();
@@ -114,12 +142,18 @@ impl Sensitivities {
             ids: hex::encode(&ids.finalize()),
             tokens: sequences.iter().map(|sequence| sequence.len() as u64).sum(),
             rows,
+            tables,
         })
     }
 
     /// The losses, by component, layer, role and format.
     pub fn rows(&self) -> &[Sensitivity] {
         &self.rows
+    }
+
+    /// The losses of gathered tables, by table and format.
+    pub fn tables(&self) -> &[TableLoss] {
+        &self.tables
     }
 
     /// Tokens they were measured with.
@@ -147,6 +181,15 @@ impl Sensitivities {
         }
         Ok(read)
     }
+}
+
+/// Positions of the gathered tables, each with those of `formats` that suit its width.
+pub(crate) fn table_pairs(graph: &Graph, formats: &[WeightFormat]) -> Vec<(usize, WeightFormat)> {
+    let of = |(index, asset): (usize, &Asset)| {
+        let suits = |format: &&WeightFormat| asset.table.planned(**format).is_ok();
+        formats.iter().filter(suits).map(|format| (index, *format)).collect::<Vec<_>>()
+    };
+    graph.assets.iter().enumerate().flat_map(of).collect()
 }
 
 /// The matrices of each component, layer (0 in a component without layers) and role.

@@ -97,7 +97,8 @@ impl OpenOptions {
         self
     }
 
-    /// Formats of the gathered tables. Default: as stored.
+    /// Formats of the gathered tables. Default: as stored, or narrower where [`Self::size`] asks
+    /// for it.
     #[must_use]
     pub fn tables(mut self, formats: TableFormats) -> Self {
         self.plan.tables = formats;
@@ -130,8 +131,8 @@ impl OpenOptions {
         self
     }
 
-    /// The most bytes that the artefacts of all shards may take together. Gathered tables are not
-    /// counted. Default: no bound but the chip's.
+    /// The most bytes that artefacts and gathered tables may take together: what an app carries.
+    /// Default: no bound but the chip's.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.plan.size_bytes = Some(bytes);

@@ -1,11 +1,13 @@
 //! Why a request has no solution: the first constraint without which it would have one.
 
 use super::search::{exists, search};
+use super::tables::Tables;
 use super::{Losses, Part, Problem, Relaxed, Solution, is_admitted};
 use crate::table::{CostTable, unit_kinds_at};
-use crate::{Refusal, RefusalKind, names};
+use crate::{Goals, Refusal, RefusalKind, names};
 
-pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
+/// Of a problem with what `tables` leave of `goals`.
+pub(super) fn diagnose(problem: &Problem<'_>, tables: &Tables, goals: &Goals) -> Refusal {
     let solvable = |relaxed| {
         let easier = Problem::new(problem.request, problem.settings, problem.entries.clone(), relaxed);
         easier.is_ok_and(|easier| exists(&easier))
@@ -39,7 +41,8 @@ pub(super) fn diagnose(problem: &Problem<'_>) -> Refusal {
     });
     for (step, relaxed) in alone.chain(together) {
         if solvable(relaxed) {
-            return with_least(problem, relaxed, Refusal::new(step.kind, step.message));
+            let refusal = Refusal::new(step.kind, step.message);
+            return with_least(problem, relaxed, refusal, (tables, goals));
         }
     }
     Refusal::new(RefusalKind::OverLimit, "no plan fits the limits")
@@ -83,7 +86,7 @@ fn steps(problem: &Problem<'_>) -> Vec<Step> {
             goals.size_bytes.is_some(),
             |relaxed| relaxed.size = true,
             RefusalKind::OverSize,
-            "no plan within the limits has artefacts as small as the goal asks",
+            "no plan within the limits has artefacts and tables as small as the goal asks",
         ),
         (
             goals.quality_micronats.is_some(),
@@ -125,8 +128,12 @@ struct Bounded {
 
 /// The refusal of a goal with the least of its quantity that a plan in one format tuple has: the
 /// nearest goal that holds.
-fn with_least(problem: &Problem<'_>, relaxed: Relaxed, refusal: Refusal) -> Refusal {
-    let goals = &problem.request.goals;
+fn with_least(
+    problem: &Problem<'_>,
+    relaxed: Relaxed,
+    refusal: Refusal,
+    (tables, goals): (&Tables, &Goals),
+) -> Refusal {
     let bounded = [
         Bounded {
             kind: RefusalKind::OverMemory,
@@ -182,6 +189,7 @@ fn with_least(problem: &Problem<'_>, relaxed: Relaxed, refusal: Refusal) -> Refu
             known.then(|| of(problem, &found))
         };
         let least = problem.usable.iter().filter_map(|&formats| value(formats)).min();
+        let least = least.map(|least| least.saturating_add(tables.part_of(kind)));
         let Some(least) = least.filter(|least| *least > goal) else { continue };
         refusal.message.push_str(&format!(
             "; the goal for the {what} is {}, and the nearest that a plan holds is {}",

@@ -18,9 +18,15 @@ impl Solution {
     /// The plan: every boundary in its shard's activation format, the flags set for each target,
     /// other targets that support the whole model as fallbacks, and a reason for every choice.
     pub fn into_plan(self, request: &Request) -> Plan {
-        let mut plan =
-            Plan { shards: vec![], fallback: self.fallback(request), reasons: vec![], extensions: vec![] };
+        let mut plan = Plan {
+            shards: vec![],
+            tables: self.tables.clone(),
+            fallback: self.fallback(request),
+            reasons: vec![],
+            extensions: vec![],
+        };
         self.explain_chain(request, &mut plan.reasons);
+        self.explain_tables(request, &mut plan.reasons);
         self.explain_ceilings(request, &mut plan.reasons);
         let segments: Vec<&[Segment]> = self.shards.iter().map(|shard| &shard.segments[..]).collect();
         let boundaries = flow::boundaries(request, &segments);

@@ -657,6 +657,11 @@ fn joined_cost(problem: &Problem<'_>, open: &Open, choice: &Choice, cost: &Range
 }
 
 impl Found {
+    /// What the search found least of.
+    pub(super) fn objective(&self) -> Sums {
+        self.objective
+    }
+
     pub(super) fn into_solution(self, problem: &Problem<'_>) -> Solution {
         let table = CostTable::new(problem.request);
         let mut shards: Vec<Placement> = Vec::new();
@@ -687,6 +692,7 @@ impl Found {
             exact: self.exact,
             gap: self.gap,
             balanced_by: problem.balanced_by,
+            tables: Vec::new(),
             relieving: Vec::new(),
             mixed: None,
             timed: problem.timed.clone(),

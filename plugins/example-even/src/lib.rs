@@ -129,7 +129,13 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
         chain.push(largest(EntryKind::Encode, 0).ok_or_else(|| missing("encode"))?);
     }
 
-    let mut plan = Plan { shards: vec![], fallback: vec![], reasons: vec![], extensions: vec![] };
+    let mut plan = Plan {
+        shards: vec![],
+        tables: request.first_tables(),
+        fallback: vec![],
+        reasons: vec![],
+        extensions: vec![],
+    };
     for (component, index) in request.model.components.iter().zip(0_u32..) {
         let (ranges, kinds) = match &component.body {
             Body::Whole(kind) => (vec![(0, 0)], vec![*kind]),

@@ -15,33 +15,43 @@ fn weights(plan: &Value) -> Vec<String> {
     formats.map(|formats| formats.split('/').next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Bytes of all artefacts, and what is lost.
+/// Bytes of all artefacts and tables, and what is lost.
 fn size_and_loss(plan: &Value) -> (u64, u64) {
     let totals = &plan["totals"];
     let loss = &totals["loss"];
     let micronats = if loss["known"] == "none" { Some(0) } else { loss["micronats"].as_u64() };
-    (totals["artefacts"]["bytes"].as_u64().expect("bytes"), micronats.expect("a loss"))
+    let bytes = |of: &Value| of.as_u64().expect("bytes");
+    (bytes(&totals["artefacts"]["bytes"]) + bytes(&totals["table_bytes"]), micronats.expect("a loss"))
 }
 
 #[test]
 fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
     let plan = |size: &str| shardwright(["plan", DEMO_MODEL, "--size", size]).json();
     let mut before = u64::MAX;
-    for (size, bytes) in [("4MB", 4_000_000), ("5MB", 5_000_000), ("6MB", 6_000_000), ("20MB", 20_000_000)] {
+    for (size, bytes) in [("6MB", 6_000_000), ("7MB", 7_000_000), ("9MB", 9_000_000), ("20MB", 20_000_000)] {
         let plan = plan(size);
         let (own, loss) = size_and_loss(&plan);
         assert!(own <= bytes && loss < before, "{size}: {own} bytes, {loss} after {before}");
-        assert_eq!(plan["shards"].as_array().map(Vec::len), Some(1), "{size}: {plan}");
         let weights = weights(&plan);
+        let tables = plan["tables"].as_array().expect("tables").iter();
+        let tables: Vec<&str> = tables.map(|table| table["format"].as_str().expect("a format")).collect();
+        // A table of half a layer's bytes loses less than a layer.
+        match size {
+            "20MB" => assert_eq!(tables, ["bf16", "bf16"]),
+            "9MB" => assert_eq!(tables, ["w8-per-channel", "w8-per-channel"]),
+            _ => assert_eq!(tables, ["w8-per-channel", "w4-block32"], "{size}"),
+        }
         match size {
             "20MB" => assert!(loss == 0 && weights.iter().all(|format| format == "bf16"), "{weights:?}"),
-            "5MB" => {
+            "6MB" => {
                 assert_eq!(plan["totals"]["loss"]["known"], "expected", "{plan}");
                 for format in ["w8-per-channel", "w4-block32"] {
                     assert!(weights.iter().any(|own| own == format), "{format}: {weights:?}");
                 }
-                let said = plan["shards"][0]["reasons"].to_string();
+                let said = plan["shards"].to_string();
                 assert!(said.contains("the layers that gain most have the finer formats"), "{plan}");
+                let said = plan["reasons"].to_string();
+                assert!(said.contains("table per-layer-embedding in w4-block32"), "{plan}");
             }
             _ => {}
         }
@@ -50,11 +60,14 @@ fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
     // Unasked nothing is rounded; too little is refused with the least that is enough.
     assert_eq!(size_and_loss(&shardwright(["plan", DEMO_MODEL]).json()).1, 0);
     let (code, stderr) = shardwright(["plan", DEMO_MODEL, "--size", "3MB"]).refuses();
-    assert!(code == 7 && stderr.contains("the nearest that a plan holds is 4.0 MB"), "{code}: {stderr}");
-    // The mixture runs, all layers of it in one shard.
+    assert!(code == 7 && stderr.contains("the nearest that a plan holds is 5.2 MB"), "{code}: {stderr}");
+    // The mixture runs.
     let text =
-        shardwright(["run", DEMO_MODEL, "--size", "5MB", "--prompt", "The old house", "--max-tokens", "8"]);
+        shardwright(["run", DEMO_MODEL, "--size", "6MB", "--prompt", "The old house", "--max-tokens", "8"]);
     assert!(!text.succeeds().trim().is_empty());
+    // Tables that are named are not chosen.
+    let named = shardwright(["plan", DEMO_MODEL, "--size", "9MB", "--table", "embedding=bf16"]).json();
+    assert_eq!(named["tables"][0]["format"], "bf16", "{named}");
 }
 
 #[test]

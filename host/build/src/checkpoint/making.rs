@@ -6,7 +6,6 @@ use std::ops::ControlFlow;
 use shardwright_graph::{Asset, ConstantFormat, Graph, Ranges, Weight, state_key};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::CheckedPlan;
-use shardwright_planning::request::Sensitivity;
 use shardwright_quantisation::{
     Calibration, IntegerBits, Note, Progress, RangeMethod, Recipe, Store, TableFormats as Tables, Watch,
     quantise,
@@ -16,8 +15,8 @@ use shardwright_vocabulary::{FormatTuple, Notice, StateFormat};
 
 use super::measuring;
 use crate::{
-    BuildError, Download, DownloadBasis, LossGround, Making, ModelFormats, ModelName, ModelSource,
-    PlanOptions, PlanSource, Result,
+    BuildError, Download, DownloadBasis, LossGround, Losses, Making, ModelFormats, ModelName, ModelSource,
+    PlanOptions, PlanSource, Result, TableFormats,
 };
 
 /// Most bytes of weights that are quantised in memory; larger models use a store in the cache
@@ -85,14 +84,18 @@ impl PlanSource for CheckpointSource<'_> {
         &self.graph
     }
 
-    fn sensitivities(
+    fn remakes_tables(&self) -> bool {
+        true
+    }
+
+    fn losses(
         &mut self,
         tuples: &[FormatTuple],
         ground: LossGround,
         watch: &mut dyn BuildWatch,
-    ) -> Result<Vec<Sensitivity>> {
+    ) -> Result<Losses> {
         let CheckpointSource { checkpoint, graph, options, notices, .. } = self;
-        measuring::sensitivities(checkpoint, graph, options, (tuples, ground), notices, watch)
+        measuring::losses(checkpoint, graph, options, (tuples, ground), notices, watch)
     }
 
     fn download(&self) -> Option<Download> {
@@ -138,9 +141,12 @@ impl ModelSource for CheckpointSource<'_> {
         Ok(counted.made(graph, plan, ranges, make)?)
     }
 
-    fn tables(&mut self, watch: &mut dyn BuildWatch) -> Result<Vec<Asset>> {
-        let tables =
-            Tables { embedding: self.options.tables.embedding, per_layer: self.options.tables.per_layer };
+    fn tables(&mut self, formats: TableFormats, watch: &mut dyn BuildWatch) -> Result<Vec<Asset>> {
+        let remade = |index: usize| {
+            let stored = self.graph.assets.get(index)?.table.format();
+            formats.of(index).filter(|format| stored != Some(*format))
+        };
+        let tables = Tables { embedding: remade(0), per_layer: remade(1) };
         if tables == Tables::default() {
             return Ok(self.graph.assets.clone());
         }

@@ -6,7 +6,7 @@ use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::Sensitivity;
 use shardwright_quantisation::{
-    Calibration, CalibrationError, Calibrator, Importance, Sensitivities, priors,
+    Calibration, CalibrationError, Calibrator, Importance, Sensitivities, priors, table_priors,
 };
 use shardwright_shims::Watch;
 use shardwright_text::{ChatTemplate, Message, RenderOptions, Tokenizer};
@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::{LossGround, PlanOptions, Result};
+use crate::{LossGround, Losses, PlanOptions, Result, TableFormats, TableLoss};
 use shardwright_files::own;
 
 /// Most tokens used for calibration, and most of one conversation: ranges settle long before.
@@ -124,38 +124,51 @@ fn quantised_formats(tuples: &[FormatTuple]) -> Vec<WeightFormat> {
 }
 
 /// What is expected of the quality loss of every layer and role in each of the weight formats of
-/// `tuples`. Empty for encoders, of which nothing is known.
-pub(super) fn expected_losses(graph: &Graph, tuples: &[FormatTuple]) -> Result<Vec<Sensitivity>> {
-    let formats = quantised_formats(tuples);
-    if formats.is_empty() || !graph.is_generative() {
-        return Ok(Vec::new());
+/// `tuples`, and of every gathered table. Empty for encoders, of which nothing is known.
+pub(super) fn expected_losses(graph: &Graph, asked: TableFormats, tuples: &[FormatTuple]) -> Result<Losses> {
+    if !graph.is_generative() {
+        return Ok(Losses::default());
     }
-    let expected =
-        priors(graph, &formats).map_err(|error| Error::caused_by(ErrorKind::Invalid, error, None))?;
-    Ok(rows(graph, &expected, &formats, Provenance::Modelled))
+    let invalid = |error| Error::caused_by(ErrorKind::Invalid, error, None);
+    let formats = quantised_formats(tuples);
+    let layers = match formats.is_empty() {
+        true => Vec::new(),
+        false => rows(graph, &priors(graph, &formats).map_err(invalid)?, &formats, Provenance::Modelled),
+    };
+    let tables = table_priors(graph, &asked.to_make());
+    Ok(Losses { layers, tables: tables.iter().map(|row| table_loss(row, Provenance::Modelled)).collect() })
 }
 
-/// The quality loss of every layer and role in each of the weight formats of `tuples`, and what it
-/// is to rest on.
-pub(super) fn sensitivities(
+fn table_loss(row: &shardwright_quantisation::TableLoss, provenance: Provenance) -> TableLoss {
+    let micronats = u32::try_from(row.micronats).unwrap_or(u32::MAX);
+    TableLoss { table: row.table, format: row.format, micronats, provenance }
+}
+
+/// The quality loss of every layer and role in each of the weight formats of `tuples`, and of every
+/// gathered table, and what it is to rest on. Tables are measured where the plan may round them.
+pub(super) fn losses(
     checkpoint: &Checkpoint,
     graph: &Graph,
     options: &PlanOptions,
     (tuples, ground): (&[FormatTuple], LossGround),
     notices: &mut Vec<Notice>,
     watch: &mut dyn Watch,
-) -> Result<Vec<Sensitivity>> {
+) -> Result<Losses> {
     let formats = quantised_formats(tuples);
-    if formats.is_empty() {
-        return Ok(Vec::new());
-    }
-    if ground == LossGround::Expected {
-        return expected_losses(graph, tuples);
+    let rounds_tables = options.size_bytes.is_some() || options.tables != TableFormats::default();
+    let table_formats = if rounds_tables { options.tables.to_make() } else { Vec::new() };
+    let expected = expected_losses(graph, options.tables, tuples);
+    if ground == LossGround::Expected || (formats.is_empty() && table_formats.is_empty()) {
+        return expected;
     }
     let started = Instant::now();
     let sequences = conversations(checkpoint, graph, options, SENSITIVITY_TOKENS)?;
     let hash = checkpoint.content_hash();
-    let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
+    let mut names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
+    if rounds_tables {
+        names.push("tables");
+        names.extend(table_formats.iter().map(|format| format.name()));
+    }
     let kept = kept_as(options, &format!("sensitivities-{}", names.join("-")), hash, &sequences);
     let known =
         kept.as_ref().filter(|path| is_own(path)).and_then(|path| Sensitivities::read(path, hash).ok());
@@ -166,7 +179,7 @@ pub(super) fn sensitivities(
                 "what formats lose was not measured on this checkpoint and is expected from how far weights are off; \
                  a plan with `--quality` measures and keeps it",
             ));
-            return expected_losses(graph, tuples);
+            return expected;
         }
         None => {
             let mut progress = |done: u64, total: u64| {
@@ -174,9 +187,16 @@ pub(super) fn sensitivities(
                 if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             let importance = Importance::default();
-            let measured =
-                Sensitivities::measure(graph, hash, &formats, &importance, &sequences, &mut progress)
-                    .map_err(calibration_error)?;
+            let measured = Sensitivities::measure(
+                graph,
+                hash,
+                &formats,
+                &table_formats,
+                &importance,
+                &sequences,
+                &mut progress,
+            )
+            .map_err(calibration_error)?;
             notices.push(Notice::note(format!(
                 "what formats cost was measured on {} tokens in {:.1} s",
                 measured.tokens(),
@@ -186,7 +206,11 @@ pub(super) fn sensitivities(
             measured
         }
     };
-    Ok(rows(graph, measured.rows(), &formats, Provenance::Measured))
+    // What was not measured of tables stays expected, behind what was.
+    let mut tables: Vec<TableLoss> =
+        measured.tables().iter().map(|row| table_loss(row, Provenance::Measured)).collect();
+    tables.extend(expected?.tables);
+    Ok(Losses { layers: rows(graph, measured.rows(), &formats, Provenance::Measured), tables })
 }
 
 /// Losses in the terms of a request. A component without matrices loses nothing, which a row says,

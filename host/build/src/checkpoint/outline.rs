@@ -2,14 +2,13 @@
 
 use shardwright_graph::Graph;
 use shardwright_models::{Outline, OutlineBasis};
-use shardwright_planning::request::Sensitivity;
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Notice};
 
 use super::making::making;
 use super::measuring::expected_losses;
 use crate::{
-    Download, DownloadBasis, LossGround, Making, ModelName, PlanOptions, PlanSource, Result, forecast,
+    Download, DownloadBasis, LossGround, Losses, Making, ModelName, PlanOptions, PlanSource, Result, forecast,
 };
 
 /// A checkpoint's outline to plan for. Nothing is compiled from it: it is no
@@ -74,13 +73,17 @@ impl PlanSource for OutlineSource<'_> {
         making(&self.graph, self.options)
     }
 
-    fn sensitivities(
+    fn remakes_tables(&self) -> bool {
+        true
+    }
+
+    fn losses(
         &mut self,
         tuples: &[FormatTuple],
         _ground: LossGround,
         _watch: &mut dyn Watch,
-    ) -> Result<Vec<Sensitivity>> {
-        expected_losses(&self.graph, tuples)
+    ) -> Result<Losses> {
+        expected_losses(&self.graph, self.options.tables, tuples)
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

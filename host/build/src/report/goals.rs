@@ -20,7 +20,7 @@ pub enum Goal {
     Context,
     /// Rows of a prefill or encode entry point, at most.
     PrefillRows,
-    /// Bytes of artefacts of all shards, at most.
+    /// Bytes of artefacts of all shards and of gathered tables, at most.
     Size,
     /// Microseconds per generated token, at most.
     Token,
@@ -92,7 +92,8 @@ pub(super) fn goals(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) 
     let rows = rows.filter(|entry| entry.kind != EntryKind::Decode).map(|entry| entry.rows).max();
     add(Goal::PrefillRows, asked.max_prefill_rows.into(), rows.map(u64::from), None);
     if let Some(bytes) = asked.size_bytes {
-        add(Goal::Size, bytes, Some(totals.artefacts.bytes), Some(totals.artefacts.provenance));
+        let size = totals.artefacts.bytes.saturating_add(totals.table_bytes);
+        add(Goal::Size, bytes, Some(size), Some(totals.artefacts.provenance));
     }
     // As the goals are held: without what handing over between shards takes.
     let of_kind = |kind: EntryKind| totals.times.iter().filter(move |time| time.entry.kind == kind);

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    BuildError, Download, DownloadBasis, EntryMenu, Judge, LossGround, ModelFormats, ModelName, PlanSource,
-    Question, TableFormats, TargetOffer, Weighed, make_request,
+    BuildError, Download, DownloadBasis, EntryMenu, Judge, LossGround, Losses, ModelFormats, ModelName,
+    PlanSource, Question, TargetOffer, Weighed, make_request,
 };
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, PlannedSegment, Shard};
-use shardwright_planning::request::{Goals, PrefillPart, Request, Sensitivity, TargetSummary};
+use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
 use shardwright_shims::Watch;
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{
@@ -87,7 +87,7 @@ pub fn plan(request: &Request, cuts: &[u32]) -> Plan {
             first = end;
         }
     }
-    Plan { shards, fallback: Vec::new(), reasons: Vec::new() }
+    Plan { shards, tables: vec![0; request.tables.len()], fallback: Vec::new(), reasons: Vec::new() }
 }
 
 fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {
@@ -139,13 +139,8 @@ impl PlanSource for Weighable<'_> {
         Some(Download { bytes: DOWNLOAD, rests_on: DownloadBasis::Headers })
     }
 
-    fn sensitivities(
-        &mut self,
-        _: &[FormatTuple],
-        _: LossGround,
-        _: &mut dyn Watch,
-    ) -> Answer<Vec<Sensitivity>> {
-        Ok(Vec::new())
+    fn losses(&mut self, _: &[FormatTuple], _: LossGround, _: &mut dyn Watch) -> Answer<Losses> {
+        Ok(Losses::default())
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {
@@ -155,5 +150,5 @@ impl PlanSource for Weighable<'_> {
 
 /// What a forecast needs of a graph whose tables stay as they are stored.
 pub fn weighed(graph: &Graph) -> Weighed {
-    Weighed::of(&Weighable(graph), TableFormats::default()).unwrap()
+    Weighed::of(&Weighable(graph))
 }

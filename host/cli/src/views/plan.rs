@@ -87,6 +87,24 @@ fn body(report: &PlanReport, detail: Detail) -> String {
         "flags",
         &shared(report, |shard| shard.flags.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
     );
+    // On a screen tables that lose nothing are in the sums alone.
+    let lossy = report.tables.iter().any(|table| table.loss != LossReport::None);
+    if lossy || (detail.is_full() && !report.tables.is_empty()) {
+        let tables = report.tables.iter().map(|table| {
+            let lost = match table.loss {
+                LossReport::None => String::new(),
+                LossReport::Measured { micronats } => {
+                    format!(", {:.2} millinats lost", micronats as f64 / 1000.0)
+                }
+                LossReport::Expected { micronats } => {
+                    format!(", about {:.1} millinats lost", micronats as f64 / 1000.0)
+                }
+                LossReport::NotMeasured { .. } => ", loss not measured".to_owned(),
+            };
+            format!("{} {} ({}{lost})", table.name, table.format, bytes(table.bytes))
+        });
+        member(&mut text, "tables", &tables.collect::<Vec<_>>().join("; "));
+    }
     for shard in &report.shards {
         if let Some(place) = shard.softcap {
             let by = match place.name() {
@@ -289,10 +307,10 @@ fn times(text: &mut String, totals: &PlanTotals) {
 /// What the formats lose.
 fn loss(text: &mut String, totals: &PlanTotals) {
     let loss = match totals.loss {
-        LossReport::None => "none: every weight is a float".to_owned(),
+        LossReport::None => "none: every weight and table is a float".to_owned(),
         LossReport::Measured { micronats } => {
             format!(
-                "{:.2} millinats of KL divergence a token (measured, of weights alone)",
+                "{:.2} millinats of KL divergence a token (measured, of weights and tables)",
                 micronats as f64 / 1000.0
             )
         }

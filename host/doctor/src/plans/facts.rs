@@ -146,6 +146,10 @@ pub fn of_totals(report: &PlanReport) -> Facts {
     facts.bytes("artefacts", totals.artefacts.bytes);
     facts.text("what the artefacts rest on", totals.artefacts.provenance);
     facts.bytes("KV cache", totals.state_bytes);
+    for table in &report.tables {
+        facts.text(format!("table {}", table.name), table.format);
+        facts.bytes(format!("bytes of table {}", table.name), table.bytes);
+    }
     // What it asks of a device is all data, of which nothing is to be overlooked.
     facts.leaves("forecast", "", &serde_json::to_value(&report.forecast).unwrap_or_default());
     for time in &totals.times {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use shardwright_vocabulary::{Encoding, EntryKind, EntryName, Flag, Limit, SoftcapPlace};
+use shardwright_vocabulary::{Encoding, EntryKind, EntryName, Flag, Limit, SoftcapPlace, WeightFormat};
 
 /// Side of a boundary tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,10 +205,34 @@ pub enum PlanFault {
         /// The limit.
         limit: Limit,
     },
-    /// All artefacts together exceed the goal.
-    #[error("all artefacts together have {value} bytes, the goal allows {max}")]
+    /// Another number of table formats than of gathered tables.
+    #[error("{found} formats for {expected} gathered tables, each has one")]
+    TablesCount {
+        /// Formats of the plan.
+        found: usize,
+        /// Tables of the model.
+        expected: usize,
+    },
+    /// A table format index out of range.
+    #[error("the request does not offer format {format} of table `{table}`")]
+    UnknownTableFormat {
+        /// The table.
+        table: String,
+        /// The index.
+        format: u32,
+    },
+    /// There is a quality goal, but what a table loses in its format is not known.
+    #[error("what table `{table}` loses as {format} is not known, and there is a quality goal")]
+    UnmeasuredTable {
+        /// The table.
+        table: String,
+        /// Its format.
+        format: WeightFormat,
+    },
+    /// All artefacts and tables together exceed the goal.
+    #[error("artefacts and tables together have {value} bytes, the goal allows {max}")]
     OverSize {
-        /// Bytes of all artefacts.
+        /// Bytes of all artefacts and tables.
         value: u64,
         /// The goal.
         max: u64,
@@ -484,7 +508,9 @@ impl PlanFault {
             PlanFault::OverSize { .. } => Some("allow more bytes, or offer narrower weight formats"),
             PlanFault::TooSlow { .. } => Some("allow more time, or offer faster formats"),
             PlanFault::OverQuality { .. } => Some("allow a larger loss, or wider weight formats"),
-            PlanFault::UnmeasuredQuality { .. } => Some("measure sensitivities, or drop the quality goal"),
+            PlanFault::UnmeasuredQuality { .. } | PlanFault::UnmeasuredTable { .. } => {
+                Some("measure sensitivities, or drop the quality goal")
+            }
             PlanFault::StateNotShareable { .. } => Some("layers that share a state must be on one device"),
             PlanFault::UnknownFlag { .. } => Some("the shim's flag schema lists the flags it knows"),
             PlanFault::ContextTooLarge { .. } => Some("ask for less context"),

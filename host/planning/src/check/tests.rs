@@ -118,6 +118,7 @@ fn request() -> Request {
         entries: [PREFILL, LONG_PREFILL, DECODE, WIDE, OTHER_CONTEXT].into_iter().map(entry).collect(),
         costs,
         sensitivities: vec![],
+        tables: vec![],
         boundary_nanoseconds: 0,
         goals: Goals {
             quality_micronats: None,
@@ -172,6 +173,7 @@ fn plan() -> Plan {
             shard(1, (5, 6), &[DECODE], &["hidden"], &["hidden"]),
             shard(2, (0, 0), &[DECODE], &["hidden"], &["logits"]),
         ],
+        tables: vec![],
         fallback: vec![1],
         reasons: vec![Reason {
             shard: Some(1),
@@ -345,6 +347,29 @@ const CASES: &[(&str, Change)] = &[
         request.goals.quality_micronats = Some(100);
         request.sensitivities.pop();
     }),
+    ("TablesCount", |plan, _| plan.tables = vec![0]),
+    ("TablesCount", |_, request| request.tables.push(table(Some(1)))),
+    ("TooMany", |plan, _| plan.tables = vec![0; crate::request::caps::TABLES + 1]),
+    ("UnknownTableFormat", |plan, request| {
+        request.tables.push(table(None));
+        plan.tables = vec![2];
+    }),
+    ("UnmeasuredTable", |plan, request| {
+        request.tables.push(table(None));
+        plan.tables = vec![1];
+        request.goals.quality_micronats = Some(100);
+    }),
+    ("OverQuality", |plan, request| {
+        request.tables.push(table(Some(101)));
+        plan.tables = vec![1];
+        request.goals.quality_micronats = Some(100);
+    }),
+    // All artefacts have 8130 bytes.
+    ("OverSize", |plan, request| {
+        request.tables.push(table(None));
+        plan.tables = vec![0];
+        request.goals.size_bytes = Some(8130 + 799);
+    }),
     ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.weight_bytes = u64::MAX / 2)),
     ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.ops = u64::MAX / 2)),
     ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.state_bytes = u64::MAX / 4)),
@@ -515,6 +540,29 @@ fn shards_of_several_components_add_up() {
 }
 
 /// The first decoder shard in the second format tuple, with a loss of 2 for each of its layers.
+/// A table of 800 bytes, or 400 with this loss.
+fn table(micronats: Option<u32>) -> GatheredTable {
+    let of =
+        |format, bytes, micronats| TableFormat { format, bytes, micronats, provenance: Provenance::Modelled };
+    let formats = vec![of(WeightFormat::Bf16, 800, Some(0)), of(WeightFormat::W8PerChannel, 400, micronats)];
+    GatheredTable { name: "embedding".to_owned(), formats }
+}
+
+#[test]
+fn tables_count_for_size_and_loss() {
+    let mut request = request();
+    request.tables.push(table(Some(7)));
+    request.validate().unwrap();
+    for (format, micronats, bytes) in [(0, 0, 800), (1, 7, 400)] {
+        request.goals.size_bytes = Some(8130 + bytes);
+        let checked = check(Plan { tables: vec![format], ..plan() }, &request).unwrap();
+        let own = &checked.tables()[0];
+        assert_eq!((own.name.as_str(), own.chosen.bytes), ("embedding", bytes));
+        assert_eq!(checked.loss().micronats, micronats);
+        assert_eq!(checked.loss().modelled, u64::from(micronats > 0));
+    }
+}
+
 fn quantise(plan: &mut Plan, request: &mut Request) {
     part(plan, 1).formats.fill(1);
     for layer in 0..3 {
@@ -646,7 +694,7 @@ proptest! {
             because: String::new(),
             cause: Cause::Cost("time".to_owned()),
         }];
-        let _ = check(Plan { shards, fallback, reasons }, &request());
+        let _ = check(Plan { shards, tables: Vec::new(), fallback, reasons }, &request());
     }
 
     /// Damage to one shard of a sound plan reaches the later checks.

@@ -1,9 +1,9 @@
 //! The requests that planners are tried on, made of one that was recorded. Each is sound by
 //! [`Request::validate`], however absurd.
 
-use shardwright_vocabulary::{EntryKind, Limit, Provenance, TimeCost, limit_names};
+use shardwright_vocabulary::{EntryKind, Limit, Provenance, TimeCost, WeightFormat, limit_names};
 
-use crate::request::{Body, Layer, PlannerOption, PromptLength, Request};
+use crate::request::{Body, GatheredTable, Layer, PlannerOption, PromptLength, Request, TableFormat};
 
 /// A request with a name for reports.
 #[derive(Debug, Clone)]
@@ -150,6 +150,15 @@ pub fn extreme(base: &Request) -> Vec<Case> {
             request.goals.first_token_microseconds = Some(u64::MAX);
             (request.goals.prompt_tokens, request.goals.answer_tokens) = (u32::MAX, u32::MAX);
             request.goals.max_prefill_rows = u32::MAX;
+        }),
+        case(base, "tables of any size", |request| {
+            let table = |name: &str, bytes: u64, micronats: Option<u32>| GatheredTable {
+                name: name.to_owned(),
+                formats: [WeightFormat::Bf16, WeightFormat::W8PerChannel]
+                    .map(|format| TableFormat { format, bytes, micronats, provenance: Provenance::Modelled })
+                    .to_vec(),
+            };
+            request.tables = vec![table("nothing", 0, None), table("all", u64::MAX, Some(u32::MAX))];
         }),
         case(base, "prompts of any length", |request| {
             let lengths = [0, 1, 2, u32::MAX].into_iter();

@@ -24,6 +24,10 @@ pub mod caps {
     pub const ENTRIES: usize = 64;
     /// Rows of the cost table.
     pub const COSTS: usize = 1 << 17;
+    /// Gathered tables.
+    pub const TABLES: usize = 8;
+    /// Formats of one gathered table.
+    pub const TABLE_FORMATS: usize = 16;
     /// Lengths of prompts.
     pub const PROMPTS: usize = 64;
     /// Sensitivities.
@@ -118,6 +122,7 @@ pub(super) fn validate(request: &Request) -> Result<(), RequestFault> {
     model(request)?;
     entries(request)?;
     tables(request)?;
+    gathered_tables(request)?;
     targets(request)
 }
 
@@ -129,6 +134,7 @@ fn counts(request: &Request) -> Result<(), RequestFault> {
         ("format tuples", request.formats.len(), caps::FORMATS, true),
         ("entry points", request.entries.len(), caps::ENTRIES, true),
         ("cost rows", request.costs.len(), caps::COSTS, true),
+        ("gathered tables", request.tables.len(), caps::TABLES, false),
         ("lengths of prompts", request.prompts.len(), caps::PROMPTS, false),
         ("sensitivities", request.sensitivities.len(), caps::SENSITIVITIES, false),
     ];
@@ -274,6 +280,21 @@ fn tables(request: &Request) -> Result<(), RequestFault> {
                 format!("component {}, layer {}, {}, {}", row.component, row.layer, row.role, row.format);
             return Err(RequestFault::Repeated { what: "sensitivity", name });
         }
+    }
+    Ok(())
+}
+
+fn gathered_tables(request: &Request) -> Result<(), RequestFault> {
+    unique("gathered table", request.tables.iter().map(|table| table.name.as_str()))?;
+    for table in &request.tables {
+        let (what, count, cap) = ("formats of a gathered table", table.formats.len(), caps::TABLE_FORMATS);
+        if count > cap {
+            return Err(RequestFault::TooMany { what, count, cap });
+        }
+        if count == 0 {
+            return Err(RequestFault::Empty { what });
+        }
+        unique("format of a gathered table", table.formats.iter().map(|own| own.format.name()))?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use shardwright_planning::cost::CostTable;
 use shardwright_planning::floor::{FloorRefusal, floor};
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::{
-    Body, Component, Layer, LayerKind, PrefillPart, Request, Sensitivity, Softcap,
+    Body, Component, GatheredTable, Layer, LayerKind, PrefillPart, Request, Sensitivity, Softcap, TableFormat,
 };
 use shardwright_vocabulary::{
     ActivationFormat, EntryKind, EntryName, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Legality,
@@ -234,6 +234,45 @@ fn a_quality_goal_is_kept_or_named() {
     let refusal = refused(&request);
     let FloorRefusal::OverGoal { goal: "quality", value, max: 59, .. } = refusal else { panic!("{refusal}") };
     assert!(value >= 60);
+}
+
+/// A table in these formats: bytes and loss.
+fn table(name: &str, formats: &[(WeightFormat, u64, Option<u32>)]) -> GatheredTable {
+    let of = |&(format, bytes, micronats): &(WeightFormat, u64, Option<u32>)| TableFormat {
+        format,
+        bytes,
+        micronats,
+        provenance: Provenance::Measured,
+    };
+    GatheredTable { name: name.to_owned(), formats: formats.iter().map(of).collect() }
+}
+
+#[test]
+fn tables_have_the_first_format_or_under_a_goal_for_the_size_the_smallest() {
+    let mut request = request(4);
+    let formats = [
+        (WeightFormat::F32, 800, None),
+        (WeightFormat::W8PerChannel, 200, Some(30)),
+        (WeightFormat::W4PerChannel, 100, None),
+    ];
+    request.tables = vec![table("embedding", &formats)];
+    assert_eq!(planned(&request).plan().tables, [0]);
+    request.goals.size_bytes = Some(1 << 20);
+    assert_eq!(planned(&request).plan().tables, [2]);
+    request.goals.quality_micronats = Some(30);
+    assert_eq!(planned(&request).plan().tables, [1], "the others' loss is not known");
+    request.goals.quality_micronats = Some(29);
+    let refusal = refused(&request);
+    let FloorRefusal::OverGoal { layer, goal: "quality", value: 30, max: 29 } = &refusal else {
+        panic!("{refusal}")
+    };
+    assert_eq!(layer, "the gathered tables");
+    request.tables = vec![table("odd", &[(WeightFormat::F32, 1, None)])];
+    let refusal = refused(&request);
+    assert!(
+        matches!(&refusal, FloorRefusal::Unmeasured { layer, .. } if layer == "table `odd`"),
+        "{refusal}"
+    );
 }
 
 #[test]

@@ -1,11 +1,20 @@
 //! Requests that make no sense, each refused in words that name the place.
 
-use shardwright_planning::request::{Body, PlannerOption, Request, RequestFault, Sensitivity, Softcap, caps};
+use shardwright_planning::request::{
+    Body, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity, Softcap, TableFormat, caps,
+};
 use shardwright_vocabulary::{
     Flag, FlagSchema, FlagStage, FlagType, Provenance, TimeCost, WeightFormat, WeightRole,
 };
 
 use crate::common::request;
+
+/// A table with one format so many times.
+fn table(name: &str, formats: usize) -> GatheredTable {
+    let (format, micronats) = (WeightFormat::Bf16, Some(0));
+    let format = TableFormat { format, bytes: 1, micronats, provenance: Provenance::Measured };
+    GatheredTable { name: name.to_owned(), formats: vec![format; formats] }
+}
 
 type Change = fn(&mut Request);
 
@@ -16,6 +25,11 @@ const CASES: &[(&str, Change)] = &[
             *layers = vec![layers[0].clone(); caps::LAYERS + 1];
         }
     }),
+    ("TooMany", |request| request.tables = vec![table("same", 1); caps::TABLES + 1]),
+    ("TooMany", |request| request.tables = vec![table("one", caps::TABLE_FORMATS + 1)]),
+    ("Empty", |request| request.tables = vec![table("one", 0)]),
+    ("Repeated", |request| request.tables = vec![table("same", 1); 2]),
+    ("Repeated", |request| request.tables = vec![table("one", 2)]),
     ("Empty", |request| request.targets.clear()),
     ("Empty", |request| request.costs.clear()),
     ("Empty", |request| request.model.components[1].body = Body::Layers(vec![])),

@@ -96,6 +96,7 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
         &graph,
         [5; 32],
         &formats,
+        &formats,
         &Importance::new(),
         &sequences,
         &mut |done, total| {
@@ -106,7 +107,12 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
     .unwrap();
     // Five roles in each of four layers, the projection to per-layer inputs, the head.
     assert_eq!(measured.rows().len(), 2 * (4 * 5 + 2));
-    assert_eq!((last, measured.tokens()), ((45, 45), 10));
+    assert_eq!((last, measured.tokens()), ((49, 49), 10));
+    let tables: Vec<_> = measured.tables().iter().map(|row| (row.table, row.format)).collect();
+    assert_eq!(tables, [0, 1].map(|table| formats.map(|format| (table, format))).concat());
+    for pair in measured.tables().chunks(2) {
+        assert!(0 < pair[0].micronats && pair[0].micronats < pair[1].micronats, "{pair:?}");
+    }
     let loss = |component, layer, role, format| {
         let found = measured
             .rows()
@@ -142,13 +148,19 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
         let error = Sensitivities::read(&path, [5; 32]).unwrap_err();
         assert!(matches!(error, MeasuredError::Damaged { .. }), "{error}");
     }
-    let error = Sensitivities::measure(&graph, [5; 32], &formats, &Importance::new(), &[], &mut on);
+    let error = Sensitivities::measure(&graph, [5; 32], &formats, &[], &Importance::new(), &[], &mut on);
     assert!(matches!(error, Err(CalibrationError::NoSequences)));
-    let error = Sensitivities::measure(&graph, [5; 32], &formats, &Importance::new(), &[vec![30]], &mut on);
-    assert!(matches!(error, Err(CalibrationError::NoPredictions)));
     let error =
-        Sensitivities::measure(&graph, [5; 32], &formats, &Importance::new(), &sequences, &mut |_, _| {
-            ControlFlow::Break(())
-        });
+        Sensitivities::measure(&graph, [5; 32], &formats, &[], &Importance::new(), &[vec![30]], &mut on);
+    assert!(matches!(error, Err(CalibrationError::NoPredictions)));
+    let error = Sensitivities::measure(
+        &graph,
+        [5; 32],
+        &formats,
+        &[],
+        &Importance::new(),
+        &sequences,
+        &mut |_, _| ControlFlow::Break(()),
+    );
     assert!(matches!(error, Err(CalibrationError::Cancelled)));
 }

@@ -6,7 +6,7 @@ use shardwright::{NoticeKind, PlanReport};
 use shardwright_build::LossReport;
 
 use super::page::Page;
-use super::{all_layers, duration, millinats, quantity};
+use super::{all_layers, duration, loss, millinats, quantity};
 use crate::views::bytes;
 use crate::views::plan::rests_on;
 
@@ -57,6 +57,14 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
     card("weights", &bytes(totals.weight_bytes), "counted");
     card("artefacts", &bytes(totals.artefacts.bytes), totals.artefacts.provenance.name());
     card("KV cache", &bytes(totals.state_bytes), "counted");
+    for table in &report.tables {
+        let lost = match &table.loss {
+            LossReport::None => "nothing is lost".to_owned(),
+            known => format!("loss {}", loss(known)),
+        };
+        let name = format!("table {}", table.name);
+        card(&name, &bytes(table.bytes), &format!("{}, {lost}", table.format));
+    }
     for phase in &report.forecast.memory {
         let ground = phase.provenance.map_or("counted", |provenance| provenance.name());
         let mapped = format!("{ground}; {} mapped", bytes(phase.mapped_bytes));
@@ -81,9 +89,9 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
     let boundary = format!("{:.1} µs a step", totals.boundary_nanoseconds as f64 / 1e3);
     card("handing over between shards", &boundary, "modelled, not in the times");
     match totals.loss {
-        LossReport::None => card("loss of quality", "none", "every weight is a float"),
+        LossReport::None => card("loss of quality", "none", "every weight and table is a float"),
         LossReport::Measured { micronats } => {
-            card("loss of quality", &millinats(micronats), "measured, of weights alone");
+            card("loss of quality", &millinats(micronats), "measured, of weights and tables");
         }
         LossReport::Expected { micronats } => {
             let about = format!("about {}", millinats(micronats));
@@ -185,6 +193,13 @@ fn words(report: &PlanReport) -> BTreeMap<&'static str, BTreeMap<&'static str, u
     add("modelled", "handing over");
     for time in totals.times.iter().filter_map(|entry| entry.time) {
         add(time.provenance.name(), "times of entry points");
+    }
+    for table in &report.tables {
+        match table.loss {
+            LossReport::Measured { .. } => add("measured", "losses of tables"),
+            LossReport::Expected { .. } => add("modelled", "losses of tables"),
+            LossReport::None | LossReport::NotMeasured { .. } => {}
+        }
     }
     for limit in &report.limits {
         add(limit.limit.provenance.name(), "limits");

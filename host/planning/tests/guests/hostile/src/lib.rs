@@ -189,6 +189,7 @@ fn aliased_output() -> Plan {
     };
     Plan {
         shards: vec![],
+        tables: vec![],
         fallback: vec![],
         reasons: (0..4000).map(|_| reason(alias())).collect(),
         extensions: vec![],

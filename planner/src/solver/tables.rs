@@ -1,0 +1,459 @@
+//! Which formats the gathered tables have. They share the goals of size and quality with the
+//! shards and nothing else, so that each set of formats leaves a goal to what is cut and mixed.
+
+use std::borrow::Cow;
+
+use super::preferences::in_order;
+use super::search::{self, Sums};
+use super::{Effort, Gap, Goal, Losses, Problem, Relaxed, Settings, Solution, diagnose, entry_sets, mix};
+use crate::{Cause, GatheredTable, Goals, Reason, Refusal, RefusalKind, Request, TableFormat, names};
+
+/// Most sets of formats that are tried. Two tables in three formats have nine.
+const MOST: usize = 16;
+
+/// A format for each gathered table.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Tables {
+    /// Index in the list of each table.
+    formats: Vec<u32>,
+    /// Of all tables together.
+    bytes: u64,
+    /// What they lose together, as far as it is known.
+    micronats: u64,
+    /// By which sets are preferred: the loss where losses count, else the places in the lists.
+    rank: u64,
+}
+
+impl Tables {
+    /// The request with what these leave of its goals; `None` if they exceed one alone.
+    fn rest_of<'r>(&self, request: &'r Request) -> Option<Cow<'r, Request>> {
+        let goals = &request.goals;
+        let holds = |goal: Option<u64>, own: u64| goal.is_none_or(|goal| own <= goal);
+        let both = holds(goals.size_bytes, self.bytes) && holds(goals.quality_micronats, self.micronats);
+        both.then(|| self.at_most_rest_of(request))
+    }
+
+    /// The same where nothing is left of a goal that they exceed.
+    fn at_most_rest_of<'r>(&self, request: &'r Request) -> Cow<'r, Request> {
+        let goals = &request.goals;
+        let left = |goal: Option<u64>, own: u64| goal.map(|goal| goal.saturating_sub(own));
+        let rest = Goals {
+            size_bytes: left(goals.size_bytes, self.bytes),
+            quality_micronats: left(goals.quality_micronats, self.micronats),
+            ..*goals
+        };
+        match rest == *goals {
+            true => Cow::Borrowed(request),
+            false => Cow::Owned(Request { goals: rest, ..request.clone() }),
+        }
+    }
+
+    /// What a solution with these comes to, to be compared with those that have others: the
+    /// objective of its shards, times as they are, with the loss of the tables.
+    fn merit(&self, problem: &Problem<'_>, solution: &Solution) -> Sums {
+        let losses = Losses::new(problem.request);
+        let mut sums = Sums::default();
+        let mut add = |goal: Goal, value: u64| {
+            let sum = &mut sums[goal as usize];
+            *sum = sum.saturating_add(value);
+        };
+        for shard in &solution.shards {
+            let target = shard.target as usize;
+            add(Goal::Targets, problem.ranks[target].saturating_mul(shard.units()));
+            add(Goal::KnownTimes, shard.cost.untimed.into());
+            if problem.counts_loss() {
+                add(Goal::Loss, losses.of_shard(shard));
+            }
+            add(Goal::Time, problem.nanoseconds(&shard.cost, target).saturating_add(problem.boundary));
+            add(Goal::Shards, 1);
+            add(Goal::Formats, shard.formats().map(u64::from).fold(0, u64::saturating_add));
+        }
+        if problem.counts_loss() {
+            add(Goal::Loss, self.micronats);
+        }
+        in_order(sums, &problem.settings.order)
+    }
+
+    /// A distance from the best with the loss of these.
+    fn gap(&self, gap: Option<Gap>) -> Option<Gap> {
+        let gap = gap?;
+        let more = if gap.goal == Goal::Loss { self.micronats } else { 0 };
+        let with = |value: u64| value.saturating_add(more);
+        Some(Gap { value: with(gap.value), least: with(gap.least), ..gap })
+    }
+
+    /// What these have of a quantity that a goal bounds.
+    pub(super) fn part_of(&self, kind: RefusalKind) -> u64 {
+        match kind {
+            RefusalKind::OverSize => self.bytes,
+            RefusalKind::OverQuality => self.micronats,
+            _ => 0,
+        }
+    }
+
+    /// Why no plan has these: a goal that they exceed alone, or what stands in the way of the
+    /// shards.
+    fn refusal(&self, goals: &Goals, shards: impl FnOnce() -> Refusal) -> Refusal {
+        let alone = |goal: Option<u64>, kind, what: &str, shown: fn(u64) -> String| {
+            let own = self.part_of(kind);
+            let goal = goal.filter(|goal| own > *goal)?;
+            let message =
+                format!("the gathered tables alone {what} {}, the goal is {}", shown(own), shown(goal));
+            Some(Refusal::new(kind, message).with("goal", goal).with("tables", own))
+        };
+        let quality = alone(goals.quality_micronats, RefusalKind::OverQuality, "lose", names::micronats);
+        if let Some(quality) = quality {
+            return quality;
+        }
+        let refusal = shards();
+        let size = alone(goals.size_bytes, RefusalKind::OverSize, "have", names::bytes);
+        match size.filter(|_| refusal.kind != RefusalKind::OverSize) {
+            Some(size) => size,
+            None => refusal,
+        }
+    }
+}
+
+/// The sets of formats that a best plan may have, the preferred one first, the smallest last. Where
+/// sizes do not count there is one.
+///
+/// Errors: `over-quality` where losses count and none is known of a table.
+fn sets(request: &Request) -> Result<Vec<Tables>, Refusal> {
+    let mut sets = vec![Tables::default()];
+    for table in &request.tables {
+        let formats = candidates(request, table)?;
+        let with = |set: &Tables| {
+            let more = |(place, format, rank): &(u32, &TableFormat, u64)| Tables {
+                formats: set.formats.iter().copied().chain([*place]).collect(),
+                bytes: set.bytes.saturating_add(format.bytes),
+                micronats: set.micronats.saturating_add(format.micronats.unwrap_or(0).into()),
+                rank: set.rank.saturating_add(*rank),
+            };
+            formats.iter().map(more).collect::<Vec<_>>()
+        };
+        sets = frontier(sets.iter().flat_map(with).collect());
+    }
+    if request.goals.size_bytes.is_none() {
+        sets.truncate(1);
+    }
+    Ok(sets)
+}
+
+/// Formats of a table with their places and ranks.
+fn candidates<'t>(
+    request: &Request,
+    table: &'t GatheredTable,
+) -> Result<Vec<(u32, &'t TableFormat, u64)>, Refusal> {
+    let weighed = request.weighs_losses();
+    let rank = |place: u32, format: &TableFormat| match weighed {
+        true => format.micronats.map(u64::from),
+        false => Some(place.into()),
+    };
+    let found: Vec<_> = (0_u32..)
+        .zip(&table.formats)
+        .filter_map(|(place, format)| Some((place, format, rank(place, format)?)))
+        .collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let (kind, message) = match table.formats.is_empty() {
+        true => (RefusalKind::InvalidRequest, format!("table `{}` has no format", table.name)),
+        false => (
+            RefusalKind::OverQuality,
+            format!("of no format of table `{}` is known what it loses, and losses count", table.name),
+        ),
+    };
+    Err(Refusal::new(kind, message).with("table", &table.name))
+}
+
+/// Sets of which none is both preferred to another and no larger, from the preferred one to the
+/// smallest; where they are too many, evenly chosen ones with both ends.
+fn frontier(mut sets: Vec<Tables>) -> Vec<Tables> {
+    sets.sort_by(|a, b| (a.rank, a.bytes, &a.formats).cmp(&(b.rank, b.bytes, &b.formats)));
+    let mut least = u64::MAX;
+    sets.retain(|set| {
+        let smaller = set.bytes < least || least == u64::MAX;
+        least = least.min(set.bytes);
+        smaller
+    });
+    if sets.len() > MOST {
+        let last = sets.len() - 1;
+        let mut places: Vec<usize> = (0..MOST).map(|place| place * last / (MOST - 1)).collect();
+        places.dedup();
+        sets = places.into_iter().filter_map(|place| sets.get(place).cloned()).collect();
+    }
+    sets
+}
+
+/// The optimum under the flags that the request recommends.
+pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
+    let sets = sets(request)?;
+    let mut best: Option<Solved> = None;
+    let mut gaps: Vec<Gap> = Vec::new();
+    let (mut exact, mut found_with) = (true, 0);
+    for (place, set) in sets.iter().enumerate() {
+        // Tables that lose more alone come to nothing better.
+        if request.goals.least_loss && best.as_ref().is_some_and(|best| best.loss < set.micronats) {
+            break;
+        }
+        let others = place + 1 < sets.len() && request.weighs_losses() && !request.goals.least_loss;
+        let Some(found) = solve_within(request, settings, set, others)? else { continue };
+        exact &= found.solution.exact;
+        found_with += 1;
+        gaps.extend(found.solution.gap);
+        let enough = !request.weighs_losses() || found.is_free_of_size;
+        if best.as_ref().is_none_or(|best| found.merit < best.merit) {
+            best = Some(found);
+        }
+        if enough {
+            break;
+        }
+    }
+    let Some(best) = best else { return Err(no_solution(request, settings, &sets)) };
+    let own = best.solution.gap;
+    if found_with == 1 {
+        return Ok(Solution { exact, ..best.solution });
+    }
+    // What other tables may come to is not proved worse.
+    let goal = own.or(gaps.first().copied()).map(|gap| gap.goal);
+    let least = gaps.iter().filter(|gap| Some(gap.goal) == goal).map(|gap| gap.least).min();
+    let value = match goal {
+        Some(Goal::Loss) => best.loss,
+        Some(Goal::Time) => best.nanoseconds,
+        _ => own.map_or(0, |own| own.value),
+    };
+    let gap = goal.zip(least).map(|(goal, least)| Gap { goal, value, least });
+    Ok(Solution { exact, gap: gap.filter(|gap| gap.value > gap.least), ..best.solution })
+}
+
+/// A solution with some tables.
+struct Solved {
+    solution: Solution,
+    merit: Sums,
+    /// Of shards and tables, as far as it is known.
+    loss: u64,
+    /// What is minimised of a token, without what hands over between shards.
+    nanoseconds: u64,
+    /// Whether no more of the size goal would make the shards better.
+    is_free_of_size: bool,
+}
+
+/// The optimum with these tables; `None` if there is none. `others`: whether it is asked what more
+/// of the size goal would do.
+fn solve_within(
+    request: &Request,
+    settings: &Settings,
+    tables: &Tables,
+    others: bool,
+) -> Result<Option<Solved>, Refusal> {
+    let Some(rest) = tables.rest_of(request) else { return Ok(None) };
+    for entries in entry_sets(request)? {
+        let mut problem = Problem::new(&rest, settings, entries.clone(), Relaxed::default())?;
+        let Some(found) = search::search(&mut problem) else { continue };
+        let objective = found.objective();
+        let mut solution = found.into_solution(&problem);
+        if settings.effort == Effort::Thorough {
+            solution.mixed = mix::polish(&problem, &mut solution);
+        }
+        solution.tables.clone_from(&tables.formats);
+        solution.gap = tables.gap(solution.gap);
+        let is_free_of_size = others && {
+            let mut freer =
+                Problem::new(&rest, settings, entries, Relaxed { size: true, ..Relaxed::default() })?;
+            search::search(&mut freer).is_some_and(|freer| freer.objective() == objective)
+        };
+        let losses = Losses::new(&rest);
+        let own = solution.shards.iter().map(|shard| losses.of_shard(shard)).fold(0, u64::saturating_add);
+        let times =
+            solution.shards.iter().map(|shard| problem.nanoseconds(&shard.cost, shard.target as usize));
+        return Ok(Some(Solved {
+            merit: tables.merit(&problem, &solution),
+            loss: own.saturating_add(tables.micronats),
+            nanoseconds: times.fold(0, u64::saturating_add),
+            is_free_of_size,
+            solution,
+        }));
+    }
+    Ok(None)
+}
+
+/// Why there is no plan: with the tables that are preferred, or if it is the size that prevents
+/// one, with the smallest.
+fn no_solution(request: &Request, settings: &Settings, sets: &[Tables]) -> Refusal {
+    let of = |tables: &Tables| -> Result<Refusal, Refusal> {
+        let rest = tables.at_most_rest_of(request);
+        let Some(entries) = entry_sets(request)?.into_iter().next() else {
+            let message = "the request offers no entry points that fit";
+            return Err(Refusal::new(RefusalKind::InvalidRequest, message));
+        };
+        let problem = Problem::new(&rest, settings, entries, Relaxed::default())?;
+        Ok(tables.refusal(&request.goals, || diagnose::diagnose(&problem, tables, &request.goals)))
+    };
+    let of = |tables| of(tables).unwrap_or_else(|refusal| refusal);
+    let preferred = sets.first().map(of);
+    let within = |tables: &&Tables| {
+        request.goals.quality_micronats.is_none_or(|goal| tables.part_of(RefusalKind::OverQuality) <= goal)
+    };
+    match sets.iter().skip(1).rfind(within) {
+        Some(smallest) if preferred.as_ref().is_some_and(|own| own.kind == RefusalKind::OverSize) => {
+            of(smallest)
+        }
+        _ => preferred
+            .unwrap_or_else(|| Refusal::new(RefusalKind::InvalidRequest, "there are no tables to choose")),
+    }
+}
+
+impl Solution {
+    /// Why the tables that have several formats are in theirs.
+    pub(super) fn explain_tables(&self, request: &Request, reasons: &mut Vec<Reason>) {
+        for (table, &place) in request.tables.iter().zip(&self.tables) {
+            let Some(format) = table.formats.get(place as usize) else { continue };
+            if table.formats.len() == 1 {
+                continue;
+            }
+            let lost = match format.micronats {
+                Some(0) => "nothing is lost".to_owned(),
+                Some(micronats) => format!("{} are lost", names::micronats(micronats.into())),
+                None => "what is lost is not known".to_owned(),
+            };
+            let (because, cause) = match (place, request.goals.size_bytes) {
+                (0, None) => (
+                    format!("the format named first, and no goal asks for less; {lost}"),
+                    Cause::Preference("formats-order".to_owned()),
+                ),
+                (_, None) => (format!("it loses least; {lost}"), Cause::Goal("quality".to_owned())),
+                (0, Some(_)) => (
+                    format!("the format named first, and the size goal leaves enough to the shards; {lost}"),
+                    Cause::Goal("size".to_owned()),
+                ),
+                (_, Some(_)) => (
+                    format!("smaller than those named earlier, which leaves more to the shards; {lost}"),
+                    Cause::Goal("size".to_owned()),
+                ),
+            };
+            reasons.push(Reason {
+                shard: None,
+                choice: format!(
+                    "table {} in {}, {}",
+                    table.name,
+                    format.format.name,
+                    names::bytes(format.bytes)
+                ),
+                because,
+                cause,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::solve;
+    use super::Settings;
+    use crate::testing::RequestBuilder;
+    use crate::{RefusalKind, Request};
+
+    const TABLE: [(u64, Option<u32>); 3] = [(8000, Some(0)), (4000, Some(70)), (2000, Some(900))];
+
+    /// Bytes of the artefacts in the only format there is.
+    const SHARDS: u64 = 6080;
+
+    fn sized(size: u64, change: impl FnOnce(&mut Request)) -> Request {
+        let request = RequestBuilder::decoder(2).table("embedding", &TABLE);
+        request
+            .table("per-layer", &[(500, Some(0)), (250, None)])
+            .change(|request| {
+                (request.goals.size_bytes, request.goals.least_loss) = (Some(size), true);
+                change(request);
+            })
+            .build()
+    }
+
+    #[test]
+    fn tables_are_rounded_where_the_size_asks_for_it_and_no_further() {
+        let plan = |size: u64| {
+            let request = sized(size, |_| ());
+            let plan = solve(&request, &Settings::default()).map(|solution| solution.into_plan(&request));
+            plan.map(|plan| (plan.tables.clone(), plan.reasons))
+        };
+        for (table, place) in [(8000, 0), (4000, 1), (2000, 2)] {
+            let (tables, reasons) = plan(SHARDS + table + 500).unwrap();
+            // The narrower per-layer table has a loss that is not known.
+            assert_eq!(tables, [place, 0], "{table}");
+            let said =
+                reasons.iter().find(|reason| reason.choice.starts_with("table embedding in ")).unwrap();
+            assert!(said.choice.contains(&format!("{table} bytes")), "{said:?}");
+            assert_eq!(said.cause, crate::Cause::Goal("size".to_owned()), "{said:?}");
+        }
+        let refused = plan(SHARDS + 2499).unwrap_err();
+        assert_eq!(refused.kind, RefusalKind::OverSize, "{}", refused.message);
+        let least = format!("the nearest that a plan holds is {} bytes", SHARDS + 2500);
+        assert!(refused.message.contains(&least), "{}", refused.message);
+        let named: Vec<_> = refused.details.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(named, ["goal", "least"]);
+    }
+
+    #[test]
+    fn what_tables_lose_is_a_part_of_the_quality_goal() {
+        let within = |micronats: u64, size: Option<u64>| {
+            let request = sized(0, |request| {
+                (request.goals.size_bytes, request.goals.least_loss) = (size, false);
+                request.goals.quality_micronats = Some(micronats);
+            });
+            solve(&request, &Settings::default())
+        };
+        let tight = Some(12_000);
+        assert_eq!(within(70, tight).unwrap().tables, [1, 0]);
+        assert_eq!(within(69, None).unwrap().tables, [0, 0], "without a size nothing is rounded");
+        let refused = within(69, tight).unwrap_err();
+        assert_eq!(refused.kind, RefusalKind::OverSize, "{}", refused.message);
+    }
+
+    /// Where losses do not count, the formats named first are taken as long as they fit.
+    #[test]
+    fn where_losses_do_not_count_the_order_of_formats_does() {
+        let plain = |size: Option<u64>| {
+            let request =
+                sized(0, |request| (request.goals.size_bytes, request.goals.least_loss) = (size, false));
+            solve(&request, &Settings::default()).unwrap().tables
+        };
+        assert_eq!(plain(None), [0, 0]);
+        assert_eq!(plain(Some(20_000)), [0, 0]);
+        assert_eq!(plain(Some(SHARDS + 2500)), [2, 0]);
+        assert_eq!(plain(Some(SHARDS + 2250)), [2, 1]);
+    }
+
+    #[test]
+    fn a_table_without_a_known_loss_or_any_format_is_refused_by_its_name() {
+        for (formats, kind) in
+            [(&[(9, None)][..], RefusalKind::OverQuality), (&[][..], RefusalKind::InvalidRequest)]
+        {
+            let request = RequestBuilder::decoder(1).table("odd", formats);
+            let request = request.change(|request| request.goals.quality_micronats = Some(10)).build();
+            let refused = solve(&request, &Settings::default()).unwrap_err();
+            assert_eq!(refused.kind, kind, "{}", refused.message);
+            assert!(refused.message.contains("table `odd`"), "{}", refused.message);
+        }
+        // What tables exceed alone.
+        let request = RequestBuilder::decoder(1).table("large", &[(9, Some(11))]);
+        let request = request.change(|request| request.goals.quality_micronats = Some(10)).build();
+        let refused = solve(&request, &Settings::default()).unwrap_err();
+        assert_eq!(refused.kind, RefusalKind::OverQuality);
+        assert!(refused.message.starts_with("the gathered tables alone lose"), "{}", refused.message);
+    }
+
+    /// Many tables in many formats are tried evenly, and both ends of them.
+    #[test]
+    fn of_many_sets_the_preferred_and_the_smallest_are_tried() {
+        let formats: Vec<(u64, Option<u32>)> =
+            (0..16).map(|place| (1600 - 100 * place, Some(place as u32))).collect();
+        let request = (0..6).fold(RequestBuilder::decoder(1), |request, table| {
+            request.table(&format!("table {table}"), &formats)
+        });
+        let request = request.change(|request| request.goals.size_bytes = Some(1 << 40)).build();
+        let sets = super::sets(&request).unwrap();
+        assert_eq!(sets.len(), super::MOST);
+        assert_eq!((sets[0].bytes, sets[super::MOST - 1].bytes), (6 * 1600, 6 * 100));
+        assert!(sets.is_sorted_by(|a, b| a.bytes > b.bytes && a.rank < b.rank));
+    }
+}
