@@ -5,7 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use shardwright::{BundleOptions, ErrorKind, Model, OpenOptions, PlacementRecord};
+use shardwright::{BundleOptions, ErrorKind, Model, OpenOptions, PlacementRecord, WeightFormat};
+use shardwright_build::CompileReport;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::shardwright;
@@ -23,15 +24,17 @@ struct Made {
 impl Made {
     fn with(build: &str) -> Made {
         let made = Made { chip: Chip::new(), folder: tempfile::tempdir().expect("a temporary folder") };
+        made.compile_options(build).compile(checkpoint(), made.path(), &mut ()).expect("compiled");
+        made
+    }
+
+    fn compile_options(&self, build: &str) -> OpenOptions {
         OpenOptions::new()
             .soc(CHIP)
-            .search_path(made.chip.search_path())
-            .cache_directory(made.cache())
+            .search_path(self.chip.search_path())
+            .cache_directory(self.cache())
             .planner_option("build", build)
             .context(64)
-            .compile(checkpoint(), made.path(), &mut ())
-            .expect("compiled");
-        made
     }
 
     fn path(&self) -> PathBuf {
@@ -174,4 +177,30 @@ fn a_failure_of_compiling_here_is_reported_beside_the_first() {
     let model = made.options().checkpoint(nowhere).open(made.path()).expect("the next chain");
     let said = notices(&model);
     assert!(said.contains("moved on") && said.contains("compiling it here failed too"), "{said}");
+}
+
+/// The chains of a bundle gather from one table, whatever the plan makes of it, and so does one that
+/// is compiled anew.
+#[test]
+fn a_table_that_the_plan_rounds_is_the_bundles() {
+    let made = Made::with("just-in-time");
+    let compile = |size: u64| {
+        let options = made.compile_options("just-in-time").size(size);
+        options.compile(checkpoint(), made.path(), &mut ()).expect("compiled")
+    };
+    let format = |report: &CompileReport| report.plan.tables[0].format;
+    let whole = compile(1 << 40);
+    let totals = &whole.plan.totals;
+    assert_eq!(format(&whole), WeightFormat::Bf16, "{:?}", whole.plan.tables);
+    let rounded = compile(totals.artefacts.bytes + totals.table_bytes * 3 / 4);
+    assert_eq!(format(&rounded), WeightFormat::W8PerChannel, "{:?}", rounded.plan.tables);
+    assert_eq!(rounded.chains, ["primary", "cpu"]);
+    assert!(rounded.bytes < whole.bytes, "{} of {}", rounded.bytes, whole.bytes);
+
+    let (expected, _) = reply(&made.options().strict(true).open(made.path()).expect("it loads"));
+    made.damage();
+    let model = made.options().strict(true).checkpoint(checkpoint()).open(made.path()).expect("anew");
+    let (text, record) = reply(&model);
+    assert!(record.beforehand.compiled_here.is_some(), "{record:?}");
+    assert_eq!(text, expected);
 }
