@@ -80,7 +80,7 @@ pub use bindings::exports::shardwright::planner::api::{
     GatheredTable, Goals, Granularity, IntegerRange, Layer, LayerKind, Limit, MeasuredTime, Model,
     NumberKind, OptionDescription, Plan, PrefillPart, PromptLength, Provenance, Quantisation, Reason,
     Refusal, RefusalKind, Relief, Request, RoleFormat, ScaleType, Segment, Sensitivity, Shard, Softcap,
-    SoftcapPlace, TableFormat, Target, TimeCost,
+    SoftcapPlace, TableFormat, Target, TimeCost, ValueSensitivity,
 };
 #[doc(hidden)]
 pub use log::log_panics;

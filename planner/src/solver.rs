@@ -33,9 +33,9 @@
 //! goals of size and quality to the shards, and the best of those plans is taken.
 //!
 //! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim
-//! and device, goals of memory, size, quality and, as far as times are known, time, context and
-//! prefill rows. Weights of two bits lose so much quality that they need a goal in losses, unless
-//! no other format is offered.
+//! and device and in its format of states, goals of memory, size, quality and, as far as times are
+//! known, time, context and prefill rows. Weights of two bits lose so much quality that they need a
+//! goal in losses, unless no other format is offered.
 //!
 //! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels and comparing
 //! them does not take too long; beyond that fewer are kept and [`Solution::exact`] is false. This
@@ -46,7 +46,7 @@ use std::collections::BTreeMap;
 use crate::table::{CostTable, Prefix, RangeCost, unit_kinds, unit_kinds_at};
 use crate::{
     BuildTime, Entry, EntryKind, Flag, Format, PrefillPart, Provenance, Refusal, RefusalKind, Request,
-    Segment, Sensitivity, SoftcapPlace,
+    Segment, Sensitivity, SoftcapPlace, ValueSensitivity,
 };
 
 mod bounds;
@@ -629,6 +629,12 @@ impl<'request> Problem<'request> {
         }
     }
 
+    /// Where the states of a choice are and in which format: a reader's has to be the same.
+    fn home(&self, choice: &Choice) -> u32 {
+        let formats = u32::try_from(self.request.state_formats.len()).unwrap_or(u32::MAX);
+        self.places[choice.target as usize].saturating_mul(formats).saturating_add(choice.values.1)
+    }
+
     /// Whether losses are a part of the objective.
     fn counts_loss(&self) -> bool {
         self.request.goals.least_loss || self.settings.order.contains(&Goal::Loss)
@@ -869,10 +875,11 @@ fn cumulative(items: impl Iterator<Item = u64>) -> Vec<u64> {
     sums
 }
 
-/// The measured losses of a request, by place.
+/// The losses of a request, by place.
 pub(super) struct Losses<'request> {
     request: &'request Request,
     rows: BTreeMap<(u32, u32), Vec<&'request Sensitivity>>,
+    values: BTreeMap<(u32, u32), Vec<&'request ValueSensitivity>>,
 }
 
 impl<'request> Losses<'request> {
@@ -881,20 +888,31 @@ impl<'request> Losses<'request> {
         for row in &request.sensitivities {
             rows.entry((row.component, row.layer)).or_default().push(row);
         }
-        Self { request, rows }
+        let mut values: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for row in &request.value_sensitivities {
+            values.entry((row.component, row.layer)).or_default().push(row);
+        }
+        Self { request, rows, values }
     }
 
-    /// What a unit loses in a format tuple, in millionths; `None` if that was not measured. Floats
-    /// lose nothing.
+    /// What a unit loses in a format tuple, in millionths; `None` if that of its weights is not
+    /// known. Weights that are floats lose nothing, and of values what is not known is not counted.
     fn of(&self, component: u32, unit: u32, formats: u32) -> Option<u64> {
-        if self.request.weight_formats_of(formats).all(Format::is_float) {
-            return Some(0);
-        }
         let tuple = self.request.formats.get(formats as usize)?;
+        let values = self.values.get(&(component, unit)).into_iter().flatten();
+        let has = |row: &&&ValueSensitivity| match row.values.as_str() {
+            "activations" => row.format == tuple.activations,
+            "states" => row.format == tuple.states,
+            _ => false,
+        };
+        let values = values.filter(has).map(|row| u64::from(row.micronats)).fold(0, u64::saturating_add);
+        if self.request.weight_formats_of(formats).all(Format::is_float) {
+            return Some(values);
+        }
         let rows = self.rows.get(&(component, unit))?;
         let mut here = rows.iter().filter(|row| tuple.weight(&row.role) == row.format).peekable();
         here.peek()?;
-        Some(here.fold(0_u64, |sum, row| sum.saturating_add(row.micronats.into())))
+        Some(here.fold(values, |sum, row| sum.saturating_add(row.micronats.into())))
     }
 
     /// What the units of a shard lose together, as far as it was measured.

@@ -86,6 +86,7 @@ impl RequestBuilder {
             ],
             costs: vec![],
             sensitivities: vec![],
+            value_sensitivities: vec![],
             tables: vec![],
             boundary_nanoseconds: 0,
             goals: Goals {

@@ -2,8 +2,10 @@
 //! table in Markdown.
 //!
 //! ```text
-//! cargo test -p shardwright-tests --bench plans -- [e2b] [e4b] [SOC …]
+//! cargo test -p shardwright-tests --bench plans -- [e2b] [e4b] [SOC …] [size=BYTES]
 //! ```
+//!
+//! `size` is a goal for artefacts and tables together.
 //!
 //! Losses are expected, of normally distributed weights. Times of MediaTek's chips follow from the
 //! roofline of its shim, over the simulator of its library; those of Qualcomm's are simulated where
@@ -30,11 +32,13 @@ fn main() {
     let profiles = ProfileRegistry::new().list().expect("the built-in profiles");
     let chips: Vec<String> = profiles.found.iter().map(|found| found.profile.name.clone()).collect();
     let any_chip = chips.iter().any(|name| asked(name));
+    let size = arguments.iter().find_map(|argument| argument.strip_prefix("size="));
+    let size: Option<u64> = size.map(|size| size.parse().expect("bytes"));
     let shim = Shim::with("lean");
     println!(
-        "| chip | model | calls a token | formats, by layers | artefacts | KV cache | expected loss | first token of 512; each further one |"
+        "| chip | model | calls a token | formats, by layers | artefacts | tables | KV cache | expected loss | first token of 512; each further one |"
     );
-    println!("|---|---|---:|---|---:|---:|---:|---|");
+    println!("|---|---|---:|---|---:|---|---:|---:|---|");
     for (model, spec) in models.iter().filter(|(name, _)| !any_model || asked(name)) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         spec.write(folder.path()).expect("written");
@@ -42,18 +46,22 @@ fn main() {
         fs::copy(folder.path().join("config.json"), without.path().join("config.json")).expect("copied");
         for chip in chips.iter().filter(|chip| *chip != GENERIC && (!any_chip || asked(chip))) {
             eprintln!("{model} on {chip}");
-            println!("| {chip} | {model} | {} |", row(without.path(), chip, &shim));
+            println!("| {chip} | {model} | {} |", row(without.path(), chip, &shim, size));
         }
     }
 }
 
-fn row(checkpoint: &Path, chip: &str, shim: &Shim) -> String {
+fn row(checkpoint: &Path, chip: &str, shim: &Shim, size: Option<u64>) -> String {
     let mut path = program::search_path();
     path.shims.insert(0, shim.folder());
     let options = OpenOptions::new().search_path(path).soc(chip);
+    let options = match size {
+        Some(size) => options.size(size),
+        None => options,
+    };
     let report = match options.plan(checkpoint) {
         Ok(planned) => planned.report,
-        Err(error) => return format!("- | {error} | | | |"),
+        Err(error) => return format!("- | {error} | | | | |"),
     };
     let decodes = |shard: &&shardwright_build::ShardReport| {
         shard.entries.iter().any(|part| part.entry.kind == EntryKind::Decode)
@@ -71,10 +79,12 @@ fn row(checkpoint: &Path, chip: &str, shim: &Shim) -> String {
         Speed::Vector { each, .. } => time(each),
     };
     let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
+    let tables = report.tables.iter().map(|table| table.format.name()).collect::<Vec<_>>().join(", ");
     format!(
-        "{calls} | {} | {} | {} | {loss} | {times}",
+        "{calls} | {} | {} | {} ({tables}) | {} | {loss} | {times}",
         mix(&report),
         gigabytes(report.totals.artefacts.bytes),
+        gigabytes(report.totals.table_bytes),
         gigabytes(report.totals.state_bytes),
     )
 }

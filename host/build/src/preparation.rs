@@ -247,7 +247,7 @@ impl Preparation {
         let losses = source.losses(&tuples, ground, &mut watch)?;
         let graph = source.graph();
         request.tables = gathered_tables(graph, options.tables, source.remakes_tables(), &losses.tables)?;
-        request.sensitivities = losses.layers;
+        (request.sensitivities, request.value_sensitivities) = (losses.layers, losses.values);
         if loss_goal != LossGoal::None {
             passing.extend(source.take_notices());
         }

@@ -140,12 +140,12 @@ impl TableReport {
     }
 }
 
-/// Quality a plan loses by the formats of its weights and tables, and whether that was measured.
-/// Formats of activations and states are not counted.
+/// Quality a plan loses by the formats of its weights, activations, states and tables, and whether
+/// that was measured. Of activations and states what is not known is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "known", rename_all = "kebab-case")]
 pub enum LossReport {
-    /// Every weight and table is a float: nothing is lost but rounding.
+    /// Everything is a float: nothing is lost but rounding.
     None,
     /// KL divergence in millionths of a nat per token, measured on this checkpoint per layer
     /// and role and added up.
@@ -246,7 +246,7 @@ pub struct PlanTotals {
     /// Host time per step for passing tensors between shards, in nanoseconds; modelled, and not
     /// included in `times`.
     pub boundary_nanoseconds: u64,
-    /// Quality lost by the formats of weights and tables.
+    /// Quality lost by all formats.
     pub loss: LossReport,
 }
 

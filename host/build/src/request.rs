@@ -169,6 +169,7 @@ pub fn make_request(
         entries: menu.entries.clone(),
         costs,
         sensitivities: Vec::new(),
+        value_sensitivities: Vec::new(),
         tables: gathered_tables(graph, TableFormats::default(), false, &[])?,
         boundary_nanoseconds: BOUNDARY_NANOSECONDS,
         goals,

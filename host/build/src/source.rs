@@ -2,7 +2,7 @@
 
 use shardwright_graph::{Asset, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
-use shardwright_planning::request::Sensitivity;
+use shardwright_planning::request::{Sensitivity, ValueSensitivity};
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Notice};
 
@@ -33,8 +33,8 @@ pub trait PlanSource {
         false
     }
 
-    /// The quality loss of every layer and role in each of the weight formats of `tuples`, and of
-    /// every gathered table in the formats it may have.
+    /// The quality loss of every layer and role in each of the formats of `tuples`, and of every
+    /// gathered table in the formats it may have.
     fn losses(&mut self, tuples: &[FormatTuple], ground: LossGround, watch: &mut dyn Watch)
     -> Result<Losses>;
 
@@ -66,6 +66,8 @@ pub trait ModelSource: PlanSource {
 pub struct Losses {
     /// Of layers and roles.
     pub layers: Vec<Sensitivity>,
+    /// Of activations and states.
+    pub values: Vec<ValueSensitivity>,
     /// Of gathered tables.
     pub tables: Vec<TableLoss>,
 }

@@ -7,12 +7,13 @@
 
 use shardwright_vocabulary::{
     ComponentKind, EntryKind, EntryName, Flag, FormatTuple, Limit, Provenance, Segment, Segments,
-    ShardFormats, Target, WeightFormat, limit_names,
+    ShardFormats, StateFormat, Target, limit_names,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cost::{CostFault, CostTable, ShardCost, prompt_runs};
 use crate::flow;
+use crate::losses::{Losses, UnitLoss};
 use crate::plan::{Plan, PlannedSegment, Shard};
 use crate::request::{Body, Component, GatheredTable, PrefillPart, Request, TableFormat};
 
@@ -82,8 +83,8 @@ pub struct CheckedShard {
     pub cost: ShardCost,
 }
 
-/// Quality a plan loses by the formats of its weights and tables. Activations and states are not
-/// counted.
+/// Quality a plan loses by the formats of its weights, activations, states and tables. Of
+/// activations and states what is not known is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
     /// Known part: KL divergence in millionths of a nat per token.
@@ -361,12 +362,17 @@ fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// A layer that reads a donor's state must be on the donor's shim and device.
+/// A layer that reads a donor's state must be on the donor's shim and device, and hold states in
+/// the donor's format.
 fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
-    let mut home: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+    let mut home: BTreeMap<(u32, u32), (u32, Option<StateFormat>)> = BTreeMap::new();
+    let states = |segment: &PlannedSegment, layer: u32| {
+        let formats = segment.formats.get(layer.saturating_sub(segment.first) as usize)?;
+        request.formats.get(*formats as usize).map(|tuple| tuple.states)
+    };
     for (position, segment) in segments(plan) {
         for layer in segment.first..segment.end {
-            home.insert((segment.component, layer), position);
+            home.insert((segment.component, layer), (position, states(segment, layer)));
         }
     }
     let place = |position: u32| {
@@ -380,7 +386,7 @@ fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
         };
         for layer in segment.first..segment.end {
             let Some(donor) = layers.get(layer as usize).and_then(|layer| layer.donor) else { continue };
-            let donor_shard = home.get(&(segment.component, donor)).copied();
+            let donor_shard = home.get(&(segment.component, donor)).map(|(position, _)| *position);
             if donor_shard.is_none_or(|donor_shard| place(donor_shard) != place(position)) {
                 return Err(PlanFault::StateNotShareable {
                     shard: position,
@@ -388,6 +394,12 @@ fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
                     donor,
                     donor_shard: donor_shard.unwrap_or(position),
                 });
+            }
+            let written = home.get(&(segment.component, donor)).and_then(|(_, states)| *states);
+            if let (Some(read), Some(written)) = (states(segment, layer), written)
+                && read != written
+            {
+                return Err(PlanFault::StatesDiffer { shard: position, layer, donor, read, written });
             }
         }
     }
@@ -724,17 +736,8 @@ fn times(request: &Request, costs: &[ShardCost]) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// Whether weights in this format equal the checkpoint's up to float rounding, so that no loss is
-/// counted.
-fn is_lossless(format: WeightFormat) -> bool {
-    matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
-}
-
 fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Loss, PlanFault> {
-    let mut measured: BTreeMap<(u32, u32), Vec<_>> = BTreeMap::new();
-    for sensitivity in &request.sensitivities {
-        measured.entry((sensitivity.component, sensitivity.layer)).or_default().push(sensitivity);
-    }
+    let losses = Losses::new(request);
     let table = CostTable::new(request);
     let mut loss = Loss::default();
     for (position, shard) in shards(plan) {
@@ -743,25 +746,22 @@ fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Lo
         });
         for (kind, (segment, layer, formats)) in kinds(request, shard).into_iter().zip(units) {
             let Some(tuple) = request.formats.get(formats as usize) else { continue };
-            if is_lossless(tuple.weights) && tuple.roles.iter().all(|entry| is_lossless(entry.format)) {
-                continue;
-            }
             // A component without weights loses nothing.
             let row = |&entry: &EntryName| table.row(kind, shard.target, formats, entry);
             if !shard.entries.iter().filter_map(row).any(|row| row.weight_bytes > 0) {
                 continue;
             }
-            let (mut known, mut modelled) = (false, false);
-            for sensitivity in measured.get(&(segment.component, layer)).into_iter().flatten() {
-                if tuple.weight(sensitivity.role) == sensitivity.format {
-                    known = true;
-                    modelled |= sensitivity.provenance != Provenance::Measured;
-                    loss.micronats = loss.micronats.saturating_add(sensitivity.micronats.into());
+            let known = match losses.of(segment.component, layer, tuple) {
+                UnitLoss::None => continue,
+                UnitLoss::Known { micronats, modelled } => {
+                    loss.micronats = loss.micronats.saturating_add(micronats);
+                    loss.modelled += u64::from(modelled);
+                    true
                 }
-            }
+                UnitLoss::Unknown => false,
+            };
             loss.lossy += 1;
             loss.unmeasured += u64::from(!known);
-            loss.modelled += u64::from(modelled);
             if !known && request.goals.quality_micronats.is_some() {
                 let name = component(request, segment).map_or("?", |known| known.name.as_str());
                 let part = if segment.end == 0 { name.to_owned() } else { format!("layer {layer}") };

@@ -331,6 +331,26 @@ impl From<&Request> for wit::Request {
                 provenance: guest_provenance(row.provenance),
             })
             .collect();
+        let value_sensitivities = request
+            .value_sensitivities
+            .iter()
+            .map(|row| {
+                let (values, format) = match row.format {
+                    own::ValueFormat::Activations(format) => {
+                        ("activations", index_of(&mut lists.activations, format))
+                    }
+                    own::ValueFormat::States(format) => ("states", index_of(&mut lists.states, format)),
+                };
+                wit::ValueSensitivity {
+                    component: row.component,
+                    layer: row.layer,
+                    values: values.to_owned(),
+                    format,
+                    micronats: row.micronats,
+                    provenance: guest_provenance(row.provenance),
+                }
+            })
+            .collect();
         wit::Request {
             model: wit::Model {
                 name: request.model.name.clone(),
@@ -355,6 +375,7 @@ impl From<&Request> for wit::Request {
             entries: request.entries.iter().copied().map(guest_entry).collect(),
             costs: request.costs.iter().map(guest_cost).collect(),
             sensitivities,
+            value_sensitivities,
             tables: request.tables.iter().map(guest_table).collect(),
             boundary_nanoseconds: request.boundary_nanoseconds,
             goals: wit::Goals {

@@ -6,16 +6,13 @@
 //! kept by holding back what the layers that follow need at least. The time is that of one walk
 //! over the layers, each looking at what its kind may be.
 
-use std::collections::HashMap;
-
-use shardwright_vocabulary::{
-    EntryKind, EntryName, FormatTuple, Legality, SoftcapPlace, WeightFormat, limit_names,
-};
+use shardwright_vocabulary::{EntryKind, EntryName, FormatTuple, Legality, SoftcapPlace, limit_names};
 
 use crate::check::{CheckedPlan, caps, check};
 use crate::cost::CostTable;
+use crate::losses::{Losses, UnitLoss};
 use crate::plan::{Boundary, BuildTime, Cause, Plan, PlannedSegment, Reason, Shard};
-use crate::request::{Body, Request, Sensitivity, TableFormat, TargetSummary};
+use crate::request::{Body, Request, TableFormat, TargetSummary};
 
 mod refusal;
 
@@ -38,6 +35,11 @@ pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
     let mut targets: Vec<Used> = request.targets.iter().map(Used::none).collect();
     let (mut shards, mut reasons, mut homes) = (Vec::<Shard>::new(), vec![no_search()], Vec::new());
     let (tables, mut lost) = tables(request)?;
+    // Where a state is and in which format: a reader's is the same.
+    let home = |way: &Way| {
+        let states = request.formats.get(way.formats as usize).map(|tuple| tuple.states);
+        (way.device, states)
+    };
     // Of the last shard, and of all: bytes and loss.
     let (mut open, mut bytes) = (Sums::default(), 0_u64);
     for unit in units(request, &ways) {
@@ -57,7 +59,7 @@ pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
                 if unit.devices & way.device == 0 {
                     return Err(Obstacle::Readers);
                 }
-                if unit.donor.is_some_and(|donor| homes.get(donor) != Some(&way.device)) {
+                if unit.donor.is_some_and(|donor| homes.get(donor) != Some(&home(way))) {
                     return Err(Obstacle::Donor);
                 }
                 let loss = unit.loss(way).ok_or(Obstacle::Unmeasured { formats: way.formats })?;
@@ -108,7 +110,7 @@ pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
             used.bytes = used.bytes.saturating_add(grown);
         }
         (open, bytes, lost) = (after, bytes.saturating_add(grown), lost.saturating_add(loss));
-        homes.push(way.device);
+        homes.push(home(way));
     }
     check(Plan { shards, tables, fallback: vec![], reasons }, request)
         .map_err(|fault| FloorRefusal::Plan(Box::new(fault)))
@@ -334,10 +336,7 @@ impl Unit<'_> {
 }
 
 fn units<'ways>(request: &Request, ways: &'ways [Vec<Way>]) -> Vec<Unit<'ways>> {
-    let mut measured: HashMap<(u32, u32), Vec<&Sensitivity>> = HashMap::new();
-    for row in &request.sensitivities {
-        measured.entry((row.component, row.layer)).or_default().push(row);
-    }
+    let known = Losses::new(request);
     let mut units: Vec<Unit<'ways>> = Vec::new();
     for (index, component) in (0_u32..).zip(&request.model.components) {
         let begin = units.len();
@@ -347,8 +346,8 @@ fn units<'ways>(request: &Request, ways: &'ways [Vec<Way>]) -> Vec<Unit<'ways>> 
                 ways.map(move |way| (kind, softcap, way))
             };
             let ways: Vec<_> = kinds.iter().flat_map(of_kind).collect();
-            let rows = measured.get(&(index, layer.unwrap_or(0))).map_or(&[][..], Vec::as_slice);
-            let losses = request.formats.iter().map(|tuple| loss(request, rows, tuple)).collect();
+            let place = (index, layer.unwrap_or(0));
+            let losses = request.formats.iter().map(|tuple| loss(request, &known, place, tuple)).collect();
             let donor = donor.map(|donor| begin.saturating_add(donor as usize));
             let devices = ways.iter().fold(0, |all, (_, _, way)| all | way.device);
             let kind = kinds.first().map_or(u32::MAX, |(kind, _)| *kind);
@@ -384,16 +383,19 @@ fn units<'ways>(request: &Request, ways: &'ways [Vec<Way>]) -> Vec<Unit<'ways>> 
     units
 }
 
-/// What a layer with these sensitivities loses in a tuple: nothing without a goal.
-fn loss(request: &Request, rows: &[&Sensitivity], tuple: &FormatTuple) -> Option<u64> {
-    let exact =
-        |format: WeightFormat| matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16);
-    let is_exact = exact(tuple.weights) && tuple.roles.iter().all(|entry| exact(entry.format));
-    if request.goals.quality_micronats.is_none() || is_exact {
-        return Some(0);
+/// What a layer loses in a tuple: nothing without a goal.
+fn loss(
+    request: &Request,
+    losses: &Losses<'_>,
+    (component, layer): (u32, u32),
+    tuple: &FormatTuple,
+) -> Option<u64> {
+    match losses.of(component, layer, tuple) {
+        _ if request.goals.quality_micronats.is_none() => Some(0),
+        UnitLoss::None => Some(0),
+        UnitLoss::Known { micronats, .. } => Some(micronats),
+        UnitLoss::Unknown => None,
     }
-    let known = rows.iter().filter(|row| tuple.weight(row.role) == row.format);
-    known.map(|row| u64::from(row.micronats)).reduce(u64::saturating_add)
 }
 
 /// A bit for the device of each target: targets of one shim and device share it.

@@ -39,6 +39,7 @@ pub mod feedback;
 pub mod floor;
 pub mod flow;
 mod keys;
+pub mod losses;
 pub mod pack;
 pub mod plan;
 pub mod profile;

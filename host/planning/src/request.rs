@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{
     CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, Provenance, SoftcapPlace, Target, TimeCost,
-    WeightFormat, WeightRole,
+    ValueFormat, WeightFormat, WeightRole,
 };
 
 mod validate;
@@ -169,6 +169,22 @@ pub struct Sensitivity {
     pub provenance: Provenance,
 }
 
+/// The quality cost of a format of computed values at one place.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ValueSensitivity {
+    /// Index of the component.
+    pub component: u32,
+    /// Layer; zero for a component without layers.
+    pub layer: u32,
+    /// Which values, in which format.
+    pub format: ValueFormat,
+    /// Loss as of [`Sensitivity::micronats`], to which it adds.
+    pub micronats: u32,
+    /// Measured, or modelled.
+    pub provenance: Provenance,
+}
+
 /// A format that a gathered table can be kept in.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -271,6 +287,9 @@ pub struct Request {
     pub costs: Vec<CostRow>,
     /// Measured sensitivities.
     pub sensitivities: Vec<Sensitivity>,
+    /// Of activations and states; none where nothing is known of a format.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub value_sensitivities: Vec<ValueSensitivity>,
     /// The gathered tables of the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<GatheredTable>,

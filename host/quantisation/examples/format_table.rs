@@ -13,9 +13,10 @@ mod demo;
 use std::ops::ControlFlow;
 
 use shardwright_quantisation::{
-    IntegerBits, RangeMethod, Sensitivities, content_hash, evaluate, priors, table_priors,
+    IntegerBits, MeasuredFormats, RangeMethod, Sensitivities, content_hash, evaluate, priors, table_priors,
+    value_prior,
 };
-use shardwright_vocabulary::WeightFormat;
+use shardwright_vocabulary::{ActivationFormat, StateFormat, ValueFormat, WeightFormat};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -37,14 +38,20 @@ fn main() {
         let hash = content_hash(&graph).unwrap();
         let short: Vec<Vec<u32>> = chosen.iter().map(|ids| ids[..ids.len().min(96)].to_vec()).collect();
         let importance = calibration.importance();
+        let activations = ActivationFormat::ALL.iter().copied().map(ValueFormat::Activations);
+        let states = StateFormat::ALL.iter().copied().map(ValueFormat::States);
+        let values: Vec<ValueFormat> = activations.chain(states).collect();
+        let wanted = MeasuredFormats { weights: &formats, tables: &formats, values: &values };
         let measured =
-            Sensitivities::measure(&graph, hash, &formats, &formats, &importance, &short, &mut progress)
-                .unwrap();
+            Sensitivities::measure(&graph, hash, &wanted, &importance, &short, &mut progress).unwrap();
         eprintln!();
         let expected = priors(&graph, &formats).unwrap();
         for (row, prior) in measured.rows().iter().zip(&expected) {
             let (loss, expected) = (row.micronats, prior.micronats);
             println!("{} {} {} {} {loss} {expected}", row.component, row.layer, row.role, row.format);
+        }
+        for row in measured.values() {
+            println!("{:?} {} {}", row.format, row.micronats, value_prior(row.format));
         }
         let expected = table_priors(&graph, &formats);
         for (row, prior) in measured.tables().iter().zip(&expected) {

@@ -9,11 +9,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use shardwright_files::hex;
 use shardwright_graph::{Asset, ComponentKind, ConstantFormat, Graph, Op, Ranges, ValueSource, WeightId};
-use shardwright_vocabulary::{FormatTuple, WeightFormat, WeightRole};
+use shardwright_vocabulary::{
+    ActivationFormat, FormatTuple, StateFormat, ValueFormat, WeightFormat, WeightRole,
+};
 
 use crate::envelope::{HEAD, Kind};
 use crate::quality::answers;
-use crate::{CalibrationError, Importance, MeasuredError, Recipe, TableFormats, Unwatched, quantise};
+use crate::{
+    Calibration, CalibrationError, Calibrator, Importance, MeasuredError, Recipe, TableFormats, Unwatched,
+    quantise,
+};
 
 /// Lines of a hundred bytes for every layer, role and format of the largest models, many times.
 const KIND: Kind = Kind { magic: b"sw-sensi", version: 4, name: "sensitivities", limit: 1 << 26 };
@@ -49,6 +54,27 @@ pub struct TableLoss {
     pub micronats: u64,
 }
 
+/// The loss from one format of the values that a model computes, in all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ValueLoss {
+    /// Of which values, in which format.
+    pub format: ValueFormat,
+    /// As [`Sensitivity::micronats`].
+    pub micronats: u64,
+}
+
+/// What is measured of a model.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MeasuredFormats<'f> {
+    /// Formats of every layer and role.
+    pub weights: &'f [WeightFormat],
+    /// Formats of every gathered table whose width they suit.
+    pub tables: &'f [WeightFormat],
+    /// Formats of activations and states.
+    pub values: &'f [ValueFormat],
+}
+
 /// Losses of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,33 +86,33 @@ pub struct Sensitivities {
     tokens: u64,
     rows: Vec<Sensitivity>,
     tables: Vec<TableLoss>,
+    values: Vec<ValueLoss>,
 }
 
 impl Sensitivities {
-    /// Measures every layer and role in each of `formats` that is not the stored one, and every
-    /// gathered table in each of `table_formats` that suits its width, over a few sequences.
+    /// Measures every layer and role, every gathered table, and the values of the whole model, each
+    /// in its `formats` alone and everything else as stored, over a few sequences. Static integers
+    /// are calibrated on the same ones.
     ///
     /// Costs a run of all sequences for each: take few tokens. `progress` hears of runs done and to
     /// be done.
     pub fn measure(
         graph: &Graph,
         checkpoint: [u8; 32],
-        formats: &[WeightFormat],
-        table_formats: &[WeightFormat],
+        formats: &MeasuredFormats<'_>,
         importance: &Importance,
         sequences: &[Vec<u32>],
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self, CalibrationError> {
         let places = places(graph);
-        let pairs = table_pairs(graph, table_formats);
-        let runs = places.len() * formats.len() + pairs.len() + 1;
+        let pairs = table_pairs(graph, formats.tables);
+        let runs = places.len() * formats.weights.len() + pairs.len() + formats.values.len() + 1;
         let (mut done, total) = (0, runs as u64);
-        let mut alive = || true;
         let ranges = Ranges::new();
         if sequences.is_empty() {
             return Err(CalibrationError::NoSequences);
         }
-        let stored = answers(graph, &FormatTuple::F32, &ranges, sequences, &mut alive)?;
+        let stored = answers(graph, &FormatTuple::F32, &ranges, sequences, &mut || true)?;
         if graph.is_generative() && stored.likelihood(graph, sequences).is_none() {
             return Err(CalibrationError::NoPredictions);
         }
@@ -97,15 +123,14 @@ impl Sensitivities {
         if ended(&mut done) {
             return Err(CalibrationError::Cancelled);
         }
-        let mut loss_of = |recipe: &Recipe| -> Result<u64, CalibrationError> {
+        let loss_of = |recipe: &Recipe| -> Result<u64, CalibrationError> {
             let made = quantise(graph, recipe, &mut Unwatched)?;
-            let ours = answers(&made, &FormatTuple::F32, &ranges, sequences, &mut alive)?;
-            // Of a number that is not one, 0; beyond the integers, the largest.
-            Ok((1e6 * ours.divergence(&stored, graph)).ceil() as u64)
+            let ours = answers(&made, &FormatTuple::F32, &ranges, sequences, &mut || true)?;
+            Ok(micronats(ours.divergence(&stored, graph)))
         };
         let mut rows = Vec::new();
         for (&(component, layer, role), weights) in &places {
-            for &format in formats {
+            for &format in formats.weights {
                 let mut recipe = Recipe {
                     weights: vec![ConstantFormat::Stored; graph.weights.len()],
                     tables: TableFormats::default(),
@@ -132,6 +157,37 @@ impl Sensitivities {
                 return Err(CalibrationError::Cancelled);
             }
         }
+        let mut values = Vec::new();
+        let calibrated = match formats.values.iter().any(|format| is_static(*format)) {
+            true => Some(calibrated(graph, checkpoint, sequences)?),
+            false => None,
+        };
+        for &format in formats.values {
+            let mut tuple = FormatTuple::F32;
+            match format {
+                ValueFormat::Activations(activations) => tuple.activations = activations,
+                ValueFormat::States(states) => tuple.states = states,
+            }
+            let ranges = match &calibrated {
+                Some(calibration) => calibration.ranges_for([&tuple])?,
+                None => Ranges::new(),
+            };
+            let divergence = match format {
+                // Only integer matrices are multiplied with them: against those in 8 bits.
+                ValueFormat::Activations(ActivationFormat::A8Dynamic) => {
+                    tuple.weights = WeightFormat::W8PerChannel;
+                    let recipe = Recipe::new(graph, &tuple, TableFormats::default());
+                    let made = quantise(graph, &recipe, &mut Unwatched)?;
+                    let wide = answers(&made, &FormatTuple::F32, &ranges, sequences, &mut || true)?;
+                    answers(&made, &tuple, &ranges, sequences, &mut || true)?.divergence(&wide, graph)
+                }
+                _ => answers(graph, &tuple, &ranges, sequences, &mut || true)?.divergence(&stored, graph),
+            };
+            values.push(ValueLoss { format, micronats: micronats(divergence) });
+            if ended(&mut done) {
+                return Err(CalibrationError::Cancelled);
+            }
+        }
         let mut ids = Sha256::new();
         for sequence in sequences {
             ids.update((sequence.len() as u64).to_le_bytes());
@@ -143,6 +199,7 @@ impl Sensitivities {
             tokens: sequences.iter().map(|sequence| sequence.len() as u64).sum(),
             rows,
             tables,
+            values,
         })
     }
 
@@ -154,6 +211,11 @@ impl Sensitivities {
     /// The losses of gathered tables, by table and format.
     pub fn tables(&self) -> &[TableLoss] {
         &self.tables
+    }
+
+    /// The losses of activations and states.
+    pub fn values(&self) -> &[ValueLoss] {
+        &self.values
     }
 
     /// Tokens they were measured with.
@@ -181,6 +243,31 @@ impl Sensitivities {
         }
         Ok(read)
     }
+}
+
+/// Millionths of a nat. Of a number that is not one, 0; beyond the integers, the largest.
+fn micronats(divergence: f64) -> u64 {
+    (1e6 * divergence).ceil() as u64
+}
+
+/// Whether a format has scales that are calibrated.
+const fn is_static(format: ValueFormat) -> bool {
+    match format {
+        ValueFormat::Activations(format) => {
+            matches!(format, ActivationFormat::A16 | ActivationFormat::A16Symmetric)
+        }
+        ValueFormat::States(format) => matches!(format, StateFormat::A16 | StateFormat::A8),
+    }
+}
+
+fn calibrated(
+    graph: &Graph,
+    checkpoint: [u8; 32],
+    sequences: &[Vec<u32>],
+) -> Result<Calibration, CalibrationError> {
+    let mut calibrator = Calibrator::new(graph, checkpoint)?;
+    sequences.iter().try_for_each(|ids| calibrator.add(ids))?;
+    calibrator.finish()
 }
 
 /// Positions of the gathered tables, each with those of `formats` that suit its width.

@@ -120,6 +120,23 @@ names! {
     }
 }
 
+/// The format of values that a shard computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ValueFormat {
+    /// Of activations.
+    Activations(ActivationFormat),
+    /// Of states.
+    States(StateFormat),
+}
+
+impl ValueFormat {
+    /// Whether it stores values as the float model has them.
+    pub const fn is_exact(self) -> bool {
+        matches!(self, Self::Activations(ActivationFormat::F32) | Self::States(StateFormat::F32))
+    }
+}
+
 names! {
     /// Groups of a layer's weights that formats and sensitivities distinguish.
     WeightRole, "weight role" {

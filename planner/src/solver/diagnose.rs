@@ -110,7 +110,7 @@ fn steps(problem: &Problem<'_>) -> Vec<Step> {
             problem.parts.iter().any(|part| part.donors.iter().any(Option::is_some)),
             |relaxed| relaxed.donors = true,
             RefusalKind::StateNotShareable,
-            "layers that read the state of another layer cannot be placed on its shim and device",
+            "layers that read the state of another layer cannot be placed on its shim and device, in its format",
         ),
     ];
     let present = steps.into_iter().filter(|(present, ..)| *present);

@@ -81,7 +81,7 @@ struct Label {
     largest: u64,
     squares: u128,
     used: Used,
-    /// Locations of the donors whose readers come later: (layer, place), sorted.
+    /// Homes of the donors whose readers come later: (layer, home), sorted.
     homes: Vec<(u32, u32)>,
     /// The last shard, where a component ends that is not the last.
     open: Option<Box<Open>>,
@@ -495,11 +495,11 @@ impl Search<'_, '_> {
             false => None,
             true => Some(joined_cost(problem, open?, choice, cost)?),
         };
-        let place = problem.places[choice.target as usize];
+        let own = problem.home(choice);
         if !problem.relaxed.donors {
             for donor in range.donors(part) {
                 let home = label.homes.iter().find(|(layer, _)| *layer == donor);
-                if home.map_or(place, |(_, home)| *home) != place {
+                if home.map_or(own, |(_, home)| *home) != own {
                     return None;
                 }
             }
@@ -519,7 +519,7 @@ impl Search<'_, '_> {
 
         let mut homes = label.homes.clone();
         homes.retain(|(layer, _)| part.last_reader[*layer as usize] as usize > end);
-        homes.extend(range.read_later(part).map(|unit| (unit, place)));
+        homes.extend(range.read_later(part).map(|unit| (unit, own)));
 
         let weight = if part.layered { problem.weight(cost) } else { 0 };
         let open = may_be_joined.then(|| {

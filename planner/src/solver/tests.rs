@@ -1593,3 +1593,61 @@ fn a_cut_of_what_fits_alone_names_the_limit_that_it_meets_beside_others() {
     assert_eq!(plan.shards.len(), 2, "{said:#?}");
     assert!(says(&said, &["one shard in place of 2 would have ops 403, the limit is 400"]), "{said:#?}");
 }
+
+/// What activations and states lose is a part of the goal, whatever the weights are.
+#[test]
+fn formats_of_activations_and_states_lose_too() {
+    let within = |micronats: u64| {
+        let request = RequestBuilder::decoder(2).formats("w8-per-channel", 1, 3).change(|request| {
+            request
+                .activation_formats
+                .push(crate::Format { name: "a16".to_owned(), ..request.activation_formats[0].clone() });
+            request.formats[1].activations = 1;
+            request.goals.quality_micronats = Some(micronats);
+            for (component, layer) in [(1, 0), (1, 1), (2, 0)] {
+                let (role, provenance) = ("mlp-input".to_owned(), Provenance::Modelled);
+                let sensitivity = Sensitivity { component, layer, role, format: 1, micronats: 5, provenance };
+                request.sensitivities.push(sensitivity);
+                let values = "activations".to_owned();
+                let row =
+                    crate::ValueSensitivity { component, layer, values, format: 1, micronats: 2, provenance };
+                request.value_sensitivities.push(row);
+            }
+        });
+        let request = request.build();
+        let solution = solve(&request, &Settings::default()).unwrap();
+        let formats: Vec<u32> = solution.shards.iter().flat_map(Placement::formats).collect();
+        formats.iter().filter(|formats| **formats == 1).count()
+    };
+    // Seven of each of three units: five of its weights and two of its activations.
+    assert_eq!([0, 6, 7, 14, 20, 21].map(within), [0, 0, 1, 2, 2, 3]);
+}
+
+/// Layers that read a state hold it in the format in which it is written, whatever loses less.
+#[test]
+fn a_state_has_one_format_for_all_its_readers() {
+    let request = RequestBuilder::decoder(6).donor(4, 1).donor(5, 1).formats("w8-per-channel", 1, 2);
+    let request = request.change(|request| {
+        let narrow = crate::Format { name: "a8".to_owned(), ..request.state_formats[0].clone() };
+        request.state_formats.push(narrow);
+        request.formats[1].states = 1;
+        request.goals.least_loss = true;
+        for (component, layer) in (0..6).map(|layer| (1, layer)).chain([(2, 0)]) {
+            let (role, provenance) = ("mlp-input".to_owned(), Provenance::Modelled);
+            let micronats = if layer < 2 { 1 } else { 50 };
+            let sensitivity = Sensitivity { component, layer, role, format: 1, micronats, provenance };
+            request.sensitivities.push(sensitivity);
+        }
+    });
+    // In the narrow format alone the artefacts have 5230 bytes.
+    for size in (5500..12_000).step_by(500) {
+        let request = request.clone().change(|request| request.goals.size_bytes = Some(size)).build();
+        let solution = solve(&request, &Settings::default()).unwrap();
+        let layers = solution.shards.iter().filter_map(|shard| shard.segment(1));
+        let states: Vec<u32> = layers
+            .flat_map(|segment| &segment.formats)
+            .map(|formats| request.formats[*formats as usize].states)
+            .collect();
+        assert_eq!((states[4], states[5]), (states[1], states[1]), "{size}: {states:?}");
+    }
+}

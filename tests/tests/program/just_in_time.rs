@@ -179,8 +179,8 @@ fn a_failure_of_compiling_here_is_reported_beside_the_first() {
     assert!(said.contains("moved on") && said.contains("compiling it here failed too"), "{said}");
 }
 
-/// The chains of a bundle gather from one table, whatever the plan makes of it, and so does one that
-/// is compiled anew.
+/// The chains of a bundle gather from one table, whatever the plan makes of it, and so does one
+/// that is compiled anew.
 #[test]
 fn a_table_that_the_plan_rounds_is_the_bundles() {
     let made = Made::with("just-in-time");

@@ -19,7 +19,9 @@ fn apart(mut plan: Value) -> (Value, Vec<String>) {
 fn leave_out_losses(value: &mut Value) {
     match value {
         Value::Object(members) => {
-            members.retain(|name, _| !["loss", "sensitivities", "micronats"].contains(&name.as_str()));
+            members.retain(|name, _| {
+                !["loss", "sensitivities", "value_sensitivities", "micronats"].contains(&name.as_str())
+            });
             members.values_mut().for_each(leave_out_losses);
         }
         Value::Array(items) => items.iter_mut().for_each(leave_out_losses),

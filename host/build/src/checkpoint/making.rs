@@ -3,15 +3,14 @@
 
 use std::ops::ControlFlow;
 
-use shardwright_graph::{Asset, ConstantFormat, Graph, Ranges, Weight, state_key};
+use shardwright_graph::{Asset, ConstantFormat, Graph, Ranges, Weight};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::CheckedPlan;
 use shardwright_quantisation::{
-    Calibration, IntegerBits, Note, Progress, RangeMethod, Recipe, Store, TableFormats as Tables, Watch,
-    quantise,
+    Calibration, Note, Progress, Recipe, Store, TableFormats as Tables, Watch, quantise,
 };
 use shardwright_shims::{Part, Watch as BuildWatch};
-use shardwright_vocabulary::{FormatTuple, Notice, StateFormat};
+use shardwright_vocabulary::{FormatTuple, Notice};
 
 use super::measuring;
 use crate::{
@@ -55,22 +54,6 @@ impl<'a> CheckpointSource<'a> {
             ranges: None,
             notices: Vec::new(),
         }
-    }
-
-    /// Ranges for the formats of a plan: ample ones for 16-bit integers, and for 8-bit states those
-    /// with the least squared error.
-    fn ranges_of(calibration: &Calibration, formats: &[FormatTuple]) -> Result<Ranges> {
-        let mut ranges = calibration
-            .ranges(RangeMethod::Ample, IntegerBits::Sixteen)
-            .map_err(measuring::calibration_error)?;
-        if formats.iter().any(|tuple| tuple.states == StateFormat::A8) {
-            let narrow = calibration
-                .ranges(RangeMethod::MeanSquaredError, IntegerBits::Eight)
-                .map_err(measuring::calibration_error)?;
-            let states = narrow.into_iter().filter(|(key, _)| key.starts_with(&state_key("")));
-            ranges.extend(states);
-        }
-        Ok(ranges)
     }
 }
 
@@ -130,7 +113,8 @@ impl ModelSource for CheckpointSource<'_> {
             }
             let used: Vec<FormatTuple> =
                 plan.shards().iter().flat_map(|shard| shard.formats.tuples()).cloned().collect();
-            self.ranges = self.calibration.as_ref().map(|found| Self::ranges_of(found, &used)).transpose()?;
+            let ranges = self.calibration.as_ref().map(|found| found.ranges_for(&used)).transpose();
+            self.ranges = ranges.map_err(measuring::calibration_error)?;
         }
         let ranges = self.ranges.clone();
         let CheckpointSource { graph, options, made, notices, .. } = self;

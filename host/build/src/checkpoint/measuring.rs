@@ -2,15 +2,19 @@
 //! format costs. Cached by the hash of the checkpoint's content.
 
 use shardwright_bundle::{Digest, TextFile};
-use shardwright_graph::Graph;
+use shardwright_graph::{Component, ComponentKind, Graph};
 use shardwright_models::Checkpoint;
-use shardwright_planning::request::Sensitivity;
+use shardwright_planning::request::{Sensitivity, ValueSensitivity};
 use shardwright_quantisation::{
-    Calibration, CalibrationError, Calibrator, Importance, Sensitivities, priors, table_priors,
+    Calibration, CalibrationError, Calibrator, Importance, MeasuredFormats, Sensitivities, places, priors,
+    table_priors, value_prior,
 };
 use shardwright_shims::Watch;
 use shardwright_text::{ChatTemplate, Message, RenderOptions, Tokenizer};
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, Provenance, WeightFormat, WeightRole};
+use shardwright_vocabulary::{
+    Error, ErrorKind, FormatTuple, Notice, Provenance, ValueFormat, WeightFormat, WeightRole,
+};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -131,12 +135,56 @@ pub(super) fn expected_losses(graph: &Graph, asked: TableFormats, tuples: &[Form
     }
     let invalid = |error| Error::caused_by(ErrorKind::Invalid, error, None);
     let formats = quantised_formats(tuples);
+    let totals: Vec<(ValueFormat, u64)> =
+        value_formats(tuples).into_iter().map(|format| (format, value_prior(format))).collect();
+    let values = value_rows(graph, &totals, Provenance::Modelled);
     let layers = match formats.is_empty() {
         true => Vec::new(),
         false => rows(graph, &priors(graph, &formats).map_err(invalid)?, &formats, Provenance::Modelled),
     };
     let tables = table_priors(graph, &asked.to_make());
-    Ok(Losses { layers, tables: tables.iter().map(|row| table_loss(row, Provenance::Modelled)).collect() })
+    let tables = tables.iter().map(|row| table_loss(row, Provenance::Modelled)).collect();
+    Ok(Losses { layers, values, tables })
+}
+
+/// The formats of activations and states in `tuples` that round, each once.
+fn value_formats(tuples: &[FormatTuple]) -> Vec<ValueFormat> {
+    let both = |tuple: &FormatTuple| {
+        [ValueFormat::Activations(tuple.activations), ValueFormat::States(tuple.states)]
+    };
+    let formats: BTreeSet<ValueFormat> = tuples.iter().flat_map(both).collect();
+    formats.into_iter().filter(|format| !format.is_exact()).collect()
+}
+
+/// Millionths of a nat from which what a format of values loses is counted: a hundredth of the
+/// strictest named goal. Less is no reason to hold a KV cache of twice the size.
+const LEAST_OF_VALUES: u64 = 50;
+
+/// What the whole model loses in a format of values, in equal parts: of activations that of all
+/// places with matrices, of states that of the layers which write one.
+fn value_rows(graph: &Graph, totals: &[(ValueFormat, u64)], provenance: Provenance) -> Vec<ValueSensitivity> {
+    let index = |kind| graph.components.iter().position(|component| component.kind == kind);
+    let of = |(kind, layer): (ComponentKind, u32)| Some((index(kind)? as u32, layer));
+    let matrices: BTreeSet<(u32, u32)> =
+        places(graph).into_keys().filter_map(|(kind, layer, _)| of((kind, layer))).collect();
+    let writes = |component: &Component| {
+        let writers = (0..component.layers).filter(|layer| graph.writes_states(*layer..*layer + 1));
+        writers.filter_map(|layer| of((component.kind, layer))).collect::<Vec<_>>()
+    };
+    let writers: BTreeSet<(u32, u32)> = graph.components.iter().flat_map(writes).collect();
+    let counted = totals.iter().filter(|(_, total)| *total >= LEAST_OF_VALUES);
+    let rows = |&(format, total): &(ValueFormat, u64)| {
+        let places = match format {
+            ValueFormat::Activations(_) => &matrices,
+            ValueFormat::States(_) => &writers,
+        };
+        let part = total.div_ceil((places.len() as u64).max(1));
+        let micronats = u32::try_from(part).unwrap_or(u32::MAX);
+        let row =
+            move |&(component, layer)| ValueSensitivity { component, layer, format, micronats, provenance };
+        places.iter().map(row).collect::<Vec<_>>()
+    };
+    counted.flat_map(rows).collect()
 }
 
 fn table_loss(row: &shardwright_quantisation::TableLoss, provenance: Provenance) -> TableLoss {
@@ -157,8 +205,10 @@ pub(super) fn losses(
     let formats = quantised_formats(tuples);
     let rounds_tables = options.size_bytes.is_some() || options.tables != TableFormats::default();
     let table_formats = if rounds_tables { options.tables.to_make() } else { Vec::new() };
+    let values = value_formats(tuples);
     let expected = expected_losses(graph, options.tables, tuples);
-    if ground == LossGround::Expected || (formats.is_empty() && table_formats.is_empty()) {
+    if ground == LossGround::Expected || (formats.is_empty() && table_formats.is_empty() && values.is_empty())
+    {
         return expected;
     }
     let started = Instant::now();
@@ -169,7 +219,14 @@ pub(super) fn losses(
         names.push("tables");
         names.extend(table_formats.iter().map(|format| format.name()));
     }
-    let kept = kept_as(options, &format!("sensitivities-{}", names.join("-")), hash, &sequences);
+    names.push("values");
+    names.extend(values.iter().map(|format| match format {
+        ValueFormat::Activations(format) => format.name(),
+        ValueFormat::States(format) => format.name(),
+    }));
+    // Many names are longer than that of a folder may be.
+    let of_formats = Digest::of(names.join(" ").as_bytes()).to_string();
+    let kept = kept_as(options, &format!("sensitivities-{}", &of_formats[..16]), hash, &sequences);
     let known =
         kept.as_ref().filter(|path| is_own(path)).and_then(|path| Sensitivities::read(path, hash).ok());
     let measured = match known {
@@ -187,16 +244,10 @@ pub(super) fn losses(
                 if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             let importance = Importance::default();
-            let measured = Sensitivities::measure(
-                graph,
-                hash,
-                &formats,
-                &table_formats,
-                &importance,
-                &sequences,
-                &mut progress,
-            )
-            .map_err(calibration_error)?;
+            let wanted = MeasuredFormats { weights: &formats, tables: &table_formats, values: &values };
+            let measured =
+                Sensitivities::measure(graph, hash, &wanted, &importance, &sequences, &mut progress)
+                    .map_err(calibration_error)?;
             notices.push(Notice::note(format!(
                 "what formats cost was measured on {} tokens in {:.1} s",
                 measured.tokens(),
@@ -210,7 +261,10 @@ pub(super) fn losses(
     let mut tables: Vec<TableLoss> =
         measured.tables().iter().map(|row| table_loss(row, Provenance::Measured)).collect();
     tables.extend(expected?.tables);
-    Ok(Losses { layers: rows(graph, measured.rows(), &formats, Provenance::Measured), tables })
+    let totals: Vec<(ValueFormat, u64)> =
+        measured.values().iter().map(|row| (row.format, row.micronats)).collect();
+    let values = value_rows(graph, &totals, Provenance::Measured);
+    Ok(Losses { layers: rows(graph, measured.rows(), &formats, Provenance::Measured), values, tables })
 }
 
 /// Losses in the terms of a request. A component without matrices loses nothing, which a row says,

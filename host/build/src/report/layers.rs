@@ -1,13 +1,12 @@
 //! What each layer of a plan is built as and what it costs.
 
-use std::collections::HashMap;
-
 use serde::{Deserialize, Serialize};
 use shardwright_planning::check::CheckedShard;
 use shardwright_planning::cost::CostTable;
+use shardwright_planning::losses::{Losses, UnitLoss};
 use shardwright_planning::plan::PlannedSegment;
-use shardwright_planning::request::{Request, Sensitivity};
-use shardwright_vocabulary::{Provenance, Segment, WeightFormat};
+use shardwright_planning::request::Request;
+use shardwright_vocabulary::Segment;
 
 use super::{EntryReport, LossReport};
 
@@ -32,7 +31,7 @@ pub struct LayerReport {
     pub state_bytes: u64,
     /// The shard's entry points, with this layer's part.
     pub entries: Vec<EntryReport>,
-    /// Quality lost by the formats of its weights.
+    /// Quality lost by its formats.
     pub loss: LossReport,
 }
 
@@ -40,16 +39,12 @@ pub struct LayerReport {
 pub(super) struct LayerTables<'request> {
     request: &'request Request,
     costs: CostTable<'request>,
-    measured: HashMap<(u32, u32), Vec<&'request Sensitivity>>,
+    losses: Losses<'request>,
 }
 
 impl<'request> LayerTables<'request> {
     pub(super) fn new(request: &'request Request) -> Self {
-        let mut measured: HashMap<_, Vec<_>> = HashMap::new();
-        for sensitivity in &request.sensitivities {
-            measured.entry((sensitivity.component, sensitivity.layer)).or_default().push(sensitivity);
-        }
-        Self { request, costs: CostTable::new(request), measured }
+        Self { request, costs: CostTable::new(request), losses: Losses::new(request) }
     }
 
     /// The layers of a shard, in order of execution.
@@ -100,21 +95,11 @@ impl<'request> LayerTables<'request> {
     /// The loss of one layer by the rule of the plan's check, whose total is the sum of these.
     fn loss(&self, component: u32, layer: u32, formats: u32) -> LossReport {
         let Some(tuple) = self.request.formats.get(formats as usize) else { return LossReport::None };
-        if is_float(tuple.weights) && tuple.roles.iter().all(|entry| is_float(entry.format)) {
-            return LossReport::None;
-        }
-        let measured = self.measured.get(&(component, layer)).into_iter().flatten();
-        let parts = measured.filter(|part| tuple.weight(part.role) == part.format);
-        let expected = parts.clone().any(|part| part.provenance != Provenance::Measured);
-        match parts.map(|part| u64::from(part.micronats)).reduce(u64::saturating_add) {
-            Some(micronats) if expected => LossReport::Expected { micronats },
-            Some(micronats) => LossReport::Measured { micronats },
-            None => LossReport::NotMeasured { places: 1 },
+        match self.losses.of(component, layer, tuple) {
+            UnitLoss::None => LossReport::None,
+            UnitLoss::Known { micronats, modelled: true } => LossReport::Expected { micronats },
+            UnitLoss::Known { micronats, modelled: false } => LossReport::Measured { micronats },
+            UnitLoss::Unknown => LossReport::NotMeasured { places: 1 },
         }
     }
-}
-
-/// Whether weights in this format equal the checkpoint's up to float rounding.
-fn is_float(format: WeightFormat) -> bool {
-    matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
 }

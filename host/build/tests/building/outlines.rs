@@ -75,6 +75,7 @@ fn apart(mut report: PlanReport) -> (String, Vec<Notice>) {
 fn asked(planned: &Planned) -> Request {
     let mut request: Request = serde_json::from_slice(&planned.request).unwrap();
     request.sensitivities.clear();
+    request.value_sensitivities.clear();
     let tables = request.tables.iter_mut().flat_map(|table| &mut table.formats);
     tables.for_each(|format| format.micronats = None);
     request

@@ -307,12 +307,9 @@ fn times(text: &mut String, totals: &PlanTotals) {
 /// What the formats lose.
 fn loss(text: &mut String, totals: &PlanTotals) {
     let loss = match totals.loss {
-        LossReport::None => "none: every weight and table is a float".to_owned(),
+        LossReport::None => "none: everything is a float".to_owned(),
         LossReport::Measured { micronats } => {
-            format!(
-                "{:.2} millinats of KL divergence a token (measured, of weights and tables)",
-                micronats as f64 / 1000.0
-            )
+            format!("{:.2} millinats of KL divergence a token (measured)", micronats as f64 / 1000.0)
         }
         LossReport::Expected { micronats } => format!(
             "about {:.0} millinats of KL divergence a token (expected; see `--quality`)",

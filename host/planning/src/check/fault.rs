@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use shardwright_vocabulary::{Encoding, EntryKind, EntryName, Flag, Limit, SoftcapPlace, WeightFormat};
+use shardwright_vocabulary::{
+    Encoding, EntryKind, EntryName, Flag, Limit, SoftcapPlace, StateFormat, WeightFormat,
+};
 
 /// Side of a boundary tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,6 +170,22 @@ pub enum PlanFault {
         donor: u32,
         /// Shard of the writer.
         donor_shard: u32,
+    },
+    /// A layer reads a state that is written in another format.
+    #[error(
+        "shard {shard}: layer {layer} reads the state of layer {donor} as {read}, which is written as {written}"
+    )]
+    StatesDiffer {
+        /// Shard of the reader.
+        shard: u32,
+        /// The reader.
+        layer: u32,
+        /// The writer.
+        donor: u32,
+        /// The reader's format of states.
+        read: StateFormat,
+        /// The writer's.
+        written: StateFormat,
     },
     /// The target does not take a layer kind in the chosen formats.
     #[error("shard {shard}: `{target}` does not take `{kind}` as {formats} at {entry}: {why}")]

@@ -3,12 +3,15 @@
 use proptest::prelude::*;
 use shardwright_vocabulary::{
     ActivationFormat, CostRow, DType, Encoding, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Legality,
-    Provenance, RoleFormat, ScaleBits, SoftcapPlace, Target, TargetKind, TimeCost, WeightRole,
+    Provenance, RoleFormat, ScaleBits, SoftcapPlace, StateFormat, Target, TargetKind, TimeCost, ValueFormat,
+    WeightFormat, WeightRole,
 };
 
 use super::*;
 use crate::plan::{Boundary, BuildTime, Cause, Reason};
-use crate::request::{Goals, Layer, LayerKind, ModelSummary, Sensitivity, Softcap, TargetSummary};
+use crate::request::{
+    Goals, Layer, LayerKind, ModelSummary, Sensitivity, Softcap, TargetSummary, ValueSensitivity,
+};
 
 const PREFILL: &str = "prefill_64@512";
 const DECODE: &str = "decode_1@512";
@@ -118,6 +121,7 @@ fn request() -> Request {
         entries: [PREFILL, LONG_PREFILL, DECODE, WIDE, OTHER_CONTEXT].into_iter().map(entry).collect(),
         costs,
         sensitivities: vec![],
+        value_sensitivities: vec![],
         tables: vec![],
         boundary_nanoseconds: 0,
         goals: Goals {
@@ -347,6 +351,14 @@ const CASES: &[(&str, Change)] = &[
         request.goals.quality_micronats = Some(100);
         request.sensitivities.pop();
     }),
+    ("StatesDiffer", |plan, request| {
+        // Layer 4 reads what layer 1 writes, in the next shard.
+        if let Body::Layers(layers) = &mut request.model.components[1].body {
+            layers[4].donor = Some(1);
+        }
+        request.formats[1].states = StateFormat::F16;
+        part(plan, 1).formats.fill(1);
+    }),
     ("TablesCount", |plan, _| plan.tables = vec![0]),
     ("TablesCount", |_, request| request.tables.push(table(Some(1)))),
     ("TooMany", |plan, _| plan.tables = vec![0; crate::request::caps::TABLES + 1]),
@@ -561,6 +573,38 @@ fn tables_count_for_size_and_loss() {
         assert_eq!(checked.loss().micronats, micronats);
         assert_eq!(checked.loss().modelled, u64::from(micronats > 0));
     }
+}
+
+/// Activations and states count whatever the weights are, and those of other formats do not.
+#[test]
+fn activations_and_states_count_for_the_loss() {
+    let mut request = request();
+    let tuple = request.formats[0].clone();
+    let other = ValueFormat::States(StateFormat::A8);
+    for (layer, format, micronats) in [
+        (0, ValueFormat::Activations(tuple.activations), 3),
+        (0, ValueFormat::States(tuple.states), 4),
+        (1, ValueFormat::States(tuple.states), 5),
+        (1, other, 100),
+    ] {
+        let provenance = Provenance::Modelled;
+        let row = ValueSensitivity { component: 1, layer, format, micronats, provenance };
+        request.value_sensitivities.push(row);
+    }
+    request.validate().unwrap();
+    let loss = check(plan(), &request).unwrap().loss();
+    assert_eq!(loss, Loss { micronats: 12, lossy: 2, unmeasured: 0, modelled: 2 });
+    request.goals.quality_micronats = Some(11);
+    let fault = check(plan(), &request).unwrap_err();
+    assert!(matches!(fault, PlanFault::OverQuality { value: 12, max: 11 }), "{fault}");
+    // Beside what weights lose.
+    let (mut both, mut with_weights) = (plan(), request);
+    quantise(&mut both, &mut with_weights);
+    with_weights.goals.quality_micronats = None;
+    let same = with_weights.formats[1].activations == with_weights.formats[0].activations
+        && with_weights.formats[1].states == with_weights.formats[0].states;
+    let expected = 3 * 2 + if same { 12 } else { 0 };
+    assert_eq!(check(both, &with_weights).unwrap().loss().micronats, expected);
 }
 
 fn quantise(plan: &mut Plan, request: &mut Request) {

@@ -134,6 +134,7 @@ fn counts(request: &Request) -> Result<(), RequestFault> {
         ("format tuples", request.formats.len(), caps::FORMATS, true),
         ("entry points", request.entries.len(), caps::ENTRIES, true),
         ("cost rows", request.costs.len(), caps::COSTS, true),
+        ("value sensitivities", request.value_sensitivities.len(), caps::SENSITIVITIES, false),
         ("gathered tables", request.tables.len(), caps::TABLES, false),
         ("lengths of prompts", request.prompts.len(), caps::PROMPTS, false),
         ("sensitivities", request.sensitivities.len(), caps::SENSITIVITIES, false),
@@ -267,6 +268,17 @@ fn tables(request: &Request) -> Result<(), RequestFault> {
         }
         if !keys.insert((row.kind, row.target, row.formats, row.entry)) {
             return Err(RequestFault::Repeated { what: "cost row", name: name() });
+        }
+    }
+    let mut keys = BTreeSet::new();
+    for (position, row) in request.value_sensitivities.iter().enumerate() {
+        let place = || format!("value sensitivity {position}");
+        index(place, "component", row.component, request.model.components.len())?;
+        let layers = request.model.components[row.component as usize].layer_count().max(1);
+        index(place, "layer", row.layer, layers as usize)?;
+        if !keys.insert((row.component, row.layer, row.format)) {
+            let name = format!("component {}, layer {}, {:?}", row.component, row.layer, row.format);
+            return Err(RequestFault::Repeated { what: "value sensitivity", name });
         }
     }
     let mut keys = BTreeSet::new();

@@ -85,6 +85,7 @@ pub fn request(layers: u32) -> Request {
         entries: vec![prefill, decode],
         costs,
         sensitivities: vec![],
+        value_sensitivities: vec![],
         tables: vec![],
         boundary_nanoseconds: 0,
         goals: Goals {

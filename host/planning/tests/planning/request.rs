@@ -1,13 +1,20 @@
 //! Requests that make no sense, each refused in words that name the place.
 
 use shardwright_planning::request::{
-    Body, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity, Softcap, TableFormat, caps,
+    Body, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity, Softcap, TableFormat,
+    ValueSensitivity, caps,
 };
 use shardwright_vocabulary::{
-    Flag, FlagSchema, FlagStage, FlagType, Provenance, TimeCost, WeightFormat, WeightRole,
+    Flag, FlagSchema, FlagStage, FlagType, Provenance, StateFormat, TimeCost, ValueFormat, WeightFormat,
+    WeightRole,
 };
 
 use crate::common::request;
+
+fn values(component: u32, layer: u32) -> ValueSensitivity {
+    let format = ValueFormat::States(StateFormat::A8);
+    ValueSensitivity { component, layer, format, micronats: 1, provenance: Provenance::Modelled }
+}
 
 /// A table with one format so many times.
 fn table(name: &str, formats: usize) -> GatheredTable {
@@ -28,6 +35,9 @@ const CASES: &[(&str, Change)] = &[
     ("TooMany", |request| request.tables = vec![table("same", 1); caps::TABLES + 1]),
     ("TooMany", |request| request.tables = vec![table("one", caps::TABLE_FORMATS + 1)]),
     ("Empty", |request| request.tables = vec![table("one", 0)]),
+    ("Index", |request| request.value_sensitivities = vec![values(3, 0)]),
+    ("Index", |request| request.value_sensitivities = vec![values(1, 4)]),
+    ("Repeated", |request| request.value_sensitivities = vec![values(1, 0); 2]),
     ("Repeated", |request| request.tables = vec![table("same", 1); 2]),
     ("Repeated", |request| request.tables = vec![table("one", 2)]),
     ("Empty", |request| request.targets.clear()),

@@ -13,9 +13,9 @@ use crate::error::CalibrationError;
 use crate::{Importance, QuantiseError, RowSource};
 use histogram::Histogram;
 use shardwright_graph::{
-    ComponentKind, EntryOptions, EntryPoint, Graph, Op, Range, Ranges, WeightId, range_key,
+    ComponentKind, EntryOptions, EntryPoint, Graph, Op, Range, Ranges, WeightId, range_key, state_key,
 };
-use shardwright_vocabulary::EntryKind;
+use shardwright_vocabulary::{EntryKind, FormatTuple, StateFormat};
 
 /// How a range follows from the values that were seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -278,6 +278,20 @@ impl Calibration {
                 .filter_map(|(key, seen)| Some((key.clone(), seen.range(method, bits)?)))
                 .collect()),
         }
+    }
+
+    /// The ranges that shards in these formats need: ample ones for 16-bit integers, and for 8-bit
+    /// states those with the least squared error.
+    pub fn ranges_for<'f>(
+        &self,
+        formats: impl IntoIterator<Item = &'f FormatTuple>,
+    ) -> Result<Ranges, CalibrationError> {
+        let mut ranges = self.ranges(RangeMethod::Ample, IntegerBits::Sixteen)?;
+        if formats.into_iter().any(|tuple| tuple.states == StateFormat::A8) {
+            let narrow = self.ranges(RangeMethod::MeanSquaredError, IntegerBits::Eight)?;
+            ranges.extend(narrow.into_iter().filter(|(key, _)| key.starts_with(&state_key(""))));
+        }
+        Ok(ranges)
     }
 
     /// The mean square of each column of what a matrix is multiplied with, by name of the weight.

@@ -4,11 +4,13 @@ use std::ops::ControlFlow;
 
 use shardwright_graph::{ComponentKind, Ranges};
 use shardwright_quantisation::{
-    CalibrationError, Calibrator, Candidate, Importance, IntegerBits, MeasuredError, RangeMethod,
-    Sensitivities, TableFormats, evaluate,
+    CalibrationError, Calibrator, Candidate, Importance, IntegerBits, MeasuredError, MeasuredFormats,
+    RangeMethod, Sensitivities, TableFormats, evaluate,
 };
 use shardwright_test_checkpoints::Spec;
-use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat, WeightFormat, WeightRole};
+use shardwright_vocabulary::{
+    ActivationFormat, FormatTuple, StateFormat, ValueFormat, WeightFormat, WeightRole,
+};
 use tempfile::TempDir;
 
 use crate::calibration::{graph_of, sealed, sequences};
@@ -90,13 +92,19 @@ fn what_cannot_be_evaluated_says_why() {
 fn sensitivities_cover_every_place_and_survive_their_file() {
     let graph = graph_of(&Spec { layers: "SFSF".to_owned(), kv_shared: 1, ..Spec::gemma4() });
     let formats = [WeightFormat::W8PerChannel, WeightFormat::W2PerChannel];
+    let wanted = MeasuredFormats { weights: &formats, ..MeasuredFormats::default() };
+    let values = [
+        ValueFormat::Activations(ActivationFormat::A16),
+        ValueFormat::Activations(ActivationFormat::A8Dynamic),
+        ValueFormat::States(StateFormat::A16),
+        ValueFormat::States(StateFormat::A8),
+    ];
     let sequences = sequences(1, 10);
     let mut last = (0, 0);
     let measured = Sensitivities::measure(
         &graph,
         [5; 32],
-        &formats,
-        &formats,
+        &MeasuredFormats { weights: &formats, tables: &formats, values: &values },
         &Importance::new(),
         &sequences,
         &mut |done, total| {
@@ -107,9 +115,14 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
     .unwrap();
     // Five roles in each of four layers, the projection to per-layer inputs, the head.
     assert_eq!(measured.rows().len(), 2 * (4 * 5 + 2));
-    assert_eq!((last, measured.tokens()), ((49, 49), 10));
+    assert_eq!((last, measured.tokens()), ((53, 53), 10));
     let tables: Vec<_> = measured.tables().iter().map(|row| (row.table, row.format)).collect();
     assert_eq!(tables, [0, 1].map(|table| formats.map(|format| (table, format))).concat());
+    let of_values: Vec<_> = measured.values().iter().map(|row| row.format).collect();
+    assert_eq!(of_values, values);
+    for pair in measured.values().chunks(2) {
+        assert!(pair[0].micronats < pair[1].micronats, "{pair:?}");
+    }
     for pair in measured.tables().chunks(2) {
         assert!(0 < pair[0].micronats && pair[0].micronats < pair[1].micronats, "{pair:?}");
     }
@@ -148,19 +161,13 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
         let error = Sensitivities::read(&path, [5; 32]).unwrap_err();
         assert!(matches!(error, MeasuredError::Damaged { .. }), "{error}");
     }
-    let error = Sensitivities::measure(&graph, [5; 32], &formats, &[], &Importance::new(), &[], &mut on);
+    let error = Sensitivities::measure(&graph, [5; 32], &wanted, &Importance::new(), &[], &mut on);
     assert!(matches!(error, Err(CalibrationError::NoSequences)));
-    let error =
-        Sensitivities::measure(&graph, [5; 32], &formats, &[], &Importance::new(), &[vec![30]], &mut on);
+    let error = Sensitivities::measure(&graph, [5; 32], &wanted, &Importance::new(), &[vec![30]], &mut on);
     assert!(matches!(error, Err(CalibrationError::NoPredictions)));
-    let error = Sensitivities::measure(
-        &graph,
-        [5; 32],
-        &formats,
-        &[],
-        &Importance::new(),
-        &sequences,
-        &mut |_, _| ControlFlow::Break(()),
-    );
+    let error =
+        Sensitivities::measure(&graph, [5; 32], &wanted, &Importance::new(), &sequences, &mut |_, _| {
+            ControlFlow::Break(())
+        });
     assert!(matches!(error, Err(CalibrationError::Cancelled)));
 }

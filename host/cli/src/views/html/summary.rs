@@ -89,9 +89,9 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
     let boundary = format!("{:.1} µs a step", totals.boundary_nanoseconds as f64 / 1e3);
     card("handing over between shards", &boundary, "modelled, not in the times");
     match totals.loss {
-        LossReport::None => card("loss of quality", "none", "every weight and table is a float"),
+        LossReport::None => card("loss of quality", "none", "everything is a float"),
         LossReport::Measured { micronats } => {
-            card("loss of quality", &millinats(micronats), "measured, of weights and tables");
+            card("loss of quality", &millinats(micronats), "measured");
         }
         LossReport::Expected { micronats } => {
             let about = format!("about {}", millinats(micronats));

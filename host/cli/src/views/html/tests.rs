@@ -166,7 +166,7 @@ fn numbers_reasons_and_what_they_rest_on_are_there() {
         "<b>fallback:</b> something fell back",
         "<b>note:</b> something else",
         "3.6 ms <small>simulated, without 3 operations</small>",
-        "4.50 mnat <small>measured, of weights and tables</small>",
+        "4.50 mnat <small>measured</small>",
         // Goals, with the budget spent.
         "at most 5.00 mnat</span><span class=\"bar near\" role=\"img\" aria-label=\"90 % spent\">",
         "<b class=\"met\">met</b>",
