@@ -5,7 +5,7 @@
 //! cargo test -p shardwright-tests --bench plans -- [e2b] [e4b] [SOC …] [size=BYTES]
 //! ```
 //!
-//! `size` is a goal for artefacts and tables together.
+//! `size` is a goal for artefacts and tables together, in which the plan that loses least is shown.
 //!
 //! Losses are expected, of normally distributed weights. Times of MediaTek's chips follow from the
 //! roofline of its shim, over the simulator of its library; those of Qualcomm's are simulated where
@@ -18,7 +18,7 @@ use std::path::Path;
 
 use shardwright::OpenOptions;
 use shardwright_build::{LossReport, PlanReport, Predicted, Speed};
-use shardwright_planning::profile::{GENERIC, ProfileRegistry};
+use shardwright_planning::profile::{GENERIC, Preference, ProfileRegistry};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::neuron::Shim;
 use shardwright_tests::program;
@@ -56,7 +56,7 @@ fn row(checkpoint: &Path, chip: &str, shim: &Shim, size: Option<u64>) -> String 
     path.shims.insert(0, shim.folder());
     let options = OpenOptions::new().search_path(path).soc(chip);
     let options = match size {
-        Some(size) => options.size(size),
+        Some(size) => options.size(size).prefer(Preference::Quality),
         None => options,
     };
     let report = match options.plan(checkpoint) {

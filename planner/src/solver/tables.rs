@@ -5,7 +5,9 @@ use std::borrow::Cow;
 
 use super::preferences::in_order;
 use super::search::{self, Sums};
-use super::{Effort, Gap, Goal, Losses, Problem, Relaxed, Settings, Solution, diagnose, entry_sets, mix};
+use super::{
+    Effort, Gap, Goal, Losses, Problem, Relaxed, Settings, Solution, Trade, diagnose, entry_sets, mix,
+};
 use crate::{Cause, GatheredTable, Goals, Reason, Refusal, RefusalKind, Request, TableFormat, names};
 
 /// Most sets of formats that are tried. Two tables in three formats have nine.
@@ -188,12 +190,13 @@ fn frontier(mut sets: Vec<Tables>) -> Vec<Tables> {
 /// The optimum under the flags that the request recommends.
 pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let sets = sets(request)?;
-    let mut best: Option<Solved> = None;
+    let mut best: Option<(Solved, usize)> = None;
     let mut gaps: Vec<Gap> = Vec::new();
     let (mut exact, mut found_with) = (true, 0);
-    for (place, set) in sets.iter().enumerate() {
-        // Tables that lose more alone come to nothing better.
-        if request.goals.least_loss && best.as_ref().is_some_and(|best| best.loss < set.micronats) {
+    for (place, least) in in_turn(request, settings, &sets)? {
+        let set = &sets[place];
+        // Nor is anything after it better.
+        if request.goals.least_loss && best.as_ref().is_some_and(|(best, _)| best.loss < least) {
             break;
         }
         let others = place + 1 < sets.len() && request.weighs_losses() && !request.goals.least_loss;
@@ -202,14 +205,15 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
         found_with += 1;
         gaps.extend(found.solution.gap);
         let enough = !request.weighs_losses() || found.is_free_of_size;
-        if best.as_ref().is_none_or(|best| found.merit < best.merit) {
-            best = Some(found);
+        let better = |(best, before): &(Solved, usize)| (found.merit, place) < (best.merit, *before);
+        if best.as_ref().is_none_or(better) {
+            best = Some((found, place));
         }
         if enough {
             break;
         }
     }
-    let Some(best) = best else { return Err(no_solution(request, settings, &sets)) };
+    let Some((best, _)) = best else { return Err(no_solution(request, settings, &sets)) };
     let own = best.solution.gap;
     if found_with == 1 {
         return Ok(Solution { exact, ..best.solution });
@@ -224,6 +228,29 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
     };
     let gap = goal.zip(least).map(|(goal, least)| Gap { goal, value, least });
     Ok(Solution { exact, gap: gap.filter(|gap| gap.value > gap.least), ..best.solution })
+}
+
+/// The sets in the order in which they are tried, each with the least that its tables and all
+/// layers lose: by that where the least loss is looked for, so that few have to be tried, else from
+/// the preferred one on.
+fn in_turn(request: &Request, settings: &Settings, sets: &[Tables]) -> Result<Vec<(usize, u64)>, Refusal> {
+    let mut turn = Vec::with_capacity(sets.len());
+    let trade = Trade::of(request).filter(|trade| trade.goal() == Goal::Loss && sets.len() > 1);
+    for (place, set) in sets.iter().enumerate() {
+        let mut least = set.micronats;
+        if let (Some(trade), Some(rest)) = (trade, set.rest_of(request))
+            && let Some(entries) = entry_sets(request)?.into_iter().next()
+        {
+            let problem = Problem::new(&rest, settings, entries, Relaxed::default())?;
+            // What cannot keep the goal is tried last.
+            least = mix::least(&problem, trade).map_or(u64::MAX, |own| least.saturating_add(own));
+        }
+        turn.push((place, least));
+    }
+    if trade.is_some() {
+        turn.sort_by_key(|(place, least)| (*least, *place));
+    }
+    Ok(turn)
 }
 
 /// A solution with some tables.

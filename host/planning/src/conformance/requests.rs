@@ -1,9 +1,13 @@
 //! The requests that planners are tried on, made of one that was recorded. Each is sound by
 //! [`Request::validate`], however absurd.
 
-use shardwright_vocabulary::{EntryKind, Limit, Provenance, TimeCost, WeightFormat, limit_names};
+use shardwright_vocabulary::{
+    EntryKind, Limit, Provenance, TimeCost, ValueFormat, WeightFormat, limit_names,
+};
 
-use crate::request::{Body, GatheredTable, Layer, PlannerOption, PromptLength, Request, TableFormat};
+use crate::request::{
+    Body, GatheredTable, Layer, PlannerOption, PromptLength, Request, TableFormat, ValueSensitivity,
+};
 
 /// A request with a name for reports.
 #[derive(Debug, Clone)]
@@ -159,6 +163,20 @@ pub fn extreme(base: &Request) -> Vec<Case> {
                     .to_vec(),
             };
             request.tables = vec![table("nothing", 0, None), table("all", u64::MAX, Some(u32::MAX))];
+        }),
+        case(base, "activations and states that lose everything", |request| {
+            let Some(format) = request.formats.first().cloned() else { return };
+            let both = [ValueFormat::Activations(format.activations), ValueFormat::States(format.states)];
+            for (component, own) in (0..).zip(&request.model.components) {
+                for (layer, format) in
+                    (0..own.layer_count().max(1)).flat_map(|layer| both.map(|format| (layer, format)))
+                {
+                    let (micronats, provenance) = (u32::MAX, Provenance::Modelled);
+                    let row = ValueSensitivity { component, layer, format, micronats, provenance };
+                    request.value_sensitivities.push(row);
+                }
+            }
+            request.goals.quality_micronats = Some(1);
         }),
         case(base, "prompts of any length", |request| {
             let lengths = [0, 1, 2, u32::MAX].into_iter();
