@@ -80,7 +80,7 @@ fn main() {
     };
     // Measures what formats lose, and keeps it for the plans below.
     plan(options().quality(1_000_000));
-    plan(free().quality(1_000_000).size(1 << 40));
+    plan(free().quality(1_000_000));
 
     let graph = chain::committed(DEMO_MODEL);
     let all = held_out();

@@ -3,8 +3,10 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use shardwright_tests::checkpoints::DEMO_MODEL;
-use shardwright_tests::program::shardwright;
+use shardwright::OpenOptions;
+use shardwright_build::LossReport;
+use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
+use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::tree;
 
 /// Weight formats of the layers of a plan.
@@ -68,6 +70,27 @@ fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
     // Tables that are named are not chosen.
     let named = shardwright(["plan", DEMO_MODEL, "--size", "9MB", "--table", "embedding=bf16"]).json();
     assert_eq!(named["tables"][0]["format"], "bf16", "{named}");
+}
+
+/// What one goal had measured serves every later one, tables included.
+#[test]
+fn a_size_is_filled_by_what_an_earlier_goal_had_measured() {
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let checkpoint = tree::root().join(TEXT_FIXTURES[1]);
+    let options = || {
+        let options = OpenOptions::new().search_path(program::search_path()).cache_directory(cache.path());
+        let formats = ["stored", "w8-per-channel"].map(|formats| formats.parse().expect("formats"));
+        formats.into_iter().fold(options, OpenOptions::formats)
+    };
+    let plan = |options: OpenOptions| options.plan(&checkpoint).expect("a plan").report.totals;
+    let whole = plan(options().size(1 << 40));
+    assert_eq!(whole.loss, LossReport::None);
+    let size = (whole.artefacts.bytes + whole.table_bytes) * 2 / 3;
+    let expected = plan(options().size(size)).loss;
+    assert!(matches!(expected, LossReport::Expected { .. }), "{expected:?}");
+    plan(options().quality(1000));
+    let measured = plan(options().size(size)).loss;
+    assert!(matches!(measured, LossReport::Measured { .. }), "{measured:?}");
 }
 
 #[test]

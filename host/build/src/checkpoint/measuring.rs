@@ -193,7 +193,8 @@ fn table_loss(row: &shardwright_quantisation::TableLoss, provenance: Provenance)
 }
 
 /// The quality loss of every layer and role in each of the weight formats of `tuples`, and of every
-/// gathered table, and what it is to rest on. Tables are measured where the plan may round them.
+/// gathered table, and what it is to rest on. Tables are always measured with the rest, so that a
+/// measurement serves every later goal.
 pub(super) fn losses(
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -203,22 +204,20 @@ pub(super) fn losses(
     watch: &mut dyn Watch,
 ) -> Result<Losses> {
     let formats = quantised_formats(tuples);
-    let rounds_tables = options.size_bytes.is_some() || options.tables != TableFormats::default();
-    let table_formats = if rounds_tables { options.tables.to_make() } else { Vec::new() };
     let values = value_formats(tuples);
+    let table_formats = options.tables.to_make();
+    let rounds_tables = options.size_bytes.is_some() || options.tables != TableFormats::default();
     let expected = expected_losses(graph, options.tables, tuples);
-    if ground == LossGround::Expected || (formats.is_empty() && table_formats.is_empty() && values.is_empty())
-    {
+    let rounds = !formats.is_empty() || !values.is_empty() || rounds_tables;
+    if ground == LossGround::Expected || !rounds {
         return expected;
     }
     let started = Instant::now();
     let sequences = conversations(checkpoint, graph, options, SENSITIVITY_TOKENS)?;
     let hash = checkpoint.content_hash();
     let mut names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
-    if rounds_tables {
-        names.push("tables");
-        names.extend(table_formats.iter().map(|format| format.name()));
-    }
+    names.push("tables");
+    names.extend(table_formats.iter().map(|format| format.name()));
     names.push("values");
     names.extend(values.iter().map(|format| match format {
         ValueFormat::Activations(format) => format.name(),
