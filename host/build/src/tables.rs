@@ -9,7 +9,7 @@ use crate::TableFormats;
 
 /// Formats that a table is offered in beside the stored one, the widest first. A row of a table has
 /// a scale of its own per channel.
-pub const OFFERED: [WeightFormat; 2] = [WeightFormat::W8PerChannel, WeightFormat::W4Block32];
+const OFFERED: [WeightFormat; 2] = [WeightFormat::W8PerChannel, WeightFormat::W4Block32];
 
 /// What a gathered table loses in a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,8 @@ impl TableFormats {
 }
 
 /// The tables of a model in the formats a plan may have: the one asked for, or as stored and, where
-/// the source `remakes` tables, in those offered that suit its width. A float loses nothing.
+/// the source `remakes` tables, in those offered that suit its width. A float loses nothing, and
+/// checkpoints store tables as floats.
 ///
 /// # Errors
 ///

@@ -132,7 +132,8 @@ impl OpenOptions {
     }
 
     /// The most bytes that artefacts and gathered tables may take together: what an app carries.
-    /// Default: no bound but the chip's.
+    /// What a bundle holds to fall back to on the CPU comes on top. Default: no bound but the
+    /// chip's.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.plan.size_bytes = Some(bytes);
