@@ -221,8 +221,7 @@ impl Lesson {
 
     fn cost(&self, shard: &Shard, entry: Option<&str>) -> Option<crate::table::RangeCost> {
         let table = CostTable::new(&self.request);
-        let entries: Vec<_> =
-            shard.entries.iter().map(|&shape| names::entry_of(shape, shard.context)).collect();
+        let entries = shard.entries.clone();
         let named: Vec<_> =
             entries.iter().copied().filter(|known| Some(names::entry(*known).as_str()) == entry).collect();
         let entries = if named.is_empty() { entries } else { named };

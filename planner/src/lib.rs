@@ -75,12 +75,12 @@ pub mod table;
 pub mod testing;
 
 pub use bindings::exports::shardwright::planner::api::{
-    Attempt, Body, Boundary, BuildTime, Cause, Component, Cost, Description, ElementType, Encoding, Entry,
-    EntryKind, EntryShape, ErrorClass, Extension, Feedback, Flag, FlagSchema, FlagType, Format, FormatTuple,
-    GatheredTable, Goals, Granularity, IntegerRange, Layer, LayerKind, Limit, MeasuredTime, Model,
-    NumberKind, OptionDescription, Plan, PrefillPart, PromptLength, Provenance, Quantisation, Reason,
-    Refusal, RefusalKind, Relief, Request, RoleFormat, ScaleType, Segment, Sensitivity, Shard, Softcap,
-    SoftcapPlace, TableFormat, Target, TimeCost, ValueSensitivity,
+    Attempt, Body, Boundary, BoundaryRange, BuildTime, Cause, Component, Cost, Description, ElementType,
+    Encoding, Entry, EntryKind, ErrorClass, Extension, Fact, Fallback, Feedback, Flag, FlagSchema, FlagType,
+    Format, FormatTuple, GatheredTable, Goals, Granularity, IntegerRange, Layer, LayerKind, Limit,
+    MeasuredTime, Model, NumberKind, OptionDescription, Overhead, Plan, PrefillPart, PromptLength,
+    Provenance, Quantisation, Reason, Refusal, RefusalKind, Relief, Request, RoleFormat, ScaleType, Segment,
+    Sensitivity, Shard, Softcap, SoftcapPlace, TableFormat, Target, TimeCost, ValueSensitivity,
 };
 #[doc(hidden)]
 pub use log::log_panics;

@@ -1,6 +1,6 @@
 //! The stable kebab-case names of the closed lists, for reasons and messages.
 
-use crate::{Entry, EntryKind, EntryShape, ErrorClass, Provenance};
+use crate::{Entry, EntryKind, ErrorClass, Provenance};
 
 /// A member of a closed list with a stable name.
 pub trait Named {
@@ -54,12 +54,6 @@ pub fn entry(entry: Entry) -> String {
         EntryKind::Encode => format!("encode_{}", entry.rows),
         kind => format!("{}_{}@{}", kind.name(), entry.rows, entry.context),
     }
-}
-
-/// The entry point a shape means in a plan of this context.
-pub fn entry_of(shape: EntryShape, context: u32) -> Entry {
-    let context = if shape.kind == EntryKind::Encode { 0 } else { context };
-    Entry { kind: shape.kind, rows: shape.rows, context }
 }
 
 /// Bytes as a goal spells them: `2.9 GB`, rounded up.

@@ -43,7 +43,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::table::{CostTable, Prefix, RangeCost, unit_kinds, unit_kinds_at};
+use crate::table::{CostTable, Prefix, RangeCost, call_of, unit_kinds, unit_kinds_at};
 use crate::{
     BuildTime, Entry, EntryKind, Flag, Format, PrefillPart, Provenance, Refusal, RefusalKind, Request,
     Segment, Sensitivity, SoftcapPlace, ValueSensitivity,
@@ -369,6 +369,8 @@ struct Choice {
     prefix: Prefix,
     /// Work of the runtime per row, in microseconds.
     runtime: u64,
+    /// What each run of a shard takes beside the computation, in microseconds.
+    call: u64,
     /// Cumulative loss in millionths up to each unit, and units whose loss is needed but was not
     /// measured.
     loss: Vec<u64>,
@@ -400,6 +402,7 @@ impl Choice {
             unwanted: preferences::unwanted(request, units.wanted, units.component, units.layered, &formats),
             softcap,
             prefix: Prefix::of_units(request, units.table, &each, units.target, units.entries),
+            call: call_of(request, units.target),
             runtime: capped.filter(|_| softcap == RUNTIME).map_or(0, |capped| capped.runtime.microseconds),
             loss,
             unmeasured,
@@ -412,13 +415,13 @@ impl Choice {
         self.formats[first..end].to_vec()
     }
 
-    /// Cost of the units, including the runtime's share; `None` if the target does not support one
-    /// of them.
+    /// Cost of the units as a shard of their own, including the runtime's share; `None` if the
+    /// target does not support one of them.
     fn cost(&self, first: usize, end: usize) -> Option<RangeCost> {
         if self.unwanted[end] > self.unwanted[first] {
             return None;
         }
-        Some(Self::with_runtime(self.prefix.range(first, end)?, self.runtime))
+        Some(Self::with_runtime(self.prefix.range(first, end)?, self.runtime).called(self.call))
     }
 
     /// What one unit adds to a shard; `None` if the target does not support it.
@@ -733,10 +736,55 @@ impl<'request> Problem<'request> {
         !self.relaxed.forbidden && !self.settings.forbidden.is_empty()
     }
 
-    /// What joining the shard before saves of the objective, against a shard of its own.
-    fn joining(&self) -> search::Sums {
-        let boundary = if self.settings.effort == Effort::Simple { 0 } else { self.boundary };
-        preferences::in_order([0, 0, 0, 0, boundary, 1, 0], &self.settings.order)
+    /// What a shard of its own adds to the objective beside its cost.
+    fn one_shard(&self) -> search::Sums {
+        self.shard_and(0)
+    }
+
+    /// The same with the least that it is called.
+    fn least_shard(&self) -> search::Sums {
+        let calls = (0..self.request.targets.len()).filter(|target| !self.by_bytes[*target]);
+        let calls = calls.map(|target| call_of(self.request, u32::try_from(target).unwrap_or(u32::MAX)));
+        let all = self.by_bytes.iter().all(|by_bytes| !by_bytes);
+        self.shard_and(calls.min().filter(|_| all).unwrap_or(0).saturating_mul(1000))
+    }
+
+    /// The most that a component saves by joining the shard before.
+    fn most_saved(&self) -> search::Sums {
+        let runs = |part: &Part| {
+            part.choices.iter().map(|choice| choice.prefix.sum(0, part.units).prefill_runs).max()
+        };
+        let prefill_runs = self.parts.iter().filter_map(runs).max().unwrap_or(0);
+        let most = (0..self.request.targets.len()).map(|target| {
+            let call = call_of(self.request, u32::try_from(target).unwrap_or(u32::MAX));
+            let alone = RangeCost { prefill_runs, ..RangeCost::default() }.called(call);
+            self.nanoseconds(&alone, target)
+        });
+        let most = most.max().unwrap_or(0);
+        let gain = if self.request.weighs_losses() { 0 } else { self.settings.gain };
+        // Shares are rounded, each by itself.
+        let rounded = u64::from(self.request.goals.answer_tokens > 0) + u64::from(gain > 0);
+        self.shard_and(most.saturating_add(with_gain(most, gain)).saturating_add(rounded))
+    }
+
+    fn shard_and(&self, nanoseconds: u64) -> search::Sums {
+        let more = match self.settings.effort {
+            Effort::Simple => 0,
+            Effort::Thorough => self.boundary.saturating_add(nanoseconds),
+        };
+        preferences::in_order([0, 0, 0, 0, more, 1, 0], &self.settings.order)
+    }
+
+    /// So much time of the objective.
+    fn in_time(&self, nanoseconds: u64) -> search::Sums {
+        let nanoseconds = if self.settings.effort == Effort::Simple { 0 } else { nanoseconds };
+        preferences::in_order([0, 0, 0, 0, nanoseconds, 0, 0], &self.settings.order)
+    }
+
+    /// What the runtime takes more for a step where one shard follows another, in nanoseconds.
+    fn transfer(&self, before: u32, after: u32) -> u64 {
+        let place = |target: u32| self.places.get(target as usize);
+        if place(before) == place(after) { 0 } else { self.request.transfer_nanoseconds }
     }
 }
 
@@ -806,6 +854,7 @@ fn most(parts: &[Part], target: usize) -> RangeCost {
             weight_bytes: most.weight_bytes.max(cost.weight_bytes),
             artefact_bytes: most.artefact_bytes.max(cost.artefact_bytes),
             state_bytes: most.state_bytes.max(cost.state_bytes),
+            longest_run: most.longest_run.max(cost.longest_run),
             ..most
         })
     };
@@ -816,7 +865,7 @@ fn most(parts: &[Part], target: usize) -> RangeCost {
 fn least_nanoseconds(parts: &[Part], by_bytes: &[bool]) -> u64 {
     let unit = |part: &Part, unit: usize| {
         let times = part.choices.iter().filter_map(|choice| {
-            let cost = choice.cost(unit, unit + 1)?;
+            let cost = choice.cost(unit, unit + 1)?.computed();
             match by_bytes[choice.target as usize] {
                 true => Some(nanoseconds_of(cost.weight_bytes)),
                 false => Some(cost.time?.saturating_mul(1000)),

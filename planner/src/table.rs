@@ -4,6 +4,14 @@ use crate::{
     Body, Component, Cost, Entry, EntryKind, PrefillPart, Provenance, Request, Segment, SoftcapPlace,
 };
 
+/// Microseconds that each run of a shard takes on a target beside the computation; 0 if that is not
+/// known.
+pub fn call_of(request: &Request, target: u32) -> u64 {
+    let target = request.targets.get(target as usize);
+    let mut overheads = target.into_iter().flat_map(|target| &target.overheads);
+    overheads.find(|overhead| overhead.name == "call-microseconds").map_or(0, |overhead| overhead.value)
+}
+
 /// The rows of the cost table by key.
 pub struct CostTable<'request> {
     /// Sorted by key.
@@ -35,6 +43,12 @@ pub struct RangeCost {
     /// Known time of all runs of prefill entry points before the first token of an answer, in
     /// microseconds.
     pub known_prefill: u64,
+    /// Known time of one run of the slowest entry point, in microseconds.
+    pub longest_run: u64,
+    /// Runs of prefill entry points before the first token of an answer.
+    pub prefill_runs: u64,
+    /// What each run of a shard takes beside the computation, in microseconds; it is in the times.
+    pub call: u64,
     /// Layers whose time is not known.
     pub untimed: u32,
     /// Operations that time does not cover.
@@ -47,11 +61,50 @@ impl RangeCost {
         self.artefact_bytes.saturating_add(self.state_bytes)
     }
 
-    /// An upper bound on the cost of both in one shard, exact but for operations and states where
-    /// their largest entry points differ.
+    /// As a shard of its own, each run of which takes so many microseconds beside the computation.
+    #[must_use]
+    pub fn called(&self, call: u64) -> RangeCost {
+        let known_time = self.known_time.saturating_add(call);
+        RangeCost {
+            time: self.time.map(|_| known_time),
+            known_time,
+            known_prefill: self.known_prefill.saturating_add(call.saturating_mul(self.prefill_runs)),
+            call,
+            ..self.clone()
+        }
+    }
+
+    /// What is computed, without calls.
+    #[must_use]
+    pub fn computed(&self) -> RangeCost {
+        self.joining(self.prefill_runs)
+    }
+
+    /// What it adds to a shard that runs prefill entry points so often before the first token of an
+    /// answer: runs that both take part in are called once.
+    #[must_use]
+    pub fn joining(&self, prefill_runs: u64) -> RangeCost {
+        let shared = self.call.saturating_mul(self.prefill_runs.min(prefill_runs));
+        let known_time = self.known_time.saturating_sub(self.call);
+        RangeCost {
+            time: self.time.map(|_| known_time),
+            known_time,
+            known_prefill: self.known_prefill.saturating_sub(shared),
+            prefill_runs: self.prefill_runs.saturating_sub(prefill_runs),
+            call: 0,
+            ..self.clone()
+        }
+    }
+
+    /// An upper bound on the cost of both in one shard, exact but for operations, states and runs
+    /// where their largest entry points differ.
     #[must_use]
     pub fn joined(&self, other: &RangeCost) -> RangeCost {
+        let other = other.joining(self.prefill_runs);
         RangeCost {
+            longest_run: self.longest_run.saturating_add(other.longest_run),
+            prefill_runs: self.prefill_runs.saturating_add(other.prefill_runs),
+            call: self.call,
             ops: self.ops.saturating_add(other.ops),
             weight_bytes: self.weight_bytes.saturating_add(other.weight_bytes),
             artefact_bytes: self.artefact_bytes.saturating_add(other.artefact_bytes),
@@ -299,6 +352,8 @@ impl Prefix {
             cost.artefact_bytes = cost.artefact_bytes.saturating_add(span(&entry.artefact));
             cost.state_bytes = cost.state_bytes.max(span(&entry.states));
             let prefill = span(&entry.time).saturating_mul(entry.runs);
+            cost.longest_run = cost.longest_run.max(span(&entry.time));
+            cost.prefill_runs = cost.prefill_runs.saturating_add(entry.runs);
             cost.known_prefill = cost.known_prefill.saturating_add(prefill);
             if position == 0 {
                 cost.uncosted_ops = span(&entry.uncosted);

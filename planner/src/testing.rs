@@ -52,6 +52,7 @@ impl RequestBuilder {
         let kind = |name: &str, prefill| LayerKind { name: name.to_owned(), prefill };
         let component = |name: &str, body, inputs: &[&str], outputs: &[&str]| Component {
             name: name.to_owned(),
+            runs: "step".to_owned(),
             body,
             softcap: None,
             inputs: inputs.iter().map(|&name| name.to_owned()).collect(),
@@ -88,7 +89,9 @@ impl RequestBuilder {
             sensitivities: vec![],
             value_sensitivities: vec![],
             tables: vec![],
+            ranges: vec![],
             boundary_nanoseconds: 0,
+            transfer_nanoseconds: 0,
             goals: Goals {
                 quality_micronats: None,
                 least_loss: false,
@@ -114,6 +117,7 @@ impl RequestBuilder {
     pub fn table(mut self, name: &str, formats: &[(u64, Option<u32>)]) -> Self {
         let of = |&(bytes, micronats): &(u64, Option<u32>)| TableFormat {
             format: format(&format!("b{bytes}")),
+            place: "runtime".to_owned(),
             bytes,
             micronats,
             provenance: Provenance::Modelled,
@@ -133,6 +137,8 @@ impl RequestBuilder {
             device: "0".to_owned(),
             kind: kind.to_owned(),
             limits: vec![],
+            overheads: vec![],
+            facts: vec![],
             schema: vec![],
             recommended: vec![],
             extensions: vec![],
@@ -198,6 +204,7 @@ impl RequestBuilder {
                     values: FlagType::Text(16),
                     default: None,
                     description: String::new(),
+                    stage: "compile".to_owned(),
                 });
             }
         }

@@ -64,9 +64,7 @@ function makePlan(request) {
       ],
       target: 0,
       context: entries[0].context,
-      entries: entries
-        .filter((entry) => takesPart(request, component, range, entry))
-        .map(({ kind, rows }) => ({ kind, rows })),
+      entries: entries.filter((entry) => takesPart(request, component, range, entry)),
       inputs: component.inputs.map((name) => ({ name })),
       outputs: component.outputs.map((name) => ({ name })),
       softcap: component.softcap && 'graph',

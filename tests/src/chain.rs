@@ -433,16 +433,16 @@ fn executor(instance: ShimInstance) -> TargetExecutor {
 fn offer(executor: &TargetExecutor) -> TargetOffer {
     let TargetExecutor { instance, device, .. } = executor;
     let refused = |error| panic!("{}: {error}", instance.name());
+    let target = Target {
+        name: instance.name().to_owned(),
+        shim: instance.name().to_owned(),
+        device: device.clone(),
+        kind: TargetKind::Cpu,
+    };
     let summary = TargetSummary {
-        target: Target {
-            name: instance.name().to_owned(),
-            shim: instance.name().to_owned(),
-            device: device.clone(),
-            kind: TargetKind::Cpu,
-        },
         limits: instance.limits(device).unwrap_or_else(refused),
         schema: instance.flags(device).unwrap_or_else(|error| panic!("{}: {error}", instance.name())),
-        recommended: Vec::new(),
+        ..TargetSummary::of(target)
     };
     TargetOffer { summary, judge: Box::new(ShimJudge::new(instance.clone(), device)) }
 }

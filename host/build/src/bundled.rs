@@ -82,6 +82,7 @@ impl<'w> BundleStore<'w> {
             head: self.writer.add_bytes(shard.artefact.shim_head())?,
             work_order: head.work_order.parse().map_err(|_| lost("its work order has no name"))?,
             flags: head.flags.clone(),
+            load_flags: shard.load_flags.clone(),
             rewritten: shard.rewritten.clone(),
             logits_softcap: shard.logits_softcap,
             placements: head.placements.clone(),

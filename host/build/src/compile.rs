@@ -15,8 +15,8 @@ use shardwright_shims::{
     Artefact, ArtefactError, Part, ShimError, ShimInstance, Watch, WorkOrderBuilder, WorkOrderError,
 };
 use shardwright_vocabulary::{
-    Encoding, EntryName, ErrorClass, ErrorKind, Limit, Provenance, Rewrite, RewriteKind, ShardFormats,
-    ShardOrigin, ShimIdentity, SoftcapPlace, limit_names,
+    Encoding, EntryName, ErrorClass, ErrorKind, Flag, FlagStage, Limit, Provenance, Rewrite, RewriteKind,
+    ShardFormats, ShardOrigin, ShimIdentity, SoftcapPlace, limit_names,
 };
 
 use crate::{ArtefactStore, ModelFormats, TargetOffer, needs_ranges};
@@ -55,6 +55,8 @@ pub struct BuiltShard {
     pub formats: ShardFormats,
     /// The compiled artefact.
     pub artefact: Artefact,
+    /// The flags that the plan has for loading it.
+    pub load_flags: Vec<Flag>,
     /// Whether it was compiled for a simulator of the planned target.
     pub simulated: bool,
     /// Nodes that were decomposed, and states that the runtime updates.
@@ -270,8 +272,14 @@ pub fn compile_plan(
             order = order.entry(&legal.graph)?;
             graphs.push(legal.graph);
         }
+        let at_load = |flag: &&Flag| {
+            let mut schema = request.targets[target].schema.iter();
+            schema.any(|known| known.name == flag.name && known.stage == FlagStage::Load)
+        };
+        let mut load_flags = Vec::new();
         if executor.is_target {
-            for flag in &shard.flags {
+            load_flags = shard.flags.iter().filter(at_load).cloned().collect();
+            for flag in shard.flags.iter().filter(|flag| !at_load(flag)) {
                 order = order.flag(flag.clone());
             }
         }
@@ -301,6 +309,7 @@ pub fn compile_plan(
         };
         let compiled = CompiledGraphs { graphs, weights: graph.weights.clone() };
         built.push(BuiltShard {
+            load_flags,
             name: name.clone(),
             segments: checked.segments.clone(),
             target,

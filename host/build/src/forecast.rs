@@ -8,7 +8,7 @@ use shardwright_graph::{EntryOptions, EntryPoint, Graph, Role, Weight};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::{prompt_runs, weakest};
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::{EntryKind, FormatTuple, Provenance, TargetKind, limit_names};
+use shardwright_vocabulary::{EntryKind, FormatTuple, Provenance, TargetKind, limit_names, overhead_names};
 
 use crate::report::{
     Download, EntryTime, Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, PlanTotals, Predicted,
@@ -64,6 +64,7 @@ pub fn forecast(request: &Request, plan: &CheckedPlan, graph: &Graph, weighed: &
         verdict: verdict(request, plan, &memory),
         download: weighed.download,
         speed: speed(request, plan, totals),
+        loading: loading(request, plan),
         memory,
     }
 }
@@ -220,6 +221,27 @@ fn speed(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Speed {
     Speed::Tokens { prompt_tokens, first, each, per_1000_seconds }
 }
 
+/// How long loading all shards takes, one after the other; `None` where nothing is known of a
+/// target. The fixed part counts where it is known.
+fn loading(request: &Request, plan: &CheckedPlan) -> Option<Predicted> {
+    let mut all = Predicted { microseconds: 0, provenance: Provenance::Measured, uncosted_ops: 0 };
+    for shard in plan.shards() {
+        let target = request.targets.get(shard.planned.target as usize)?;
+        let rate = target.overhead(overhead_names::LOAD_PER_MEBIBYTE)?;
+        let bytes = u128::from(shard.cost.artefact_bytes).saturating_mul(rate.value.into());
+        let by_size = u64::try_from(bytes / MEBIBYTE).unwrap_or(u64::MAX);
+        let fixed = target.overhead(overhead_names::LOAD);
+        let own = by_size.saturating_add(fixed.map_or(0, |fixed| fixed.value));
+        all.microseconds = all.microseconds.saturating_add(own);
+        for part in std::iter::once(rate).chain(fixed) {
+            all.provenance = weakest(all.provenance, part.provenance);
+        }
+    }
+    Some(all)
+}
+
+const MEBIBYTE: u128 = 1 << 20;
+
 /// The entry point that takes one token through the model.
 fn single_decode(times: &[EntryTime]) -> Option<&EntryTime> {
     times.iter().filter(|time| time.entry.kind == EntryKind::Decode).min_by_key(|time| time.entry.rows)
@@ -284,7 +306,7 @@ mod tests {
     fn entry(kind: EntryKind, rows: u32) -> EntryTime {
         let time = TimeCost { microseconds: u64::from(rows), provenance: Provenance::Modelled };
         let entry = EntryName { kind, rows, context: 4096 };
-        EntryTime { entry, time: Some(time), uncosted_ops: 0, shares: Vec::new() }
+        EntryTime { entry, time: Some(time), uncosted_ops: 0, calls: None, shares: Vec::new() }
     }
 
     fn steps(times: &[EntryTime], tokens: u32) -> Option<Vec<(String, u64)>> {

@@ -351,6 +351,7 @@ fn counted(name: &str, cost: &ShardCost) -> Option<u64> {
         limit_names::WEIGHT_BYTES => Some(cost.weight_bytes),
         limit_names::ARTEFACT_BYTES => Some(cost.artefact_bytes),
         limit_names::CONTEXT_BYTES => Some(cost.context_bytes()),
+        limit_names::CALL_MICROSECONDS => Some(cost.call_microseconds()),
         _ => None,
     }
 }
@@ -431,12 +432,7 @@ mod tests {
 
     fn summary(limits: Vec<Limit>) -> TargetSummary {
         let target = serde_json::json!({"name": "mt1", "shim": "neuron", "device": "mt1", "kind": "npu"});
-        TargetSummary {
-            target: serde_json::from_value(target).unwrap(),
-            limits,
-            schema: vec![],
-            recommended: vec![],
-        }
+        TargetSummary { limits, ..TargetSummary::of(serde_json::from_value(target).unwrap()) }
     }
 
     #[test]

@@ -45,6 +45,7 @@ mod options;
 mod places;
 mod planners;
 mod preparation;
+mod ranges;
 mod report;
 mod request;
 mod settle;

@@ -1,8 +1,8 @@
 //! What a planner is offered: targets with their limits and flags, and formats.
 
 use shardwright_graph::Graph;
-use shardwright_planning::profile::Profile;
-use shardwright_planning::request::TargetSummary;
+use shardwright_planning::profile::{Fact, Profile};
+use shardwright_planning::request::{TargetFact, TargetSummary};
 use shardwright_shims::ShimInstance;
 use shardwright_vocabulary::{
     Device, Error, ErrorKind, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Limit, Notice, Provenance,
@@ -89,18 +89,29 @@ pub(crate) fn known_formats(
 /// The profile's chip and, unless it is a CPU, this machine's CPU, which runs what the chip does
 /// not support and takes over if the chip is lost.
 pub(crate) fn targets(profile: &Profile) -> Vec<TargetSummary> {
-    let target = |name: &str, shim: &str, device: &str, kind| TargetSummary {
-        target: Target { name: name.to_owned(), shim: shim.to_owned(), device: device.to_owned(), kind },
-        limits: Vec::new(),
-        schema: Vec::new(),
-        recommended: Vec::new(),
+    let target = |name: &str, shim: &str, device: &str, kind| {
+        TargetSummary::of(Target {
+            name: name.to_owned(),
+            shim: shim.to_owned(),
+            device: device.to_owned(),
+            kind,
+        })
     };
     let chip = match profile.kind {
         TargetKind::Cpu => target(CPU_SHIM, &profile.shim, CPU_SHIM, TargetKind::Cpu),
         kind => target(&profile.name, &profile.shim, &profile.name, kind),
     };
-    let limits = profile.limits.clone();
-    let mut targets = vec![TargetSummary { limits, ..chip }];
+    let fact = |fact: &Fact| TargetFact {
+        name: fact.name.clone(),
+        value: fact.value.clone(),
+        provenance: fact.provenance,
+    };
+    let mut targets = vec![TargetSummary {
+        limits: profile.limits.clone(),
+        overheads: profile.overheads.clone(),
+        facts: profile.facts.iter().map(fact).collect(),
+        ..chip
+    }];
     if profile.kind != TargetKind::Cpu {
         targets.push(target(CPU_SHIM, CPU_SHIM, CPU_SHIM, TargetKind::Cpu));
     }
@@ -110,8 +121,9 @@ pub(crate) fn targets(profile: &Profile) -> Vec<TargetSummary> {
 /// Adds the target's own shim's answers: limits the profile lacks, and the schema of its flags.
 /// Profile flags that the shim does not know are left out with a notice; without the shim they are
 /// passed through without validation. Flags set by the user are added to the profile's flags, or
-/// replace a flag that may be set only once. Returns notices, and the flags that shards of the
-/// target are loaded with: those take effect at loading, and only for what runs here.
+/// replace a flag that may be set only once. Returns notices, and the flags that take effect at
+/// loading and are set for this run alone: shards of the target that run here are loaded with them
+/// whatever the plan says.
 pub(crate) fn complete(
     summary: &mut TargetSummary,
     own: Option<(&ShimInstance, &Device)>,
@@ -121,15 +133,13 @@ pub(crate) fn complete(
 ) -> Result<(Vec<Notice>, Vec<Flag>)> {
     let mut notices = Vec::new();
     let mut loaded_with: Vec<Flag> = Vec::new();
-    let mut at_load: Vec<FlagSchema> = Vec::new();
     if let Some((instance, device)) = own {
         for limit in instance.limits(&device.name)? {
             if summary.limits.iter().all(|existing| existing.name != limit.name) {
                 summary.limits.push(limit);
             }
         }
-        let schema = instance.flags(&device.name)?;
-        (at_load, summary.schema) = schema.into_iter().partition(|known| known.stage == FlagStage::Load);
+        summary.schema = instance.flags(&device.name)?;
         summary.target.device.clone_from(&device.name);
     }
     if summary.target.shim != profile.shim {
@@ -148,16 +158,10 @@ pub(crate) fn complete(
             summary.schema.push(word(&flag.name, &flag.note));
         } else if !is_left_out && !summary.schema.iter().any(|known| known.name == flag.name) {
             let (flag, name) = (flag.flag(), &profile.name);
-            let notice = match at_load.iter().any(|known| known.name == flag.name) {
-                true => Notice::note(format!(
-                    "flag {flag} of profile {name} is left out: it is set when a session is opened"
-                )),
-                false => Notice::fallback(format!(
-                    "flag {flag} of profile {name} is left out: shim `{}` does not know it",
-                    summary.target.shim
-                )),
-            };
-            notices.push(notice);
+            notices.push(Notice::fallback(format!(
+                "flag {flag} of profile {name} is left out: shim `{}` does not know it",
+                summary.target.shim
+            )));
             continue;
         }
         if is_left_out {
@@ -180,12 +184,7 @@ pub(crate) fn complete(
     }
     for (name, value) in &options.flags {
         let flag = Flag { name: name.clone(), value: value.clone() };
-        if flag.is_taken_at_load(&at_load)? {
-            if purpose != Purpose::Run {
-                let what =
-                    format!("flag {flag} is set when a session is opened: no plan and no bundle decides it");
-                return Err(Error::new(ErrorKind::Argument, what).with_help("pass it to `run`"));
-            }
+        if flag.is_taken_at_load(&summary.schema)? && purpose == Purpose::Run {
             loaded_with.retain(|existing| existing.name != flag.name);
             loaded_with.push(flag);
             continue;
@@ -195,8 +194,7 @@ pub(crate) fn complete(
             summary.schema.push(word(name, ""));
         }
         let Some(known) = summary.schema.iter().find(|known| known.name == *name) else {
-            let known = summary.schema.iter().chain(&at_load);
-            let known: Vec<&str> = known.map(|known| known.name.as_str()).collect();
+            let known: Vec<&str> = summary.schema.iter().map(|known| known.name.as_str()).collect();
             let help = match known.as_slice() {
                 [] => "it has none".to_owned(),
                 known => format!("it knows {}", known.join(", ")),

@@ -28,7 +28,7 @@ pub(crate) struct RunPlaces {
 
 /// Where the shards of a target run.
 struct RunPlace {
-    /// The flags its shards are loaded with.
+    /// The flags its shards are loaded with in this run, whatever the plan says.
     flags: Vec<Flag>,
     shim: String,
     name: String,
@@ -91,7 +91,11 @@ impl RunPlaces {
                     runners[shard.target].insert(opened).clone()
                 }
             };
-            let artefact = runner.load_with(&place.device, &shard.artefact, &options, &place.flags)?;
+            // This run's own flags beat those of the plan.
+            let planned = shard.load_flags.iter();
+            let planned = planned.filter(|flag| place.flags.iter().all(|own| own.name != flag.name));
+            let flags: Vec<Flag> = planned.chain(&place.flags).cloned().collect();
+            let artefact = runner.load_with(&place.device, &shard.artefact, &options, &flags)?;
             loaded.push(LoadedPart {
                 name: shard.name.clone(),
                 origin: ShardOrigin { loaded_with: artefact.flags().to_vec(), ..shard.origin(request) },

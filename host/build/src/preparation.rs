@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use shardwright_graph::Graph;
 use shardwright_planning::plan::Cause;
-use shardwright_planning::profile::{FoundProfile, GENERIC, Profile, ProfileRegistry};
+use shardwright_planning::profile::{FoundProfile, GENERIC, Profile, ProfileRegistry, fact_names};
 use shardwright_planning::request::{Goals, PlannerOption, Request, caps};
 use shardwright_planning::sandbox::LogLevel;
 use shardwright_planning::session::{Planned, PlanningSession};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{
-    DeviceKind, Error, ErrorKind, Flag, FlagVerdict, Notice, NoticeKind, PlannerIdentity, Provenance,
-    TargetKind, limit_names,
+    DeviceKind, EntryKind, Error, ErrorKind, Flag, FlagVerdict, Notice, NoticeKind, PlannerIdentity,
+    Provenance, TargetKind, limit_names,
 };
 use shardwright_worker::Shims;
 
@@ -21,6 +21,7 @@ use crate::offers::{complete, known_formats, offered_formats, override_limits, t
 use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION};
 use crate::places::RunPlaces;
 use crate::planners::planning_session;
+use crate::ranges::boundary_ranges;
 use crate::tables::gathered_tables;
 use crate::{
     BuiltShard, CPU_SHIM, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, LossGround,
@@ -43,7 +44,7 @@ pub(crate) struct Preparation {
     weighed: Weighed,
     /// One per target; empty if nothing is to run.
     pub(crate) executors: Vec<TargetExecutor>,
-    /// One list per target: flags its shards are loaded with, which no plan decides.
+    /// One list per target: flags its shards are loaded with in this run, whatever the plan says.
     load_flags: Vec<Vec<Flag>>,
     /// Limits learned from refusals, and the compilers they belong to: one per target, `None` if a
     /// stand-in replaces it.
@@ -248,6 +249,7 @@ impl Preparation {
         let graph = source.graph();
         request.tables = gathered_tables(graph, options.tables, source.remakes_tables(), &losses.tables)?;
         (request.sensitivities, request.value_sensitivities) = (losses.layers, losses.values);
+        request.ranges = boundary_ranges(graph, &losses.ranges);
         if loss_goal != LossGoal::None {
             passing.extend(source.take_notices());
         }
@@ -313,6 +315,7 @@ impl Preparation {
         notices.extend(self.left_the_chip(planned));
         notices.extend(self.otherwise_planned(planned));
         notices.extend(self.calibration_unused(planned));
+        notices.extend(self.longer_than_polled(planned));
         notices.extend(more);
         if self.strict
             && let Some(fallback) = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback)
@@ -433,6 +436,32 @@ impl Preparation {
         notices.into_iter().map(Notice::fallback).collect()
     }
 
+    /// A notice that a token takes longer in one call than callers poll for on the chip.
+    fn longer_than_polled(&self, planned: &Planned) -> Option<Notice> {
+        let fact = self.profile.fact(fact_names::POLLING_MICROSECONDS)?;
+        let polled: u64 = fact.value.parse().ok()?;
+        let long = planned.plan.shards().iter().filter_map(|shard| {
+            let runs = shard.cost.entries.iter();
+            let runs = runs.filter(|run| run.entry.kind == EntryKind::Decode && run.entry.rows == 1);
+            let longest = runs.map(|run| run.known_microseconds).max()?;
+            let on_the_chip = shard.target.shim == self.profile.shim;
+            (on_the_chip && longest > polled).then(|| format!("{} {}", shard.name, milliseconds(longest)))
+        });
+        let long: Vec<String> = long.collect();
+        if long.is_empty() {
+            return None;
+        }
+        Some(Notice::note(format!(
+            "a token takes {}, more than the {} for which callers poll on {}: the processor's clock may drop, \
+             which no figure here counts; `--limit {}={polled}` cuts for it ({})",
+            long.join(", "),
+            milliseconds(polled),
+            self.profile.name,
+            limit_names::CALL_MICROSECONDS,
+            fact.provenance,
+        )))
+    }
+
     /// A notice that a calibration text was passed and nothing is calibrated.
     fn calibration_unused(&self, planned: &Planned) -> Option<Notice> {
         let path = self.calibration_text.as_ref()?;
@@ -473,14 +502,7 @@ fn check_asked(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Resul
             .with_help("leave `--table per-layer=…` out"));
     }
     options.read_calibration_text()?;
-    let known = [
-        limit_names::OPS,
-        limit_names::WEIGHT_BYTES,
-        limit_names::ARTEFACT_BYTES,
-        limit_names::CONTEXT_BYTES,
-        limit_names::SHARDS,
-        limit_names::MEMORY_BYTES,
-    ];
+    let known = limit_names::ALL;
     // Another planner may support limits that this host does not know.
     let unknown = options.limits.iter().find(|(name, _)| !known.contains(&name.as_str()));
     match unknown.filter(|_| options.planner.is_none()) {
@@ -488,6 +510,10 @@ fn check_asked(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Resul
         Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("there is no limit `{name}`"))
             .with_help(format!("limits are: {}", known.join(", ")))),
     }
+}
+
+fn milliseconds(microseconds: u64) -> String {
+    format!("{:.1} ms", microseconds as f64 / 1000.0)
 }
 
 fn context(graph: &Graph, options: &PlanOptions) -> Result<u32> {

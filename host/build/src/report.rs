@@ -199,22 +199,26 @@ pub struct EntryTime {
     pub time: Option<TimeCost>,
     /// Operations that the time does not cover.
     pub uncosted_ops: u64,
+    /// The part of it that calls of shards take beside the computation; `None` if that is not known
+    /// of any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<TimeCost>,
     /// What the time rests on, the largest share first and what is not known last.
     #[serde(default)]
     pub shares: Vec<TimeShare>,
 }
 
 impl EntryTime {
-    /// Adds what one layer takes, or the runtime.
-    fn share(&mut self, time: Option<TimeCost>) {
+    /// Adds what one place takes, or what is at no place.
+    fn share(&mut self, time: Option<TimeCost>, places: u64) {
         let provenance = time.map(|time| time.provenance);
         let microseconds = time.map_or(0, |time| time.microseconds);
         match self.shares.iter_mut().find(|share| share.provenance == provenance) {
             Some(share) => {
-                share.places += 1;
+                share.places += places;
                 share.microseconds = share.microseconds.saturating_add(microseconds);
             }
-            None => self.shares.push(TimeShare { provenance, places: 1, microseconds }),
+            None => self.shares.push(TimeShare { provenance, places, microseconds }),
         }
     }
 }
@@ -240,8 +244,8 @@ pub struct PlanTotals {
     pub table_bytes: u64,
     /// Bytes of states (keys and values) at the plan's context, counted.
     pub state_bytes: u64,
-    /// Time of each entry point, including the soft-cap in the runtime: `decode_1` is one token,
-    /// prefill all its rows.
+    /// Time of each entry point, including the soft-cap in the runtime and what is known of calls:
+    /// `decode_1` is one token, prefill all its rows.
     pub times: Vec<EntryTime>,
     /// Host time per step for passing tensors between shards, in nanoseconds; modelled, and not
     /// included in `times`.
@@ -381,7 +385,7 @@ pub fn report_plan(
         tables: checked.tables().iter().map(TableReport::of).collect(),
         forecast,
         totals,
-        fallback: plan.fallback.iter().map(|&index| target_name(index)).collect(),
+        fallback: plan.fallback.iter().map(|chain| target_name(chain.target)).collect(),
         reasons: reasons_of(None),
         notices: heading.notices,
         emulated_on: heading.emulated_on,
@@ -417,12 +421,13 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
             // point's rows, and none of a prefill, which gives no logits.
             let runtime =
                 softcap.filter(|_| part.entry.kind != EntryKind::Prefill).map(|softcap| softcap.runtime);
-            let time = part.time.map(|time| runtime.map_or(time, |runtime| together(time, runtime)));
+            let beside = [runtime, cost.call].into_iter().flatten();
+            let time = part.time.map(|time| beside.fold(time, together));
             let known = times.iter().position(|existing| existing.entry == part.entry);
             let position = known.unwrap_or_else(|| {
                 let nothing = TimeCost { microseconds: 0, provenance: Provenance::Measured };
                 let (time, shares) = (Some(nothing), Vec::new());
-                times.push(EntryTime { entry: part.entry, time, uncosted_ops: 0, shares });
+                times.push(EntryTime { entry: part.entry, time, uncosted_ops: 0, calls: None, shares });
                 times.len() - 1
             });
             let sum = &mut times[position];
@@ -431,10 +436,14 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
             let of_layers = by_layer.iter().flat_map(|layer| &layer.entries);
             // What takes no part in an entry point has no operations there.
             for layer in of_layers.filter(|layer| layer.entry == part.entry && layer.ops > 0) {
-                sum.share(layer.time);
+                sum.share(layer.time, 1);
             }
             if runtime.is_some() {
-                sum.share(runtime);
+                sum.share(runtime, 1);
+            }
+            if let Some(call) = cost.call {
+                sum.calls = Some(sum.calls.map_or(call, |calls| together(calls, call)));
+                sum.share(Some(call), 0);
             }
         }
     }
@@ -449,7 +458,7 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
         table_bytes: plan.tables().iter().map(|table| table.chosen.bytes).fold(0, u64::saturating_add),
         state_bytes,
         times,
-        boundary_nanoseconds: request.boundary_nanoseconds.saturating_mul(plan.shards().len() as u64),
+        boundary_nanoseconds: handing_over(request, plan),
         loss: match (loss.lossy, loss.unmeasured) {
             (0, _) => LossReport::None,
             (_, 0) if loss.modelled == 0 => LossReport::Measured { micronats: loss.micronats },
@@ -457,6 +466,14 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
             (_, places) => LossReport::NotMeasured { places },
         },
     }
+}
+
+/// What handing over between shards takes in a step of one row.
+fn handing_over(request: &Request, plan: &CheckedPlan) -> u64 {
+    let place = |shard: &CheckedShard| (shard.target.shim.clone(), shard.target.device.clone());
+    let moves = plan.shards().windows(2).filter(|pair| place(&pair[0]) != place(&pair[1])).count();
+    let boundaries = request.boundary_nanoseconds.saturating_mul(plan.shards().len() as u64);
+    boundaries.saturating_add(request.transfer_nanoseconds.saturating_mul(moves as u64))
 }
 
 fn together(left: TimeCost, right: TimeCost) -> TimeCost {

@@ -7,11 +7,12 @@ use shardwright_graph::{EntryOptions, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::error::{PlannerError, PlannerErrorKind, RefusalKind};
 use shardwright_planning::feedback::Attempt;
+use shardwright_planning::plan::Fallback;
 use shardwright_planning::profile::Profile;
 use shardwright_planning::request::Request;
 use shardwright_planning::session::{RevisionLoop, Trial};
 use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, Notice};
+use shardwright_vocabulary::{Error, Notice, TargetKind};
 
 use crate::chips::made_otherwise;
 use crate::places::{LoadedPart, RunPlaces};
@@ -232,21 +233,20 @@ pub fn settle(
     })
 }
 
-/// The options of the chain that a plan falls back to, in the formats of the plan.
+/// The options of the chain that a plan falls back to, in the formats that the plan has for it.
 pub fn on_the_cpu(options: &PlanOptions, settled: &Settled) -> Option<PlanOptions> {
-    if options.strict || settled.plan.plan().fallback.is_empty() {
+    if options.strict {
         return None;
     }
-    let mut formats = Vec::new();
-    for shard in settled.plan.shards() {
-        for tuple in shard.formats.tuples() {
-            let choice = FormatChoice::Tuple(tuple.clone());
-            if !formats.contains(&choice) {
-                formats.push(choice);
-            }
-        }
-    }
-    formats.push(FormatChoice::Stored);
+    let request = &settled.request;
+    let on_the_cpu = |chain: &&Fallback| {
+        let target = request.targets.get(chain.target as usize);
+        target.is_some_and(|target| target.target.kind == TargetKind::Cpu)
+    };
+    let chain = settled.plan.plan().fallback.iter().find(on_the_cpu)?;
+    let tuples = chain.formats.iter().filter_map(|index| request.formats.get(*index as usize));
+    let named = tuples.map(|tuple| FormatChoice::Tuple(tuple.clone()));
+    let formats = named.chain([FormatChoice::Stored]).collect();
     Some(PlanOptions {
         soc: None,
         on: None,

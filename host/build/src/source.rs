@@ -62,7 +62,7 @@ pub trait ModelSource: PlanSource {
 }
 
 /// What formats lose.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Losses {
     /// Of layers and roles.
     pub layers: Vec<Sensitivity>,
@@ -70,6 +70,9 @@ pub struct Losses {
     pub values: Vec<ValueSensitivity>,
     /// Of gathered tables.
     pub tables: Vec<TableLoss>,
+    /// What boundary tensors were calibrated to hold, where losses are measured and integers need
+    /// it; else none.
+    pub ranges: Ranges,
 }
 
 /// What losses are to rest on.

@@ -82,6 +82,7 @@
 //!         head: writer.add_bytes(b"the shim's own head")?,
 //!         work_order,
 //!         flags: Vec::new(),
+//!         load_flags: Vec::new(),
 //!         rewritten: Vec::new(),
 //!         logits_softcap: None,
 //!         placements: Vec::new(),

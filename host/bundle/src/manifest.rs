@@ -11,7 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use shardwright_graph::{ComponentKind, Graph, Segments, State};
 use shardwright_vocabulary::{
-    EntryName, FlagOutcome, NodePlacement, Notice, PlannerIdentity, Rewrite, ShardFormats, ShardOrigin,
+    EntryName, Flag, FlagOutcome, NodePlacement, Notice, PlannerIdentity, Rewrite, ShardFormats, ShardOrigin,
     ShimIdentity, Table, Target,
 };
 
@@ -225,6 +225,9 @@ pub struct ShardEntry {
     pub work_order: Digest,
     /// Flags that were requested, and their outcomes.
     pub flags: Vec<FlagOutcome>,
+    /// Flags that it is loaded with, unless a session says otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub load_flags: Vec<Flag>,
     /// Nodes and states that run differently from the graph.
     pub rewritten: Vec<Rewrite>,
     /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applies to the logits of

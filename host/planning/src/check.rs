@@ -11,10 +11,10 @@ use shardwright_vocabulary::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cost::{CostFault, CostTable, ShardCost, prompt_runs};
+use crate::cost::{CostFault, CostTable, EntryCost, ShardCost, prompt_runs};
 use crate::flow;
 use crate::losses::{Losses, UnitLoss};
-use crate::plan::{Plan, PlannedSegment, Shard};
+use crate::plan::{Fallback, Plan, PlannedSegment, Shard};
 use crate::request::{Body, Component, GatheredTable, PrefillPart, Request, TableFormat};
 
 mod fault;
@@ -586,12 +586,18 @@ fn flags(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
 
 fn fallback(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     let mut seen = BTreeSet::new();
-    for &target in &plan.fallback {
+    for &Fallback { target, ref formats } in &plan.fallback {
         if target as usize >= request.targets.len() {
             return Err(PlanFault::UnknownFallback { target });
         }
         if !seen.insert(target) {
             return Err(PlanFault::FallbackRepeated { target });
+        }
+        let mut known = BTreeSet::new();
+        for &formats in formats {
+            if formats as usize >= request.formats.len() || !known.insert(formats) {
+                return Err(PlanFault::FallbackFormats { target, formats });
+            }
         }
     }
     Ok(())
@@ -669,6 +675,7 @@ fn limits(
             (limit_names::WEIGHT_BYTES, cost.weight_bytes),
             (limit_names::ARTEFACT_BYTES, cost.artefact_bytes),
             (limit_names::CONTEXT_BYTES, cost.context_bytes()),
+            (limit_names::CALL_MICROSECONDS, cost.call_microseconds()),
         ];
         for (name, value) in values {
             if let Some(limit) = limit(&target.limits, name, &shard.flags)
@@ -706,21 +713,25 @@ fn limits(
     }
 }
 
-/// Goals in time, of what is known: a shard without a time does not count.
+/// Goals in time, of what is known: computation and calls.
 fn times(request: &Request, costs: &[ShardCost]) -> Result<(), PlanFault> {
     let goals = &request.goals;
-    let prefills =
-        || costs.iter().flat_map(|cost| &cost.entries).filter(|cost| cost.entry.kind == EntryKind::Prefill);
-    let once = |entry: EntryName| {
-        let times = prefills().filter(|cost| cost.entry == entry).filter_map(|cost| cost.time);
-        times.fold(0_u64, |sum, time| sum.saturating_add(time.microseconds))
+    let runs = |cost: &ShardCost| {
+        let call = cost.call.map_or(0, |call| call.microseconds);
+        let of = move |entry: &EntryCost| (entry.entry, entry.known_microseconds.saturating_add(call));
+        cost.entries.iter().map(of).collect::<Vec<_>>()
     };
-    let single = costs.iter().flat_map(|cost| &cost.entries).filter(|cost| {
-        cost.entry.kind == EntryKind::Encode || (cost.entry.kind == EntryKind::Decode && cost.entry.rows == 1)
+    let runs: Vec<(EntryName, u64)> = costs.iter().flat_map(runs).collect();
+    let together = |counts: &dyn Fn(EntryName) -> bool| {
+        let own = runs.iter().filter(|(entry, _)| counts(*entry)).map(|(_, time)| *time);
+        own.fold(0, u64::saturating_add)
+    };
+    let prefills = || runs.iter().filter(|(entry, _)| entry.kind == EntryKind::Prefill);
+    let once = |entry: EntryName| together(&|own| own == entry);
+    let token = together(&|own: EntryName| {
+        own.kind == EntryKind::Encode || (own.kind == EntryKind::Decode && own.rows == 1)
     });
-    let token =
-        single.filter_map(|cost| cost.time).fold(0_u64, |sum, time| sum.saturating_add(time.microseconds));
-    let sizes: Vec<EntryName> = prefills().map(|cost| cost.entry).collect();
+    let sizes: Vec<EntryName> = prefills().map(|(entry, _)| *entry).collect();
     let prefill = prompt_runs(&sizes, goals.prompt_tokens)
         .into_iter()
         .fold(0_u64, |sum, (entry, runs)| sum.saturating_add(once(entry).saturating_mul(runs)));

@@ -6,8 +6,8 @@ use shardwright_vocabulary as own;
 use crate::bindings::wit;
 use crate::check::PlanFault;
 use crate::feedback::{Attempt, Feedback};
-use crate::plan::{Boundary, BuildTime, Cause, Plan, PlannedSegment, Reason, Shard};
-use crate::request::{Body, PrefillPart, Request};
+use crate::plan::{Boundary, BuildTime, Cause, Fallback, Plan, PlannedSegment, Reason, Shard};
+use crate::request::{Body, BoundaryRange, PrefillPart, Request, TargetFact};
 
 /// Conversions between two enums with the same cases.
 macro_rules! same_cases {
@@ -102,6 +102,14 @@ fn guest_entry(entry: own::EntryName) -> wit::Entry {
     wit::Entry { kind: guest_entry_kind(entry.kind), rows: entry.rows, context: entry.context }
 }
 
+fn host_entry(entry: wit::Entry) -> own::EntryName {
+    own::EntryName { kind: host_entry_kind(entry.kind), rows: entry.rows, context: entry.context }
+}
+
+fn guest_fallback(chain: &Fallback) -> wit::Fallback {
+    wit::Fallback { target: chain.target, formats: chain.formats.clone() }
+}
+
 fn guest_limit(limit: &own::Limit) -> wit::Limit {
     wit::Limit {
         name: limit.name.clone(),
@@ -134,6 +142,7 @@ fn guest_schema(schema: &own::FlagSchema) -> wit::FlagSchema {
         values,
         default: schema.default.clone(),
         description: schema.description.clone(),
+        stage: schema.stage.name().to_owned(),
     }
 }
 
@@ -249,14 +258,45 @@ fn index_of<T: Copy + PartialEq>(list: &mut Vec<T>, item: T) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 
+/// What components run for: every step, or every text of a model without states.
+const EVERY_STEP: &str = "step";
+
+/// Where rows of tables are read.
+const GATHERED_BY_THE_RUNTIME: &str = "runtime";
+
 fn guest_table(table: &crate::request::GatheredTable) -> wit::GatheredTable {
     let format = |own: &crate::request::TableFormat| wit::TableFormat {
         format: guest_weight_format(own.format),
+        place: GATHERED_BY_THE_RUNTIME.to_owned(),
         bytes: own.bytes,
         micronats: own.micronats,
         provenance: guest_provenance(own.provenance),
     };
     wit::GatheredTable { name: table.name.clone(), formats: table.formats.iter().map(format).collect() }
+}
+
+fn guest_overhead(overhead: &own::Overhead) -> wit::Overhead {
+    wit::Overhead {
+        name: overhead.name.clone(),
+        value: overhead.value,
+        provenance: guest_provenance(overhead.provenance),
+        note: overhead.note.clone(),
+    }
+}
+
+fn guest_fact(fact: &TargetFact) -> wit::Fact {
+    let provenance = guest_provenance(fact.provenance);
+    wit::Fact { name: fact.name.clone(), value: fact.value.clone(), provenance }
+}
+
+fn guest_range(range: &BoundaryRange) -> wit::BoundaryRange {
+    wit::BoundaryRange {
+        name: range.name.clone(),
+        component: range.component,
+        layer: range.layer,
+        minimum_bits: range.minimum_bits,
+        maximum_bits: range.maximum_bits,
+    }
 }
 
 fn guest_time(time: own::TimeCost) -> wit::TimeCost {
@@ -287,6 +327,7 @@ impl From<&Request> for wit::Request {
     fn from(request: &Request) -> Self {
         let component = |component: &crate::request::Component| wit::Component {
             name: component.name.clone(),
+            runs: EVERY_STEP.to_owned(),
             body: match &component.body {
                 Body::Whole(kind) => wit::Body::Whole(*kind),
                 Body::Layers(layers) => wit::Body::Layers(
@@ -313,6 +354,8 @@ impl From<&Request> for wit::Request {
             device: summary.target.device.clone(),
             kind: summary.target.kind.name().to_owned(),
             limits: summary.limits.iter().map(guest_limit).collect(),
+            overheads: summary.overheads.iter().map(guest_overhead).collect(),
+            facts: summary.facts.iter().map(guest_fact).collect(),
             schema: summary.schema.iter().map(guest_schema).collect(),
             recommended: summary.recommended.iter().map(guest_flag).collect(),
             extensions: vec![],
@@ -377,7 +420,9 @@ impl From<&Request> for wit::Request {
             sensitivities,
             value_sensitivities,
             tables: request.tables.iter().map(guest_table).collect(),
+            ranges: request.ranges.iter().map(guest_range).collect(),
             boundary_nanoseconds: request.boundary_nanoseconds,
+            transfer_nanoseconds: request.transfer_nanoseconds,
             goals: wit::Goals {
                 quality_micronats: request.goals.quality_micronats,
                 least_loss: request.goals.least_loss,
@@ -440,11 +485,7 @@ impl TryFrom<&Plan> for wit::Plan {
                 segments: shard.segments.iter().map(segment).collect(),
                 target: shard.target,
                 context: shard.context,
-                entries: shard
-                    .entries
-                    .iter()
-                    .map(|entry| wit::EntryShape { kind: guest_entry_kind(entry.kind), rows: entry.rows })
-                    .collect(),
+                entries: shard.entries.iter().copied().map(guest_entry).collect(),
                 inputs: boundaries(index, &shard.inputs)?,
                 outputs: boundaries(index, &shard.outputs)?,
                 softcap: shard.softcap.map(guest_softcap_place),
@@ -468,7 +509,7 @@ impl TryFrom<&Plan> for wit::Plan {
         Ok(wit::Plan {
             shards: (0..).zip(&plan.shards).map(shard).collect::<Result<_, _>>()?,
             tables: plan.tables.clone(),
-            fallback: plan.fallback.clone(),
+            fallback: plan.fallback.iter().map(guest_fallback).collect(),
             reasons: plan.reasons.iter().map(reason).collect(),
             extensions: vec![],
         })
@@ -502,12 +543,6 @@ impl TryFrom<wit::Plan> for Plan {
                 };
                 boundaries.into_iter().map(boundary).collect::<Result<Vec<_>, _>>()
             };
-            let context = shard.context;
-            let entry = |shape: wit::EntryShape| {
-                let kind = host_entry_kind(shape.kind);
-                let context = if kind == own::EntryKind::Encode { 0 } else { context };
-                own::EntryName { kind, rows: shape.rows, context }
-            };
             let segment = |segment: wit::Segment| PlannedSegment {
                 component: segment.component,
                 first: segment.first,
@@ -517,8 +552,8 @@ impl TryFrom<wit::Plan> for Plan {
             shards.push(Shard {
                 segments: shard.segments.into_iter().map(segment).collect(),
                 target: shard.target,
-                context,
-                entries: shard.entries.into_iter().map(entry).collect(),
+                context: shard.context,
+                entries: shard.entries.into_iter().map(host_entry).collect(),
                 inputs: boundaries(shard.inputs)?,
                 outputs: boundaries(shard.outputs)?,
                 softcap: shard.softcap.map(host_softcap_place),
@@ -543,7 +578,9 @@ impl TryFrom<wit::Plan> for Plan {
             },
         };
         let reasons = plan.reasons.into_iter().map(reason).collect();
-        Ok(Plan { shards, tables: plan.tables, fallback: plan.fallback, reasons })
+        let fallback = |chain: wit::Fallback| Fallback { target: chain.target, formats: chain.formats };
+        let fallback = plan.fallback.into_iter().map(fallback).collect();
+        Ok(Plan { shards, tables: plan.tables, fallback, reasons })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use shardwright_vocabulary::{CostRow, EntryKind, EntryName, Legality, Provenance, TimeCost};
+use shardwright_vocabulary::{CostRow, EntryKind, EntryName, Legality, Provenance, TimeCost, overhead_names};
 
 use crate::request::{PrefillPart, Request};
 
@@ -36,6 +36,8 @@ pub struct EntryCost {
     pub ops: u64,
     /// Time of one run with the weakest provenance of its parts; `None` unless every part is known.
     pub time: Option<TimeCost>,
+    /// The known part of it, in microseconds.
+    pub known_microseconds: u64,
     /// Operations the time does not cover.
     pub uncosted_ops: u64,
 }
@@ -55,6 +57,8 @@ pub struct ShardCost {
     pub artefact_provenance: Option<Provenance>,
     /// States at the largest entry point.
     pub state_bytes: u64,
+    /// What each run takes beside the computation, where it is known.
+    pub call: Option<TimeCost>,
 }
 
 impl ShardCost {
@@ -62,6 +66,11 @@ impl ShardCost {
     /// a check that includes this sum.
     pub fn context_bytes(&self) -> u64 {
         self.artefact_bytes.saturating_add(self.state_bytes)
+    }
+
+    /// Microseconds of one run of its slowest entry point, as far as times are known.
+    pub fn call_microseconds(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.known_microseconds).max().unwrap_or(0)
     }
 }
 
@@ -121,13 +130,17 @@ impl<'request> CostTable<'request> {
         formats: &[u32],
         entries: &[EntryName],
     ) -> Result<ShardCost, CostFault> {
-        let mut cost = ShardCost::default();
+        let summary = self.request.targets.get(target as usize);
+        let call = summary.and_then(|target| target.overhead(overhead_names::CALL));
+        let call = call.map(|call| TimeCost { microseconds: call.value, provenance: call.provenance });
+        let mut cost = ShardCost { call, ..ShardCost::default() };
         // Weights per layer are the largest over the entry points, then summed over the layers.
         let mut weights = vec![0_u64; kinds.len()];
         let mut entry_bytes = 0_u64;
         let overflow = || CostFault::Overflow;
         for &entry in entries {
-            let mut total = EntryCost { entry, ops: 0, time: Some(NO_TIME), uncosted_ops: 0 };
+            let mut total =
+                EntryCost { entry, ops: 0, time: Some(NO_TIME), known_microseconds: 0, uncosted_ops: 0 };
             let mut states = 0_u64;
             for ((&kind, &formats), weight) in kinds.iter().zip(formats).zip(&mut weights) {
                 if !self.takes_part(kind, entry) {
@@ -143,6 +156,9 @@ impl<'request> CostTable<'request> {
                 *weight = (*weight).max(row.weight_bytes);
                 total.ops = total.ops.checked_add(row.ops).ok_or_else(overflow)?;
                 total.uncosted_ops = total.uncosted_ops.checked_add(row.uncosted_ops).ok_or_else(overflow)?;
+                let known = row.time.map_or(0, |time| time.microseconds);
+                total.known_microseconds =
+                    total.known_microseconds.checked_add(known).ok_or_else(overflow)?;
                 total.time = match (total.time, row.time) {
                     (Some(sum), Some(time)) => Some(TimeCost {
                         microseconds: sum.microseconds.checked_add(time.microseconds).ok_or_else(overflow)?,

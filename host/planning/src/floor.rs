@@ -237,6 +237,7 @@ fn entries(request: &Request) -> Result<(u32, Vec<EntryName>), FloorRefusal> {
 struct Sums {
     ops: [u64; 2],
     states: [u64; 2],
+    times: [u64; 2],
     weights: u64,
     artefact: u64,
 }
@@ -247,6 +248,7 @@ impl Sums {
         Sums {
             ops: add(self.ops, other.ops),
             states: add(self.states, other.states),
+            times: add(self.times, other.times),
             weights: self.weights.saturating_add(other.weights),
             artefact: self.artefact.saturating_add(other.artefact),
         }
@@ -280,7 +282,8 @@ fn ways(
     let all = (0_u32..).zip(devices).flat_map(|target| tuples.clone().map(move |formats| (target, formats)));
     let way = |((target, &device), formats)| {
         let mut sums = Sums::default();
-        for ((&entry, ops), states) in entries.iter().zip(&mut sums.ops).zip(&mut sums.states) {
+        let counts = sums.ops.iter_mut().zip(&mut sums.states).zip(&mut sums.times);
+        for (&entry, ((ops, states), time)) in entries.iter().zip(counts) {
             if !table.takes_part(kind, entry) {
                 continue;
             }
@@ -289,6 +292,7 @@ fn ways(
                 return None;
             }
             (*ops, *states) = (row.ops, row.state_bytes);
+            *time = row.time.map_or(0, |time| time.microseconds);
             sums.weights = sums.weights.max(row.weight_bytes);
             sums.artefact = sums.artefact.saturating_add(row.artefact_bytes);
         }
@@ -413,7 +417,7 @@ fn devices(request: &Request) -> Vec<u64> {
 struct Used {
     shards: u64,
     bytes: u64,
-    limits: [(&'static str, u64); 6],
+    limits: [(&'static str, u64); 7],
 }
 
 impl Used {
@@ -425,6 +429,7 @@ impl Used {
             (limit_names::WEIGHT_BYTES, of_shard),
             (limit_names::ARTEFACT_BYTES, of_shard),
             (limit_names::CONTEXT_BYTES, of_shard),
+            (limit_names::CALL_MICROSECONDS, of_shard),
             (limit_names::SHARDS, &[]),
             (limit_names::MEMORY_BYTES, &[]),
         ];
@@ -437,9 +442,9 @@ impl Used {
 
     /// Whether a shard of that cost may be there, with so many shards and bytes more than so far.
     fn within(&self, target: u32, cost: Sums, shards: u64, bytes: u64) -> Result<(), Obstacle> {
-        let ops = cost.ops.into_iter().fold(0, u64::max);
+        let [ops, call] = [cost.ops, cost.times].map(|of| of.into_iter().fold(0, u64::max));
         let (shards, bytes) = (self.shards.saturating_add(shards), self.bytes.saturating_add(bytes));
-        let values = [ops, cost.weights, cost.artefact, cost.context(), shards, bytes];
+        let values = [ops, cost.weights, cost.artefact, cost.context(), call, shards, bytes];
         match self.limits.into_iter().zip(values).find(|((_, max), value)| value > max) {
             Some(((name, max), value)) => Err(Obstacle::Limit { target, name, value, max }),
             None => Ok(()),

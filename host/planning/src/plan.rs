@@ -141,6 +141,16 @@ pub struct Reason {
     pub cause: Cause,
 }
 
+/// The chain that goes on when a target is lost: the whole model on another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fallback {
+    /// Index of the target in the request.
+    pub target: u32,
+    /// Indices of the format tuples it may have, in order of preference.
+    pub formats: Vec<u32>,
+}
+
 /// The answer of a planner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -150,8 +160,8 @@ pub struct Plan {
     /// The format of each gathered table: index in its list in the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<u32>,
-    /// Indices of the targets to fail over to when one is lost, in order.
-    pub fallback: Vec<u32>,
+    /// The chains to fail over to when a target is lost, in order of preference.
+    pub fallback: Vec<Fallback>,
     /// Reasons for the choices.
     pub reasons: Vec<Reason>,
 }

@@ -9,7 +9,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::{ErrorKind, Flag, FormatTuple, Limit, Provenance, TargetKind};
+use shardwright_vocabulary::{
+    ErrorKind, Flag, FormatTuple, Limit, Overhead, Provenance, TargetKind, overhead_names,
+};
 
 use crate::error::PlannerErrorKind;
 use crate::registry::RegistryError;
@@ -24,6 +26,8 @@ const BUILTIN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/profiles.rs
 pub mod fact_names {
     /// Values of system properties that identify the chip of a phone, separated by commas.
     pub const SYSTEM_PROPERTIES: &str = "system-properties";
+    /// For how many microseconds a caller polls for the result of a call.
+    pub const POLLING_MICROSECONDS: &str = "polling-microseconds";
     /// The cost of compiling without the recommended flags, as observed elsewhere.
     pub const COST_OF_MISSING_FLAGS: &str = "cost-of-missing-flags";
 }
@@ -180,6 +184,10 @@ pub struct Profile {
     /// Upper bounds.
     #[serde(default)]
     pub limits: Vec<Limit>,
+    /// What its use takes beside what shards compute; see
+    /// [`overhead_names`](shardwright_vocabulary::overhead_names).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overheads: Vec<Overhead>,
     /// Formats it takes or refuses, best first.
     #[serde(default)]
     pub formats: Vec<ProfileFormat>,
@@ -495,6 +503,7 @@ fn fault(profile: &Profile) -> Option<String> {
     let lists = [
         ("aliases", profile.aliases.len()),
         ("limits", profile.limits.len()),
+        ("overheads", profile.overheads.len()),
         ("formats", profile.formats.len()),
         ("flags", profile.flags.len()),
         ("facts", profile.facts.len()),
@@ -522,6 +531,14 @@ fn fault(profile: &Profile) -> Option<String> {
     };
     if let Some(name) = repeated(profile.limits.iter().map(|limit| limit.name.as_str()).collect()) {
         return Some(format!("limit `{name}` is given twice"));
+    }
+    if let Some(name) = repeated(profile.overheads.iter().map(|known| known.name.as_str()).collect()) {
+        return Some(format!("overhead `{name}` is given twice"));
+    }
+    let unknown = |overhead: &&Overhead| !overhead_names::ALL.contains(&overhead.name.as_str());
+    if let Some(overhead) = profile.overheads.iter().find(unknown) {
+        let known = overhead_names::ALL.join(", ");
+        return Some(format!("there is no overhead `{}`, only {known}", overhead.name));
     }
     if let Some(name) = repeated(profile.flags.iter().map(|flag| flag.name.as_str()).collect()) {
         return Some(format!("flag `{name}` is given twice"));

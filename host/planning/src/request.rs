@@ -7,8 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{
-    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, Provenance, SoftcapPlace, Target, TimeCost,
-    ValueFormat, WeightFormat, WeightRole,
+    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, Overhead, Provenance, SoftcapPlace, Target,
+    TimeCost, ValueFormat, WeightFormat, WeightRole,
 };
 
 mod validate;
@@ -144,11 +144,64 @@ pub struct TargetSummary {
     pub target: Target,
     /// Upper bounds. If two have one name, the smaller counts.
     pub limits: Vec<Limit>,
-    /// Compiler flags the shim knows.
+    /// What its use takes beside what shards compute; what is not named is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overheads: Vec<Overhead>,
+    /// What else its profile says of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub facts: Vec<TargetFact>,
+    /// The flags the shim knows.
     pub schema: Vec<FlagSchema>,
     /// Flags that are set for the target: those its profile recommends and those that were asked
     /// for.
     pub recommended: Vec<Flag>,
+}
+
+/// Something known of a target that this host does not read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetFact {
+    /// What, such as `hexagon-arch`.
+    pub name: String,
+    /// How much or which.
+    pub value: String,
+    /// Where it comes from.
+    pub provenance: Provenance,
+}
+
+impl TargetSummary {
+    /// A target of which nothing is known.
+    pub fn of(target: Target) -> Self {
+        Self {
+            target,
+            limits: Vec::new(),
+            overheads: Vec::new(),
+            facts: Vec::new(),
+            schema: Vec::new(),
+            recommended: Vec::new(),
+        }
+    }
+
+    /// The overhead of this name, if it is known.
+    pub fn overhead(&self, name: &str) -> Option<&Overhead> {
+        self.overheads.iter().find(|overhead| overhead.name == name)
+    }
+}
+
+/// Values that a boundary tensor had in calibration.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BoundaryRange {
+    /// Name of the tensor, as components list it.
+    pub name: String,
+    /// Index of the component that reads it.
+    pub component: u32,
+    /// The layer of it that does; zero for a component without layers.
+    pub layer: u32,
+    /// The least value, as the bits of a 32-bit float.
+    pub minimum_bits: u32,
+    /// The largest.
+    pub maximum_bits: u32,
 }
 
 /// The quality cost of a weight format at one place.
@@ -293,10 +346,17 @@ pub struct Request {
     /// The gathered tables of the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<GatheredTable>,
+    /// Of boundary tensors that were calibrated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<BoundaryRange>,
     /// What one more shard costs the runtime in a step, whatever it computes, in nanoseconds.
     /// Modelled.
     #[serde(default)]
     pub boundary_nanoseconds: u64,
+    /// What it costs the runtime more in a step of one row where a shard follows one on another
+    /// target, in nanoseconds. Modelled.
+    #[serde(default)]
+    pub transfer_nanoseconds: u64,
     /// Goals.
     pub goals: Goals,
     /// How long prompts usually are, so that prefill entry points can be chosen for them; empty if

@@ -275,18 +275,32 @@ impl Loader {
                 let error = only_compiles(shard, &device);
                 return Err(NotLoaded { error, ends: true, elsewhere: true });
             }
-            let schema = match self.flags.as_slice() {
-                [] => Vec::new(),
+            let schema = match (self.flags.as_slice(), shard.load_flags.as_slice()) {
+                ([], []) => Vec::new(),
                 _ => instance.flags(&shard.compiled_by.device)?,
             };
-            let mut flags = Vec::new();
+            // The session's own beat those of the plan.
+            let planned = shard.load_flags.iter();
+            let planned = planned.filter(|flag| self.flags.iter().all(|own| own.name != flag.name));
+            let (mut flags, mut passed_over) = (Vec::new(), Vec::new());
+            for flag in planned {
+                match flag.is_taken_at_load(&schema) {
+                    Ok(true) => flags.push(flag.clone()),
+                    Ok(false) | Err(_) => passed_over.push(flag.clone()),
+                }
+            }
             for flag in &self.flags {
                 if load_flags::taken(flag, &schema, shard).map_err(ends)? {
                     flags.push(flag.clone());
                 }
             }
             schemas.extend(schema);
-            let (description, executor) = self.load_shard(shard, &instance, &flags)?;
+            let (mut description, executor) = self.load_shard(shard, &instance, &flags)?;
+            for flag in passed_over {
+                let reason = format!("shim `{}` takes no such flag at loading", shard.compiled_by.shim);
+                let verdict = FlagVerdict::Unknown;
+                description.origin.loaded_with.push(FlagOutcome { flag, verdict, reason });
+            }
             shards.push(description);
             executors.push(executor);
         }

@@ -80,6 +80,14 @@ pub enum FlagStage {
 }
 
 impl FlagStage {
+    /// The stable kebab-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FlagStage::Compile => "compile",
+            FlagStage::Load => "load",
+        }
+    }
+
     fn is_compile(&self) -> bool {
         *self == FlagStage::Compile
     }

@@ -36,6 +36,7 @@ mod format;
 mod limit;
 mod names;
 mod op;
+mod overhead;
 mod provenance;
 mod record;
 mod segment;
@@ -60,6 +61,7 @@ pub use format::{
 pub use limit::{Limit, Relief, limit_names};
 pub use names::UnknownName;
 pub use op::{AttributeKind, OpAttribute, OpKind};
+pub use overhead::{Overhead, overhead_names};
 pub use provenance::Provenance;
 pub use record::{
     Beforehand, CompiledHere, FlagOutcome, NodePlacement, Notice, NoticeKind, PassedOver, Place,

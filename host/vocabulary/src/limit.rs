@@ -19,8 +19,11 @@ pub mod limit_names {
     pub const SHARDS: &str = "shards";
     /// Bytes all shards on this target occupy together: artefacts and states.
     pub const MEMORY_BYTES: &str = "memory-bytes";
+    /// Microseconds of one run of a shard at its slowest entry point, as far as they are known.
+    pub const CALL_MICROSECONDS: &str = "call-microseconds";
     /// All of the above.
-    pub const ALL: &[&str] = &[OPS, WEIGHT_BYTES, ARTEFACT_BYTES, CONTEXT_BYTES, SHARDS, MEMORY_BYTES];
+    pub const ALL: &[&str] =
+        &[OPS, WEIGHT_BYTES, ARTEFACT_BYTES, CONTEXT_BYTES, SHARDS, MEMORY_BYTES, CALL_MICROSECONDS];
 }
 
 /// An upper bound a target sets, inclusive.
@@ -29,7 +32,8 @@ pub mod limit_names {
 pub struct Limit {
     /// Kebab-case name, see [`limit_names`].
     pub name: String,
-    /// Largest legal value; the unit follows from the name (operations, bytes, shards).
+    /// Largest legal value; the unit follows from the name (operations, bytes, shards,
+    /// microseconds).
     pub value: u64,
     /// Where the number comes from.
     pub provenance: Provenance,

@@ -17,6 +17,7 @@ pub(super) struct TargetBounds<'request> {
     weight_bytes: Option<Bound<'request>>,
     artefact_bytes: Option<Bound<'request>>,
     context_bytes: Option<Bound<'request>>,
+    call_microseconds: Option<Bound<'request>>,
     pub(super) shards: Option<Bound<'request>>,
     pub(super) memory_bytes: Option<Bound<'request>>,
 }
@@ -39,6 +40,7 @@ impl<'request> TargetBounds<'request> {
             weight_bytes: tightest("weight-bytes"),
             artefact_bytes: tightest("artefact-bytes"),
             context_bytes: tightest("context-bytes"),
+            call_microseconds: tightest("call-microseconds"),
             shards: tightest("shards"),
             memory_bytes: tightest("memory-bytes"),
         }
@@ -51,13 +53,14 @@ impl<'request> TargetBounds<'request> {
             (self.weight_bytes, cost.weight_bytes),
             (self.artefact_bytes, cost.artefact_bytes),
             (self.context_bytes, cost.context_bytes()),
+            (self.call_microseconds, cost.longest_run),
         ];
         pairs.into_iter().filter_map(|(bound, value)| Some((bound?, value)))
     }
 
     /// What of a shard's cost may come to exceed a bound if the shard grows up to `most`, in a
     /// fixed order; 0 where none can.
-    pub(super) fn at_stake(&self, cost: &RangeCost, most: &RangeCost) -> [u64; 4] {
+    pub(super) fn at_stake(&self, cost: &RangeCost, most: &RangeCost) -> [u64; 5] {
         let amount = |bound: Option<Bound<'_>>, of: fn(&RangeCost) -> u64| match bound {
             Some(bound) if of(most) > bound.value => of(cost),
             _ => 0,
@@ -67,6 +70,7 @@ impl<'request> TargetBounds<'request> {
             amount(self.weight_bytes, |cost| cost.weight_bytes),
             amount(self.artefact_bytes, |cost| cost.artefact_bytes),
             amount(self.context_bytes, RangeCost::context_bytes),
+            amount(self.call_microseconds, |cost| cost.longest_run),
         ]
     }
 
@@ -77,6 +81,7 @@ impl<'request> TargetBounds<'request> {
             "weight-bytes" => Some(cost.weight_bytes),
             "artefact-bytes" => Some(cost.artefact_bytes),
             "context-bytes" => Some(cost.context_bytes()),
+            "call-microseconds" => Some(cost.longest_run),
             _ => None,
         }
     }

@@ -7,8 +7,8 @@ use super::{
     prefills, ranks, search,
 };
 use crate::names::{self, Named};
-use crate::table::{CostTable, Prefix, RangeCost, prefill_runs, takes_part, units_of};
-use crate::{Cause, Entry, EntryShape, Flag, Plan, Reason, Request, Segment, Shard, flow};
+use crate::table::{CostTable, Prefix, RangeCost, prefill_runs, takes_part, unit_kinds, units_of};
+use crate::{Cause, Entry, Fallback, Flag, Plan, Reason, Request, Segment, Shard, flow};
 
 mod ceilings;
 mod formats;
@@ -60,23 +60,37 @@ impl Solution {
         own.map(|(_, flag)| flag.clone()).collect()
     }
 
-    fn entries_of(&self, request: &Request, placement: &Placement) -> Vec<EntryShape> {
+    fn entries_of(&self, request: &Request, placement: &Placement) -> Vec<Entry> {
         let units = units_of(request, &placement.segments, placement.softcap);
         let active = |entry: &&Entry| units.iter().any(|&(kind, _)| takes_part(request, kind, **entry));
-        let shape = |entry: &Entry| EntryShape { kind: entry.kind, rows: entry.rows };
-        self.entries.iter().filter(active).map(shape).collect()
+        self.entries.iter().filter(active).copied().collect()
     }
 
     /// Targets, other than the one with most layers, that support the whole model, in order of
-    /// preference.
-    fn fallback(&self, request: &Request) -> Vec<u32> {
+    /// preference, each with those formats of the plan in which it does.
+    fn fallback(&self, request: &Request) -> Vec<Fallback> {
         let layers = |target: u32| -> u64 {
             self.shards.iter().filter(|shard| shard.target == target).map(Placement::units).sum()
         };
         let targets = 0..u32::try_from(request.targets.len()).unwrap_or(u32::MAX);
         let main = targets.clone().max_by_key(|&target| (layers(target), std::cmp::Reverse(target)));
+        let mut used: Vec<u32> = Vec::new();
+        for formats in self.shards.iter().flat_map(Placement::formats) {
+            if !used.contains(&formats) {
+                used.push(formats);
+            }
+        }
+        let table = CostTable::new(request);
+        let whole = |target: u32, formats: u32| {
+            let mut kinds = request.model.components.iter().flat_map(unit_kinds);
+            kinds.all(|kind| table.illegal(request, kind, target, formats, &self.entries).is_none())
+        };
         targets
             .filter(|&target| Some(target) != main && takes_all(request, target, self.settings.effort))
+            .map(|target| Fallback {
+                target,
+                formats: used.iter().copied().filter(|&formats| whole(target, formats)).collect(),
+            })
             .collect()
     }
 
@@ -122,6 +136,10 @@ impl Solution {
                     "; not compared with {}, whose times are not known",
                     unknown.join(", ")
                 ));
+            }
+            let calls = self.shards.iter().map(|shard| shard.cost.call).fold(0, u64::saturating_add);
+            if calls > 0 {
+                because.push_str(&format!("; {calls} µs of it are calls, one for each shard"));
             }
             if uncosted > 0 {
                 because.push_str(&format!("; {uncosted} operations are not in it"));
@@ -396,7 +414,7 @@ impl Solution {
     /// The quantity that the solution is balanced by, and the shard's amount of it.
     fn balance_value(&self, placement: &Placement) -> (&'static str, u64) {
         match self.balanced_by {
-            super::Balance::Time => ("time", placement.cost.time.unwrap_or(0)),
+            super::Balance::Time => ("time", placement.cost.computed().time.unwrap_or(0)),
             super::Balance::Operations => ("ops", placement.cost.ops),
             super::Balance::Bytes | super::Balance::Automatic => {
                 ("weight-bytes", placement.cost.weight_bytes)

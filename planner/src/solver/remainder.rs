@@ -50,13 +50,13 @@ struct Traded {
 
 impl Remainder {
     pub(super) fn new(problem: &Problem<'_>) -> Self {
-        let one = problem.joining();
+        let one = problem.one_shard();
         let least = problem.parts.iter().map(|part| {
             let units = (0..part.units).map(|unit| least_sums(problem, part, unit, &one));
             units.collect::<Vec<Sums>>()
         });
         let least: Vec<Vec<Sums>> = least.collect();
-        let sums = suffixes(problem, &least, one, |sum, more| {
+        let sums = suffixes(problem, &least, problem.least_shard(), |sum, more| {
             for (sum, more) in sum.iter_mut().zip(more) {
                 *sum = sum.saturating_add(*more);
             }
@@ -65,19 +65,21 @@ impl Remainder {
     }
 
     /// How far a chain of these sums may be from the best of all: what comes first of the objective
-    /// in which it is not proved least. Times are without what a shard has to save.
-    pub(super) fn gap(&self, problem: &Problem<'_>, objective: &Sums) -> Option<Gap> {
+    /// in which it is not proved least. Times are without what a shard has to save, and without
+    /// what is `beside` the computation.
+    pub(super) fn gap(&self, problem: &Problem<'_>, objective: &Sums, beside: u64) -> Option<Gap> {
         let least = &self.sums[0][0];
         let place = (0..objective.len()).find(|place| objective[*place] > least[*place])?;
         let goal = Goal::ALL.into_iter().find(|goal| problem.place_of(*goal) == place)?;
-        let boundary = if goal == Goal::Time { problem.boundary } else { 0 };
+        let (boundary, beside) = if goal == Goal::Time { (problem.boundary, beside) } else { (0, 0) };
         let shards = objective[problem.place_of(Goal::Shards)];
-        let value = objective[place].saturating_sub(boundary.saturating_mul(shards));
+        let value = objective[place].saturating_sub(boundary.saturating_mul(shards)).saturating_sub(beside);
         // A mixture may have formats that no choice of the search has.
         let least = match Trade::of(problem.request) {
             Some(trade) if trade.goal() == goal => mix::least(problem, trade).unwrap_or(0),
             Some(_) => 0,
-            None => least[place].saturating_sub(boundary),
+            None if goal == Goal::Time => least[place].saturating_sub(problem.least_shard()[place]),
+            None => least[place],
         };
         (value > least).then_some(Gap { goal, value, least })
     }
@@ -138,7 +140,7 @@ impl Traded {
         let least = by_part(problem, least);
         let spending = all.iter().map(|unit| unit.iter().map(|(_, of)| of.spent).min().unwrap_or(0));
         let spending = by_part(problem, spending);
-        let one = Price::exactly(problem.joining()[place]);
+        let one = Price::exactly(problem.least_shard()[place]);
         let values = suffixes(problem, &least, one, |sum, more| *sum = sum.saturating_add(*more));
         let spending = suffixes(problem, &spending, 0, |sum, more| *sum = sum.saturating_add(*more));
         Some(Self { trade, goals: request.goals, price, place, values, spending })
@@ -172,7 +174,7 @@ fn candidates(
     trade: Trade,
     place: usize,
 ) -> Vec<(Sums, Candidate)> {
-    let one = problem.joining()[place];
+    let one = problem.one_shard()[place];
     let of = |choice: &Choice| {
         let cost = allowed_cost(problem, choice, unit)?;
         let sums = problem.objective(choice, &cost, (unit, unit + 1));

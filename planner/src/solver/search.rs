@@ -1,11 +1,12 @@
 //! The dynamic programme.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::mix::{self, Trade};
 use super::remainder::{Gap, Remainder};
 use super::{Choice, Effort, Goal, LABELS_PER_CUT, Part, Placement, Problem, Solution};
-use crate::table::{CostTable, Prefix, RangeCost, runtime_of, units_of};
+use crate::table::{CostTable, Prefix, RangeCost, call_of, runtime_of, units_of};
 use crate::{Goals, Segment, SoftcapPlace};
 
 /// Numbers of labels kept at one cut point, tried in turn: fewer if the search with more would take
@@ -83,6 +84,8 @@ struct Label {
     used: Used,
     /// Homes of the donors whose readers come later: (layer, home), sorted.
     homes: Vec<(u32, u32)>,
+    /// The target of the last shard; `None` of an empty chain.
+    target: Option<u32>,
     /// The last shard, where a component ends that is not the last.
     open: Option<Box<Open>>,
     /// The label before and the last shard.
@@ -97,7 +100,7 @@ struct Open {
     values: (u32, u32),
     cost: RangeCost,
     /// What of it limits may bound.
-    at_stake: [u64; 4],
+    at_stake: [u64; 5],
     /// The refused shards, by index, that it would become with certain components.
     at_risk: Vec<usize>,
     /// Whether the shard as it is was forbidden, so that something has to join it.
@@ -116,19 +119,26 @@ struct Step {
 
 impl Label {
     /// Whether this label is at least as good in everything, now and after any common continuation.
-    /// `joining` is what a component saves by joining the last shard, where whatever joins one
-    /// shard may also be a shard of its own.
-    fn dominates(&self, other: &Label, joining: Option<&Sums>) -> bool {
+    /// `joining` is the most that a component saves by joining the last shard, where whatever joins
+    /// one shard may also be a shard of its own, and `moving` what it costs more to follow a shard
+    /// on another target.
+    fn dominates(&self, other: &Label, joining: Option<&Sums>, moving: &Sums) -> bool {
         if self.sums > other.sums {
             return false;
         }
         let mut theirs = other.sums;
+        let mut less = |saved: &Sums| {
+            for (sum, saved) in theirs.iter_mut().zip(saved) {
+                *sum = sum.saturating_sub(*saved);
+            }
+        };
         if !self.is_as_open(other) {
             // Better even after the other is joined and this one is not.
             let Some(joining) = joining else { return false };
-            for (sum, saved) in theirs.iter_mut().zip(joining) {
-                *sum = sum.saturating_sub(*saved);
-            }
+            less(joining);
+        }
+        if self.target != other.target {
+            less(moving);
         }
         let better = match self.sums.cmp(&theirs) {
             std::cmp::Ordering::Less => true,
@@ -145,6 +155,8 @@ impl Label {
             (None, Some(_)) => false,
             (Some(own), Some(theirs)) => {
                 (own.target, own.values) == (theirs.target, theirs.values)
+                    // What joins is called less by as much.
+                    && own.cost.prefill_runs >= theirs.cost.prefill_runs
                     && own.at_risk.iter().all(|refused| theirs.at_risk.contains(refused))
                     && own.at_stake.iter().zip(&theirs.at_stake).all(|(own, theirs)| own <= theirs)
                     && own.must_be_joined <= theirs.must_be_joined
@@ -173,7 +185,7 @@ pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
     }
     let Some(mut known) = mixed(problem, None) else {
         let found = narrowing(problem, &BEAMS, None)?;
-        let gap = Remainder::new(problem).gap(problem, &found.objective);
+        let gap = Remainder::new(problem).gap(problem, &found.objective, found.beside(problem));
         return Some(Found { gap, ..found });
     };
     // Where targets are compared by time, one of them alone has more mixtures than several.
@@ -191,7 +203,7 @@ pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
     let bounds = (Remainder::new(problem), known.objective);
     // What keeps few labels may lose the chain that is known.
     let mut found = narrowing(problem, &BEAMS, Some(&bounds)).unwrap_or(Found { exact: false, ..known });
-    found.gap = bounds.0.gap(problem, &found.objective);
+    found.gap = bounds.0.gap(problem, &found.objective, found.beside(problem));
     Some(found)
 }
 
@@ -265,8 +277,12 @@ struct Search<'search, 'request> {
     beam: usize,
     /// Comparisons left.
     left: u64,
-    /// What joining a shard saves of the objective.
+    /// The most that joining a shard saves of the objective.
     joining: Sums,
+    /// What a shard costs more that follows one on another target.
+    moving: Sums,
+    /// Whether goals in time bound what is called.
+    calls_are_bounded: bool,
     /// The quantities that the request bounds: of each the label that used least is kept.
     bounded: Vec<Quantity>,
     /// The objective of a chain that exists, and what is left of others at least.
@@ -277,7 +293,16 @@ struct Search<'search, 'request> {
     only: Option<u32>,
     /// Labels that other labels extend.
     arena: Vec<Label>,
+    /// What a shard adds to the objective beside its cost.
+    one: Sums,
     exact: bool,
+}
+
+/// Whether goals in time bound what is called.
+fn calls_are_bounded(problem: &Problem<'_>) -> bool {
+    let goals = &problem.request.goals;
+    let is_bounded = goals.token_microseconds.is_some() || goals.first_token_microseconds.is_some();
+    is_bounded && problem.parts.iter().flat_map(|part| &part.choices).any(|choice| choice.call > 0)
 }
 
 /// Requirements and results of a range of units, independent of the units before it.
@@ -298,12 +323,15 @@ impl<'search, 'request> Search<'search, 'request> {
             problem,
             beam,
             left: COMPARISONS,
-            joining: problem.joining(),
+            joining: problem.most_saved(),
+            moving: problem.in_time(problem.request.transfer_nanoseconds),
+            calls_are_bounded: calls_are_bounded(problem),
             bounded: bounded(problem),
             known,
             longest: false,
             only: None,
             arena: Vec::new(),
+            one: problem.one_shard(),
             exact: true,
         }
     }
@@ -319,6 +347,7 @@ impl<'search, 'request> Search<'search, 'request> {
             squares: 0,
             used: Used { targets, ..Used::default() },
             homes: Vec::new(),
+            target: None,
             open: None,
             last: None,
         };
@@ -399,12 +428,14 @@ impl<'search, 'request> Search<'search, 'request> {
     /// two equals stays, so ties resolve to the earliest choice.
     fn insert(&mut self, frontier: &mut Vec<Label>, label: Label) -> Result<(), Exceeded> {
         self.left = self.left.checked_sub(1 + frontier.len() as u64).ok_or(Exceeded)?;
-        // Bounds on the number of shards, and shards that were refused, distinguish what joins.
-        let joining = (!self.problem.forbids() && label.used.targets.is_empty()).then_some(&self.joining);
-        if frontier.iter().any(|other| other.dominates(&label, joining)) {
+        // Bounds on the number of shards and on calls, and shards that were refused, distinguish
+        // what joins.
+        let alike = !self.problem.forbids() && label.used.targets.is_empty() && !self.calls_are_bounded;
+        let joining = alike.then_some(&self.joining);
+        if frontier.iter().any(|other| other.dominates(&label, joining, &self.moving)) {
             return Ok(());
         }
-        frontier.retain(|other| !label.dominates(other, joining));
+        frontier.retain(|other| !label.dominates(other, joining, &self.moving));
         frontier.push(label);
         if frontier.len() > 2 * self.beam + self.bounded.len() {
             self.prune(frontier);
@@ -483,8 +514,23 @@ impl Search<'_, '_> {
         let (step, cost) = (Step { joins, ..range.step }, &range.cost);
         let end = step.end;
         let open = label.open.as_deref();
-        let used = self.used(label, part, choice, range, joins)?;
-        let sums = self.sums(label, range, joins);
+        // What it adds: a shard of its own, or a part of the one before.
+        let (added, own) = match joins {
+            false => (Cow::Borrowed(cost), range.sums),
+            true => {
+                let added = cost.joining(open?.cost.prefill_runs);
+                let mut own = problem.objective(choice, &added, (step.first, end));
+                own.iter_mut().zip(&self.one).for_each(|(sum, one)| *sum = sum.saturating_sub(*one));
+                (Cow::Owned(added), own)
+            }
+        };
+        let used = self.used(label, part, choice, (range, &added), joins)?;
+        let mut sums = label.sums;
+        sums.iter_mut().zip(own).for_each(|(sum, own)| *sum = sum.saturating_add(own));
+        if let Some(before) = label.target.filter(|_| !joins) {
+            let moved = problem.in_time(problem.transfer(before, choice.target));
+            sums.iter_mut().zip(moved).for_each(|(sum, moved)| *sum = sum.saturating_add(moved));
+        }
         if let Some((remainder, known)) = self.known
             && remainder.excludes(known, &sums, &used, step.part, end)
         {
@@ -521,7 +567,7 @@ impl Search<'_, '_> {
         homes.retain(|(layer, _)| part.last_reader[*layer as usize] as usize > end);
         homes.extend(range.read_later(part).map(|unit| (unit, own)));
 
-        let weight = if part.layered { problem.weight(cost) } else { 0 };
+        let weight = if part.layered { problem.weight(&cost.computed()) } else { 0 };
         let open = may_be_joined.then(|| {
             let target = choice.target as usize;
             let cost = joined.unwrap_or_else(|| cost.clone());
@@ -540,29 +586,24 @@ impl Search<'_, '_> {
             squares: label.squares.saturating_add(u128::from(weight) * u128::from(weight)),
             used,
             homes,
+            target: Some(choice.target),
             open,
             last: Some((index, step)),
         })
     }
 
-    /// The objective of a label with one more range.
-    fn sums(&self, label: &Label, range: &Range, joins: bool) -> Sums {
-        let mut sums = label.sums;
-        for (sum, own) in sums.iter_mut().zip(&range.sums) {
-            *sum = sum.saturating_add(*own);
-        }
-        if joins {
-            for (sum, saved) in sums.iter_mut().zip(&self.joining) {
-                *sum = sum.saturating_sub(*saved);
-            }
-        }
-        sums
-    }
-
-    /// What a label with one more range uses, if goals and limits of targets allow it.
-    fn used(&self, label: &Label, part: &Part, choice: &Choice, range: &Range, joins: bool) -> Option<Used> {
+    /// What a label with one more range that costs so much uses, if goals and limits of targets
+    /// allow it.
+    fn used(
+        &self,
+        label: &Label,
+        part: &Part,
+        choice: &Choice,
+        (range, cost): (&Range, &RangeCost),
+        joins: bool,
+    ) -> Option<Used> {
         let problem = self.problem;
-        let (Step { first, end, .. }, cost) = (range.step, &range.cost);
+        let Step { first, end, .. } = range.step;
         let goals = &problem.request.goals;
         let mut used = label.used.clone();
         if let Some(most) = part.most_shards {
@@ -657,6 +698,24 @@ fn joined_cost(problem: &Problem<'_>, open: &Open, choice: &Choice, cost: &Range
 }
 
 impl Found {
+    /// The time of the objective that is not computation: calls, and what follows a shard on
+    /// another target.
+    fn beside(&self, problem: &Problem<'_>) -> u64 {
+        let place = problem.place_of(Goal::Time);
+        let choice = |step: &Step| &problem.parts[step.part].choices[step.choice];
+        let call = |step: &Step| {
+            let (choice, range) = (choice(step), (step.first, step.end));
+            let cost = choice.cost(step.first, step.end)?;
+            let computed = cost.computed();
+            let of = |cost: &RangeCost| problem.objective(choice, cost, range)[place];
+            Some(of(&cost).saturating_sub(of(&computed)))
+        };
+        let calls = self.steps.iter().filter(|step| !step.joins).filter_map(call);
+        let pairs = self.steps.windows(2);
+        let moves = pairs.map(|pair| problem.transfer(choice(&pair[0]).target, choice(&pair[1]).target));
+        calls.chain(moves).fold(0, u64::saturating_add)
+    }
+
     /// What the search found least of.
     pub(super) fn objective(&self) -> Sums {
         self.objective
@@ -706,5 +765,6 @@ pub(super) fn cost_of(problem: &Problem<'_>, table: &CostTable<'_>, shard: &Plac
     let units = units_of(problem.request, &shard.segments, shard.softcap);
     let prefix = Prefix::of_units(problem.request, table, &units, shard.target, &problem.entries);
     let runtime = runtime_of(problem.request, &shard.segments, shard.softcap);
-    Some(Choice::with_runtime(prefix.range(0, units.len())?, runtime))
+    let cost = Choice::with_runtime(prefix.range(0, units.len())?, runtime);
+    Some(cost.called(call_of(problem.request, shard.target)))
 }

@@ -59,6 +59,9 @@ impl Tables {
             let sum = &mut sums[goal as usize];
             *sum = sum.saturating_add(value);
         };
+        for pair in solution.shards.windows(2) {
+            add(Goal::Time, problem.transfer(pair[0].target, pair[1].target));
+        }
         for shard in &solution.shards {
             let target = shard.target as usize;
             add(Goal::Targets, problem.ranks[target].saturating_mul(shard.units()));

@@ -159,18 +159,29 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden], tables: &
         sums[Goal::Loss as usize] = loss.into();
     }
     let mut per_target = vec![(0_u64, 0_u64); request.targets.len()];
+    let (mut token, mut first_token, mut before) = (0, 0, None);
     let mut homes = std::collections::BTreeMap::new();
     for shard in pieces.chunk_by(|_, next| next.joins) {
         let target = shard[0].target;
-        let (mut ops, mut states, mut extra, mut weight) = (0, 0, 0, 0);
+        let (mut ops, mut states, mut extra, mut weight, mut longest) = (0, 0, 0, 0, 0);
+        let call = crate::table::call_of(request, target);
         for &entry in &request.entries {
-            let (mut entry_ops, mut entry_states) = (0, 0);
+            let (mut entry_ops, mut entry_states, mut entry_time, mut takes_part) = (0, 0, 0, false);
             for row in rows(request, shard, entry)?.into_iter().flatten() {
                 entry_ops += row.ops;
+                entry_time += row.time.map_or(0, |time| time.microseconds);
+                takes_part = true;
                 entry_states += row.state_bytes;
                 extra += row.artefact_bytes;
                 // Every unit has the same weights at every entry point, and one row for `decode`.
                 weight += if entry.kind == EntryKind::Decode { row.weight_bytes } else { 0 };
+            }
+            longest = longest.max(entry_time);
+            match entry.kind {
+                EntryKind::Decode => token += entry_time + call,
+                // 511 tokens before the last, 128 at a time.
+                _ if takes_part => first_token += 4 * (entry_time + call),
+                _ => {}
             }
             ops = ops.max(entry_ops);
             states = states.max(entry_states);
@@ -182,11 +193,17 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden], tables: &
                 "weight-bytes" => weight,
                 "artefact-bytes" => artefact,
                 "context-bytes" => artefact + states,
+                "call-microseconds" => longest,
                 _ => 0,
             };
             if value > limit.value {
                 return None;
             }
+        }
+        let place = &request.targets[target as usize];
+        let place = (&place.shim, &place.device);
+        if before.replace(place).is_some_and(|before| before != place) {
+            sums[Goal::Time as usize] += request.transfer_nanoseconds;
         }
         memory += artefact + states;
         size += artefact;
@@ -235,6 +252,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden], tables: &
             }
         }
 
+        let call = if joins { 0 } else { crate::table::call_of(request, target) };
         let units = (end - first) as u64;
         let modelled = request.costs.iter().any(|cost| {
             (cost.target, cost.entry) == (target, *decode)
@@ -245,8 +263,8 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden], tables: &
         let later = formats.iter().map(|formats| u64::from(*formats)).sum::<u64>();
         let price = match later {
             _ if by_bytes(request, target) => weight,
-            1.. if !bounded => time * 1000 * 100 / 75,
-            _ => time * 1000,
+            1.. if !bounded => (time + call) * 1000 * 100 / 75,
+            _ => (time + call) * 1000,
         };
         let own = [
             ranks[target as usize] * units,
@@ -288,6 +306,8 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden], tables: &
     if over(request.goals.memory_bytes, memory)
         || over(request.goals.size_bytes, size)
         || over(request.goals.quality_micronats, loss.into())
+        || over(request.goals.token_microseconds, token)
+        || over(request.goals.first_token_microseconds, token + first_token)
     {
         return None;
     }
@@ -360,6 +380,12 @@ struct Draw {
     untimed: (Option<usize>, Option<usize>),
     modelled: bool,
     boundary: u64,
+    /// What a run of a shard takes on each target, and what follows one on another.
+    calls: (u64, u64),
+    transfer: u64,
+    /// Bounds on the time of a token and to the first one.
+    token: Option<u64>,
+    first_token: Option<u64>,
     memory: Option<u64>,
     /// A bound on bytes instead of one on the loss.
     size: Option<u64>,
@@ -378,7 +404,7 @@ fn draw() -> impl Strategy<Value = Draw> {
         1_usize..3,
         proptest::bool::weighted(0.3),
         any::<bool>(),
-        prop::collection::vec((0_usize..2, 0_usize..6, 1_u64..8000), 0..3),
+        prop::collection::vec((0_usize..2, 0_usize..7, 1_u64..8000), 0..3),
     );
     let rest = (
         prop::collection::vec((0_usize..16, 0_usize..2), 0..2),
@@ -388,6 +414,10 @@ fn draw() -> impl Strategy<Value = Draw> {
             proptest::option::weighted(0.2, 0_usize..7),
             proptest::bool::weighted(0.2),
             0_u64..3000,
+            proptest::option::weighted(0.6, (0_u64..60, 0_u64..60)),
+            proptest::option::weighted(0.3, 1_u64..40_000),
+            proptest::option::weighted(0.2, 20_u64..500),
+            proptest::option::weighted(0.2, 200_u64..2000),
         ),
         (proptest::option::weighted(0.3, 4000_u64..20000), proptest::option::weighted(0.4, 2000_u64..14000)),
         proptest::option::weighted(0.5, (0_u32..20, prop::collection::vec(0_u32..9, 6))),
@@ -398,7 +428,7 @@ fn draw() -> impl Strategy<Value = Draw> {
     let tables = prop::collection::vec(table, 0..3);
     (part, rest, tables).prop_map(|((layers, donors, targets, same_place, formats, limits), rest, tables)| {
         let (illegal, times, memory, quality, forbidden, no_prefill) = rest;
-        let (times, target, kind, modelled, boundary) = times;
+        let (times, target, kind, modelled, boundary, calls, transfer, token, first_token) = times;
         let (memory, size) = memory;
         Draw {
             layers,
@@ -412,6 +442,10 @@ fn draw() -> impl Strategy<Value = Draw> {
             untimed: (target, kind),
             modelled,
             boundary,
+            calls: calls.unwrap_or_default(),
+            transfer: transfer.unwrap_or(0),
+            token,
+            first_token,
             memory,
             size,
             quality,
@@ -440,10 +474,19 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
         }
     }
     for &(target, name, value) in &draw.limits {
-        let names = ["ops", "weight-bytes", "artefact-bytes", "context-bytes", "shards", "memory-bytes"];
+        let names = [
+            "ops",
+            "weight-bytes",
+            "artefact-bytes",
+            "context-bytes",
+            "shards",
+            "memory-bytes",
+            "call-microseconds",
+        ];
         let value = match names[name] {
             "ops" => value / 10,
             "shards" => value / 1500,
+            "call-microseconds" => value / 50,
             _ => value,
         };
         builder = builder.limit(["npu", "cpu"][target], names[name], value);
@@ -474,6 +517,13 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
         }
     }
     request.boundary_nanoseconds = draw.boundary;
+    request.transfer_nanoseconds = draw.transfer;
+    for (target, value) in request.targets.iter_mut().zip([draw.calls.0, draw.calls.1]) {
+        let (name, note) = ("call-microseconds".to_owned(), String::new());
+        target.overheads = vec![crate::Overhead { name, value, provenance: Provenance::Reported, note }];
+    }
+    request.goals.token_microseconds = draw.token;
+    request.goals.first_token_microseconds = draw.first_token;
     // The head has no prefill rows, and needs none.
     request.costs.retain(|cost| (cost.kind, cost.entry.kind) != (1, EntryKind::Prefill));
     for &layer in draw.no_prefill.iter().filter(|&&layer| layer < draw.layers.len()) {
@@ -842,6 +892,57 @@ fn a_changed_limit_changes_the_plan_and_is_the_reason() {
 }
 
 /// The time to the first token counts where an answer has a usual length.
+#[test]
+fn a_call_has_a_price_and_may_have_a_limit() {
+    let call = |request: &mut Request, microseconds| {
+        let (name, note) = ("call-microseconds".to_owned(), String::new());
+        let provenance = Provenance::Reported;
+        request.targets[0].overheads = vec![crate::Overhead { name, value: microseconds, provenance, note }];
+    };
+    // Twelve layers, embedding and head of 10 µs.
+    let whole = RequestBuilder::decoder(12).times(0, 10).change(|request| call(request, 50)).build();
+    let solution = solve(&whole, &Settings::default()).unwrap();
+    assert_eq!((solution.shards.len(), solution.time, solution.gap), (1, Some(190), None));
+    let said = |solution: Solution, request: &Request| {
+        let reasons = solution.into_plan(request).reasons.into_iter();
+        reasons.map(|reason| format!("{}: {}", reason.choice, reason.because)).collect::<Vec<_>>()
+    };
+    let whole_said = said(solution, &whole);
+    assert!(says(&whole_said, &["190 µs per run", "50 µs of it are calls"]), "{whole_said:?}");
+    // No call of more than 50 µs: five layers, with the embedding or the head four.
+    let limited = RequestBuilder::decoder(12).times(0, 10).limit("npu", "call-microseconds", 50);
+    let limited = limited.change(|request| call(request, 50)).build();
+    let solution = solve(&limited, &Settings::default()).unwrap();
+    assert_eq!((solution.shards.len(), solution.time), (3, Some(140 + 150)));
+    assert!(solution.shards.iter().all(|shard| shard.cost.longest_run <= 50));
+    let limited_said = said(solution, &limited);
+    assert!(says(&limited_said, &["have call-microseconds 120, the limit is 50"]), "{limited_said:?}");
+    assert!(says(&limited_said, &["not given other formats", "takes 120 in f32"]), "{limited_said:?}");
+    // A goal in time holds with the calls in it.
+    let mut goal = whole.clone();
+    goal.goals.token_microseconds = Some(189);
+    let refused = solve(&goal, &Settings::default()).unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::TooSlow, "{}", refused.message);
+    assert!(refused.message.contains("190"), "{}", refused.message);
+}
+
+#[test]
+fn what_goes_on_elsewhere_has_the_formats_it_takes_there() {
+    let request = RequestBuilder::decoder(3).formats("w8-per-channel", 1, 2).target("cpu", "cpu");
+    let mut request = request.formats("w4-block32", 1, 4).build();
+    // The second target takes all but the second formats.
+    let refused = |cost: &&mut Cost| (cost.target, cost.formats) == (1, 1);
+    request.costs.iter_mut().filter(refused).for_each(|cost| cost.illegal = Some("no".to_owned()));
+    let fallback = |formats: u32| {
+        let settings = Settings { formats: Some(formats), ..Settings::default() };
+        solve(&request, &settings).unwrap().into_plan(&request).fallback
+    };
+    let on_the_cpu = |formats: &[u32]| vec![crate::Fallback { target: 1, formats: formats.to_vec() }];
+    assert_eq!(fallback(0), on_the_cpu(&[0]));
+    assert_eq!(fallback(1), on_the_cpu(&[]));
+    assert_eq!(fallback(2), on_the_cpu(&[2]));
+}
+
 #[test]
 fn a_short_answer_is_planned_for_its_beginning() {
     // The second formats take half the time of prefill, and twice that of a token.

@@ -10,9 +10,8 @@
 //! cannot be met it gives a plan that does not hold, instead of a refusal.
 
 use shardwright_planner::{
-    Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Entry, EntryKind, EntryShape,
-    OptionDescription, Plan, Planner, PrefillPart, Reason, Refusal, RefusalKind, Request, Segment, Shard,
-    SoftcapPlace,
+    Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Entry, EntryKind, OptionDescription, Plan,
+    Planner, PrefillPart, Reason, Refusal, RefusalKind, Request, Segment, Shard, SoftcapPlace,
 };
 
 /// Cuts evenly.
@@ -148,7 +147,7 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
             let prefills = used.iter().any(|&kind| {
                 request.kinds.get(kind as usize).is_some_and(|kind| kind.prefill != PrefillPart::None)
             });
-            let entries = chain.iter().filter(|entry| entry.kind != EntryKind::Prefill || prefills);
+            let entries = chain.iter().copied().filter(|entry| entry.kind != EntryKind::Prefill || prefills);
             let boundaries = |names: &[String]| {
                 names.iter().map(|name| Boundary { name: name.clone(), encoding: None }).collect()
             };
@@ -157,7 +156,7 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
                 segments: vec![segment],
                 target: 0,
                 context,
-                entries: entries.map(|entry| EntryShape { kind: entry.kind, rows: entry.rows }).collect(),
+                entries: entries.collect(),
                 inputs: boundaries(&component.inputs),
                 outputs: boundaries(&component.outputs),
                 softcap: component.softcap.as_ref().map(|_| SoftcapPlace::Graph),

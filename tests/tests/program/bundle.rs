@@ -236,6 +236,24 @@ fn a_manifest_that_is_not_of_its_artefacts_is_incompatible() {
     opened(&compiled.path());
 }
 
+/// A flag that a plan has for loading, and that the shim here does not know, is passed over, which
+/// is said.
+#[test]
+fn a_load_flag_that_no_shim_knows_is_passed_over_and_said() {
+    let compiled = Compiled::from(TEXT_FIXTURES[3], ["--context", "64"]);
+    let expected = answers(&opened(&compiled.path()));
+    rewritten(&compiled, |manifest| {
+        let flags = serde_json::json!([{"name": "power", "value": "saver"}]);
+        manifest["chains"][0]["shards"][0]["load_flags"] = flags;
+    });
+    let model = opened(&compiled.path());
+    assert!(answers(&model) == expected, "it runs all the same");
+    let said = fallbacks(&model);
+    assert!(said.iter().any(|text| text.contains("flag power=saver is unknown")), "{said:?}");
+    let error = refusal(&bundle_here().strict(true), &compiled.path());
+    assert_eq!(error.kind(), ErrorKind::Strict, "{error}");
+}
+
 /// A bundle for a chip, made on a machine with its shim.
 fn for_the_chip(chip: &Chip, strict: bool) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");

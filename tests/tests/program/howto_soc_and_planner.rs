@@ -62,6 +62,60 @@ fn a_profile_dropped_into_a_folder_is_a_chip() {
     plan("fictional").refuses();
 }
 
+/// What a chip takes beside computing is a matter of its profile, as is what a plan makes of it.
+#[test]
+fn a_profile_says_what_calls_and_loading_take() {
+    let folder = folder();
+    let path = tree::root().join("plugins/profiles/mt6991.json");
+    let text = fs::read_to_string(path).expect("a profile");
+    let mut profile: Value = serde_json::from_str(&text).expect("JSON");
+    profile["name"] = "fictional".into();
+    profile["aliases"] = serde_json::json!([]);
+    let overhead = |name: &str, value: u64| serde_json::json!({"name": name, "value": value, "provenance": "user", "note": "made up"});
+    let drop = |profile: &Value| {
+        fs::write(folder.path().join("fictional.json"), profile.to_string()).expect("written");
+    };
+    let plan = |further: &[&str]| {
+        let run = shardwright(["plan", DEMO_MODEL, "--soc", "fictional", "--profiles"]);
+        run.argument(folder.path()).arguments(further.iter().copied())
+    };
+    let decode = |plan: &Value| plan["totals"]["times"][0]["time"]["microseconds"].as_u64().expect("a time");
+    drop(&profile);
+    let plain = plan(&[]).json();
+    assert_eq!(plain["forecast"]["loading"], Value::Null, "{plain}");
+    let alone = decode(&plain);
+
+    profile["overheads"] = serde_json::json!([
+        overhead("call-microseconds", 5),
+        overhead("load-microseconds", 1000),
+        overhead("load-microseconds-per-mebibyte", 100)
+    ]);
+    let facts = profile["facts"].as_array_mut().expect("facts");
+    facts.push(serde_json::json!({"name": "polling-microseconds", "value": "30", "provenance": "user"}));
+    drop(&profile);
+    let called = plan(&[]).json();
+    assert_eq!((decode(&called), layered_shards(&called)), (alone + 5, 1), "{called}");
+    let loading = called["forecast"]["loading"]["microseconds"].as_u64().expect("a time");
+    assert!((1000..10_000).contains(&loading), "{called}");
+    let text = plan(&[]).succeeds();
+    for words in ["5 µs of it calls", "; loading 1.", "for which callers poll on fictional"] {
+        assert!(text.contains(words), "no `{words}` in\n{text}");
+    }
+    let limit = "call-microseconds=30";
+    assert!(text.contains(&format!("`--limit {limit}` cuts for it")), "{text}");
+    let cut = plan(&["--limit", limit]).json();
+    assert!(layered_shards(&cut) > 1, "{cut}");
+    let calls = cut["totals"]["times"][0]["calls"]["microseconds"].as_u64().expect("calls");
+    assert_eq!(calls, 5 * cut["shards"].as_array().expect("shards").len() as u64, "{cut}");
+    let text = plan(&["--limit", limit]).succeeds();
+    assert!(!text.contains("callers poll") && text.contains("call-microseconds ≤ 30"), "{text}");
+
+    profile["overheads"][0]["name"] = "colour".into();
+    drop(&profile);
+    let (_, stderr) = plan(&[]).refuses();
+    assert!(stderr.contains("there is no overhead `colour`"), "{stderr}");
+}
+
 #[test]
 fn a_planner_dropped_into_a_folder_plans() {
     let folder = folder();
@@ -193,8 +247,16 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let strict = plan(&["--soc", "sm8850", "--strict"]).json();
     let head = strict["shards"].as_array().and_then(|shards| shards.last()).expect("shards");
     assert_eq!(head["target"], "cpu", "{strict}");
-    let cut = plan(&["--soc", "sm8850", "--planner-option", "most-shards=3"]).json();
-    assert_eq!(layered_shards(&cut), 3, "{cut}");
+    // What has to be cut is cut as often as it may be, and goes elsewhere where that is not enough.
+    let limit = ["--soc", "sm8850", "--limit", "artefact-bytes=2500000", "--planner-option"];
+    for (most, target) in [("most-shards=2", "sm8850"), ("most-shards=1", "cpu")] {
+        let cut = plan(&[&limit[..], &[most]].concat()).json();
+        let shards = cut["shards"].as_array().expect("shards");
+        let layered = shards.iter().filter(|shard| shard["segments"].to_string().contains("layers"));
+        let targets: Vec<&str> = layered.filter_map(|shard| shard["target"].as_str()).collect();
+        let expected = if target == "cpu" { vec![target] } else { vec![target; 2] };
+        assert_eq!(targets, expected, "{most}: {cut}");
+    }
     let (code, stderr) = plan(&["--soc", "sm8850", "--planner-option", "most-shards=none"]).refuses();
     assert!(code == 7 && stderr.contains("expected a number above zero"), "{code}: {stderr}");
 

@@ -284,7 +284,7 @@ fn code_of_another_major_is_refused_before_it_runs() {
 }
 
 #[test]
-fn power_is_a_matter_of_a_session_and_no_other_flag_is() {
+fn power_is_what_the_plan_says_unless_a_session_says_otherwise() {
     let bench = Bench::new(&json!({"version": [8, 2, 28], "soc": "mt6989"}));
     bench.compile("mt6989", &[]);
     let trace = bench.file("trace");
@@ -308,11 +308,30 @@ fn power_is_a_matter_of_a_session_and_no_other_flag_is() {
         assert_ne!(refused.code, Some(0), "{flag}: {}", refused.stdout);
         assert!(refused.stderr.contains(words), "{flag}: {}", refused.stderr);
     }
-    let compiled = bench.runs("compile").argument(CHECKPOINT).argument("-o").argument(bench.file("other"));
-    let compiled = compiled.arguments(["--soc", "mt6989", "--on", "simulator", "--flag", "power=saver"]);
-    let refused = compiled.argument("--calibration-text").argument(bench.file("text")).outcome();
-    assert_ne!(refused.code, Some(0), "{}", refused.stdout);
-    assert!(refused.stderr.contains("is set when a session is opened"), "{}", refused.stderr);
+    let compile = |name: &str, flags: &[&str]| {
+        let run = bench.runs("compile").argument(CHECKPOINT).argument("-o").argument(bench.file(name));
+        let run = run.arguments(["--soc", "mt6989", "--on", "simulator"]).arguments(flags.iter().copied());
+        run.argument("--calibration-text").argument(bench.file("text")).succeeds();
+    };
+    compile("plain", &[]);
+    compile("other", &["--flag", "power=balanced"]);
+    let manifest = |name: &str| {
+        let text = fs::read_to_string(bench.file(name).join("bundle.json")).expect("a manifest");
+        serde_json::from_str::<Value>(&text).expect("JSON")["manifest"]["chains"][0]["shards"].clone()
+    };
+    let (plain, planned) = (manifest("plain"), manifest("other"));
+    assert_eq!(planned[0]["load_flags"], json!([{"name": "power", "value": "balanced"}]), "{planned}");
+    assert_eq!(planned[0]["work_order"], plain[0]["work_order"], "no artefact depends on it");
+    for (flags, hint) in [(&[][..], "50"), (&["--flag", "power=saver"], "20")] {
+        fs::remove_file(&trace).expect("an older trace");
+        let run = bench.runs("run").argument(bench.file("other")).arguments(flags.iter().copied());
+        let outcome = run.arguments(["--prompt", "hello", "--max-tokens", "1", "--greedy"]).outcome();
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        let calls = fs::read_to_string(&trace).expect("a trace");
+        let boosts = calls.lines().filter(|line| line.contains("NeuronExecution_setBoostHint"));
+        let boosts: Vec<&str> = boosts.collect();
+        assert!(!boosts.is_empty() && boosts.iter().all(|line| line.contains(hint)), "{flags:?}: {boosts:?}");
+    }
 }
 
 #[test]

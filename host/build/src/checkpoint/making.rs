@@ -15,12 +15,15 @@ use shardwright_vocabulary::{FormatTuple, Notice};
 use super::measuring;
 use crate::{
     BuildError, Download, DownloadBasis, LossGround, Losses, Making, ModelFormats, ModelName, ModelSource,
-    PlanOptions, PlanSource, Result, TableFormats,
+    PlanOptions, PlanSource, Result, TableFormats, needs_ranges,
 };
 
 /// Most bytes of weights that are quantised in memory; larger models use a store in the cache
 /// directory, whose files are mapped.
 const MEMORY_BYTES: u64 = 256 << 20;
+
+/// Progress once losses are measured, in thousandths.
+const LOSSES_MEASURED: u32 = 900;
 
 /// Progress once ranges are calibrated, in thousandths.
 const CALIBRATED: u32 = 600;
@@ -39,6 +42,18 @@ pub struct CheckpointSource<'a> {
 }
 
 impl<'a> CheckpointSource<'a> {
+    /// The calibration, which is made if it is not there yet.
+    fn calibrated(&mut self, watch: &mut dyn BuildWatch) -> Result<&Calibration> {
+        let CheckpointSource { checkpoint, graph, options, notices, calibration, .. } = self;
+        match calibration {
+            Some(found) => Ok(found),
+            none => {
+                let found = measuring::calibrate(checkpoint, graph, options, notices, watch)?;
+                Ok(none.insert(found))
+            }
+        }
+    }
+
     /// Of a checkpoint, its graph altered where `options` ask for it.
     pub fn new(checkpoint: &'a Checkpoint, options: &'a PlanOptions) -> Self {
         let mut graph = checkpoint.graph().clone();
@@ -77,8 +92,21 @@ impl PlanSource for CheckpointSource<'_> {
         ground: LossGround,
         watch: &mut dyn BuildWatch,
     ) -> Result<Losses> {
+        let mut watch = Part::new(watch, 0..1000);
         let CheckpointSource { checkpoint, graph, options, notices, .. } = self;
-        measuring::losses(checkpoint, graph, options, (tuples, ground), notices, watch)
+        let mut losses = measuring::losses(
+            checkpoint,
+            graph,
+            options,
+            (tuples, ground),
+            notices,
+            &mut watch.then(LOSSES_MEASURED),
+        )?;
+        if ground == LossGround::Measured && tuples.iter().any(needs_ranges) {
+            let calibration = self.calibrated(&mut watch.most_of_the_rest())?;
+            losses.ranges = calibration.ranges_for(tuples).map_err(measuring::calibration_error)?;
+        }
+        Ok(losses)
     }
 
     fn download(&self) -> Option<Download> {
@@ -105,16 +133,10 @@ impl ModelSource for CheckpointSource<'_> {
     ) -> Result<ModelFormats> {
         let mut watch = Part::new(watch, 0..1000);
         if ModelFormats::needs_ranges(plan) {
-            if self.calibration.is_none() {
-                let CheckpointSource { checkpoint, graph, options, notices, .. } = self;
-                let found =
-                    measuring::calibrate(checkpoint, graph, options, notices, &mut watch.then(CALIBRATED))?;
-                self.calibration = Some(found);
-            }
             let used: Vec<FormatTuple> =
                 plan.shards().iter().flat_map(|shard| shard.formats.tuples()).cloned().collect();
-            let ranges = self.calibration.as_ref().map(|found| found.ranges_for(&used)).transpose();
-            self.ranges = ranges.map_err(measuring::calibration_error)?;
+            let calibration = self.calibrated(&mut watch.then(CALIBRATED))?;
+            self.ranges = Some(calibration.ranges_for(&used).map_err(measuring::calibration_error)?);
         }
         let ranges = self.ranges.clone();
         let CheckpointSource { graph, options, made, notices, .. } = self;

@@ -2,7 +2,7 @@
 //! format costs. Cached by the hash of the checkpoint's content.
 
 use shardwright_bundle::{Digest, TextFile};
-use shardwright_graph::{Component, ComponentKind, Graph};
+use shardwright_graph::{Component, ComponentKind, Graph, Ranges};
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::{Sensitivity, ValueSensitivity};
 use shardwright_quantisation::{
@@ -144,7 +144,7 @@ pub(super) fn expected_losses(graph: &Graph, asked: TableFormats, tuples: &[Form
     };
     let tables = table_priors(graph, &asked.to_make());
     let tables = tables.iter().map(|row| table_loss(row, Provenance::Modelled)).collect();
-    Ok(Losses { layers, values, tables })
+    Ok(Losses { layers, values, tables, ranges: Ranges::new() })
 }
 
 /// The formats of activations and states in `tuples` that round, each once.
@@ -263,7 +263,8 @@ pub(super) fn losses(
     let totals: Vec<(ValueFormat, u64)> =
         measured.values().iter().map(|row| (row.format, row.micronats)).collect();
     let values = value_rows(graph, &totals, Provenance::Measured);
-    Ok(Losses { layers: rows(graph, measured.rows(), &formats, Provenance::Measured), values, tables })
+    let layers = rows(graph, measured.rows(), &formats, Provenance::Measured);
+    Ok(Losses { layers, values, tables, ranges: Ranges::new() })
 }
 
 /// Losses in the terms of a request. A component without matrices loses nothing, which a row says,

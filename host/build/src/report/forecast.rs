@@ -208,4 +208,7 @@ pub struct Forecast {
     pub memory: Vec<PhaseMemory>,
     /// Times.
     pub speed: Speed,
+    /// Time of loading all shards; `None` if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loading: Option<Predicted>,
 }

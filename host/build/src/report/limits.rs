@@ -41,6 +41,7 @@ pub(super) fn of_shard(request: &Request, shard: &CheckedShard) -> Vec<LimitUse>
         (limit_names::WEIGHT_BYTES, cost.weight_bytes),
         (limit_names::ARTEFACT_BYTES, cost.artefact_bytes),
         (limit_names::CONTEXT_BYTES, cost.context_bytes()),
+        (limit_names::CALL_MICROSECONDS, cost.call_microseconds()),
     ];
     let limits = limits.map_or(&[][..], |target| &target.limits);
     used.iter().filter_map(|&(name, used)| of(limits, name, used, &shard.planned.flags)).collect()

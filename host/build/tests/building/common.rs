@@ -46,8 +46,7 @@ pub fn offer(name: &str, judge: impl Judge + 'static) -> TargetOffer {
         device: "cpu".to_owned(),
         kind: TargetKind::Npu,
     };
-    let summary = TargetSummary { target, limits: Vec::new(), schema: Vec::new(), recommended: Vec::new() };
-    TargetOffer { summary, judge: Box::new(judge) }
+    TargetOffer { summary: TargetSummary::of(target), judge: Box::new(judge) }
 }
 
 pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Result<Request, BuildError> {

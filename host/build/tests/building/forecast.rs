@@ -7,7 +7,9 @@ use shardwright_build::{
 use shardwright_graph::Graph;
 use shardwright_planning::plan::Plan;
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::{Limit, Provenance, TargetKind, TimeCost, limit_names};
+use shardwright_vocabulary::{
+    Limit, Overhead, Provenance, TargetKind, TimeCost, limit_names, overhead_names,
+};
 
 use crate::common::{DOWNLOAD, checked, fixture, offer, plan, request, weighed};
 
@@ -136,6 +138,32 @@ fn the_times_of_tokens_are_those_of_the_entry_points_they_run() {
     prefill.for_each(|row| row.time = None);
     let partly = forecast(&graph, &request, plan(&request, &[]));
     let Speed::Tokens { first: None, each: Some(_), .. } = partly.speed else { panic!("{:?}", partly.speed) };
+}
+
+#[test]
+fn loading_takes_what_each_shard_and_each_byte_of_it_takes() {
+    let graph = fixture("gemma4_text");
+    let mut request = asked(&graph);
+    let loading = |request: &Request| forecast(&graph, request, plan(request, &[6])).loading;
+    assert_eq!(loading(&request), None);
+    let overhead = |name: &str, value, provenance| Overhead {
+        name: name.to_owned(),
+        value,
+        provenance,
+        note: String::new(),
+    };
+    // The fixed part alone says nothing of the whole.
+    let fixed = overhead(overhead_names::LOAD, 7, Provenance::Reported);
+    request.targets[0].overheads = vec![fixed.clone()];
+    assert_eq!(loading(&request), None);
+    let rate = overhead(overhead_names::LOAD_PER_MEBIBYTE, 1 << 20, Provenance::Measured);
+    request.targets[0].overheads = vec![rate.clone()];
+    let artefacts: u64 =
+        checked(&request, plan(&request, &[6])).shards().iter().map(|shard| shard.cost.artefact_bytes).sum();
+    let of = |microseconds, provenance| Some(Predicted { microseconds, provenance, uncosted_ops: 0 });
+    assert_eq!(loading(&request), of(artefacts, Provenance::Measured));
+    request.targets[0].overheads = vec![fixed, rate];
+    assert_eq!(loading(&request), of(artefacts + 5 * 7, Provenance::Reported));
 }
 
 #[test]

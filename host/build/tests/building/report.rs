@@ -1,16 +1,16 @@
 //! A plan as it is shown: the numbers are those of the tables.
 
 use shardwright_build::{
-    BytesReport, EntryMenu, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, TimeShare, forecast,
-    report_plan,
+    BytesReport, EntryMenu, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, Speed, TimeShare,
+    forecast, report_plan,
 };
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::ShardCost;
-use shardwright_planning::plan::{Cause, Reason};
+use shardwright_planning::plan::{Cause, Fallback, Reason};
 use shardwright_planning::request::{Request, Sensitivity};
 use shardwright_vocabulary::{
-    Flag, FlagSchema, FlagStage, FlagType, Limit, Notice, NoticeKind, PlannerIdentity, Provenance, Relief,
-    SoftcapPlace, TimeCost, WeightFormat, WeightRole,
+    CostRow, Flag, FlagSchema, FlagStage, FlagType, Limit, Notice, NoticeKind, Overhead, PlannerIdentity,
+    Provenance, Relief, SoftcapPlace, TimeCost, WeightFormat, WeightRole, overhead_names,
 };
 
 use crate::common::{checked, fixture, offer, plan, request, weighed};
@@ -28,7 +28,7 @@ fn a_report_has_the_numbers_of_the_plan() {
         cause: Cause::Goal("context".to_owned()),
     };
     let mut cut = plan(&request, &[6]);
-    cut.fallback = vec![1];
+    cut.fallback = vec![Fallback { target: 1, formats: vec![0] }];
     cut.reasons = vec![reason(Some(2), "this shard"), reason(None, "the whole"), reason(Some(2), "again")];
     cut.shards[2].target = 1;
     // Its readers run where it does: states are not shared across targets.
@@ -134,6 +134,37 @@ fn a_report_adds_up_what_the_plan_costs() {
     let in_part = totals(&in_part, &[6]);
     let decode = in_part.times.iter().find(|time| time.entry.to_string() == "decode_1@64").unwrap();
     assert_eq!((decode.time, &decode.shares[..]), (None, &[simulated, share(None, 1, 0)][..]));
+    // Calls of shards are a part of it where they are known: five in a decode, and in a prefill of
+    // three that have work in it.
+    let mut called = request.clone();
+    called.targets[0].overheads = vec![Overhead {
+        name: overhead_names::CALL.to_owned(),
+        value: 300,
+        provenance: Provenance::Reported,
+        note: String::new(),
+    }];
+    let called = totals(&called, &[6]);
+    let of = |name: &str| called.times.iter().find(|time| time.entry.to_string() == name).unwrap();
+    assert_eq!(of("decode_1@64").time, time(130 + 1500, Provenance::Modelled));
+    assert_eq!(of("decode_1@64").calls, time(1500, Provenance::Reported));
+    assert_eq!(of("decode_1@64").shares[0], share(Some(Provenance::Reported), 0, 1500));
+    assert_eq!(of("prefill_64@64").time, time(80 + 900, Provenance::Reported));
+    // Between shards on two devices the runtime converts what it hands over.
+    let mut elsewhere = request.clone();
+    elsewhere.targets.push(elsewhere.targets[0].clone());
+    elsewhere.targets[1].target.name = "elsewhere".to_owned();
+    elsewhere.targets[1].target.device = "elsewhere".to_owned();
+    elsewhere.transfer_nanoseconds = 1000;
+    let other = elsewhere.costs.iter().map(|row| CostRow { target: 1, ..row.clone() });
+    let other: Vec<CostRow> = other.collect();
+    elsewhere.costs.extend(other);
+    let mut moved = plan(&elsewhere, &[6]);
+    moved.shards.last_mut().unwrap().target = 1;
+    let moved = checked(&elsewhere, moved);
+    let moved = forecast(&elsewhere, &moved, &graph, &weighed(&graph));
+    let Speed::Tokens { each: Some(each), .. } = moved.speed else { panic!("{:?}", moved.speed) };
+    assert_eq!(each.microseconds, (130_000_u64 + 5 * 588 + 1000).div_ceil(1000));
+
     // What a soft-cap takes the runtime is part of a token.
     let mut capped = plan(&request, &[6]);
     let last = capped.shards.last_mut().unwrap();

@@ -338,6 +338,11 @@ fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
         return Err(Fault::Limit { field, value: shard.head.bytes, limit: HEAD_BYTES });
     }
     cap(&format!("{at}.flags"), shard.flags.len(), PAIRS)?;
+    cap(&format!("{at}.load_flags"), shard.load_flags.len(), PAIRS)?;
+    for (index, flag) in shard.load_flags.iter().enumerate() {
+        name(&format!("{at}.load_flags[{index}].name"), &flag.name)?;
+        text(&format!("{at}.load_flags[{index}].value"), &flag.value)?;
+    }
     for (index, entry) in shard.flags.iter().enumerate() {
         name(&format!("{at}.flags[{index}].flag.name"), &entry.flag.name)?;
         text(&format!("{at}.flags[{index}].flag.value"), &entry.flag.value)?;

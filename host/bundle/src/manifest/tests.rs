@@ -51,6 +51,7 @@ fn sample() -> Manifest {
         artefact: file(name),
         head: file("head"),
         work_order: Digest::of(b"order"),
+        load_flags: vec![Flag { name: "power".to_owned(), value: "saver".to_owned() }],
         flags: vec![FlagOutcome {
             flag: Flag { name: "opt".to_owned(), value: "3".to_owned() },
             verdict: FlagVerdict::Applied { evidence: "31 kernels, 40 without".to_owned() },
@@ -294,6 +295,7 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("chains[0].shards[0].entries", |m| shard(m).entries.push("decode_1@64".parse().unwrap())),
         ("chains[0].shards[0].artefact", |m| shard(m).artefact = file("")),
         ("chains[0].shards[0].flags[0].flag.name", |m| shard(m).flags[0].flag.name.clear()),
+        ("chains[0].shards[0].load_flags[0].name", |m| shard(m).load_flags[0].name.clear()),
         ("chains[0].shards[0].rewritten[0].name", |m| shard(m).rewritten[0].name.clear()),
         ("chains[0].shards[0].placements[0].node", |m| shard(m).placements[0].node.clear()),
         ("chains[0].shards[0].placements[0].place", |m| shard(m).placements[0].place.clear()),
@@ -343,6 +345,11 @@ fn everything_with_a_length_is_capped() {
             let flag = shard(m).flags[0].clone();
             shard(m).flags = vec![flag; 5000];
         }),
+        ("chains[0].shards[0].load_flags", |m| {
+            let flag = shard(m).load_flags[0].clone();
+            shard(m).load_flags = vec![flag; 5000];
+        }),
+        ("chains[0].shards[0].load_flags[0].value", |m| shard(m).load_flags[0].value = long()),
         ("chains[0].shards[0].flags[0].flag.value", |m| shard(m).flags[0].flag.value = long()),
         ("chains[0].shards[0].flags[0].reason", |m| shard(m).flags[0].reason = long()),
         ("chains[0].shards[0].flags[0].verdict.evidence", |m| {
@@ -621,6 +628,7 @@ fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
             artefact: files.0,
             head: files.1,
             work_order: files.2,
+            load_flags: Vec::new(),
             flags: lists.1,
             rewritten: lists.2,
             logits_softcap: None,

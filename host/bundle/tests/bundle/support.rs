@@ -211,6 +211,7 @@ fn shard(
         artefact,
         head: writer.add_bytes(format!("head of {name}").as_bytes())?,
         work_order,
+        load_flags: vec![Flag { name: "power".to_owned(), value: "saver".to_owned() }],
         flags: vec![FlagOutcome {
             flag: Flag { name: "opt".to_owned(), value: "3".to_owned() },
             verdict: FlagVerdict::Inert,

@@ -80,18 +80,18 @@ pub fn download(download: &Download) -> String {
     }
 }
 
+/// A predicted time and what it rests on.
+pub fn predicted(time: &Predicted) -> String {
+    let left_out = match time.uncosted_ops {
+        0 => String::new(),
+        operations => format!(", without {operations} operations"),
+    };
+    format!("{:.1} ms ({}{left_out})", time.microseconds as f64 / 1000.0, time.provenance)
+}
+
 /// Predicted times.
 pub fn speed(speed: &Speed) -> String {
-    let time = |time: &Option<Predicted>| match time {
-        None => "not known".to_owned(),
-        Some(time) => {
-            let left_out = match time.uncosted_ops {
-                0 => String::new(),
-                operations => format!(", without {operations} operations"),
-            };
-            format!("{:.1} ms ({}{left_out})", time.microseconds as f64 / 1000.0, time.provenance)
-        }
-    };
+    let time = |time: &Option<Predicted>| time.as_ref().map_or_else(|| "not known".to_owned(), predicted);
     match speed {
         Speed::Tokens { prompt_tokens, first, each, per_1000_seconds } => {
             let rate = per_1000_seconds

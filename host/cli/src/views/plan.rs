@@ -3,7 +3,7 @@ use std::fmt::Write;
 use shardwright::{NoticeKind, PlanReport};
 use shardwright_build::{EntryTime, LossReport, PlanTotals, ReasonReport, ShardReport};
 
-use super::forecast::{download, memory, speed, verdict};
+use super::forecast::{download, memory, predicted, speed, verdict};
 use super::{Detail, bytes, ranges, table, wrapped};
 
 /// What the names of a plan's members take of a line, and what a broken line is set in by.
@@ -125,7 +125,9 @@ fn body(report: &PlanReport, detail: Detail) -> String {
         member(&mut text, "download", &download(of));
     }
     times(&mut text, &report.totals);
-    member(&mut text, "speed", &speed(&forecast.speed));
+    let loading = forecast.loading.as_ref();
+    let loading = loading.map_or_else(String::new, |loading| format!("; loading {}", predicted(loading)));
+    member(&mut text, "speed", &(speed(&forecast.speed) + &loading));
     loss(&mut text, &report.totals);
     if !report.limits.is_empty() {
         let limits = report.limits.iter().map(|entry| {
@@ -282,7 +284,9 @@ pub fn rests_on(entry: &EntryTime) -> String {
             ),
         };
     };
-    if shares.is_empty() { time.provenance.name().to_owned() } else { shares }
+    let calls = entry.calls.filter(|calls| calls.microseconds > 0);
+    let calls = calls.map_or_else(String::new, |calls| format!("; {} µs of it calls", calls.microseconds));
+    if shares.is_empty() { time.provenance.name().to_owned() } else { shares + &calls }
 }
 
 /// What one run of each entry point takes.

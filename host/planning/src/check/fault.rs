@@ -507,6 +507,14 @@ pub enum PlanFault {
         /// The index.
         target: u32,
     },
+    /// Format tuples of a fallback chain that the request does not have, or twice.
+    #[error("the fallback to target {target} names formats {formats}, unknown or a second time")]
+    FallbackFormats {
+        /// Target index.
+        target: u32,
+        /// Index of the tuple.
+        formats: u32,
+    },
     /// A fallback target given twice.
     #[error("target {target} is listed twice as a fallback")]
     FallbackRepeated {

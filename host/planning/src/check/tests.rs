@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 use shardwright_vocabulary::{
     ActivationFormat, CostRow, DType, Encoding, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Legality,
-    Provenance, RoleFormat, ScaleBits, SoftcapPlace, StateFormat, Target, TargetKind, TimeCost, ValueFormat,
-    WeightFormat, WeightRole,
+    Overhead, Provenance, RoleFormat, ScaleBits, SoftcapPlace, StateFormat, Target, TargetKind, TimeCost,
+    ValueFormat, WeightFormat, WeightRole, overhead_names,
 };
 
 use super::*;
-use crate::plan::{Boundary, BuildTime, Cause, Reason};
+use crate::plan::{Boundary, BuildTime, Cause, Fallback, Reason};
 use crate::request::{
     Goals, Layer, LayerKind, ModelSummary, Sensitivity, Softcap, TargetSummary, ValueSensitivity,
 };
@@ -38,6 +38,8 @@ fn request() -> Request {
     let target = |name: &str, shim: &str, kind| TargetSummary {
         target: Target { name: name.to_owned(), shim: shim.to_owned(), device: "0".to_owned(), kind },
         limits: vec![],
+        overheads: vec![],
+        facts: vec![],
         schema: vec![FlagSchema {
             name: "opt".to_owned(),
             values: FlagType::Integer { min: 0, max: 3 },
@@ -123,7 +125,9 @@ fn request() -> Request {
         sensitivities: vec![],
         value_sensitivities: vec![],
         tables: vec![],
+        ranges: vec![],
         boundary_nanoseconds: 0,
+        transfer_nanoseconds: 0,
         goals: Goals {
             quality_micronats: None,
             least_loss: false,
@@ -178,7 +182,7 @@ fn plan() -> Plan {
             shard(2, (0, 0), &[DECODE], &["hidden"], &["logits"]),
         ],
         tables: vec![],
-        fallback: vec![1],
+        fallback: vec![Fallback { target: 1, formats: vec![0] }],
         reasons: vec![Reason {
             shard: Some(1),
             choice: "layers 0..3".to_owned(),
@@ -229,10 +233,14 @@ fn states_may_be_shared_between_targets_on_one_device() {
 
 type Change = fn(&mut Plan, &mut Request);
 
+fn fallback_to(target: u32) -> Fallback {
+    Fallback { target, formats: vec![] }
+}
+
 /// Name of the fault and the change that causes it.
 const CASES: &[(&str, Change)] = &[
     ("TooMany", |plan, _| plan.shards = vec![plan.shards[0].clone(); caps::SHARDS + 1]),
-    ("TooMany", |plan, _| plan.fallback = vec![0; caps::FALLBACKS + 1]),
+    ("TooMany", |plan, _| plan.fallback = vec![fallback_to(0); caps::FALLBACKS + 1]),
     ("TooMany", |plan, _| plan.reasons = vec![plan.reasons[0].clone(); caps::REASONS + 1]),
     ("TooMany", |plan, _| plan.shards[0].entries = vec![entry(DECODE); caps::ENTRIES + 1]),
     ("TooMany", |plan, _| {
@@ -333,9 +341,18 @@ const CASES: &[(&str, Change)] = &[
     ("OverTargetLimit", |_, request| limit_first(request, limit_names::MEMORY_BYTES, 8000)),
     ("OverMemory", |_, request| request.goals.memory_bytes = Some(8000)),
     ("OverSize", |_, request| request.goals.size_bytes = Some(5000)),
+    ("OverLimit", |_, request| {
+        timed(request);
+        limit_first(request, limit_names::CALL_MICROSECONDS, 1);
+    }),
     ("TooSlow", |_, request| {
         timed(request);
         request.goals.token_microseconds = Some(7);
+    }),
+    ("TooSlow", |_, request| {
+        timed(request);
+        called(request, 3);
+        request.goals.token_microseconds = Some(22);
     }),
     ("TooSlow", |_, request| {
         timed(request);
@@ -440,8 +457,10 @@ const CASES: &[(&str, Change)] = &[
         plan.shards[4].context = 1024;
         plan.shards[4].entries = vec![entry(OTHER_CONTEXT)];
     }),
-    ("UnknownFallback", |plan, _| plan.fallback.push(3)),
-    ("FallbackRepeated", |plan, _| plan.fallback.push(1)),
+    ("UnknownFallback", |plan, _| plan.fallback.push(fallback_to(3))),
+    ("FallbackRepeated", |plan, _| plan.fallback.push(fallback_to(1))),
+    ("FallbackFormats", |plan, _| plan.fallback[0].formats = vec![2]),
+    ("FallbackFormats", |plan, _| plan.fallback[0].formats = vec![1, 1]),
 ];
 
 /// A microsecond for every row: embedding, six layers and the head in decode, without the last
@@ -462,8 +481,16 @@ fn goals_in_time_are_of_what_is_known() {
     check(plan(), &request).unwrap();
     request.goals.token_microseconds = Some(7);
     assert_eq!(check(plan(), &request), Err(PlanFault::TooSlow { what: "a token", value: 8, max: 7 }));
+    called(&mut request, 3);
+    (request.goals.token_microseconds, request.goals.first_token_microseconds) = (Some(23), None);
+    check(plan(), &request).unwrap();
+    request.goals.token_microseconds = Some(22);
+    assert_eq!(check(plan(), &request), Err(PlanFault::TooSlow { what: "a token", value: 23, max: 22 }));
     request.costs.iter_mut().for_each(|row| row.time = None);
     check(plan(), &request).unwrap();
+    // Calls take their time whatever is known of what they compute.
+    request.goals.token_microseconds = Some(14);
+    assert_eq!(check(plan(), &request), Err(PlanFault::TooSlow { what: "a token", value: 15, max: 14 }));
 }
 
 /// A prompt runs the largest prefill that it fills, and for the rest the smallest.
@@ -508,6 +535,18 @@ fn a_prompt_is_read_by_the_entry_points_that_it_fills() {
 /// The segment of a shard of [`plan`].
 fn part(plan: &mut Plan, shard: usize) -> &mut PlannedSegment {
     &mut plan.shards[shard].segments[0]
+}
+
+/// Each run of a shard takes so many microseconds more.
+fn called(request: &mut Request, microseconds: u64) {
+    for target in &mut request.targets {
+        target.overheads.push(Overhead {
+            name: overhead_names::CALL.to_owned(),
+            value: microseconds,
+            provenance: Provenance::Reported,
+            note: String::new(),
+        });
+    }
 }
 
 fn limit_first(request: &mut Request, name: &str, value: u64) {
@@ -729,7 +768,7 @@ proptest! {
     #[test]
     fn no_plan_whatsoever_panics(
         shards in prop::collection::vec(any_shard(), 0..8),
-        fallback in prop::collection::vec(index(), 0..4),
+        fallback in prop::collection::vec((index(), prop::collection::vec(index(), 0..3)), 0..4),
         reason_shard in proptest::option::of(index()),
     ) {
         let reasons = vec![Reason {
@@ -738,6 +777,7 @@ proptest! {
             because: String::new(),
             cause: Cause::Cost("time".to_owned()),
         }];
+        let fallback = fallback.into_iter().map(|(target, formats)| Fallback { target, formats }).collect();
         let _ = check(Plan { shards, tables: Vec::new(), fallback, reasons }, &request());
     }
 

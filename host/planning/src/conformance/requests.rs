@@ -2,7 +2,7 @@
 //! [`Request::validate`], however absurd.
 
 use shardwright_vocabulary::{
-    EntryKind, Limit, Provenance, TimeCost, ValueFormat, WeightFormat, limit_names,
+    EntryKind, Limit, Overhead, Provenance, TimeCost, ValueFormat, WeightFormat, limit_names, overhead_names,
 };
 
 use crate::request::{
@@ -123,6 +123,10 @@ pub fn with_unknown_option(base: &Request) -> Case {
     })
 }
 
+fn endless(name: &str) -> Overhead {
+    Overhead { name: name.to_owned(), value: u64::MAX, provenance: Provenance::Modelled, note: String::new() }
+}
+
 /// Numbers and names at the edge of what they may be.
 pub fn extreme(base: &Request) -> Vec<Case> {
     let text = "\u{1b}[2J\u{202e}é\n".repeat(100);
@@ -133,7 +137,10 @@ pub fn extreme(base: &Request) -> Vec<Case> {
                     (u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX);
                 row.time = Some(TimeCost { microseconds: u64::MAX, provenance: Provenance::Measured });
             }
-            request.boundary_nanoseconds = u64::MAX;
+            (request.boundary_nanoseconds, request.transfer_nanoseconds) = (u64::MAX, u64::MAX);
+            for target in &mut request.targets {
+                target.overheads = overhead_names::ALL.iter().map(|name| endless(name)).collect();
+            }
         }),
         case(base, "costs of nothing", |request| {
             for row in &mut request.costs {

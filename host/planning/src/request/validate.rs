@@ -28,6 +28,10 @@ pub mod caps {
     pub const TABLES: usize = 8;
     /// Formats of one gathered table.
     pub const TABLE_FORMATS: usize = 16;
+    /// Overheads, and facts, of one target.
+    pub const KNOWN: usize = 256;
+    /// Ranges of boundary tensors.
+    pub const RANGES: usize = 1 << 13;
     /// Lengths of prompts.
     pub const PROMPTS: usize = 64;
     /// Sensitivities.
@@ -35,7 +39,7 @@ pub mod caps {
 }
 
 /// What is wrong with a request.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestFault {
     /// A list is longer than anything real.
@@ -105,6 +109,16 @@ pub enum RequestFault {
         /// Why.
         why: String,
     },
+    /// A range without values.
+    #[error("the range of {place} is from {least} to {most}")]
+    Range {
+        /// Of what.
+        place: String,
+        /// The least value.
+        least: f32,
+        /// The largest.
+        most: f32,
+    },
     /// A recommended flag that the schema does not have or with a value it does not take.
     #[error("target `{target}` recommends `{flag}`: {why}")]
     Flag {
@@ -123,6 +137,7 @@ pub(super) fn validate(request: &Request) -> Result<(), RequestFault> {
     entries(request)?;
     tables(request)?;
     gathered_tables(request)?;
+    ranges(request)?;
     targets(request)
 }
 
@@ -136,6 +151,7 @@ fn counts(request: &Request) -> Result<(), RequestFault> {
         ("cost rows", request.costs.len(), caps::COSTS, true),
         ("value sensitivities", request.value_sensitivities.len(), caps::SENSITIVITIES, false),
         ("gathered tables", request.tables.len(), caps::TABLES, false),
+        ("ranges of boundaries", request.ranges.len(), caps::RANGES, false),
         ("lengths of prompts", request.prompts.len(), caps::PROMPTS, false),
         ("sensitivities", request.sensitivities.len(), caps::SENSITIVITIES, false),
     ];
@@ -296,6 +312,26 @@ fn tables(request: &Request) -> Result<(), RequestFault> {
     Ok(())
 }
 
+fn ranges(request: &Request) -> Result<(), RequestFault> {
+    let mut keys = BTreeSet::new();
+    for (position, range) in request.ranges.iter().enumerate() {
+        let place = || format!("range {position}");
+        index(place, "component", range.component, request.model.components.len())?;
+        let layers = request.model.components[range.component as usize].layer_count().max(1);
+        index(place, "layer", range.layer, layers as usize)?;
+        let name = || format!("{}, component {}, layer {}", range.name, range.component, range.layer);
+        if !keys.insert((&range.name, range.component, range.layer)) {
+            return Err(RequestFault::Repeated { what: "range", name: name() });
+        }
+        let [least, most] = [range.minimum_bits, range.maximum_bits].map(f32::from_bits);
+        // Also of what is no number.
+        if !(least.is_finite() && most.is_finite() && least <= most) {
+            return Err(RequestFault::Range { place: name(), least, most });
+        }
+    }
+    Ok(())
+}
+
 fn gathered_tables(request: &Request) -> Result<(), RequestFault> {
     unique("gathered table", request.tables.iter().map(|table| table.name.as_str()))?;
     for table in &request.tables {
@@ -315,6 +351,13 @@ fn targets(request: &Request) -> Result<(), RequestFault> {
     unique("target", request.targets.iter().map(|target| target.target.name.as_str()))?;
     for target in &request.targets {
         unique("flag", target.schema.iter().map(|schema| schema.name.as_str()))?;
+        for (what, count) in [("overheads", target.overheads.len()), ("facts", target.facts.len())] {
+            if count > caps::KNOWN {
+                return Err(RequestFault::TooMany { what, count, cap: caps::KNOWN });
+            }
+        }
+        unique("overhead", target.overheads.iter().map(|overhead| overhead.name.as_str()))?;
+        unique("fact", target.facts.iter().map(|fact| fact.name.as_str()))?;
         unique("recommended flag", target.recommended.iter().map(|flag| flag.name.as_str()))?;
         for flag in &target.recommended {
             let fault = |why: String| RequestFault::Flag {

@@ -29,6 +29,8 @@ pub fn request(layers: u32) -> Request {
     let target = |name: &str, kind| TargetSummary {
         target: Target { name: name.to_owned(), shim: format!("{name}-shim"), device: "0".to_owned(), kind },
         limits: vec![],
+        overheads: vec![],
+        facts: vec![],
         schema: vec![],
         recommended: vec![],
     };
@@ -87,7 +89,9 @@ pub fn request(layers: u32) -> Request {
         sensitivities: vec![],
         value_sensitivities: vec![],
         tables: vec![],
+        ranges: vec![],
         boundary_nanoseconds: 0,
+        transfer_nanoseconds: 0,
         goals: Goals {
             quality_micronats: None,
             least_loss: false,

@@ -1,12 +1,12 @@
 //! Requests that make no sense, each refused in words that name the place.
 
 use shardwright_planning::request::{
-    Body, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity, Softcap, TableFormat,
-    ValueSensitivity, caps,
+    Body, BoundaryRange, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity, Softcap,
+    TableFormat, TargetFact, ValueSensitivity, caps,
 };
 use shardwright_vocabulary::{
-    Flag, FlagSchema, FlagStage, FlagType, Provenance, StateFormat, TimeCost, ValueFormat, WeightFormat,
-    WeightRole,
+    Flag, FlagSchema, FlagStage, FlagType, Overhead, Provenance, StateFormat, TimeCost, ValueFormat,
+    WeightFormat, WeightRole,
 };
 
 use crate::common::request;
@@ -62,6 +62,25 @@ const CASES: &[(&str, Change)] = &[
     ("Repeated", |request| request.costs.push(request.costs[0].clone())),
     ("Repeated", |request| request.sensitivities = vec![sensitivity(1, 0); 2]),
     ("Repeated", |request| {
+        let overhead = Overhead {
+            name: "call-microseconds".to_owned(),
+            value: 1,
+            provenance: Provenance::Reported,
+            note: String::new(),
+        };
+        request.targets[0].overheads = vec![overhead; 2];
+    }),
+    ("Repeated", |request| request.targets[0].facts = vec![fact("soc-id"); 2]),
+    ("TooMany", |request| {
+        request.targets[0].facts = (0..=caps::KNOWN).map(|index| fact(&index.to_string())).collect();
+    }),
+    ("Repeated", |request| request.ranges = vec![range(1, 2, -1.0, 1.0); 2]),
+    ("Index", |request| request.ranges = vec![range(1, 4, -1.0, 1.0)]),
+    ("Index", |request| request.ranges = vec![range(9, 0, -1.0, 1.0)]),
+    ("Range", |request| request.ranges = vec![range(1, 2, 1.0, -1.0)]),
+    ("Range", |request| request.ranges = vec![range(1, 2, f32::NAN, 1.0)]),
+    ("Range", |request| request.ranges = vec![range(1, 2, 0.0, f32::INFINITY)]),
+    ("Repeated", |request| {
         request.options = vec![PlannerOption { name: "balance".to_owned(), value: String::new() }; 2];
     }),
     ("Donor", |request| donor(request, 1, 1)),
@@ -90,6 +109,15 @@ const CASES: &[(&str, Change)] = &[
         request.targets[0].recommended = vec![flag("opt", "3")];
     }),
 ];
+
+fn fact(name: &str) -> TargetFact {
+    TargetFact { name: name.to_owned(), value: String::new(), provenance: Provenance::Declared }
+}
+
+fn range(component: u32, layer: u32, least: f32, most: f32) -> BoundaryRange {
+    let [minimum_bits, maximum_bits] = [least, most].map(f32::to_bits);
+    BoundaryRange { name: "hidden".to_owned(), component, layer, minimum_bits, maximum_bits }
+}
 
 fn flag(name: &str, value: &str) -> Flag {
     Flag { name: name.to_owned(), value: value.to_owned() }

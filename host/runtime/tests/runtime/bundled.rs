@@ -43,6 +43,7 @@ fn write(directory: &std::path::Path, parts: &Parts) -> Bundle {
             head: writer.add_bytes(b"head").unwrap(),
             work_order: Digest::of(shard.name.as_bytes()),
             flags: origin.flags,
+            load_flags: Vec::new(),
             rewritten: origin.rewritten,
             logits_softcap: shard.logits_softcap,
             placements: origin.placements,

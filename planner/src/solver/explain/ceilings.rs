@@ -59,6 +59,9 @@ impl Solution {
         let formats = request.formats_name(used);
         let (instead, mut because) = match name.as_str() {
             "ops" => ("narrower weights", format!("operations are counted, {value} in {formats}")),
+            "call-microseconds" => {
+                ("other formats", format!("a call of all its layers takes {value} in {formats}"))
+            }
             _ => (
                 "fewer operations",
                 format!(

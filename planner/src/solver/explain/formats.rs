@@ -2,7 +2,7 @@
 
 use super::super::bounds::TargetBounds;
 use super::super::{Placement, Solution, Trade, is_admitted};
-use crate::table::{CostTable, Prefix, runtime_of, units_of};
+use crate::table::{CostTable, Prefix, call_of, runtime_of, units_of};
 use crate::{Cause, Provenance, Request};
 
 const LEAST_LOSS: &str = "nothing within the goals loses less";
@@ -177,6 +177,7 @@ impl Solution {
                 let prefix = Prefix::of_kinds(request, &table, &kinds, place, &self.entries);
                 let cost = prefix.range(0, kinds.len())?;
                 let fits = limits.exceeded(&cost).is_none();
+                let cost = cost.called(call_of(request, placement.target));
                 fits.then_some((formats, cost.time.map(|time| time.saturating_add(runtime))))
             })
             .collect()

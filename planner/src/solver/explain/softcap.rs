@@ -2,7 +2,7 @@
 
 use super::super::bounds::TargetBounds;
 use super::super::{Forbidden, Placement, Solution};
-use crate::table::{CostTable, Prefix, runtime_of, units_of};
+use crate::table::{CostTable, Prefix, call_of, runtime_of, units_of};
 use crate::{Cause, Request, Softcap, SoftcapPlace};
 
 impl Solution {
@@ -85,6 +85,7 @@ impl Solution {
             return Err((format!("`{name}` refused the shard with it in the graph before"), cause));
         }
         let runtime = runtime_of(request, &placement.segments, Some(other));
+        let cost = cost.called(call_of(request, placement.target));
         let (other, own) = (cost.time.map(|time| time.saturating_add(runtime)), placement.cost.time);
         Ok((other.filter(|_| self.time.is_some()), own.unwrap_or(0)))
     }

@@ -86,6 +86,9 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
             ),
         }
     }
+    if let Some(loading) = &report.forecast.loading {
+        card("loading", &duration(loading.microseconds), loading.provenance.name());
+    }
     let boundary = format!("{:.1} µs a step", totals.boundary_nanoseconds as f64 / 1e3);
     card("handing over between shards", &boundary, "modelled, not in the times");
     match totals.loss {
@@ -191,6 +194,12 @@ fn words(report: &PlanReport) -> BTreeMap<&'static str, BTreeMap<&'static str, u
         add(phase.provenance.map_or("counted", |provenance| provenance.name()), "memory of phases");
     }
     add("modelled", "handing over");
+    for calls in totals.times.iter().filter_map(|entry| entry.calls) {
+        add(calls.provenance.name(), "calls of shards");
+    }
+    if let Some(loading) = &report.forecast.loading {
+        add(loading.provenance.name(), "time of loading");
+    }
     for time in totals.times.iter().filter_map(|entry| entry.time) {
         add(time.provenance.name(), "times of entry points");
     }
