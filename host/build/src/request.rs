@@ -173,7 +173,7 @@ pub fn make_request(
         tables: gathered_tables(graph, TableFormats::default(), false, &[])?,
         ranges: Vec::new(),
         boundary_nanoseconds: BOUNDARY_NANOSECONDS,
-        transfer_nanoseconds: (graph.hidden as u64).saturating_mul(TRANSFER_PICOSECONDS) / 1000,
+        transfer_nanoseconds: graph.hidden.saturating_mul(TRANSFER_PICOSECONDS) / 1000,
         goals,
         prompts,
         options,

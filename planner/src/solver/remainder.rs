@@ -84,16 +84,25 @@ impl Remainder {
         (value > least).then_some(Gap { goal, value, least })
     }
 
-    /// Whether no continuation of a chain after the units before `unit` of a part is as good as
-    /// `known`, or none keeps the goal.
-    pub(super) fn excludes(&self, known: &Sums, sums: &Sums, used: &Used, part: usize, unit: usize) -> bool {
+    /// What a chain of these sums before `unit` of a part comes to at least.
+    pub(super) fn least(&self, sums: &Sums, part: usize, unit: usize) -> Sums {
         let mut least = *sums;
         for (sum, rest) in least.iter_mut().zip(&self.sums[part][unit]) {
             *sum = sum.saturating_add(*rest);
         }
-        if least > *known {
-            return true;
-        }
+        least
+    }
+
+    /// Whether no continuation of a chain that comes to `least` is as good as `known` with what is
+    /// left of the goal, or none keeps it.
+    pub(super) fn excludes(
+        &self,
+        known: &Sums,
+        (sums, least): (&Sums, &Sums),
+        used: &Used,
+        part: usize,
+        unit: usize,
+    ) -> bool {
         let Some(traded) = &self.traded else { return false };
         let left = traded.trade.left(&traded.goals, used);
         if traded.spending[part][unit] > left {

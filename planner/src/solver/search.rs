@@ -298,6 +298,13 @@ struct Search<'search, 'request> {
     exact: bool,
 }
 
+/// Whether two sums together are more than a third, what counts first compared first.
+fn exceeds(own: &Sums, rest: &Sums, known: &Sums) -> bool {
+    let places = own.iter().zip(rest).zip(known);
+    let mut orders = places.map(|((own, rest), known)| own.saturating_add(*rest).cmp(known));
+    orders.find(|order| order.is_ne()).is_some_and(std::cmp::Ordering::is_gt)
+}
+
 /// Whether goals in time bound what is called.
 fn calls_are_bounded(problem: &Problem<'_>) -> bool {
     let goals = &problem.request.goals;
@@ -375,7 +382,18 @@ impl<'search, 'request> Search<'search, 'request> {
                         self.left = self.left.checked_sub(EXTENSION * labels).ok_or(Exceeded)?;
                         // Only at its beginning a component may join what is before it.
                         let ways: &[bool] = if first == 0 && index > 0 { &[false, true] } else { &[false] };
+                        // What follows a chain that ends here at least.
+                        let rest = self
+                            .known
+                            .map(|(remainder, known)| (remainder.least(&range.sums, index, end), known));
                         for label in from..self.arena.len() {
+                            let excluded = |(rest, known): &(Sums, &Sums)| {
+                                ways.len() == 1 && exceeds(&self.arena[label].sums, rest, known)
+                            };
+                            // Most chains end here, before anything else of them is counted.
+                            if rest.as_ref().is_some_and(excluded) {
+                                continue;
+                            }
                             for &joins in ways {
                                 if let Some(next) = self.extend(label, part, choice, &range, joins) {
                                     self.insert(&mut cuts[end], next)?;
@@ -524,15 +542,22 @@ impl Search<'_, '_> {
                 (Cow::Owned(added), own)
             }
         };
-        let used = self.used(label, part, choice, (range, &added), joins)?;
         let mut sums = label.sums;
         sums.iter_mut().zip(own).for_each(|(sum, own)| *sum = sum.saturating_add(own));
         if let Some(before) = label.target.filter(|_| !joins) {
             let moved = problem.in_time(problem.transfer(before, choice.target));
             sums.iter_mut().zip(moved).for_each(|(sum, moved)| *sum = sum.saturating_add(moved));
         }
-        if let Some((remainder, known)) = self.known
-            && remainder.excludes(known, &sums, &used, step.part, end)
+        let bound = self.known.map(|(remainder, known)| {
+            let least = remainder.least(&sums, step.part, end);
+            (remainder, known, least)
+        });
+        if bound.as_ref().is_some_and(|(_, known, least)| least > known) {
+            return None;
+        }
+        let used = self.used(label, part, choice, (range, &added), joins)?;
+        if let Some((remainder, known, least)) = &bound
+            && remainder.excludes(known, (&sums, least), &used, step.part, end)
         {
             return None;
         }
