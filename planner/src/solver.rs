@@ -12,7 +12,7 @@
 //!    whose times are all known are compared by time instead; an unknown time of one target affects
 //!    only that target.
 //! 2. As few layers as possible in formats without a time where the target has others with one.
-//! 3. Where the request asks for it, least loss.
+//! 3. Where the request asks for it, least loss; every shard has to save [`LEAST_SAVED`] of it.
 //! 4. On targets whose times are modelled, formats the request names first: a modelled time is no
 //!    reason to prefer others. A goal in losses lifts this rule: it says what formats are worth.
 //! 5. Least time per generated token, as far as it is known; under a goal in losses the bytes of
@@ -70,6 +70,10 @@ pub use remainder::Gap;
 /// Most incomparable labels kept at one cut point. A few dozen is usual; many formats under a
 /// quality goal have more.
 pub const LABELS_PER_CUT: usize = 256;
+
+/// What a shard has to save where the loss is what counts, in millionths of a nat per token: losses
+/// are measured on some hundred tokens, or expected, and are no finer than this.
+pub const LEAST_SAVED: u64 = 100;
 
 /// Percent of the time that formats have to save against those named first, unless settings say
 /// otherwise: more than the extra cost of a finer format of the same width, less than half the
@@ -666,7 +670,7 @@ impl<'request> Problem<'request> {
         let weighed = self.request.weighs_losses();
         let modelled = if self.modelled[place] && !weighed { later } else { 0 };
         let loss = match self.counts_loss() {
-            true => choice.loss[end].saturating_sub(choice.loss[first]),
+            true => choice.loss[end].saturating_sub(choice.loss[first]).saturating_add(LEAST_SAVED),
             false => 0,
         };
         let nanoseconds = self.nanoseconds(cost, place);
@@ -768,11 +772,16 @@ impl<'request> Problem<'request> {
     }
 
     fn shard_and(&self, nanoseconds: u64) -> search::Sums {
-        let more = match self.settings.effort {
-            Effort::Simple => 0,
-            Effort::Thorough => self.boundary.saturating_add(nanoseconds),
+        let (loss, more) = match self.settings.effort {
+            Effort::Simple => (0, 0),
+            Effort::Thorough => (self.loss_of_a_shard(), self.boundary.saturating_add(nanoseconds)),
         };
-        preferences::in_order([0, 0, 0, 0, more, 1, 0], &self.settings.order)
+        preferences::in_order([0, 0, loss, 0, more, 1, 0], &self.settings.order)
+    }
+
+    /// What a shard has to save of the loss.
+    fn loss_of_a_shard(&self) -> u64 {
+        if self.counts_loss() { LEAST_SAVED } else { 0 }
     }
 
     /// So much time of the objective.

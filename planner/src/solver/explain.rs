@@ -235,6 +235,19 @@ impl Solution {
                 push(format!("{name} ≤ {goal} is not judged"), because.to_owned(), name);
             }
         }
+        for (target, index) in request.targets.iter().zip(0_u32..) {
+            let mut own = self.shards.iter().filter(|shard| shard.target == index);
+            let limit = target.limits.iter().find(|limit| limit.name == "call-microseconds");
+            if let (Some(limit), true) = (limit, own.any(|shard| shard.cost.time.is_none())) {
+                reasons.push(Reason {
+                    shard: None,
+                    choice: format!("{}: call-microseconds ≤ {} is not judged", target.name, limit.value),
+                    because: "the times of some shards are not known: only what is known was held against it"
+                        .to_owned(),
+                    cause: Cause::Limit(limit.name.clone()),
+                });
+            }
+        }
     }
 
     fn explain_shard(&self, request: &Request, placement: &Placement, index: u32, reasons: &mut Vec<Reason>) {

@@ -65,20 +65,26 @@ impl Remainder {
     }
 
     /// How far a chain of these sums may be from the best of all: what comes first of the objective
-    /// in which it is not proved least. Times are without what a shard has to save, and without
-    /// what is `beside` the computation.
+    /// in which it is not proved least. Without what a shard has to save, and times without what is
+    /// `beside` the computation.
     pub(super) fn gap(&self, problem: &Problem<'_>, objective: &Sums, beside: u64) -> Option<Gap> {
         let least = &self.sums[0][0];
         let place = (0..objective.len()).find(|place| objective[*place] > least[*place])?;
         let goal = Goal::ALL.into_iter().find(|goal| problem.place_of(*goal) == place)?;
-        let (boundary, beside) = if goal == Goal::Time { (problem.boundary, beside) } else { (0, 0) };
+        let (boundary, beside) = match goal {
+            Goal::Time => (problem.boundary, beside),
+            Goal::Loss => (problem.loss_of_a_shard(), 0),
+            _ => (0, 0),
+        };
         let shards = objective[problem.place_of(Goal::Shards)];
         let value = objective[place].saturating_sub(boundary.saturating_mul(shards)).saturating_sub(beside);
         // A mixture may have formats that no choice of the search has.
         let least = match Trade::of(problem.request) {
             Some(trade) if trade.goal() == goal => mix::least(problem, trade).unwrap_or(0),
             Some(_) => 0,
-            None if goal == Goal::Time => least[place].saturating_sub(problem.least_shard()[place]),
+            None if matches!(goal, Goal::Time | Goal::Loss) => {
+                least[place].saturating_sub(problem.least_shard()[place])
+            }
             None => least[place],
         };
         (value > least).then_some(Gap { goal, value, least })

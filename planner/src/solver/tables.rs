@@ -67,7 +67,7 @@ impl Tables {
             add(Goal::Targets, problem.ranks[target].saturating_mul(shard.units()));
             add(Goal::KnownTimes, shard.cost.untimed.into());
             if problem.counts_loss() {
-                add(Goal::Loss, losses.of_shard(shard));
+                add(Goal::Loss, losses.of_shard(shard).saturating_add(problem.loss_of_a_shard()));
             }
             add(Goal::Time, problem.nanoseconds(&shard.cost, target).saturating_add(problem.boundary));
             add(Goal::Shards, 1);

@@ -269,7 +269,11 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden], tables: &
         let own = [
             ranks[target as usize] * units,
             untimed,
-            if request.goals.least_loss { u64::from(loss - before) } else { 0 },
+            match (request.goals.least_loss, joins) {
+                (true, false) => u64::from(loss - before) + LEAST_SAVED,
+                (true, true) => u64::from(loss - before),
+                (false, _) => 0,
+            },
             if modelled && !bounded { later } else { 0 },
             price + if joins { 0 } else { boundary },
             u64::from(!joins),
@@ -491,7 +495,13 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
         };
         builder = builder.limit(["npu", "cpu"][target], names[name], value);
     }
-    for (table, formats) in draw.tables.iter().enumerate() {
+    // Where they are what counts, losses are as large as what a shard has to save.
+    let scale = if draw.quality.is_some() && draw.size.is_some() { 25 } else { 1 };
+    let scaled = |formats: &Vec<(u64, Option<u32>)>| {
+        formats.iter().map(|(bytes, loss)| (*bytes, loss.map(|loss| loss * scale))).collect::<Vec<_>>()
+    };
+    let tables: Vec<Vec<(u64, Option<u32>)>> = draw.tables.iter().map(scaled).collect();
+    for (table, formats) in tables.iter().enumerate() {
         builder = builder.table(&format!("table {table}"), formats);
     }
     let mut request = builder.build();
@@ -544,7 +554,7 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
                 layer: u32::try_from(layer).unwrap(),
                 role: "mlp-input".to_owned(),
                 format: 1,
-                micronats,
+                micronats: micronats * scale,
                 provenance: Provenance::Measured,
             });
         }
@@ -918,6 +928,10 @@ fn a_call_has_a_price_and_may_have_a_limit() {
     let limited_said = said(solution, &limited);
     assert!(says(&limited_said, &["have call-microseconds 120, the limit is 50"]), "{limited_said:?}");
     assert!(says(&limited_said, &["not given other formats", "takes 120 in f32"]), "{limited_said:?}");
+    let mut untimed = limited.clone();
+    untimed.costs.iter_mut().for_each(|cost| cost.time = None);
+    let untimed_said = said(solve(&untimed, &Settings::default()).unwrap(), &untimed);
+    assert!(says(&untimed_said, &["npu: call-microseconds ≤ 50 is not judged"]), "{untimed_said:?}");
     // A goal in time holds with the calls in it.
     let mut goal = whole.clone();
     goal.goals.token_microseconds = Some(189);

@@ -44,7 +44,13 @@ pub(super) fn of_shard(request: &Request, shard: &CheckedShard) -> Vec<LimitUse>
         (limit_names::CALL_MICROSECONDS, cost.call_microseconds()),
     ];
     let limits = limits.map_or(&[][..], |target| &target.limits);
-    used.iter().filter_map(|&(name, used)| of(limits, name, used, &shard.planned.flags)).collect()
+    // A time of which a part is not known is no use of a limit.
+    let timed = cost.entries.iter().all(|entry| entry.time.is_some());
+    let judged = |(name, _): &&(&str, u64)| timed || *name != limit_names::CALL_MICROSECONDS;
+    used.iter()
+        .filter(judged)
+        .filter_map(|&(name, used)| of(limits, name, used, &shard.planned.flags))
+        .collect()
 }
 
 /// The limits that bind all shards of a target together.
