@@ -114,6 +114,7 @@ fn unit_of(name: &str) -> PlanUnit {
         "memory" | "size" => PlanUnit::Bytes,
         "token" | "first-token" => PlanUnit::Microseconds,
         name if name.ends_with("-bytes") => PlanUnit::Bytes,
+        name if name.ends_with("-microseconds") => PlanUnit::Microseconds,
         _ => PlanUnit::None,
     }
 }
@@ -159,6 +160,9 @@ pub fn of_totals(report: &PlanReport) -> Facts {
             if time.time.is_some() { "timed" } else { "time not known" },
         );
         facts.time(&entry, time.time, time.uncosted_ops);
+        if let Some(calls) = time.calls {
+            facts.time(&format!("calls in {entry}"), Some(calls), 0);
+        }
         for share in &time.shares {
             let name = share.provenance.map_or("not known", |provenance| provenance.name());
             facts.count(format!("parts of {entry} whose time is {name}"), share.places);
