@@ -75,10 +75,10 @@ pub use options::{Executor, FormatChoice, PlanOptions, TableFormats};
 pub use places::LoadedPart;
 pub use planners::{PlannerTools, find_planner};
 pub use report::{
-    BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, Figure, Fits, Forecast,
-    Goal, GoalReport, LayerReport, LimitUse, LossReport, MemoryPart, Phase, PhaseMemory, PlanHeading,
-    PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed, TableReport, TargetLimit,
-    TargetLimitUse, TimeShare, Verdict, report_plan,
+    BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, FallbackReport, Figure,
+    Fits, Forecast, Goal, GoalReport, LayerReport, LimitUse, LossReport, MemoryPart, Phase, PhaseMemory,
+    PlanHeading, PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed, TableReport,
+    TargetLimit, TargetLimitUse, TimeShare, Verdict, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 // What a plan is best in is a profile's to say, and a user's.

@@ -10,7 +10,7 @@ use shardwright_vocabulary::{
 };
 
 use crate::options::LossGoal;
-use crate::{CPU_SHIM, FormatChoice, PlanOptions, Purpose, Result, stored_formats};
+use crate::{CPU_SHIM, FormatChoice, PlanOptions, Result, stored_formats};
 
 /// The formats a planner may choose from, best first: those the user names, else those the chip is
 /// known to support, then every weight as stored. `asked` is whether a planner option names a
@@ -121,18 +121,14 @@ pub(crate) fn targets(profile: &Profile) -> Vec<TargetSummary> {
 /// Adds the target's own shim's answers: limits the profile lacks, and the schema of its flags.
 /// Profile flags that the shim does not know are left out with a notice; without the shim they are
 /// passed through without validation. Flags set by the user are added to the profile's flags, or
-/// replace a flag that may be set only once. Returns notices, and the flags that take effect at
-/// loading and are set for this run alone: shards of the target that run here are loaded with them
-/// whatever the plan says.
+/// replace a flag that may be set only once. Returns notices.
 pub(crate) fn complete(
     summary: &mut TargetSummary,
     own: Option<(&ShimInstance, &Device)>,
     profile: &Profile,
     options: &PlanOptions,
-    purpose: Purpose,
-) -> Result<(Vec<Notice>, Vec<Flag>)> {
+) -> Result<Vec<Notice>> {
     let mut notices = Vec::new();
-    let mut loaded_with: Vec<Flag> = Vec::new();
     if let Some((instance, device)) = own {
         for limit in instance.limits(&device.name)? {
             if summary.limits.iter().all(|existing| existing.name != limit.name) {
@@ -143,7 +139,7 @@ pub(crate) fn complete(
         summary.target.device.clone_from(&device.name);
     }
     if summary.target.shim != profile.shim {
-        return Ok((notices, loaded_with));
+        return Ok(notices);
     }
     let word = |name: &str, description: &str| FlagSchema {
         name: name.to_owned(),
@@ -184,11 +180,6 @@ pub(crate) fn complete(
     }
     for (name, value) in &options.flags {
         let flag = Flag { name: name.clone(), value: value.clone() };
-        if flag.is_taken_at_load(&summary.schema)? && purpose == Purpose::Run {
-            loaded_with.retain(|existing| existing.name != flag.name);
-            loaded_with.push(flag);
-            continue;
-        }
         let refused = |why: String| Error::new(ErrorKind::Argument, format!("flag {flag}: {why}"));
         if own.is_none() && summary.schema.iter().all(|known| known.name != *name) {
             summary.schema.push(word(name, ""));
@@ -224,7 +215,7 @@ pub(crate) fn complete(
             }
         }
     }
-    Ok((notices, loaded_with))
+    Ok(notices)
 }
 
 /// A user's limit replaces the profile's limit of that name on every accelerator that has it; a new

@@ -2,7 +2,7 @@
 
 use shardwright_planning::request::Request;
 use shardwright_shims::{Chip, LoadedShard, ShimInstance};
-use shardwright_vocabulary::{Flag, ShardOrigin};
+use shardwright_vocabulary::ShardOrigin;
 use shardwright_worker::Shims;
 
 use crate::{BuiltShard, CPU_SHIM, Result, TargetExecutor};
@@ -28,8 +28,6 @@ pub(crate) struct RunPlaces {
 
 /// Where the shards of a target run.
 struct RunPlace {
-    /// The flags its shards are loaded with in this run, whatever the plan says.
-    flags: Vec<Flag>,
     shim: String,
     name: String,
     device: String,
@@ -52,15 +50,9 @@ pub(crate) fn thread_options(shim: &str, threads: Option<u32>) -> Vec<(String, S
 impl RunPlaces {
     /// Closes instances opened for questions and compiling, unless they also run: a chip may be
     /// open only once.
-    pub(crate) fn of(
-        shims: Shims,
-        executors: Vec<TargetExecutor>,
-        load_flags: Vec<Vec<Flag>>,
-        threads: Option<u32>,
-    ) -> Self {
+    pub(crate) fn of(shims: Shims, executors: Vec<TargetExecutor>, threads: Option<u32>) -> Self {
         let keeps = shims.compiles_where_it_runs();
-        let place = |(executor, flags): (TargetExecutor, Vec<Flag>)| RunPlace {
-            flags: if executor.is_target { flags } else { Vec::new() },
+        let place = |executor: TargetExecutor| RunPlace {
             shim: executor.instance.shim().name().to_owned(),
             name: executor.instance.name().to_owned(),
             chip: executor.instance.chip_of(&executor.device),
@@ -68,7 +60,7 @@ impl RunPlaces {
             simulated: executor.simulated,
             instance: keeps.then_some(executor.instance),
         };
-        let places = executors.into_iter().zip(load_flags).map(place).collect();
+        let places = executors.into_iter().map(place).collect();
         RunPlaces { shims, places, threads }
     }
 
@@ -91,11 +83,7 @@ impl RunPlaces {
                     runners[shard.target].insert(opened).clone()
                 }
             };
-            // This run's own flags beat those of the plan.
-            let planned = shard.load_flags.iter();
-            let planned = planned.filter(|flag| place.flags.iter().all(|own| own.name != flag.name));
-            let flags: Vec<Flag> = planned.chain(&place.flags).cloned().collect();
-            let artefact = runner.load_with(&place.device, &shard.artefact, &options, &flags)?;
+            let artefact = runner.load_with(&place.device, &shard.artefact, &options, &shard.load_flags)?;
             loaded.push(LoadedPart {
                 name: shard.name.clone(),
                 origin: ShardOrigin { loaded_with: artefact.flags().to_vec(), ..shard.origin(request) },

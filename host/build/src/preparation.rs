@@ -44,8 +44,6 @@ pub(crate) struct Preparation {
     weighed: Weighed,
     /// One per target; empty if nothing is to run.
     pub(crate) executors: Vec<TargetExecutor>,
-    /// One list per target: flags its shards are loaded with in this run, whatever the plan says.
-    load_flags: Vec<Vec<Flag>>,
     /// Limits learned from refusals, and the compilers they belong to: one per target, `None` if a
     /// stand-in replaces it.
     pub(crate) learned: Learned,
@@ -103,7 +101,6 @@ impl Preparation {
         let on = options.on;
         let mut offers = Vec::new();
         let mut executors = Vec::new();
-        let mut load_flags = Vec::new();
         let mut emulated_on = None;
         let costs = Arc::new(match &options.cache {
             Some(cache) => Costs::kept_in(cache.join("costs")),
@@ -137,8 +134,7 @@ impl Preparation {
                 let known = judged.or(own.stand_in());
                 chip_is_here = known.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
             }
-            let (said, loaded_with) = complete(&mut summary, judged, &profile, options, purpose)?;
-            notices.extend(said);
+            notices.extend(complete(&mut summary, judged, &profile, options)?);
             let compiler =
                 judged.map(|(instance, device)| Compiler::of(instance, device, &summary.target.name));
             if let Some(compiler) = &compiler {
@@ -179,10 +175,6 @@ impl Preparation {
                 let executor = executor(&shims, &summary.target, own, purpose, options)?;
                 if !executor.is_target && summary.target.kind != TargetKind::Cpu {
                     emulated_on = Some(Executor::Cpu.name().to_owned());
-                    notices.extend(loaded_with.iter().map(|flag| {
-                        let target = &summary.target.name;
-                        Notice::note(format!("flag {flag} reaches nothing here: {target} is emulated"))
-                    }));
                 }
                 // A stand-in teaches nothing about the chip it replaces.
                 compilers.push(compiler.filter(|_| executor.is_target));
@@ -195,7 +187,6 @@ impl Preparation {
                 }
                 executors.push(executor);
             }
-            load_flags.push(loaded_with);
             offers.push(TargetOffer { summary, judge });
         }
         if purpose == Purpose::Plan && on == Some(Executor::Cpu) {
@@ -262,7 +253,6 @@ impl Preparation {
             formats,
             weighed,
             executors,
-            load_flags,
             learned,
             compilers,
             request,
@@ -310,7 +300,7 @@ impl Preparation {
         }
         let flags: usize = planned.plan.plan().shards.iter().map(|shard| shard.flags.len()).sum();
         if self.emulated_on.is_some() && flags > 0 {
-            notices.push(Notice::note(format!("{flags} planned compiler flags reach no compiler here")));
+            notices.push(Notice::note(format!("{flags} planned flags reach no compiler and no driver here")));
         }
         notices.extend(self.left_the_chip(planned));
         notices.extend(self.otherwise_planned(planned));
@@ -479,7 +469,7 @@ impl Preparation {
     pub(crate) fn let_go(self) -> (Request, Profile, RunPlaces) {
         // A chip may be open only once: close the instances that answered questions.
         drop(self.offers);
-        let places = RunPlaces::of(self.shims, self.executors, self.load_flags, self.threads);
+        let places = RunPlaces::of(self.shims, self.executors, self.threads);
         (self.request, self.profile, places)
     }
 }

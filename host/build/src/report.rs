@@ -114,6 +114,24 @@ pub struct ShardReport {
     pub reasons: Vec<ReasonReport>,
 }
 
+/// The chain that goes on when a target is lost: the whole model on another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FallbackReport {
+    /// Name of the target.
+    pub target: String,
+    /// Formats it may have beside those the model is stored in, in order of preference.
+    pub formats: Vec<String>,
+}
+
+impl std::fmt::Display for FallbackReport {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.formats.as_slice() {
+            [] => write!(formatter, "{} goes on", self.target),
+            formats => write!(formatter, "{} goes on, in {}", self.target, formats.join(" or ")),
+        }
+    }
+}
+
 /// A gathered table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableReport {
@@ -282,8 +300,8 @@ pub struct PlanReport {
     pub totals: PlanTotals,
     /// Whether it fits, and what it takes: download, memory of each phase, times.
     pub forecast: Forecast,
-    /// Targets to fail over to when one is lost.
-    pub fallback: Vec<String>,
+    /// What goes on when a target is lost.
+    pub fallback: Vec<FallbackReport>,
     /// Reasons that concern the whole plan.
     pub reasons: Vec<ReasonReport>,
     /// Notices that every report must show.
@@ -385,7 +403,19 @@ pub fn report_plan(
         tables: checked.tables().iter().map(TableReport::of).collect(),
         forecast,
         totals,
-        fallback: plan.fallback.iter().map(|chain| target_name(chain.target)).collect(),
+        fallback: plan
+            .fallback
+            .iter()
+            .map(|chain| FallbackReport {
+                target: target_name(chain.target),
+                formats: chain
+                    .formats
+                    .iter()
+                    .filter_map(|index| request.formats.get(*index as usize))
+                    .map(ToString::to_string)
+                    .collect(),
+            })
+            .collect(),
         reasons: reasons_of(None),
         notices: heading.notices,
         emulated_on: heading.emulated_on,

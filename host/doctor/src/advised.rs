@@ -161,8 +161,9 @@ impl Advisers {
             FlagVerdict::Inert | FlagVerdict::Refused => Some(verdict.name().to_owned()),
             _ => None,
         };
-        let actual: Vec<_> =
-            shard.flags.iter().map(|entry| (entry.flag.clone(), verdict(&entry.verdict))).collect();
+        let compiled = shard.flags.iter().map(|entry| (entry.flag.clone(), verdict(&entry.verdict)));
+        let loaded = shard.load_flags.iter().map(|flag| (flag.clone(), None));
+        let actual: Vec<_> = compiled.chain(loaded).collect();
         Some(self.compare(&shard.name, Some(soc), &actual))
     }
 

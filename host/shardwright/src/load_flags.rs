@@ -1,5 +1,5 @@
-//! Flags that take effect when shards are loaded, such as `power`: a session decides them, of a
-//! bundle too, and no plan and no artefact depends on them.
+//! Flags that take effect when shards are loaded, such as `power`: a plan has them for what it
+//! makes, a session decides otherwise, and no artefact depends on them.
 
 use shardwright_bundle::ShardEntry;
 use shardwright_runtime::ShardDescription;

@@ -50,8 +50,8 @@ impl OpenOptions {
     /// A flag for the chip's compiler, in addition to those of its profile; it replaces the
     /// profile's value of the same flag, with a notice. A flag that the shim does not know, or a
     /// value it does not support, is an error. A flag that takes effect when shards are loaded,
-    /// such as `power`, belongs to the session: [`OpenOptions::open`] accepts it and reports its
-    /// outcome in a notice; planning and compiling refuse it.
+    /// such as `power`, is a part of the plan too: a bundle is loaded with it unless a session
+    /// says otherwise, and opening reports its outcome in a notice.
     #[must_use]
     pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.plan.flags.push((name.into(), value.into()));

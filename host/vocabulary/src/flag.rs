@@ -74,8 +74,8 @@ pub enum FlagStage {
     /// It is passed to the compiler, and artefacts may depend on it: a plan decides it.
     #[default]
     Compile,
-    /// It is set when shards are loaded, and no artefact depends on it: a session decides it, for a
-    /// bundle too.
+    /// It is set when shards are loaded, and no artefact depends on it: a plan decides it, and a
+    /// session may decide otherwise, for a bundle too.
     Load,
 }
 

@@ -322,6 +322,8 @@ fn power_is_what_the_plan_says_unless_a_session_says_otherwise() {
     let (plain, planned) = (manifest("plain"), manifest("other"));
     assert_eq!(planned[0]["load_flags"], json!([{"name": "power", "value": "balanced"}]), "{planned}");
     assert_eq!(planned[0]["work_order"], plain[0]["work_order"], "no artefact depends on it");
+    let shown = bench.runs("inspect").argument(bench.file("other")).succeeds();
+    assert!(shown.contains("power=balanced at loading"), "{shown}");
     for (flags, hint) in [(&[][..], "50"), (&["--flag", "power=saver"], "20")] {
         fs::remove_file(&trace).expect("an older trace");
         let run = bench.runs("run").argument(bench.file("other")).arguments(flags.iter().copied());

@@ -1,8 +1,8 @@
 //! A plan as it is shown: the numbers are those of the tables.
 
 use shardwright_build::{
-    BytesReport, EntryMenu, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, Speed, TimeShare,
-    forecast, report_plan,
+    BytesReport, EntryMenu, FallbackReport, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, Speed,
+    TimeShare, forecast, report_plan,
 };
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::ShardCost;
@@ -50,7 +50,8 @@ fn a_report_has_the_numbers_of_the_plan() {
         [NoticeKind::Note, NoticeKind::Fallback]
     );
     assert_eq!(report.emulated_on.as_deref(), Some("cpu"));
-    assert_eq!(report.fallback, ["cpu"]);
+    let chain = FallbackReport { target: "cpu".to_owned(), formats: vec![report.shards[2].formats.clone()] };
+    assert_eq!(report.fallback, [chain]);
     assert_eq!(report.limits.len(), 1);
     assert_eq!((report.limits[0].target.as_str(), report.limits[0].limit.value), ("chip", 100_000));
     assert_eq!(report.reasons.len(), 1);

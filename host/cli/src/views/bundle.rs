@@ -146,11 +146,10 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
         let mut shards = table(&["shard", "target", "shim", "formats", "entry points", "artefact", "flags"]);
         for shard in &chain.shards {
             let entries: Vec<String> = shard.entries.iter().map(ToString::to_string).collect();
-            let flags: Vec<String> = shard
-                .flags
-                .iter()
-                .map(|existing| format!("{} {}", existing.flag, existing.verdict.name()))
-                .collect();
+            let compiled = shard.flags.iter();
+            let compiled = compiled.map(|existing| format!("{} {}", existing.flag, existing.verdict.name()));
+            let loaded = shard.load_flags.iter().map(|flag| format!("{flag} at loading"));
+            let flags: Vec<String> = compiled.chain(loaded).collect();
             shards.add_row([
                 shard.name.clone(),
                 shard.target.name.clone(),

@@ -141,7 +141,8 @@ fn body(report: &PlanReport, detail: Detail) -> String {
         let _ = writeln!(text, "{}", wrapped(&line, 4));
     }
     if !report.fallback.is_empty() {
-        member(&mut text, "if lost", &format!("{} goes on", report.fallback.join(", then ")));
+        let chains: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
+        member(&mut text, "if lost", &chains.join(", then "));
     }
 
     let reasons = reasons(report, detail);

@@ -133,7 +133,8 @@ pub fn of_plan(report: &PlanReport) -> Facts {
     }
     facts.count("refused plans", report.refused_plans as u64);
     if !report.fallback.is_empty() {
-        facts.text("fallback", report.fallback.join(", then "));
+        let chains: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
+        facts.text("fallback", chains.join(", then "));
     }
     facts.text("cut", report.shards.iter().map(shard_name).collect::<Vec<_>>().join(" | "));
     facts

@@ -25,7 +25,8 @@ pub fn head(page: &mut Page, report: &PlanReport) {
         plans => _ = page.text(format_args!("; {plans} earlier plans were refused and revised")),
     }
     if !report.fallback.is_empty() {
-        page.markup("; if a target is lost, ").text(report.fallback.join(", then ")).markup(" goes on");
+        let chains: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
+        page.markup("; if a target is lost, ").text(chains.join(", then "));
     }
     page.markup("</p>\n");
     if let Some(executor) = &report.emulated_on {

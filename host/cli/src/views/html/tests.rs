@@ -122,7 +122,7 @@ fn plan() -> Value {
             }],
             "speed": { "of": "tokens", "prompt_tokens": 64, "first": null, "each": null, "per_1000_seconds": null },
         },
-        "fallback": ["cpu"],
+        "fallback": [{ "target": "cpu", "formats": ["f32/f32/f32"] }],
         "reasons": [{ "choice": "formats", "because": "the fastest", "cause": { "goal": "quality" } }],
         "notices": [
             { "kind": "fallback", "text": "something fell back" },
