@@ -71,9 +71,10 @@ pub use remainder::Gap;
 /// quality goal have more.
 pub const LABELS_PER_CUT: usize = 256;
 
-/// What a shard has to save where the loss is what counts, in millionths of a nat per token: losses
-/// are measured on some hundred tokens, or expected, and are no finer than this.
-pub const LEAST_SAVED: u64 = 100;
+/// What a shard has to save where the loss is what counts, in millionths of a nat per token: a
+/// hundredth of the strictest named goal. Losses are measured on some hundred tokens, or expected,
+/// and are no finer.
+pub const LEAST_SAVED: u64 = 50;
 
 /// Percent of the time that formats have to save against those named first, unless settings say
 /// otherwise: more than the extra cost of a finer format of the same width, less than half the
