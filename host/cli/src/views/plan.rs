@@ -1,7 +1,7 @@
 use std::fmt::Write;
 
 use shardwright::{NoticeKind, PlanReport};
-use shardwright_build::{EntryTime, LossReport, PlanTotals, ReasonReport, ShardReport};
+use shardwright_build::{EntryTime, FallbackReport, LossReport, PlanTotals, ReasonReport, ShardReport};
 
 use super::forecast::{download, memory, predicted, speed, verdict};
 use super::{Detail, bytes, ranges, table, wrapped};
@@ -141,7 +141,11 @@ fn body(report: &PlanReport, detail: Detail) -> String {
         let _ = writeln!(text, "{}", wrapped(&line, 4));
     }
     if !report.fallback.is_empty() {
-        let chains: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
+        let chain = |chain: &FallbackReport| match detail {
+            Detail::Full => chain.to_string(),
+            Detail::Screen => format!("{} goes on", chain.target),
+        };
+        let chains: Vec<String> = report.fallback.iter().map(chain).collect();
         member(&mut text, "if lost", &chains.join(", then "));
     }
 
