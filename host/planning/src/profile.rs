@@ -546,6 +546,13 @@ fn fault(profile: &Profile) -> Option<String> {
     if let Some(name) = repeated(profile.facts.iter().map(|fact| fact.name.as_str()).collect()) {
         return Some(format!("fact `{name}` is given twice"));
     }
+    // The host reads it.
+    if let Some(fact) = profile.fact(fact_names::POLLING_MICROSECONDS)
+        && fact.value.parse::<u64>().is_err()
+    {
+        let quoted: String = fact.value.chars().take(32).collect();
+        return Some(format!("fact `{}` is `{quoted}`, which is no number of microseconds", fact.name));
+    }
     let tuples: Vec<String> = profile.formats.iter().map(|entry| entry.formats.to_string()).collect();
     if let Some(name) = repeated(tuples.iter().map(String::as_str).collect()) {
         return Some(format!("formats {name} are given twice"));

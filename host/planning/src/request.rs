@@ -157,7 +157,7 @@ pub struct TargetSummary {
     pub recommended: Vec<Flag>,
 }
 
-/// Something known of a target that this host does not read.
+/// Something else that is known of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetFact {

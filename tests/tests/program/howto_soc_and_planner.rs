@@ -114,6 +114,11 @@ fn a_profile_says_what_calls_and_loading_take() {
     drop(&profile);
     let (_, stderr) = plan(&[]).refuses();
     assert!(stderr.contains("there is no overhead `colour`"), "{stderr}");
+    profile["overheads"] = serde_json::json!([]);
+    profile["facts"].as_array_mut().expect("facts").last_mut().expect("a fact")["value"] = "soon".into();
+    drop(&profile);
+    let (_, stderr) = plan(&[]).refuses();
+    assert!(stderr.contains("`polling-microseconds` is `soon`"), "{stderr}");
 }
 
 #[test]
