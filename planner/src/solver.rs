@@ -653,6 +653,20 @@ impl<'request> Problem<'request> {
         preferences::in_order(self.sums(choice, cost, range), &self.settings.order)
     }
 
+    /// Units of all parts.
+    fn units(&self) -> usize {
+        self.parts.iter().map(|part| part.units).sum()
+    }
+
+    /// Whether nothing comes before losses in the objective but ranks of targets and unknown times.
+    fn is_known_before_losses(&self) -> bool {
+        let before = self.place_of(Goal::Loss);
+        Goal::ALL
+            .into_iter()
+            .filter(|goal| self.place_of(*goal) < before)
+            .all(|goal| matches!(goal, Goal::Targets | Goal::KnownTimes))
+    }
+
     /// The place of a part of the objective in it.
     fn place_of(&self, goal: Goal) -> usize {
         let mut places = [0; Goal::ALL.len()];

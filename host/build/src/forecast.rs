@@ -12,7 +12,7 @@ use shardwright_vocabulary::{EntryKind, FormatTuple, Provenance, TargetKind, lim
 
 use crate::report::{
     Download, EntryTime, Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, PlanTotals, Predicted,
-    Speed, Verdict, totals,
+    Speed, Verdict, handing_over, totals,
 };
 use crate::{Making, PlanSource, stored_formats};
 
@@ -189,12 +189,12 @@ enum Owner {
 }
 
 fn speed(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Speed {
-    let handing_over = totals.boundary_nanoseconds;
     let timed = |steps: &[(&EntryTime, u64)]| -> Option<Predicted> {
         let (mut nanoseconds, mut provenance, mut uncosted_ops) = (0_u64, None, 0_u64);
         for (entry, runs) in steps {
             let time = entry.time?;
-            let once = time.microseconds.saturating_mul(1000).saturating_add(handing_over);
+            let handed_over = handing_over(request, plan, Some(entry.entry));
+            let once = time.microseconds.saturating_mul(1000).saturating_add(handed_over);
             nanoseconds = nanoseconds.saturating_add(once.saturating_mul(*runs));
             provenance = Some(provenance.map_or(time.provenance, |known| weakest(known, time.provenance)));
         }

@@ -488,7 +488,7 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
         table_bytes: plan.tables().iter().map(|table| table.chosen.bytes).fold(0, u64::saturating_add),
         state_bytes,
         times,
-        boundary_nanoseconds: handing_over(request, plan),
+        boundary_nanoseconds: handing_over(request, plan, None),
         loss: match (loss.lossy, loss.unmeasured) {
             (0, _) => LossReport::None,
             (_, 0) if loss.modelled == 0 => LossReport::Measured { micronats: loss.micronats },
@@ -498,12 +498,19 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
     }
 }
 
-/// What handing over between shards takes in a step of one row.
-fn handing_over(request: &Request, plan: &CheckedPlan) -> u64 {
+/// Nanoseconds that handing over between shards takes in a step of an entry point: of the shards
+/// that take part in it, the rows of those that follow one on another target.
+pub(crate) fn handing_over(request: &Request, plan: &CheckedPlan, entry: Option<EntryName>) -> u64 {
     let place = |shard: &CheckedShard| (shard.target.shim.clone(), shard.target.device.clone());
-    let moves = plan.shards().windows(2).filter(|pair| place(&pair[0]) != place(&pair[1])).count();
-    let boundaries = request.boundary_nanoseconds.saturating_mul(plan.shards().len() as u64);
-    boundaries.saturating_add(request.transfer_nanoseconds.saturating_mul(moves as u64))
+    let takes_part = |shard: &&CheckedShard| {
+        entry.is_none_or(|entry| shard.cost.entries.iter().any(|part| part.entry == entry))
+    };
+    let shards: Vec<&CheckedShard> = plan.shards().iter().filter(takes_part).collect();
+    let moves = shards.windows(2).filter(|pair| place(pair[0]) != place(pair[1])).count();
+    let boundaries = request.boundary_nanoseconds.saturating_mul(shards.len() as u64);
+    let rows = entry.map_or(1, |entry| u64::from(entry.rows));
+    let moved = request.transfer_nanoseconds.saturating_mul(rows);
+    boundaries.saturating_add(moved.saturating_mul(moves as u64))
 }
 
 fn together(left: TimeCost, right: TimeCost) -> TimeCost {

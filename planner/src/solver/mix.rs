@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use super::search::Sums;
 use super::search::cost_of;
 use super::{Goal, Losses, Placement, Problem, Solution, WantedFormat, preferences};
 use crate::table::{CostTable, RangeCost, takes_part, unit_kinds_at};
@@ -192,6 +193,13 @@ impl Units<'_> {
         row.is_some_and(|row| row.time.is_some())
     }
 
+    /// 1 for a unit that takes part in the first entry point in an unknown time.
+    fn untimed(&self, unit: usize, formats: u32) -> u64 {
+        let takes_part =
+            self.entries.first().is_some_and(|&entry| takes_part(self.request, self.kinds[unit], entry));
+        u64::from(takes_part && !self.is_timed(unit, formats))
+    }
+
     /// What a unit adds to an artefact: its weights, and what each entry point adds.
     fn bytes(&self, kind: u32, formats: u32) -> u64 {
         let (mut weights, mut more) = (0, 0_u64);
@@ -312,12 +320,51 @@ const FITTING_STEPS: u32 = 10;
 /// less, whatever its cuts. Every unit may be in any formats on any target that takes them, and in
 /// part in others. `None` if a unit can be in none, or the goal cannot be kept.
 pub(super) fn least(problem: &Problem<'_>, trade: Trade) -> Option<u64> {
+    let mut units: Vec<Vec<Candidate>> = vec![Vec::new(); problem.units()];
+    at_every_place(problem, |first, own| {
+        for (unit, candidates) in units[first..].iter_mut().take(own.kinds.len()).enumerate() {
+            candidates.extend(own.candidates(unit, &problem.usable, trade));
+        }
+    });
+    if units.iter().any(Vec::is_empty) {
+        return None;
+    }
+    let budget = trade.bound(problem.request);
+    let price = Price::of(units.iter().map(Vec::as_slice), budget)?;
+    let together = units.iter().fold(0_u128, |sum, unit| sum.saturating_add(price.least(unit)));
+    Some(price.bound(together, budget))
+}
+
+/// The least ranks of targets and numbers of units without a time, in the order of the objective,
+/// whose other parts are zero: no plan has less, whatever its cuts.
+pub(super) fn least_before_costs(problem: &Problem<'_>, trade: Trade) -> Sums {
+    let mut units: Vec<Option<Sums>> = vec![None; problem.units()];
+    at_every_place(problem, |first, own| {
+        for (unit, least) in units[first..].iter_mut().take(own.kinds.len()).enumerate() {
+            for candidate in own.candidates(unit, &problem.usable, trade) {
+                let mut sums = Sums::default();
+                sums[Goal::Targets as usize] = problem.ranks[own.target as usize];
+                sums[Goal::KnownTimes as usize] = own.untimed(unit, candidate.formats);
+                let sums = preferences::in_order(sums, &problem.settings.order);
+                *least = Some(least.map_or(sums, |least| least.min(sums)));
+            }
+        }
+    });
+    let mut together = Sums::default();
+    for unit in units.into_iter().flatten() {
+        together.iter_mut().zip(unit).for_each(|(sum, own)| *sum = sum.saturating_add(own));
+    }
+    together
+}
+
+/// Visits what each part may be in on every target that has a choice of it, with the number of
+/// units before the part.
+fn at_every_place(problem: &Problem<'_>, mut visit: impl FnMut(usize, &Units<'_>)) {
     let request = problem.request;
     let (table, losses) = (CostTable::new(request), Losses::new(request));
-    let mut units: Vec<Vec<Candidate>> = Vec::new();
+    let mut first = 0;
     for part in &problem.parts {
         let component = &request.model.components[part.component as usize];
-        let mut own = vec![Vec::new(); part.units];
         let mut places: Vec<(u32, Option<SoftcapPlace>)> = Vec::new();
         for choice in &part.choices {
             let place = (choice.target, choice.softcap);
@@ -338,19 +385,10 @@ pub(super) fn least(problem: &Problem<'_>, trade: Trade) -> Option<u64> {
                 wanted: &problem.settings.wanted,
                 losses: &losses,
             };
-            for (unit, candidates) in own.iter_mut().enumerate() {
-                candidates.extend(units.candidates(unit, &problem.usable, trade));
-            }
+            visit(first, &units);
         }
-        units.append(&mut own);
+        first += part.units;
     }
-    if units.iter().any(Vec::is_empty) {
-        return None;
-    }
-    let budget = trade.bound(request);
-    let price = Price::of(units.iter().map(Vec::as_slice), budget)?;
-    let together = units.iter().fold(0_u128, |sum, unit| sum.saturating_add(price.least(unit)));
-    Some(price.bound(together, budget))
 }
 
 /// How far a mixture may be from the best one.

@@ -198,9 +198,8 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
     let (mut exact, mut found_with) = (true, 0);
     for (place, least) in in_turn(request, settings, &sets)? {
         let set = &sets[place];
-        // Nor is anything after it better.
-        if request.goals.least_loss && best.as_ref().is_some_and(|(best, _)| best.loss < least) {
-            break;
+        if best.as_ref().zip(least).is_some_and(|((best, _), least)| best.merit < least) {
+            continue;
         }
         let others = place + 1 < sets.len() && request.weighs_losses() && !request.goals.least_loss;
         let Some(found) = solve_within(request, settings, set, others)? else { continue };
@@ -233,26 +232,38 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
     Ok(Solution { exact, gap: gap.filter(|gap| gap.value > gap.least), ..best.solution })
 }
 
-/// The sets in the order in which they are tried, each with the least that its tables and all
-/// layers lose: by that where the least loss is looked for, so that few have to be tried, else from
-/// the preferred one on.
-fn in_turn(request: &Request, settings: &Settings, sets: &[Tables]) -> Result<Vec<(usize, u64)>, Refusal> {
+/// The sets in the order in which they are tried: by the least that a plan with one comes to where
+/// the least loss is looked for, so that few have to be tried, else from the preferred one on. That
+/// least is known where the objective has nothing but ranks of targets and unknown times before
+/// losses.
+fn in_turn(
+    request: &Request,
+    settings: &Settings,
+    sets: &[Tables],
+) -> Result<Vec<(usize, Option<Sums>)>, Refusal> {
+    let plain = || (0..sets.len()).map(|place| (place, None)).collect();
+    let Some(trade) = Trade::of(request).filter(|trade| trade.goal() == Goal::Loss && sets.len() > 1) else {
+        return Ok(plain());
+    };
     let mut turn = Vec::with_capacity(sets.len());
-    let trade = Trade::of(request).filter(|trade| trade.goal() == Goal::Loss && sets.len() > 1);
     for (place, set) in sets.iter().enumerate() {
-        let mut least = set.micronats;
-        if let (Some(trade), Some(rest)) = (trade, set.rest_of(request))
-            && let Some(entries) = entry_sets(request)?.into_iter().next()
-        {
+        // What cannot keep a goal is tried last.
+        let mut least = [u64::MAX; Goal::ALL.len()];
+        let Some(rest) = set.rest_of(request) else { continue };
+        for entries in entry_sets(request)? {
             let problem = Problem::new(&rest, settings, entries, Relaxed::default())?;
-            // What cannot keep the goal is tried last.
-            least = mix::least(&problem, trade).map_or(u64::MAX, |own| least.saturating_add(own));
+            if !problem.is_known_before_losses() {
+                return Ok(plain());
+            }
+            let Some(layers) = mix::least(&problem, trade) else { continue };
+            let mut own = mix::least_before_costs(&problem, trade);
+            own[problem.place_of(Goal::Loss)] =
+                layers.saturating_add(set.micronats).saturating_add(problem.loss_of_a_shard());
+            least = own.min(least);
         }
-        turn.push((place, least));
+        turn.push((place, Some(least)));
     }
-    if trade.is_some() {
-        turn.sort_by_key(|(place, least)| (*least, *place));
-    }
+    turn.sort_by_key(|(place, least)| (*least, *place));
     Ok(turn)
 }
 

@@ -337,6 +337,28 @@ fn power_is_what_the_plan_says_unless_a_session_says_otherwise() {
 }
 
 #[test]
+fn priority_reaches_the_compilation_and_unasked_it_is_what_clients_on_phones_set() {
+    let bench = Bench::new(&json!({"version": [8, 2, 28], "soc": "mt6989"}));
+    let trace = bench.file("trace");
+    bench.configure(&json!({"version": [8, 2, 28], "soc": "mt6989", "trace": trace}));
+    for (flags, set) in [(&[][..], "priority=110"), (&["--flag", "priority=low"], "priority=90")] {
+        let run = bench.runs("compile").argument(CHECKPOINT).argument("-o").argument(bench.file("bundle"));
+        let run = run.arguments(["--soc", "mt6989", "--on", "simulator"]).arguments(flags.iter().copied());
+        let outcome = run.argument("--calibration-text").argument(bench.file("text")).outcome();
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        let calls = fs::read_to_string(&trace).expect("a trace");
+        let all: Vec<&str> = calls.lines().filter(|line| line.contains("_setPriority")).collect();
+        assert!(!all.is_empty() && all.iter().all(|line| line.contains(set)), "{flags:?}: {all:?}");
+        if !flags.is_empty() {
+            let said = format!("{}{}", outcome.stdout, outcome.stderr);
+            assert!(said.contains("flag priority=low, which you set, is inert"), "{said}");
+        }
+        fs::remove_file(&trace).expect("a trace");
+        fs::remove_dir_all(bench.file("bundle")).expect("a bundle");
+    }
+}
+
+#[test]
 fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
     let bench = Bench::new(&json!({"version": [8, 2, 28], "soc": "mt6989"}));
     let plan = |further: &[&str]| {

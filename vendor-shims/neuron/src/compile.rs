@@ -16,6 +16,7 @@ use crate::flags::{Flags, Judged, Subject, Trials};
 use crate::graph::NeuronGraph;
 use crate::library::set_platform;
 use crate::lower::{self, Lowered, Lowering, Target};
+use crate::priority;
 use crate::sample;
 use crate::session::{Compilation, CompileSettings, Model};
 use crate::soc::facts;
@@ -63,7 +64,11 @@ pub(crate) fn compile(
     );
     let options = flags.option_string(None);
     let number = |name: &str| flags.value(name).and_then(|value| value.parse().ok());
-    let settings = CompileSettings { l1_kilobytes: number("l1-size-kb"), ..CompileSettings::default() };
+    let settings = CompileSettings {
+        l1_kilobytes: number("l1-size-kb"),
+        priority: priority::number(flags.priority().unwrap_or(priority::UNASKED)),
+        ..CompileSettings::default()
+    };
     let is_relaxed = flags.value("relax-fp32") == Some("true");
     let mut entries = Vec::with_capacity(count);
     let mut blobs = Vec::with_capacity(count);
@@ -181,7 +186,8 @@ fn judge(
     if smallest.is_some() {
         subjects.push(Subject { what: "the smallest entry", key: &smallest_key, compile: &mut of_smallest });
     }
-    flags.judge(&mut subjects, echoed.as_deref(), trials)
+    let is_simulated = driver.library().simulator().is_some();
+    flags.judge(&mut subjects, echoed.as_deref(), is_simulated, trials)
 }
 
 /// The stored network of a graph.

@@ -27,6 +27,7 @@ mod loaded;
 pub mod lower;
 mod memory;
 mod power;
+mod priority;
 pub mod roofline;
 mod sample;
 pub mod session;

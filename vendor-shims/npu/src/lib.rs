@@ -5,8 +5,9 @@
 //! compiler's restrictions in its [`Rules`]), recognises attention ([`attention`]), reads constants
 //! ([`constant`]), keeps the graph between an entry and the compiler's ([`Draft`], [`Work`]), and
 //! walks an entry's nodes for a shim that lowers them ([`Lowering`]). Lays out compiled artefacts
-//! ([`artefact`]) and the ports a run binds ([`port`]). Defines the power modes of a session
-//! ([`power`]), and keeps an instance's state between calls ([`instance`]).
+//! ([`artefact`]) and the ports a run binds ([`port`]). Defines the flags of a session's power
+//! and priority ([`power`], [`priority`]), and keeps an instance's state between calls
+//! ([`instance`]).
 //!
 //! **Not its job.** It contains nothing specific to a vendor or a model family, calls no function
 //! of a vendor's library and decides no layout: the shims do.
@@ -36,6 +37,7 @@ mod lower_error;
 pub mod lowering;
 pub mod port;
 pub mod power;
+pub mod priority;
 pub mod source;
 pub mod work;
 
@@ -46,5 +48,6 @@ pub use error::ShimError;
 pub use lower_error::LowerError;
 pub use lowering::Lowering;
 pub use power::Power;
+pub use priority::Priority;
 pub use source::{Origin, Source};
 pub use work::{Movements, Work};

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use shardwright_shim_abi::{Flag, FlagKind, FlagStage, Options};
-use shardwright_shim_npu::Power;
 use shardwright_shim_npu::power::POWER;
+use shardwright_shim_npu::priority::PRIORITY;
+use shardwright_shim_npu::{Power, Priority};
 
 use crate::lower::Variants;
 use crate::session::{FinalizeValue, GraphOptions};
@@ -265,7 +266,7 @@ impl Flags {
                 "true" | "false" => Reach::Compiler(CompilerFlag::WeightsPacking(value == "true")),
                 _ => return Err(format!("`{value}` is none of true, false")),
             },
-            POWER => return Err("it takes effect when a shard is loaded".to_owned()),
+            POWER | PRIORITY => return Err("it takes effect when a shard is loaded".to_owned()),
             _ => match name.strip_prefix(FINALIZE_PREFIX) {
                 Some(key) if key.is_empty() || key.len() > MAX_KEY || value.len() > MAX_KEY => {
                     return Err(format!("keys and values have 1 to {MAX_KEY} bytes"));
@@ -365,6 +366,11 @@ pub fn schema(soc: &Soc) -> Vec<Flag> {
         None,
         "how much power a session votes for: clocks of processor and bus, and whether the caller polls; \
          unasked no vote is cast",
+    ));
+    flags.push(Priority::schema(
+        FlagStage::Load,
+        Priority::Normal,
+        "priority of a session's graphs among the processor's users; the library may treat high as normal",
     ));
     flags
 }

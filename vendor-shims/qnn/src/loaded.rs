@@ -7,7 +7,7 @@ use shardwright_shim_abi::{
 };
 use shardwright_shim_npu::artefact::{Entry as _, ReadHead, loads};
 use shardwright_shim_npu::port::{PortKind, check_run, element_bytes};
-use shardwright_shim_npu::{Power, ShimError};
+use shardwright_shim_npu::{Power, Priority, ShimError};
 
 use crate::artefact::{Artefact, Entry, Port};
 use crate::compatibility::{self, Place};
@@ -41,8 +41,31 @@ pub struct Shard<'m> {
     flags: Vec<FlagReport>,
     context: LoadedContext,
     entries: Vec<Loaded>,
-    /// Device and binary for reloading, in the simulation.
-    source: Option<(Arc<Device>, &'m [u8])>,
+    /// What it is reloaded from, in the simulation.
+    source: Option<Source<'m>>,
+}
+
+/// What a context is loaded from.
+#[derive(Clone)]
+struct Source<'m> {
+    device: Arc<Device>,
+    binary: &'m [u8],
+    priority: Option<Priority>,
+}
+
+impl Source<'_> {
+    fn load(&self) -> crate::failure::Result<LoadedContext> {
+        LoadedContext::from_binary(self.device.clone(), self.binary, self.priority)
+    }
+}
+
+/// What a session asks for when it loads a shard.
+#[derive(Clone, Copy, Debug)]
+pub struct Wishes {
+    /// Without it no vote is cast.
+    pub power: Option<Power>,
+    /// Without it the library's default holds.
+    pub priority: Option<Priority>,
 }
 
 /// An entry ready to run.
@@ -66,12 +89,7 @@ impl<'m> Shard<'m> {
     ///
     /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and errors of the
     /// library.
-    pub fn load(
-        driver: &Driver,
-        target: Target<'_>,
-        bytes: &'m [u8],
-        power: Option<Power>,
-    ) -> Result<Shard<'m>> {
+    pub fn load(driver: &Driver, target: Target<'_>, bytes: &'m [u8], wishes: Wishes) -> Result<Shard<'m>> {
         let artefact = Artefact::read(bytes)?;
         let head = &artefact.descriptor.head;
         let place =
@@ -87,7 +105,8 @@ impl<'m> Shard<'m> {
             false => CodeFor::Own,
         };
         let device = driver.device(code)?;
-        let context = LoadedContext::from_binary(device.clone(), binary)?;
+        let source = Source { device: device.clone(), binary, priority: wishes.priority };
+        let context = source.load()?;
         let is_described = |entry: &Entry| match context.description() {
             Some(description) => description.graphs.iter().any(|graph| is_same(graph, &entry.graph)),
             // Without a description only the hashes above protect against a mismatch.
@@ -114,20 +133,20 @@ impl<'m> Shard<'m> {
             let registered = entry.ports.iter().map(|_| None).collect();
             entries.push(Loaded { entry, graph, inputs, outputs, staged, registered });
         }
-        let (vote, flags) = match power {
-            Some(power) => {
-                let (vote, report) = voted(device.clone(), power, target.is_simulated);
-                (vote, vec![report])
-            }
-            None => (None, Vec::new()),
-        };
-        let source = target.is_simulated.then_some((device, binary));
+        let (mut vote, mut flags) = (None, Vec::new());
+        if let Some(power) = wishes.power {
+            let (cast, report) = voted(device, power, target.is_simulated);
+            vote = cast;
+            flags.push(report);
+        }
+        flags.extend(wishes.priority.map(|priority| ranked(priority, target.is_simulated)));
+        let source = target.is_simulated.then_some(source);
         Ok(Shard { _vote: vote, flags, context, entries, source })
     }
 
     /// Reloads it.
-    fn reload(&mut self, device: Arc<Device>, binary: &[u8]) -> Result<()> {
-        let context = LoadedContext::from_binary(device, binary)?;
+    fn reload(&mut self, source: &Source<'_>) -> Result<()> {
+        let context = source.load()?;
         for loaded in &mut self.entries {
             loaded.graph = context.graph_as(&loaded.entry.graph)?;
         }
@@ -149,6 +168,24 @@ fn voted(device: Arc<Device>, power: Power, is_simulated: bool) -> (Option<Power
             let evidence = "the library took the vote; nothing tells what the processor makes of it, and no \
                             phone was tried";
             (Some(vote), Power::report(FlagOutcome::Unknown, evidence.to_owned()))
+        }
+    }
+}
+
+/// The outcome of a priority that the library took with the binary.
+fn ranked(priority: Priority, is_simulated: bool) -> FlagReport {
+    let taken = format!("the library took the context with priority {}", priority.name());
+    match is_simulated {
+        true => {
+            let evidence = format!("{taken}; on x86-64 nothing else uses the simulated processor");
+            Priority::report(FlagOutcome::Inert, evidence)
+        }
+        false => {
+            let evidence = format!(
+                "{taken}; it may treat a higher one than normal as normal without saying so, and no phone \
+                 was tried"
+            );
+            Priority::report(FlagOutcome::Unknown, evidence)
         }
     }
 }
@@ -184,8 +221,8 @@ impl LoadedShard for Shard<'_> {
         let mut result = loaded.run(&self.context, rows, &mut bound, control);
         for _ in 0..RELOADS {
             match (&result, self.source.clone()) {
-                (Err(error), Some((device, binary))) if error.message.contains(FAST_MEMORY_MOVED) => {
-                    self.reload(device, binary)?;
+                (Err(error), Some(source)) if error.message.contains(FAST_MEMORY_MOVED) => {
+                    self.reload(&source)?;
                     result = self.entries[entry].run(&self.context, rows, &mut bound, control);
                 }
                 _ => break,

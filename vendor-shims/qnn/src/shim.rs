@@ -11,7 +11,8 @@ use shardwright_shim_abi::{
 use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
 use shardwright_shim_npu::instance::{Chips, Lazy, Named, SIMULATED};
 use shardwright_shim_npu::power::POWER;
-use shardwright_shim_npu::{Power, ShimError};
+use shardwright_shim_npu::priority::PRIORITY;
+use shardwright_shim_npu::{Power, Priority, ShimError};
 
 use crate::artefact::FORMAT;
 use crate::compatibility::{self, Place};
@@ -20,7 +21,7 @@ use crate::driver::{Driver, Settings};
 use crate::estimate;
 use crate::flags::{self, Flags};
 use crate::inspect;
-use crate::loaded::{Shard, memory_kinds};
+use crate::loaded::{Shard, Wishes, memory_kinds};
 use crate::log::Level;
 use crate::lower;
 use crate::memory::{self, Allocator};
@@ -276,8 +277,8 @@ impl Shim for QnnShim {
         options: &Options<'_>,
     ) -> Result<Box<dyn LoadedShard + 'm>> {
         let named = self.named(device)?;
-        options.only(&[POWER])?;
-        let power = Power::read(options)?;
+        options.only(&[POWER, PRIORITY])?;
+        let wishes = Wishes { power: Power::read(options)?, priority: Priority::read(options)? };
         if !named.is_simulated && !self.is_own(&named.soc)? {
             let device = named.soc.name.clone();
             let help = format!(
@@ -285,7 +286,7 @@ impl Shim for QnnShim {
             );
             return Err(ShimError::CompilesOnly { device, help }.into());
         }
-        Ok(Box::new(Shard::load(&*self.driver()?, target(&named), artefact.bytes(), power)?))
+        Ok(Box::new(Shard::load(&*self.driver()?, target(&named), artefact.bytes(), wishes)?))
     }
 
     fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {

@@ -180,7 +180,7 @@ fn a_graph_comes_back_from_its_binary_bit_for_bit() {
     drop(context);
     drop(graph);
 
-    let loaded = LoadedContext::from_binary(device, &binary.bytes).expect("loaded");
+    let loaded = LoadedContext::from_binary(device, &binary.bytes, None).expect("loaded");
     let graph = loaded.graph("product").expect("the graph");
     assert_eq!((graph.inputs()[0].name.as_str(), graph.inputs()[0].dims.as_slice()), ("t0", &[3u32, 96][..]));
     assert_eq!(graph.outputs()[0].bytes(), Some(3 * 64 * 2));
@@ -371,8 +371,10 @@ fn several_graphs_run_at_once_as_one_after_another() {
             let device = device(&library, soc);
             let case = fully_connected("product", rows, 64, 48);
             let binary = compiled(&device, &case).bytes;
-            let graph =
-                LoadedContext::from_binary(device, &binary).expect("loaded").graph("product").expect("there");
+            let graph = LoadedContext::from_binary(device, &binary, None)
+                .expect("loaded")
+                .graph("product")
+                .expect("there");
             let mut alone = vec![0u8; rows as usize * 48 * 2];
             graph.execute(&[&case.inputs[0]], &mut [&mut alone]).expect("executed");
             (graph, case, alone)
@@ -424,11 +426,11 @@ fn equal_weights_of_two_graphs_are_kept_once_and_not_loaded_here() {
     assert_eq!(names(&shared), ["rows_1", "rows_8"]);
     assert_eq!(names(&apart), ["rows_1", "rows_8"]);
     if cfg!(target_arch = "x86_64") {
-        let error =
-            LoadedContext::from_binary(device.clone(), &shared.bytes).expect_err("not on this platform");
+        let error = LoadedContext::from_binary(device.clone(), &shared.bytes, None)
+            .expect_err("not on this platform");
         assert_eq!(error.class(), ErrorClass::IncompatibleArtefact, "{error}");
     }
-    let loaded = LoadedContext::from_binary(device, &apart.bytes).expect("loaded");
+    let loaded = LoadedContext::from_binary(device, &apart.bytes, None).expect("loaded");
     match loaded.graph("rows_2") {
         Err(QnnError::GraphMissing { name, available }) => {
             assert_eq!(
@@ -501,8 +503,8 @@ fn damaged_heads_are_described_or_refused_and_end_nothing() {
 fn a_binary_for_a_newer_processor_is_incompatible() {
     let Some(library) = library("a_binary_for_a_newer_processor_is_incompatible") else { return };
     let newer = compiled(&device(&library, 87), &fully_connected("product", 1, 64, 32)).bytes;
-    let error =
-        LoadedContext::from_binary(device(&library, 69), &newer).expect_err("made for v81, loaded on v79");
+    let error = LoadedContext::from_binary(device(&library, 69), &newer, None)
+        .expect_err("made for v81, loaded on v79");
     let failure = failure(error);
     assert_eq!((failure.class, failure.code), (ErrorClass::IncompatibleArtefact, 5005), "{failure}");
     assert!(failure.log.contains("HMX"), "{}", failure.log);

@@ -159,12 +159,24 @@ fn a_report_adds_up_what_the_plan_costs() {
     let other = elsewhere.costs.iter().map(|row| CostRow { target: 1, ..row.clone() });
     let other: Vec<CostRow> = other.collect();
     elsewhere.costs.extend(other);
-    let mut moved = plan(&elsewhere, &[6]);
-    moved.shards.last_mut().unwrap().target = 1;
-    let moved = checked(&elsewhere, moved);
-    let moved = forecast(&elsewhere, &moved, &graph, &weighed(&graph));
-    let Speed::Tokens { each: Some(each), .. } = moved.speed else { panic!("{:?}", moved.speed) };
-    assert_eq!(each.microseconds, (130_000_u64 + 5 * 588 + 1000).div_ceil(1000));
+    let speed = |first: usize| {
+        let mut moved = plan(&elsewhere, &[6]);
+        moved.shards[first..].iter_mut().for_each(|shard| shard.target = 1);
+        let moved = checked(&elsewhere, moved);
+        match forecast(&elsewhere, &moved, &graph, &weighed(&graph)).speed {
+            Speed::Tokens { first: Some(first), each: Some(each), prompt_tokens: 64, .. } => (first, each),
+            other => panic!("{other:?}"),
+        }
+    };
+    // The head takes no part in prefill; the layers before it move the rows of one. A prompt of 64
+    // is four prefills of 16 and a decode.
+    let token = 130_000_u64 + 5 * 588 + 1000;
+    for (moved, rows) in [(4, 0), (2, 16)] {
+        let (first, each) = speed(moved);
+        assert_eq!(each.microseconds, token.div_ceil(1000), "from shard {moved} on");
+        let filled = 80_000_u64 + 3 * 588 + rows * 1000;
+        assert_eq!(first.microseconds, (4 * filled + token).div_ceil(1000), "from shard {moved} on");
+    }
 
     // What a soft-cap takes the runtime is part of a token.
     let mut capped = plan(&request, &[6]);

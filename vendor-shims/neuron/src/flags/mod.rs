@@ -10,7 +10,9 @@ mod schema;
 use shardwright_neuron_containers::Version;
 use shardwright_neuron_containers::options::{CompilerOption, OptionString};
 use shardwright_shim_abi::Options;
+use shardwright_shim_npu::Priority;
 use shardwright_shim_npu::power::POWER;
+use shardwright_shim_npu::priority::PRIORITY;
 
 pub use probe::{Judged, Subject, Trials};
 pub use schema::schema;
@@ -38,6 +40,8 @@ pub struct Asked {
 pub enum Reach {
     /// The compiler, through these options; empty for a switch that is off.
     Compiler(Vec<CompilerOption>),
+    /// The compilation, by a function of the library.
+    Priority(Priority),
     /// Nothing, for this reason.
     Refused(String),
 }
@@ -62,15 +66,20 @@ impl Flags {
         let mut flags = Flags::default();
         for (index, (name, value)) in pairs.enumerate() {
             let reach = match name {
-                FORCED => forced(value),
+                FORCED => forced(value).map(Reach::Compiler),
                 POWER => Err("it takes effect when a shard is loaded".to_owned()),
-                _ => one(name, value, soc, adapter).map(|option| option.into_iter().collect()),
+                PRIORITY => Priority::named(value)
+                    .map(Reach::Priority)
+                    .ok_or_else(|| format!("`{value}` is none of {}", Priority::names())),
+                _ => {
+                    one(name, value, soc, adapter).map(|option| Reach::Compiler(option.into_iter().collect()))
+                }
             };
             if let Some(instead) = Known::named(name).and_then(|known| known.outdated_in(adapter)) {
                 flags.remarks.push((index, format!("outdated in this adapter, `{instead}` takes its place")));
             }
             if name == FORCED
-                && let Ok(options) = &reach
+                && let Ok(Reach::Compiler(options)) = &reach
             {
                 let strange = options.iter().filter(|option| Known::named(&option.name).is_none());
                 let strange: Vec<&str> = strange.map(|option| option.name.as_str()).collect();
@@ -78,7 +87,7 @@ impl Flags {
                     flags.remarks.push((index, format!("not known to this shim: {}", strange.join(", "))));
                 }
             }
-            let reach = reach.map_or_else(Reach::Refused, Reach::Compiler);
+            let reach = reach.unwrap_or_else(Reach::Refused);
             flags.asked.push(Asked { name: name.to_owned(), value: value.to_owned(), reach });
         }
         flags.let_forced_win();
@@ -106,7 +115,7 @@ impl Flags {
         let reached = self.asked.iter().enumerate().filter(|(index, _)| Some(*index) != left_out);
         let options = reached.flat_map(|(_, asked)| match &asked.reach {
             Reach::Compiler(options) => options.clone(),
-            Reach::Refused(_) => Vec::new(),
+            Reach::Priority(_) | Reach::Refused(_) => Vec::new(),
         });
         OptionString(options.collect()).to_string()
     }
@@ -115,9 +124,17 @@ impl Flags {
     pub fn value(&self, name: &str) -> Option<&str> {
         let options = self.asked.iter().filter_map(|asked| match &asked.reach {
             Reach::Compiler(options) => Some(options),
-            Reach::Refused(_) => None,
+            Reach::Priority(_) | Reach::Refused(_) => None,
         });
         options.flatten().rfind(|option| option.name == name).map(|option| option.value.as_str())
+    }
+
+    /// The priority asked for; the last if it is set several times.
+    pub fn priority(&self) -> Option<Priority> {
+        self.asked.iter().rev().find_map(|asked| match asked.reach {
+            Reach::Priority(priority) => Some(priority),
+            Reach::Compiler(_) | Reach::Refused(_) => None,
+        })
     }
 
     /// Remark for the flag at `index`, added to its verdict.
@@ -170,7 +187,7 @@ mod tests {
     fn refusal(flags: &Flags, index: usize) -> &str {
         match &flags.asked[index].reach {
             Reach::Refused(reason) => reason,
-            Reach::Compiler(options) => panic!("{options:?} reached the compiler"),
+            reached => panic!("{reached:?}"),
         }
     }
 

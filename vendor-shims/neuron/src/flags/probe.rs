@@ -14,6 +14,7 @@ use shardwright_neuron_containers::options::{CompilerOption, OptionString};
 use shardwright_shim_abi::FlagOutcome;
 
 use super::{Flags, Reach};
+use crate::priority;
 
 /// Compilations of each side where equal ones differ.
 const REPEATED: usize = 3;
@@ -134,11 +135,13 @@ impl Flags {
     /// repeats, if it does.
     ///
     /// A flag is tried on each subject until one shows an effect. If no subject can be compiled, a
-    /// flag that the artefact repeats is *recorded* and no more.
+    /// flag that the artefact repeats is *recorded* and no more. A priority changes no code, so
+    /// nothing is compiled for it.
     pub fn judge(
         &self,
         subjects: &mut [Subject<'_>],
         echoed: Option<&str>,
+        is_simulated: bool,
         trials: &mut Trials,
     ) -> Vec<Judged> {
         let echoed = echoed.and_then(|echoed| OptionString::parse(echoed).ok());
@@ -146,6 +149,7 @@ impl Flags {
         let one = |(index, asked): (usize, &super::Asked)| {
             let (outcome, mut evidence) = match &asked.reach {
                 Reach::Refused(reason) => (FlagOutcome::Refused, reason.clone()),
+                Reach::Priority(asked) => priority::judged(*asked, is_simulated),
                 Reach::Compiler(options) => {
                     let without = self.option_string(Some(index));
                     judge_one(options, (&with, &without), subjects, echoed.as_ref(), trials)
@@ -244,7 +248,7 @@ mod tests {
         echoed: Option<&str>,
     ) -> Vec<Judged> {
         let mut subjects = [Subject { what: "a small graph", key: "small", compile }];
-        flags.judge(&mut subjects, echoed, &mut Trials::default())
+        flags.judge(&mut subjects, echoed, true, &mut Trials::default())
     }
 
     fn outcomes(judged: &[Judged]) -> Vec<FlagOutcome> {
@@ -312,7 +316,7 @@ mod tests {
         let reported = judged(&all, &mut |_| Err("no library".to_owned()), Some("--opt 3"));
         assert_eq!(outcomes(&reported), [FlagOutcome::Recorded, FlagOutcome::Unknown]);
         assert!(reported[1].evidence.contains("do not repeat it"));
-        let none = all.judge(&mut [], None, &mut Trials::default());
+        let none = all.judge(&mut [], None, true, &mut Trials::default());
         assert_eq!(outcomes(&none), [FlagOutcome::Unknown; 2]);
         let empty = judged(&all, &mut |_| Ok(Vec::new()), None);
         assert!(empty[0].evidence.contains("no code"), "{empty:?}");
@@ -329,7 +333,7 @@ mod tests {
                 Ok(stored(&[1; 8], options))
             };
             let mut subjects = [Subject { what: "x", key: "x", compile: &mut compile }];
-            all.judge(&mut subjects, None, &mut trials);
+            all.judge(&mut subjects, None, true, &mut trials);
         }
         assert_eq!(count, 2 * 3, "with all, without each, twice");
     }

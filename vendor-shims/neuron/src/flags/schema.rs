@@ -7,10 +7,10 @@
 
 use shardwright_neuron_containers::Version;
 use shardwright_shim_abi::{Flag, FlagKind, FlagStage};
-use shardwright_shim_npu::Power;
+use shardwright_shim_npu::{Power, Priority};
 
 use crate::power;
-
+use crate::priority;
 use crate::soc::Soc;
 
 /// The flag whose value is an option string that is handed on as it is.
@@ -283,6 +283,11 @@ pub fn schema(soc: &Soc, adapter: Option<Version>) -> Vec<Flag> {
     flags.push(Power::schema(
         Some(power::UNASKED),
         "how much power a session asks for: the boost hint of its executions, in per cent",
+    ));
+    flags.push(Priority::schema(
+        FlagStage::Compile,
+        priority::UNASKED,
+        "priority of what is compiled among the processor's users",
     ));
     flags
 }

@@ -92,6 +92,27 @@ fn power_is_set_when_a_shard_is_loaded_and_its_outcome_is_reported() {
     refused(wrong, SW_ERROR_INVALID_ARGUMENT, "expected burst, sustained, balanced, saver");
 }
 
+/// It belongs to a compilation: every order may have one, no load.
+#[test]
+fn priority_is_set_when_an_order_is_compiled_and_its_outcome_is_reported() {
+    let simulator = Simulator::with(json!({}));
+    let host = simulator.host(DEVICE, "lean");
+    for (priority, number) in [("low", 90), ("normal", 100), ("high", 110)] {
+        let compiled = compiled(&simulator, DEVICE, &[("priority", priority), ("opt", "3")]);
+        let (outcome, evidence) = compiled.flag("priority");
+        assert_eq!(outcome, SW_FLAG_INERT, "{evidence}");
+        assert!(evidence.contains(&format!("setPriority({number})")), "{evidence}");
+        let document = inspected(&simulator, DEVICE, &compiled);
+        assert_eq!(document["compilations"][0]["options"], "--opt 3", "it is no option of the compiler");
+        let loaded = host.load(&compiled.artefact, &[("priority", priority)]);
+        refused(loaded, SW_ERROR_INVALID_ARGUMENT, "unknown option `priority`");
+    }
+    let wrong = compiled(&simulator, DEVICE, &[("priority", "first")]);
+    let (outcome, evidence) = wrong.flag("priority");
+    assert_eq!(outcome, SW_FLAG_REFUSED);
+    assert!(evidence.contains("`first` is none of low, normal, high"), "{evidence}");
+}
+
 #[test]
 fn what_is_forced_is_handed_on_whether_it_is_known_or_not() {
     let simulator = Simulator::with(json!({"honoured": ["warp"]}));

@@ -20,10 +20,28 @@ generic_config! {
     BackendConfig,
     /// Of a device.
     DeviceConfig,
-    /// Of a context.
-    ContextConfig,
     /// Of a graph.
     GraphConfig,
+}
+
+/// Of a context.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ContextConfig {
+    /// Which; 0 is the vendor's own.
+    pub option: u32,
+    /// By the option.
+    pub value: ContextValue,
+}
+
+/// By [`ContextConfig::option`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub union ContextValue {
+    /// Option 0, the vendor's config.
+    pub custom: *const c_void,
+    /// Option 1, one of the numbers of priorities.
+    pub priority: u32,
 }
 
 /// The vendor's graph options.

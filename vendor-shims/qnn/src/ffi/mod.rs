@@ -15,7 +15,7 @@ mod system;
 mod tensor;
 
 pub use config::{
-    BackendConfig, ContextConfig, ContextCustomConfig, ContextCustomValue, DeviceConfig,
+    BackendConfig, ContextConfig, ContextCustomConfig, ContextCustomValue, ContextValue, DeviceConfig,
     DeviceCustomConfig12, DeviceCustomConfig16, FinalizeKey, GraphConfig, GraphCustomConfig,
     GraphCustomValue, Optimisation,
 };
@@ -110,6 +110,14 @@ pub mod number {
     pub const OPTIMISATION_LEVEL: u32 = 3;
     /// Context: graphs share equal weights.
     pub const CONTEXT_WEIGHT_SHARING: u32 = 1;
+    /// Context, not the vendor's own: the priority of its graphs.
+    pub const CONTEXT_PRIORITY: u32 = 1;
+    /// Priority: after all others.
+    pub const PRIORITY_LOW: u32 = 0;
+    /// Priority: the default.
+    pub const PRIORITY_NORMAL: u32 = 100;
+    /// Priority: the highest; may be restricted, and is then silently the default.
+    pub const PRIORITY_HIGH: u32 = 200;
     /// Device: the chip.
     pub const DEVICE_SOC: u32 = 0;
     /// Of a device: number of the device and version of its architecture.

@@ -4,9 +4,10 @@ use super::{
     checked,
 };
 use crate::failure::{QnnError, Result};
-use crate::ffi::number;
+use crate::ffi::{ContextConfig, ContextValue, number};
 use crate::graph::DataType;
 use crate::soc::CodeFor;
+use shardwright_shim_npu::Priority;
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -18,6 +19,15 @@ pub struct ContextBinary {
     pub bytes: Vec<u8>,
     /// The system library's description of it; `None` if there is no system library.
     pub description: Option<BinaryDescription>,
+}
+
+fn priority_config(priority: Priority) -> ContextConfig {
+    let priority = match priority {
+        Priority::Low => number::PRIORITY_LOW,
+        Priority::Normal => number::PRIORITY_NORMAL,
+        Priority::High => number::PRIORITY_HIGH,
+    };
+    ContextConfig { option: number::CONTEXT_PRIORITY, value: ContextValue { priority } }
 }
 
 pub(crate) fn serialise(context: &Arc<ContextHandle>) -> Result<ContextBinary> {
@@ -68,12 +78,17 @@ pub struct LoadedContext {
 impl LoadedContext {
     /// Loads a binary. **The bytes must be verified by their hash**: the library follows offsets in
     /// them unchecked, so damaged ones load without an error or crash the process; and it checks
-    /// the chip only for some chips. The bytes need not outlive the call.
+    /// the chip only for some chips. The bytes need not outlive the call. Without a priority its
+    /// graphs have the library's default.
     ///
     /// # Errors
     /// The library's error: 30001 or 30010 for missing or damaged heads, 5005 for some other chips,
     /// 1000 on x86-64 for binaries with shared weights.
-    pub fn from_binary(device: Arc<Device>, bytes: &[u8]) -> Result<LoadedContext> {
+    pub fn from_binary(
+        device: Arc<Device>,
+        bytes: &[u8],
+        priority: Option<Priority>,
+    ) -> Result<LoadedContext> {
         let library = device.library().clone();
         let description = match library.system() {
             Ok(system) => Some(describe_known(system, bytes)?),
@@ -81,13 +96,15 @@ impl LoadedContext {
         };
         let preparation = Preparation::begin();
         let mut handle = null_mut();
-        // SAFETY: backend and device are live; the bytes have that length and are only read; no
-        // config, no profile.
+        let config = priority.map(priority_config);
+        let list = [config.as_ref().map_or(null(), std::ptr::from_ref), null()];
+        // SAFETY: backend and device are live; the bytes have that length and are only read; the
+        // list ends with null and outlives the call, as does what it points to; no profile.
         let code = unsafe {
             (library.functions().context_create_from_binary)(
                 device.backend().handle(),
                 device.handle(),
-                null(),
+                if config.is_some() { list.as_ptr() } else { null() },
                 bytes.as_ptr().cast::<c_void>(),
                 bytes.len() as u64,
                 &mut handle,

@@ -67,8 +67,10 @@ impl Context {
             option: number::CONTEXT_WEIGHT_SHARING,
             value: ffi::ContextCustomValue { all: [u64::from(options.weight_sharing), 0] },
         };
-        let config =
-            ffi::ContextConfig { option: number::CONFIG_CUSTOM, value: (&raw const custom).cast::<c_void>() };
+        let config = ffi::ContextConfig {
+            option: number::CONFIG_CUSTOM,
+            value: ffi::ContextValue { custom: (&raw const custom).cast::<c_void>() },
+        };
         let list = [&raw const config, null()];
         let configs = if options.weight_sharing { list.as_ptr() } else { null() };
         let mut handle = null_mut();

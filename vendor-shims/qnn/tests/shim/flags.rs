@@ -77,6 +77,33 @@ fn power_is_voted_for_when_a_shard_is_loaded_and_the_outcome_is_reported() {
     refused(unknown, SW_ERROR_INVALID_ARGUMENT, "unknown option `strength`");
 }
 
+/// The library takes every priority with the binary, and runs stay right.
+#[test]
+fn priority_is_given_to_the_library_when_a_shard_is_loaded() {
+    let Some(library) = library("priority_is_given_to_the_library_when_a_shard_is_loaded") else { return };
+    let host = on(&library, "sm8850.simulated");
+    let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
+    let compiled = host.compile(&[entry], &[("priority", "high")]).expect("compiled");
+    let (outcome, evidence) = compiled.flag("priority");
+    assert_eq!(outcome, SW_FLAG_REFUSED);
+    assert!(evidence.contains("when a shard is loaded"), "{evidence}");
+    let inputs = values(64, 3, 1.0);
+    let mut unasked = host.load(&compiled.artefact, &[]).expect("loaded");
+    let expected = run(&mut unasked, "decode_1@8", 1, &inputs);
+    for priority in ["low", "normal", "high"] {
+        let asked = [("priority", priority), ("power", "saver")];
+        let mut loaded = host.load(&compiled.artefact, &asked).expect("loaded");
+        let reports = loaded.flags().expect("reports");
+        let [power, (name, outcome, evidence)] = reports.as_slice() else { panic!("{reports:?}") };
+        assert_eq!(power.0, "power");
+        assert_eq!((name.as_str(), *outcome), ("priority", SW_FLAG_INERT), "{evidence}");
+        assert!(evidence.contains(&format!("with priority {priority}")), "{evidence}");
+        assert_eq!(run(&mut loaded, "decode_1@8", 1, &inputs), expected);
+    }
+    let wrong = host.load(&compiled.artefact, &[("priority", "first")]);
+    refused(wrong, SW_ERROR_INVALID_ARGUMENT, "expected low, normal, high");
+}
+
 #[test]
 fn every_flag_of_an_order_has_its_own_verdict() {
     let Some(library) = library("every_flag_of_an_order_has_its_own_verdict") else { return };
@@ -115,6 +142,7 @@ fn the_schema_lists_what_is_read_and_every_device_has_it() {
             "heads",
             "product",
             "power",
+            "priority",
         ] {
             assert!(flags.iter().any(|flag| flag == name), "{name} of {device}");
         }
