@@ -41,6 +41,7 @@
 //! them does not take too long; beyond that fewer are kept and [`Solution::exact`] is false. This
 //! keeps a planner within its fuel.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use crate::table::{CostTable, Prefix, RangeCost, call_of, unit_kinds, unit_kinds_at};
@@ -444,6 +445,8 @@ impl Choice {
 struct Problem<'request> {
     request: &'request Request,
     settings: &'request Settings,
+    table: CostTable<'request>,
+    losses: Losses<'request>,
     entries: Vec<Entry>,
     relaxed: Relaxed,
     /// Format tuples that may be used.
@@ -544,6 +547,7 @@ impl<'request> Problem<'request> {
                         entries: &entries,
                         wanted,
                         losses: &losses,
+                        costs: OnceCell::new(),
                     };
                     for formats in units.assignments(&usable, !relaxed.quality) {
                         choices.push(Choice::new(&units, formats, softcap));
@@ -584,6 +588,8 @@ impl<'request> Problem<'request> {
         Ok(Self {
             request,
             settings,
+            table,
+            losses,
             entries,
             relaxed,
             usable,
@@ -602,8 +608,8 @@ impl<'request> Problem<'request> {
 
     /// Offers the formats of these shards too: of each component that one target runs whole.
     fn offer(&mut self, shards: &[Placement]) {
-        let (table, losses) = (CostTable::new(self.request), Losses::new(self.request));
-        for part in &mut self.parts {
+        for place in 0..self.parts.len() {
+            let part = &self.parts[place];
             let own = || shards.iter().filter_map(|shard| Some((shard, shard.segment(part.component)?)));
             let formats: Vec<u32> = own().flat_map(|(_, segment)| segment.formats.iter().copied()).collect();
             let Some((first, _)) = own().next() else { continue };
@@ -620,20 +626,27 @@ impl<'request> Problem<'request> {
             if formats.len() != part.units || !own().all(alike) || part.choices.iter().any(offered) {
                 continue;
             }
-            let units = mix::Units {
-                request: self.request,
-                table: &table,
-                component: part.component,
-                kinds: &unit_kinds_at(component, softcap),
-                layered: part.layered,
-                target,
-                by_bytes: self.by_bytes[target as usize],
-                gain: self.settings.gain_within_goal,
-                entries: &self.entries,
-                wanted: if self.relaxed.preferences { &[] } else { &self.settings.wanted },
-                losses: &losses,
-            };
-            part.choices.push(Choice::new(&units, formats, softcap));
+            let kinds = unit_kinds_at(component, softcap);
+            let choice = Choice::new(&self.units_of(part, &kinds, target), formats, softcap);
+            self.parts[place].choices.push(choice);
+        }
+    }
+
+    /// The units of a part on a target, of these kinds.
+    fn units_of<'a>(&'a self, part: &Part, kinds: &'a [u32], target: u32) -> mix::Units<'a> {
+        mix::Units {
+            request: self.request,
+            table: &self.table,
+            component: part.component,
+            kinds,
+            layered: part.layered,
+            target,
+            by_bytes: self.by_bytes[target as usize],
+            gain: self.settings.gain_within_goal,
+            entries: &self.entries,
+            wanted: if self.relaxed.preferences { &[] } else { &self.settings.wanted },
+            losses: &self.losses,
+            costs: OnceCell::new(),
         }
     }
 
@@ -951,41 +964,41 @@ fn cumulative(items: impl Iterator<Item = u64>) -> Vec<u64> {
 /// The losses of a request, by place.
 pub(super) struct Losses<'request> {
     request: &'request Request,
-    rows: BTreeMap<(u32, u32), Vec<&'request Sensitivity>>,
-    values: BTreeMap<(u32, u32), Vec<&'request ValueSensitivity>>,
+    /// For each component, unit and format tuple, in this order.
+    known: Vec<Vec<Option<u64>>>,
 }
 
 impl<'request> Losses<'request> {
     fn new(request: &'request Request) -> Self {
-        let mut rows: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut weights: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for row in &request.sensitivities {
-            rows.entry((row.component, row.layer)).or_default().push(row);
+            weights.entry((row.component, row.layer)).or_default().push(row);
         }
         let mut values: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for row in &request.value_sensitivities {
             values.entry((row.component, row.layer)).or_default().push(row);
         }
-        Self { request, rows, values }
+        let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
+        let components = (0_u32..).zip(&request.model.components);
+        let known = components.map(|(index, component)| {
+            let units = 0..u32::try_from(unit_kinds(component).len()).unwrap_or(u32::MAX);
+            let of_unit = |unit: u32| {
+                let weights = weights.get(&(index, unit)).map_or(&[][..], Vec::as_slice);
+                let values = values.get(&(index, unit)).map_or(&[][..], Vec::as_slice);
+                tuples.clone().map(move |formats| loss(request, weights, values, formats))
+            };
+            units.flat_map(of_unit).collect()
+        });
+        Self { request, known: known.collect() }
     }
 
     /// What a unit loses in a format tuple, in millionths; `None` if that of its weights is not
     /// known. Weights that are floats lose nothing, and of values what is not known is not counted.
     fn of(&self, component: u32, unit: u32, formats: u32) -> Option<u64> {
-        let tuple = self.request.formats.get(formats as usize)?;
-        let values = self.values.get(&(component, unit)).into_iter().flatten();
-        let has = |row: &&&ValueSensitivity| match row.values.as_str() {
-            "activations" => row.format == tuple.activations,
-            "states" => row.format == tuple.states,
-            _ => false,
-        };
-        let values = values.filter(has).map(|row| u64::from(row.micronats)).fold(0, u64::saturating_add);
-        if self.request.weight_formats_of(formats).all(Format::is_float) {
-            return Some(values);
-        }
-        let rows = self.rows.get(&(component, unit))?;
-        let mut here = rows.iter().filter(|row| tuple.weight(&row.role) == row.format).peekable();
-        here.peek()?;
-        Some(here.fold(values, |sum, row| sum.saturating_add(row.micronats.into())))
+        let tuples = self.request.formats.len();
+        let place = (unit as usize).checked_mul(tuples)?.checked_add(formats as usize)?;
+        let known = self.known.get(component as usize).filter(|_| (formats as usize) < tuples)?;
+        known.get(place).copied().flatten()
     }
 
     /// What the units of a shard lose together, as far as it was measured.
@@ -1017,4 +1030,25 @@ impl<'request> Losses<'request> {
         }
         (loss, unmeasured)
     }
+}
+
+fn loss(
+    request: &Request,
+    weights: &[&Sensitivity],
+    values: &[&ValueSensitivity],
+    formats: u32,
+) -> Option<u64> {
+    let tuple = request.formats.get(formats as usize)?;
+    let has = |row: &&&ValueSensitivity| match row.values.as_str() {
+        "activations" => row.format == tuple.activations,
+        "states" => row.format == tuple.states,
+        _ => false,
+    };
+    let values = values.iter().filter(has).map(|row| u64::from(row.micronats)).fold(0, u64::saturating_add);
+    if request.weight_formats_of(formats).all(Format::is_float) {
+        return Some(values);
+    }
+    let mut here = weights.iter().filter(|row| tuple.weight(&row.role) == row.format).peekable();
+    here.peek()?;
+    Some(here.fold(values, |sum, row| sum.saturating_add(row.micronats.into())))
 }

@@ -287,9 +287,14 @@ impl Prefix {
                 states: vec![0],
                 active: vec![0],
             };
+            // Most units are like the one before.
+            let mut before = None;
             for (unit, &(kind, formats)) in units.iter().enumerate() {
-                let active = takes_part(request, kind, entry);
-                let row = table.row(kind, target, formats, entry);
+                let (active, row) = match before {
+                    Some((own, found)) if own == (kind, formats) => found,
+                    _ => (takes_part(request, kind, entry), table.row(kind, target, formats, entry)),
+                };
+                before = Some(((kind, formats), (active, row)));
                 if active && row.is_none_or(|row| row.illegal.is_some()) {
                     unit_illegal[unit] = true;
                 }

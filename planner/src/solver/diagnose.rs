@@ -2,7 +2,7 @@
 
 use super::search::{exists, search};
 use super::tables::Tables;
-use super::{Losses, Part, Problem, Relaxed, Solution, is_admitted};
+use super::{Part, Problem, Relaxed, Solution, is_admitted};
 use crate::table::{CostTable, unit_kinds_at};
 use crate::{Goals, Refusal, RefusalKind, names};
 
@@ -168,7 +168,7 @@ fn with_least(
             what: "loss",
             goal: goals.quality_micronats,
             of: |problem, plan| {
-                let losses = Losses::new(problem.request);
+                let losses = &problem.losses;
                 sum(plan, |shard| losses.of_shard(shard))
             },
             shown: names::micronats,
@@ -185,7 +185,7 @@ fn with_least(
             let found = search(&mut easier)?.into_solution(&easier);
             // What is not known of a loss is no offer.
             let known = kind != RefusalKind::OverQuality
-                || found.shards.iter().all(|shard| Losses::new(problem.request).knows(shard));
+                || found.shards.iter().all(|shard| problem.losses.knows(shard));
             known.then(|| of(problem, &found))
         };
         let least = problem.usable.iter().filter_map(|&formats| value(formats)).min();

@@ -9,7 +9,8 @@
 //! assignments are offered. What the search chose is then improved over all shards at once by
 //! [`polish`], a knapsack without cuts.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::search::Sums;
 use super::search::cost_of;
@@ -42,6 +43,20 @@ pub(super) struct Units<'a> {
     pub(super) entries: &'a [Entry],
     pub(super) wanted: &'a [WantedFormat],
     pub(super) losses: &'a Losses<'a>,
+    /// By layer kind and format tuple; filled when first asked for.
+    pub(super) costs: OnceCell<BTreeMap<(u32, u32), UnitCost>>,
+}
+
+/// What a unit of some kind costs in a format tuple.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct UnitCost {
+    is_legal: bool,
+    /// Of the first entry point, where it is known.
+    microseconds: Option<u64>,
+    /// The same, or what stands in for it; 0 if nothing does.
+    nanoseconds: u64,
+    /// In an artefact: its weights, and what each entry point adds.
+    bytes: u64,
 }
 
 /// A format tuple that a unit may have.
@@ -116,7 +131,7 @@ impl Units<'_> {
             }
         }
         found.extend(alone.iter().map(|&formats| self.uniform(formats, usable)));
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         found.retain(|assignment| seen.insert(assignment.clone()));
         found
     }
@@ -156,41 +171,64 @@ impl Units<'_> {
             if !preferences::meets(self.request, self.wanted, place, formats) {
                 return None;
             }
-            let kind = self.kinds[unit];
-            if self.table.illegal(self.request, kind, self.target, formats, self.entries).is_some() {
+            let cost = self.cost(self.kinds[unit], formats);
+            if !cost.is_legal {
                 return None;
             }
-            let row = self.table.row(kind, self.target, formats, *self.entries.first()?);
-            let time = row.and_then(|row| row.time).map_or(0, |time| time.microseconds);
-            let nanoseconds = self.nanoseconds(kind, formats);
-            let gain = if formats == 0 { 0 } else { super::with_gain(nanoseconds, self.gain) };
+            let gain = if formats == 0 { 0 } else { super::with_gain(cost.nanoseconds, self.gain) };
             let loss = self.losses.of(self.component, at, formats)?;
             let (spent, value) = match trade {
-                Trade::LossForTime => (loss, nanoseconds.saturating_add(gain)),
-                Trade::BytesForLoss => (self.bytes(kind, formats), loss),
-                Trade::TimeForLoss => (time, loss),
+                Trade::LossForTime => (loss, cost.nanoseconds.saturating_add(gain)),
+                Trade::BytesForLoss => (cost.bytes, loss),
+                Trade::TimeForLoss => (cost.microseconds.unwrap_or(0), loss),
             };
             Some(Candidate { formats, spent, value })
         };
         class.iter().filter_map(of).collect()
     }
 
+    /// What a unit of a kind costs in a format tuple.
+    pub(super) fn cost(&self, kind: u32, formats: u32) -> UnitCost {
+        let costs = self.costs.get_or_init(|| {
+            let kinds: BTreeSet<u32> = self.kinds.iter().copied().collect();
+            let tuples = 0..u32::try_from(self.request.formats.len()).unwrap_or(u32::MAX);
+            let all = kinds.into_iter().flat_map(|kind| tuples.clone().map(move |formats| (kind, formats)));
+            all.map(|(kind, formats)| ((kind, formats), self.looked_up(kind, formats))).collect()
+        });
+        costs.get(&(kind, formats)).copied().unwrap_or_default()
+    }
+
+    fn looked_up(&self, kind: u32, formats: u32) -> UnitCost {
+        let row = |entry: Entry| self.table.row(kind, self.target, formats, entry);
+        let mut cost = UnitCost { is_legal: true, ..UnitCost::default() };
+        let (mut weights, mut more) = (0, 0_u64);
+        for &entry in self.entries.iter().filter(|&&entry| takes_part(self.request, kind, entry)) {
+            let row = row(entry);
+            cost.is_legal &= row.is_some_and(|row| row.illegal.is_none());
+            if let Some(row) = row {
+                weights = row.weight_bytes.max(weights);
+                more = more.saturating_add(row.artefact_bytes);
+            }
+        }
+        cost.bytes = more.saturating_add(weights);
+        let first = self.entries.first().and_then(|&entry| row(entry));
+        cost.microseconds = first.and_then(|row| row.time).map(|time| time.microseconds);
+        cost.nanoseconds = match first {
+            Some(row) if self.by_bytes => super::nanoseconds_of(row.weight_bytes),
+            _ => cost.microseconds.unwrap_or(0).saturating_mul(1000),
+        };
+        cost
+    }
+
     /// The time of a unit of this kind in a format tuple, or what stands in for it; 0 if nothing
     /// does.
     pub(super) fn nanoseconds(&self, kind: u32, formats: u32) -> u64 {
-        let entry = self.entries.first();
-        let row = entry.and_then(|entry| self.table.row(kind, self.target, formats, *entry));
-        match row {
-            Some(row) if self.by_bytes => super::nanoseconds_of(row.weight_bytes),
-            row => row.and_then(|row| row.time).map_or(0, |time| time.microseconds.saturating_mul(1000)),
-        }
+        self.cost(kind, formats).nanoseconds
     }
 
     /// Whether the time of a unit in a format tuple is known.
     fn is_timed(&self, unit: usize, formats: u32) -> bool {
-        let entry = self.entries.first();
-        let row = entry.and_then(|entry| self.table.row(self.kinds[unit], self.target, formats, *entry));
-        row.is_some_and(|row| row.time.is_some())
+        self.cost(self.kinds[unit], formats).microseconds.is_some()
     }
 
     /// 1 for a unit that takes part in the first entry point in an unknown time.
@@ -198,18 +236,6 @@ impl Units<'_> {
         let takes_part =
             self.entries.first().is_some_and(|&entry| takes_part(self.request, self.kinds[unit], entry));
         u64::from(takes_part && !self.is_timed(unit, formats))
-    }
-
-    /// What a unit adds to an artefact: its weights, and what each entry point adds.
-    fn bytes(&self, kind: u32, formats: u32) -> u64 {
-        let (mut weights, mut more) = (0, 0_u64);
-        for &entry in self.entries.iter().filter(|&&entry| takes_part(self.request, kind, entry)) {
-            if let Some(row) = self.table.row(kind, self.target, formats, entry) {
-                weights = row.weight_bytes.max(weights);
-                more = more.saturating_add(row.artefact_bytes);
-            }
-        }
-        more.saturating_add(weights)
     }
 
     /// All assignments of a few units, points on the hull of more.
@@ -360,11 +386,9 @@ pub(super) fn least_before_costs(problem: &Problem<'_>, trade: Trade) -> Sums {
 /// Visits what each part may be in on every target that has a choice of it, with the number of
 /// units before the part.
 fn at_every_place(problem: &Problem<'_>, mut visit: impl FnMut(usize, &Units<'_>)) {
-    let request = problem.request;
-    let (table, losses) = (CostTable::new(request), Losses::new(request));
     let mut first = 0;
     for part in &problem.parts {
-        let component = &request.model.components[part.component as usize];
+        let component = &problem.request.model.components[part.component as usize];
         let mut places: Vec<(u32, Option<SoftcapPlace>)> = Vec::new();
         for choice in &part.choices {
             let place = (choice.target, choice.softcap);
@@ -372,19 +396,8 @@ fn at_every_place(problem: &Problem<'_>, mut visit: impl FnMut(usize, &Units<'_>
                 continue;
             }
             places.push(place);
-            let units = Units {
-                request,
-                table: &table,
-                component: part.component,
-                kinds: &unit_kinds_at(component, choice.softcap),
-                layered: part.layered,
-                target: choice.target,
-                by_bytes: problem.by_bytes[choice.target as usize],
-                gain: problem.settings.gain_within_goal,
-                entries: &problem.entries,
-                wanted: &problem.settings.wanted,
-                losses: &losses,
-            };
+            let kinds = unit_kinds_at(component, choice.softcap);
+            let units = problem.units_of(part, &kinds, choice.target);
             visit(first, &units);
         }
         first += part.units;
@@ -435,7 +448,7 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
     let request = problem.request;
     let trade = Trade::of(request)?;
     let mut left = trade.bound(request);
-    let (table, losses) = (CostTable::new(request), Losses::new(request));
+    let (table, losses) = (&problem.table, &problem.losses);
     let mut items = Vec::new();
     let (mut before, mut own_spent) = (0_u64, 0_u64);
     for (index, shard) in solution.shards.iter().enumerate() {
@@ -445,19 +458,7 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
             let part = problem.parts.iter().find(|part| part.component == segment.component)?;
             let component = &request.model.components[segment.component as usize];
             let kinds = unit_kinds_at(component, shard.softcap);
-            let units = Units {
-                request,
-                table: &table,
-                component: segment.component,
-                kinds: &kinds,
-                layered: part.layered,
-                target: shard.target,
-                by_bytes: has(&problem.by_bytes),
-                gain: problem.settings.gain_within_goal,
-                entries: &problem.entries,
-                wanted: &problem.settings.wanted,
-                losses: &losses,
-            };
+            let units = problem.units_of(part, &kinds, shard.target);
             for (offset, &formats) in segment.formats.iter().enumerate() {
                 let at = segment.first as usize + offset;
                 let usable = problem.usable.iter().copied();
@@ -489,15 +490,16 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
         left = spendable(problem, solution, trade).saturating_add(own_spent);
     }
     let open: Vec<&Item> = items.iter().collect();
-    let (value, _, exact) = mixture(&open, left)?;
+    let (value, chosen, exact) = mixture(&open, left)?;
     let least = if exact { value.min(before) } else { relaxed(&open, left)? };
     if value >= before {
         if trade != Trade::LossForTime {
-            solution.shards = merged(problem, &table, &solution.shards);
+            solution.shards = merged(problem, table, &solution.shards);
         }
         return Some(MixBound::new(trade, before, least));
     }
-    let (mut shards, value) = within_limits(problem, &table, &solution.shards, &items, mixture, left)?;
+    let first = by_shard(&open, chosen)?;
+    let (mut shards, value) = within_limits(problem, &solution.shards, &items, first, (mixture, left))?;
     if value >= before {
         return Some(MixBound::new(trade, before, least));
     }
@@ -505,7 +507,7 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
         return Some(MixBound::new(trade, before, least));
     }
     if trade != Trade::LossForTime {
-        shards = merged(problem, &table, &shards);
+        shards = merged(problem, table, &shards);
     }
     solution.time = shards.iter().try_fold(0_u64, |sum, shard| Some(sum.saturating_add(shard.cost.time?)));
     solution.shards = shards;
@@ -516,22 +518,27 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
     Some(MixBound::new(trade, value, least))
 }
 
-/// The shards with the best mixture of their items, and its value. A shard that would exceed a
-/// limit has the best mixture with which it does not, and the others share what that leaves.
+/// The shards with the best mixture of their items, `mixed`, and its value. A shard that would
+/// exceed a limit has the best mixture with which it does not, and the others share what that
+/// leaves.
 fn within_limits(
     problem: &Problem<'_>,
-    table: &CostTable<'_>,
     shards: &[Placement],
     items: &[Item],
-    mixture: Mixing,
-    budget: u64,
+    mixed: BTreeMap<usize, Vec<Candidate>>,
+    (mixture, budget): (Mixing, u64),
 ) -> Option<(Vec<Placement>, u64)> {
+    let table = &problem.table;
+    let mut first = Some(mixed);
     let mut fitted: BTreeMap<usize, Vec<Candidate>> = BTreeMap::new();
     loop {
         let spent = fitted.values().flatten().fold(0_u64, |sum, own| sum.saturating_add(own.spent));
         let left = budget.checked_sub(spent)?;
         let open: Vec<&Item> = items.iter().filter(|item| !fitted.contains_key(&item.shard)).collect();
-        let mut mixed = by_shard(&open, mixture, left)?;
+        let mut mixed = match first.take() {
+            Some(mixed) => mixed,
+            None => by_shard(&open, mixture(&open, left)?.1)?,
+        };
         let exceeds = |shard: &usize| fitting(problem, table, shards, items, &mixed[shard], *shard).is_none();
         let Some(shard) = mixed.keys().copied().find(exceeds) else {
             mixed.append(&mut fitted);
@@ -548,7 +555,7 @@ fn within_limits(
         let left = left.saturating_sub(needed.fold(0, u64::saturating_add));
         let own: Vec<&Item> = open.iter().copied().filter(|item| item.shard == shard).collect();
         let with = |budget: u64| {
-            let chosen = by_shard(&own, mixture, budget)?.remove(&shard)?;
+            let chosen = by_shard(&own, mixture(&own, budget)?.1)?.remove(&shard)?;
             fitting(problem, table, shards, items, &chosen, shard).map(|_| chosen)
         };
         let now = mixed[&shard].iter().fold(0_u64, |sum, own| sum.saturating_add(own.spent));
@@ -573,9 +580,9 @@ fn within_limits(
     }
 }
 
-/// What a mixture chooses of each item, by shard and in the order of the items.
-fn by_shard(items: &[&Item], mixture: Mixing, budget: u64) -> Option<BTreeMap<usize, Vec<Candidate>>> {
-    let (_, chosen, _) = mixture(items, budget)?;
+/// The candidates with the formats that were chosen of each item, by shard and in the order of the
+/// items.
+fn by_shard(items: &[&Item], chosen: Vec<u32>) -> Option<BTreeMap<usize, Vec<Candidate>>> {
     let mut found: BTreeMap<usize, Vec<Candidate>> = BTreeMap::new();
     for (item, formats) in items.iter().zip(chosen) {
         let candidate = item.candidates.iter().find(|candidate| candidate.formats == formats)?;
@@ -783,7 +790,7 @@ struct Label {
     spent: u64,
     value: u64,
     /// What it costs more than the relaxed optimum, at its price.
-    excess: u128,
+    excess: u64,
     before: u32,
     formats: u32,
 }
@@ -834,6 +841,9 @@ fn knapsack(items: &[&Item], budget: u64) -> Option<Mixture> {
     let least: Vec<u128> = items.iter().map(|item| price.least(&item.candidates)).collect();
     let optimum = least.iter().fold(0_u128, |sum, least| sum.saturating_add(*least));
     let most = Price::exactly(known_value).saturating_add(price.of_spending(budget)).saturating_sub(optimum);
+    // Beyond 64 bits nothing is left out.
+    let narrow = |excess: u128| u64::try_from(excess).unwrap_or(u64::MAX);
+    let most = narrow(most);
 
     // What the items that follow spend at least: nothing beyond it is worth a label.
     let frugal: Vec<u64> = items
@@ -846,7 +856,7 @@ fn knapsack(items: &[&Item], budget: u64) -> Option<Mixture> {
     for ((item, frugal), least) in items.iter().zip(&frugal).zip(&least) {
         rest = rest.saturating_sub(*frugal);
         let within = item.candidates.iter().filter_map(|candidate| {
-            let excess = price.least(&[*candidate]).saturating_sub(*least);
+            let excess = narrow(price.least(&[*candidate]).saturating_sub(*least));
             (excess <= most).then_some((*candidate, excess))
         });
         let labels = layers.last()?;

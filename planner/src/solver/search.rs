@@ -747,7 +747,7 @@ impl Found {
     }
 
     pub(super) fn into_solution(self, problem: &Problem<'_>) -> Solution {
-        let table = CostTable::new(problem.request);
+        let table = &problem.table;
         let mut shards: Vec<Placement> = Vec::new();
         for step in &self.steps {
             let part = &problem.parts[step.part];
@@ -757,7 +757,7 @@ impl Found {
                 Some(shard) => {
                     shard.segments.push(segment);
                     shard.softcap = shard.softcap.or(choice.softcap);
-                    shard.cost = cost_of(problem, &table, shard).unwrap_or_default();
+                    shard.cost = cost_of(problem, table, shard).unwrap_or_default();
                 }
                 None => shards.push(Placement {
                     segments: vec![segment],

@@ -5,9 +5,7 @@ use std::borrow::Cow;
 
 use super::preferences::in_order;
 use super::search::{self, Sums};
-use super::{
-    Effort, Gap, Goal, Losses, Problem, Relaxed, Settings, Solution, Trade, diagnose, entry_sets, mix,
-};
+use super::{Effort, Gap, Goal, Problem, Relaxed, Settings, Solution, Trade, diagnose, entry_sets, mix};
 use crate::{Cause, GatheredTable, Goals, Reason, Refusal, RefusalKind, Request, TableFormat, names};
 
 /// Most sets of formats that are tried. Two tables in three formats have nine.
@@ -53,7 +51,7 @@ impl Tables {
     /// What a solution with these comes to, to be compared with those that have others: the
     /// objective of its shards, times as they are, with the loss of the tables.
     fn merit(&self, problem: &Problem<'_>, solution: &Solution) -> Sums {
-        let losses = Losses::new(problem.request);
+        let losses = &problem.losses;
         let mut sums = Sums::default();
         let mut add = |goal: Goal, value: u64| {
             let sum = &mut sums[goal as usize];
@@ -303,7 +301,7 @@ fn solve_within(
                 Problem::new(&rest, settings, entries, Relaxed { size: true, ..Relaxed::default() })?;
             search::search(&mut freer).is_some_and(|freer| freer.objective() == objective)
         };
-        let losses = Losses::new(&rest);
+        let losses = &problem.losses;
         let own = solution.shards.iter().map(|shard| losses.of_shard(shard)).fold(0, u64::saturating_add);
         let times =
             solution.shards.iter().map(|shard| problem.nanoseconds(&shard.cost, shard.target as usize));
