@@ -1032,6 +1032,7 @@ impl<'request> Losses<'request> {
     }
 }
 
+/// What a unit with these rows loses in a format tuple.
 fn loss(
     request: &Request,
     weights: &[&Sensitivity],
