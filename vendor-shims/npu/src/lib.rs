@@ -27,6 +27,7 @@
 pub mod artefact;
 pub mod attention;
 pub mod check;
+mod choice;
 pub mod constant;
 pub mod draft;
 pub mod encoding;

@@ -1,9 +1,10 @@
 //! The flag `power`: how much power a session asks for. It takes effect when a shard is loaded, and
 //! no artefact depends on it.
 
-use shardwright_shim_abi::{Flag, FlagKind, FlagOutcome, FlagReport, FlagStage, Options};
+use shardwright_shim_abi::{Flag, FlagOutcome, FlagReport, FlagStage, Options};
 
 use crate::ShimError;
+use crate::choice::{self, Choice};
 
 /// The flag's name.
 pub const POWER: &str = "power";
@@ -41,28 +42,25 @@ impl Power {
     ///
     /// [`ShimError::InvalidValue`].
     pub fn read(options: &Options<'_>) -> Result<Option<Power>, ShimError> {
-        let Some(value) = options.get(POWER) else { return Ok(None) };
-        let found = Power::ALL.into_iter().find(|power| power.name() == value);
-        found.map(Some).ok_or_else(|| ShimError::InvalidValue {
-            name: POWER.to_owned(),
-            value: value.to_owned(),
-            expected: Power::ALL.map(Power::name).join(", "),
-        })
+        choice::read(options)
     }
 
     /// The flag as reported to a host. `default` is the mode used if unset.
     pub fn schema(default: Option<Power>, description: &str) -> Flag {
-        Flag {
-            name: POWER.to_owned(),
-            description: description.to_owned(),
-            kind: FlagKind::Choice(Power::ALL.map(|power| power.name().to_owned()).to_vec()),
-            default: default.map(|power| power.name().to_owned()),
-            stage: FlagStage::Load,
-        }
+        choice::schema(FlagStage::Load, default, description)
     }
 
     /// A report of the flag's outcome.
     pub fn report(outcome: FlagOutcome, evidence: String) -> FlagReport {
         FlagReport { name: POWER.to_owned(), outcome, evidence }
+    }
+}
+
+impl Choice for Power {
+    const FLAG: &'static str = POWER;
+    const ALL: &'static [Power] = &Power::ALL;
+
+    fn name(self) -> &'static str {
+        Power::name(self)
     }
 }

@@ -1,9 +1,10 @@
 //! The flag `priority`: whose work goes first where several applications use the processor. Each
 //! shim says when its vendor's library takes it.
 
-use shardwright_shim_abi::{Flag, FlagKind, FlagOutcome, FlagReport, FlagStage, Options};
+use shardwright_shim_abi::{Flag, FlagOutcome, FlagReport, FlagStage, Options};
 
 use crate::ShimError;
+use crate::choice::{self, Choice};
 
 /// The flag's name.
 pub const PRIORITY: &str = "priority";
@@ -34,12 +35,12 @@ impl Priority {
 
     /// The priority of that name; `None` if there is none.
     pub fn named(name: &str) -> Option<Priority> {
-        Priority::ALL.into_iter().find(|priority| priority.name() == name)
+        choice::named(name)
     }
 
     /// The names of all, for a message.
     pub fn names() -> String {
-        Priority::ALL.map(Priority::name).join(", ")
+        choice::names::<Priority>()
     }
 
     /// The priority that a load requests; `None` if unset.
@@ -48,27 +49,25 @@ impl Priority {
     ///
     /// [`ShimError::InvalidValue`].
     pub fn read(options: &Options<'_>) -> Result<Option<Priority>, ShimError> {
-        let Some(value) = options.get(PRIORITY) else { return Ok(None) };
-        Priority::named(value).map(Some).ok_or_else(|| ShimError::InvalidValue {
-            name: PRIORITY.to_owned(),
-            value: value.to_owned(),
-            expected: Priority::names(),
-        })
+        choice::read(options)
     }
 
     /// The flag as reported to a host. `default` is the priority used if unset.
     pub fn schema(stage: FlagStage, default: Priority, description: &str) -> Flag {
-        Flag {
-            name: PRIORITY.to_owned(),
-            description: description.to_owned(),
-            kind: FlagKind::Choice(Priority::ALL.map(|priority| priority.name().to_owned()).to_vec()),
-            default: Some(default.name().to_owned()),
-            stage,
-        }
+        choice::schema(stage, Some(default), description)
     }
 
     /// A report of the flag's outcome.
     pub fn report(outcome: FlagOutcome, evidence: String) -> FlagReport {
         FlagReport { name: PRIORITY.to_owned(), outcome, evidence }
+    }
+}
+
+impl Choice for Priority {
+    const FLAG: &'static str = PRIORITY;
+    const ALL: &'static [Priority] = &Priority::ALL;
+
+    fn name(self) -> &'static str {
+        Priority::name(self)
     }
 }

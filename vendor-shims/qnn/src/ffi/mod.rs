@@ -110,7 +110,8 @@ pub mod number {
     pub const OPTIMISATION_LEVEL: u32 = 3;
     /// Context: graphs share equal weights.
     pub const CONTEXT_WEIGHT_SHARING: u32 = 1;
-    /// Context, not the vendor's own: the priority of its graphs.
+    /// Context, not the vendor's own: the priority of its graphs. The x86-64 library
+    /// refuses numbers beyond 0 to 500.
     pub const CONTEXT_PRIORITY: u32 = 1;
     /// Priority: after all others.
     pub const PRIORITY_LOW: u32 = 0;
