@@ -12,7 +12,7 @@ use shardwright::WeightFormat;
 use shardwright_quantisation::RangeMethod;
 use shardwright_tests::formats::{
     AgainstReference, CASES, Case, Cost, Effort, Recorded, W4_BLOCK32_LOSS_MAX, W8_PER_CHANNEL_LOSS_MAX,
-    Weighing, ranging, weighing, weight_error,
+    Roundings, ranging, roundings, weight_error,
 };
 
 /// Formats of weights that are compared separately.
@@ -26,10 +26,10 @@ const WEIGHTS: [WeightFormat; 7] = [
     WeightFormat::W2PerChannel,
 ];
 
-/// Rows of the reference for them: every `WEIGHING_EVERY`-th held-out row, and the number of its
+/// Rows of the reference for them: every `ROUNDING_EVERY`-th held-out row, and the number of its
 /// tokens.
-const WEIGHING_EVERY: usize = 2;
-const WEIGHING_TOKENS: usize = 128;
+const ROUNDING_EVERY: usize = 2;
+const ROUNDING_TOKENS: usize = 128;
 
 /// Rows that the reference runs too: every `REFERENCE_EVERY`-th held-out row, and the number of its
 /// tokens.
@@ -93,15 +93,15 @@ fn combinations(as_json: bool, cache: &Path) {
 /// Formats of weights separately.
 fn weights(as_json: bool, cache: &Path) {
     eprintln!("weights");
-    let part = Recorded::some(1, WEIGHING_EVERY, WEIGHING_TOKENS);
-    let (float, weighings) = weighing(&WEIGHTS, &part, cache);
+    let part = Recorded::some(1, ROUNDING_EVERY, ROUNDING_TOKENS);
+    let (float, roundings) = roundings(&WEIGHTS, &part, cache);
     let errors = WEIGHTS.map(weight_error);
     match as_json {
         true => {
-            let rows = weighings.iter().zip(errors).map(|(weighing, error)| weighing.json(error, float));
+            let rows = roundings.iter().zip(errors).map(|(rounding, error)| rounding.json(error, float));
             println!("{:#}", Value::from_iter(rows));
         }
-        false => table_of_weights(&weighings, &errors, float),
+        false => table_of_weights(&roundings, &errors, float),
     }
 }
 
@@ -153,21 +153,19 @@ fn table_of_combinations(costs: &[Cost], reference: &[AgainstReference]) {
     }
 }
 
-fn table_of_weights(weighings: &[Weighing], errors: &[f64], float: f64) {
-    println!(
-        "| weights | off by | loss %, columns alike | divergence | loss %, columns weighed | divergence |"
-    );
+fn table_of_weights(roundings: &[Roundings], errors: &[f64], float: f64) {
+    println!("| weights | off by | loss %, nearest | divergence | loss %, compensated | divergence |");
     println!("|---|---:|---:|---:|---:|---:|");
-    for (weighing, error) in weighings.iter().zip(errors) {
+    for (rounding, error) in roundings.iter().zip(errors) {
         let loss = |(nll, _): (f64, f64)| 100.0 * (nll / float - 1.0);
         println!(
             "| {} | {:.2} % | {:+.2} | {:.4} | {:+.2} | {:.4} |",
-            weighing.format,
+            rounding.format,
             100.0 * error,
-            loss(weighing.equal),
-            weighing.equal.1,
-            loss(weighing.weighed),
-            weighing.weighed.1,
+            loss(rounding.nearest),
+            rounding.nearest.1,
+            loss(rounding.compensated),
+            rounding.compensated.1,
         );
     }
 }

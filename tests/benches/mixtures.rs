@@ -21,7 +21,7 @@ use shardwright::{FormatChoice, OpenOptions, WeightFormat};
 use shardwright_build::PlanReport;
 use shardwright_graph::{ComponentKind, ConstantFormat, Graph, WeightId};
 use shardwright_planning::profile::Preference;
-use shardwright_quantisation::{Baseline, Importance, Recipe, TableFormats, places};
+use shardwright_quantisation::{Baseline, Recipe, TableFormats, places};
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::formats::held_out;
 use shardwright_tests::{chain, program, tree};
@@ -263,7 +263,7 @@ impl<'g> Bench<'g> {
                 weights[weight.0 as usize] = format.map_or(ConstantFormat::Stored, ConstantFormat::Matrix);
             }
         }
-        let recipe = Recipe { weights, tables, importance: Importance::new() };
+        let recipe = Recipe { weights, tables, moments: None };
         Measured(self.baseline.divergences(&recipe).expect("the reference runs it"))
     }
 

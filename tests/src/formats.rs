@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -14,8 +15,8 @@ use serde_json::{Value, json};
 use shardwright::{FormatChoice, Model, OpenOptions, TableFormats, WeightFormat};
 use shardwright_graph::{Graph, Ranges, state_key};
 use shardwright_quantisation::{
-    Calibration, Calibrator, Candidate, Importance, IntegerBits, RangeMethod, Unwatched, content_hash,
-    evaluate, quantise_weight,
+    Calibration, Calibrator, Candidate, IntegerBits, Moments, RangeMethod, Rounding, Unwatched,
+    content_hash, evaluate, quantise_weight,
 };
 use shardwright_text::{Message, RenderOptions};
 use shardwright_verify::{VerifyOptions, VerifyReport};
@@ -435,16 +436,16 @@ fn reference(graph: &Graph, cases: &[Case], calibration: &Calibration, rows: &[V
 /// What the reference makes of one format of weights: nats per token and divergence from the model
 /// in float.
 #[derive(Clone, Copy, Debug)]
-pub struct Weighing {
+pub struct Roundings {
     /// The format, of all matrices.
     pub format: WeightFormat,
-    /// Where all columns count alike when scales are chosen.
-    pub equal: (f64, f64),
-    /// Where a column counts as much as calibration saw of what it is multiplied with.
-    pub weighed: (f64, f64),
+    /// Each value to the nearest.
+    pub nearest: (f64, f64),
+    /// Errors of a row making up for each other.
+    pub compensated: (f64, f64),
 }
 
-impl Weighing {
+impl Roundings {
     /// Everything, for programs; besides the matrices' own error, beside nats of the model as
     /// stored.
     pub fn json(&self, weight_error: f64, stored_nll: f64) -> Value {
@@ -452,37 +453,40 @@ impl Weighing {
             "format": self.format.to_string(),
             "weight_error": weight_error,
             "stored_nll": stored_nll,
-            "nll": self.equal.0,
-            "divergence": self.equal.1,
-            "weighed_nll": self.weighed.0,
-            "weighed_divergence": self.weighed.1,
+            "nll": self.nearest.0,
+            "divergence": self.nearest.1,
+            "compensated_nll": self.compensated.0,
+            "compensated_divergence": self.compensated.1,
         })
     }
 }
 
-/// Whether it helps that columns count by what they are multiplied with; besides, nats of the model
-/// as stored.
+/// How much it helps that errors make up for each other, by moments over the calibration text;
+/// besides, nats of the model as stored.
 ///
 /// # Panics
 /// If the reference cannot run it.
-pub fn weighing(formats: &[WeightFormat], part: &Recorded, cache: &Path) -> (f64, Vec<Weighing>) {
+pub fn roundings(formats: &[WeightFormat], part: &Recorded, cache: &Path) -> (f64, Vec<Roundings>) {
     let graph = chain::committed(DEMO_MODEL);
-    let calibration = calibrate(&graph, &CASES[0], cache);
-    let of = |format: WeightFormat, importance: Importance| Candidate {
+    let model = CASES[0].options(cache).open(tree::root().join(DEMO_MODEL)).expect("the demo model opens");
+    let checkpoint = content_hash(&graph).expect("a hash");
+    let moments = Moments::by_reference(&graph, checkpoint, &calibration(&model)).expect("moments");
+    let moments = Arc::new(moments);
+    let of = |format: WeightFormat, moments: Option<Arc<Moments>>| Candidate {
         formats: FormatTuple { weights: format, ..FormatTuple::F32 },
         tables: shardwright_quantisation::TableFormats::default(),
-        importance,
+        moments,
     };
-    let both = |&format: &WeightFormat| [of(format, Importance::new()), of(format, calibration.importance())];
+    let both = |&format: &WeightFormat| [of(format, None), of(format, Some(Arc::clone(&moments)))];
     let candidates: Vec<Candidate> = formats.iter().flat_map(both).collect();
     let mut on = |_: u64, _: u64| ControlFlow::Continue(());
     let table = evaluate(&graph, &candidates, &Ranges::new(), &part.rows(), &mut on).expect("it runs");
     let pairs = table.rows.as_chunks::<2>().0.iter().zip(formats);
-    let found = pairs.map(|([equal, weighed], &format)| {
+    let found = pairs.map(|([nearest, compensated], &format)| {
         let costs = |row: &shardwright_quantisation::Evaluation| {
             (row.nll.expect("a model that generates"), row.divergence)
         };
-        Weighing { format, equal: costs(equal), weighed: costs(weighed) }
+        Roundings { format, nearest: costs(nearest), compensated: costs(compensated) }
     });
     let found = found.collect();
     (table.nll.expect("a model that generates"), found)
@@ -499,7 +503,7 @@ pub fn ranging(part: &Recorded, cache: &Path) -> (f64, Vec<(RangeMethod, f64, f6
     let candidate = Candidate {
         formats: "bf16/a16/a16".parse().expect("formats"),
         tables: shardwright_quantisation::TableFormats::default(),
-        importance: Importance::new(),
+        moments: None,
     };
     let mut stored = f64::NAN;
     let methods = [
@@ -529,7 +533,7 @@ pub fn weight_error(format: WeightFormat) -> f64 {
     let matrices = graph.weights.iter().zip(graph.matrices()).filter(|(_, is_matrix)| *is_matrix);
     let (mut off, mut of) = (0.0_f64, 0.0_f64);
     for (matrix, _) in matrices {
-        let made = quantise_weight(matrix, format, None, &mut Unwatched).expect("a matrix in any format");
+        let made = quantise_weight(matrix, format, Rounding::Nearest, &mut Unwatched).expect("a matrix in any format");
         let (mut wanted, mut got) = (vec![0.0; matrix.row_width()], vec![0.0; matrix.row_width()]);
         for row in 0..matrix.rows() {
             assert!(matrix.decode_row(row, &mut wanted) && made.decode_row(row, &mut got));
@@ -549,7 +553,7 @@ fn candidate(case: &Case) -> Candidate {
             embedding: Case::table(case.embedding),
             per_layer: Case::table(case.per_layer),
         },
-        importance: Importance::new(),
+        moments: None,
     }
 }
 

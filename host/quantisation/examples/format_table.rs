@@ -2,7 +2,7 @@
 //! reference. Prints a table, or JSON.
 //!
 //! ```text
-//! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json] [--sensitivity]
+//! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json] [--sensitivity [--compensated]]
 //! ```
 //!
 //! `ROWS` takes so many rows, evenly chosen; all of them take a while.
@@ -37,13 +37,13 @@ fn main() {
         let formats = [WeightFormat::W8PerChannel, WeightFormat::W4Block32, WeightFormat::W4PerChannel];
         let hash = content_hash(&graph).unwrap();
         let short: Vec<Vec<u32>> = chosen.iter().map(|ids| ids[..ids.len().min(96)].to_vec()).collect();
-        let importance = calibration.importance();
+        let moments = has("--compensated").then(|| demo::moments(&graph, &calibration_rows));
         let activations = ActivationFormat::ALL.iter().copied().map(ValueFormat::Activations);
         let states = StateFormat::ALL.iter().copied().map(ValueFormat::States);
         let values: Vec<ValueFormat> = activations.chain(states).collect();
         let wanted = MeasuredFormats { weights: &formats, tables: &formats, values: &values };
         let measured =
-            Sensitivities::measure(&graph, hash, &wanted, &importance, &short, &mut progress).unwrap();
+            Sensitivities::measure(&graph, hash, &wanted, moments.as_ref(), &short, &mut progress).unwrap();
         eprintln!();
         let expected = priors(&graph, &formats).unwrap();
         for (row, prior) in measured.rows().iter().zip(&expected) {
@@ -61,7 +61,7 @@ fn main() {
         return;
     }
     let ranges = calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).unwrap();
-    let candidates = demo::candidates(&calibration.importance());
+    let candidates = demo::candidates(&demo::moments(&graph, &calibration_rows));
     let table = evaluate(&graph, &candidates, &ranges, &chosen, &mut progress).unwrap();
     eprintln!();
     if has("--json") {
@@ -76,14 +76,14 @@ fn main() {
         table.stored_bytes
     );
     println!(
-        "| weights/activations/states | tables | columns | bytes | nll | loss ‰ | divergence | worst layer |"
+        "| weights/activations/states | tables | rounding | bytes | nll | loss ‰ | divergence | worst layer |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     for (row, candidate) in table.rows.iter().zip(&candidates) {
-        let columns = if candidate.importance.is_empty() { "equal" } else { "weighed" };
+        let rounding = if candidate.moments.is_none() { "nearest" } else { "compensated" };
         let worst = row.worst_layer.map_or("-".to_owned(), |(layer, error)| format!("{layer} ({error:.4})"));
         println!(
-            "| {} | {} | {columns} | {} | {:.4} | {:+.2} | {:.5} | {worst} |",
+            "| {} | {} | {rounding} | {} | {:.4} | {:+.2} | {:.5} | {worst} |",
             row.formats,
             row.tables,
             row.weight_bytes + row.table_bytes,

@@ -35,7 +35,7 @@ fn main() {
     let directory = PathBuf::from(directory);
     let sources = sources(&shapes(model));
     if rest.first().is_some_and(|word| word == "child") {
-        return killed::make_all(&sources, format, &directory, Duration::ZERO);
+        return killed::make_all(&sources, format, None, &directory, Duration::ZERO);
     }
     let total = sources.iter().map(|source| bytes(source, format)).sum::<u64>();
     let rows: u64 = sources.iter().map(|source| source.shape[0]).sum();

@@ -43,16 +43,14 @@ pub enum QuantiseError {
         /// Largest number.
         limit: u64,
     },
-    /// Importances whose number differs from the weight's columns, or that are not finite and ≥ 0.
-    #[error(
-        "weight `{weight}` has {columns} columns; its importances are {found}, or not all of them finite and ≥ 0"
-    )]
-    Importance {
+    /// Factors of moments for another number of columns.
+    #[error("weight `{weight}` has {columns} columns; the moments of what it is multiplied with, {found}")]
+    Factors {
         /// The weight.
         weight: String,
         /// Columns it has.
         columns: usize,
-        /// Number of importances.
+        /// Columns of the moments.
         found: usize,
     },
     /// A recipe made for another graph.
@@ -84,7 +82,7 @@ impl QuantiseError {
             }
             QuantiseError::MissingBytes { .. } => Some("quantise the checkpoint's graph, not a planned one"),
             QuantiseError::ChannelTooLarge { .. } => Some("choose a format with a scale per tensor or block"),
-            QuantiseError::Importance { .. } => Some("calibrate this checkpoint again"),
+            QuantiseError::Factors { .. } => Some("take the moments of this checkpoint again"),
             QuantiseError::Recipe { .. } => Some("make the recipe with the graph it is used for"),
             QuantiseError::Cancelled { .. } => {
                 Some("the store keeps what is made; the next run continues there")

@@ -2,13 +2,14 @@
 //! the reference.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use serde::Serialize;
 use shardwright_graph::{Graph, Ranges, Weight};
 use shardwright_vocabulary::FormatTuple;
 
 use crate::quality::{Answers, answers};
-use crate::{CalibrationError, Importance, Recipe, TableFormats, Unwatched, quantise};
+use crate::{CalibrationError, Moments, Recipe, TableFormats, Unwatched, quantise};
 
 /// A combination of formats to be tried.
 #[derive(Clone, Debug)]
@@ -17,8 +18,8 @@ pub struct Candidate {
     pub formats: FormatTuple,
     /// Formats of the gathered tables.
     pub tables: TableFormats,
-    /// Importance of columns when scales are chosen; empty for equal importance.
-    pub importance: Importance,
+    /// Of what matrices are multiplied with, see [`Recipe::moments`].
+    pub moments: Option<Arc<Moments>>,
 }
 
 /// The cost of a combination of formats.
@@ -96,7 +97,7 @@ pub fn evaluate(
     };
     for candidate in candidates {
         let recipe = Recipe::new(graph, &candidate.formats, candidate.tables)
-            .with_importance(candidate.importance.clone());
+            .with_moments(candidate.moments.clone());
         let made = quantise(graph, &recipe, &mut Unwatched)?;
         let answers = answers(&made, &candidate.formats, ranges, sequences, &mut alive)?;
         let nll = answers.likelihood(graph, sequences).map(|(nll, _)| nll);

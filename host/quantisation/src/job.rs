@@ -9,12 +9,18 @@ use rayon::prelude::*;
 use shardwright_graph::{ConstantFormat, Weight, WeightData};
 use shardwright_vocabulary::{DType, Encoding, Granularity, WeightFormat};
 
-use crate::multiples::best_multiples;
+use crate::compensation::{Factors, Rounded, Rows};
+use crate::multiples::{best_multiples, row_scale};
 use crate::scale::{Steps, Sums, best_scale, largest, nearest, sums};
 use crate::{QuantiseError, RowSource, pack};
 
 /// Values per chunk, if its rows are not longer: a megabyte as f32.
 const CHUNK_VALUES: usize = 1 << 18;
+/// The same where errors are passed on: every chunk reads all of the factors.
+const COMPENSATED_VALUES: usize = 1 << 20;
+/// Chunks that a matrix of few values is cut into all the same, and rows that each has at least.
+const COMPENSATED_CHUNKS: usize = 8;
+const COMPENSATED_ROWS: usize = 16;
 /// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and
 /// results, 100 MB at the very most.
 const CHUNKS_PER_THREAD: usize = 2;
@@ -47,6 +53,11 @@ impl Target {
             ConstantFormat::Activation => Some(Target::Activation),
         }
     }
+
+    /// Whether values become integers of a weight format.
+    pub fn is_rounded(self) -> bool {
+        matches!(self, Target::Matrix(format) if format.is_quantised())
+    }
 }
 
 /// Properties of the whole tensor that its chunks depend on.
@@ -56,10 +67,26 @@ pub(crate) struct Whole {
     pub zero_point: i32,
 }
 
+/// How values become integers.
+#[derive(Clone, Copy, Debug)]
+pub enum Rounding<'f> {
+    /// Each to the nearest.
+    Nearest,
+    /// So that errors of a row make up for each other, see [`Factors`].
+    Compensated(&'f Factors),
+}
+
+impl<'f> Rounding<'f> {
+    /// By these factors, where there are some.
+    pub fn by(factors: Option<&'f Factors>) -> Self {
+        factors.map_or(Rounding::Nearest, Rounding::Compensated)
+    }
+}
+
 /// A weight to be quantised.
 pub(crate) struct Job<'s> {
     source: &'s dyn RowSource,
-    importance: Option<&'s [f32]>,
+    factors: Option<&'s Factors>,
     /// Counted, not quantised.
     planned: Weight,
     rows: usize,
@@ -72,11 +99,11 @@ pub(crate) struct Job<'s> {
 }
 
 impl<'s> Job<'s> {
-    /// `importance` has a value per column.
+    /// Where nothing is rounded to steps of a scale, and in vectors, `rounding` is of no account.
     pub fn new(
         source: &'s dyn RowSource,
         target: Target,
-        importance: Option<&'s [f32]>,
+        rounding: Rounding<'s>,
     ) -> Result<Self, QuantiseError> {
         let float = Weight {
             name: source.name().to_owned(),
@@ -105,19 +132,24 @@ impl<'s> Job<'s> {
                 limit: CHANNEL_LIMIT,
             });
         }
-        if let Some(importance) = importance {
-            let sound = importance.len() == width && importance.iter().all(|c| c.is_finite() && *c >= 0.0);
-            if !sound {
-                return Err(QuantiseError::Importance {
-                    weight: planned.name.clone(),
-                    columns: width,
-                    found: importance.len(),
-                });
-            }
+                let factors = match rounding {
+            Rounding::Compensated(factors) if target.is_rounded() && planned.shape.len() == 2 => Some(factors),
+            _ => None,
+        };
+        if let Some(factors) = factors.filter(|factors| factors.width() != width) {
+            let (weight, found) = (planned.name.clone(), factors.width());
+            return Err(QuantiseError::Factors { weight, columns: width, found });
         }
-        let units_per_chunk = (CHUNK_VALUES / (values as usize).max(1)).max(1);
+        let fit = |most: usize| (most / (values as usize).max(1)).max(1);
+        let units_per_chunk = match factors {
+            None => fit(CHUNK_VALUES),
+            Some(_) => {
+                let few = (rows / unit).div_ceil(COMPENSATED_CHUNKS).max(COMPENSATED_ROWS.div_ceil(unit));
+                fit(COMPENSATED_VALUES).min(few).max(1)
+            }
+        };
         let stepped = target == Target::Matrix(WeightFormat::W4Block32Stepped);
-        Ok(Job { source, importance, planned, rows, width, unit, units_per_chunk, stepped })
+        Ok(Job { source, factors, planned, rows, width, unit, units_per_chunk, stepped })
     }
 
     /// The target weight, counted.
@@ -195,7 +227,7 @@ impl<'s> Job<'s> {
             let rows = || values.chunks(self.width.max(1));
             let of_scale = |&scale: &f32| {
                 rows()
-                    .map(|row| sums(row, self.importance, scale, steps.limit))
+                    .map(|row| sums(row, None, scale, steps.limit))
                     .fold(Sums::default(), Sums::plus)
             };
             grid.iter().map(of_scale).collect()
@@ -307,6 +339,10 @@ impl<'s> Job<'s> {
             pack::floats(self.planned.dtype, values, &mut made.data);
             return made;
         };
+        if let Some(factors) = self.factors {
+            self.compensated(values, factors, whole, &mut made);
+            return made;
+        }
         let mut codes = vec![0_i32; self.width];
         match (existing.granularity, whole) {
             (Granularity::PerTensor, Some(whole)) if self.planned.dtype == DType::U16 => {
@@ -327,9 +363,6 @@ impl<'s> Job<'s> {
                 self.channels(values, &mut codes, &mut made);
             }
             (Granularity::PerChannel, _) => self.blocks(values, 1, &mut codes, &mut made),
-            (Granularity::PerBlock { size }, _) if self.stepped => {
-                self.stepped_blocks(values, size.max(1) as usize, &mut codes, &mut made);
-            }
             (Granularity::PerBlock { size }, _) => {
                 self.blocks(values, size.max(1) as usize, &mut codes, &mut made);
             }
@@ -339,12 +372,8 @@ impl<'s> Job<'s> {
 
     /// One scale for the rows of each unit.
     fn channels(&self, values: &[f32], codes: &mut [i32], made: &mut Chunk) {
-        // Importances are per column; a channel of several rows sees them once per row.
-        let repeated: Option<Vec<f32>> =
-            self.importance.filter(|_| self.unit > 1).map(|importance| importance.repeat(self.unit));
-        let importance = repeated.as_deref().or(self.importance);
         for channel in values.chunks(self.unit * self.width) {
-            let scale = best_scale(channel, importance, self.steps());
+            let scale = best_scale(channel, None, self.steps());
             self.push_scale(scale, made);
             for row in channel.chunks(self.width) {
                 self.round(row, scale, codes);
@@ -356,25 +385,66 @@ impl<'s> Job<'s> {
     /// One scale for so many consecutive values of a row.
     fn blocks(&self, values: &[f32], size: usize, codes: &mut [i32], made: &mut Chunk) {
         for row in values.chunks(self.width) {
-            for start in (0..self.width).step_by(size) {
-                let block = start..(start + size).min(self.width);
-                let importance = self.importance.map(|importance| &importance[block.clone()]);
-                let scale = best_scale(&row[block.clone()], importance, self.steps());
+            let scales = self.row_scales(row, size, None).at(1.0, self.steps());
+            for ((block, codes), scale) in row.chunks(size).zip(codes.chunks_mut(size)).zip(scales) {
                 self.push_scale(scale, made);
-                self.round(&row[block.clone()], scale, &mut codes[block]);
+                self.round(block, scale, codes);
             }
             pack::integers(self.planned.dtype, codes, &mut made.data);
         }
     }
 
-    /// One scale for each row, and a multiple of it for so many consecutive values.
-    fn stepped_blocks(&self, values: &[f32], size: usize, codes: &mut [i32], made: &mut Chunk) {
-        for row in values.chunks(self.width) {
-            let (scale, multiples) = best_multiples(row, self.importance, size, self.steps().limit);
-            for ((block, codes), multiple) in row.chunks(size).zip(codes.chunks_mut(size)).zip(multiples) {
-                let scale = scale * f32::from(multiple);
-                self.push_scale(scale, made);
-                self.round(block, scale, codes);
+    /// The scales of a row, one for so many consecutive values: those with the least squared error
+    /// of columns that count as `importance` says.
+    fn row_scales(&self, row: &[f32], size: usize, importance: Option<&[f32]>) -> RowScales {
+        if self.stepped {
+            let (scale, multiples) = best_multiples(row, importance, size, self.steps().limit);
+            return RowScales::Stepped { scale, multiples };
+        }
+        let of_block = |(index, values): (usize, &[f32])| {
+            let start = index * size;
+            let importance = importance.and_then(|importance| importance.get(start..start + values.len()));
+            best_scale(values, importance, self.steps())
+        };
+        RowScales::Free(row.chunks(size).enumerate().map(of_block).collect())
+    }
+
+    /// Rows whose errors are passed on.
+    fn compensated(&self, values: &[f32], factors: &Factors, whole: Option<Whole>, made: &mut Chunk) {
+        let size = match self.planned.quantisation.as_ref().map(|existing| existing.granularity) {
+            Some(Granularity::PerBlock { size }) => (size as usize).max(1),
+            _ => self.width.max(1),
+        };
+        let scales: Vec<RowScales> = match whole {
+            Some(whole) => values.chunks(self.width).map(|_| RowScales::Free(vec![whole.scale])).collect(),
+            None => {
+                let importance = Some(factors.importance());
+                values.chunks(self.width).map(|row| self.row_scales(row, size, importance)).collect()
+            }
+        };
+        let (steps, rows) = (self.steps(), Rows::of(factors, values));
+        let mut best = Best::of(scales.len());
+        let round = |factors: &[f32], best: &mut Best| {
+            let at: Vec<Vec<f32>> =
+                scales.iter().zip(factors).map(|(scales, &factor)| scales.at(factor, steps)).collect();
+            best.take(factors, &rows.round(steps.limit, |row, column| at[row][column / size]), self.width);
+        };
+        // A scale of the whole tensor is not a row's to change, and 127 steps leave nothing to gain.
+        let fixed = whole.is_some() || steps.limit > 16.0;
+        let tried: &[f32] = if fixed { &[1.0] } else { &FACTORS };
+        for &factor in tried {
+            round(&vec![factor; scales.len()], &mut best);
+        }
+        if !fixed {
+            let found = best.factors.clone();
+            for beside in [-FINER, FINER] {
+                let factors: Vec<f32> = found.iter().map(|factor| factor + beside).collect();
+                round(&factors, &mut best);
+            }
+        }
+        for ((scales, &factor), codes) in scales.iter().zip(&best.factors).zip(best.codes.chunks(self.width)) {
+            if whole.is_none() {
+                scales.at(factor, steps).into_iter().for_each(|scale| self.push_scale(scale, made));
             }
             pack::integers(self.planned.dtype, codes, &mut made.data);
         }
@@ -391,6 +461,62 @@ impl<'s> Job<'s> {
         let (limit, inverse) = (self.steps().limit, scale.recip());
         for (code, &value) in codes.iter_mut().zip(values) {
             *code = nearest(value * inverse, limit) as i32;
+        }
+    }
+}
+
+/// Factors on the scales of a row that are tried where errors are passed on, and how far beside the
+/// best of them others are: what is rounded there is a row with the errors of earlier columns added
+/// to it, which the scales of least squared error are not for.
+const FACTORS: [f32; 5] = [0.75, 0.85, 0.95, 1.05, 1.15];
+const FINER: f32 = 0.05;
+
+/// The scales of one row.
+enum RowScales {
+    /// Each for itself.
+    Free(Vec<f32>),
+    /// Multiples of one.
+    Stepped { scale: f32, multiples: Vec<u8> },
+}
+
+impl RowScales {
+    /// So many times as large, as far as their type has them.
+    fn at(&self, factor: f32, steps: Steps) -> Vec<f32> {
+        match self {
+            RowScales::Free(scales) if factor == 1.0 => scales.clone(),
+            RowScales::Free(scales) => {
+                scales.iter().map(|&scale| steps.scale(f64::from(scale) * f64::from(factor))).collect()
+            }
+            RowScales::Stepped { scale, multiples } => {
+                let scale = row_scale(f64::from(*scale) * f64::from(factor));
+                multiples.iter().map(|&multiple| scale * f32::from(multiple)).collect()
+            }
+        }
+    }
+}
+
+/// Of each row what came out best.
+struct Best {
+    losses: Vec<f64>,
+    factors: Vec<f32>,
+    codes: Vec<i32>,
+}
+
+impl Best {
+    fn of(rows: usize) -> Self {
+        Best { losses: vec![f64::INFINITY; rows], factors: vec![1.0; rows], codes: Vec::new() }
+    }
+
+    /// Takes the rows over that lose less with these factors.
+    fn take(&mut self, factors: &[f32], rounded: &Rounded, width: usize) {
+        self.codes.resize(rounded.codes.len(), 0);
+        for (row, &loss) in rounded.losses.iter().enumerate() {
+            if loss < self.losses[row] {
+                self.losses[row] = loss;
+                self.factors[row] = factors[row];
+                let codes = row * width..(row + 1) * width;
+                self.codes[codes.clone()].copy_from_slice(&rounded.codes[codes]);
+            }
         }
     }
 }

@@ -30,6 +30,7 @@
 //! ```
 
 mod calibration;
+mod compensation;
 mod envelope;
 mod error;
 mod evaluate;
@@ -46,10 +47,12 @@ mod store;
 mod watch;
 
 pub use calibration::{Calibration, Calibrator, IntegerBits, RangeMethod, content_hash};
+pub use compensation::{DAMPING, Factors, MatrixInputs, MomentSums, Moments, SecondMoments};
 pub use error::{CalibrationError, MeasuredError, QuantiseError, StoreError};
 pub use evaluate::{Baseline, Candidate, Evaluation, Table, evaluate};
 pub use prior::{priors, table_priors, value_prior};
-pub use recipe::{Importance, Recipe, TableFormats, quantise, quantise_constant, quantise_weight};
+pub use job::Rounding;
+pub use recipe::{Recipe, TableFormats, quantise, quantise_constant, quantise_weight};
 pub use sensitivity::{MeasuredFormats, Sensitivities, Sensitivity, TableLoss, ValueLoss, places};
 pub use shardwright_vocabulary::{Affine, Granularity};
 pub use source::RowSource;

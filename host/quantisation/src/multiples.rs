@@ -26,7 +26,7 @@ const LEAST_EXPONENT: i32 = -24;
 const LARGEST_ROW: f64 = 4064.0;
 
 /// The nearest scale that a row may have.
-fn row_scale(wanted: f64) -> f32 {
+pub(crate) fn row_scale(wanted: f64) -> f32 {
     let wanted = wanted.clamp(2.0_f64.powi(LEAST_EXPONENT), LARGEST_ROW);
     let step = 2.0_f64.powi((wanted.log2().floor() as i32 - (ROW_BITS - 1)).max(LEAST_EXPONENT));
     ((wanted / step).round_ties_even() * step) as f32

@@ -6,7 +6,7 @@ use shardwright_graph::{Graph, Weight, WeightId};
 use shardwright_vocabulary::{ActivationFormat, StateFormat, ValueFormat, WeightFormat, WeightRole};
 
 use crate::sensitivity::{places, table_pairs};
-use crate::{QuantiseError, RowSource, Sensitivity, TableLoss, Unwatched, quantise_weight};
+use crate::{QuantiseError, Rounding, RowSource, Sensitivity, TableLoss, Unwatched, quantise_weight};
 
 /// Rows of a matrix that are looked at, evenly chosen.
 const ROWS: u64 = 32;
@@ -120,7 +120,7 @@ pub fn table_priors(graph: &Graph, formats: &[WeightFormat]) -> Vec<TableLoss> {
 /// The squared error of a matrix in a format over a sample of its rows, and the sum of its squares.
 fn error(weight: &Weight, format: WeightFormat) -> Result<(f64, f64), QuantiseError> {
     let sample = Sample::of(weight);
-    let made = quantise_weight(&sample, format, None, &mut Unwatched)?;
+    let made = quantise_weight(&sample, format, Rounding::Nearest, &mut Unwatched)?;
     let width = weight.row_width();
     let (mut wanted, mut got) = (vec![0.0; width], vec![0.0; width]);
     let (mut off, mut of) = (0.0, 0.0);

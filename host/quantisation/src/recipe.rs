@@ -1,12 +1,12 @@
 //! Target formats of a whole graph's weights and tables, and quantisation in memory.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use shardwright_graph::{Asset, ConstantFormat, Graph, Weight, WeightData};
 use shardwright_vocabulary::{FormatTuple, WeightFormat};
 
-use crate::job::{Job, Target};
-use crate::{Progress, QuantiseError, RowSource, Watch};
+use crate::job::{Job, Rounding, Target};
+use crate::{Moments, Progress, QuantiseError, RowSource, Watch};
 
 /// Formats of the gathered tables; `None` leaves one as it is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -32,10 +32,6 @@ impl TableFormats {
     }
 }
 
-/// Importance of each input column of a matrix, by name of the weight: the mean square of the
-/// values it is multiplied with.
-pub type Importance = BTreeMap<String, Vec<f32>>;
-
 /// The target formats of every weight and table of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recipe {
@@ -44,21 +40,21 @@ pub struct Recipe {
     pub weights: Vec<ConstantFormat>,
     /// Of the gathered tables.
     pub tables: TableFormats,
-    /// Of the columns of matrices, where calibration found them; a matrix that is not named has
-    /// equal columns.
-    pub importance: Importance,
+    /// Of what matrices are multiplied with. With them a matrix is rounded so that its errors make
+    /// up for each other; without, and in tables and vectors, each value to the nearest.
+    pub moments: Option<Arc<Moments>>,
 }
 
 impl Recipe {
     /// The weights of `graph` as a format tuple says.
     pub fn new(graph: &Graph, formats: &FormatTuple, tables: TableFormats) -> Self {
-        Recipe { weights: graph.constant_formats(formats), tables, importance: Importance::new() }
+        Recipe { weights: graph.constant_formats(formats), tables, moments: None }
     }
 
-    /// With columns that count as calibration found.
+    /// With moments of what matrices are multiplied with, if there are any.
     #[must_use]
-    pub fn with_importance(mut self, importance: Importance) -> Self {
-        self.importance = importance;
+    pub fn with_moments(mut self, moments: Option<Arc<Moments>>) -> Self {
+        self.moments = moments;
         self
     }
 }
@@ -84,7 +80,7 @@ impl Meter<'_> {
 
 /// Makes a weight: in memory, or in a store.
 pub(crate) type Make<'m> =
-    dyn FnMut(&Weight, Target, Option<&[f32]>, &mut Meter<'_>) -> Result<Weight, QuantiseError> + 'm;
+    dyn FnMut(&Weight, Target, Option<&Moments>, &mut Meter<'_>) -> Result<Weight, QuantiseError> + 'm;
 
 /// The graph with its weights and tables as the recipe says, each made by `make`.
 pub(crate) fn apply(
@@ -105,15 +101,14 @@ pub(crate) fn apply(
     let mut total = 0;
     for (source, target) in sources.zip(weights.iter().chain(&tables)) {
         if let Some(target) = target {
-            total += Job::new(source, *target, None)?.planned().bytes();
+            total += Job::new(source, *target, Rounding::Nearest)?.planned().bytes();
         }
     }
     let mut meter = Meter { watch, done: 0, total };
     let mut made = graph.clone();
     for ((weight, source), target) in made.weights.iter_mut().zip(&graph.weights).zip(weights) {
         if let Some(target) = target {
-            let importance = recipe.importance.get(&source.name).map(Vec::as_slice);
-            *weight = make(source, target, importance, &mut meter)?;
+            *weight = make(source, target, recipe.moments.as_deref(), &mut meter)?;
         }
     }
     for ((asset, source), target) in made.assets.iter_mut().zip(&graph.assets).zip(tables) {
@@ -132,14 +127,14 @@ pub fn quantise(graph: &Graph, recipe: &Recipe, watch: &mut dyn Watch) -> Result
     apply(graph, recipe, watch, &mut in_memory)
 }
 
-/// One weight in another format, in memory; `importance` has a value per column.
+/// One weight in another format, in memory.
 pub fn quantise_weight(
     source: &dyn RowSource,
     format: WeightFormat,
-    importance: Option<&[f32]>,
+    rounding: Rounding<'_>,
     watch: &mut dyn Watch,
 ) -> Result<Weight, QuantiseError> {
-    let job = Job::new(source, Target::Matrix(format), importance)?;
+    let job = Job::new(source, Target::Matrix(format), rounding)?;
     let total = job.planned().bytes();
     make_in_memory(&job, &mut Meter { watch, done: 0, total })
 }
@@ -147,7 +142,7 @@ pub fn quantise_weight(
 /// One weight encoded like an activation: `U16` with one scale and a zero point over its range and
 /// zero.
 pub fn quantise_constant(source: &dyn RowSource, watch: &mut dyn Watch) -> Result<Weight, QuantiseError> {
-    let job = Job::new(source, Target::Activation, None)?;
+    let job = Job::new(source, Target::Activation, Rounding::Nearest)?;
     let total = job.planned().bytes();
     make_in_memory(&job, &mut Meter { watch, done: 0, total })
 }
@@ -155,10 +150,11 @@ pub fn quantise_constant(source: &dyn RowSource, watch: &mut dyn Watch) -> Resul
 pub(crate) fn in_memory(
     source: &Weight,
     target: Target,
-    importance: Option<&[f32]>,
+    moments: Option<&Moments>,
     meter: &mut Meter<'_>,
 ) -> Result<Weight, QuantiseError> {
-    make_in_memory(&Job::new(source, target, importance)?, meter)
+    let factors = moments.filter(|_| target.is_rounded()).and_then(|moments| moments.factors(&source.name));
+    make_in_memory(&Job::new(source, target, Rounding::by(factors.as_deref()))?, meter)
 }
 
 fn make_in_memory(job: &Job<'_>, meter: &mut Meter<'_>) -> Result<Weight, QuantiseError> {

@@ -39,7 +39,7 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// The scale in its type; positive and finite, so that every value has a quotient.
-    fn scale(&self, wanted: f64) -> f32 {
+    pub fn scale(&self, wanted: f64) -> f32 {
         match self.scale {
             DType::F16 => {
                 let wanted = wanted.clamp(LEAST_HALF, LARGEST_HALF);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -16,7 +17,7 @@ use shardwright_vocabulary::{
 use crate::envelope::{HEAD, Kind};
 use crate::quality::answers;
 use crate::{
-    Calibration, CalibrationError, Calibrator, Importance, MeasuredError, Recipe, TableFormats, Unwatched,
+    Calibration, CalibrationError, Calibrator, MeasuredError, Moments, Recipe, TableFormats, Unwatched,
     quantise,
 };
 
@@ -100,7 +101,7 @@ impl Sensitivities {
         graph: &Graph,
         checkpoint: [u8; 32],
         formats: &MeasuredFormats<'_>,
-        importance: &Importance,
+        moments: Option<&Arc<Moments>>,
         sequences: &[Vec<u32>],
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self, CalibrationError> {
@@ -134,7 +135,7 @@ impl Sensitivities {
                 let mut recipe = Recipe {
                     weights: vec![ConstantFormat::Stored; graph.weights.len()],
                     tables: TableFormats::default(),
-                    importance: importance.clone(),
+                    moments: moments.cloned(),
                 };
                 for &WeightId(id) in weights {
                     if graph.weights[id as usize].format() != Some(format) {

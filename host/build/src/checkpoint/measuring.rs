@@ -6,7 +6,7 @@ use shardwright_graph::{Component, ComponentKind, Graph, Ranges};
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::{Sensitivity, ValueSensitivity};
 use shardwright_quantisation::{
-    Calibration, CalibrationError, Calibrator, Importance, MeasuredFormats, Sensitivities, places, priors,
+    Calibration, CalibrationError, Calibrator, MeasuredFormats, Sensitivities, places, priors,
     table_priors, value_prior,
 };
 use shardwright_shims::Watch;
@@ -242,10 +242,9 @@ pub(super) fn losses(
                 watch.progress((done * 1000 / total.max(1)) as u32, "measuring sensitivities");
                 if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
-            let importance = Importance::default();
             let wanted = MeasuredFormats { weights: &formats, tables: &table_formats, values: &values };
             let measured =
-                Sensitivities::measure(graph, hash, &wanted, &importance, &sequences, &mut progress)
+                Sensitivities::measure(graph, hash, &wanted, None, &sequences, &mut progress)
                     .map_err(calibration_error)?;
             notices.push(Notice::note(format!(
                 "what formats cost was measured on {} tokens in {:.1} s",

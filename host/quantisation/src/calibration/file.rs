@@ -1,19 +1,18 @@
 //! The file of a calibration. Little-endian; counts as variable-length integers, since most bins
 //! are empty.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use shardwright_files::hex;
 
 use super::histogram::{BINS, EXPONENTS, Histogram};
-use super::{Calibration, Columns, Seen};
+use super::{Calibration, Seen};
 use crate::MeasuredError;
 use crate::envelope::{HEAD, Kind};
 
-/// Space for 10,000 tensors with full histograms, or the columns of the largest published models,
-/// several times.
-const KIND: Kind = Kind { magic: b"sw-calib", version: 2, name: "calibration", limit: 1 << 29 };
+/// Space for 10,000 tensors with full histograms, several times.
+const KIND: Kind = Kind { magic: b"sw-calib", version: 3, name: "calibration", limit: 1 << 29 };
 /// Bytes of a key or a name.
 const NAME_LIMIT: u64 = 4096;
 
@@ -35,19 +34,6 @@ impl Calibration {
         for (key, seen) in &self.tensors {
             text(&mut out, key);
             write_seen(&mut out, seen);
-        }
-        integer(&mut out, self.columns.len() as u64);
-        for (key, columns) in &self.columns {
-            text(&mut out, key);
-            integer(&mut out, columns.rows);
-            integer(&mut out, columns.squares.len() as u64);
-            columns.squares.iter().for_each(|sum| out.extend(sum.to_le_bytes()));
-        }
-        integer(&mut out, self.inputs.len() as u64);
-        for (weight, keys) in &self.inputs {
-            text(&mut out, weight);
-            integer(&mut out, keys.len() as u64);
-            keys.iter().for_each(|key| text(&mut out, key));
         }
         KIND.write(path.as_ref(), &out)
     }
@@ -194,33 +180,7 @@ fn read(reader: &mut Reader<'_>) -> Part<Calibration> {
         let key = next_name(reader, &tensors)?;
         tensors.insert(key, read_seen(reader)?);
     }
-    let mut columns = BTreeMap::new();
-    for _ in 0..reader.count(3)? {
-        let key = next_name(reader, &columns)?;
-        let rows = reader.integer()?;
-        let width = reader.count(16)?;
-        let mut squares = Vec::with_capacity(width);
-        for _ in 0..width {
-            squares.push(u128::from_le_bytes(reader.bytes()?));
-        }
-        columns.insert(key, Columns { squares, rows });
-    }
-    let mut inputs = BTreeMap::new();
-    for _ in 0..reader.count(2)? {
-        let weight = next_name(reader, &inputs)?;
-        let mut keys = BTreeSet::new();
-        let mut width = None;
-        for _ in 0..reader.count(1)? {
-            let key = reader.text()?;
-            let columns = columns.get(&key).ok_or("a matrix without columns")?;
-            if width.replace(columns.squares.len()).is_some_and(|width| width != columns.squares.len()) {
-                return Err("a matrix of two widths");
-            }
-            keys.insert(key);
-        }
-        inputs.insert(weight, keys);
-    }
-    Ok(Calibration { checkpoint, sequences, tokens, tensors, columns, inputs })
+    Ok(Calibration { checkpoint, sequences, tokens, tensors })
 }
 
 fn read_seen(reader: &mut Reader<'_>) -> Part<Seen> {

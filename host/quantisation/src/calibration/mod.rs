@@ -4,18 +4,16 @@
 mod file;
 mod histogram;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 use shardwright_reference::{Arrangement, ReferenceModel};
 
 use crate::error::CalibrationError;
-use crate::{Importance, QuantiseError, RowSource};
+use crate::{QuantiseError, RowSource};
 use histogram::Histogram;
-use shardwright_graph::{
-    ComponentKind, EntryOptions, EntryPoint, Graph, Op, Range, Ranges, WeightId, range_key, state_key,
-};
-use shardwright_vocabulary::{EntryKind, FormatTuple, StateFormat};
+use shardwright_graph::{Graph, Range, Ranges, state_key};
+use shardwright_vocabulary::{FormatTuple, StateFormat};
 
 /// How a range follows from the values that were seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,69 +104,20 @@ impl Seen {
     }
 }
 
-/// Sums of the squares of each column of what a matrix is multiplied with.
-#[derive(Clone, Debug, PartialEq)]
-struct Columns {
-    /// In units of 2⁻⁶⁴: integers add up to the same in any order. Values from 3 · 10⁹ on saturate.
-    squares: Vec<u128>,
-    rows: u64,
-}
-
-impl Columns {
-    const UNIT: f64 = 18_446_744_073_709_551_616.0;
-
-    fn add(&mut self, values: &[f32]) {
-        for row in values.chunks_exact(self.squares.len().max(1)) {
-            for (sum, &value) in self.squares.iter_mut().zip(row) {
-                let square = f64::from(value) * f64::from(value);
-                *sum = sum.saturating_add((square * Columns::UNIT) as u128);
-            }
-            self.rows += 1;
-        }
-    }
-
-    fn merge(&mut self, other: &Columns) {
-        self.squares
-            .iter_mut()
-            .zip(&other.squares)
-            .for_each(|(existing, other)| *existing = existing.saturating_add(*other));
-        self.rows = self.rows.saturating_add(other.rows);
-    }
-}
-
 /// Collects what values the tensors of a model take.
 ///
 /// Any order and grouping of the same sequences gives the same calibration, bit for bit.
 pub struct Calibrator<'g> {
     model: ReferenceModel<'g>,
     collected: Calibration,
-    /// Matrices and the key of what each is multiplied with.
-    inputs: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl<'g> Calibrator<'g> {
     /// For a model as its checkpoint stores it; `checkpoint` is a hash of it, see [`content_hash`].
     pub fn new(graph: &'g Graph, checkpoint: [u8; 32]) -> Result<Self, CalibrationError> {
-        let inputs = linear_inputs(graph)?;
-        let mut columns = BTreeMap::new();
-        let widths = graph.weights.iter().map(|weight| (weight.name.as_str(), weight.row_width()));
-        let widths: BTreeMap<&str, usize> = widths.collect();
-        for (weight, keys) in &inputs {
-            let width = widths.get(weight.as_str()).copied().unwrap_or_default();
-            for key in keys {
-                columns.insert(key.clone(), Columns { squares: vec![0; width], rows: 0 });
-            }
-        }
-        let collected = Calibration {
-            checkpoint,
-            sequences: Vec::new(),
-            tokens: 0,
-            tensors: BTreeMap::new(),
-            columns,
-            inputs: inputs.clone(),
-        };
-        let model = ReferenceModel::new(graph, Arrangement::whole(1))?;
-        Ok(Calibrator { model, collected, inputs })
+        let collected =
+            Calibration { checkpoint, sequences: Vec::new(), tokens: 0, tensors: BTreeMap::new() };
+        Ok(Calibrator { model: ReferenceModel::new(graph, Arrangement::whole(1))?, collected })
     }
 
     /// Runs one sequence, or text of an encoder, and collects. Ids are those a session would see:
@@ -177,8 +126,6 @@ impl<'g> Calibrator<'g> {
         let mut fault = None;
         // Collected apart, so that a fault leaves what was collected before as it was.
         let mut tensors: BTreeMap<String, Seen> = BTreeMap::new();
-        let mut columns: BTreeMap<String, Columns> = BTreeMap::new();
-        let existing = &self.collected.columns;
         self.model.observe(ids, &mut |key, values| {
             let seen = match tensors.get_mut(key) {
                 Some(seen) => seen,
@@ -186,10 +133,6 @@ impl<'g> Calibrator<'g> {
             };
             if let Err(error) = seen.add(key, values) {
                 fault.get_or_insert(error);
-            }
-            if let Some(existing) = existing.get(key) {
-                let empty = || Columns { squares: vec![0; existing.squares.len()], rows: 0 };
-                columns.entry(key.to_owned()).or_insert_with(empty).add(values);
             }
         })?;
         if let Some(fault) = fault {
@@ -202,8 +145,6 @@ impl<'g> Calibrator<'g> {
             sequences: vec![digest.finalize().into()],
             tokens: ids.len() as u64,
             tensors,
-            columns,
-            inputs: self.inputs.clone(),
         };
         self.collected.merge(one)
     }
@@ -225,9 +166,6 @@ pub struct Calibration {
     sequences: Vec<[u8; 32]>,
     tokens: u64,
     tensors: BTreeMap<String, Seen>,
-    /// By the key of what is multiplied.
-    columns: BTreeMap<String, Columns>,
-    inputs: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Calibration {
@@ -294,21 +232,9 @@ impl Calibration {
         Ok(ranges)
     }
 
-    /// The mean square of each column of what a matrix is multiplied with, by name of the weight.
-    pub fn importance(&self) -> Importance {
-        let of = |keys: &BTreeSet<String>| {
-            let mut columns = keys.iter().filter_map(|key| self.columns.get(key));
-            let mut sum = columns.next()?.clone();
-            columns.for_each(|other| sum.merge(other));
-            let scale = Columns::UNIT * sum.rows as f64;
-            (sum.rows > 0).then(|| sum.squares.iter().map(|&square| (square as f64 / scale) as f32).collect())
-        };
-        self.inputs.iter().filter_map(|(weight, keys)| Some((weight.clone(), of(keys)?))).collect()
-    }
-
     /// Adds what another run of the same model saw.
     pub fn merge(&mut self, other: Calibration) -> Result<(), CalibrationError> {
-        if self.checkpoint != other.checkpoint || self.inputs != other.inputs {
+        if self.checkpoint != other.checkpoint {
             return Err(CalibrationError::OtherModel);
         }
         self.sequences.extend(other.sequences);
@@ -316,14 +242,6 @@ impl Calibration {
         self.tokens = self.tokens.saturating_add(other.tokens);
         for (key, seen) in other.tensors {
             self.tensors.entry(key).or_insert_with(Seen::new).merge(seen);
-        }
-        for (key, columns) in other.columns {
-            match self.columns.get_mut(&key) {
-                Some(existing) => existing.merge(&columns),
-                None => {
-                    self.columns.insert(key, columns);
-                }
-            }
         }
         Ok(())
     }
@@ -347,28 +265,4 @@ pub fn content_hash(graph: &Graph) -> Result<[u8; 32], QuantiseError> {
         digest.update(identity);
     }
     Ok(digest.finalize().into())
-}
-
-/// Of every matrix the keys of what it is multiplied with, by name of the weight.
-fn linear_inputs(graph: &Graph) -> Result<BTreeMap<String, BTreeSet<String>>, CalibrationError> {
-    let kind = if graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
-    let point = EntryPoint { kind, rows: 1, context: 1, largest_rows: 1 };
-    let mut inputs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for component in &graph.components {
-        let layers = if component.kind == ComponentKind::Decoder { 0..component.layers } else { 0..0 };
-        let Some(entry) = graph
-            .entry(component.kind, layers, point, EntryOptions::default())
-            .map_err(|source| CalibrationError::Reference(source.into()))?
-        else {
-            continue;
-        };
-        for node in entry.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear)) {
-            let weight = node.inputs.get(1).and_then(|&weight| entry.tensor(weight).weight);
-            if let (Some(WeightId(id)), Some(&input)) = (weight, node.inputs.first()) {
-                let name = graph.weights[id as usize].name.clone();
-                inputs.entry(name).or_default().insert(range_key(&entry, input));
-            }
-        }
-    }
-    Ok(inputs)
 }

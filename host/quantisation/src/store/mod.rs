@@ -11,9 +11,9 @@ use std::time::{Duration, SystemTime};
 
 use shardwright_files::{FileError, hex, own};
 
-use crate::job::{Job, Target};
+use crate::job::{Job, Rounding, Target};
 use crate::recipe::{Meter, apply, in_memory};
-use crate::{Note, QuantiseError, Recipe, RowSource, StoreError, Watch};
+use crate::{Moments, Note, QuantiseError, Recipe, RowSource, StoreError, Watch};
 use file::{Unfinished, open_whole};
 use header::{Header, VERSION, hash};
 use shardwright_graph::{Graph, Weight};
@@ -23,6 +23,8 @@ use shardwright_vocabulary::WeightFormat;
 const WHOLE: &str = "weight";
 /// Extension of files in progress.
 const UNFINISHED: &str = "unfinished";
+/// Version of the arithmetic by which errors are passed on.
+const COMPENSATION: u32 = 1;
 /// Name prefix of the private folder in a directory that is not trusted.
 const OWN: &str = ".own-";
 /// What nobody went on with for so long is removed: it is of a model that is not made any more, and
@@ -32,7 +34,7 @@ const UNFINISHED_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A directory of quantised weights.
 ///
 /// A file is named by a hash over everything that determines its content: name, shape and identity
-/// of the source, format, importances and the version of the arithmetic. Valid files are reused,
+/// of the source, format, moments and the version of the arithmetic. Valid files are reused,
 /// whatever created them; a file that an earlier run began is resumed at the chunk where it
 /// stopped, whether by cancellation, an error, or the end of the process. The bytes are the same in
 /// every case.
@@ -89,23 +91,23 @@ impl Store {
         watch: &mut dyn Watch,
     ) -> Result<Graph, QuantiseError> {
         self.report_distrust(watch);
-        apply(graph, recipe, watch, &mut |source, target, importance, meter| match target {
-            Target::Matrix(format) if source.shape.len() > 1 => self.make(source, format, importance, meter),
-            _ => in_memory(source, target, importance, meter),
+        apply(graph, recipe, watch, &mut |source, target, moments, meter| match target {
+            Target::Matrix(format) if source.shape.len() > 1 => self.make(source, format, moments, meter),
+            _ => in_memory(source, target, moments, meter),
         })
     }
 
-    /// One weight in a format, mapped from the store; `importance` has a value per column.
+    /// One weight in a format, mapped from the store; rounded to the nearest without `moments`.
     pub fn weight(
         &self,
         source: &dyn RowSource,
         format: WeightFormat,
-        importance: Option<&[f32]>,
+        moments: Option<&Moments>,
         watch: &mut dyn Watch,
     ) -> Result<Weight, QuantiseError> {
         self.report_distrust(watch);
-        let total = Job::new(source, Target::Matrix(format), None)?.planned().bytes();
-        self.make(source, format, importance, &mut Meter { watch, done: 0, total })
+        let total = Job::new(source, Target::Matrix(format), Rounding::Nearest)?.planned().bytes();
+        self.make(source, format, moments, &mut Meter { watch, done: 0, total })
     }
 
     fn report_distrust(&self, watch: &mut dyn Watch) {
@@ -118,12 +120,14 @@ impl Store {
         &self,
         source: &dyn RowSource,
         format: WeightFormat,
-        importance: Option<&[f32]>,
+        moments: Option<&Moments>,
         meter: &mut Meter<'_>,
     ) -> Result<Weight, QuantiseError> {
-        let job = Job::new(source, Target::Matrix(format), importance)?;
         let name = source.name();
-        let address = address(source, format, importance)?;
+        let target = Target::Matrix(format);
+        let factors = moments.filter(|_| target.is_rounded()).and_then(|moments| moments.factors(name));
+        let job = Job::new(source, target, Rounding::by(factors.as_deref()))?;
+        let address = address(source, format, moments.filter(|_| factors.is_some()))?;
         let bytes = job.planned().bytes();
         let known = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned();
         if let Some(weight) = known {
@@ -221,12 +225,14 @@ fn find(
 fn address(
     source: &dyn RowSource,
     format: WeightFormat,
-    importance: Option<&[f32]>,
+    moments: Option<&Moments>,
 ) -> Result<String, QuantiseError> {
     let length = |count: usize| (count as u64).to_le_bytes();
     let shape: Vec<u8> = source.shape().iter().flat_map(|extent| extent.to_le_bytes()).collect();
-    let importance: Vec<u8> =
-        importance.unwrap_or_default().iter().flat_map(|value| value.to_le_bytes()).collect();
+    // Those of an address and the version of passing errors on; nothing without.
+    let moments: Vec<u8> = moments
+        .map(|moments| [&moments.identity()[..], &COMPENSATION.to_le_bytes()].concat())
+        .unwrap_or_default();
     let name = source.name().as_bytes();
     Ok(hex::encode(&hash(&[
         &VERSION.to_le_bytes(),
@@ -237,7 +243,7 @@ fn address(
         &length(format.name().len()),
         format.name().as_bytes(),
         &source.identity()?,
-        &length(importance.len()),
-        &importance,
+        &length(moments.len()),
+        &moments,
     ])))
 }

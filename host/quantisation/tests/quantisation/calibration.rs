@@ -1,20 +1,21 @@
-//! Ranges and importances from running a model; their file.
+//! Ranges and moments from running a model; their file.
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use shardwright_graph::{Encodings, Graph};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
-    Calibration, CalibrationError, Calibrator, IntegerBits, MeasuredError, QuantiseError, RangeMethod,
-    Recipe, TableFormats, Unwatched, content_hash, quantise,
+    Calibration, CalibrationError, Calibrator, IntegerBits, MeasuredError, Moments, QuantiseError,
+    RangeMethod, Recipe, Store, TableFormats, Unwatched, content_hash, quantise,
 };
 use shardwright_reference::{Arrangement, ReferenceError, ReferenceModel};
 use shardwright_test_checkpoints::{Random, Spec};
 use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
 use tempfile::TempDir;
 
-use crate::support::{decoded, weight};
+use crate::support::weight;
 
 pub fn graph_of(spec: &Spec) -> Graph {
     let directory = TempDir::new().unwrap();
@@ -45,25 +46,13 @@ fn every_family_is_calibrated_whole() {
             (2, 24, [7; 32])
         );
         assert!(calibration.has_seen(&sequences[1]) && !calibration.has_seen(&sequences[1][1..]));
-        let importance = calibration.importance();
-        for (weight, matrix) in graph.weights.iter().zip(graph.matrices()) {
-            let columns = importance.get(&weight.name);
-            assert_eq!(columns.is_some(), matrix, "{:?} {}", spec.family, weight.name);
-            if let Some(columns) = columns {
-                assert_eq!(columns.len(), weight.row_width());
-                assert!(
-                    columns.iter().all(|c| c.is_finite() && *c >= 0.0) && columns.iter().any(|c| *c > 0.0)
-                );
-            }
-        }
         for (method, bits) in methods() {
             let ranges = calibration.ranges(method, bits).unwrap();
             for activations in [ActivationFormat::A16, ActivationFormat::A16Symmetric] {
                 let formats = FormatTuple::uniform(WeightFormat::W8PerChannel, activations, StateFormat::A16);
                 let made = quantise(
                     &graph,
-                    &Recipe::new(&graph, &formats, TableFormats::default())
-                        .with_importance(importance.clone()),
+                    &Recipe::new(&graph, &formats, TableFormats::default()),
                     &mut Unwatched,
                 )
                 .unwrap();
@@ -141,27 +130,60 @@ fn order_grouping_and_threads_change_no_bit() {
     first.merge(second).unwrap();
     assert!(first == whole && turned == whole);
     assert_eq!(first.ids_hash(), whole.ids_hash());
-    assert_eq!(first.importance(), whole.importance());
     let mut other = calibrate(&graph, [2; 32], &sequences[..1]);
     assert!(matches!(other.merge(whole), Err(CalibrationError::OtherModel)));
     assert_ne!(other.ids_hash(), first.ids_hash());
 }
 
 #[test]
-fn importances_are_mean_squares() {
-    // The first sequence alone reaches a projection whose input is a norm: its columns have a mean
-    // square near its scale's.
+fn moments_are_of_what_matrices_are_multiplied_with() {
+    for spec in [Spec::gemma3(), Spec::gemma4(), Spec::qwen3(), Spec::embeddinggemma()] {
+        let graph = graph_of(&spec);
+        let moments = Moments::by_reference(&graph, [0; 32], &sequences(2, 11)).unwrap();
+        for (weight, matrix) in graph.weights.iter().zip(graph.matrices()) {
+            let factors = moments.factors(&weight.name);
+            assert_eq!(factors.is_some(), matrix, "{:?} {}", spec.family, weight.name);
+            assert!(factors.is_none_or(|factors| factors.width() == weight.row_width()));
+        }
+        // They share their input.
+        let of = |part: &str| {
+            let weight = graph.weights.iter().find(|weight| weight.part == part).unwrap();
+            moments.factors(&weight.name)
+        };
+        assert_eq!(of("q"), of("k"));
+        assert_ne!(of("q"), of("o"));
+        let other = Moments::by_reference(&graph, [0; 32], &sequences(1, 11)).unwrap();
+        assert_ne!(other.identity(), moments.identity());
+        assert!(other != moments && format!("{moments:?}").contains("tensors"));
+    }
     let graph = graph_of(&Spec::qwen3());
-    let calibration = calibrate(&graph, [0; 32], &sequences(2, 11));
-    let importance = calibration.importance();
-    let query = graph.weights.iter().find(|weight| weight.part == "q").unwrap();
-    let key = graph.weights.iter().find(|weight| weight.part == "k").unwrap();
-    assert_eq!(importance[&query.name], importance[&key.name], "they share their input");
-    let norm = graph.weights.iter().find(|weight| weight.name.contains("layers.0.input_layernorm")).unwrap();
-    let scale = decoded(norm);
-    let mean: f32 = importance[&query.name].iter().zip(&scale).map(|(c, s)| c / (s * s)).sum::<f32>()
-        / scale.len() as f32;
-    assert!((mean - 1.0).abs() < 0.01, "{mean}");
+    let error = Moments::by_reference(&graph, [0; 32], &[]).unwrap_err();
+    assert!(matches!(error, CalibrationError::NoSequences), "{error}");
+}
+
+#[test]
+fn a_recipe_with_moments_makes_other_integers_of_matrices_alone() {
+    let graph = graph_of(&Spec::gemma4());
+    let formats =
+        FormatTuple::uniform(WeightFormat::W4PerChannel, ActivationFormat::F32, StateFormat::F32);
+    let tables = TableFormats { embedding: Some(WeightFormat::W4PerChannel), per_layer: None };
+    let recipe = Recipe::new(&graph, &formats, tables);
+    let nearest = quantise(&graph, &recipe, &mut Unwatched).unwrap();
+    let moments = Arc::new(Moments::by_reference(&graph, [0; 32], &sequences(4, 40)).unwrap());
+    let with = recipe.with_moments(Some(moments));
+    let compensated = quantise(&graph, &with, &mut Unwatched).unwrap();
+    for ((a, b), matrix) in nearest.weights.iter().zip(&compensated.weights).zip(graph.matrices()) {
+        assert_eq!(a.data.bytes() != b.data.bytes(), matrix, "{}", a.name);
+    }
+    for (a, b) in nearest.assets.iter().zip(&compensated.assets) {
+        assert_eq!(a.table.data.bytes(), b.table.data.bytes(), "tables are read, not multiplied");
+    }
+    // The store gives the same.
+    let directory = TempDir::new().unwrap();
+    let stored = Store::open(directory.path()).unwrap().graph(&graph, &with, &mut Unwatched).unwrap();
+    for (a, b) in stored.weights.iter().zip(&compensated.weights) {
+        assert_eq!(a.data.bytes(), b.data.bytes(), "{}", a.name);
+    }
 }
 
 #[test]
@@ -211,7 +233,7 @@ fn hostile_calibrations_are_refused() {
         bytes[at..at + value.len()].copy_from_slice(value);
         bytes
     };
-    assert!(matches!(read(&with(8, &[1])), Err(MeasuredError::Version { found: 1, supported: 2, .. })));
+    assert!(matches!(read(&with(8, &[1])), Err(MeasuredError::Version { found: 1, supported: 3, .. })));
     assert!(matches!(read(&with(12, &[0xFF; 8])), Err(MeasuredError::TooLarge { .. })));
     // With a hash that fits, the content is still not believed.
     let content = &sound[52..];
@@ -234,7 +256,6 @@ fn hostile_calibrations_are_refused() {
         if let Ok(calibration) = read(&sealed(&sound, &content)) {
             let ranges = calibration.ranges(RangeMethod::Percentile(0.99), IntegerBits::Eight).unwrap();
             assert!(ranges.values().all(|range| range.low.is_finite() && range.high.is_finite()));
-            calibration.importance();
         }
     }
     let error = read(&sealed(&sound, &[0xFF; 100])).unwrap_err();

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use shardwright_graph::{Graph, WeightData};
+use shardwright_graph::{Graph, Ranges, WeightData};
 use shardwright_quantisation::{Candidate, IntegerBits, RangeMethod, evaluate, priors};
 use shardwright_vocabulary::{ActivationFormat, StateFormat, WeightFormat, WeightRole};
 
-use crate::demo_model::{calibrate, candidate, graph, rows, special};
+use crate::demo_model::{calibrate, candidate, graph, moments, rows, special};
 
 #[test]
 fn calibration_and_evaluation_share_no_row() {
@@ -27,6 +27,22 @@ fn calibration_and_evaluation_share_no_row() {
     assert!(calibration.iter().filter(|row| row.contains(&15)).count() > 3);
 }
 
+/// On text that the moments were taken over; what is gained on other text is in the benchmarks.
+#[test]
+fn errors_that_make_up_for_each_other_cost_less() {
+    use WeightFormat::{Bf16, W4PerChannel};
+    let graph = graph();
+    let rows: Vec<Vec<u32>> = rows().0.iter().map(|row| row[..row.len().min(96)].to_vec()).collect();
+    let nearest = candidate(W4PerChannel, W4PerChannel, ActivationFormat::F32, StateFormat::F32, Bf16);
+    let compensated = Candidate { moments: Some(moments(&graph, &rows)), ..nearest.clone() };
+    let candidates = [nearest, compensated];
+    let mut on = |_: u64, _: u64| ControlFlow::Continue(());
+    let table = evaluate(&graph, &candidates, &Ranges::new(), &rows[..4], &mut on).unwrap();
+    let [nearest, compensated] = [0, 1].map(|at| table.rows[at].divergence);
+    assert!(compensated < 0.85 * nearest, "{compensated} of {nearest}");
+    assert_eq!(table.rows[0].weight_bytes, table.rows[1].weight_bytes);
+}
+
 #[test]
 fn the_demo_model_keeps_its_likelihood() {
     use ActivationFormat::{A8Dynamic, A16, F32};
@@ -41,21 +57,17 @@ fn the_demo_model_keeps_its_likelihood() {
     let evaluation = first(&evaluation, 14, 64);
     assert!(evaluation.iter().all(|row| !calibration.has_seen(row)));
     let ranges = calibration.ranges(RangeMethod::MinMax, IntegerBits::Sixteen).unwrap();
-    let weighed = Candidate {
-        importance: calibration.importance(),
-        ..candidate(W4Block32, W4Block32, F32, StateFormat::F32, Bf16)
-    };
+
     let candidates = [
         candidate(W8PerChannel, W8PerChannel, F32, StateFormat::F32, Bf16),
         candidate(W4Block32, W4Block32, F32, StateFormat::F32, Bf16),
         candidate(Bf16, Bf16, A16, StateFormat::A16, Bf16),
         candidate(W8PerChannel, W8PerChannel, A8Dynamic, StateFormat::F16, W8PerChannel),
-        weighed,
     ];
     let table =
         evaluate(&graph, &candidates, &ranges, &evaluation, &mut |_, _| ControlFlow::Continue(())).unwrap();
     let losses: Vec<f64> = table.rows.iter().map(|row| row.loss_per_mille).collect();
-    let limits = [5.0, 30.0, 5.0, 10.0, 30.0];
+    let limits = [5.0, 30.0, 5.0, 10.0];
     for (row, limit) in table.rows.iter().zip(limits) {
         assert!(
             row.loss_per_mille <= limit,
@@ -66,7 +78,7 @@ fn the_demo_model_keeps_its_likelihood() {
     }
     let divergence: Vec<f64> = table.rows.iter().map(|row| row.divergence).collect();
     assert!(divergence[0] < 0.01 && divergence[2] < 0.01, "{losses:?} {divergence:?}");
-    assert!(divergence[1] < 0.3 && divergence[4] < 0.3, "{losses:?} {divergence:?}");
+    assert!(divergence[1] < 0.3, "{losses:?} {divergence:?}");
     let bytes = |at: usize| table.rows[at].weight_bytes + table.rows[at].table_bytes;
     assert!(bytes(3) < table.stored_bytes * 53 / 100, "{} of {}", bytes(3), table.stored_bytes);
 }

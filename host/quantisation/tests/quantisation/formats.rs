@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use shardwright_graph::{ConstantFormat, Graph, GraphError, Weight, WeightData, nearest_value};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
-    Progress, QuantiseError, Recipe, RowSource, StoreError, TableFormats, Unwatched, Watch, quantise,
-    quantise_constant, quantise_weight,
+    Factors, MomentSums, Progress, QuantiseError, Recipe, Rounding, RowSource, SecondMoments, StoreError,
+    TableFormats, Unwatched, Watch, quantise, quantise_constant, quantise_weight,
 };
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{
@@ -18,7 +18,7 @@ use shardwright_vocabulary::{
 use crate::support::{decoded, values, weight};
 
 fn made(source: &dyn RowSource, format: WeightFormat) -> Weight {
-    quantise_weight(source, format, None, &mut Unwatched).unwrap()
+    quantise_weight(source, format, Rounding::Nearest, &mut Unwatched).unwrap()
 }
 
 fn threads<T: Send>(count: usize, work: impl FnOnce() -> T + Send) -> T {
@@ -193,16 +193,53 @@ fn stepped_scales_are_multiples_of_one_and_cost_little() {
     assert!(stepped <= 1.05 * free, "{stepped} beside {free}");
 }
 
+/// Moments of rows whose columns depend on each other.
+fn moments(width: usize) -> SecondMoments {
+    let rows = values(400 * (width + 1), 5);
+    let mut sums = MomentSums::new(width);
+    for row in rows.chunks_exact(width + 1) {
+        let mixed: Vec<f32> = row[1..].iter().map(|value| row[0] + 0.5 * value).collect();
+        sums.add(&mixed);
+    }
+    sums.finish()
+}
+
 #[test]
-fn columns_that_count_more_are_kept_better() {
-    let source = weight(&[16, 64], DType::F32, &values(16 * 64, 21));
-    let importance: Vec<f32> = (0..64).map(|column| if column < 8 { 100.0 } else { 1.0 }).collect();
-    let error = |importance: Option<&[f32]>| -> f64 {
-        let made = quantise_weight(&source, WeightFormat::W4PerChannel, importance, &mut Unwatched).unwrap();
-        let both = decoded(&source).into_iter().zip(decoded(&made)).enumerate();
-        both.filter(|(index, _)| index % 64 < 8).map(|(_, (a, b))| f64::from(a - b).powi(2)).sum()
+fn errors_make_up_for_each_other_in_every_format() {
+    let source = weight(&[24, 96], DType::F32, &values(24 * 96, 21));
+    let moments = moments(96);
+    let factors = Factors::of(&moments).unwrap();
+    let loss = |made: &Weight| -> f64 {
+        let off: Vec<f64> =
+            decoded(&source).iter().zip(decoded(made)).map(|(a, b)| f64::from(a - b)).collect();
+        let of_row = |row: &[f64]| -> f64 {
+            let pairs = (0..96).flat_map(|i| (0..96).map(move |j| (i, j)));
+            pairs.map(|(i, j)| row[i] * f64::from(moments.at(i, j)) * row[j]).sum()
+        };
+        off.chunks(96).map(of_row).sum()
     };
-    assert!(error(Some(&importance)) < 0.9 * error(None));
+    for &format in WeightFormat::ALL {
+        let nearest = made(&source, format);
+        let rounding = Rounding::Compensated(&factors);
+        let compensated = quantise_weight(&source, format, rounding, &mut Unwatched).unwrap();
+        assert_eq!(compensated.format(), Some(format));
+        match format.is_quantised() {
+            true => {
+                let (ours, theirs) = (loss(&compensated), loss(&nearest));
+                assert!(ours < 0.5 * theirs, "{format}: {ours} of {theirs}");
+            }
+            false => assert_eq!(compensated.data.bytes(), nearest.data.bytes(), "{format}"),
+        }
+        // No thread and no chunk changes a byte.
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        let again = pool.install(|| quantise_weight(&source, format, rounding, &mut Unwatched).unwrap());
+        assert_eq!(again.data.bytes(), compensated.data.bytes(), "{format}");
+    }
+    // Vectors have no columns that depend on each other.
+    let vector = weight(&[96], DType::F32, &values(96, 3));
+    let rounding = Rounding::Compensated(&factors);
+    let rounded = quantise_weight(&vector, WeightFormat::W8PerTensor, rounding, &mut Unwatched).unwrap();
+    assert_eq!(rounded.data.bytes(), made(&vector, WeightFormat::W8PerTensor).data.bytes());
 }
 
 #[test]
@@ -355,14 +392,14 @@ fn what_cannot_be_made_says_why() {
     of[2 * 40 + 7] = f32::NEG_INFINITY;
     let broken = weight(&[4, 40], DType::F32, &of);
     for &format in WeightFormat::ALL {
-        let error = quantise_weight(&broken, format, None, &mut Unwatched).unwrap_err();
+        let error = quantise_weight(&broken, format, Rounding::Nearest, &mut Unwatched).unwrap_err();
         assert!(matches!(error, QuantiseError::NotFinite { row: 2, column: 7, .. }), "{error}");
         assert!(error.help().is_some() && error.to_string().contains("`w`"));
     }
     assert!(matches!(quantise_constant(&broken, &mut Unwatched), Err(QuantiseError::NotFinite { .. })));
 
     let planned = weight(&[4, 40], DType::F32, &values(160, 1)).planned(WeightFormat::F32).unwrap();
-    let error = quantise_weight(&planned, WeightFormat::W8PerChannel, None, &mut Unwatched).unwrap_err();
+    let error = quantise_weight(&planned, WeightFormat::W8PerChannel, Rounding::Nearest, &mut Unwatched).unwrap_err();
     assert!(matches!(error, QuantiseError::MissingBytes { row: 0, bytes: 0, .. }), "{error}");
 
     let wide = Weight {
@@ -370,18 +407,18 @@ fn what_cannot_be_made_says_why() {
         data: WeightData::planned(1 << 31),
         ..weight(&[1], DType::F32, &[0.0])
     };
-    let error = quantise_weight(&wide, WeightFormat::W8PerChannel, None, &mut Unwatched).unwrap_err();
+    let error = quantise_weight(&wide, WeightFormat::W8PerChannel, Rounding::Nearest, &mut Unwatched).unwrap_err();
     assert!(matches!(error, QuantiseError::ChannelTooLarge { values: 0x2000_0000, .. }), "{error}");
     let endless = Weight { shape: vec![1 << 40, 1 << 40], ..wide };
-    let error = quantise_weight(&endless, WeightFormat::F16, None, &mut Unwatched).unwrap_err();
+    let error = quantise_weight(&endless, WeightFormat::F16, Rounding::Nearest, &mut Unwatched).unwrap_err();
     assert!(matches!(error, QuantiseError::Graph(GraphError::WeightTooLarge { .. })), "{error}");
 
     let sound = weight(&[4, 40], DType::F32, &values(160, 1));
-    for importance in [vec![1.0; 39], vec![-1.0; 40], vec![f32::NAN; 40]] {
-        let error =
-            quantise_weight(&sound, WeightFormat::W4Block32, Some(&importance), &mut Unwatched).unwrap_err();
-        assert!(matches!(error, QuantiseError::Importance { columns: 40, .. }), "{error}");
-    }
+    let factors = Factors::of(&moments(39)).unwrap();
+    let rounding = Rounding::Compensated(&factors);
+    let error = quantise_weight(&sound, WeightFormat::W4Block32, rounding, &mut Unwatched).unwrap_err();
+    assert!(matches!(error, QuantiseError::Factors { columns: 40, found: 39, .. }), "{error}");
+    assert!(error.help().is_some());
 
     let graph = demo();
     let error = quantise(&graph, &Recipe::default(), &mut Unwatched).unwrap_err();

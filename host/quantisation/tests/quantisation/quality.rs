@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use shardwright_graph::{ComponentKind, Ranges};
 use shardwright_quantisation::{
-    CalibrationError, Calibrator, Candidate, Importance, IntegerBits, MeasuredError, MeasuredFormats,
+    CalibrationError, Calibrator, Candidate, IntegerBits, MeasuredError, MeasuredFormats,
     RangeMethod, Sensitivities, TableFormats, evaluate,
 };
 use shardwright_test_checkpoints::Spec;
@@ -22,7 +22,7 @@ fn on(_: u64, _: u64) -> ControlFlow<()> {
 fn candidate(weights: WeightFormat, activations: ActivationFormat, states: StateFormat) -> Candidate {
     let formats = FormatTuple::uniform(weights, activations, states);
     let tables = TableFormats { embedding: Some(WeightFormat::Bf16), per_layer: None };
-    Candidate { formats, tables, importance: Importance::new() }
+    Candidate { formats, tables, moments: None }
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
         &graph,
         [5; 32],
         &MeasuredFormats { weights: &formats, tables: &formats, values: &values },
-        &Importance::new(),
+        None,
         &sequences,
         &mut |done, total| {
             last = (done, total);
@@ -161,12 +161,12 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
         let error = Sensitivities::read(&path, [5; 32]).unwrap_err();
         assert!(matches!(error, MeasuredError::Damaged { .. }), "{error}");
     }
-    let error = Sensitivities::measure(&graph, [5; 32], &wanted, &Importance::new(), &[], &mut on);
+    let error = Sensitivities::measure(&graph, [5; 32], &wanted, None, &[], &mut on);
     assert!(matches!(error, Err(CalibrationError::NoSequences)));
-    let error = Sensitivities::measure(&graph, [5; 32], &wanted, &Importance::new(), &[vec![30]], &mut on);
+    let error = Sensitivities::measure(&graph, [5; 32], &wanted, None, &[vec![30]], &mut on);
     assert!(matches!(error, Err(CalibrationError::NoPredictions)));
     let error =
-        Sensitivities::measure(&graph, [5; 32], &wanted, &Importance::new(), &sequences, &mut |_, _| {
+        Sensitivities::measure(&graph, [5; 32], &wanted, None, &sequences, &mut |_, _| {
             ControlFlow::Break(())
         });
     assert!(matches!(error, Err(CalibrationError::Cancelled)));

@@ -1,5 +1,6 @@
 //! The store: the bytes of memory, found again, continued, and never believed.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use shardwright_graph::{Graph, Weight};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
-    Note, Progress, QuantiseError, Recipe, RowSource, Store, StoreError, TableFormats, Unwatched, Watch,
+    MomentSums, Moments, Note, Progress, QuantiseError, Recipe, Rounding, RowSource, Store, StoreError, TableFormats, Unwatched, Watch,
     quantise, quantise_weight,
 };
 use shardwright_test_checkpoints::{Random, Spec};
@@ -53,7 +54,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn in_memory(source: &dyn RowSource, format: WeightFormat) -> Weight {
-    quantise_weight(source, format, None, &mut Unwatched).unwrap()
+    quantise_weight(source, format, Rounding::Nearest, &mut Unwatched).unwrap()
 }
 
 #[test]
@@ -81,12 +82,20 @@ fn the_store_gives_what_memory_gives() {
     }
 }
 
+/// Moments of what the matrices of this file are multiplied with.
+fn moments(identity: u8, width: usize) -> Moments {
+    let mut sums = MomentSums::new(width);
+    sums.add(&values(3 * width * width, 9));
+    let inputs = ["layers.0.up", "w"].map(|weight| (weight.to_owned(), "x".to_owned()));
+    Moments::new([identity; 32], inputs.into(), BTreeMap::from([("x".to_owned(), sums.finish())]))
+}
+
 #[test]
 fn whatever_decides_the_content_makes_another_file() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path()).unwrap();
-    let made = |source: &dyn RowSource, importance: Option<&[f32]>| {
-        store.weight(source, WeightFormat::W4PerChannel, importance, &mut Unwatched).unwrap();
+    let made = |source: &dyn RowSource, moments: Option<&Moments>| {
+        store.weight(source, WeightFormat::W4PerChannel, moments, &mut Unwatched).unwrap();
         files(directory.path()).len()
     };
     let of = values(64 * 64, 1);
@@ -98,8 +107,11 @@ fn whatever_decides_the_content_makes_another_file() {
     assert_eq!(made(&weight(&[64, 64], DType::F32, &changed), None), 2);
     assert_eq!(made(&weight(&[32, 128], DType::F32, &of), None), 3);
     assert_eq!(made(&Weight { name: "v".to_owned(), ..plain.clone() }, None), 4);
-    assert_eq!(made(&plain, Some(&[1.0; 64])), 5);
-    assert_eq!(made(&plain, Some(&[2.0; 64])), 6);
+    assert_eq!(made(&plain, Some(&moments(1, 64))), 5);
+    assert_eq!(made(&plain, Some(&moments(1, 64))), 5);
+    assert_eq!(made(&plain, Some(&moments(2, 64))), 6);
+    // Nothing is known of what it is multiplied with: to the nearest, as without moments.
+    assert_eq!(made(&plain, Some(&Moments::new([3; 32], BTreeMap::new(), BTreeMap::new()))), 6);
     assert_eq!(made(&weight(&[64, 64], DType::Bf16, &of), None), 7);
     let quantised = in_memory(&plain, WeightFormat::W8PerChannel);
     assert_eq!(made(&quantised, None), 8);
@@ -109,15 +121,23 @@ fn whatever_decides_the_content_makes_another_file() {
 
 #[test]
 fn ended_anywhere_and_continued_the_bytes_are_the_same() {
-    for format in [WeightFormat::W8PerChannel, WeightFormat::W4Block32, WeightFormat::W8PerTensor] {
-        let wanted = in_memory(&synthetic(), format);
+    let moments = moments(1, 1056);
+    for (format, moments) in [
+        (WeightFormat::W8PerChannel, None),
+        (WeightFormat::W4Block32, None),
+        (WeightFormat::W8PerTensor, None),
+        (WeightFormat::W4PerChannel, Some(&moments)),
+    ] {
+        let factors = moments.and_then(|moments| moments.factors("layers.0.up"));
+        let rounding = Rounding::by(factors.as_deref());
+        let wanted = quantise_weight(&synthetic(), format, rounding, &mut Unwatched).unwrap();
         let directory = TempDir::new().unwrap();
         let (mut continued, mut runs) = (0, 0);
         loop {
             // A store of its own each time, as a new process has.
             let store = Store::open(directory.path()).unwrap();
             let mut follower = Follower { stop_after: Some(2), ..Follower::default() };
-            let made = store.weight(&synthetic(), format, None, &mut follower);
+            let made = store.weight(&synthetic(), format, moments, &mut follower);
             continued += follower.notes.iter().filter(|note| matches!(note, Note::Continued { .. })).count();
             match made {
                 Ok(made) => {
@@ -131,14 +151,14 @@ fn ended_anywhere_and_continued_the_bytes_are_the_same() {
             // A tensor-wide scale takes two passes, which are not kept.
             if runs == 6 {
                 follower = Follower::default();
-                store.weight(&synthetic(), format, None, &mut follower).unwrap();
+                store.weight(&synthetic(), format, moments, &mut follower).unwrap();
             }
             assert!(runs < 20);
         }
         let uninterrupted = TempDir::new().unwrap();
         Store::open(uninterrupted.path())
             .unwrap()
-            .weight(&synthetic(), format, None, &mut Unwatched)
+            .weight(&synthetic(), format, moments, &mut Unwatched)
             .unwrap();
         let bytes = |directory: &TempDir| fs::read(&files(directory.path())[0]).unwrap();
         assert!(bytes(&directory) == bytes(&uninterrupted), "{format}");

@@ -3,11 +3,12 @@
 #![allow(dead_code, reason = "each user takes a part")]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use safetensors::SafeTensors;
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
-use shardwright_quantisation::{Calibration, Calibrator, Candidate, Importance, TableFormats, content_hash};
+use shardwright_quantisation::{Calibration, Calibrator, Candidate, Moments, TableFormats, content_hash};
 use shardwright_vocabulary::{
     ActivationFormat, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
 };
@@ -58,6 +59,11 @@ pub fn calibrate(graph: &Graph, rows: &[Vec<u32>]) -> Calibration {
     calibrator.finish().unwrap()
 }
 
+/// Moments over the same rows as [`calibrate`]'s ranges.
+pub fn moments(graph: &Graph, rows: &[Vec<u32>]) -> Arc<Moments> {
+    Arc::new(Moments::by_reference(graph, content_hash(graph).unwrap(), rows).unwrap())
+}
+
 pub fn candidate(
     weights: WeightFormat,
     head: WeightFormat,
@@ -70,12 +76,12 @@ pub fn candidate(
     Candidate {
         formats: FormatTuple { weights, roles, activations, states },
         tables: TableFormats { embedding: Some(table), per_layer: Some(table) },
-        importance: Importance::new(),
+        moments: None,
     }
 }
 
 /// What the report compares.
-pub fn candidates(importance: &Importance) -> Vec<Candidate> {
+pub fn candidates(moments: &Arc<Moments>) -> Vec<Candidate> {
     use ActivationFormat::{A8Dynamic, A16, A16Symmetric};
     use WeightFormat::*;
     let plain = |weights| candidate(weights, weights, ActivationFormat::F32, StateFormat::F32, Bf16);
@@ -103,7 +109,7 @@ pub fn candidates(importance: &Importance) -> Vec<Candidate> {
         inner(W4Block32, A8Dynamic, StateFormat::F16),
     ]);
     for weights in [W8PerChannel, W4Block32, W4PerChannel, W2PerChannel] {
-        candidates.push(Candidate { importance: importance.clone(), ..plain(weights) });
+        candidates.push(Candidate { moments: Some(Arc::clone(moments)), ..plain(weights) });
     }
     candidates
 }

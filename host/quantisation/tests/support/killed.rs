@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use sha2::{Digest, Sha256};
-use shardwright_quantisation::{Progress, Store, Watch};
+use shardwright_quantisation::{Moments, Progress, Store, Watch};
 use shardwright_test_checkpoints::Random;
 use shardwright_vocabulary::WeightFormat;
 
@@ -56,11 +56,17 @@ pub fn until_done(command: impl Fn() -> Command, total: u64, kills: usize, seed:
 
 /// What the child does: every weight in `format` into the store in `directory`, saying how far it
 /// is.
-pub fn make_all(sources: &[Synthetic], format: WeightFormat, directory: &Path, pause: std::time::Duration) {
+pub fn make_all(
+    sources: &[Synthetic],
+    format: WeightFormat,
+    moments: Option<&Moments>,
+    directory: &Path,
+    pause: std::time::Duration,
+) {
     let store = Store::open(directory).unwrap();
     let mut voice = Voice { before: 0, pause, calls: 0 };
     for source in sources {
-        let made = store.weight(source, format, None, &mut voice).unwrap();
+        let made = store.weight(source, format, moments, &mut voice).unwrap();
         voice.before += made.bytes();
         voice.say(voice.before);
     }

@@ -1,0 +1,151 @@
+//! Second moments of what a matrix is multiplied with.
+
+use pulp::Arch;
+use rayon::prelude::*;
+
+use super::product::{Panel, add_products, panels};
+
+/// Rows that are added at a time: their panels stay in the second-level cache.
+const ROWS: usize = 256;
+/// Rows of the sums that one task computes.
+const BAND: usize = 32;
+/// Columns of a panel.
+const WIDTH: usize = 8;
+
+/// Σ x · xᵀ over the rows x that a matrix is multiplied with, while they come.
+///
+/// Summed in f64, where a product of two f32 is exact, in the order of the rows: how they are
+/// grouped and how many threads add them changes no bit. Memory: 8 bytes for each pair of columns,
+/// 1.2 GB at 12,288 of them.
+pub struct MomentSums {
+    width: usize,
+    rows: u64,
+    /// `[width, width]`, of which the lower triangle is used.
+    sums: Vec<f64>,
+    /// Rows that wait for others.
+    waiting: Vec<f32>,
+}
+
+/// Second moments of what a matrix is multiplied with: Σ x · xᵀ, as it is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SecondMoments {
+    pub(super) width: usize,
+    pub(super) rows: u64,
+    /// The lower triangle, row by row: row i has i + 1 values.
+    pub(super) triangle: Vec<f32>,
+}
+
+impl MomentSums {
+    /// Of a matrix with so many columns.
+    pub fn new(width: usize) -> Self {
+        let sums = vec![0.0; width.saturating_mul(width)];
+        MomentSums { width, rows: 0, sums, waiting: Vec::new() }
+    }
+
+    /// Adds rows, `[rows, width]` dense; a rest shorter than a row is left.
+    pub fn add(&mut self, rows: &[f32]) {
+        let width = self.width.max(1);
+        for some in rows[..rows.len() / width * width].chunks(ROWS * width) {
+            self.waiting.extend_from_slice(some);
+            self.rows += (some.len() / width) as u64;
+            if self.waiting.len() >= ROWS * width {
+                self.flush();
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let (width, arch) = (self.width, Arch::new());
+        let rows = std::mem::take(&mut self.waiting);
+        let count = rows.len() / width.max(1);
+        if count == 0 {
+            return;
+        }
+        let panels = panels::<f64, WIDTH>(width, count, |row, column| f64::from(rows[row * width + column]));
+        self.sums.par_chunks_mut(BAND * width).enumerate().for_each(|(band, sums)| {
+            let first = band * BAND;
+            let last = (first + sums.len() / width).min(width);
+            let factors: Vec<f64> = (first..last)
+                .flat_map(|column| rows.chunks_exact(width).map(move |row| f64::from(row[column])))
+                .collect();
+            // What lies right of the diagonal is not read.
+            let panels: &[Panel<f64, WIDTH>] = &panels[..last.div_ceil(WIDTH)];
+            add_products(arch, sums, width, width.min(last.next_multiple_of(WIDTH)), &factors, panels);
+        });
+    }
+
+    /// The moments of all rows.
+    pub fn finish(mut self) -> SecondMoments {
+        self.flush();
+        let width = self.width;
+        let of_row = |row: usize| self.sums[row * width..row * width + row + 1].iter().map(|&sum| sum as f32);
+        SecondMoments { width, rows: self.rows, triangle: (0..width).flat_map(of_row).collect() }
+    }
+}
+
+impl SecondMoments {
+    /// Columns of the matrix.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Rows that were summed.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// The sum of two columns' products.
+    pub fn at(&self, row: usize, column: usize) -> f32 {
+        let (row, column) = (row.max(column), row.min(column));
+        self.triangle[row * (row + 1) / 2 + column]
+    }
+
+    /// The mean of the diagonal.
+    pub(super) fn mean_square(&self) -> f64 {
+        let sum: f64 = (0..self.width).map(|column| f64::from(self.at(column, column))).sum();
+        sum / self.width.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(count: usize, width: usize) -> Vec<f32> {
+        (0..count * width).map(|index| ((index * 7919 % 1013) as f32 / 500.0 - 1.0).powi(3)).collect()
+    }
+
+    #[test]
+    fn sums_are_those_of_the_definition_however_rows_are_grouped() {
+        for width in [1, 5, 40, 67] {
+            let rows = rows(600, width);
+            let mut all = MomentSums::new(width);
+            all.add(&rows);
+            let all = all.finish();
+            let mut parts = MomentSums::new(width);
+            for part in rows.chunks(37 * width) {
+                parts.add(part);
+            }
+            assert_eq!(all, parts.finish());
+            assert_eq!((all.rows(), all.width()), (600, width));
+            for (i, j) in [(0, 0), (width - 1, 0), (width / 2, width - 1)] {
+                let wanted: f64 = rows.chunks(width).map(|row| f64::from(row[i]) * f64::from(row[j])).sum();
+                assert!((f64::from(all.at(i, j)) - wanted).abs() <= 1e-6 * (1.0 + wanted.abs()), "{i} {j}");
+            }
+        }
+    }
+
+    #[test]
+    fn sums_are_the_same_bits_whatever_the_number_of_threads() {
+        let rows = rows(300, 70);
+        let with = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut sums = MomentSums::new(70);
+                sums.add(&rows);
+                sums.finish()
+            })
+        };
+        assert_eq!(with(1), with(3));
+    }
+}

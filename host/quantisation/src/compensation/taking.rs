@@ -1,0 +1,106 @@
+//! Takes the second moments of a model's matrices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha2::{Digest, Sha256};
+use shardwright_graph::{
+    ComponentKind, EntryOptions, EntryPoint, Graph, Op, WeightId, range_key,
+};
+use shardwright_reference::{Arrangement, ReferenceModel};
+use shardwright_vocabulary::EntryKind;
+
+use super::model::Moments;
+use super::moments::MomentSums;
+use crate::CalibrationError;
+
+/// What the matrices of a model are multiplied with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatrixInputs {
+    /// The tensor of each matrix, by name of the weight: its [`range_key`], or those of several
+    /// with a space between.
+    pub of: BTreeMap<String, String>,
+    /// Columns of the matrices that a tensor is multiplied with.
+    pub widths: BTreeMap<String, usize>,
+}
+
+impl MatrixInputs {
+    /// Of every matrix of a model.
+    pub fn new(graph: &Graph) -> Result<Self, CalibrationError> {
+        let kind = if graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
+        let point = EntryPoint { kind, rows: 1, context: 1, largest_rows: 1 };
+        let mut keys: BTreeMap<WeightId, BTreeSet<String>> = BTreeMap::new();
+        for component in &graph.components {
+            let layers = if component.kind == ComponentKind::Decoder { 0..component.layers } else { 0..0 };
+            let entry = graph
+                .entry(component.kind, layers, point, EntryOptions::default())
+                .map_err(|source| CalibrationError::Reference(source.into()))?;
+            let Some(entry) = entry else { continue };
+            for node in entry.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear)) {
+                let weight = node.inputs.get(1).and_then(|&weight| entry.tensor(weight).weight);
+                if let (Some(weight), Some(&input)) = (weight, node.inputs.first()) {
+                    keys.entry(weight).or_default().insert(range_key(&entry, input));
+                }
+            }
+        }
+        let (mut of, mut widths) = (BTreeMap::new(), BTreeMap::new());
+        for (weight, keys) in keys {
+            let weight = graph.weight(weight);
+            let joined = keys.into_iter().collect::<Vec<_>>().join(" ");
+            widths.insert(joined.clone(), weight.row_width());
+            of.insert(weight.name.clone(), joined);
+        }
+        Ok(MatrixInputs { of, widths })
+    }
+
+    /// The tensors that add to some moments, with what they add to.
+    fn readers(&self) -> BTreeMap<&str, Vec<&str>> {
+        let mut readers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for joined in self.widths.keys() {
+            joined.split(' ').for_each(|key| readers.entry(key).or_default().push(joined));
+        }
+        readers
+    }
+}
+
+impl Moments {
+    /// Takes those of a model by running the reference over token sequences, in their order;
+    /// `checkpoint` is a hash of the model, see [`content_hash`](crate::content_hash).
+    ///
+    /// Memory: 8 bytes for every pair of columns of every tensor that a matrix is multiplied with.
+    pub fn by_reference(
+        graph: &Graph,
+        checkpoint: [u8; 32],
+        sequences: &[Vec<u32>],
+    ) -> Result<Self, CalibrationError> {
+        if sequences.is_empty() {
+            return Err(CalibrationError::NoSequences);
+        }
+        let inputs = MatrixInputs::new(graph)?;
+        let mut sums: BTreeMap<&str, MomentSums> =
+            inputs.widths.iter().map(|(key, &width)| (key.as_str(), MomentSums::new(width))).collect();
+        let readers = inputs.readers();
+        let model = ReferenceModel::new(graph, Arrangement::whole(1))?;
+        for ids in sequences {
+            model.observe(ids, &mut |key, values| {
+                for joined in readers.get(key).into_iter().flatten() {
+                    if let Some(sums) = sums.get_mut(joined) {
+                        sums.add(values);
+                    }
+                }
+            })?;
+        }
+        let moments = sums.into_iter().map(|(key, sums)| (key.to_owned(), sums.finish())).collect();
+        Ok(Moments::new(identity(checkpoint, sequences), inputs.of, moments))
+    }
+}
+
+/// Hash of a checkpoint and of the ids of sequences in their order.
+fn identity(checkpoint: [u8; 32], sequences: &[Vec<u32>]) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    digest.update(checkpoint);
+    for ids in sequences {
+        digest.update((ids.len() as u64).to_le_bytes());
+        ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
+    }
+    digest.finalize().into()
+}
