@@ -87,6 +87,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-text",
         ],
     ),
+    // Looks into a model on a shim, for what is measured of it.
+    (
+        "shardwright-forward",
+        &["shardwright-shims", "shardwright-reference", "shardwright-graph", "shardwright-vocabulary"],
+    ),
     (
         "shardwright-runtime",
         &[

@@ -3,6 +3,7 @@
 mod exactness;
 mod failover;
 mod formats;
+mod forward;
 mod largest;
 mod legalise;
 mod public_crate;

@@ -1,0 +1,64 @@
+//! What runs a part of a model.
+
+use shardwright_graph::{EntryGraph, Graph, LegaliseError, Role, TensorId, legalise, range_key};
+use shardwright_shims::{Place, ShimInstance, Watch, WorkOrderBuilder};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+use crate::part::LoadedPart;
+
+/// A device of a shim, and options for what is loaded on it.
+#[derive(Clone)]
+pub struct Engine {
+    instance: ShimInstance,
+    device: String,
+    options: Vec<(String, String)>,
+}
+
+/// Of a graph and one of its tensors whether to look at it.
+pub(crate) type Look<'l> = dyn Fn(&EntryGraph, TensorId) -> bool + 'l;
+
+impl Engine {
+    /// A device of an open shim; `options` are those of its `load`, such as `threads`.
+    pub fn new(instance: ShimInstance, device: impl Into<String>, options: Vec<(String, String)>) -> Self {
+        Engine { instance, device: device.into(), options }
+    }
+
+    /// Compiles and loads an entry graph, with the tensors to be looked at as further outputs. What
+    /// is compiled lies in a temporary file that is gone with the loaded part.
+    ///
+    /// # Errors
+    /// What the shim refuses or fails with; [`ErrorKind::Cancelled`].
+    pub(crate) fn load(
+        &self,
+        mut entry: EntryGraph,
+        graph: &Graph,
+        look: &Look<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<LoadedPart> {
+        let name = entry.segments.to_string();
+        // What enters or leaves is in the caller's hands already.
+        let leaves = |tensor: TensorId| entry.outputs.iter().any(|(output, _)| *output == tensor);
+        let made = entry.nodes.iter().map(|node| node.output);
+        let made = made.filter(|tensor| !entry.tensor(*tensor).is_index() && !leaves(*tensor));
+        let looked: Vec<(TensorId, Role)> = made
+            .filter(|tensor| look(&entry, *tensor))
+            .map(|tensor| (tensor, Role::Tap { name: range_key(&entry, tensor) }))
+            .collect();
+        entry.outputs.extend(looked);
+        let check = |shown: &EntryGraph| self.instance.check(&self.device, shown, &graph.weights);
+        let legal = legalise(&entry, check).map_err(|error| match error {
+            LegaliseError::Check(error) => Error::from(error),
+            refused => Error::new(ErrorKind::Shim, format!("{name}: {refused}")),
+        })?;
+        let order = WorkOrderBuilder::new(&graph.weights)
+            .entry(&legal.graph)
+            .and_then(WorkOrderBuilder::temporary)
+            .map_err(|error| {
+                let help = error.help().map(str::to_owned);
+                Error::caused_by(ErrorKind::Internal, error, help)
+            })?;
+        let artefact = self.instance.compile(&self.device, &order, Place::Temporary, watch)?;
+        let shard = self.instance.load(&self.device, &artefact, &self.options)?;
+        LoadedPart::new(name, shard)
+    }
+}

@@ -1,0 +1,178 @@
+//! A model from its embedding to its output, over all sequences.
+
+use std::collections::BTreeMap;
+
+use shardwright_graph::{
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Segment, StateId, TensorId,
+};
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Result};
+
+use crate::engine::Engine;
+use crate::part::Given;
+
+/// Sequences on their way through a model.
+pub struct Pass<'p> {
+    engine: &'p Engine,
+    sequences: &'p [Vec<u32>],
+    point: EntryPoint,
+    /// By sequence, `[T, H]`.
+    streams: Vec<Vec<f32>>,
+    /// By sequence, `[layers, T, P]`.
+    per_layer: Vec<Vec<f32>>,
+    /// By sequence: the rows of states that a later layer reads.
+    states: Vec<BTreeMap<StateId, Vec<f32>>>,
+    parts: Vec<Segment>,
+    /// The last layer that reads each state.
+    last_readers: BTreeMap<StateId, u32>,
+}
+
+/// A value that was looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Looked<'l> {
+    /// Which sequence.
+    pub sequence: usize,
+    /// What it is: a tap named by its [`range_key`](shardwright_graph::range_key), or an output.
+    pub role: &'l Role,
+    /// Values of all its rows, dense.
+    pub values: &'l [f32],
+    rows: usize,
+}
+
+impl<'l> Looked<'l> {
+    /// Whether it is the logits.
+    pub fn is_logits(&self) -> bool {
+        *self.role == Role::Logits
+    }
+
+    /// The key of a tap.
+    pub fn key(&self) -> Option<&'l str> {
+        match self.role {
+            Role::Tap { name } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Its rows: one for each token, or a single one that stands for all.
+    pub fn rows(&self) -> std::slice::ChunksExact<'l, f32> {
+        self.values.chunks_exact((self.values.len() / self.rows.max(1)).max(1))
+    }
+}
+
+impl<'p> Pass<'p> {
+    /// At the beginning of a model. Each sequence runs at once from its first token on: memory for
+    /// the longest one's tensors in one layer, and for all sequences' streams and per-layer inputs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Argument`] for no sequences, an empty one, or one longer than the context.
+    pub fn new(graph: &Graph, engine: &'p Engine, sequences: &'p [Vec<u32>]) -> Result<Self> {
+        let longest = sequences.iter().map(Vec::len).max().unwrap_or(0) as u64;
+        let shortest = sequences.iter().map(Vec::len).min().unwrap_or(0);
+        if shortest == 0 || longest > graph.context {
+            let what = format!(
+                "{} sequences of {shortest} to {longest} tokens do not go through a model of context {}",
+                sequences.len(),
+                graph.context
+            );
+            return Err(Error::new(ErrorKind::Argument, what)
+                .with_help("pass one sequence at least, and none that is empty or longer than the context"));
+        }
+        let kind = if graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
+        let point = EntryPoint { kind, rows: longest, context: longest, largest_rows: longest };
+        let mut parts = Vec::new();
+        for component in &graph.components {
+            match component.layers {
+                0 => parts.push(Segment { component: component.kind, layers: (0, 0) }),
+                layers => parts.extend(
+                    (0..layers).map(|layer| Segment { component: component.kind, layers: (layer, layer + 1) }),
+                ),
+            }
+        }
+        let mut last_readers = BTreeMap::new();
+        for layer in 0..graph.layers() {
+            let donor = graph.donor_of(layer).unwrap_or(layer);
+            for (index, _) in graph.states.iter().enumerate().filter(|(_, state)| state.layer == donor) {
+                last_readers.insert(StateId(index as u32), layer);
+            }
+        }
+        Ok(Pass {
+            engine,
+            sequences,
+            point,
+            streams: vec![Vec::new(); sequences.len()],
+            per_layer: vec![Vec::new(); sequences.len()],
+            states: vec![BTreeMap::new(); sequences.len()],
+            parts,
+            last_readers,
+        })
+    }
+
+    /// The parts of the model in the order in which they run.
+    pub fn parts(&self) -> Vec<Segment> {
+        self.parts.clone()
+    }
+
+    /// The residual stream of each sequence, `[T, H]`: what the next part reads.
+    pub fn streams(&self) -> &[Vec<f32>] {
+        &self.streams
+    }
+
+    /// Runs all sequences through the next part, with the weights of `graph`, which is the model or
+    /// one that differs in the formats of weights alone. `look` says which of the part's tensors to
+    /// show; outputs of the model are always shown.
+    ///
+    /// # Errors
+    /// What the shim refuses or fails with; [`ErrorKind::Cancelled`] when the watch says so.
+    pub fn run(
+        &mut self,
+        part: &Segment,
+        graph: &Graph,
+        look: &dyn Fn(&EntryGraph, TensorId) -> bool,
+        show: &mut dyn FnMut(Looked<'_>),
+        watch: &mut dyn Watch,
+    ) -> Result<()> {
+        let entry = graph
+            .entry(part.component, part.layers.0..part.layers.1, self.point, EntryOptions::default())
+            .map_err(Error::from)?;
+        let Some(entry) = entry else { return Ok(()) };
+        let mut watch = Part::new(watch, 0..1000);
+        let mut loaded = self.engine.load(entry, graph, look, &mut watch.then(100))?;
+        for (index, ids) in self.sequences.iter().enumerate() {
+            if watch.cancelled() {
+                return Err(Error::new(ErrorKind::Cancelled, "the forward pass was cancelled"));
+            }
+            let done = 100 + index * 900 / self.sequences.len().max(1);
+            watch.progress(done as u32, &format!("running {part}"));
+            let given = Given {
+                ids,
+                assets: &graph.assets,
+                stream: &self.streams[index],
+                per_layer: &self.per_layer[index],
+                states: &self.states[index],
+            };
+            let (mut stream, mut per_layer, mut states) = (None, None, Vec::new());
+            loaded.run(&given, &mut |role, values, rows| match role {
+                Role::Hidden => stream = Some(values.to_vec()),
+                Role::PerLayer { .. } => per_layer = Some(values.to_vec()),
+                Role::State { state } | Role::StateRows { state } => states.push((*state, values.to_vec())),
+                role => show(Looked { sequence: index, role, values, rows }),
+            })?;
+            if let Some(stream) = stream {
+                self.streams[index] = stream;
+            }
+            if let Some(per_layer) = per_layer {
+                self.per_layer[index] = per_layer;
+            }
+            // What no later layer reads is not kept.
+            let layer = part.layers.1;
+            let kept = &mut self.states[index];
+            kept.extend(states);
+            let is_read = |state: &StateId| self.last_readers.get(state).is_some_and(|last| *last >= layer);
+            match part.component {
+                ComponentKind::Decoder => kept.retain(|state, _| is_read(state)),
+                _ => kept.clear(),
+            }
+        }
+        Ok(())
+    }
+}
