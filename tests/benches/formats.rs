@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use shardwright::WeightFormat;
 use shardwright_quantisation::RangeMethod;
 use shardwright_tests::formats::{
-    AgainstReference, CASES, Case, Cost, Effort, Recorded, W4_BLOCK32_LOSS_MAX, W8_PER_CHANNEL_LOSS_MAX,
-    Roundings, ranging, roundings, weight_error,
+    AgainstReference, CASES, Case, Cost, Effort, Recorded, Roundings, W4_BLOCK32_LOSS_MAX,
+    W8_PER_CHANNEL_LOSS_MAX, ranging, roundings, weight_error,
 };
 
 /// Formats of weights that are compared separately.
@@ -55,8 +55,8 @@ fn main() {
         }
         match part {
             "combinations" => combinations(as_json, cache.path()),
-            "weights" => weights(as_json, cache.path()),
-            _ => ranges(as_json, cache.path()),
+            "weights" => weights(as_json),
+            _ => ranges(as_json),
         }
     }
 }
@@ -91,10 +91,10 @@ fn combinations(as_json: bool, cache: &Path) {
 }
 
 /// Formats of weights separately.
-fn weights(as_json: bool, cache: &Path) {
+fn weights(as_json: bool) {
     eprintln!("weights");
     let part = Recorded::some(1, ROUNDING_EVERY, ROUNDING_TOKENS);
-    let (float, roundings) = roundings(&WEIGHTS, &part, cache);
+    let (float, roundings) = roundings(&WEIGHTS, &part);
     let errors = WEIGHTS.map(weight_error);
     match as_json {
         true => {
@@ -106,9 +106,9 @@ fn weights(as_json: bool, cache: &Path) {
 }
 
 /// Methods of choosing ranges at 16 bits.
-fn ranges(as_json: bool, cache: &Path) {
+fn ranges(as_json: bool) {
     eprintln!("ranges");
-    let (float, found) = ranging(&Recorded::some(1, REFERENCE_EVERY, REFERENCE_TOKENS), cache);
+    let (float, found) = ranging(&Recorded::some(1, REFERENCE_EVERY, REFERENCE_TOKENS));
     let loss = |nll: f64| 100.0 * (nll / float - 1.0);
     if as_json {
         let row = |(method, nll, divergence): &(RangeMethod, f64, f64)| json!({ "method": format!("{method:?}"), "stored_nll": float, "nll": nll, "divergence": divergence });

@@ -13,24 +13,18 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use shardwright::{FormatChoice, Model, OpenOptions, TableFormats, WeightFormat};
+use shardwright_build::{PlanOptions, calibration_text, open_checkpoint};
 use shardwright_graph::{Graph, Ranges, state_key};
 use shardwright_quantisation::{
-    Calibration, Calibrator, Candidate, IntegerBits, Moments, RangeMethod, Rounding, Unwatched,
-    content_hash, evaluate, quantise_weight,
+    Calibration, Calibrator, Candidate, IntegerBits, Moments, RangeMethod, Rounding, Unwatched, content_hash,
+    evaluate, quantise_weight,
 };
-use shardwright_text::{Message, RenderOptions};
 use shardwright_verify::{VerifyOptions, VerifyReport};
 use shardwright_vocabulary::{FormatTuple, StateFormat};
 use tempfile::TempDir;
 
 use crate::checkpoints::DEMO_MODEL;
 use crate::{chain, program, tree};
-
-/// The text that ranges are calibrated on when none is named.
-const CALIBRATION_TEXT: &str = "host/build/src/checkpoint/calibration.txt";
-
-/// Tokens of a calibration conversation at most, as the public crate cuts them.
-const CONVERSATION_TOKENS: usize = 128;
 
 /// Decoder layers of the demo model.
 const LAYERS: &str = "8";
@@ -402,7 +396,7 @@ impl AgainstReference {
     /// If anything fails.
     pub fn of(cases: &[Case], part: &Recorded, cache: &Path) -> Vec<AgainstReference> {
         let graph = chain::committed(DEMO_MODEL);
-        let calibration = calibrate(&graph, &cases[0], cache);
+        let calibration = calibrate(&graph);
         let found = reference(&graph, cases, &calibration, &part.rows());
         let least = Effort { rows: 1, steps: 1, greedy: 1 };
         let both = cases.iter().zip(found).map(|(&case, (reference, divergence))| AgainstReference {
@@ -466,11 +460,10 @@ impl Roundings {
 ///
 /// # Panics
 /// If the reference cannot run it.
-pub fn roundings(formats: &[WeightFormat], part: &Recorded, cache: &Path) -> (f64, Vec<Roundings>) {
+pub fn roundings(formats: &[WeightFormat], part: &Recorded) -> (f64, Vec<Roundings>) {
     let graph = chain::committed(DEMO_MODEL);
-    let model = CASES[0].options(cache).open(tree::root().join(DEMO_MODEL)).expect("the demo model opens");
     let checkpoint = content_hash(&graph).expect("a hash");
-    let moments = Moments::by_reference(&graph, checkpoint, &calibration(&model)).expect("moments");
+    let moments = Moments::by_reference(&graph, checkpoint, &moment_text()).expect("moments");
     let moments = Arc::new(moments);
     let of = |format: WeightFormat, moments: Option<Arc<Moments>>| Candidate {
         formats: FormatTuple { weights: format, ..FormatTuple::F32 },
@@ -497,9 +490,9 @@ pub fn roundings(formats: &[WeightFormat], part: &Recorded, cache: &Path) -> (f6
 ///
 /// # Panics
 /// If the reference cannot run it.
-pub fn ranging(part: &Recorded, cache: &Path) -> (f64, Vec<(RangeMethod, f64, f64)>) {
+pub fn ranging(part: &Recorded) -> (f64, Vec<(RangeMethod, f64, f64)>) {
     let graph = chain::committed(DEMO_MODEL);
-    let calibration = calibrate(&graph, &CASES[0], cache);
+    let calibration = calibrate(&graph);
     let candidate = Candidate {
         formats: "bf16/a16/a16".parse().expect("formats"),
         tables: shardwright_quantisation::TableFormats::default(),
@@ -533,7 +526,8 @@ pub fn weight_error(format: WeightFormat) -> f64 {
     let matrices = graph.weights.iter().zip(graph.matrices()).filter(|(_, is_matrix)| *is_matrix);
     let (mut off, mut of) = (0.0_f64, 0.0_f64);
     for (matrix, _) in matrices {
-        let made = quantise_weight(matrix, format, Rounding::Nearest, &mut Unwatched).expect("a matrix in any format");
+        let made = quantise_weight(matrix, format, Rounding::Nearest, &mut Unwatched)
+            .expect("a matrix in any format");
         let (mut wanted, mut got) = (vec![0.0; matrix.row_width()], vec![0.0; matrix.row_width()]);
         for row in 0..matrix.rows() {
             assert!(matrix.decode_row(row, &mut wanted) && made.decode_row(row, &mut got));
@@ -568,37 +562,31 @@ fn ranges(calibration: &Calibration, narrow: bool) -> Ranges {
     ranges
 }
 
-fn calibrate(graph: &Graph, case: &Case, cache: &Path) -> Calibration {
-    let model = case.options(cache).open(tree::root().join(DEMO_MODEL)).expect("the demo model opens");
+fn calibrate(graph: &Graph) -> Calibration {
     let mut calibrator = Calibrator::new(graph, content_hash(graph).expect("a hash")).expect("a calibrator");
-    for ids in calibration(&model) {
+    for ids in calibration() {
         calibrator.add(&ids).expect("a conversation runs");
     }
     calibrator.finish().expect("conversations")
 }
 
-/// The conversations of the calibration text that comes with the program, as the demo model sees
-/// them: through its chat template.
+/// The conversations that ranges are calibrated on, as the demo model sees them: through its chat
+/// template.
 ///
 /// # Panics
 /// If one of them cannot be rendered.
-pub fn calibration(model: &Model) -> Vec<Vec<u32>> {
-    let text = tree::read(Path::new(CALIBRATION_TEXT));
-    let options = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
-    let conversation = |line: &str| {
-        let turns = line.split('\t').map(|turn| turn.replace("\\n", "\n")).enumerate();
-        let messages: Vec<Message> = turns
-            .map(|(index, turn)| match index % 2 {
-                0 => Message::user(&turn),
-                _ => Message::assistant(&turn),
-            })
-            .collect();
-        let rendered = model.render(&messages, &options).expect("a conversation");
-        let mut ids = model.tokenizer().expect("a tokenizer").encode(&rendered, false).expect("ids");
-        ids.truncate(CONVERSATION_TOKENS);
-        ids
-    };
-    text.lines().filter(|line| !line.trim().is_empty()).map(conversation).collect()
+pub fn calibration() -> Vec<Vec<u32>> {
+    let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
+    calibration_text(&checkpoint, &PlanOptions::default()).expect("conversations")
+}
+
+/// The conversations that moments are taken over, as the demo model sees them.
+///
+/// # Panics
+/// If one of them cannot be rendered.
+pub fn moment_text() -> Vec<Vec<u32>> {
+    let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
+    shardwright_build::moment_text(&checkpoint, &PlanOptions::default()).expect("conversations")
 }
 
 /// Opens the demo model in these formats, in one piece to a layer.

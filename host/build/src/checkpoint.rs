@@ -2,9 +2,13 @@
 
 mod making;
 mod measuring;
+mod moments;
 mod outline;
 mod path;
+mod texts;
 
 pub use making::CheckpointSource;
+pub use measuring::calibration_text;
+pub use moments::moment_text;
 pub use outline::OutlineSource;
 pub use path::{expect_checkpoint, open_checkpoint, plan_checkpoint};

@@ -71,7 +71,7 @@ pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use kept::KeptArtefacts;
 pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
-pub use options::{Executor, FormatChoice, PlanOptions, TableFormats};
+pub use options::{Executor, FormatChoice, PlanOptions, TableFormats, WeightRounding};
 pub use places::LoadedPart;
 pub use planners::{PlannerTools, find_planner};
 pub use report::{
@@ -92,7 +92,10 @@ pub use tables::TableLoss;
 
 #[cfg(feature = "checkpoints")]
 pub use {
-    checkpoint::{CheckpointSource, OutlineSource, expect_checkpoint, open_checkpoint, plan_checkpoint},
+    checkpoint::{
+        CheckpointSource, OutlineSource, calibration_text, expect_checkpoint, moment_text, open_checkpoint,
+        plan_checkpoint,
+    },
     compiling::{CompileReport, compile},
     recorded::{CompiledAnew, compile_recorded},
 };

@@ -66,6 +66,17 @@ impl Executor {
     }
 }
 
+/// How weights become integers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WeightRounding {
+    /// Each to the nearest.
+    #[default]
+    Nearest,
+    /// So that the errors of a row make up for each other, by what the weights are multiplied with
+    /// over the calibration text (GPTQ).
+    Compensated,
+}
+
 /// Options of a plan. The default plans for the generic profile and runs on this machine's CPU.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
@@ -107,7 +118,9 @@ pub struct PlanOptions {
     pub formats: Vec<FormatChoice>,
     /// Formats of the gathered tables, where the planner is not to choose them.
     pub tables: TableFormats,
-    /// Text to calibrate on; `None` for the built-in text.
+    /// How weights become integers.
+    pub rounding: WeightRounding,
+    /// Text to calibrate on; `None` for the built-in texts.
     pub calibration_text: Option<PathBuf>,
     /// The most quality a plan may lose: KL divergence in millionths of a nat per token.
     pub quality_micronats: Option<u64>,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use shardwright::{FormatChoice, Preference, PromptLength, WeightFormat};
+use shardwright::{FormatChoice, Preference, PromptLength, WeightFormat, WeightRounding};
 
 /// Runs language models on phone NPUs by plan: what is cut where, in which format, with which
 /// flags, and why.
@@ -206,8 +206,12 @@ pub struct TargetArguments {
     /// its first token included, instead of that of a further token alone.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub usual_answer: Option<u32>,
-    /// A text to calibrate on, one turn a line, where formats need it. Default: one that comes with
-    /// the program.
+    /// How weights become integers: each to the nearest, or compensated, so that the errors of a
+    /// row make up for each other over the calibration text. Default: nearest.
+    #[arg(long, value_name = "HOW", value_parser = rounding)]
+    pub rounding: Option<WeightRounding>,
+    /// A text to calibrate on, one conversation a line, turns separated by tabs, where formats or
+    /// the rounding need it. Default: texts that come with the program.
     #[arg(long, value_name = "FILE")]
     pub calibration_text: Option<PathBuf>,
     /// The planner: a `.wasm` file, a planner pack, or a name from a planner directory. Default:
@@ -665,6 +669,14 @@ fn repetition_penalty(text: &str) -> Result<f32, String> {
 fn number(text: &str, fits: impl Fn(f32) -> bool, expected: &str) -> Result<f32, String> {
     let value = text.parse().ok().filter(|value: &f32| value.is_finite() && fits(*value));
     value.ok_or_else(|| format!("expected {expected}"))
+}
+
+fn rounding(text: &str) -> Result<WeightRounding, String> {
+    match text {
+        "nearest" => Ok(WeightRounding::Nearest),
+        "compensated" => Ok(WeightRounding::Compensated),
+        _ => Err("`nearest` or `compensated`".to_owned()),
+    }
 }
 
 fn preference(text: &str) -> Result<Preference, String> {

@@ -119,6 +119,9 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
         |wanted: Table| target.tables.iter().find(|(table, _)| *table == wanted).map(|(_, format)| *format);
     options = options
         .tables(TableFormats { embedding: table(Table::Embedding), per_layer: table(Table::PerLayer) });
+    if let Some(rounding) = target.rounding {
+        options = options.rounding(rounding);
+    }
     if let Some(text) = &target.calibration_text {
         options = options.calibration_text(text);
     }
@@ -400,6 +403,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         tokens_per_second,
         usual_prompt,
         usual_answer,
+        rounding,
         calibration_text,
         planner,
         planner_options,
@@ -426,6 +430,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         ("--tokens-per-second", tokens_per_second.is_some()),
         ("--usual-prompt", !usual_prompt.is_empty()),
         ("--usual-answer", usual_answer.is_some()),
+        ("--rounding", rounding.is_some()),
         ("--calibration-text", calibration_text.is_some()),
         ("--planner", planner.is_some()),
         ("--planner-option", !planner_options.is_empty()),

@@ -36,7 +36,13 @@ impl Engine {
         watch: &mut dyn Watch,
     ) -> Result<LoadedPart> {
         let name = entry.segments.to_string();
-        // What enters or leaves is in the caller's hands already.
+        // What enters or leaves as the residual stream is in the caller's hands already.
+        let key_of = |ports: &[(TensorId, Role)]| {
+            let mut stream =
+                ports.iter().filter(|(tensor, role)| *role == Role::Hidden && look(&entry, *tensor));
+            stream.next().map(|(tensor, _)| range_key(&entry, *tensor))
+        };
+        let (entering, leaving) = (key_of(&entry.inputs), key_of(&entry.outputs));
         let leaves = |tensor: TensorId| entry.outputs.iter().any(|(output, _)| *output == tensor);
         let made = entry.nodes.iter().map(|node| node.output);
         let made = made.filter(|tensor| !entry.tensor(*tensor).is_index() && !leaves(*tensor));
@@ -59,6 +65,6 @@ impl Engine {
             })?;
         let artefact = self.instance.compile(&self.device, &order, Place::Temporary, watch)?;
         let shard = self.instance.load(&self.device, &artefact, &self.options)?;
-        LoadedPart::new(name, shard)
+        LoadedPart::new(name, shard, entering, leaving)
     }
 }

@@ -14,6 +14,9 @@ pub(crate) struct LoadedPart {
     entry: LoadedEntry,
     /// By binding.
     buffers: Vec<Buffer>,
+    /// The keys of the residual stream on both sides, where it is looked at.
+    pub entering: Option<String>,
+    pub leaving: Option<String>,
 }
 
 /// What a part reads of one sequence, from its first token on.
@@ -29,7 +32,12 @@ pub(crate) struct Given<'g> {
 }
 
 impl LoadedPart {
-    pub fn new(name: String, shard: LoadedShard) -> Result<Self> {
+    pub fn new(
+        name: String,
+        shard: LoadedShard,
+        entering: Option<String>,
+        leaving: Option<String>,
+    ) -> Result<Self> {
         let entry = shard.entries().first().cloned().ok_or_else(|| {
             Error::new(ErrorKind::Shim, format!("{name}: what the shim compiled has no entry point"))
         })?;
@@ -41,7 +49,7 @@ impl LoadedPart {
             }
         };
         let buffers = entry.bindings.iter().map(allocate).collect::<Result<_>>()?;
-        Ok(LoadedPart { name, shard, entry, buffers })
+        Ok(LoadedPart { name, shard, entry, buffers, entering, leaving })
     }
 
     /// Runs one sequence from its beginning and shows every result: its role, its values, and how

@@ -84,7 +84,8 @@ impl<'p> Pass<'p> {
             match component.layers {
                 0 => parts.push(Segment { component: component.kind, layers: (0, 0) }),
                 layers => parts.extend(
-                    (0..layers).map(|layer| Segment { component: component.kind, layers: (layer, layer + 1) }),
+                    (0..layers)
+                        .map(|layer| Segment { component: component.kind, layers: (layer, layer + 1) }),
                 ),
             }
         }
@@ -157,7 +158,15 @@ impl<'p> Pass<'p> {
                 Role::State { state } | Role::StateRows { state } => states.push((*state, values.to_vec())),
                 role => show(Looked { sequence: index, role, values, rows }),
             })?;
+            let mut show_stream = |key: &Option<String>, values: &[f32]| {
+                let role = key.as_ref().map(|name| Role::Tap { name: name.clone() });
+                if let Some(role) = &role {
+                    show(Looked { sequence: index, role, values, rows: ids.len() });
+                }
+            };
+            show_stream(&loaded.entering, &self.streams[index]);
             if let Some(stream) = stream {
+                show_stream(&loaded.leaving, &stream);
                 self.streams[index] = stream;
             }
             if let Some(per_layer) = per_layer {

@@ -53,6 +53,9 @@ pub enum QuantiseError {
         /// Columns of the moments.
         found: usize,
     },
+    /// Moments that are kept in files.
+    #[error(transparent)]
+    Moments(#[from] MeasuredError),
     /// A recipe made for another graph.
     #[error("the recipe is for {recipe} weights, the graph has {graph}")]
     Recipe {
@@ -83,6 +86,7 @@ impl QuantiseError {
             QuantiseError::MissingBytes { .. } => Some("quantise the checkpoint's graph, not a planned one"),
             QuantiseError::ChannelTooLarge { .. } => Some("choose a format with a scale per tensor or block"),
             QuantiseError::Factors { .. } => Some("take the moments of this checkpoint again"),
+            QuantiseError::Moments(source) => source.help(),
             QuantiseError::Recipe { .. } => Some("make the recipe with the graph it is used for"),
             QuantiseError::Cancelled { .. } => {
                 Some("the store keeps what is made; the next run continues there")

@@ -96,8 +96,8 @@ pub fn evaluate(
         rows: Vec::new(),
     };
     for candidate in candidates {
-        let recipe = Recipe::new(graph, &candidate.formats, candidate.tables)
-            .with_moments(candidate.moments.clone());
+        let recipe =
+            Recipe::new(graph, &candidate.formats, candidate.tables).with_moments(candidate.moments.clone());
         let made = quantise(graph, &recipe, &mut Unwatched)?;
         let answers = answers(&made, &candidate.formats, ranges, sequences, &mut alive)?;
         let nll = answers.likelihood(graph, sequences).map(|(nll, _)| nll);

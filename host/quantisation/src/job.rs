@@ -132,8 +132,10 @@ impl<'s> Job<'s> {
                 limit: CHANNEL_LIMIT,
             });
         }
-                let factors = match rounding {
-            Rounding::Compensated(factors) if target.is_rounded() && planned.shape.len() == 2 => Some(factors),
+        let factors = match rounding {
+            Rounding::Compensated(factors) if target.is_rounded() && planned.shape.len() == 2 => {
+                Some(factors)
+            }
             _ => None,
         };
         if let Some(factors) = factors.filter(|factors| factors.width() != width) {
@@ -226,9 +228,7 @@ impl<'s> Job<'s> {
         let of = |values: &[f32]| -> Vec<Sums> {
             let rows = || values.chunks(self.width.max(1));
             let of_scale = |&scale: &f32| {
-                rows()
-                    .map(|row| sums(row, None, scale, steps.limit))
-                    .fold(Sums::default(), Sums::plus)
+                rows().map(|row| sums(row, None, scale, steps.limit)).fold(Sums::default(), Sums::plus)
             };
             grid.iter().map(of_scale).collect()
         };
@@ -429,7 +429,7 @@ impl<'s> Job<'s> {
                 scales.iter().zip(factors).map(|(scales, &factor)| scales.at(factor, steps)).collect();
             best.take(factors, &rows.round(steps.limit, |row, column| at[row][column / size]), self.width);
         };
-        // A scale of the whole tensor is not a row's to change, and 127 steps leave nothing to gain.
+        // A scale of the whole tensor is no row's to change, and 127 steps leave nothing to gain.
         let fixed = whole.is_some() || steps.limit > 16.0;
         let tried: &[f32] = if fixed { &[1.0] } else { &FACTORS };
         for &factor in tried {
@@ -442,7 +442,8 @@ impl<'s> Job<'s> {
                 round(&factors, &mut best);
             }
         }
-        for ((scales, &factor), codes) in scales.iter().zip(&best.factors).zip(best.codes.chunks(self.width)) {
+        for ((scales, &factor), codes) in scales.iter().zip(&best.factors).zip(best.codes.chunks(self.width))
+        {
             if whole.is_none() {
                 scales.at(factor, steps).into_iter().for_each(|scale| self.push_scale(scale, made));
             }

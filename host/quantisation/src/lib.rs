@@ -50,8 +50,8 @@ pub use calibration::{Calibration, Calibrator, IntegerBits, RangeMethod, content
 pub use compensation::{DAMPING, Factors, MatrixInputs, MomentSums, Moments, SecondMoments};
 pub use error::{CalibrationError, MeasuredError, QuantiseError, StoreError};
 pub use evaluate::{Baseline, Candidate, Evaluation, Table, evaluate};
-pub use prior::{priors, table_priors, value_prior};
 pub use job::Rounding;
+pub use prior::{priors, table_priors, value_prior};
 pub use recipe::{Recipe, TableFormats, quantise, quantise_constant, quantise_weight};
 pub use sensitivity::{MeasuredFormats, Sensitivities, Sensitivity, TableLoss, ValueLoss, places};
 pub use shardwright_vocabulary::{Affine, Granularity};

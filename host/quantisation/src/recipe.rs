@@ -153,7 +153,8 @@ pub(crate) fn in_memory(
     moments: Option<&Moments>,
     meter: &mut Meter<'_>,
 ) -> Result<Weight, QuantiseError> {
-    let factors = moments.filter(|_| target.is_rounded()).and_then(|moments| moments.factors(&source.name));
+    let moments = moments.filter(|_| target.is_rounded());
+    let factors = moments.map(|moments| moments.factors(&source.name)).transpose()?.flatten();
     make_in_memory(&Job::new(source, target, Rounding::by(factors.as_deref()))?, meter)
 }
 

@@ -84,7 +84,7 @@ pub use {
     loading::load,
     shardwright_build::{
         Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource, Planned,
-        Preference, PromptLength, Purpose, Settled, TableFormats, plan, settle,
+        Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan, settle,
     },
 };
 #[cfg(feature = "build")]

@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 
 use shardwright_build::{
     CompileReport, Executor, FormatChoice, PlanOptions, Planned, Preference, PromptLength, TableFormats,
+    WeightRounding,
 };
 use shardwright_shims::Watch;
 
@@ -180,8 +181,15 @@ impl OpenOptions {
         self
     }
 
+    /// How weights become integers. Default: each to the nearest.
+    #[must_use]
+    pub fn rounding(mut self, rounding: WeightRounding) -> Self {
+        self.plan.rounding = rounding;
+        self
+    }
+
     /// A text file to calibrate on, one conversation turn a line, where formats need ranges.
-    /// Default: a text that comes with the program. It goes through the checkpoint's chat template.
+    /// Default: texts that come with the program. It goes through the checkpoint's chat template.
     #[must_use]
     pub fn calibration_text(mut self, path: impl Into<PathBuf>) -> Self {
         self.plan.calibration_text = Some(path.into());

@@ -84,6 +84,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-bundle",
             "shardwright-models",
             "shardwright-quantisation",
+            "shardwright-forward",
             "shardwright-text",
         ],
     ),

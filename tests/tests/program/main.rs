@@ -20,6 +20,7 @@ mod kept;
 mod pages;
 mod plan_page;
 mod preferences;
+mod rounding;
 mod runtime_only;
 mod screens;
 mod terminal;

@@ -2,20 +2,21 @@
 //! calibrated ranges for integer activations and states.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use shardwright_graph::{Asset, ConstantFormat, Graph, Ranges, Weight};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::CheckedPlan;
 use shardwright_quantisation::{
-    Calibration, Note, Progress, Recipe, Store, TableFormats as Tables, Watch, quantise,
+    Calibration, Moments, Note, Progress, Recipe, Store, TableFormats as Tables, Watch, quantise,
 };
 use shardwright_shims::{Part, Watch as BuildWatch};
 use shardwright_vocabulary::{FormatTuple, Notice};
 
-use super::measuring;
+use super::{measuring, moments};
 use crate::{
     BuildError, Download, DownloadBasis, LossGround, Losses, Making, ModelFormats, ModelName, ModelSource,
-    PlanOptions, PlanSource, Result, TableFormats, needs_ranges,
+    PlanOptions, PlanSource, Result, TableFormats, WeightRounding, needs_ranges,
 };
 
 /// Most bytes of weights that are quantised in memory; larger models use a store in the cache
@@ -25,8 +26,9 @@ const MEMORY_BYTES: u64 = 256 << 20;
 /// Progress once losses are measured, in thousandths.
 const LOSSES_MEASURED: u32 = 900;
 
-/// Progress once ranges are calibrated, in thousandths.
-const CALIBRATED: u32 = 600;
+/// Progress once ranges are calibrated and moments are taken, in thousandths.
+const CALIBRATED: u32 = 400;
+const MOMENTS_TAKEN: u32 = 700;
 
 /// A checkpoint to plan for and compile from: constants and ranges are made on demand and kept for
 /// the next revision of the plan.
@@ -38,6 +40,7 @@ pub struct CheckpointSource<'a> {
     made: Vec<(Recipe, Graph)>,
     calibration: Option<Calibration>,
     ranges: Option<Ranges>,
+    moments: Option<Arc<Moments>>,
     notices: Vec<Notice>,
 }
 
@@ -54,6 +57,19 @@ impl<'a> CheckpointSource<'a> {
         }
     }
 
+    /// The moments that weights are rounded by, which are taken if they are not there yet; `None`
+    /// where nothing is rounded, or each value to the nearest.
+    fn moments(&mut self, is_rounded: bool, watch: &mut dyn BuildWatch) -> Result<Option<Arc<Moments>>> {
+        if self.options.rounding == WeightRounding::Nearest || !is_rounded {
+            return Ok(None);
+        }
+        let CheckpointSource { checkpoint, graph, options, notices, moments, .. } = self;
+        if moments.is_none() {
+            *moments = Some(Arc::new(moments::moments(checkpoint, graph, options, notices, watch)?));
+        }
+        Ok(moments.clone())
+    }
+
     /// Of a checkpoint, its graph altered where `options` ask for it.
     pub fn new(checkpoint: &'a Checkpoint, options: &'a PlanOptions) -> Self {
         let mut graph = checkpoint.graph().clone();
@@ -67,6 +83,7 @@ impl<'a> CheckpointSource<'a> {
             made: Vec::new(),
             calibration: None,
             ranges: None,
+            moments: None,
             notices: Vec::new(),
         }
     }
@@ -138,10 +155,14 @@ impl ModelSource for CheckpointSource<'_> {
             let calibration = self.calibrated(&mut watch.then(CALIBRATED))?;
             self.ranges = Some(calibration.ranges_for(&used).map_err(measuring::calibration_error)?);
         }
+        let mut tuples = plan.shards().iter().flat_map(|shard| shard.formats.tuples());
+        let is_rounded =
+            tuples.any(|tuple| !measuring::quantised_formats(std::slice::from_ref(tuple)).is_empty());
+        let moments = self.moments(is_rounded, &mut watch.then(MOMENTS_TAKEN))?;
         let ranges = self.ranges.clone();
         let CheckpointSource { graph, options, made, notices, .. } = self;
         let make = |from: &Graph, weights| {
-            let recipe = Recipe { weights, tables: Tables::default(), ..Recipe::default() };
+            let recipe = Recipe { weights, tables: Tables::default(), moments: moments.clone() };
             make(made, options, from, recipe, &mut Forward { watch: &mut watch.most_of_the_rest(), notices })
         };
         Ok(counted.made(graph, plan, ranges, make)?)

@@ -1,16 +1,15 @@
 //! Measurements that planning or compiling needs: ranges of activations, and the quality each
 //! format costs. Cached by the hash of the checkpoint's content.
 
-use shardwright_bundle::{Digest, TextFile};
+use shardwright_bundle::Digest;
 use shardwright_graph::{Component, ComponentKind, Graph, Ranges};
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::{Sensitivity, ValueSensitivity};
 use shardwright_quantisation::{
-    Calibration, CalibrationError, Calibrator, MeasuredFormats, Sensitivities, places, priors,
-    table_priors, value_prior,
+    Calibration, CalibrationError, Calibrator, MeasuredFormats, Sensitivities, places, priors, table_priors,
+    value_prior,
 };
 use shardwright_shims::Watch;
-use shardwright_text::{ChatTemplate, Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::{
     Error, ErrorKind, FormatTuple, Notice, Provenance, ValueFormat, WeightFormat, WeightRole,
 };
@@ -22,15 +21,13 @@ use std::time::Instant;
 use crate::{LossGround, Losses, PlanOptions, Result, TableFormats, TableLoss};
 use shardwright_files::own;
 
-/// Most tokens used for calibration, and most of one conversation: ranges settle long before.
-const CALIBRATION_TOKENS: usize = 2048;
-const CONVERSATION_TOKENS: usize = 128;
+use super::texts::{self, Budget, conversations};
 
-/// Tokens that sensitivities are measured on: they are run once per layer, role and format.
-const SENSITIVITY_TOKENS: usize = 96;
+/// Text for ranges, which settle long before its end.
+const CALIBRATION: Budget = Budget { tokens: 2048, longest: 128 };
 
-/// One conversation a line, turns separated by tabs, user first.
-const CALIBRATION_TEXT: &str = include_str!("calibration.txt");
+/// Text for sensitivities: it is run once for each layer, role and format.
+const SENSITIVITY: Budget = Budget { tokens: 96, longest: 128 };
 
 /// The value ranges of the float model's tensors over the calibration text, from the cache if it
 /// has them.
@@ -42,7 +39,7 @@ pub(super) fn calibrate(
     watch: &mut dyn Watch,
 ) -> Result<Calibration> {
     let started = Instant::now();
-    let conversations = conversations(checkpoint, graph, options, CALIBRATION_TOKENS)?;
+    let conversations = conversations(checkpoint, graph, options, CALIBRATION)?;
     let hash = checkpoint.content_hash();
     let kept = kept_as(options, "calibrations", hash, &conversations);
     if let Some(calibration) =
@@ -60,63 +57,17 @@ pub(super) fn calibrate(
     }
     let calibration = calibrator.finish().map_err(calibration_error)?;
     notices.push(Notice::note(format!(
-        "ranges of integers were calibrated on {} tokens in {:.1} s",
+        "ranges of integers were calibrated on {} tokens of {} in {:.1} s",
         calibration.tokens(),
+        texts::named(options),
         started.elapsed().as_secs_f64()
     )));
     keep(kept, notices, |path| calibration.write(path).map_err(|error| error.to_string()));
     Ok(calibration)
 }
 
-/// The calibration text as token ids, through the chat template where there is one, special tokens
-/// included.
-fn conversations(
-    checkpoint: &Checkpoint,
-    graph: &Graph,
-    options: &PlanOptions,
-    most: usize,
-) -> Result<Vec<Vec<u32>>> {
-    let text = options.read_calibration_text()?.unwrap_or_else(|| CALIBRATION_TEXT.to_owned());
-    let directory = checkpoint.directory();
-    let template = ChatTemplate::from_directory(directory)?;
-    let tokenizer = Tokenizer::from_file(directory.join(TextFile::Tokenizer.name()))?;
-    let mut conversations = Vec::new();
-    let mut tokens = 0;
-    for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
-        let messages: Vec<Message> = turns
-            .iter()
-            .enumerate()
-            .map(|(index, turn)| match index % 2 {
-                0 => Message::user(turn),
-                _ => Message::assistant(turn),
-            })
-            .collect();
-        let mut ids = match &template {
-            Some(template) => {
-                let plain = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
-                template.encode(&tokenizer, &messages, &plain)?
-            }
-            None => tokenizer.encode(&turns.join("\n"), true)?,
-        };
-        ids.truncate(CONVERSATION_TOKENS.min(most).min(graph.context as usize));
-        tokens += ids.len();
-        if !ids.is_empty() {
-            conversations.push(ids);
-        }
-        if tokens >= most {
-            break;
-        }
-    }
-    if conversations.is_empty() {
-        return Err(Error::new(ErrorKind::Argument, "the calibration text is empty")
-            .with_help("pass a text with at least one line"));
-    }
-    Ok(conversations)
-}
-
 /// The weight formats of `tuples` that lose quality, each once.
-fn quantised_formats(tuples: &[FormatTuple]) -> Vec<WeightFormat> {
+pub(super) fn quantised_formats(tuples: &[FormatTuple]) -> Vec<WeightFormat> {
     let mut formats: Vec<WeightFormat> = tuples
         .iter()
         .flat_map(|tuple| tuple.roles.iter().map(|role| role.format).chain([tuple.weights]))
@@ -213,7 +164,7 @@ pub(super) fn losses(
         return expected;
     }
     let started = Instant::now();
-    let sequences = conversations(checkpoint, graph, options, SENSITIVITY_TOKENS)?;
+    let sequences = conversations(checkpoint, graph, options, SENSITIVITY)?;
     let hash = checkpoint.content_hash();
     let mut names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
     names.push("tables");
@@ -243,9 +194,8 @@ pub(super) fn losses(
                 if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             let wanted = MeasuredFormats { weights: &formats, tables: &table_formats, values: &values };
-            let measured =
-                Sensitivities::measure(graph, hash, &wanted, None, &sequences, &mut progress)
-                    .map_err(calibration_error)?;
+            let measured = Sensitivities::measure(graph, hash, &wanted, None, &sequences, &mut progress)
+                .map_err(calibration_error)?;
             notices.push(Notice::note(format!(
                 "what formats cost was measured on {} tokens in {:.1} s",
                 measured.tokens(),
@@ -372,4 +322,12 @@ mod tests {
         keep(Some(path.clone()), &mut notices, write);
         assert!(notices.len() == 1 && notices[0].text.contains("may be written by others"), "{notices:?}");
     }
+}
+
+/// The text that ranges are calibrated on, as token ids.
+///
+/// # Errors
+/// A text, template or tokenizer that cannot be read.
+pub fn calibration_text(checkpoint: &Checkpoint, options: &PlanOptions) -> Result<Vec<Vec<u32>>> {
+    conversations(checkpoint, checkpoint.graph(), options, CALIBRATION)
 }

@@ -138,8 +138,8 @@ fn cholesky(moments: &SecondMoments, order: &[u32], added: f64) -> Option<Vec<f6
         let square = &mut above[first * width..];
         for row in 0..block.len() {
             for other in 0..=row {
-                let products = (0..other)
-                    .map(|k| square[row * width + first + k] * square[other * width + first + k]);
+                let products =
+                    (0..other).map(|k| square[row * width + first + k] * square[other * width + first + k]);
                 let value = square[row * width + first + other] - products.sum::<f64>();
                 if row == other {
                     if !(value > 0.0 && value.is_finite()) {

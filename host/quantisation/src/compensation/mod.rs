@@ -6,6 +6,7 @@
 //! [`Moments`] are those of a model.
 
 mod factor;
+mod file;
 mod model;
 mod moments;
 mod product;
@@ -13,7 +14,7 @@ mod round;
 mod taking;
 
 pub use factor::{DAMPING, Factors};
-pub(crate) use round::{Rounded, Rows};
 pub use model::Moments;
 pub use moments::{MomentSums, SecondMoments};
+pub(crate) use round::{Rounded, Rows};
 pub use taking::MatrixInputs;

@@ -4,7 +4,7 @@
 //! own accumulator. Blocks and threads only choose which results are computed when, and vectors
 //! hold different results, so all of them give the same bits on every machine.
 
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 
 /// A type of accumulators.
 pub(super) trait Real: Copy + Send + Sync {
@@ -44,7 +44,9 @@ pub(super) fn panels<T: Real, const W: usize>(
 ) -> Vec<Panel<T, W>> {
     let of = |first: usize| -> Panel<T, W> {
         let step = |k| {
-            std::array::from_fn(|lane| if first + lane < columns { element(k, first + lane) } else { T::ZERO })
+            std::array::from_fn(
+                |lane| if first + lane < columns { element(k, first + lane) } else { T::ZERO },
+            )
         };
         (0..depth).map(step).collect()
     };
@@ -63,22 +65,35 @@ pub(super) fn add_products<T: Real, const W: usize>(
     panels: &[Panel<T, W>],
 ) {
     let depth = panels.first().map_or(0, Vec::len);
-    if depth == 0 || stride == 0 {
-        return;
+    if depth > 0 && stride > 0 {
+        arch.dispatch(Tiles { results, stride, columns, factors, panels, depth });
     }
-    arch.dispatch(
-        #[inline(always)]
-        || {
-            let groups = results.chunks_mut(ROWS * stride).zip(factors.chunks(ROWS * depth));
-            for (results, factors) in groups {
-                for (index, panel) in panels.iter().enumerate() {
-                    let first = index * W;
-                    let width = W.min(columns.saturating_sub(first));
-                    tile(results, stride, first, width, factors, panel);
-                }
+}
+
+/// The arguments of [`add_products`]; its body is compiled for each set of instructions.
+struct Tiles<'a, T: Real, const W: usize> {
+    results: &'a mut [T],
+    stride: usize,
+    columns: usize,
+    factors: &'a [T],
+    panels: &'a [Panel<T, W>],
+    depth: usize,
+}
+
+impl<T: Real, const W: usize> WithSimd for Tiles<'_, T, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Tiles { results, stride, columns, factors, panels, depth } = self;
+        for (results, factors) in results.chunks_mut(ROWS * stride).zip(factors.chunks(ROWS * depth)) {
+            for (index, panel) in panels.iter().enumerate() {
+                let first = index * W;
+                let width = W.min(columns.saturating_sub(first));
+                tile(results, stride, first, width, factors, panel);
             }
-        },
-    );
+        }
+    }
 }
 
 /// One tile: at most [`ROWS`] rows and W columns.

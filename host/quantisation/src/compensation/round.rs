@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pulp::Arch;
+use pulp::{Arch, Simd, WithSimd};
 
 use super::factor::Factors;
 use super::product::{Panel, add_products, panels};
@@ -41,9 +41,8 @@ struct Work {
 impl<'f> Rows<'f> {
     /// `values` are whole rows of the width that the factors have, dense.
     pub fn of(factors: &'f Factors, values: &[f32]) -> Self {
-        let in_order = |row: &[f32]| -> Vec<f32> {
-            factors.order.iter().map(|&column| row[column as usize]).collect()
-        };
+        let in_order =
+            |row: &[f32]| -> Vec<f32> { factors.order.iter().map(|&column| row[column as usize]).collect() };
         let rows = values.chunks_exact(factors.width().max(1));
         Rows { factors, arch: Arch::new(), values: rows.flat_map(in_order).collect() }
     }
@@ -58,10 +57,13 @@ impl<'f> Rows<'f> {
         for first in (0..width).step_by(BLOCK) {
             let block = first..(first + BLOCK).min(width);
             work.errors.resize(count * block.len(), 0.0);
-            self.arch.dispatch(
-                #[inline(always)]
-                || self.round_block(&mut work, block.clone(), limit, &step),
-            );
+            self.arch.dispatch(Block {
+                rows: self,
+                work: &mut work,
+                block: block.clone(),
+                limit,
+                step: &step,
+            });
             if block.end < width {
                 let part = |k: usize, column: usize| factors.upper[(first + k) * width + block.end + column];
                 let panels: Vec<Panel<f32, WIDTH>> = panels(width - block.end, block.len(), part);
@@ -72,17 +74,25 @@ impl<'f> Rows<'f> {
         }
         work.rounded
     }
+}
 
-    /// Rounds the columns of a block, one after the other, in every row.
+/// The columns of a block, rounded one after the other in every row; compiled for each set of
+/// instructions.
+struct Block<'b, F> {
+    rows: &'b Rows<'b>,
+    work: &'b mut Work,
+    block: Range<usize>,
+    limit: f32,
+    step: &'b F,
+}
+
+impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
+    type Output = ();
+
     #[inline(always)]
-    fn round_block(
-        &self,
-        work: &mut Work,
-        block: Range<usize>,
-        limit: f32,
-        step: &impl Fn(usize, usize) -> f32,
-    ) {
-        let (width, factors) = (self.factors.width(), self.factors);
+    fn with_simd<S: Simd>(self, _: S) {
+        let Block { rows, work, block, limit, step } = self;
+        let (width, factors) = (rows.factors.width(), rows.factors);
         for (row, errors) in work.errors.chunks_exact_mut(block.len()).enumerate() {
             let start = row * width;
             let wanted = &mut work.wanted[start..start + width];
@@ -94,7 +104,7 @@ impl<'f> Rows<'f> {
                 work.rounded.codes[start + column] = code as i32;
                 let rest = f64::from(wanted[k]) - f64::from(code) * f64::from(step);
                 loss += f64::from(factors.diagonal[k]) * rest * rest;
-                *error = (-code).mul_add(step, self.values[start + k]);
+                *error = (-code).mul_add(step, rows.values[start + k]);
                 let passed_on = &factors.upper[k * width + k + 1..k * width + block.end];
                 for (wanted, &part) in wanted[k + 1..block.end].iter_mut().zip(passed_on) {
                     *wanted = error.mul_add(part, *wanted);

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
-use shardwright_graph::{
-    ComponentKind, EntryOptions, EntryPoint, Graph, Op, WeightId, range_key,
-};
+use shardwright_graph::{ComponentKind, EntryOptions, EntryPoint, Graph, Op, WeightId, range_key};
 use shardwright_reference::{Arrangement, ReferenceModel};
 use shardwright_vocabulary::EntryKind;
 
@@ -14,7 +12,7 @@ use super::moments::MomentSums;
 use crate::CalibrationError;
 
 /// What the matrices of a model are multiplied with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MatrixInputs {
     /// The tensor of each matrix, by name of the weight: its [`range_key`], or those of several
     /// with a space between.
@@ -52,8 +50,8 @@ impl MatrixInputs {
         Ok(MatrixInputs { of, widths })
     }
 
-    /// The tensors that add to some moments, with what they add to.
-    fn readers(&self) -> BTreeMap<&str, Vec<&str>> {
+    /// The tensors that add to some moments, each with what it adds to.
+    pub fn readers(&self) -> BTreeMap<&str, Vec<&str>> {
         let mut readers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for joined in self.widths.keys() {
             joined.split(' ').for_each(|key| readers.entry(key).or_default().push(joined));
@@ -63,6 +61,18 @@ impl MatrixInputs {
 }
 
 impl Moments {
+    /// Hash of a checkpoint and of the ids of sequences in their order: all that moments follow
+    /// from.
+    pub fn identity_of(checkpoint: [u8; 32], sequences: &[Vec<u32>]) -> [u8; 32] {
+        let mut digest = Sha256::new();
+        digest.update(checkpoint);
+        for ids in sequences {
+            digest.update((ids.len() as u64).to_le_bytes());
+            ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
+        }
+        digest.finalize().into()
+    }
+
     /// Takes those of a model by running the reference over token sequences, in their order;
     /// `checkpoint` is a hash of the model, see [`content_hash`](crate::content_hash).
     ///
@@ -90,17 +100,6 @@ impl Moments {
             })?;
         }
         let moments = sums.into_iter().map(|(key, sums)| (key.to_owned(), sums.finish())).collect();
-        Ok(Moments::new(identity(checkpoint, sequences), inputs.of, moments))
+        Ok(Moments::new(Moments::identity_of(checkpoint, sequences), inputs, moments))
     }
-}
-
-/// Hash of a checkpoint and of the ids of sequences in their order.
-fn identity(checkpoint: [u8; 32], sequences: &[Vec<u32>]) -> [u8; 32] {
-    let mut digest = Sha256::new();
-    digest.update(checkpoint);
-    for ids in sequences {
-        digest.update((ids.len() as u64).to_le_bytes());
-        ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
-    }
-    digest.finalize().into()
 }

@@ -125,7 +125,8 @@ impl Store {
     ) -> Result<Weight, QuantiseError> {
         let name = source.name();
         let target = Target::Matrix(format);
-        let factors = moments.filter(|_| target.is_rounded()).and_then(|moments| moments.factors(name));
+        let moments = moments.filter(|_| target.is_rounded());
+        let factors = moments.map(|moments| moments.factors(name)).transpose()?.flatten();
         let job = Job::new(source, target, Rounding::by(factors.as_deref()))?;
         let address = address(source, format, moments.filter(|_| factors.is_some()))?;
         let bytes = job.planned().bytes();

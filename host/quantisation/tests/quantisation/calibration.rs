@@ -1,5 +1,6 @@
 //! Ranges and moments from running a model; their file.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,8 +8,9 @@ use std::sync::Arc;
 use shardwright_graph::{Encodings, Graph};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
-    Calibration, CalibrationError, Calibrator, IntegerBits, MeasuredError, Moments, QuantiseError,
-    RangeMethod, Recipe, Store, TableFormats, Unwatched, content_hash, quantise,
+    Calibration, CalibrationError, Calibrator, IntegerBits, MatrixInputs, MeasuredError, MomentSums, Moments,
+    QuantiseError, RangeMethod, Recipe, SecondMoments, Store, TableFormats, Unwatched, content_hash,
+    quantise,
 };
 use shardwright_reference::{Arrangement, ReferenceError, ReferenceModel};
 use shardwright_test_checkpoints::{Random, Spec};
@@ -50,12 +52,9 @@ fn every_family_is_calibrated_whole() {
             let ranges = calibration.ranges(method, bits).unwrap();
             for activations in [ActivationFormat::A16, ActivationFormat::A16Symmetric] {
                 let formats = FormatTuple::uniform(WeightFormat::W8PerChannel, activations, StateFormat::A16);
-                let made = quantise(
-                    &graph,
-                    &Recipe::new(&graph, &formats, TableFormats::default()),
-                    &mut Unwatched,
-                )
-                .unwrap();
+                let made =
+                    quantise(&graph, &Recipe::new(&graph, &formats, TableFormats::default()), &mut Unwatched)
+                        .unwrap();
                 // Every tensor that needs a range has one.
                 let encodings = Encodings::of(&formats, &ranges);
                 let model = ReferenceModel::new_encoded(&made, Arrangement::whole(12), encodings).unwrap();
@@ -141,14 +140,14 @@ fn moments_are_of_what_matrices_are_multiplied_with() {
         let graph = graph_of(&spec);
         let moments = Moments::by_reference(&graph, [0; 32], &sequences(2, 11)).unwrap();
         for (weight, matrix) in graph.weights.iter().zip(graph.matrices()) {
-            let factors = moments.factors(&weight.name);
+            let factors = moments.factors(&weight.name).unwrap();
             assert_eq!(factors.is_some(), matrix, "{:?} {}", spec.family, weight.name);
             assert!(factors.is_none_or(|factors| factors.width() == weight.row_width()));
         }
         // They share their input.
         let of = |part: &str| {
             let weight = graph.weights.iter().find(|weight| weight.part == part).unwrap();
-            moments.factors(&weight.name)
+            moments.factors(&weight.name).unwrap()
         };
         assert_eq!(of("q"), of("k"));
         assert_ne!(of("q"), of("o"));
@@ -162,10 +161,59 @@ fn moments_are_of_what_matrices_are_multiplied_with() {
 }
 
 #[test]
+fn moments_survive_their_files_and_hostile_ones_are_refused() {
+    let graph = graph_of(&Spec::gemma3());
+    let sequences = sequences(2, 20);
+    let inputs = MatrixInputs::new(&graph).unwrap();
+    let in_memory = Moments::by_reference(&graph, [1; 32], &sequences).unwrap();
+    let directory = TempDir::new().unwrap();
+    let mut sums: BTreeMap<&str, MomentSums> =
+        inputs.widths.iter().map(|(key, &width)| (key.as_str(), MomentSums::new(width))).collect();
+    let model = ReferenceModel::new(&graph, Arrangement::whole(1)).unwrap();
+    for ids in &sequences {
+        model
+            .observe(ids, &mut |key, values| sums.get_mut(key).into_iter().for_each(|s| s.add(values)))
+            .unwrap();
+    }
+    for (key, sums) in sums {
+        sums.finish().write(SecondMoments::path(directory.path(), key)).unwrap();
+    }
+    let in_folder = Moments::in_folder(in_memory.identity(), inputs.clone(), directory.path());
+    for weight in inputs.of.keys() {
+        let factors = in_folder.factors(weight).unwrap();
+        assert!(factors.is_some() && factors == in_memory.factors(weight).unwrap(), "{weight}");
+    }
+    let (key, &width) = inputs.widths.first_key_value().unwrap();
+    let path = SecondMoments::path(directory.path(), key);
+    let sound = fs::read(&path).unwrap();
+    let read = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        SecondMoments::read(&path, width)
+    };
+    let mut random = Random::new(4, "bits");
+    for _ in 0..200 {
+        let mut bytes = sound.clone();
+        bytes[random.below(sound.len() as u64) as usize] ^= 1 << random.below(8);
+        let error = read(&bytes).unwrap_err();
+        assert!(error.help().is_some(), "{error}");
+    }
+    for content in [&sound[52..60], &sound[52..sound.len() - 4], &sound[52..sound.len() - 1]] {
+        let error = read(&sealed(&sound, content)).unwrap_err();
+        assert!(matches!(error, MeasuredError::Damaged { .. }), "{error}");
+    }
+    fs::write(&path, &sound).unwrap();
+    let error = SecondMoments::read(&path, width + 1).unwrap_err();
+    assert!(error.to_string().contains("columns"), "{error}");
+    fs::remove_file(&path).unwrap();
+    let weight = inputs.of.iter().find(|(_, of)| *of == key).unwrap().0;
+    let error = in_folder.factors(weight).unwrap_err();
+    assert!(matches!(error, QuantiseError::Moments(MeasuredError::Io { .. })), "{error}");
+}
+
+#[test]
 fn a_recipe_with_moments_makes_other_integers_of_matrices_alone() {
     let graph = graph_of(&Spec::gemma4());
-    let formats =
-        FormatTuple::uniform(WeightFormat::W4PerChannel, ActivationFormat::F32, StateFormat::F32);
+    let formats = FormatTuple::uniform(WeightFormat::W4PerChannel, ActivationFormat::F32, StateFormat::F32);
     let tables = TableFormats { embedding: Some(WeightFormat::W4PerChannel), per_layer: None };
     let recipe = Recipe::new(&graph, &formats, tables);
     let nearest = quantise(&graph, &recipe, &mut Unwatched).unwrap();

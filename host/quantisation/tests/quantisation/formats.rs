@@ -399,7 +399,8 @@ fn what_cannot_be_made_says_why() {
     assert!(matches!(quantise_constant(&broken, &mut Unwatched), Err(QuantiseError::NotFinite { .. })));
 
     let planned = weight(&[4, 40], DType::F32, &values(160, 1)).planned(WeightFormat::F32).unwrap();
-    let error = quantise_weight(&planned, WeightFormat::W8PerChannel, Rounding::Nearest, &mut Unwatched).unwrap_err();
+    let error =
+        quantise_weight(&planned, WeightFormat::W8PerChannel, Rounding::Nearest, &mut Unwatched).unwrap_err();
     assert!(matches!(error, QuantiseError::MissingBytes { row: 0, bytes: 0, .. }), "{error}");
 
     let wide = Weight {
@@ -407,7 +408,8 @@ fn what_cannot_be_made_says_why() {
         data: WeightData::planned(1 << 31),
         ..weight(&[1], DType::F32, &[0.0])
     };
-    let error = quantise_weight(&wide, WeightFormat::W8PerChannel, Rounding::Nearest, &mut Unwatched).unwrap_err();
+    let error =
+        quantise_weight(&wide, WeightFormat::W8PerChannel, Rounding::Nearest, &mut Unwatched).unwrap_err();
     assert!(matches!(error, QuantiseError::ChannelTooLarge { values: 0x2000_0000, .. }), "{error}");
     let endless = Weight { shape: vec![1 << 40, 1 << 40], ..wide };
     let error = quantise_weight(&endless, WeightFormat::F16, Rounding::Nearest, &mut Unwatched).unwrap_err();

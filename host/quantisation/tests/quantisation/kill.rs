@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
-    MomentSums, Moments, Recipe, Store, TableFormats, Unwatched, content_hash,
+    MatrixInputs, MomentSums, Moments, Recipe, Store, TableFormats, Unwatched, content_hash,
 };
 use shardwright_test_checkpoints::{Fill, Spec};
 use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
@@ -43,9 +43,10 @@ fn moments_for(format: WeightFormat) -> Option<Moments> {
         sums.add(&values(64 * width, 11));
         (width.to_string(), sums.finish())
     };
-    let inputs = [("q", "512"), ("up", "1536")].map(|(weight, key)| (weight.to_owned(), key.to_owned()));
+    let of = [("q", "512"), ("up", "1536")].map(|(weight, key)| (weight.to_owned(), key.to_owned())).into();
+    let inputs = MatrixInputs { of, widths: [512, 1536].map(|width| (width.to_string(), width)).into() };
     (format == WeightFormat::W4PerChannel)
-        .then(|| Moments::new([5; 32], inputs.into(), [sums(512), sums(1536)].into()))
+        .then(|| Moments::new([5; 32], inputs, [sums(512), sums(1536)].into()))
 }
 
 #[test]

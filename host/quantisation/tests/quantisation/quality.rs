@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use shardwright_graph::{ComponentKind, Ranges};
 use shardwright_quantisation::{
-    CalibrationError, Calibrator, Candidate, IntegerBits, MeasuredError, MeasuredFormats,
-    RangeMethod, Sensitivities, TableFormats, evaluate,
+    CalibrationError, Calibrator, Candidate, IntegerBits, MeasuredError, MeasuredFormats, RangeMethod,
+    Sensitivities, TableFormats, evaluate,
 };
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{
@@ -166,8 +166,13 @@ fn sensitivities_cover_every_place_and_survive_their_file() {
     let error = Sensitivities::measure(&graph, [5; 32], &wanted, None, &[vec![30]], &mut on);
     assert!(matches!(error, Err(CalibrationError::NoPredictions)));
     let error =
-        Sensitivities::measure(&graph, [5; 32], &wanted, None, &sequences, &mut |_, _| {
-            ControlFlow::Break(())
-        });
+        Sensitivities::measure(
+            &graph,
+            [5; 32],
+            &wanted,
+            None,
+            &sequences,
+            &mut |_, _| ControlFlow::Break(()),
+        );
     assert!(matches!(error, Err(CalibrationError::Cancelled)));
 }

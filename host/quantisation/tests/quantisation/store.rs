@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use shardwright_graph::{Graph, Weight};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
-    MomentSums, Moments, Note, Progress, QuantiseError, Recipe, Rounding, RowSource, Store, StoreError, TableFormats, Unwatched, Watch,
-    quantise, quantise_weight,
+    MatrixInputs, MomentSums, Moments, Note, Progress, QuantiseError, Recipe, Rounding, RowSource, Store,
+    StoreError, TableFormats, Unwatched, Watch, quantise, quantise_weight,
 };
 use shardwright_test_checkpoints::{Random, Spec};
 use shardwright_vocabulary::{ActivationFormat, DType, FormatTuple, StateFormat, WeightFormat};
@@ -86,8 +86,9 @@ fn the_store_gives_what_memory_gives() {
 fn moments(identity: u8, width: usize) -> Moments {
     let mut sums = MomentSums::new(width);
     sums.add(&values(3 * width * width, 9));
-    let inputs = ["layers.0.up", "w"].map(|weight| (weight.to_owned(), "x".to_owned()));
-    Moments::new([identity; 32], inputs.into(), BTreeMap::from([("x".to_owned(), sums.finish())]))
+    let of = ["layers.0.up", "w"].map(|weight| (weight.to_owned(), "x".to_owned())).into();
+    let inputs = MatrixInputs { of, widths: BTreeMap::from([("x".to_owned(), width)]) };
+    Moments::new([identity; 32], inputs, BTreeMap::from([("x".to_owned(), sums.finish())]))
 }
 
 #[test]
@@ -111,7 +112,7 @@ fn whatever_decides_the_content_makes_another_file() {
     assert_eq!(made(&plain, Some(&moments(1, 64))), 5);
     assert_eq!(made(&plain, Some(&moments(2, 64))), 6);
     // Nothing is known of what it is multiplied with: to the nearest, as without moments.
-    assert_eq!(made(&plain, Some(&Moments::new([3; 32], BTreeMap::new(), BTreeMap::new()))), 6);
+    assert_eq!(made(&plain, Some(&Moments::new([3; 32], MatrixInputs::default(), BTreeMap::new()))), 6);
     assert_eq!(made(&weight(&[64, 64], DType::Bf16, &of), None), 7);
     let quantised = in_memory(&plain, WeightFormat::W8PerChannel);
     assert_eq!(made(&quantised, None), 8);
@@ -128,7 +129,7 @@ fn ended_anywhere_and_continued_the_bytes_are_the_same() {
         (WeightFormat::W8PerTensor, None),
         (WeightFormat::W4PerChannel, Some(&moments)),
     ] {
-        let factors = moments.and_then(|moments| moments.factors("layers.0.up"));
+        let factors = moments.and_then(|moments| moments.factors("layers.0.up").unwrap());
         let rounding = Rounding::by(factors.as_deref());
         let wanted = quantise_weight(&synthetic(), format, rounding, &mut Unwatched).unwrap();
         let directory = TempDir::new().unwrap();

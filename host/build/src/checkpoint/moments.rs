@@ -1,0 +1,170 @@
+//! Second moments of what a checkpoint's matrices are multiplied with, taken on the CPU shim and
+//! kept by checkpoint and text.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use shardwright_files::own;
+use shardwright_forward::{Engine, Pass};
+use shardwright_graph::{EntryGraph, Graph, TensorId, range_key};
+use shardwright_models::Checkpoint;
+use shardwright_quantisation::{MatrixInputs, MomentSums, Moments, SecondMoments};
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{DeviceKind, Error, ErrorKind, Notice};
+use shardwright_worker::Shims;
+
+use super::measuring::calibration_error;
+use super::texts::{self, Budget};
+use crate::places::thread_options;
+use crate::{CPU_SHIM, PlanOptions, Result};
+
+/// Text that moments are taken over: a matrix of 12,288 columns has more of those than tokens, but
+/// its damping is for that.
+const TEXT: Budget = Budget { tokens: 8192, longest: 512 };
+
+/// Folder of moments in the cache.
+const FOLDER: &str = "moments";
+
+/// The moments of a model as it is stored, from the cache as far as it has them.
+///
+/// Layers that were done before an interruption are run again without being summed.
+pub(super) fn moments(
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+    options: &PlanOptions,
+    notices: &mut Vec<Notice>,
+    watch: &mut dyn Watch,
+) -> Result<Moments> {
+    let started = Instant::now();
+    let sequences = texts::conversations(checkpoint, graph, options, TEXT)?;
+    let identity = Moments::identity_of(checkpoint.content_hash(), &sequences);
+    let inputs = MatrixInputs::new(graph).map_err(calibration_error)?;
+    let folder = options.cache.as_ref().map(|cache| cache.join(FOLDER).join(name_of(identity)));
+    let folder = folder.and_then(|folder| trusted(folder, notices));
+    let path = |key: &str| folder.as_ref().map(|folder| SecondMoments::path(folder, key));
+    let is_kept = |key: &&String| path(key).is_some_and(|path| own::open_file(&path).is_ok());
+    let missing: BTreeSet<String> = inputs.widths.keys().filter(|key| !is_kept(key)).cloned().collect();
+    let mut in_memory = BTreeMap::new();
+    if !missing.is_empty() {
+        let engine = engine(options)?;
+        let mut take = |key: &str, moments: SecondMoments| match path(key) {
+            Some(path) => {
+                moments.write(path).map_err(|error| Error::caused_by(ErrorKind::Invalid, error, None))
+            }
+            None => {
+                in_memory.insert(key.to_owned(), moments);
+                Ok(())
+            }
+        };
+        over_all(graph, &engine, &sequences, (&inputs, &missing), &mut take, watch)?;
+        let tokens: usize = sequences.iter().map(Vec::len).sum();
+        notices.push(Notice::note(format!(
+            "moments of what weights are multiplied with were taken over {tokens} tokens of {} in {:.1} s",
+            texts::named(options),
+            started.elapsed().as_secs_f64()
+        )));
+    }
+    Ok(match folder {
+        Some(folder) => Moments::in_folder(identity, inputs, folder),
+        None => Moments::new(identity, inputs, in_memory),
+    })
+}
+
+/// The text that moments are taken over, as token ids.
+///
+/// # Errors
+/// A text, template or tokenizer that cannot be read.
+pub fn moment_text(checkpoint: &Checkpoint, options: &PlanOptions) -> Result<Vec<Vec<u32>>> {
+    texts::conversations(checkpoint, checkpoint.graph(), options, TEXT)
+}
+
+/// Runs all sequences through all layers, and sums what is missing.
+fn over_all(
+    graph: &Graph,
+    engine: &Engine,
+    sequences: &[Vec<u32>],
+    (inputs, missing): (&MatrixInputs, &BTreeSet<String>),
+    take: &mut dyn FnMut(&str, SecondMoments) -> Result<()>,
+    watch: &mut dyn Watch,
+) -> Result<()> {
+    let mut readers = inputs.readers();
+    for joined in readers.values_mut() {
+        joined.retain(|joined| missing.contains(*joined));
+    }
+    readers.retain(|_, joined| !joined.is_empty());
+    // What is summed is done when the last tensor that adds to it was seen.
+    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+    for joined in readers.values().flatten() {
+        *left.entry(joined).or_default() += 1;
+    }
+    let mut sums: BTreeMap<&str, MomentSums> = BTreeMap::new();
+    let mut pass = Pass::new(graph, engine, sequences)?;
+    let parts = pass.parts();
+    let mut all = Part::new(watch, 0..1000);
+    for (index, part) in parts.iter().enumerate() {
+        if left.is_empty() {
+            break;
+        }
+        let end = (index + 1) * 1000 / parts.len().max(1);
+        let mut watch = all.then(end as u32).named("taking moments");
+        let look = |entry: &EntryGraph, tensor: TensorId| readers.contains_key(&*range_key(entry, tensor));
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        let mut show = |looked: shardwright_forward::Looked<'_>| {
+            let Some((key, joined)) = looked.key().and_then(|key| readers.get_key_value(key)) else { return };
+            seen.insert(key);
+            for joined in joined {
+                let width = inputs.widths.get(*joined).copied().unwrap_or_default();
+                sums.entry(joined).or_insert_with(|| MomentSums::new(width)).add(looked.values);
+            }
+        };
+        pass.run(part, graph, &look, &mut show, &mut watch)?;
+        for joined in seen.into_iter().flat_map(|key| readers.get(key).into_iter().flatten()) {
+            let Some(count) = left.get_mut(joined) else { continue };
+            *count -= 1;
+            if *count == 0
+                && let Some(sums) = sums.remove(joined)
+            {
+                left.remove(joined);
+                take(joined, sums.finish())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The CPU shim, in this process if the user does not ask for another.
+fn engine(options: &PlanOptions) -> Result<Engine> {
+    let shims = Shims::open(options.shims.clone(), options.isolation)?;
+    let threads = thread_options(CPU_SHIM, options.threads);
+    let instance = shims.open_to_run(CPU_SHIM, FOLDER, &threads, false).map_err(|error| {
+        let help = "moments are taken on the CPU shim; `--rounding nearest` rounds without them";
+        error.with_help(help)
+    })?;
+    let devices = instance.devices(None)?;
+    let device = devices.into_iter().find(|device| device.kind == DeviceKind::Present).ok_or_else(|| {
+        Error::new(ErrorKind::Shim, format!("shim `{CPU_SHIM}` has no device in this machine"))
+    })?;
+    Ok(Engine::new(instance, device.name, Vec::new()))
+}
+
+fn name_of(identity: [u8; 32]) -> String {
+    shardwright_bundle::Digest::from(identity).to_string()
+}
+
+/// The folder, made if it is not there; `None`, said, if that fails or others may write it.
+fn trusted(folder: PathBuf, notices: &mut Vec<Notice>) -> Option<PathBuf> {
+    let above = folder.parent().unwrap_or(Path::new("."));
+    let own = own::create_folder(&folder)
+        .map_err(|error| error.to_string())
+        .and_then(|()| own::expect_folder(above).map_err(|error| error.to_string()))
+        .and_then(|()| own::expect_folder(&folder).map_err(|error| error.to_string()));
+    match own {
+        Ok(()) => Some(folder),
+        Err(error) => {
+            let what = "moments of what weights are multiplied with are not kept in the cache";
+            notices.push(Notice::note(format!("{what}: {error}")));
+            None
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The text that ranges, moments and losses are measured on, as a model sees it.
+
+use shardwright_bundle::TextFile;
+use shardwright_graph::Graph;
+use shardwright_models::Checkpoint;
+use shardwright_text::{ChatTemplate, Message, RenderOptions, Tokenizer};
+use shardwright_vocabulary::{Error, ErrorKind};
+
+use crate::{PlanOptions, Result};
+
+/// The texts that come with the program, all of them its own: one conversation a line, turns
+/// separated by tabs, user first, `\n` for the end of a line.
+const TEXTS: [(&str, &str); 5] = [
+    ("turns", include_str!("texts/turns.txt")),
+    ("code", include_str!("texts/code.txt")),
+    ("numbers", include_str!("texts/numbers.txt")),
+    ("languages", include_str!("texts/languages.txt")),
+    ("long", include_str!("texts/long.txt")),
+];
+
+/// How much text is taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    /// Tokens of all conversations, about.
+    pub tokens: usize,
+    /// Tokens of one, which is cut there.
+    pub longest: usize,
+}
+
+/// What the built-in texts are called in reports, or the user's file.
+pub(super) fn named(options: &PlanOptions) -> String {
+    match &options.calibration_text {
+        Some(path) => path.display().to_string(),
+        None => {
+            let names: Vec<&str> = TEXTS.iter().map(|(name, _)| *name).collect();
+            format!("built-in text ({})", names.join(", "))
+        }
+    }
+}
+
+/// The user's text, or the built-in ones in turns, as token ids: through the chat template where
+/// there is one, special tokens included.
+pub(super) fn conversations(
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+    options: &PlanOptions,
+    budget: Budget,
+) -> Result<Vec<Vec<u32>>> {
+    let own = options.read_calibration_text()?;
+    let directory = checkpoint.directory();
+    let template = ChatTemplate::from_directory(directory)?;
+    let tokenizer = Tokenizer::from_file(directory.join(TextFile::Tokenizer.name()))?;
+    let mut conversations = Vec::new();
+    let mut tokens = 0;
+    let lines: Vec<&str> = match &own {
+        Some(text) => text.lines().collect(),
+        None => in_turns(),
+    };
+    for line in lines.into_iter().filter(|line| !line.trim().is_empty()) {
+        let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
+        let messages: Vec<Message> = turns
+            .iter()
+            .enumerate()
+            .map(|(index, turn)| match index % 2 {
+                0 => Message::user(turn),
+                _ => Message::assistant(turn),
+            })
+            .collect();
+        let mut ids = match &template {
+            Some(template) => {
+                let plain = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
+                template.encode(&tokenizer, &messages, &plain)?
+            }
+            None => tokenizer.encode(&turns.join("\n"), true)?,
+        };
+        ids.truncate(budget.longest.min(budget.tokens).min(graph.context as usize));
+        tokens += ids.len();
+        if !ids.is_empty() {
+            conversations.push(ids);
+        }
+        if tokens >= budget.tokens {
+            break;
+        }
+    }
+    if conversations.is_empty() {
+        return Err(Error::new(ErrorKind::Argument, "the calibration text is empty")
+            .with_help("pass a text with at least one line"));
+    }
+    Ok(conversations)
+}
+
+/// Lines of the built-in texts: the first of each, then the second of each, so that little text has
+/// something of all.
+fn in_turns() -> Vec<&'static str> {
+    let texts: Vec<Vec<&str>> = TEXTS.iter().map(|(_, text)| text.lines().collect()).collect();
+    let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
+    (0..longest).flat_map(|line| texts.iter().filter_map(move |text| text.get(line).copied())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_every_text_is_a_conversation() {
+        let lines = in_turns();
+        assert_eq!(lines.len(), TEXTS.iter().map(|(_, text)| text.lines().count()).sum::<usize>());
+        for line in &lines {
+            let turns: Vec<&str> = line.split('\t').collect();
+            assert!(turns.len().is_multiple_of(2), "{line}");
+            assert!(turns.iter().all(|turn| !turn.trim().is_empty()), "{line}");
+        }
+        // Little text has something of all.
+        for ((name, text), line) in TEXTS.iter().zip(&lines) {
+            assert_eq!(text.lines().next(), Some(*line), "{name}");
+        }
+    }
+}

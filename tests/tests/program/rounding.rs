@@ -1,0 +1,132 @@
+//! `compile --rounding compensated` as a user runs it: what it says, that its bytes follow from the
+//! checkpoint, the text and the format alone, and that it is resumed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use shardwright_test_checkpoints::cases;
+use shardwright_tests::bundles::contents;
+use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::program::{self, shardwright};
+use shardwright_tests::tree;
+
+const CHECKPOINT: &str = TEXT_FIXTURES[1];
+const FORMATS: [&str; 2] = ["--formats", "w4-block32/f32/f32"];
+const COMPENSATED: [&str; 2] = ["--rounding", "compensated"];
+const SAID: &str = "moments of what weights are multiplied with were taken over";
+
+/// A cache of its own and a bundle beside it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Place(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.0.path().join("cache")
+    }
+
+    fn bundle(&self) -> PathBuf {
+        self.0.path().join("bundle")
+    }
+
+    /// Compiles here; what was said.
+    fn compile(&self, more: &[&str]) -> String {
+        self.compile_with(more, None)
+    }
+
+    /// The same with so many threads for what the host computes.
+    fn compile_with(&self, more: &[&str], threads: Option<&str>) -> String {
+        let bundle = self.bundle().display().to_string();
+        let run = shardwright(["compile", CHECKPOINT, "-o", &bundle]).arguments(FORMATS).arguments(more);
+        let run = run.environment("XDG_CACHE_HOME", self.cache());
+        let run = match threads {
+            Some(threads) => run.environment("RAYON_NUM_THREADS", threads),
+            None => run,
+        };
+        let outcome = run.outcome();
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        outcome.stdout + &outcome.stderr
+    }
+
+    /// The files of the bundle.
+    fn contents(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        contents(&self.bundle())
+    }
+
+    /// Files of moments in the cache.
+    fn moments(&self) -> usize {
+        files_below(&self.cache())
+            .into_iter()
+            .filter(|path| path.extension().is_some_and(|e| e == "moments"))
+            .count()
+    }
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn weights_rounded_by_moments_depend_on_checkpoint_text_and_format_alone() {
+    let first = Place::new();
+    let said = first.compile(&COMPENSATED);
+    assert!(said.contains(SAID) && said.contains("turns, code, numbers, languages, long"), "{said}");
+    assert!(first.moments() > 10);
+    let wanted = first.contents();
+    // Moments are kept, and one thread sums and rounds to the same bytes as all.
+    assert!(!first.compile(&COMPENSATED).contains(SAID));
+    assert!(first.contents() == wanted);
+    let single = Place::new();
+    single.compile_with(&COMPENSATED, Some("1"));
+    assert!(single.contents() == wanted);
+    let nearest = Place::new();
+    assert!(!nearest.compile(&["--rounding", "nearest"]).contains(SAID));
+    assert!(nearest.contents() != wanted && nearest.moments() == 0);
+    let by_default = Place::new();
+    by_default.compile(&[]);
+    assert!(by_default.contents() == nearest.contents());
+    // Other text, other moments.
+    let text = first.0.path().join("text");
+    std::fs::write(&text, "What is a pot?\tA pot holds water.\n").expect("written");
+    let text = text.display().to_string();
+    let said = first.compile(&[&COMPENSATED[..], &["--calibration-text", &text]].concat());
+    assert!(said.contains(SAID) && said.contains(&text), "{said}");
+    assert!(first.contents() != wanted);
+}
+
+#[test]
+fn killed_while_moments_are_taken_the_bytes_are_the_same() {
+    let whole = Place::new();
+    let start = Instant::now();
+    whole.compile(&COMPENSATED);
+    let took = start.elapsed();
+    let wanted = whole.contents();
+    let (place, moments) = (Place::new(), cases(6, 50) as u32);
+    let mut killed = 0;
+    for moment in 1..=moments {
+        let mut child = Command::new(program::executable())
+            .current_dir(tree::root())
+            .args(["compile", CHECKPOINT, "-o", &place.bundle().display().to_string()])
+            .args(FORMATS)
+            .args(COMPENSATED)
+            .env("XDG_CACHE_HOME", place.cache())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(took * moment / (moments + 1));
+        killed += u32::from(child.try_wait().expect("waiting").is_none());
+        child.kill().expect("killed");
+        child.wait().expect("waited");
+    }
+    assert!(killed >= moments / 3, "{killed} of {moments} were killed before they ended");
+    place.compile(&COMPENSATED);
+    assert!(place.contents() == wanted);
+    assert_eq!(place.moments(), whole.moments());
+}
