@@ -2,9 +2,10 @@
 //! know before choosing them.
 //!
 //! **Job.** Make any weight in any [`WeightFormat`](shardwright_vocabulary::WeightFormat) with
-//! scales of least squared error, in memory or streamed through a [`Store`] that survives
-//! interruptions; calibrate activation ranges by running the reference on token sequences; measure
-//! what a format costs in quality, by layer and role or for a whole model.
+//! scales of least squared error, or so that errors make up for each other by moments of what it is
+//! multiplied with, in memory or streamed through a [`Store`] that survives interruptions; calibrate
+//! activation ranges by running the reference on token sequences; measure what a format costs in
+//! quality, by layer and role or for a whole model.
 //!
 //! **Not its job.** What a stored integer means is defined in `graph` (`Weight::decode_row`,
 //! `Encoding`) and what a quantised graph computes in `reference`; this room only chooses scales
@@ -14,8 +15,8 @@
 //! The same bytes come out whatever the number of threads, and whether a run was interrupted or
 //! not.
 //!
-//! Reading order: [`Recipe`], [`quantise()`], [`Store`]; [`Calibrator`], [`Calibration`];
-//! [`evaluate()`], [`Sensitivities`].
+//! Reading order: [`Recipe`], [`quantise()`], [`Store`]; [`Moments`], [`Factors`]; [`Calibrator`],
+//! [`Calibration`]; [`evaluate()`], [`Sensitivities`].
 //!
 //! Every matrix of a model in 4 bits, a scale to 32 values:
 //!
