@@ -2,10 +2,10 @@
 //! know before choosing them.
 //!
 //! **Job.** Make any weight in any [`WeightFormat`](shardwright_vocabulary::WeightFormat) with
-//! scales of least squared error, or so that errors make up for each other by moments of what it is
-//! multiplied with, in memory or streamed through a [`Store`] that survives interruptions; calibrate
-//! activation ranges by running the reference on token sequences; measure what a format costs in
-//! quality, by layer and role or for a whole model.
+//! scales of least squared error, or so that errors make up for each other by moments of what it
+//! is multiplied with, in memory or streamed through a [`Store`] that survives interruptions;
+//! calibrate activation ranges by running the reference on token sequences; measure what a format
+//! costs in quality, by layer and role or for a whole model.
 //!
 //! **Not its job.** What a stored integer means is defined in `graph` (`Weight::decode_row`,
 //! `Encoding`) and what a quantised graph computes in `reference`; this room only chooses scales
