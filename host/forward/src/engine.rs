@@ -6,21 +6,20 @@ use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::part::LoadedPart;
 
-/// A device of a shim, and options for what is loaded on it.
+/// A device of a shim.
 #[derive(Clone)]
 pub struct Engine {
     instance: ShimInstance,
     device: String,
-    options: Vec<(String, String)>,
 }
 
 /// Of a graph and one of its tensors whether to look at it.
 pub(crate) type Look<'l> = dyn Fn(&EntryGraph, TensorId) -> bool + 'l;
 
 impl Engine {
-    /// A device of an open shim; `options` are those of its `load`, such as `threads`.
-    pub fn new(instance: ShimInstance, device: impl Into<String>, options: Vec<(String, String)>) -> Self {
-        Engine { instance, device: device.into(), options }
+    /// A device of an open shim.
+    pub fn new(instance: ShimInstance, device: impl Into<String>) -> Self {
+        Engine { instance, device: device.into() }
     }
 
     /// Compiles and loads an entry graph, with the tensors to be looked at as further outputs. What
@@ -64,7 +63,7 @@ impl Engine {
                 Error::caused_by(ErrorKind::Internal, error, help)
             })?;
         let artefact = self.instance.compile(&self.device, &order, Place::Temporary, watch)?;
-        let shard = self.instance.load(&self.device, &artefact, &self.options)?;
+        let shard = self.instance.load(&self.device, &artefact, &[])?;
         LoadedPart::new(name, shard, entering, leaving)
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! /// The last row of logits of each sequence.
 //! fn last_rows(graph: &Graph, cpu: ShimInstance, sequences: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
-//!     let engine = Engine::new(cpu, "cpu", Vec::new());
+//!     let engine = Engine::new(cpu, "cpu");
 //!     let mut pass = Pass::new(graph, &engine, sequences)?;
 //!     let mut rows = vec![Vec::new(); sequences.len()];
 //!     for part in pass.parts() {

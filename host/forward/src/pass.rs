@@ -113,11 +113,6 @@ impl<'p> Pass<'p> {
         self.parts.clone()
     }
 
-    /// The residual stream of each sequence, `[T, H]`: what the next part reads.
-    pub fn streams(&self) -> &[Vec<f32>] {
-        &self.streams
-    }
-
     /// Runs all sequences through the next part, with the weights of `graph`, which is the model or
     /// one that differs in the formats of weights alone. `look` says which of the part's tensors to
     /// show; outputs of the model are always shown.

@@ -222,6 +222,16 @@ pub enum CalibrationError {
     /// Calibrations of two models.
     #[error("the calibrations belong to different models")]
     OtherModel,
+    /// A matrix whose second moments do not fit the memory set aside for them.
+    #[error("weight `{weight}` has {columns} columns, moments of more than {limit} are not summed")]
+    TooWide {
+        /// The weight.
+        weight: String,
+        /// Columns it has.
+        columns: usize,
+        /// Most columns.
+        limit: usize,
+    },
     /// The watcher cancelled the work.
     #[error("cancelled")]
     Cancelled,
@@ -242,6 +252,7 @@ impl CalibrationError {
                 Some("more than 0.5 and at most 1; 0.9999 leaves out outliers")
             }
             CalibrationError::OtherModel => Some("merge only what one checkpoint was calibrated with"),
+            CalibrationError::TooWide { .. } => Some("round each value to the nearest"),
             CalibrationError::Cancelled => None,
         }
     }

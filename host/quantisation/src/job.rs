@@ -442,6 +442,16 @@ impl<'s> Job<'s> {
                 round(&factors, &mut best);
             }
         }
+        // Values so large that errors passed on are no numbers: each to the nearest.
+        for (row, of_row) in values.chunks(self.width).enumerate() {
+            if !best.losses[row].is_finite() {
+                let codes = &mut best.codes[row * self.width..(row + 1) * self.width];
+                let blocks = of_row.chunks(size).zip(codes.chunks_mut(size));
+                for ((block, codes), scale) in blocks.zip(scales[row].at(1.0, steps)) {
+                    self.round(block, scale, codes);
+                }
+            }
+        }
         for ((scales, &factor), codes) in scales.iter().zip(&best.factors).zip(best.codes.chunks(self.width))
         {
             if whole.is_none() {

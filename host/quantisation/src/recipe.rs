@@ -154,7 +154,10 @@ pub(crate) fn in_memory(
     meter: &mut Meter<'_>,
 ) -> Result<Weight, QuantiseError> {
     let moments = moments.filter(|_| target.is_rounded());
-    let factors = moments.map(|moments| moments.factors(&source.name)).transpose()?.flatten();
+    let factors = match moments {
+        Some(moments) => moments.factors_said(&source.name, meter.watch)?,
+        None => None,
+    };
     make_in_memory(&Job::new(source, target, Rounding::by(factors.as_deref()))?, meter)
 }
 

@@ -30,6 +30,20 @@ pub enum Note {
         /// Total number of chunks.
         of: u64,
     },
+    /// The moments of what the weight is multiplied with are not positive definite with the usual
+    /// damping.
+    Damped {
+        /// The weight.
+        weight: String,
+        /// The damping they have now, in hundredths of the mean square of a column.
+        percent: u64,
+    },
+    /// Nothing that the weight is multiplied with was seen, or no finite numbers were: each value
+    /// is rounded to the nearest.
+    NotSeen {
+        /// The weight.
+        weight: String,
+    },
     /// Another process is making the weight; work continues when it is done.
     Waiting {
         /// The weight.

@@ -14,7 +14,7 @@ use shardwright_vocabulary::ErrorKind;
 fn engine(threads: u32) -> Engine {
     let options = [("threads".to_owned(), threads.to_string())];
     let cpu = chain::shims().open("cpu", "forward", &options).expect("the CPU shim opens");
-    Engine::new(cpu, "cpu", Vec::new())
+    Engine::new(cpu, "cpu")
 }
 
 /// Sequences of several lengths, none the largest that the others are padded to but one.

@@ -149,15 +149,13 @@ impl ModelSource for CheckpointSource<'_> {
         watch: &mut dyn BuildWatch,
     ) -> Result<ModelFormats> {
         let mut watch = Part::new(watch, 0..1000);
+        let used: Vec<FormatTuple> =
+            plan.shards().iter().flat_map(|shard| shard.formats.tuples()).cloned().collect();
         if ModelFormats::needs_ranges(plan) {
-            let used: Vec<FormatTuple> =
-                plan.shards().iter().flat_map(|shard| shard.formats.tuples()).cloned().collect();
             let calibration = self.calibrated(&mut watch.then(CALIBRATED))?;
             self.ranges = Some(calibration.ranges_for(&used).map_err(measuring::calibration_error)?);
         }
-        let mut tuples = plan.shards().iter().flat_map(|shard| shard.formats.tuples());
-        let is_rounded =
-            tuples.any(|tuple| !measuring::quantised_formats(std::slice::from_ref(tuple)).is_empty());
+        let is_rounded = !measuring::quantised_formats(&used).is_empty();
         let moments = self.moments(is_rounded, &mut watch.then(MOMENTS_TAKEN))?;
         let ranges = self.ranges.clone();
         let CheckpointSource { graph, options, made, notices, .. } = self;
@@ -236,6 +234,13 @@ impl Watch for Forward<'_> {
             Note::Remade { weight, path, reason } => self
                 .notices
                 .push(Notice::note(format!("{}: {reason}; `{weight}` was made again", path.display()))),
+            Note::Damped { weight, percent } => self.notices.push(Notice::note(format!(
+                "moments of what `{weight}` is multiplied with are not positive definite: they are damped by {percent} % of \
+                 the mean square of a column"
+            ))),
+            Note::NotSeen { weight } => self.notices.push(Notice::note(format!(
+                "nothing that `{weight}` is multiplied with was seen, so each of its values is rounded to the nearest"
+            ))),
             Note::Waiting { weight, path } => self.watch.note(&format!(
                 "waiting for another program, which makes `{weight}` in {}",
                 path.display()

@@ -58,13 +58,16 @@ pub(super) fn moments(
             }
         };
         over_all(graph, &engine, &sequences, (&inputs, &missing), &mut take, watch)?;
-        let tokens: usize = sequences.iter().map(Vec::len).sum();
-        notices.push(Notice::note(format!(
-            "moments of what weights are multiplied with were taken over {tokens} tokens of {} in {:.1} s",
-            texts::named(options),
-            started.elapsed().as_secs_f64()
-        )));
     }
+    let how = match missing.is_empty() {
+        true => "are kept of".to_owned(),
+        false => format!("were taken in {:.1} s over", started.elapsed().as_secs_f64()),
+    };
+    let tokens: usize = sequences.iter().map(Vec::len).sum();
+    notices.push(Notice::note(format!(
+        "moments of what weights are multiplied with {how} {tokens} tokens of {}",
+        texts::named(options)
+    )));
     Ok(match folder {
         Some(folder) => Moments::in_folder(identity, inputs, folder),
         None => Moments::new(identity, inputs, in_memory),
@@ -130,7 +133,13 @@ fn over_all(
             }
         }
     }
-    Ok(())
+    match left.keys().next() {
+        None => Ok(()),
+        Some(key) => {
+            let what = format!("no layer shows `{key}`, which a matrix is multiplied with");
+            Err(Error::new(ErrorKind::Internal, what).with_help("report this"))
+        }
+    }
 }
 
 /// The CPU shim, in this process if the user does not ask for another.
@@ -145,7 +154,7 @@ fn engine(options: &PlanOptions) -> Result<Engine> {
     let device = devices.into_iter().find(|device| device.kind == DeviceKind::Present).ok_or_else(|| {
         Error::new(ErrorKind::Shim, format!("shim `{CPU_SHIM}` has no device in this machine"))
     })?;
-    Ok(Engine::new(instance, device.name, Vec::new()))
+    Ok(Engine::new(instance, device.name))
 }
 
 fn name_of(identity: [u8; 32]) -> String {

@@ -10,7 +10,7 @@ use super::moments::SecondMoments;
 use crate::MeasuredError;
 use crate::envelope::{HEAD, Kind};
 
-/// Space for 30,000 columns, more than twice as many as any published model has.
+/// Space for as many columns as are summed.
 const KIND: Kind = Kind { magic: b"sw-momen", version: 1, name: "second moments", limit: 1 << 31 };
 /// Bytes before the triangle.
 const COUNTS: usize = 16;

@@ -5,10 +5,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::factor::Factors;
+use super::factor::{DAMPING, Factors};
 use super::moments::SecondMoments;
 use super::taking::MatrixInputs;
-use crate::QuantiseError;
+use crate::{Note, QuantiseError, Watch};
 
 /// Of every matrix of a model the second moments of what it is multiplied with.
 ///
@@ -47,6 +47,25 @@ impl Moments {
         self.identity
     }
 
+    /// [`Moments::factors`] of a weight that is rounded, with what there is to say of them.
+    pub(crate) fn factors_said(
+        &self,
+        weight: &str,
+        watch: &mut dyn Watch,
+    ) -> Result<Option<Arc<Factors>>, QuantiseError> {
+        let factors = self.factors(weight)?;
+        let name = || weight.to_owned();
+        match &factors {
+            Some(factors) if factors.damping() > DAMPING => {
+                let percent = (100.0 * factors.damping()).round() as u64;
+                watch.note(Note::Damped { weight: name(), percent });
+            }
+            None if self.inputs.of.contains_key(weight) => watch.note(Note::NotSeen { weight: name() }),
+            _ => {}
+        }
+        Ok(factors)
+    }
+
     /// The factors by which a weight is rounded; `None` where nothing that it is multiplied with
     /// was seen.
     pub fn factors(&self, weight: &str) -> Result<Option<Arc<Factors>>, QuantiseError> {
@@ -80,5 +99,43 @@ impl fmt::Debug for Moments {
 impl PartialEq for Moments {
     fn eq(&self, other: &Self) -> bool {
         self.identity == other.identity
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+    use crate::Progress;
+
+    struct Notes(Vec<Note>);
+
+    impl Watch for Notes {
+        fn progress(&mut self, _: &Progress<'_>) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+
+        fn note(&mut self, note: Note) {
+            self.0.push(note);
+        }
+    }
+
+    #[test]
+    fn more_damping_than_usual_is_said() {
+        let of = |triangle: Vec<f32>| {
+            let inputs = MatrixInputs {
+                of: BTreeMap::from([("w".to_owned(), "x".to_owned())]),
+                widths: BTreeMap::from([("x".to_owned(), 2)]),
+            };
+            let moments = SecondMoments { width: 2, rows: 9, triangle };
+            let moments = Moments::new([0; 32], inputs, BTreeMap::from([("x".to_owned(), moments)]));
+            let mut notes = Notes(Vec::new());
+            assert!(moments.factors_said("w", &mut notes).unwrap().is_some());
+            notes.0
+        };
+        assert_eq!(of(vec![1.0, 0.3, 1.0]), []);
+        // No moments of real rows: a negative eigenvalue of twice the mean square.
+        assert_eq!(of(vec![1.0, 3.0, 1.0]), [Note::Damped { weight: "w".to_owned(), percent: 1000 }]);
     }
 }

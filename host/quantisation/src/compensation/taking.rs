@@ -11,6 +11,10 @@ use super::model::Moments;
 use super::moments::MomentSums;
 use crate::CalibrationError;
 
+/// Most columns of a matrix whose moments are summed, in 7.2 GB: more than twice as many as any
+/// model has that runs on a phone.
+const COLUMNS_LIMIT: usize = 30_000;
+
 /// What the matrices of a model are multiplied with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MatrixInputs {
@@ -43,6 +47,10 @@ impl MatrixInputs {
         let (mut of, mut widths) = (BTreeMap::new(), BTreeMap::new());
         for (weight, keys) in keys {
             let weight = graph.weight(weight);
+            if weight.row_width() > COLUMNS_LIMIT {
+                let (weight, columns) = (weight.name.clone(), weight.row_width());
+                return Err(CalibrationError::TooWide { weight, columns, limit: COLUMNS_LIMIT });
+            }
             let joined = keys.into_iter().collect::<Vec<_>>().join(" ");
             widths.insert(joined.clone(), weight.row_width());
             of.insert(weight.name.clone(), joined);

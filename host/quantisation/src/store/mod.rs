@@ -126,7 +126,10 @@ impl Store {
         let name = source.name();
         let target = Target::Matrix(format);
         let moments = moments.filter(|_| target.is_rounded());
-        let factors = moments.map(|moments| moments.factors(name)).transpose()?.flatten();
+        let factors = match moments {
+            Some(moments) => moments.factors_said(name, meter.watch)?,
+            None => None,
+        };
         let job = Job::new(source, target, Rounding::by(factors.as_deref()))?;
         let address = address(source, format, moments.filter(|_| factors.is_some()))?;
         let bytes = job.planned().bytes();

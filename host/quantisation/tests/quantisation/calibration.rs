@@ -211,6 +211,14 @@ fn moments_survive_their_files_and_hostile_ones_are_refused() {
 }
 
 #[test]
+fn a_matrix_too_wide_for_moments_is_refused() {
+    let graph = graph_of(&Spec { intermediate: 30_016, ..Spec::qwen3() });
+    let error = MatrixInputs::new(&graph).unwrap_err();
+    assert!(matches!(&error, CalibrationError::TooWide { columns: 30_016, limit: 30_000, .. }), "{error}");
+    assert!(error.help().is_some());
+}
+
+#[test]
 fn a_recipe_with_moments_makes_other_integers_of_matrices_alone() {
     let graph = graph_of(&Spec::gemma4());
     let formats = FormatTuple::uniform(WeightFormat::W4PerChannel, ActivationFormat::F32, StateFormat::F32);

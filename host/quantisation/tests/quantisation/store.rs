@@ -121,6 +121,26 @@ fn whatever_decides_the_content_makes_another_file() {
 }
 
 #[test]
+fn what_is_unusual_about_moments_is_said() {
+    let plain = weight(&[4, 3], DType::F32, &values(12, 1));
+    let noted = |rows: &[f32]| {
+        let mut sums = MomentSums::new(3);
+        sums.add(rows);
+        let of = BTreeMap::from([("w".to_owned(), "x".to_owned())]);
+        let inputs = MatrixInputs { of, widths: BTreeMap::from([("x".to_owned(), 3)]) };
+        let moments = Moments::new([1; 32], inputs, BTreeMap::from([("x".to_owned(), sums.finish())]));
+        let directory = TempDir::new().unwrap();
+        let mut follower = Follower::default();
+        let store = Store::open(directory.path()).unwrap();
+        store.weight(&plain, WeightFormat::W4PerChannel, Some(&moments), &mut follower).unwrap();
+        follower.notes
+    };
+    assert_eq!(noted(&[1.0, 0.5, 2.0]), []);
+    assert_eq!(noted(&[]), [Note::NotSeen { weight: "w".to_owned() }]);
+    assert_eq!(noted(&[1.0, f32::NAN, 2.0]), [Note::NotSeen { weight: "w".to_owned() }]);
+}
+
+#[test]
 fn ended_anywhere_and_continued_the_bytes_are_the_same() {
     let moments = moments(1, 1056);
     for (format, moments) in [
