@@ -144,6 +144,8 @@ fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, Chec
         return Ok(top);
     }
     let text = top.object("text_config")?.ok_or_else(|| top.invalid("text_config", "is missing"))?;
+    // Libraries give it for the whole checkpoint.
+    text.must_be_off(crate::quantised::FIELD)?;
     match text.text("model_type")? {
         Some(inner) if inner != format!("{model_type}_text") => {
             Err(text.invalid("model_type", format!("is `{inner}` inside of a `{model_type}`")))

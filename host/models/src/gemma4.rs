@@ -66,7 +66,6 @@ impl Gemma4 {
             "attention_bias",
             "attention_k_eq_v",
             "enable_moe_block",
-            "quantization_config",
             "use_bidirectional_attention",
         ];
         for name in off {

@@ -1,8 +1,8 @@
 //! Models: a checkpoint directory in, a [`Graph`](shardwright_graph::Graph) out.
 //!
 //! **Job.** The only crate that knows a model family. It reads `config.json` in all its spellings,
-//! maps the safetensors files, proves both consistent with each other, and translates a family's
-//! equations into the graph.
+//! maps the safetensors or GGUF files, proves both consistent with each other, and translates a
+//! family's equations into the graph. Weights that come quantised keep their integers and scales.
 //!
 //! **Not its job.** No tokenizer, chat template or stop id (crate `text`), no arithmetic on
 //! weights, no quantisation, no decision about cuts or targets. It writes no file.
@@ -35,16 +35,20 @@ mod facts;
 mod family;
 mod gemma3;
 mod gemma4;
+mod gguf;
 mod json;
 pub mod limits;
+mod made;
 mod outline;
 mod pattern;
+mod quantised;
 mod qwen3;
 mod reading;
 mod rotary;
 mod safetensors;
 mod store;
 mod translation;
+mod weight_file;
 
 pub use checkpoint::Checkpoint;
 pub use error::{CheckpointError, ErrorKind};

@@ -8,7 +8,8 @@ use shardwright_vocabulary::DType;
 
 use crate::family::Settings;
 use crate::json::Fields;
-use crate::store::{TensorStore, Wanted};
+use crate::quantised::Scheme;
+use crate::store::{Origin, TensorStore, Wanted};
 use crate::{CheckpointError, embeddinggemma, json, limits};
 
 /// Name of the settings file.
@@ -33,10 +34,12 @@ impl Reading {
         let path = directory.join(CONFIG);
         let config = json::read_capped(&path, limits::CONFIG_BYTES)?;
         let value = json::parse(&path, &config)?;
-        let settings = Settings::read(directory, Fields::new(&path, &value)?)?;
-        let store = TensorStore::open(directory, wanted)?;
+        let top = Fields::new(&path, &value)?;
+        let settings = Settings::read(directory, top)?;
+        let scheme = Scheme::read(top)?;
+        let mut notes: Vec<String> = scheme.iter().filter_map(Scheme::note).collect();
+        let store = TensorStore::open(directory, &Origin { family: settings.family(), scheme }, wanted)?;
         let name = name_of(directory);
-        let mut notes = Vec::new();
         let (translation, module_stores) = match &settings {
             Settings::Gemma3 { stack, redirect } => {
                 (stack.translate(store, name.clone(), redirect.clone())?, Vec::new())
