@@ -376,7 +376,7 @@ impl CheckpointError {
                 "config.json and the weight files belong to different models"
             }
             CheckpointError::TensorType { .. } => {
-                "weights are read as bf16, f16 and f32, from GGUF files also as Q4_0 and Q8_0: take the model in one of them"
+                "weights are read as f32, f16 or bf16, from GGUF files also as Q4_0 and Q8_0: take the model in one of these"
             }
             CheckpointError::Graph(error) => return error.help().map(str::to_owned),
             _ => return None,

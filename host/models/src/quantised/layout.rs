@@ -32,7 +32,7 @@ impl Group {
 
 /// Stored type, and which values share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     pub dtype: DType,
     pub granularity: Granularity,
 }
@@ -129,7 +129,7 @@ fn packed(dtype: DType, outputs: usize, inputs: usize, value: impl Fn(usize, usi
 }
 
 /// A quantised matrix.
-pub(super) struct Whole {
+pub(crate) struct Whole {
     layout: Layout,
     data: WeightData,
     scales: WeightData,

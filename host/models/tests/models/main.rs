@@ -1,8 +1,9 @@
 //! Checkpoints as graphs: goldens, fixtures, generated shapes, hostile files,
-//! outlines.
+//! outlines, quantised checkpoints.
 
 mod fixtures;
 mod generated;
 mod goldens;
 mod hostile;
 mod outline;
+mod quantised;
