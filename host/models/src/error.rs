@@ -363,11 +363,15 @@ impl CheckpointError {
             CheckpointError::TensorShape { path, .. } if path.extension().is_some_and(|e| e == "gguf") => {
                 "config.json and the weight files belong to different models, or rows of the embedding that no token has were left out when the file was made: such a file needs safetensors instead"
             }
-            CheckpointError::DuplicateTensor { path, .. } if path.extension().is_some_and(|e| e == "gguf") => {
+            CheckpointError::DuplicateTensor { path, .. }
+                if path.extension().is_some_and(|e| e == "gguf") =>
+            {
                 "keep the files of one model: a folder with the same model in two formats is read as one checkpoint"
             }
             CheckpointError::InvalidGguf { .. } => "the file is damaged or no GGUF file; fetch it again",
-            CheckpointError::GgufVersion { .. } => "versions 2 and 3 are read, little-endian; convert the file anew",
+            CheckpointError::GgufVersion { .. } => {
+                "versions 2 and 3 are read, little-endian; convert the file anew"
+            }
             CheckpointError::GgufArchitecture { .. } => {
                 "put the config.json of the model beside it that the file was made from"
             }

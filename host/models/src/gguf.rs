@@ -104,8 +104,7 @@ fn check_places(
     let mut last: Option<&StoredTensor> = None;
     // A file without tensors may end before the padding of its head.
     let mut position = data.min(length);
-    let unclaimed =
-        |offset, bytes| Err(CheckpointError::Unclaimed { path: path.to_owned(), offset, bytes });
+    let unclaimed = |offset, bytes| Err(CheckpointError::Unclaimed { path: path.to_owned(), offset, bytes });
     for tensor in tensors.iter().filter(|tensor| tensor.length > 0) {
         if tensor.begin < position {
             return Err(CheckpointError::Overlap {

@@ -93,7 +93,12 @@ impl Scheme {
 
     /// The same without its bytes, where no header describes them and zero points are taken to be
     /// in the middle.
-    pub fn planned(&self, name: &str, part: &'static str, shape: [u64; 2]) -> Result<Weight, CheckpointError> {
+    pub fn planned(
+        &self,
+        name: &str,
+        part: &'static str,
+        shape: [u64; 2],
+    ) -> Result<Weight, CheckpointError> {
         let (bits, group) = match self {
             Scheme::Compressed(scheme) => (scheme.bits(), scheme.group()),
             Scheme::Gptq(scheme) => (scheme.bits, scheme.group),

@@ -49,9 +49,8 @@ impl Blocks {
                     let half = |byte: u8, shift: u32| (byte >> shift) & 0x0f;
                     for shift in [0, 4] {
                         let pairs = block.as_chunks::<2>().0.iter();
-                        integers.extend(
-                            pairs.map(|[a, b]| (half(*a, shift) | (half(*b, shift) << 4)) ^ 0x88),
-                        );
+                        integers
+                            .extend(pairs.map(|[a, b]| (half(*a, shift) | (half(*b, shift) << 4)) ^ 0x88));
                     }
                 }
             }

@@ -112,7 +112,9 @@ mod tests {
             name(Architecture::GemmaEmbedding, gate).as_deref(),
             Some("layers.12.mlp.gate_proj.weight")
         );
-        for other in ["blk.012.ffn_gate.weight", "blk.+1.ffn_gate.weight", "blk.1.x", "blk.9", "rope_freqs.weight"] {
+        for other in
+            ["blk.012.ffn_gate.weight", "blk.+1.ffn_gate.weight", "blk.1.x", "blk.9", "rope_freqs.weight"]
+        {
             assert_eq!(name(Architecture::Gemma4, other), None, "{other}");
         }
         assert_eq!(name(Architecture::Gemma3, "blk.0.inp_gate.weight"), None);

@@ -77,9 +77,10 @@ impl Awq {
             }
         }
         let scales = scales(layout, &name, shape, &found, move |output, group| group * count + output)?;
-        let data = layout.integers(&name, shape, [packed, zeros], move |[packed, zeros], output, input| {
-            (code(packed, input, output) as i32 - code(zeros, input / group, output) as i32) as i8
-        })?;
+        let data =
+            layout.integers(&name, shape, [packed, zeros], move |[packed, zeros], output, input| {
+                (code(packed, input, output) as i32 - code(zeros, input / group, output) as i32) as i8
+            })?;
         Ok(layout.with(data, scales))
     }
 }

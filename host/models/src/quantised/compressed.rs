@@ -9,9 +9,9 @@
 use shardwright_graph::WeightData;
 use shardwright_vocabulary::DType;
 
+use super::Module;
 use super::layout::{Group, Layout, Whole, scales};
 use super::module::{FLOATS, Found, word};
-use super::Module;
 use crate::json::Fields;
 use crate::{CheckpointError, limits};
 
@@ -159,7 +159,8 @@ impl Compressed {
         zeros.check(&["I32"], &[outputs.div_ceil(per_word), groups])?;
         let Some(stored) = zeros.bytes() else { return Ok(None) };
         let middle = 1 << (self.bits - 1);
-        let all = (0..outputs as usize).flat_map(|output| (0..groups as usize).map(move |group| (output, group)));
+        let all =
+            (0..outputs as usize).flat_map(|output| (0..groups as usize).map(move |group| (output, group)));
         let mut codes = all.map(|(output, group)| {
             zero_code(stored.bytes(), self.bits, groups as usize, output, group) as i32 - middle
         });

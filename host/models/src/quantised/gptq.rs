@@ -72,7 +72,8 @@ impl Gptq {
         let zero = move |word: u32, output: usize| (field(word, output % per_word as usize) + added) & mask;
         if let Some(stored) = zeros.words() {
             let all = (0..groups as usize).flat_map(|group| (0..count).map(move |output| (group, output)));
-            let moved = all.clone().map(|(group, output)| (output, zero(stored[place(group, output)], output)));
+            let moved =
+                all.clone().map(|(group, output)| (output, zero(stored[place(group, output)], output)));
             if let Some((output, zero)) = moved.into_iter().find(|(_, zero)| *zero != middle) {
                 if bits == 8 {
                     return Err(zeros.unheld(
@@ -85,11 +86,12 @@ impl Gptq {
         }
         let scales = scales(layout, &name, shape, &found, move |output, group| group * count + output)?;
         let per_word = per_word as usize;
-        let data = layout.integers(&name, shape, [packed, zeros], move |[packed, zeros], output, input| {
-            let code = field(word(packed, input / per_word * count + output), input % per_word);
-            let zero = zero(word(zeros, place(input / group as usize, output)), output);
-            (code as i32 - zero as i32) as i8
-        })?;
+        let data =
+            layout.integers(&name, shape, [packed, zeros], move |[packed, zeros], output, input| {
+                let code = field(word(packed, input / per_word * count + output), input % per_word);
+                let zero = zero(word(zeros, place(input / group as usize, output)), output);
+                (code as i32 - zero as i32) as i8
+            })?;
         Ok(layout.with(data, scales))
     }
 }

@@ -5,5 +5,6 @@ mod fixtures;
 mod generated;
 mod goldens;
 mod hostile;
+mod hostile_quantised;
 mod outline;
 mod quantised;

@@ -84,7 +84,8 @@ fn integers_scales_and_values_are_those_of_the_libraries() {
     folders.retain(|path| path.is_dir());
     assert_eq!(folders.len(), FOLDERS.len(), "{folders:?}");
     for (folder, dtype, shared, format) in FOLDERS {
-        let checkpoint = Checkpoint::open(fixtures().join(folder)).unwrap_or_else(|error| panic!("{folder}: {error}"));
+        let checkpoint =
+            Checkpoint::open(fixtures().join(folder)).unwrap_or_else(|error| panic!("{folder}: {error}"));
         assert!(checkpoint.unused_tensors().is_empty(), "{folder}: {:?}", checkpoint.unused_tensors());
         let expected = expected(folder);
         assert_eq!(expected.len(), 7, "{folder}");
@@ -111,7 +112,11 @@ fn integers_scales_and_values_are_those_of_the_libraries() {
             }
             let integers = |row| weight.raw_row(row).unwrap();
             let scales = scales(weight, shared);
-            assert_eq!(scales.first().map(Vec::len), expected["groups"].as_u64().map(|groups| groups as usize), "{what}");
+            assert_eq!(
+                scales.first().map(Vec::len),
+                expected["groups"].as_u64().map(|groups| groups as usize),
+                "{what}"
+            );
             let first: Vec<i64> = integers(0).map(i64::from).collect();
             assert_eq!(serde_json::json!(first), expected["first_integers"], "{what}");
             let first: Vec<f64> = scales[0].iter().map(|scale| f64::from(*scale)).collect();
@@ -124,7 +129,10 @@ fn integers_scales_and_values_are_those_of_the_libraries() {
             largest = largest.max((0..weight.rows()).flat_map(integers).map(i32::abs).max().unwrap());
         }
         // The lowest integer of four bits has no positive twin.
-        assert!(dtype != DType::I4 || largest == 8 || folder.starts_with("compressed"), "{folder}: {largest}");
+        assert!(
+            dtype != DType::I4 || largest == 8 || folder.starts_with("compressed"),
+            "{folder}: {largest}"
+        );
     }
 }
 
@@ -222,7 +230,8 @@ fn an_outline_counts_what_the_whole_checkpoint_has() {
         assert!(structure(outline.graph()) == whole, "{folder} by its configuration");
 
         let index = directory.path().join("model.safetensors.index.json");
-        fs::write(index, serde_json::json!({"metadata": {"total_size": 1}, "weight_map": map}).to_string()).unwrap();
+        fs::write(index, serde_json::json!({"metadata": {"total_size": 1}, "weight_map": map}).to_string())
+            .unwrap();
         let outline = Outline::open(directory.path()).unwrap();
         assert_eq!(outline.basis(), OutlineBasis::Index);
         assert!(structure(outline.graph()) == whole, "{folder} by its index");
@@ -281,5 +290,8 @@ fn a_table_and_a_head_of_blocks_are_made_once() {
     let table = &graph.assets[0].table;
     assert_eq!((head.dtype, table.dtype), (DType::I8, DType::I8));
     assert!(std::ptr::eq(head.data.bytes(), table.data.bytes()));
-    assert_eq!(checkpoint.content_hash(), Checkpoint::open(fixtures().join("gguf_q8_0")).unwrap().content_hash());
+    assert_eq!(
+        checkpoint.content_hash(),
+        Checkpoint::open(fixtures().join("gguf_q8_0")).unwrap().content_hash()
+    );
 }
