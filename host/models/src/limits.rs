@@ -64,9 +64,6 @@ pub const MODULES: usize = 64;
 /// Inputs that share a scale in a quantised checkpoint; published ones have 16 to 1024.
 pub const GROUP: RangeInclusive<u64> = 1..=1 << 20;
 
-/// Groups of settings of a quantised checkpoint.
-pub const CONFIG_GROUPS: usize = 64;
-
 /// Entries of the metadata of a GGUF file; published ones have some fifty.
 pub const GGUF_METADATA: u64 = 1 << 16;
 

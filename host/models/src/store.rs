@@ -337,7 +337,8 @@ impl TensorStore {
                 plain(dtype, data)
             }
             Content::FloatPlusOne(_) => plain(DType::F32, less_one(Found { file, tensor })?),
-            Content::Blocks(blocks) => {
+            // Scales of blocks are for matrices and tables.
+            Content::Blocks(blocks) if shape.len() == 2 => {
                 let (data, scales) = match self.parted.get(name) {
                     Some(known) => known.clone(),
                     None => parted(Found { file, tensor }, blocks)?,
@@ -348,7 +349,7 @@ impl TensorStore {
                 let quantisation = WeightQuantisation { granularity, scale_dtype, scales, zero_point };
                 Weight { quantisation: Some(quantisation), ..plain(blocks.dtype(), data) }
             }
-            Content::Other => {
+            Content::Blocks(_) | Content::Other => {
                 return Err(CheckpointError::TensorType {
                     path: file.path.clone(),
                     tensor: tensor.name.clone(),
@@ -439,14 +440,10 @@ fn less_one(found: Found<'_>) -> Result<WeightData, CheckpointError> {
 
 /// The integers and the scales of a tensor of blocks.
 fn parted(found: Found<'_>, blocks: Blocks) -> Result<(WeightData, WeightData), CheckpointError> {
-    let planned = |bytes: Option<u64>| {
-        let bytes = in_memory(&found.tensor.name, &found.tensor.shape, bytes)?;
-        Ok::<_, CheckpointError>(bytes)
-    };
-    let shape = &found.tensor.shape;
-    let integers = planned(blocks.dtype().packed_bytes(shape))?;
-    let scales = scale_count(Blocks::GRANULARITY, shape).and_then(|count| count.checked_mul(2));
-    let scales = planned(scales)?;
+    let StoredTensor { name, shape, .. } = found.tensor;
+    let integers = in_memory(name, shape, blocks.dtype().packed_bytes(shape))?;
+    let scales = scale_count(Blocks::GRANULARITY, shape).and_then(|count| count.checked_mul(Blocks::SCALE));
+    let scales = in_memory(name, shape, scales)?;
     let Some(stored) = found.bytes() else {
         return Ok((WeightData::planned(integers), WeightData::planned(scales)));
     };

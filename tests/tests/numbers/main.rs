@@ -6,5 +6,6 @@ mod formats;
 mod largest;
 mod legalise;
 mod public_crate;
+mod quantised;
 mod revision;
 mod softcap;

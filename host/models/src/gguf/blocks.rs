@@ -21,6 +21,9 @@ impl Blocks {
     /// Which values share a scale.
     pub const GRANULARITY: Granularity = Granularity::PerBlock { size: VALUES as u32 };
 
+    /// Bytes of a scale.
+    pub const SCALE: u64 = SCALE as u64;
+
     /// The type of the integers.
     pub fn dtype(self) -> DType {
         match self {

@@ -39,7 +39,7 @@ impl Compressed {
         let groups = fields.object("config_groups")?;
         let groups = groups.ok_or_else(|| fields.invalid("config_groups", "is missing"))?;
         let mut found = None;
-        for name in groups.names().take(limits::CONFIG_GROUPS + 1) {
+        for name in groups.names() {
             let Some(group) = groups.object(name)? else { continue };
             if let Some(weights) = group.object("weights")?
                 && found.replace((group, weights)).is_some()

@@ -4,7 +4,8 @@
 //! `qweight [K·B/32, N]`, words that hold 32/B consecutive inputs of an output, low bits first;
 //! `scales [G, N]`; `qzeros [G, N·B/32]`, words of 32/B consecutive outputs; `g_idx [K]`, the group
 //! of each input. A weight is `(q − z) · scale`, where `z` is what `qzeros` holds, plus one in the
-//! first version of the format.
+//! first version of the format. Of the highest stored zero point the sum needs one bit more, which
+//! some kernels drop and others keep.
 
 use shardwright_vocabulary::DType;
 
@@ -63,34 +64,39 @@ impl Gptq {
             order.check_order(inputs, group)?;
         }
         let (bits, added, count) = (self.bits, self.added, outputs as usize);
+        let (per_word, zero_words) = (per_word as usize, words(outputs) as usize);
         let mask = u32::MAX >> (32 - bits);
-        let field = move |word: u32, place: usize| word >> (bits as usize * place) & mask;
-        let zero_words = words(outputs) as usize;
-        let place = move |group: usize, output: usize| group * zero_words + output / per_word as usize;
-        let middle = 1 << (bits - 1);
-        // The sum wraps within the bits, as in the libraries.
-        let zero = move |word: u32, output: usize| (field(word, output % per_word as usize) + added) & mask;
-        if let Some(stored) = zeros.words() {
-            let all = (0..groups as usize).flat_map(|group| (0..count).map(move |output| (group, output)));
-            let moved =
-                all.clone().map(|(group, output)| (output, zero(stored[place(group, output)], output)));
-            if let Some((output, zero)) = moved.into_iter().find(|(_, zero)| *zero != middle) {
-                if bits == 8 {
-                    return Err(zeros.unheld(
-                        format!("has the zero point {zero} for output {output}"),
-                        "8 bits with the zero point 128, 4 bits with any",
-                    ));
+        let field = move |word: u32, place: usize| (word >> (bits as usize * place)) & mask;
+        let zero = move |bytes: &[u8], group: usize, output: usize| {
+            field(word(bytes, group * zero_words + output / per_word), output % per_word) + added
+        };
+        if let Some(stored) = zeros.bytes() {
+            for (group, output) in
+                (0..groups as usize).flat_map(|group| (0..count).map(move |output| (group, output)))
+            {
+                match zero(stored.bytes(), group, output) {
+                    zero if zero == 1 << (bits - 1) => {}
+                    zero if zero > mask => {
+                        return Err(zeros.unheld(
+                            format!("stores the zero point {mask} for output {output}, which libraries read as 0 or as {zero}"),
+                            "zero points below it",
+                        ));
+                    }
+                    _ if bits == 4 => layout.dtype = DType::I8,
+                    zero => {
+                        return Err(zeros.unheld(
+                            format!("has the zero point {zero} for output {output}"),
+                            "8 bits with the zero point 128, 4 bits with any",
+                        ));
+                    }
                 }
-                layout.dtype = DType::I8;
             }
         }
         let scales = scales(layout, &name, shape, &found, move |output, group| group * count + output)?;
-        let per_word = per_word as usize;
         let data =
             layout.integers(&name, shape, [packed, zeros], move |[packed, zeros], output, input| {
                 let code = field(word(packed, input / per_word * count + output), input % per_word);
-                let zero = zero(word(zeros, place(input / group as usize, output)), output);
-                (code as i32 - zero as i32) as i8
+                (code as i32 - zero(zeros, input / group as usize, output) as i32) as i8
             })?;
         Ok(layout.with(data, scales))
     }

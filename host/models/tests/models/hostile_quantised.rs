@@ -10,6 +10,7 @@ use shardwright_models::{Checkpoint, CheckpointError, ErrorKind, limits};
 use shardwright_test_checkpoints::{Random, raw_safetensors};
 use tempfile::TempDir;
 
+use crate::gguf_file::File;
 use crate::quantised::copied;
 
 fn error(directory: &Path) -> CheckpointError {
@@ -31,65 +32,15 @@ macro_rules! assert_error {
 
 const GGUF: &str = "model.gguf";
 
-/// A GGUF file, part by part.
-struct File {
-    version: u32,
-    tensors: u64,
-    entries: u64,
-    body: Vec<u8>,
+trait Written {
+    /// A checkpoint with this file and so many bytes of data as its weights.
+    fn written(&self, bytes: usize) -> TempDir;
 }
 
-impl File {
-    fn new() -> Self {
-        File { version: 3, tensors: 0, entries: 0, body: Vec::new() }
-    }
-
-    fn text(mut self, text: &[u8]) -> Self {
-        self.body.extend((text.len() as u64).to_le_bytes());
-        self.body.extend(text);
-        self
-    }
-
-    fn number(mut self, number: u32) -> Self {
-        self.body.extend(number.to_le_bytes());
-        self
-    }
-
-    fn wide(mut self, number: u64) -> Self {
-        self.body.extend(number.to_le_bytes());
-        self
-    }
-
-    fn key(mut self, key: &[u8], kind: u32) -> Self {
-        self.entries += 1;
-        self.text(key).number(kind)
-    }
-
-    fn architecture(self, name: &str) -> Self {
-        self.key(b"general.architecture", 8).text(name.as_bytes())
-    }
-
-    fn tensor(mut self, name: &str, shape: &[u64], kind: u32, offset: u64) -> Self {
-        self.tensors += 1;
-        let named = self.text(name.as_bytes()).number(shape.len() as u32);
-        shape.iter().fold(named, |file, &extent| file.wide(extent)).number(kind).wide(offset)
-    }
-
-    /// The head, padded, and so many bytes after it.
-    fn data(&self, bytes: usize) -> Vec<u8> {
-        let mut file = b"GGUF".to_vec();
-        file.extend(self.version.to_le_bytes());
-        file.extend(self.tensors.to_le_bytes());
-        file.extend(self.entries.to_le_bytes());
-        file.extend(&self.body);
-        file.resize(file.len().next_multiple_of(32) + bytes, 0);
-        file
-    }
-
-    /// A checkpoint with this as its weights.
+impl Written for File {
     fn written(&self, bytes: usize) -> TempDir {
         let directory = copied("gguf_q4_0");
-        fs::write(directory.path().join(GGUF), self.data(bytes)).unwrap();
+        fs::write(directory.path().join(GGUF), self.data(&vec![0; bytes])).unwrap();
         directory
     }
 }
@@ -235,6 +186,13 @@ fn what_a_gguf_file_holds_and_no_weight_does() {
         "model.gguf: tensor `blk.0.attn_k.weight` is stored as IQ4_NL",
         "Q4_0 and Q8_0"
     );
+    // Blocks are for matrices: a norm in as many bytes.
+    let norm = change("gguf_q4_0", &|bytes| {
+        let place = after(bytes, "blk.0.attn_norm.weight") + 4 + 8;
+        assert_eq!(bytes[place], 0);
+        bytes[place] = 8;
+    });
+    assert_error!(norm, Unclaimed, Invalid, "bytes at byte");
     // Rows that were left out.
     let fewer = change("gguf_q4_0", &|bytes| {
         let place = after(bytes, "token_embd.weight") + 4 + 8;
@@ -419,7 +377,13 @@ fn words(values: impl IntoIterator<Item = i32>) -> Vec<u8> {
 fn zero_points_that_no_weight_holds() {
     for (folder, part, byte, words) in [
         ("gptq8_group32", "qzeros", 0x7e, "qzeros` has the zero point 127 for output 0"),
-        ("gptq8_group32", "qzeros", 0xff, "has the zero point 0 for output 0"),
+        (
+            "gptq8_group32",
+            "qzeros",
+            0xff,
+            "stores the zero point 255 for output 0, which libraries read as 0 or as 256",
+        ),
+        ("gptq4_group32", "qzeros", 0x7f, "stores the zero point 15 for output 0"),
         ("compressed_int8_channel", "weight_zero_point", 3, "has the zero point 3"),
         ("compressed_int8_tensor", "weight_zero_point", 0xff, "has the zero point -1"),
         ("compressed_pack8_group32", "weight_zero_point", 0x7d, "has the zero point -3"),
@@ -447,7 +411,11 @@ fn zero_points_that_no_weight_holds() {
             Unsupported,
             format!("model.safetensors: tensor `{MODULE}.{part}`"),
             words,
-            "held: 8 bits with the zero point"
+            if byte == 0xff && part == "qzeros" || byte == 0x7f {
+                "held: zero points below it"
+            } else {
+                "held: 8 bits with the zero point"
+            }
         );
     }
 }

@@ -13,6 +13,8 @@ use shardwright_test_checkpoints::{Spec, write_gguf, write_real};
 use shardwright_vocabulary::{DType, Granularity, WeightFormat};
 use tempfile::TempDir;
 
+use crate::gguf_file::File;
+
 /// Folders of `tests/fixtures/quantised`, and how their matrices are held: type, inputs per scale
 /// where not all of an output share one, and the name of the format where it has one.
 const FOLDERS: [(&str, DType, Shared, Option<WeightFormat>); 18] = {
@@ -294,4 +296,91 @@ fn a_table_and_a_head_of_blocks_are_made_once() {
         checkpoint.content_hash(),
         Checkpoint::open(fixtures().join("gguf_q8_0")).unwrap().content_hash()
     );
+}
+
+/// The tensors of a safetensors file: name, type, shape and bytes.
+fn stored(path: &Path) -> Vec<(String, String, Vec<u64>, Vec<u8>)> {
+    let bytes = fs::read(path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut all: Vec<_> = file
+        .iter()
+        .map(|(name, view)| {
+            let shape = view.shape().iter().map(|&extent| extent as u64).collect();
+            (name.to_owned(), format!("{:?}", view.dtype()), shape, view.data().to_vec())
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// llama.cpp's name of a tensor of EmbeddingGemma.
+fn renamed(name: &str) -> String {
+    let parts = [
+        ("model.", ""),
+        ("embed_tokens", "token_embd"),
+        ("layers.", "blk."),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "post_attention_norm"),
+        ("pre_feedforward_layernorm", "ffn_norm"),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("mlp.gate_proj", "ffn_gate"),
+        ("mlp.up_proj", "ffn_up"),
+        ("mlp.down_proj", "ffn_down"),
+    ];
+    let short = parts.into_iter().fold(name.to_owned(), |name, (from, to)| name.replacen(from, to, 1));
+    if short == "norm.weight" { "output_norm.weight".to_owned() } else { short }
+}
+
+/// A sentence model in one file, its dense layers too, but for its settings and modules.
+#[test]
+fn a_sentence_model_in_a_gguf_file_gives_the_same_vectors() {
+    let spec = Spec::embeddinggemma();
+    let directory = TempDir::new().unwrap();
+    spec.write(directory.path()).unwrap();
+    let plain = Checkpoint::open(directory.path()).unwrap();
+    let mut tensors = stored(&directory.path().join("model.safetensors"));
+    fs::remove_file(directory.path().join("model.safetensors")).unwrap();
+    for module in [2, 3] {
+        let path = directory.path().join(format!("{module}_Dense/model.safetensors"));
+        let (_, dtype, shape, bytes) = stored(&path).remove(0);
+        tensors.push((format!("dense_{module}.weight"), dtype, shape, bytes));
+        fs::remove_file(path).unwrap();
+    }
+    let (mut file, mut data) = (File::new().architecture("gemma-embedding"), Vec::new());
+    for (name, dtype, mut shape, mut bytes) in tensors {
+        assert_eq!(dtype, "BF16");
+        let mut kind = 30;
+        if name.ends_with("norm.weight") {
+            let values = bytes
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|pair| f32::from_bits(u32::from(u16::from_le_bytes(*pair)) << 16));
+            bytes = values.flat_map(|value| (value + 1.0).to_le_bytes()).collect();
+            kind = 0;
+        }
+        shape.reverse();
+        file = file.tensor(&renamed(&name), &shape, kind, data.len() as u64);
+        data.extend(bytes);
+        data.resize(data.len().next_multiple_of(32), 0);
+    }
+    fs::write(directory.path().join("embedding.gguf"), file.data(&data)).unwrap();
+    let found = Checkpoint::open(directory.path()).unwrap();
+    assert!(found.unused_tensors().is_empty(), "{:?}", found.unused_tensors());
+    assert!(found.graph().weights.iter().any(|weight| weight.name == "3_Dense/linear.weight"));
+    assert!(logits(found.graph()) == logits(plain.graph()));
+
+    // A bias is in no such file.
+    let path = directory.path().join("3_Dense/config.json");
+    let mut settings: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    settings["bias"] = true.into();
+    fs::write(&path, settings.to_string()).unwrap();
+    let error = Checkpoint::open(directory.path()).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("no tensor `3_Dense/linear.bias`"), "{error}");
 }
