@@ -1,10 +1,11 @@
 //! Reads settings and tensors of a directory and translates them: what a checkpoint and its outline
 //! have in common.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use shardwright_graph::Graph;
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Granularity};
 
 use crate::family::Settings;
 use crate::json::Fields;
@@ -60,6 +61,7 @@ impl Reading {
             }
         };
         let (graph, store) = translation.finish();
+        notes.extend(nameless(&graph));
         Ok(Reading { settings, graph, name, notes, config, store, module_stores })
     }
 
@@ -78,6 +80,25 @@ impl Reading {
         let modules = self.module_stores.iter().map(|(folder, store)| (format!("{folder}/"), store));
         std::iter::once((String::new(), &self.store)).chain(modules)
     }
+}
+
+/// A note on weights in formats that no name stands for.
+fn nameless(graph: &Graph) -> Option<String> {
+    let stored = graph.weights.iter().filter_map(|weight| {
+        let quantisation = weight.quantisation.as_ref().filter(|_| weight.format().is_none())?;
+        match quantisation.granularity {
+            Granularity::PerBlock { size } => Some(format!("{} in blocks of {size}", weight.dtype)),
+            _ => Some(weight.dtype.to_string()),
+        }
+    });
+    let kinds: BTreeSet<String> = stored.clone().collect();
+    let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+    (!kinds.is_empty()).then(|| {
+        let count = stored.count();
+        format!(
+            "weights stored as {kinds}: {count}; formats have no name for these, a plan keeps them as stored"
+        )
+    })
 }
 
 /// The element type that `config.json` gives its weights, by either of its names; `None` where it

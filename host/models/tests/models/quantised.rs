@@ -172,6 +172,19 @@ fn a_quantised_model_computes_as_one_of_floats_with_its_values() {
 }
 
 #[test]
+fn formats_without_a_name_are_said() {
+    for (folder, words) in [
+        ("gguf_q8_0", "weights stored as i8 in blocks of 32: 8; formats have no name"),
+        ("gptq4_group64", "weights stored as i4 in blocks of 64: 1;"),
+        ("awq_group32", "weights stored as i8 in blocks of 32: 1;"),
+    ] {
+        let notes = Checkpoint::open(fixtures().join(folder)).unwrap().notes().join("; ");
+        assert!(notes.contains(words), "{folder}: {notes}");
+    }
+    assert!(Checkpoint::open(fixtures().join("gguf_q4_0")).unwrap().notes().is_empty());
+}
+
+#[test]
 fn what_settings_ask_of_activations_is_said() {
     let directory = copied("compressed_int8_channel");
     let path = directory.path().join("config.json");
