@@ -18,8 +18,9 @@ const HASHED_AT_ONCE: usize = 8 << 20;
 ///
 /// Weights stay in the files, which are mapped: opening costs headers only, and the graph keeps the
 /// files mapped. Quantised weights whose parts lie in another order are put together in memory when
-/// they are first read, and stay there. The files must not be changed while in use; one that another program truncates
-/// would end the process when its lost pages are read, as with every mapping.
+/// they are first read, and stay there. The files must not be changed while in use; one that
+/// another program truncates would end the process when its lost pages are read, as with every
+/// mapping.
 #[derive(Debug)]
 pub struct Checkpoint {
     directory: PathBuf,

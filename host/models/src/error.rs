@@ -361,7 +361,7 @@ impl CheckpointError {
                 "config.json and the weight files may belong to different models, or a weight file is missing from the index"
             }
             CheckpointError::TensorShape { path, .. } if path.extension().is_some_and(|e| e == "gguf") => {
-                "config.json and the weight files belong to different models, or rows of the embedding that no token has were left out when the file was made: such a file needs safetensors instead"
+                "config.json and the weight files belong to different models; where only rows of the embedding are missing, llama.cpp left out those that no token has: set `vocab_size` in config.json to the rows there are"
             }
             CheckpointError::DuplicateTensor { path, .. }
                 if path.extension().is_some_and(|e| e == "gguf") =>

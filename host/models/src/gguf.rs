@@ -10,13 +10,14 @@
 //! the graph's order, put together when they are first read. The reference decodes both by
 //! definition; the kernels of the CPU shim multiply every integer from −8 and −128 on by scales of
 //! either sign, and no product of an integer and a binary16 rounds. `I4` so is
-//! `WeightFormat::W4Block32`; `I8` so is a stored format without a name: a plan can keep it, but not
-//! ask for it.
+//! `WeightFormat::W4Block32`; `I8` so is a stored format without a name: a plan can keep it, but
+//! not ask for it.
 //!
 //! **What is undone.** The converter of llama.cpp renames tensors, and adds one to the norms of
 //! Gemma 3 and EmbeddingGemma; the difference is exact for every sum it can have written, and any
 //! other value is refused. It drops rows of the embedding that no token has, which cannot be
-//! undone: such a tensor has another shape than the configuration says. Queries and keys of the
+//! undone: such a tensor has another shape than the configuration says, and the help of that error
+//! says how to change it. Queries and keys of the
 //! families here are not reordered.
 
 mod blocks;

@@ -13,7 +13,7 @@
 //! [`Outline`] is a checkpoint whose weights are elsewhere: for plans, and for nothing that needs a
 //! value.
 //!
-//! Reading order: [`Checkpoint::open`], `reading.rs`, `family.rs`, one of the families, `block.rs`
+//! Reading order: [`Checkpoint::open`], `reading.rs`, `settings.rs`, one of the families, `block.rs`
 //! for the pieces they share.
 //!
 //! ```
@@ -46,6 +46,7 @@ mod qwen3;
 mod reading;
 mod rotary;
 mod safetensors;
+mod settings;
 mod store;
 mod translation;
 mod weight_file;

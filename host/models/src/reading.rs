@@ -7,9 +7,9 @@ use std::path::Path;
 use shardwright_graph::Graph;
 use shardwright_vocabulary::{DType, Granularity};
 
-use crate::family::Settings;
 use crate::json::Fields;
 use crate::quantised::Scheme;
+use crate::settings::Settings;
 use crate::store::{Origin, TensorStore, Wanted};
 use crate::{CheckpointError, embeddinggemma, json, limits};
 

@@ -202,7 +202,13 @@ fn what_a_gguf_file_holds_and_no_weight_does() {
     assert_error!(fewer, Unclaimed, Invalid, "bytes at byte");
     let directory = copied("gguf_q4_0");
     edit(&directory, |config| config["vocab_size"] = json!(41));
-    assert_error!(directory, TensorShape, Invalid, "`token_embd.weight` has the shape [40, 32]", "left out");
+    assert_error!(
+        directory,
+        TensorShape,
+        Invalid,
+        "`token_embd.weight` has the shape [40, 32]",
+        "set `vocab_size`"
+    );
 
     // No sum of a float and one is so small.
     let norm = |value: f32| {

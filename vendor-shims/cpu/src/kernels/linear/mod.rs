@@ -5,8 +5,8 @@
 //! and accumulates `fma(x[k], w[k], accumulator)` for k = 0, 1, … Blocking over k stores the
 //! accumulator in the output, which rounds nothing, so tiles, threads and rows are chosen for speed
 //! alone. Scales per output multiply the final sum, as `sum · scale` or `fma(sum, scale, bias)`;
-//! scales per block multiply the weights, which rounds nothing: the product of eight bits or four and
-//! the eleven of a binary16 is exact. A bias without scales is added last.
+//! scales per block multiply the weights, which rounds nothing: the product of eight bits or four
+//! and the eleven of a binary16 is exact. A bias without scales is added last.
 
 mod pack;
 mod product;
