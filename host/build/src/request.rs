@@ -49,10 +49,8 @@ pub fn stored_formats(graph: &Graph) -> FormatTuple {
     let layers = most_bytes(all().filter(|weight| role(weight) != WeightRole::Head));
     let weights = layers.filter(|format| format.is_quantised()).unwrap_or(most);
     let mut tuple = FormatTuple::uniform(weights, ActivationFormat::F32, StateFormat::F32);
-    let matrices = graph.matrices();
     for &of in WeightRole::ALL {
-        let of_role = all().zip(&matrices).filter(|(weight, is_matrix)| **is_matrix && role(weight) == of);
-        let stored = most_bytes(of_role.map(|(weight, _)| weight));
+        let stored = most_bytes(all().filter(|weight| weight.shape.len() == 2 && role(weight) == of));
         if let Some(format) = stored.filter(|format| *format != weights)
             && (format.is_quantised() || weights.is_quantised())
         {

@@ -13,8 +13,8 @@
 //! [`Outline`] is a checkpoint whose weights are elsewhere: for plans, and for nothing that needs a
 //! value.
 //!
-//! Reading order: [`Checkpoint::open`], `reading.rs`, `settings.rs`, one of the families, `block.rs`
-//! for the pieces they share.
+//! Reading order: [`Checkpoint::open`], `reading.rs`, `settings.rs`, one of the families,
+//! `block.rs` for the pieces they share.
 //!
 //! ```
 //! use shardwright_models::Checkpoint;
