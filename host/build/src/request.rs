@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role, layer_kinds,
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role, Weight, layer_kinds,
 };
 use shardwright_planning::request::{
     Body, Component, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, PromptLength,
@@ -12,8 +12,8 @@ use shardwright_planning::request::{
 };
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{
-    ActivationFormat, CostRow, DType, EntryKind, EntryName, FormatTuple, Legality, Provenance, StateFormat,
-    TimeCost, WeightFormat,
+    ActivationFormat, CostRow, EntryKind, EntryName, FormatTuple, Legality, Provenance, RoleFormat,
+    StateFormat, TimeCost, WeightFormat, WeightRole,
 };
 
 use crate::tables::gathered_tables;
@@ -38,19 +38,41 @@ pub struct ModelName {
 
 /// The formats of a checkpoint that is built without converting any weight.
 ///
-/// Named after the type that most weight bytes are stored in; f32 norms beside bf16 projections
-/// stay f32.
+/// Named after the format that most weight bytes are stored in; f32 norms beside bf16 projections
+/// stay f32, and weights in a format without a name stay in it. Where matrices come quantised, the
+/// roles that most bytes store otherwise are named too.
 pub fn stored_formats(graph: &Graph) -> FormatTuple {
-    let stored = |dtype: DType| {
-        graph.weights.iter().filter(|weight| weight.dtype == dtype).map(|weight| weight.bytes()).sum::<u64>()
+    let role = |weight: &Weight| WeightRole::of_part(weight.part);
+    let all = || graph.weights.iter();
+    let most = most_bytes(all()).unwrap_or(WeightFormat::F32);
+    // A head in floats may outweigh the layers of a model that comes quantised.
+    let layers = most_bytes(all().filter(|weight| role(weight) != WeightRole::Head));
+    let weights = layers.filter(|format| format.is_quantised()).unwrap_or(most);
+    let mut tuple = FormatTuple::uniform(weights, ActivationFormat::F32, StateFormat::F32);
+    for &of in WeightRole::ALL {
+        let stored = most_bytes(all().filter(|weight| weight.shape.len() == 2 && role(weight) == of));
+        if let Some(format) = stored.filter(|format| *format != weights)
+            && (format.is_quantised() || weights.is_quantised())
+        {
+            tuple.roles.push(RoleFormat { role: of, format });
+        }
+    }
+    tuple.roles.sort();
+    tuple
+}
+
+/// The format of most bytes; `None` where no weight has a format.
+fn most_bytes<'g>(weights: impl Iterator<Item = &'g Weight> + Clone) -> Option<WeightFormat> {
+    let stored = |format: WeightFormat| {
+        let stored_so = weights.clone().filter(|weight| weight.format() == Some(format));
+        stored_so.map(|weight| weight.bytes()).sum::<u64>()
     };
-    let candidates =
-        [(DType::Bf16, WeightFormat::Bf16), (DType::F16, WeightFormat::F16), (DType::F32, WeightFormat::F32)];
-    let (_, weights) = candidates
-        .into_iter()
-        .max_by_key(|(dtype, _)| stored(*dtype))
-        .unwrap_or((DType::F32, WeightFormat::F32));
-    FormatTuple::uniform(weights, ActivationFormat::F32, StateFormat::F32)
+    // Of formats with as many bytes, the last: floats come last.
+    let floats = [WeightFormat::Bf16, WeightFormat::F16, WeightFormat::F32];
+    let quantised = WeightFormat::ALL.iter().copied().filter(|format| format.is_quantised());
+    let (format, bytes) =
+        quantised.chain(floats).map(|format| (format, stored(format))).max_by_key(|(_, bytes)| *bytes)?;
+    (bytes > 0).then_some(format)
 }
 
 /// Everything in a request except the graph and its targets.

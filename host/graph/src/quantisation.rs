@@ -20,9 +20,8 @@ pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
 
 /// How the stored integers of a weight represent values.
 ///
-/// Our own quantiser is symmetric (W8 −127..=127, W4 −7..=7, W2 −1..=1, zero point 0); constants
-/// encoded like activations (`U16`, per tensor) have a zero point. Readers accept the whole range
-/// of the type.
+/// Our own quantiser has no zero points (W8 −127..=127, W4 −8..=7, W2 −2..=1); constants encoded
+/// like activations (`U16`, per tensor) have one. Readers accept the whole range of the type.
 pub type WeightQuantisation = Quantisation<WeightData>;
 
 impl Weight {

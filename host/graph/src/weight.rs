@@ -22,6 +22,11 @@ pub trait WeightBytes: Send + Sync {
     /// All bytes of the source.
     fn bytes(&self) -> &[u8];
 
+    /// How many they are. A source that makes its bytes when they are first read knows it before.
+    fn length(&self) -> usize {
+        self.bytes().len()
+    }
+
     /// Says that a range was read and is not needed soon. A mapped file gives its memory back and
     /// reads it again when asked; others do nothing.
     fn release(&self, _range: Range<usize>) {}
@@ -44,7 +49,7 @@ pub struct WeightData {
 impl WeightData {
     /// A range of `source`, refused when it reaches beyond the end.
     pub fn new(source: Arc<dyn WeightBytes>, offset: usize, length: usize) -> Result<Self, GraphError> {
-        let available = source.bytes().len();
+        let available = source.length();
         match offset.checked_add(length) {
             Some(end) if end <= available => Ok(WeightData { source, offset, length }),
             _ => Err(GraphError::WeightRange { offset, length, available }),
@@ -83,7 +88,7 @@ impl WeightData {
 
     /// Whether the bytes are there.
     pub fn is_present(&self) -> bool {
-        self.bytes().len() == self.length
+        self.offset + self.length <= self.source.length()
     }
 }
 

@@ -17,8 +17,10 @@ const HASHED_AT_ONCE: usize = 8 << 20;
 /// A directory in Hugging Face layout, read and translated.
 ///
 /// Weights stay in the files, which are mapped: opening costs headers only, and the graph keeps the
-/// files mapped. The files must not be changed while in use; one that another program truncates
-/// would end the process when its lost pages are read, as with every mapping.
+/// files mapped. Quantised weights whose parts lie in another order are put together in memory when
+/// they are first read, and stay there. The files must not be changed while in use; one that
+/// another program truncates would end the process when its lost pages are read, as with every
+/// mapping.
 #[derive(Debug)]
 pub struct Checkpoint {
     directory: PathBuf,
@@ -32,6 +34,9 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Reads `config.json`, the weight files and, for a sentence model, its modules; checks all of
     /// it and makes the graph.
+    ///
+    /// Weights are read from safetensors, or else from GGUF files; those that come quantised keep
+    /// their integers and scales, or are refused ([`CheckpointError::NotHeld`]).
     ///
     /// Tokenizer and chat template are not read here. A weight file that ends after its header is
     /// [`CheckpointError::NoWeights`]; an [`Outline`](crate::Outline) does with it.

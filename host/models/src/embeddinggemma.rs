@@ -178,6 +178,16 @@ pub(crate) fn translate(
     let mut stores = Vec::new();
     let mut layers = Vec::with_capacity(sentence.dense.len());
     for dense in &sentence.dense {
+        // A GGUF file holds the layers of modules too, without a bias.
+        let within = format!("{}/linear.weight", dense.folder);
+        if translation.has(&within) == Some(true) {
+            let matrix = translation.whole_name(&within, "dense", &[dense.outputs, dense.inputs])?;
+            if dense.bias {
+                return Err(translation.missing(&format!("{}/linear.bias", dense.folder)));
+            }
+            layers.push((matrix, None, dense.outputs));
+            continue;
+        }
         let mut store = translation.store_beside(&dense.directory.join("model.safetensors"))?;
         let mut take = |tensor: &str, shape: &[u64]| -> Result<WeightId, CheckpointError> {
             let mut weight = store.weight(tensor, "dense", shape)?;

@@ -249,7 +249,7 @@ pub enum CheckpointError {
         expected: Vec<u64>,
     },
     /// A needed tensor has an element type that weights cannot have.
-    #[error("{path}: tensor `{tensor}` is stored as {found}; weights are read as f32, f16 or bf16")]
+    #[error("{path}: tensor `{tensor}` is stored as {found}, which no weight is read from")]
     TensorType {
         /// The file.
         path: PathBuf,
@@ -257,6 +257,47 @@ pub enum CheckpointError {
         tensor: String,
         /// Its element type, as the format spells it.
         found: &'static str,
+    },
+    /// A quantised tensor has integers, scales or an order that no weight of a graph holds, and is
+    /// not quantised anew.
+    #[error("{path}: tensor `{tensor}` {what}; no weight holds that as it is")]
+    NotHeld {
+        /// The file.
+        path: PathBuf,
+        /// The tensor, as the file calls it.
+        tensor: String,
+        /// What cannot be held.
+        what: String,
+        /// What can be.
+        held: &'static str,
+    },
+    /// The head of a GGUF file contradicts the format.
+    #[error("{path}: at byte {offset}: {reason}")]
+    InvalidGguf {
+        /// The file.
+        path: PathBuf,
+        /// Where, counted from the start of the file.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A GGUF file of another version.
+    #[error("{path}: GGUF version {version} is not supported")]
+    GgufVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version; a huge number for big-endian files.
+        version: u32,
+    },
+    /// A GGUF file of another architecture than `config.json` says.
+    #[error("{path}: the architecture is `{found}`; config.json implies `{expected}`")]
+    GgufArchitecture {
+        /// The file.
+        path: PathBuf,
+        /// Its architecture.
+        found: String,
+        /// The architecture of the configuration.
+        expected: &'static str,
     },
     /// The translation made an inconsistent graph: a fault here, not in the checkpoint.
     #[error("the graph of this checkpoint does not hold together: {0}")]
@@ -275,7 +316,9 @@ impl CheckpointError {
             CheckpointError::UnsupportedField { .. }
             | CheckpointError::UnknownModelType { .. }
             | CheckpointError::Misaligned { .. }
-            | CheckpointError::TensorType { .. } => ErrorKind::Unsupported,
+            | CheckpointError::TensorType { .. }
+            | CheckpointError::NotHeld { .. }
+            | CheckpointError::GgufVersion { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::Invalid,
         }
     }
@@ -284,10 +327,10 @@ impl CheckpointError {
     pub fn help(&self) -> Option<String> {
         let text = match self {
             CheckpointError::MissingFile { path } if named(path, "config.json") => {
-                "give a directory in Hugging Face layout: config.json, *.safetensors, tokenizer.json"
+                "give a directory in Hugging Face layout: config.json, *.safetensors or *.gguf, tokenizer.json"
             }
             CheckpointError::MissingFile { path } if path.extension().is_some_and(|e| e == "safetensors") => {
-                "download the weights: they are read from model.safetensors, or from the files that model.safetensors.index.json lists; other formats must be converted first"
+                "download the weights: they are read from model.safetensors, from the files that model.safetensors.index.json lists, or from *.gguf; other formats must be converted first"
             }
             CheckpointError::UnknownElementType { .. } => {
                 "download the weights, or their headers alone: docs/using.md says how"
@@ -317,10 +360,28 @@ impl CheckpointError {
             CheckpointError::MissingTensor { .. } => {
                 "config.json and the weight files may belong to different models, or a weight file is missing from the index"
             }
+            CheckpointError::TensorShape { path, .. } if path.extension().is_some_and(|e| e == "gguf") => {
+                "config.json and the weight files belong to different models; where only rows of the embedding are missing, llama.cpp left out those that no token has: set `vocab_size` in config.json to the rows there are"
+            }
+            CheckpointError::DuplicateTensor { path, .. }
+                if path.extension().is_some_and(|e| e == "gguf") =>
+            {
+                "keep the files of one model: a folder with the same model in two formats is read as one checkpoint"
+            }
+            CheckpointError::InvalidGguf { .. } => "the file is damaged or no GGUF file; fetch it again",
+            CheckpointError::GgufVersion { .. } => {
+                "versions 2 and 3 are read, little-endian; convert the file anew"
+            }
+            CheckpointError::GgufArchitecture { .. } => {
+                "put the config.json of the model beside it that the file was made from"
+            }
+            CheckpointError::NotHeld { held, .. } => return Some(format!("held: {held}")),
             CheckpointError::TensorShape { .. } => {
                 "config.json and the weight files belong to different models"
             }
-            CheckpointError::TensorType { .. } => "convert the weights to bf16, f16 or f32",
+            CheckpointError::TensorType { .. } => {
+                "weights are read as f32, f16 or bf16, from GGUF files also as Q4_0 and Q8_0: take the model in one of these"
+            }
             CheckpointError::Graph(error) => return error.help().map(str::to_owned),
             _ => return None,
         };

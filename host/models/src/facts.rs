@@ -1,6 +1,7 @@
 use serde::Serialize;
 
-use crate::family::{Family, Settings};
+use crate::family::Family;
+use crate::settings::Settings;
 use crate::{LayerType, UnusedTensor};
 
 /// A checkpoint's facts, for reports.

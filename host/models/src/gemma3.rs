@@ -46,7 +46,7 @@ const DEFAULTS: Dimensions = Dimensions {
 impl Gemma3 {
     /// Checks the text settings.
     pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
-        for name in ["attention_bias", "attn_logit_softcapping", "quantization_config"] {
+        for name in ["attention_bias", "attn_logit_softcapping"] {
             fields.must_be_off(name)?;
         }
         if fields.text("hidden_activation")?.is_some_and(|name| name != "gelu_pytorch_tanh") {

@@ -62,13 +62,7 @@ const DEFAULTS: Dimensions = Dimensions {
 impl Gemma4 {
     /// Checks the text settings.
     pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
-        let off = [
-            "attention_bias",
-            "attention_k_eq_v",
-            "enable_moe_block",
-            "quantization_config",
-            "use_bidirectional_attention",
-        ];
+        let off = ["attention_bias", "attention_k_eq_v", "enable_moe_block", "use_bidirectional_attention"];
         for name in off {
             fields.must_be_off(name)?;
         }

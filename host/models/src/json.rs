@@ -43,8 +43,8 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Value, CheckpointError>
         .map_err(|error| CheckpointError::NotJson { path: path.to_owned(), reason: error.to_string() })
 }
 
-/// Objects within objects that settings have: `text_config.rope_parameters.full_attention`.
-const DEPTH: usize = 3;
+/// Objects within objects that settings have: `quantization_config.config_groups.group_0.weights`.
+const DEPTH: usize = 4;
 
 /// An object of a settings file. A field that is `null` counts as absent.
 #[derive(Clone, Copy)]

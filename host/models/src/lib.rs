@@ -1,8 +1,8 @@
 //! Models: a checkpoint directory in, a [`Graph`](shardwright_graph::Graph) out.
 //!
 //! **Job.** The only crate that knows a model family. It reads `config.json` in all its spellings,
-//! maps the safetensors files, proves both consistent with each other, and translates a family's
-//! equations into the graph.
+//! maps the safetensors or GGUF files, proves both consistent with each other, and translates a
+//! family's equations into the graph. Weights that come quantised keep their integers and scales.
 //!
 //! **Not its job.** No tokenizer, chat template or stop id (crate `text`), no arithmetic on
 //! weights, no quantisation, no decision about cuts or targets. It writes no file.
@@ -13,8 +13,8 @@
 //! [`Outline`] is a checkpoint whose weights are elsewhere: for plans, and for nothing that needs a
 //! value.
 //!
-//! Reading order: [`Checkpoint::open`], `reading.rs`, `family.rs`, one of the families, `block.rs`
-//! for the pieces they share.
+//! Reading order: [`Checkpoint::open`], `reading.rs`, `settings.rs`, one of the families,
+//! `block.rs` for the pieces they share.
 //!
 //! ```
 //! use shardwright_models::Checkpoint;
@@ -35,16 +35,21 @@ mod facts;
 mod family;
 mod gemma3;
 mod gemma4;
+mod gguf;
 mod json;
 pub mod limits;
+mod made;
 mod outline;
 mod pattern;
+mod quantised;
 mod qwen3;
 mod reading;
 mod rotary;
 mod safetensors;
+mod settings;
 mod store;
 mod translation;
+mod weight_file;
 
 pub use checkpoint::Checkpoint;
 pub use error::{CheckpointError, ErrorKind};

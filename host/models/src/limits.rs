@@ -60,3 +60,21 @@ pub const PER_LAYER_WIDTH: RangeInclusive<u64> = 0..=1 << 16;
 
 /// Modules a sentence model lists.
 pub const MODULES: usize = 64;
+
+/// Inputs that share a scale in a quantised checkpoint; published ones have 16 to 1024.
+pub const GROUP: RangeInclusive<u64> = 1..=1 << 20;
+
+/// Entries of the metadata of a GGUF file; published ones have some fifty.
+pub const GGUF_METADATA: u64 = 1 << 16;
+
+/// Lists within lists of the metadata.
+pub const GGUF_NESTING: u32 = 4;
+
+/// Bytes of a tensor's name in a GGUF file; the format's own limit.
+pub const GGUF_NAME: usize = 64;
+
+/// Axes of a tensor in a GGUF file; the format's own limit.
+pub const GGUF_RANK: u32 = 4;
+
+/// Largest alignment of the tensors of a GGUF file; published files have 32.
+pub const GGUF_ALIGNMENT: u32 = 1 << 20;

@@ -38,9 +38,7 @@ const DEFAULTS: Dimensions = Dimensions {
 impl Qwen3 {
     /// Checks the settings.
     pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
-        for name in ["attention_bias", "quantization_config"] {
-            fields.must_be_off(name)?;
-        }
+        fields.must_be_off("attention_bias")?;
         if fields.text("hidden_act")?.is_some_and(|name| name != "silu") {
             return Err(fields.unsupported("hidden_act", "`silu`"));
         }

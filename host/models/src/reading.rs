@@ -1,14 +1,16 @@
 //! Reads settings and tensors of a directory and translates them: what a checkpoint and its outline
 //! have in common.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use shardwright_graph::Graph;
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Granularity};
 
-use crate::family::Settings;
 use crate::json::Fields;
-use crate::store::{TensorStore, Wanted};
+use crate::quantised::Scheme;
+use crate::settings::Settings;
+use crate::store::{Origin, TensorStore, Wanted};
 use crate::{CheckpointError, embeddinggemma, json, limits};
 
 /// Name of the settings file.
@@ -33,10 +35,12 @@ impl Reading {
         let path = directory.join(CONFIG);
         let config = json::read_capped(&path, limits::CONFIG_BYTES)?;
         let value = json::parse(&path, &config)?;
-        let settings = Settings::read(directory, Fields::new(&path, &value)?)?;
-        let store = TensorStore::open(directory, wanted)?;
+        let top = Fields::new(&path, &value)?;
+        let settings = Settings::read(directory, top)?;
+        let scheme = Scheme::read(top)?;
+        let mut notes: Vec<String> = scheme.iter().filter_map(Scheme::note).collect();
+        let store = TensorStore::open(directory, &Origin { family: settings.family(), scheme }, wanted)?;
         let name = name_of(directory);
-        let mut notes = Vec::new();
         let (translation, module_stores) = match &settings {
             Settings::Gemma3 { stack, redirect } => {
                 (stack.translate(store, name.clone(), redirect.clone())?, Vec::new())
@@ -57,6 +61,7 @@ impl Reading {
             }
         };
         let (graph, store) = translation.finish();
+        notes.extend(nameless(&graph));
         Ok(Reading { settings, graph, name, notes, config, store, module_stores })
     }
 
@@ -75,6 +80,25 @@ impl Reading {
         let modules = self.module_stores.iter().map(|(folder, store)| (format!("{folder}/"), store));
         std::iter::once((String::new(), &self.store)).chain(modules)
     }
+}
+
+/// A note on weights in formats that no name stands for.
+fn nameless(graph: &Graph) -> Option<String> {
+    let stored = graph.weights.iter().filter_map(|weight| {
+        let quantisation = weight.quantisation.as_ref().filter(|_| weight.format().is_none())?;
+        match quantisation.granularity {
+            Granularity::PerBlock { size } => Some(format!("{} in blocks of {size}", weight.dtype)),
+            _ => Some(weight.dtype.to_string()),
+        }
+    });
+    let kinds: BTreeSet<String> = stored.clone().collect();
+    let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+    (!kinds.is_empty()).then(|| {
+        let count = stored.count();
+        format!(
+            "weights stored as {kinds}: {count}; formats have no name for these, a plan keeps them as stored"
+        )
+    })
 }
 
 /// The element type that `config.json` gives its weights, by either of its names; `None` where it

@@ -5,31 +5,31 @@
 //! readers.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use shardwright_graph::WeightBytes;
 use shardwright_vocabulary::DType;
 
+use crate::weight_file::{Content, Mapped, StoredTensor, StoredType, WeightFile};
 use crate::{CheckpointError, json, limits};
 
 /// Bytes of the header length at the start of a file.
 const LENGTH_BYTES: u64 = 8;
 
-/// Element type of a stored tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoredType {
-    /// The format's spelling.
-    pub name: &'static str,
+/// An element type of the format.
+struct Type {
+    stored: StoredType,
     bits: u64,
-    /// The type in a graph, where weights can have it.
-    pub weight: Option<DType>,
 }
 
-const TYPES: &[StoredType] = &{
-    const fn stored(name: &'static str, bits: u64, weight: Option<DType>) -> StoredType {
-        StoredType { name, bits, weight }
+const TYPES: &[Type] = &{
+    const fn stored(name: &'static str, bits: u64, weight: Option<DType>) -> Type {
+        let content = match weight {
+            Some(dtype) => Content::Float(dtype),
+            None => Content::Other,
+        };
+        Type { stored: StoredType { name, content }, bits }
     }
     [
         stored("F32", 32, Some(DType::F32)),
@@ -57,120 +57,51 @@ const TYPES: &[StoredType] = &{
     ]
 };
 
-/// A tensor as the header describes it; its bytes are known to lie within the file and to belong to
-/// it alone.
-#[derive(Clone, Debug)]
-pub(crate) struct StoredTensor {
-    pub name: String,
-    pub dtype: StoredType,
-    pub shape: Vec<u64>,
-    /// First byte, counted from the start of the file.
-    pub begin: u64,
-    /// Bytes.
-    pub length: u64,
-}
-
-/// A mapped file. Were it truncated by another program while mapped, reading the lost pages would
-/// end this process (SIGBUS); the system offers no mapping without that. Checkpoints must not be
-/// rewritten in place while in use.
-struct Mapped(memmap2::Mmap);
-
-impl WeightBytes for Mapped {
-    fn bytes(&self) -> &[u8] {
-        &self.0
+/// Maps the file and checks its header: every tensor within the file, as long as its shape and type
+/// say, overlapping no other, and no byte left over. A header alone is held against the file that
+/// it announces.
+pub(crate) fn open(path: &Path) -> Result<WeightFile, CheckpointError> {
+    let (file, length) = json::open_file(path)?;
+    let truncated = |what: &str, needed| CheckpointError::Truncated {
+        path: path.to_owned(),
+        what: what.to_owned(),
+        needed,
+        available: length,
+    };
+    if length < LENGTH_BYTES {
+        return Err(truncated("the header's length", LENGTH_BYTES));
     }
-
-    #[cfg(unix)]
-    fn release(&self, range: std::ops::Range<usize>) {
-        // SAFETY: the mapping is shared with its file and read-only, so released pages are read
-        // from the file again and no byte of a slice changes. Refused advice changes nothing
-        // either.
-        let advised = unsafe {
-            self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
-        };
-        drop(advised);
+    let mapped = Mapped::of(path, &file)?;
+    let mapping = mapped.bytes();
+    let available = mapping.len() as u64;
+    let header = mapping
+        .first_chunk::<8>()
+        .map(|bytes| u64::from_le_bytes(*bytes))
+        .ok_or_else(|| truncated("the header's length", LENGTH_BYTES))?;
+    if header > limits::HEADER_BYTES {
+        let cap = limits::HEADER_BYTES;
+        return Err(CheckpointError::HeaderTooLarge { path: path.to_owned(), bytes: header, cap });
     }
-}
-
-/// A safetensors file whose header was checked. Its weights may be absent: a file that ends right
-/// after the header says everything but values.
-pub(crate) struct WeightFile {
-    pub path: PathBuf,
-    /// In the order of their data.
-    pub tensors: Vec<StoredTensor>,
-    source: Arc<dyn WeightBytes>,
-    /// Length of the header's JSON.
-    header: u64,
-    /// Length of the whole file.
-    length: u64,
-}
-
-impl WeightFile {
-    /// Maps the file and checks its header: every tensor within the file, as long as its shape and
-    /// type say, overlapping no other, and no byte left over. A header alone is held against the
-    /// file that it announces.
-    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let (file, length) = json::open_file(path)?;
-        let truncated = |what: &str, needed| CheckpointError::Truncated {
-            path: path.to_owned(),
-            what: what.to_owned(),
-            needed,
-            available: length,
-        };
-        if length < LENGTH_BYTES {
-            return Err(truncated("the header's length", LENGTH_BYTES));
-        }
-        // SAFETY: the mapping is only read, and stays alive as long as any slice of it. Its content
-        // can change only if another program writes the file meanwhile, which the documentation of
-        // `Mapped` and `Checkpoint` forbids.
-        let mapping = unsafe { memmap2::Mmap::map(&file) }
-            .map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
-        let available = mapping.len() as u64;
-        let header = mapping
-            .first_chunk::<8>()
-            .map(|bytes| u64::from_le_bytes(*bytes))
-            .ok_or_else(|| truncated("the header's length", LENGTH_BYTES))?;
-        if header > limits::HEADER_BYTES {
-            let cap = limits::HEADER_BYTES;
-            return Err(CheckpointError::HeaderTooLarge { path: path.to_owned(), bytes: header, cap });
-        }
-        let data = LENGTH_BYTES + header;
-        let text =
-            mapping.get(LENGTH_BYTES as usize..data as usize).ok_or_else(|| truncated("the header", data))?;
-        let text = std::str::from_utf8(text).map_err(|error| CheckpointError::NotUtf8 {
-            path: path.to_owned(),
-            offset: LENGTH_BYTES + error.valid_up_to() as u64,
-        })?;
-        let Header(entries) = serde_json::from_str(text).map_err(|error| CheckpointError::InvalidHeader {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        })?;
-        let announced = entries.iter().map(|(_, entry)| entry.data_offsets.1).max().unwrap_or(0);
-        let announced = data.saturating_add(announced);
-        let length = if available == data { announced } else { available };
-        if length > available && length > limits::WEIGHT_FILE_BYTES {
-            let cap = limits::WEIGHT_FILE_BYTES;
-            return Err(CheckpointError::FileTooLarge { path: path.to_owned(), bytes: length, cap });
-        }
-        let tensors = check(path, entries, data, length)?;
-        let source = Arc::new(Mapped(mapping));
-        Ok(WeightFile { path: path.to_owned(), tensors, source, header, length })
+    let data = LENGTH_BYTES + header;
+    let text =
+        mapping.get(LENGTH_BYTES as usize..data as usize).ok_or_else(|| truncated("the header", data))?;
+    let text = std::str::from_utf8(text).map_err(|error| CheckpointError::NotUtf8 {
+        path: path.to_owned(),
+        offset: LENGTH_BYTES + error.valid_up_to() as u64,
+    })?;
+    let Header(entries) = serde_json::from_str(text).map_err(|error| CheckpointError::InvalidHeader {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    let announced = entries.iter().map(|(_, entry)| entry.data_offsets.1).max().unwrap_or(0);
+    let announced = data.saturating_add(announced);
+    let length = if available == data { announced } else { available };
+    if length > available && length > limits::WEIGHT_FILE_BYTES {
+        let cap = limits::WEIGHT_FILE_BYTES;
+        return Err(CheckpointError::FileTooLarge { path: path.to_owned(), bytes: length, cap });
     }
-
-    /// Length of the whole file, also where only its header is here.
-    pub fn length(&self) -> u64 {
-        self.length
-    }
-
-    /// The bytes that tensors lie in; `None` where only the header is here.
-    pub fn weights(&self) -> Option<&Arc<dyn WeightBytes>> {
-        (self.source.bytes().len() as u64 == self.length).then_some(&self.source)
-    }
-
-    /// The header with its length: all of the file that says what the rest is.
-    pub fn header(&self) -> &[u8] {
-        &self.source.bytes()[..(LENGTH_BYTES + self.header) as usize]
-    }
+    let tensors = check(path, entries, data, length)?;
+    Ok(WeightFile::new(path, tensors, mapped, data, length))
 }
 
 /// Turns header entries into tensors in the order of their data; `data` is the first byte after the
@@ -198,16 +129,16 @@ fn check(
         if begin > end {
             return Err(invalid(format!("ends at {end}, before it begins at {begin}")));
         }
-        let Some(&dtype) = TYPES.iter().find(|stored| stored.name == entry.dtype) else {
+        let Some(Type { stored, bits }) = TYPES.iter().find(|known| known.stored.name == entry.dtype) else {
             return Err(invalid(format!("element type `{}` is not one of the format", entry.dtype)));
         };
-        let bits = entry.shape.0.iter().try_fold(dtype.bits, |bits, &extent| bits.checked_mul(extent));
+        let bits = entry.shape.0.iter().try_fold(*bits, |bits, &extent| bits.checked_mul(extent));
         match bits {
             Some(bits) if bits % 8 == 0 && bits / 8 == end - begin => {}
             Some(bits) => {
                 return Err(invalid(format!(
                     "{} values {:?} take {} bytes, but {} are set aside",
-                    dtype.name,
+                    stored.name,
                     entry.shape.0,
                     bits.div_ceil(8),
                     end - begin
@@ -230,7 +161,8 @@ fn check(
         }
         tensors.push(StoredTensor {
             name: name.clone(),
-            dtype,
+            alias: None,
+            dtype: *stored,
             shape: entry.shape.0.clone(),
             begin: offset,
             length: end - begin,
@@ -371,7 +303,7 @@ mod tests {
     }
 
     fn by_this_reader(path: &Path) -> Option<Found> {
-        let file = WeightFile::open(path).ok()?;
+        let file = open(path).ok()?;
         let bytes = file.weights()?.bytes();
         let mut found: Found = file
             .tensors
@@ -387,12 +319,12 @@ mod tests {
 
     #[test]
     fn both_readers_agree_on_every_element_type() {
-        for stored in TYPES {
+        for Type { stored, bits } in TYPES {
             let header = json!({
-                "a": {"dtype": stored.name, "shape": [2, 4], "data_offsets": [0, stored.bits]},
+                "a": {"dtype": stored.name, "shape": [2, 4], "data_offsets": [0, bits]},
                 "none": {"dtype": "F32", "shape": [0, 3], "data_offsets": [0, 0]},
             });
-            let data: Vec<u8> = (0..stored.bits as u8).collect();
+            let data: Vec<u8> = (0..*bits as u8).collect();
             let file = file(header.to_string().as_bytes(), &data);
             let theirs = by_their_reader(&std::fs::read(file.path()).unwrap());
             let ours = by_this_reader(file.path());

@@ -6,11 +6,16 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use shardwright_graph::{GraphError, Weight, WeightBytes, WeightData};
-use shardwright_vocabulary::DType;
+use shardwright_graph::{GraphError, Weight, WeightBytes, WeightData, WeightQuantisation};
+use shardwright_vocabulary::{DType, scale_count};
 
-use crate::safetensors::{StoredTensor, WeightFile};
-use crate::{CheckpointError, json, limits};
+use crate::family::Family;
+use crate::gguf::{self, Blocks};
+use crate::made::made;
+use crate::quantised::{self, Found, Module, Scheme};
+use crate::reading::CONFIG;
+use crate::weight_file::{Content, StoredTensor, WeightFile};
+use crate::{CheckpointError, json, limits, safetensors};
 
 /// The usual name of an unsharded weight file.
 const SINGLE: &str = "model.safetensors";
@@ -35,6 +40,15 @@ pub(crate) enum Wanted {
     /// Names, shapes and element types: headers do. Where there are none, shapes follow from the
     /// configuration and this is the element type; `None` where the configuration says none.
     Outline(Option<DType>),
+}
+
+/// What a configuration says of its weight files.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// Whose tensors they hold.
+    pub family: Family,
+    /// How their modules are quantised, if they are.
+    pub scheme: Option<Scheme>,
 }
 
 /// What is known of the tensors that no header describes.
@@ -62,16 +76,25 @@ pub(crate) struct TensorStore {
     used: BTreeSet<String>,
     unaligned_budget: u64,
     wanted: Wanted,
+    scheme: Option<Scheme>,
+    /// Integers and scales that were taken apart, by tensor: a table and a head may be the same.
+    parted: BTreeMap<String, (WeightData, WeightData)>,
 }
 
 impl TensorStore {
-    /// Opens `model.safetensors`, or else all files that `model.safetensors.index.json` lists.
+    /// Opens `model.safetensors`, or else all files that `model.safetensors.index.json` lists, or
+    /// else all GGUF files of the directory.
     ///
     /// An outline needs no file. Some files of an index without the others are an error even so:
     /// somebody meant to have them all.
-    pub fn open(directory: &Path, wanted: Wanted) -> Result<Self, CheckpointError> {
+    pub fn open(directory: &Path, origin: &Origin, wanted: Wanted) -> Result<Self, CheckpointError> {
+        let store = Self::open_files(directory, origin, wanted)?;
+        Ok(TensorStore { scheme: origin.scheme.clone(), ..store })
+    }
+
+    fn open_files(directory: &Path, origin: &Origin, wanted: Wanted) -> Result<Self, CheckpointError> {
         let single = directory.join(SINGLE);
-        match WeightFile::open(&single) {
+        match safetensors::open(&single) {
             Ok(file) => return Self::of_files(single, vec![file], None, wanted),
             Err(CheckpointError::MissingFile { .. }) => {}
             Err(error) => return Err(error),
@@ -79,14 +102,20 @@ impl TensorStore {
         let index = directory.join(INDEX);
         let listed = match json::read_capped(&index, limits::INDEX_BYTES) {
             Ok(bytes) => Listed::parse(&index, &bytes)?,
-            // Without either, the plain file is what one would expect.
-            Err(CheckpointError::MissingFile { .. }) => return Self::implied(single, wanted),
+            Err(CheckpointError::MissingFile { .. }) => {
+                let files = gguf::files(directory)?;
+                return match files.is_empty() {
+                    // Without any, the plain file is what one would expect.
+                    true => Self::implied(single, wanted),
+                    false => Self::of_gguf(directory, files, origin, wanted),
+                };
+            }
             Err(error) => return Err(error),
         };
         let mut files = Vec::with_capacity(listed.files.len());
         let mut missing = None;
         for name in &listed.files {
-            match WeightFile::open(&directory.join(name)) {
+            match safetensors::open(&directory.join(name)) {
                 Ok(file) => files.push(file),
                 Err(CheckpointError::MissingFile { path }) => {
                     missing.get_or_insert(path);
@@ -108,9 +137,31 @@ impl TensorStore {
         }
     }
 
+    fn of_gguf(
+        directory: &Path,
+        files: Vec<PathBuf>,
+        origin: &Origin,
+        wanted: Wanted,
+    ) -> Result<Self, CheckpointError> {
+        if origin.scheme.is_some() {
+            return Err(CheckpointError::UnsupportedField {
+                path: directory.join(CONFIG),
+                field: quantised::FIELD.to_owned(),
+                found: "given beside GGUF files".to_owned(),
+                supported: "none beside GGUF files, which say themselves how they are quantised",
+            });
+        }
+        let listing = match files.as_slice() {
+            [single] => single.clone(),
+            _ => directory.to_owned(),
+        };
+        let files = files.iter().map(|path| gguf::open(path, origin.family)).collect::<Result<_, _>>()?;
+        Self::of_files(listing, files, None, wanted)
+    }
+
     /// Opens one file, as much of it as this store asks for.
     pub fn open_beside(&self, path: &Path) -> Result<Self, CheckpointError> {
-        match WeightFile::open(path) {
+        match safetensors::open(path) {
             Ok(file) => Self::of_files(path.to_owned(), vec![file], None, self.wanted),
             Err(CheckpointError::MissingFile { path }) => Self::implied(path, self.wanted),
             Err(error) => Err(error),
@@ -139,6 +190,8 @@ impl TensorStore {
             used: BTreeSet::new(),
             unaligned_budget: limits::UNALIGNED_BYTES,
             wanted,
+            scheme: None,
+            parted: BTreeMap::new(),
         }
     }
 
@@ -151,7 +204,8 @@ impl TensorStore {
         let mut places = BTreeMap::new();
         for (file_index, file) in files.iter().enumerate() {
             for (place, tensor) in file.tensors.iter().enumerate() {
-                if places.insert(tensor.name.clone(), (file_index, place)).is_some() {
+                let name = tensor.checkpoint_name().to_owned();
+                if places.insert(name, (file_index, place)).is_some() {
                     return Err(CheckpointError::DuplicateTensor {
                         path: file.path.clone(),
                         tensor: tensor.name.clone(),
@@ -182,11 +236,19 @@ impl TensorStore {
 
     /// Whether a tensor of that name exists; `None` where nothing lists names.
     pub fn has(&self, name: &str) -> Option<bool> {
+        let mark = self.mark(name);
+        let any = |has: &dyn Fn(&str) -> bool| Some(has(name) || mark.as_deref().is_some_and(has));
         match &self.undescribed {
-            Undescribed::None => Some(self.places.contains_key(name)),
-            Undescribed::Listed(names, _) => Some(names.contains(name)),
+            Undescribed::None => any(&|name| self.places.contains_key(name)),
+            Undescribed::Listed(names, _) => any(&|name| names.contains(name)),
             Undescribed::Implied(_) => None,
         }
+    }
+
+    /// The tensor whose presence says that the module of the matrix `name` is quantised.
+    fn mark(&self, name: &str) -> Option<String> {
+        let scheme = self.scheme.as_ref()?;
+        Some(format!("{}.{}", name.strip_suffix(".weight")?, scheme.mark()))
     }
 
     /// The error of reading a value: that a file ends after its header, or is missing; `None` if
@@ -220,12 +282,28 @@ impl TensorStore {
         part: &'static str,
         shape: &[u64],
     ) -> Result<Weight, CheckpointError> {
-        match &self.undescribed {
-            Undescribed::Implied(dtype) => return implied_weight(name, part, shape, *dtype),
-            Undescribed::Listed(names, dtype) if names.contains(name) => {
+        let mark = self.mark(name);
+        let quantised = |names: &BTreeSet<String>| mark.as_ref().is_some_and(|mark| names.contains(mark));
+        match (&self.undescribed, &self.scheme, shape) {
+            // Embeddings and heads are quantised by few recipes, and by no default.
+            (Undescribed::Implied(_), Some(scheme), &[outputs, inputs])
+                if mark.is_some() && !["embedding", "head"].contains(&part) =>
+            {
+                return scheme.planned(name, part, [outputs, inputs]);
+            }
+            (Undescribed::Listed(names, _), Some(scheme), &[outputs, inputs]) if quantised(names) => {
+                return scheme.planned(name, part, [outputs, inputs]);
+            }
+            (Undescribed::Implied(dtype), ..) => return implied_weight(name, part, shape, *dtype),
+            (Undescribed::Listed(names, dtype), ..) if names.contains(name) => {
                 return implied_weight(name, part, shape, *dtype);
             }
-            Undescribed::None | Undescribed::Listed(..) => {}
+            (Undescribed::None | Undescribed::Listed(..), ..) => {}
+        }
+        if let (Some(mark), &[outputs, inputs]) = (&mark, shape)
+            && self.places.contains_key(mark)
+        {
+            return self.quantised(name, part, [outputs, inputs]);
         }
         let Some(&(file, place)) = self.places.get(name) else { return Err(self.missing(name)) };
         let file = &self.files[file];
@@ -234,27 +312,76 @@ impl TensorStore {
         if tensor.shape != shape && !(tensor.shape.is_empty() && shape == [1]) {
             return Err(CheckpointError::TensorShape {
                 path: file.path.clone(),
-                tensor: name.to_owned(),
+                tensor: tensor.name.clone(),
                 found: tensor.shape.clone(),
                 expected: shape.to_vec(),
             });
         }
-        let Some(dtype) = tensor.dtype.weight else {
-            return Err(CheckpointError::TensorType {
-                path: file.path.clone(),
-                tensor: name.to_owned(),
-                found: tensor.dtype.name,
-            });
+        let plain = |dtype, data| Weight {
+            name: name.to_owned(),
+            part,
+            shape: shape.to_vec(),
+            dtype,
+            data,
+            quantisation: None,
         };
-        let data = match file.weights() {
-            Some(source) if tensor.begin.is_multiple_of(dtype.bytes()) => {
-                WeightData::new(Arc::clone(source), tensor.begin as usize, tensor.length as usize)?
+        let weight = match tensor.dtype.content {
+            Content::Float(dtype) => {
+                let data = match file.weights() {
+                    Some(source) if tensor.begin.is_multiple_of(dtype.bytes()) => {
+                        WeightData::new(Arc::clone(source), tensor.begin as usize, tensor.length as usize)?
+                    }
+                    Some(source) => copied((file, &**source), tensor, dtype, &mut self.unaligned_budget)?,
+                    None => WeightData::planned(in_memory(name, shape, Some(tensor.length))?),
+                };
+                plain(dtype, data)
             }
-            Some(source) => copied((file, &**source), tensor, dtype, &mut self.unaligned_budget)?,
-            None => WeightData::planned(in_memory(name, shape, Some(tensor.length))?),
+            Content::FloatPlusOne(_) => plain(DType::F32, less_one(Found { file, tensor })?),
+            // Scales of blocks are for matrices and tables.
+            Content::Blocks(blocks) if shape.len() == 2 => {
+                let (data, scales) = match self.parted.get(name) {
+                    Some(known) => known.clone(),
+                    None => parted(Found { file, tensor }, blocks)?,
+                };
+                self.parted.insert(name.to_owned(), (data.clone(), scales.clone()));
+                let granularity = Blocks::GRANULARITY;
+                let (scale_dtype, zero_point) = (DType::F16, 0);
+                let quantisation = WeightQuantisation { granularity, scale_dtype, scales, zero_point };
+                Weight { quantisation: Some(quantisation), ..plain(blocks.dtype(), data) }
+            }
+            Content::Blocks(_) | Content::Other => {
+                return Err(CheckpointError::TensorType {
+                    path: file.path.clone(),
+                    tensor: tensor.name.clone(),
+                    found: tensor.dtype.name,
+                });
+            }
         };
         self.used.insert(name.to_owned());
-        Ok(Weight { name: name.to_owned(), part, shape: shape.to_vec(), dtype, data, quantisation: None })
+        Ok(weight)
+    }
+
+    /// The matrix of a quantised module.
+    fn quantised(
+        &mut self,
+        name: &str,
+        part: &'static str,
+        shape: [u64; 2],
+    ) -> Result<Weight, CheckpointError> {
+        let (Some(scheme), Some(module)) = (&self.scheme, name.strip_suffix(".weight")) else {
+            return Err(self.missing(name));
+        };
+        let find = |name: &str| {
+            let &(file, place) = self.places.get(name)?;
+            let file = &self.files[file];
+            Some(Found { file, tensor: &file.tensors[place] })
+        };
+        let missing = |name: &str| self.missing(name);
+        let mut module = Module::new(module, &find, &missing);
+        let weight = scheme.weight(&mut module, part, shape)?;
+        let used = module.used;
+        self.used.extend(used);
+        Ok(weight)
     }
 
     /// The tensors that were not asked for, by name.
@@ -290,6 +417,41 @@ fn implied_weight(
 ) -> Result<Weight, CheckpointError> {
     let data = WeightData::planned(in_memory(name, shape, dtype.packed_bytes(shape))?);
     Ok(Weight { name: name.to_owned(), part, shape: shape.to_vec(), dtype, data, quantisation: None })
+}
+
+/// Floats that are one more than the checkpoint's, without it.
+///
+/// # Errors
+///
+/// That one cannot be taken away exactly; from the sum of a float and one it always can.
+fn less_one(found: Found<'_>) -> Result<WeightData, CheckpointError> {
+    let values = found.floats().unwrap_or_default();
+    let mut bytes = Vec::with_capacity(4 * values.len());
+    for (index, value) in values.into_iter().enumerate() {
+        let less = value - 1.0;
+        if less + 1.0 != value {
+            let what = format!("has the value {value:e} at {index}, from which one cannot be taken exactly");
+            return Err(found.unheld(what, "norms as llama.cpp's converter stores them, one added to each"));
+        }
+        bytes.extend(less.to_le_bytes());
+    }
+    Ok(WeightData::from_vec(bytes))
+}
+
+/// The integers and the scales of a tensor of blocks.
+fn parted(found: Found<'_>, blocks: Blocks) -> Result<(WeightData, WeightData), CheckpointError> {
+    let StoredTensor { name, shape, .. } = found.tensor;
+    let integers = in_memory(name, shape, blocks.dtype().packed_bytes(shape))?;
+    let scales = scale_count(Blocks::GRANULARITY, shape).and_then(|count| count.checked_mul(Blocks::SCALE));
+    let scales = in_memory(name, shape, scales)?;
+    let Some(stored) = found.bytes() else {
+        return Ok((WeightData::planned(integers), WeightData::planned(scales)));
+    };
+    let again = stored.clone();
+    Ok((
+        made(integers, move || blocks.integers(stored.bytes()))?,
+        made(scales, move || blocks.scales(again.bytes()))?,
+    ))
 }
 
 /// An owned copy of a tensor that cannot be read in place.

@@ -72,6 +72,27 @@ impl Translation {
         Ok(self.push(weight))
     }
 
+    /// Whether the store has a tensor of that whole name; see [`TensorStore::has`].
+    pub fn has(&self, name: &str) -> Option<bool> {
+        self.store.has(name)
+    }
+
+    /// The fault that a tensor of that whole name is missing.
+    pub fn missing(&self, name: &str) -> CheckpointError {
+        self.store.missing(name)
+    }
+
+    /// Takes a tensor by its whole name.
+    pub fn whole_name(
+        &mut self,
+        name: &str,
+        part: &'static str,
+        shape: &[u64],
+    ) -> Result<WeightId, CheckpointError> {
+        let weight = self.store.weight(name, part, shape)?;
+        Ok(self.push(weight))
+    }
+
     /// Adds a weight that was read elsewhere.
     pub fn push(&mut self, weight: Weight) -> WeightId {
         self.graph.weights.push(weight);

@@ -228,7 +228,7 @@ impl<'s> Job<'s> {
         let of = |values: &[f32]| -> Vec<Sums> {
             let rows = || values.chunks(self.width.max(1));
             let of_scale = |&scale: &f32| {
-                rows().map(|row| sums(row, None, scale, steps.limit)).fold(Sums::default(), Sums::plus)
+                rows().map(|row| sums(row, None, scale, steps)).fold(Sums::default(), Sums::plus)
             };
             grid.iter().map(of_scale).collect()
         };
@@ -322,13 +322,8 @@ impl<'s> Job<'s> {
     }
 
     fn steps(&self) -> Steps {
-        let limit = match self.planned.dtype {
-            DType::I2 => 1.0,
-            DType::I4 => 7.0,
-            _ => 127.0,
-        };
         let scale = self.planned.quantisation.as_ref().map_or(DType::F32, |existing| existing.scale_dtype);
-        Steps { limit, scale }
+        Steps::of(self.planned.dtype, scale)
     }
 
     fn chunk(&self, chunk: usize, values: &[f32], whole: Option<Whole>) -> Chunk {
@@ -398,7 +393,7 @@ impl<'s> Job<'s> {
     /// of columns that count as `importance` says.
     fn row_scales(&self, row: &[f32], size: usize, importance: Option<&[f32]>) -> RowScales {
         if self.stepped {
-            let (scale, multiples) = best_multiples(row, importance, size, self.steps().limit);
+            let (scale, multiples) = best_multiples(row, importance, size, self.steps());
             return RowScales::Stepped { scale, multiples };
         }
         let of_block = |(index, values): (usize, &[f32])| {
@@ -427,7 +422,7 @@ impl<'s> Job<'s> {
         let round = |factors: &[f32], best: &mut Best| {
             let at: Vec<Vec<f32>> =
                 scales.iter().zip(factors).map(|(scales, &factor)| scales.at(factor, steps)).collect();
-            best.take(factors, &rows.round(steps.limit, |row, column| at[row][column / size]), self.width);
+            best.take(factors, &rows.round(steps, |row, column| at[row][column / size]), self.width);
         };
         // A scale of the whole tensor is no row's to change, and 127 steps leave nothing to gain.
         let fixed = whole.is_some() || steps.limit > 16.0;
@@ -469,9 +464,9 @@ impl<'s> Job<'s> {
     }
 
     fn round(&self, values: &[f32], scale: f32, codes: &mut [i32]) {
-        let (limit, inverse) = (self.steps().limit, scale.recip());
+        let (steps, inverse) = (self.steps(), scale.recip());
         for (code, &value) in codes.iter_mut().zip(values) {
-            *code = nearest(value * inverse, limit) as i32;
+            *code = nearest(value * inverse, steps) as i32;
         }
     }
 }

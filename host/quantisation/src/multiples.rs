@@ -37,7 +37,7 @@ pub(crate) fn best_multiples(
     row: &[f32],
     importance: Option<&[f32]>,
     size: usize,
-    limit: f32,
+    steps: Steps,
 ) -> (f32, Vec<u8>) {
     let blocks: Vec<Block<'_>> = row
         .chunks(size)
@@ -45,7 +45,7 @@ pub(crate) fn best_multiples(
         .map(|(index, values)| {
             let start = index * size;
             let importance = importance.and_then(|importance| importance.get(start..start + values.len()));
-            Block::of(values, importance, limit)
+            Block::of(values, importance, steps)
         })
         .collect();
     let most = |of: fn(&Block<'_>) -> f64| blocks.iter().map(of).fold(0.0, f64::max);
@@ -66,7 +66,7 @@ pub(crate) fn best_multiples(
     for scale in candidates {
         let (mut error, mut multiples) = (0.0, Vec::with_capacity(blocks.len()));
         for block in &blocks {
-            let (multiple, of_block) = block.best_multiple(scale, limit);
+            let (multiple, of_block) = block.best_multiple(scale, steps);
             multiples.push(multiple);
             error += of_block;
             if error >= least {
@@ -82,7 +82,7 @@ pub(crate) fn best_multiples(
         let (mut product, mut square) = (0.0, 0.0);
         for (block, &multiple) in blocks.iter().zip(multiples) {
             let (step, times) = (scale * f32::from(multiple), f64::from(multiple));
-            let sums = sums(block.values, block.importance, step, limit);
+            let sums = sums(block.values, block.importance, step, steps);
             product += times * f64::from(step) * sums.product;
             square += times * times * sums.square;
         }
@@ -93,7 +93,7 @@ pub(crate) fn best_multiples(
         let error: f64 = blocks
             .iter()
             .zip(multiples)
-            .map(|(block, &multiple)| block.error(fitted * f32::from(multiple), limit))
+            .map(|(block, &multiple)| block.error(fitted * f32::from(multiple), steps))
             .sum();
         if error >= least {
             break;
@@ -114,19 +114,19 @@ struct Block<'v> {
 }
 
 impl<'v> Block<'v> {
-    fn of(values: &'v [f32], importance: Option<&'v [f32]>, limit: f32) -> Self {
-        let plain = f64::from(largest(values)) / f64::from(limit);
-        let steps = Steps { limit, scale: DType::F32 };
+    fn of(values: &'v [f32], importance: Option<&'v [f32]>, steps: Steps) -> Self {
+        let plain = f64::from(largest(values)) / f64::from(steps.limit);
+        let steps = Steps { scale: DType::F32, ..steps };
         let free = if plain == 0.0 { 0.0 } else { f64::from(best_scale(values, importance, steps)) };
         Block { values, importance, plain, free }
     }
 
-    fn error(&self, step: f32, limit: f32) -> f64 {
-        squared_error(self.values, self.importance, step, limit)
+    fn error(&self, step: f32, steps: Steps) -> f64 {
+        squared_error(self.values, self.importance, step, steps)
     }
 
     /// The best multiple of a row's scale that is tried, and its error.
-    fn best_multiple(&self, scale: f32, limit: f32) -> (u8, f64) {
+    fn best_multiple(&self, scale: f32, steps: Steps) -> (u8, f64) {
         if self.plain == 0.0 {
             return (1, 0.0);
         }
@@ -142,7 +142,7 @@ impl<'v> Block<'v> {
         for multiple in tried {
             // The first is taken whatever it is, and none twice.
             if multiple != best.0 {
-                let error = self.error(scale * f32::from(multiple), limit);
+                let error = self.error(scale * f32::from(multiple), steps);
                 if best.0 == 0 || error < best.1 {
                     best = (multiple, error);
                 }
@@ -158,6 +158,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const FOUR_BITS: Steps = Steps::of(DType::I4, DType::F32);
 
     #[test]
     fn a_row_has_a_scale_whose_multiples_are_halves() {
@@ -176,18 +178,18 @@ mod tests {
 
     #[test]
     fn zeros_and_extremes_have_usable_scales() {
-        assert_eq!(best_multiples(&[0.0; 70], None, 32, 7.0), (1.0, vec![1; 3]));
+        assert_eq!(best_multiples(&[0.0; 70], None, 32, FOUR_BITS), (1.0, vec![1; 3]));
         for row in [
             vec![f32::MIN_POSITIVE / 4.0; 40],
             vec![f32::MAX; 40],
             [vec![0.0; 32], vec![1e-30, 1.0]].concat(),
             [vec![1e-8; 32], vec![1.0; 32]].concat(),
         ] {
-            let (scale, multiples) = best_multiples(&row, None, 32, 7.0);
+            let (scale, multiples) = best_multiples(&row, None, 32, FOUR_BITS);
             assert!(scale > 0.0 && scale.is_finite(), "{scale}");
             assert!(multiples.iter().all(|multiple| (1..=LARGEST_MULTIPLE).contains(multiple)));
         }
-        let (_, multiples) = best_multiples(&[vec![1e-8; 32], vec![1.0; 32]].concat(), None, 32, 7.0);
+        let (_, multiples) = best_multiples(&[vec![1e-8; 32], vec![1.0; 32]].concat(), None, 32, FOUR_BITS);
         assert!(multiples[0] == 1 && multiples[1] > 8, "{multiples:?}");
     }
 
@@ -205,7 +207,7 @@ mod tests {
                 .collect();
             let importance: Vec<f32> = (0..row.len()).map(|index| 0.1 + (index % 7) as f32).collect();
             let importance = weigh.then_some(importance.as_slice());
-            let (scale, multiples) = best_multiples(&row, importance, size, 7.0);
+            let (scale, multiples) = best_multiples(&row, importance, size, FOUR_BITS);
             prop_assert_eq!(multiples.len(), row.len().div_ceil(size));
             prop_assert_eq!(row_scale(f64::from(scale)), scale);
             let plain = |values: &[f32]| f64::from(largest(values)) / 7.0;
@@ -216,7 +218,7 @@ mod tests {
                 let of_block = f64::from(scale) * f64::from(multiples[block]);
                 for (index, &value) in values.iter().enumerate() {
                     let c = importance.map_or(1.0, |importance| f64::from(importance[block * size + index]));
-                    let q = (f64::from(value) / of_block).round_ties_even().clamp(-7.0, 7.0);
+                    let q = (f64::from(value) / of_block).round_ties_even().clamp(-8.0, 7.0);
                     found += c * (f64::from(value) - q * of_block).powi(2);
                     bound += c * ((plain(values) + step) / 2.0).powi(2);
                 }

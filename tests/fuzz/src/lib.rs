@@ -1,5 +1,5 @@
-//! Fuzz targets for the readers of the host's input: checkpoints, bundles, plans, work orders,
-//! templates.
+//! Fuzz targets for the readers of the host's input: checkpoints in every format, bundles, plans,
+//! work orders, templates.
 //!
 //! **Job.** One function per kind, which must return for any bytes, and returns whether they were
 //! accepted. Hashes and lengths are corrected first, since they protect against accidents only and
@@ -26,6 +26,8 @@ pub type Target = (&'static str, fn(&[u8]) -> bool);
 /// Every target.
 pub const TARGETS: &[Target] = &[
     ("checkpoint", checkpoint),
+    ("gguf", gguf),
+    ("quantised", quantised),
     ("manifest", manifest),
     ("plan", plan),
     ("work_order", work_order),
@@ -69,6 +71,36 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
             let _ = (outline.download_bytes(), outline.lack().is_some(), outline.graph().layers());
         }
         Err(_) => return false,
+    }
+    true
+}
+
+/// Settings, then a GGUF file.
+pub fn gguf(bytes: &[u8]) -> bool {
+    whole_checkpoint(bytes, "model.gguf")
+}
+
+/// Settings that quantise, then a safetensors file.
+pub fn quantised(bytes: &[u8]) -> bool {
+    whole_checkpoint(bytes, "model.safetensors")
+}
+
+/// Opens settings and a weight file, and reads every value.
+fn whole_checkpoint(bytes: &[u8], name: &str) -> bool {
+    let Some((settings, weights)) = parts(bytes) else { return false };
+    let Ok(folder) = tempfile::tempdir() else { return false };
+    let made = std::fs::write(folder.path().join("config.json"), settings)
+        .and_then(|()| std::fs::write(folder.path().join(name), weights));
+    let Ok(Opened::Whole(checkpoint)) =
+        made.map_err(drop).and_then(|()| Opened::open(folder.path()).map_err(drop))
+    else {
+        return false;
+    };
+    let graph = checkpoint.graph();
+    let weights = graph.weights.iter().chain(graph.assets.iter().map(|asset| &asset.table));
+    for weight in weights {
+        let mut row = vec![0.0; weight.row_width()];
+        (0..weight.rows()).for_each(|index| assert!(weight.decode_row(index, &mut row)));
     }
     true
 }

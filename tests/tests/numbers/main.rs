@@ -7,5 +7,6 @@ mod forward;
 mod largest;
 mod legalise;
 mod public_crate;
+mod quantised;
 mod revision;
 mod softcap;

@@ -52,6 +52,21 @@ fn checkpoints() -> Vec<(&'static str, Vec<u8>)> {
     families.into_iter().map(one).collect()
 }
 
+/// Whole checkpoints from the fixtures: settings, and the weight file of that name.
+fn fixtures(weights: &str, folders: &[&'static str]) -> Vec<(&'static str, Vec<u8>)> {
+    let one = |&folder: &&'static str| {
+        let path = root().join("tests/fixtures/quantised").join(folder);
+        let [settings, weights] =
+            ["config.json", weights].map(|name| fs::read(path.join(name)).expect("a file"));
+        (folder, joined(&settings, &weights))
+    };
+    folders.iter().map(one).collect()
+}
+
+/// Quantised matrices in safetensors, a folder for each way of packing them.
+const QUANTISED: [&str; 4] =
+    ["gptq4_channel", "awq_symmetric", "compressed_pack4_asymmetric", "compressed_int8_tensor"];
+
 /// A layer and the end of a decoder, each with its weights.
 fn work_orders() -> Vec<(&'static str, Vec<u8>)> {
     let graph = made(&Spec { layers: "FF".to_owned(), ..Spec::qwen3() });
@@ -107,9 +122,13 @@ fn write_bundle() {
 #[test]
 fn every_file_of_the_corpus_is_taken() {
     if std::env::var_os("SHARDWRIGHT_WRITE_CORPUS").is_some() {
-        for (target, samples) in
-            [("checkpoint", checkpoints()), ("work_order", work_orders()), ("template", templates())]
-        {
+        for (target, samples) in [
+            ("checkpoint", checkpoints()),
+            ("gguf", fixtures("model.gguf", &["gguf_q4_0_gemma3", "gguf_q8_0"])),
+            ("quantised", fixtures("model.safetensors", &QUANTISED)),
+            ("work_order", work_orders()),
+            ("template", templates()),
+        ] {
             for (name, bytes) in samples {
                 write(target, name, &bytes);
             }

@@ -3,12 +3,15 @@
 use shardwright_build::{
     ArtefactCost, Costing, EntryMenu, Judge, PrimitiveCount, PromptLength, stored_formats,
 };
-use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData};
+use shardwright_graph::{
+    ComponentKind, ConstantFormat, Encodings, EntryGraph, EntryOptions, Graph, Legalised, WeightData,
+    WeightQuantisation,
+};
 use shardwright_planning::request::{Component, PrefillPart, Request};
 use shardwright_shims::Watch;
 use shardwright_test_checkpoints::{Fill, Spec};
 use shardwright_vocabulary::{
-    DType, EntryKind, EntryName, FormatTuple, Legality, Provenance, TimeCost, WeightFormat,
+    DType, EntryKind, EntryName, FormatTuple, Granularity, Legality, Provenance, TimeCost, WeightFormat,
 };
 
 use crate::common::{TEXT_FIXTURES, checked, fixture, made, offer, plan, request, try_request};
@@ -210,6 +213,30 @@ fn formats_are_named_after_what_most_bytes_are_stored_in() {
     first.shape = vec![total, 1];
     first.data = WeightData::from_vec(vec![0; 4 * total as usize]);
     assert_eq!(stored_formats(&mixed).weights, WeightFormat::F32);
+    // Integers in blocks of 32 are a format; in other blocks they are none, and do not count.
+    for (size, expected) in [(32, WeightFormat::W4Block32), (64, WeightFormat::Bf16)] {
+        let first = &mut mixed.weights[0];
+        (first.dtype, first.shape) = (DType::I4, vec![total, 64]);
+        first.data = WeightData::planned(32 * total as usize);
+        first.quantisation = Some(WeightQuantisation {
+            granularity: Granularity::PerBlock { size },
+            scale_dtype: DType::F16,
+            scales: WeightData::planned((total * 128 / u64::from(size)) as usize),
+            zero_point: 0,
+        });
+        assert_eq!(stored_formats(&mixed).weights, expected);
+    }
+    // Layers that come quantised name the model, whatever its head is stored in.
+    let mut quantised = made(&half);
+    let layers = ["q", "k", "v", "gate", "up", "down"];
+    for weight in quantised.weights.iter_mut().filter(|weight| layers.contains(&weight.part)) {
+        *weight = weight.planned(WeightFormat::W8PerChannel).unwrap();
+    }
+    let tuple = stored_formats(&quantised);
+    assert_eq!(tuple.to_string(), "w8-per-channel[attention-output=f16][head=f16]/f32/f32");
+    let kept = quantised.constant_formats(&tuple);
+    let o = quantised.weights.iter().position(|weight| weight.part == "o").unwrap();
+    assert_eq!(kept[o], ConstantFormat::Stored);
     mixed.weights.clear();
     assert_eq!(stored_formats(&mixed).weights, WeightFormat::F32, "nothing is stored: any name will do");
 }

@@ -236,7 +236,7 @@ fn what_is_not_built_is_unsupported_and_named() {
                 ("attention_bias", json!(true), "`attention_bias` is true"),
                 ("attn_logit_softcapping", json!(50.0), "`attn_logit_softcapping` is 50.0"),
                 ("hidden_activation", json!("relu"), "gelu_pytorch_tanh"),
-                ("quantization_config", json!({"bits": 4}), "`quantization_config` is an object of 1 fields"),
+                ("quantization_config", json!({"bits": 4}), "`quantization_config.quant_method` is absent"),
                 (
                     "layer_types",
                     json!(["full_attention", "full_attention", "chunked_attention", "full_attention"]),

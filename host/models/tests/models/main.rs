@@ -1,8 +1,11 @@
 //! Checkpoints as graphs: goldens, fixtures, generated shapes, hostile files,
-//! outlines.
+//! outlines, quantised checkpoints.
 
 mod fixtures;
 mod generated;
+mod gguf_file;
 mod goldens;
 mod hostile;
+mod hostile_quantised;
 mod outline;
+mod quantised;

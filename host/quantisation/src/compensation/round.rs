@@ -6,7 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::factor::Factors;
 use super::product::{Panel, add_products, panels};
-use crate::scale::nearest;
+use crate::scale::{Steps, nearest};
 
 /// Columns after which what they left is passed on to all later ones.
 const BLOCK: usize = 64;
@@ -47,9 +47,9 @@ impl<'f> Rows<'f> {
         Rows { factors, arch: Arch::new(), values: rows.flat_map(in_order).collect() }
     }
 
-    /// Rounds every row to integers of at most `limit`, each value in steps of its own: `step`
-    /// gives that of a row's column.
-    pub fn round(&self, limit: f32, step: impl Fn(usize, usize) -> f32) -> Rounded {
+    /// Rounds every row to the integers of `steps`, each value in a step of its own: `step` gives
+    /// that of a row's column.
+    pub fn round(&self, steps: Steps, step: impl Fn(usize, usize) -> f32) -> Rounded {
         let (width, factors) = (self.factors.width(), self.factors);
         let count = self.values.len() / width.max(1);
         let rounded = Rounded { codes: vec![0; self.values.len()], losses: vec![0.0; count] };
@@ -61,7 +61,7 @@ impl<'f> Rows<'f> {
                 rows: self,
                 work: &mut work,
                 block: block.clone(),
-                limit,
+                steps,
                 step: &step,
             });
             if block.end < width {
@@ -82,7 +82,7 @@ struct Block<'b, F> {
     rows: &'b Rows<'b>,
     work: &'b mut Work,
     block: Range<usize>,
-    limit: f32,
+    steps: Steps,
     step: &'b F,
 }
 
@@ -91,7 +91,7 @@ impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Block { rows, work, block, limit, step } = self;
+        let Block { rows, work, block, steps, step } = self;
         let (width, factors) = (rows.factors.width(), rows.factors);
         for (row, errors) in work.errors.chunks_exact_mut(block.len()).enumerate() {
             let start = row * width;
@@ -100,7 +100,7 @@ impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
             for (error, k) in errors.iter_mut().zip(block.clone()) {
                 let column = factors.order[k] as usize;
                 let step = step(row, column);
-                let code = nearest(wanted[k] / step, limit);
+                let code = nearest(wanted[k] / step, steps);
                 work.rounded.codes[start + column] = code as i32;
                 let rest = f64::from(wanted[k]) - f64::from(code) * f64::from(step);
                 loss += f64::from(factors.diagonal[k]) * rest * rest;
@@ -118,10 +118,12 @@ impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
 #[cfg(test)]
 mod tests {
     use super::super::factor::tests::moments;
+    use shardwright_vocabulary::DType;
+
     use super::super::moments::SecondMoments;
     use super::*;
 
-    const LIMIT: f32 = 7.0;
+    const STEPS: Steps = Steps::of(DType::I4, DType::F32);
 
     fn values(rows: usize, width: usize) -> Vec<f32> {
         (0..rows * width).map(|index| (index * 7919 % 1013) as f32 / 500.0 - 1.0).collect()
@@ -136,7 +138,7 @@ mod tests {
             let column = factors.order[k] as usize;
             let left: f64 = (0..k).map(|i| errors[i] * f64::from(factors.upper[i * width + k])).sum();
             let wanted = (f64::from(row[column]) + left) / f64::from(step);
-            let code = wanted.round_ties_even().clamp(-f64::from(LIMIT), f64::from(LIMIT));
+            let code = wanted.round_ties_even().clamp(f64::from(STEPS.lowest), f64::from(STEPS.limit));
             codes[column] = code as i32;
             errors[k] = f64::from(row[column]) - code * f64::from(step);
         }
@@ -157,7 +159,7 @@ mod tests {
         for (rows, width) in [(1, 1), (3, 7), (5, 64), (6, 65), (9, 200)] {
             let factors = Factors::of(&moments(width, 3 * width)).unwrap();
             let values = values(rows, width);
-            let rounded = Rows::of(&factors, &values).round(LIMIT, |row, _| 0.1 + 0.01 * row as f32);
+            let rounded = Rows::of(&factors, &values).round(STEPS, |row, _| 0.1 + 0.01 * row as f32);
             let plain = values.chunks(width).enumerate();
             let plain: Vec<i32> =
                 plain.flat_map(|(row, values)| plainly(&factors, values, 0.1 + 0.01 * row as f32)).collect();
@@ -173,8 +175,8 @@ mod tests {
         let moments = moments(width, 400);
         let factors = Factors::of(&moments).unwrap();
         let values = values(rows, width);
-        let rounded = Rows::of(&factors, &values).round(LIMIT, |_, _| step);
-        let nearest: Vec<i32> = values.iter().map(|value| nearest(value / step, LIMIT) as i32).collect();
+        let rounded = Rows::of(&factors, &values).round(STEPS, |_, _| step);
+        let nearest: Vec<i32> = values.iter().map(|value| nearest(value / step, STEPS) as i32).collect();
         let all = |codes: &[i32]| -> f64 {
             let rows = values.chunks(width).zip(codes.chunks(width));
             rows.map(|(row, codes)| loss(&moments, row, codes, step)).sum()
@@ -194,8 +196,8 @@ mod tests {
         }
         let factors = Factors::of(&sums.finish()).unwrap();
         let values = [0.33, 0.41, 0.12, -0.87];
-        let rounded = Rows::of(&factors, &values).round(LIMIT, |_, _| 0.1);
-        assert_eq!((rounded.codes[1], rounded.codes[3]), (4, -7));
+        let rounded = Rows::of(&factors, &values).round(STEPS, |_, _| 0.1);
+        assert_eq!((rounded.codes[1], rounded.codes[3]), (4, -8));
     }
 
     #[test]
@@ -203,9 +205,9 @@ mod tests {
         let width = 130;
         let factors = Factors::of(&moments(width, 300)).unwrap();
         let values = values(11, width);
-        let together = Rows::of(&factors, &values).round(LIMIT, |_, _| 0.13);
+        let together = Rows::of(&factors, &values).round(STEPS, |_, _| 0.13);
         for (row, values) in values.chunks(width).enumerate() {
-            let alone = Rows::of(&factors, values).round(LIMIT, |_, _| 0.13);
+            let alone = Rows::of(&factors, values).round(STEPS, |_, _| 0.13);
             assert_eq!(alone.codes, together.codes[row * width..(row + 1) * width]);
             assert_eq!(alone.losses[0].to_bits(), together.losses[row].to_bits());
         }

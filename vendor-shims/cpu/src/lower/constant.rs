@@ -221,8 +221,8 @@ impl<'a> Constant<'a> {
             (Kind::I8 | Kind::I4 | Kind::I2, Some(scaling)) if by_rows && self.zero_point == 0 => {
                 let kind = self.integers()?;
                 match (kind, scaling) {
-                    (IntegerType::I8 | IntegerType::I2, Scaling::Block { .. }) => {
-                        Err(format!("scales per block of {} bits, only 4 are supported", kind.bits()))
+                    (IntegerType::I2, Scaling::Block { .. }) => {
+                        Err("scales per block of 2 bits, only 8 and 4 are supported".into())
                     }
                     (IntegerType::I8, _) => Ok(PanelType::I8),
                     (IntegerType::I4, _) => Ok(PanelType::I4),

@@ -186,7 +186,8 @@ impl Bounds<'_> {
             PackedScales::None => !weights.kind.is_integer(),
             PackedScales::PerOutput { .. } => weights.kind.is_integer(),
             PackedScales::PerBlock { size, .. } => {
-                weights.kind == PanelType::I4 && (1..=weights.inputs.max(1)).contains(&size)
+                matches!(weights.kind, PanelType::I8 | PanelType::I4)
+                    && (1..=weights.inputs.max(1)).contains(&size)
             }
         };
         ensure(fitting, || format!("{:?} with {:?}", weights.kind, weights.scales))?;

@@ -657,8 +657,11 @@ fn unsupported_formats_are_refused_with_a_reason() {
     };
     assert!(artefact(&packed(true)) == artefact(&forged(&packed(true), wide)));
     let bytes: Vec<i32> = (0..350).map(|i| i % 200 - 100).collect();
-    let blocks = integers("b", &[5, 70], &bytes, SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 32), &[1.0; 15], 0);
-    assert!(reason(&product_with(&blocks)).contains("scales per block of 8 bits, only 4 are supported"));
+    let pairs: Vec<i32> = (0..350).map(|i| i % 4 - 2).collect();
+    let blocks = integers("b", &[5, 70], &pairs, SW_DTYPE_I2, (SW_QUANTISATION_PER_BLOCK, 32), &[1.0; 15], 0);
+    assert!(
+        reason(&product_with(&blocks)).contains("scales per block of 2 bits, only 8 and 4 are supported")
+    );
 
     // Packed types used other than as the matrix of a product.
     let mut b = Builder::new("decode_5@8", SW_ENTRY_DECODE, 5, 8);

@@ -19,9 +19,10 @@ const TENSOR: (u32, u64) = (SW_QUANTISATION_PER_TENSOR, 0);
 const CHANNEL: (u32, u64) = (SW_QUANTISATION_PER_CHANNEL, 0);
 
 /// Every weight format: stored type, kind, block.
-const FORMATS: [(u32, (u32, u64)); 7] = [
+const FORMATS: [(u32, (u32, u64)); 8] = [
     (SW_DTYPE_I8, CHANNEL),
     (SW_DTYPE_I8, TENSOR),
+    (SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 32)),
     (SW_DTYPE_I4, CHANNEL),
     (SW_DTYPE_I4, TENSOR),
     (SW_DTYPE_I4, (SW_QUANTISATION_PER_BLOCK, 32)),
@@ -30,8 +31,7 @@ const FORMATS: [(u32, (u32, u64)); 7] = [
 ];
 
 /// Formats that are supported only where integers are multiplied directly.
-const MULTIPLIED: [(u32, (u32, u64)); 2] =
-    [(SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 32)), (SW_DTYPE_I2, (SW_QUANTISATION_PER_BLOCK, 24))];
+const MULTIPLIED: [(u32, (u32, u64)); 1] = [(SW_DTYPE_I2, (SW_QUANTISATION_PER_BLOCK, 24))];
 
 /// A matrix near `values` in a format.
 fn quantised(name: &str, shape: &[u64], values: &[f32], (dtype, (kind, block)): (u32, (u32, u64))) -> Weight {
@@ -166,9 +166,10 @@ fn weights_need_the_bytes_of_their_bits() {
     };
     for (format, bytes, name) in [
         (FORMATS[0], 512 * 512, "i8-per-output"),
-        (FORMATS[2], 512 * 256, "i4-per-output"),
-        (FORMATS[4], 512 * 256 + 512 * 16 * 2, "i4-block-32"),
-        (FORMATS[6], 512 * 128, "i2-per-output"),
+        (FORMATS[2], 512 * 512 + 512 * 16 * 2, "i8-block-32"),
+        (FORMATS[3], 512 * 256, "i4-per-output"),
+        (FORMATS[5], 512 * 256 + 512 * 16 * 2, "i4-block-32"),
+        (FORMATS[7], 512 * 128, "i2-per-output"),
     ] {
         let (length, head) = size(&quantised("w", &[512, 512], &data, format));
         assert!((bytes..bytes + 16384).contains(&length), "{name}: {length} bytes");

@@ -5,8 +5,8 @@
 //! and accumulates `fma(x[k], w[k], accumulator)` for k = 0, 1, … Blocking over k stores the
 //! accumulator in the output, which rounds nothing, so tiles, threads and rows are chosen for speed
 //! alone. Scales per output multiply the final sum, as `sum · scale` or `fma(sum, scale, bias)`;
-//! scales per block multiply the weights, which rounds nothing: the product of four bits and the
-//! eleven of a binary16 is exact. A bias without scales is added last.
+//! scales per block multiply the weights, which rounds nothing: the product of eight bits or four
+//! and the eleven of a binary16 is exact. A bias without scales is added last.
 
 mod pack;
 mod product;
@@ -56,8 +56,8 @@ pub enum Scales<'a> {
     None,
     /// One per output.
     PerOutput(&'a [f32]),
-    /// One per `size` steps of k: sixteen binary16 per panel and block. With [`PanelData::I4`]
-    /// only.
+    /// One per `size` steps of k: sixteen binary16 per panel and block. With [`PanelData::I8`] and
+    /// [`PanelData::I4`] only.
     PerBlock {
         /// Steps of k that share a scale.
         size: usize,
@@ -89,7 +89,8 @@ impl Panels<'_> {
             Scales::None => {}
             Scales::PerOutput(scales) => assert!(scales.len() >= self.outputs, "fewer scales than outputs"),
             Scales::PerBlock { size, values } => {
-                assert!(matches!(self.data, PanelData::I4(_)) && size > 0, "scales of other blocks");
+                let blocks = matches!(self.data, PanelData::I8(_) | PanelData::I4(_));
+                assert!(blocks && size > 0, "scales of other blocks");
                 assert!(values.len() >= panels * self.inputs.div_ceil(size), "fewer scales than blocks");
             }
         }
@@ -173,6 +174,7 @@ fn task<S: Simd>(
         (PanelData::F32(steps), _) => with!(steps, [f32; LANES]),
         (PanelData::Bf16(steps), _) => with!(steps, tile::Bf16),
         (PanelData::F16(steps), _) => with!(steps, tile::F16),
+        (PanelData::I8(steps), Scales::PerBlock { .. }) => with!(steps, tile::BlockI8),
         (PanelData::I8(steps), _) => with!(steps, tile::I8),
         (PanelData::I4(steps), Scales::PerBlock { .. }) => with!(steps, tile::BlockI4),
         (PanelData::I4(steps), _) => with!(steps, tile::I4),

@@ -170,18 +170,21 @@ proptest! {
             same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
         }
         // In blocks: the bits of the decoded weights.
-        let integers = Integers::new(PanelType::I4, inputs, outputs, seed ^ 0x33);
-        let blocks = inputs.div_ceil(block);
-        let scales: Vec<u16> = (0..outputs * blocks).map(|i| (i as u64 * 40503 % 0x4800) as u16 | ((i as u16 & 1) << 15)).collect();
-        let decoded: Vec<f32> = (0..inputs * outputs).map(|at| {
-            let scale = scales[at / inputs * blocks + at % inputs / block];
-            f32::from(integers.raw[at]) * crate::simd::widen_f16(scale)
-        }).collect();
-        let expected = twin(&x, &decoded, bias.as_deref(), rows, inputs, outputs);
-        let scales = block_panels(&scales, blocks, outputs);
-        let scales = Scales::PerBlock { size: block, values: &scales };
-        let panels = Panels { data: integers.data(&[]), scales, inputs, outputs };
-        same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
+        for kind in [PanelType::I8, PanelType::I4] {
+            let integers = Integers::new(kind, inputs, outputs, seed ^ 0x33);
+            let bytes = integers.bytes();
+            let blocks = inputs.div_ceil(block);
+            let scales: Vec<u16> = (0..outputs * blocks).map(|i| (i as u64 * 40503 % 0x4800) as u16 | ((i as u16 & 1) << 15)).collect();
+            let decoded: Vec<f32> = (0..inputs * outputs).map(|at| {
+                let scale = scales[at / inputs * blocks + at % inputs / block];
+                f32::from(integers.raw[at]) * crate::simd::widen_f16(scale)
+            }).collect();
+            let expected = twin(&x, &decoded, bias.as_deref(), rows, inputs, outputs);
+            let scales = block_panels(&scales, blocks, outputs);
+            let scales = Scales::PerBlock { size: block, values: &scales };
+            let panels = Panels { data: integers.data(&bytes), scales, inputs, outputs };
+            same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
+        }
     }
 }
 

@@ -55,6 +55,8 @@ narrow_elements! {
     I2([u8; 4]) => load_i2;
     /// As [`I4`], a scale per block of k.
     BlockI4([u8; 8]) => load_i4, scaled true;
+    /// As [`I8`], a scale per block of k.
+    BlockI8([i8; 16]) => load_i8, scaled true;
 }
 
 /// Scales that change along k, seen from the first step of a tile.

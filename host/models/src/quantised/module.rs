@@ -1,0 +1,188 @@
+//! The tensors of one module of a checkpoint.
+
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use shardwright_graph::{WeightBytes, WeightData};
+
+use crate::CheckpointError;
+use crate::weight_file::{StoredTensor, WeightFile};
+
+type Find<'s> = dyn Fn(&str) -> Option<Found<'s>> + 's;
+
+/// A module, and which of its tensors were taken.
+pub(crate) struct Module<'s> {
+    name: &'s str,
+    find: &'s Find<'s>,
+    missing: &'s dyn Fn(&str) -> CheckpointError,
+    /// Names of those taken.
+    pub used: Vec<String>,
+}
+
+impl<'s> Module<'s> {
+    /// The module `name`, whose tensors `find` finds; `missing` says that one is not there.
+    pub fn new(name: &'s str, find: &'s Find<'s>, missing: &'s dyn Fn(&str) -> CheckpointError) -> Self {
+        Module { name, find, missing, used: Vec::new() }
+    }
+
+    /// What its matrix would be called if it were stored as one.
+    pub fn weight_name(&self) -> String {
+        format!("{}.weight", self.name)
+    }
+
+    /// A tensor it may have.
+    pub fn find(&mut self, what: &str) -> Option<Found<'s>> {
+        let name = format!("{}.{what}", self.name);
+        let found = (self.find)(&name)?;
+        self.used.push(name);
+        Some(found)
+    }
+
+    /// A tensor it must have, of one of these types and of that shape.
+    pub fn take(&mut self, what: &str, types: &[&str], shape: &[u64]) -> Result<Found<'s>, CheckpointError> {
+        self.take_shaped(what, types, &[shape.to_vec()])
+    }
+
+    /// The same of one of several shapes, the usual one first.
+    pub fn take_shaped(
+        &mut self,
+        what: &str,
+        types: &[&str],
+        shapes: &[Vec<u64>],
+    ) -> Result<Found<'s>, CheckpointError> {
+        let found = self.find(what).ok_or_else(|| (self.missing)(&format!("{}.{what}", self.name)))?;
+        found.check_shaped(types, shapes)?;
+        Ok(found)
+    }
+}
+
+/// Types that scales have.
+pub(super) const FLOATS: &[&str] = &["F16", "BF16", "F32"];
+
+/// A tensor and its file.
+#[derive(Clone, Copy)]
+pub(crate) struct Found<'s> {
+    pub file: &'s WeightFile,
+    pub tensor: &'s StoredTensor,
+}
+
+impl Found<'_> {
+    /// Refuses other types and shapes.
+    pub fn check(&self, types: &[&str], shape: &[u64]) -> Result<(), CheckpointError> {
+        self.check_shaped(types, &[shape.to_vec()])
+    }
+
+    /// Refuses other types, and shapes that are none of several, the usual one first.
+    pub fn check_shaped(&self, types: &[&str], shapes: &[Vec<u64>]) -> Result<(), CheckpointError> {
+        if !types.contains(&self.tensor.dtype.name) {
+            return Err(self.invalid(format!(
+                "is stored as {} instead of {}",
+                self.tensor.dtype.name,
+                types.join(" or ")
+            )));
+        }
+        if !shapes.contains(&self.tensor.shape) {
+            return Err(CheckpointError::TensorShape {
+                path: self.file.path.clone(),
+                tensor: self.tensor.name.clone(),
+                found: self.tensor.shape.clone(),
+                expected: shapes.first().cloned().unwrap_or_default(),
+            });
+        }
+        Ok(())
+    }
+
+    /// A fault of the tensor.
+    pub fn invalid(&self, reason: String) -> CheckpointError {
+        CheckpointError::InvalidTensor {
+            path: self.file.path.clone(),
+            tensor: self.tensor.name.clone(),
+            offset: self.tensor.begin,
+            reason,
+        }
+    }
+
+    /// Something valid that no weight of a graph holds.
+    pub fn unheld(&self, what: String, held: &'static str) -> CheckpointError {
+        CheckpointError::NotHeld {
+            path: self.file.path.clone(),
+            tensor: self.tensor.name.clone(),
+            what,
+            held,
+        }
+    }
+
+    /// Its bytes; `None` where only the file's head is here.
+    pub fn bytes(&self) -> Option<Stored> {
+        let source = Arc::clone(self.file.weights()?);
+        Some(Stored { source, begin: self.tensor.begin as usize, length: self.tensor.length as usize })
+    }
+
+    /// Its values; `None` where only the file's head is here, or they are no floats.
+    pub fn floats(&self) -> Option<Vec<f32>> {
+        let stored = self.bytes()?;
+        let (pairs, quads) = (stored.bytes().as_chunks::<2>().0, stored.bytes().as_chunks::<4>().0);
+        match self.tensor.dtype.name {
+            "F16" => Some(pairs.iter().map(|pair| f16::from_le_bytes(*pair).to_f32()).collect()),
+            "BF16" => Some(pairs.iter().map(|pair| bf16::from_le_bytes(*pair).to_f32()).collect()),
+            "F32" => Some(quads.iter().map(|quad| f32::from_le_bytes(*quad)).collect()),
+            _ => None,
+        }
+    }
+
+    /// Its two whole numbers; `None` where only the file's head is here.
+    pub fn integers(&self) -> Option<[i64; 2]> {
+        let stored = self.bytes()?;
+        let (quads, eights) = (stored.bytes().as_chunks::<4>().0, stored.bytes().as_chunks::<8>().0);
+        match (quads, eights) {
+            (_, [a, b]) => Some([*a, *b].map(i64::from_le_bytes)),
+            ([a, b], _) => Some([*a, *b].map(|quad| i64::from(i32::from_le_bytes(quad)))),
+            _ => None,
+        }
+    }
+
+    /// Its words; `None` where only the file's head is here.
+    pub fn words(&self) -> Option<Vec<u32>> {
+        let stored = self.bytes()?;
+        Some(stored.bytes().as_chunks::<4>().0.iter().map(|quad| u32::from_le_bytes(*quad)).collect())
+    }
+
+    /// Refuses an order of the inputs, one group number for each, that is not their own.
+    pub fn check_order(&self, inputs: u64, group: u64) -> Result<(), CheckpointError> {
+        self.check(&["I32"], &[inputs])?;
+        let order = self.words().unwrap_or_default();
+        let wrong = order.iter().zip(0_u64..).position(|(&found, input)| u64::from(found) != input / group);
+        match wrong {
+            None => Ok(()),
+            Some(input) => Err(self.unheld(
+                format!("has input {input} in group {}, not in the order of the matrix", order[input] as i32),
+                "inputs in the order of the matrix (quantise with `desc_act` or `actorder` off)",
+            )),
+        }
+    }
+}
+
+/// The bytes of a tensor, shared with their file.
+#[derive(Clone)]
+pub(crate) struct Stored {
+    source: Arc<dyn WeightBytes>,
+    begin: usize,
+    length: usize,
+}
+
+impl Stored {
+    /// As the data of a weight, where they are.
+    pub fn in_place(self) -> Result<WeightData, CheckpointError> {
+        Ok(WeightData::new(self.source, self.begin, self.length)?)
+    }
+
+    /// All of them.
+    pub fn bytes(&self) -> &[u8] {
+        self.source.bytes().get(self.begin..self.begin + self.length).unwrap_or_default()
+    }
+}
+
+/// A little-endian word; 0 beyond the end.
+pub(super) fn word(bytes: &[u8], index: usize) -> u32 {
+    bytes.as_chunks::<4>().0.get(index).map_or(0, |quad| u32::from_le_bytes(*quad))
+}

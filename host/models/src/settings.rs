@@ -1,0 +1,167 @@
+//! From a `model_type` to the settings of the family that reads it.
+
+use std::path::Path;
+
+use crate::CheckpointError;
+use crate::embeddinggemma::SentenceModel;
+use crate::family::Family;
+use crate::gemma3::Gemma3;
+use crate::gemma4::Gemma4;
+use crate::json::Fields;
+use crate::qwen3::Qwen3;
+
+/// Checked settings of a checkpoint.
+pub(crate) enum Settings {
+    Gemma3 { stack: Gemma3, redirect: Vec<(u32, u32)> },
+    Gemma4 { stack: Gemma4, placeholders: Vec<u32> },
+    Qwen3(Qwen3),
+    EmbeddingGemma { stack: Gemma3, sentence: SentenceModel },
+}
+
+impl Settings {
+    /// Finds the family and checks everything it reads: the configuration and, for a sentence
+    /// model, its modules.
+    pub fn read(directory: &Path, top: Fields<'_>) -> Result<Self, CheckpointError> {
+        let model_type = top.text("model_type")?.ok_or_else(|| top.invalid("model_type", "is missing"))?;
+        let known = Family::MODEL_TYPES.into_iter().find(|(name, _)| *name == model_type);
+        let Some((_, family)) = known else {
+            return Err(CheckpointError::UnknownModelType {
+                path: top.path().to_owned(),
+                found: model_type.chars().take(80).collect(),
+            });
+        };
+        check_architectures(top)?;
+        let text = text_fields(top, model_type)?;
+        // The class a multimodal checkpoint is saved as decides by its own field, not by the text
+        // part's.
+        let tied = if model_type.ends_with("_text") { None } else { top.flag("tie_word_embeddings")? };
+        match family {
+            Family::Gemma3 | Family::EmbeddingGemma => {
+                let mut stack = Gemma3::read(text)?;
+                stack.tied = tied.unwrap_or(stack.tied);
+                let sentence = SentenceModel::read(directory, stack.dimensions.hidden)?;
+                let redirect = gemma3_redirect(top, model_type, &stack)?;
+                Ok(match sentence {
+                    Some(sentence) => Settings::EmbeddingGemma { stack, sentence },
+                    None if stack.bidirectional => {
+                        Settings::EmbeddingGemma { stack, sentence: SentenceModel::mean_only() }
+                    }
+                    None => Settings::Gemma3 { stack, redirect },
+                })
+            }
+            Family::Gemma4 => {
+                refuse_modules(directory)?;
+                let mut stack = Gemma4::read(text)?;
+                stack.tied = tied.unwrap_or(stack.tied);
+                let placeholders = gemma4_placeholders(top, model_type)?;
+                Ok(Settings::Gemma4 { stack, placeholders })
+            }
+            Family::Qwen3 => {
+                refuse_modules(directory)?;
+                Ok(Settings::Qwen3(Qwen3::read(text)?))
+            }
+        }
+    }
+
+    /// The family.
+    pub fn family(&self) -> Family {
+        match self {
+            Settings::Gemma3 { .. } => Family::Gemma3,
+            Settings::Gemma4 { .. } => Family::Gemma4,
+            Settings::Qwen3(_) => Family::Qwen3,
+            Settings::EmbeddingGemma { .. } => Family::EmbeddingGemma,
+        }
+    }
+}
+
+/// Refuses heads that are neither logits nor a bare stack (classifiers and the like).
+fn check_architectures(top: Fields<'_>) -> Result<(), CheckpointError> {
+    let name = "architectures";
+    for architecture in top.list(name)?.unwrap_or_default() {
+        let Some(word) = architecture.as_str() else {
+            return Err(top.invalid(name, "holds something else than words"));
+        };
+        if !["ForCausalLM", "ForConditionalGeneration", "Model"].iter().any(|end| word.ends_with(end)) {
+            return Err(CheckpointError::UnsupportedField {
+                path: top.path().to_owned(),
+                field: name.to_owned(),
+                found: crate::json::shortened(architecture),
+                supported: "…ForCausalLM, …ForConditionalGeneration, …Model",
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The object with the text model's settings: the file itself, or `text_config` in a multimodal
+/// one.
+fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, CheckpointError> {
+    if !matches!(model_type, "gemma3" | "gemma4") {
+        return Ok(top);
+    }
+    let text = top.object("text_config")?.ok_or_else(|| top.invalid("text_config", "is missing"))?;
+    // Libraries give it for the whole checkpoint.
+    text.must_be_off(crate::quantised::FIELD)?;
+    match text.text("model_type")? {
+        Some(inner) if inner != format!("{model_type}_text") => {
+            Err(text.invalid("model_type", format!("is `{inner}` inside of a `{model_type}`")))
+        }
+        _ => Ok(text),
+    }
+}
+
+/// Sentence modules are understood for one family only; as anything else the checkpoint would give
+/// wrong vectors.
+fn refuse_modules(directory: &Path) -> Result<(), CheckpointError> {
+    let path = directory.join(crate::embeddinggemma::MODULES_FILE);
+    if !path.exists() {
+        return Ok(());
+    }
+    Err(CheckpointError::UnsupportedField {
+        path,
+        field: "[]".to_owned(),
+        found: "a sentence-transformers model of this family".to_owned(),
+        supported: "sentence-transformers models over `gemma3_text`",
+    })
+}
+
+/// A token id, by either of its names; the library's where the file is silent.
+fn token_id(top: Fields<'_>, names: [&str; 2], default: Option<u32>) -> Result<Option<u32>, CheckpointError> {
+    for name in names {
+        if let Some(id) = top.whole(name, &(0..=u64::from(u32::MAX)))? {
+            return Ok(Some(id as u32));
+        }
+    }
+    Ok(default.filter(|_| !names.iter().any(|name| top.mentions(name))))
+}
+
+/// Gemma 3 embeds its picture placeholder as itself unless the table has no row for it.
+fn gemma3_redirect(
+    top: Fields<'_>,
+    model_type: &str,
+    stack: &Gemma3,
+) -> Result<Vec<(u32, u32)>, CheckpointError> {
+    let default = (model_type == "gemma3").then_some(262_144);
+    let image = token_id(top, ["image_token_id", "image_token_index"], default)?;
+    Ok(image
+        .filter(|&id| u64::from(id) >= stack.dimensions.vocabulary)
+        .map(|id| (id, 0))
+        .into_iter()
+        .collect())
+}
+
+/// Gemma 4 never embeds a placeholder as itself.
+fn gemma4_placeholders(top: Fields<'_>, model_type: &str) -> Result<Vec<u32>, CheckpointError> {
+    let names = [
+        (["image_token_id", "image_token_index"], 258_880),
+        (["audio_token_id", "audio_token_index"], 258_881),
+        (["video_token_id", "video_token_index"], 258_884),
+    ];
+    let mut found = Vec::new();
+    for (names, default) in names {
+        // A text-only checkpoint has placeholders only if it says so.
+        let default = (model_type == "gemma4").then_some(default);
+        found.extend(token_id(top, names, default)?);
+    }
+    Ok(found)
+}
