@@ -1,10 +1,11 @@
-//! Forward passes of a whole model on a shim, a layer at a time, to look into it.
+//! Forward and backward passes of a whole model on a shim, a layer at a time, to look into it.
 //!
 //! **Job.** Runs token sequences through a model as its graph stands, float or with weights in any
 //! format ([`Pass`]): every component and every layer is compiled, loaded, run over all sequences
 //! and dropped again, so that only one layer's weights are in memory. Between them it holds the
 //! residual streams, per-layer inputs and the states that later layers read. Any tensor of a layer
-//! can be looked at on its way ([`Looked`]).
+//! can be looked at on its way ([`Looked`]). A pass that was recorded can be gone back
+//! ([`Backward`]), for the derivatives of a loss by any tensor.
 //!
 //! **Not its job.** It generates nothing, keeps no session and no artefact, and knows no format:
 //! what the numbers are for is the caller's to know. Values between layers are f32.
@@ -33,9 +34,11 @@
 
 #![forbid(unsafe_code)]
 
+mod backward;
 mod engine;
 mod part;
 mod pass;
 
+pub use backward::{Backward, BackwardLook, LogitRows, Shown};
 pub use engine::Engine;
 pub use pass::{Looked, Pass};

@@ -29,15 +29,12 @@ pub(crate) struct Given<'g> {
     pub per_layer: &'g [f32],
     /// `[T, W]` each.
     pub states: &'g BTreeMap<StateId, Vec<f32>>,
+    /// Derivatives by the outputs of the part, by name of the tap; others are zero.
+    pub gradients: &'g BTreeMap<String, Vec<f32>>,
 }
 
 impl LoadedPart {
-    pub fn new(
-        name: String,
-        shard: LoadedShard,
-        entering: Option<String>,
-        leaving: Option<String>,
-    ) -> Result<Self> {
+    pub fn new(name: String, shard: LoadedShard) -> Result<Self> {
         let entry = shard.entries().first().cloned().ok_or_else(|| {
             Error::new(ErrorKind::Shim, format!("{name}: what the shim compiled has no entry point"))
         })?;
@@ -49,7 +46,7 @@ impl LoadedPart {
             }
         };
         let buffers = entry.bindings.iter().map(allocate).collect::<Result<_>>()?;
-        Ok(LoadedPart { name, shard, entry, buffers, entering, leaving })
+        Ok(LoadedPart { name, shard, entry, buffers, entering: None, leaving: None })
     }
 
     /// Runs one sequence from its beginning and shows every result: its role, its values, and how
@@ -69,14 +66,17 @@ impl LoadedPart {
                     put(&self.name, port, &mut bytes, known)?;
                 }
                 (Role::Hidden, _) => put(&self.name, port, &mut bytes, given.stream)?,
-                (Role::PerLayer { first, layers }, _) => {
+                (Role::PerLayer { first, .. }, _) => {
                     let width = port.shape.last().copied().unwrap_or(0) as usize;
-                    let (own, all) = (rows * width, of as usize * width);
-                    bytes.fill(0);
-                    let floats = floats_mut(&self.name, port, &mut bytes)?;
-                    let given = given.per_layer.chunks_exact(own.max(1)).skip(*first as usize);
-                    for (values, into) in given.take(*layers as usize).zip(floats.chunks_mut(all.max(1))) {
-                        into[..own].copy_from_slice(values);
+                    let before = (*first as usize).saturating_mul(rows * width);
+                    let values = given.per_layer.get(before..).unwrap_or_default();
+                    put_by_layer(&self.name, port, &mut bytes, values, rows)?;
+                }
+                (Role::Tap { name }, _) => {
+                    let values = given.gradients.get(name).map_or(&[][..], Vec::as_slice);
+                    match port.shape.len() {
+                        3 => put_by_layer(&self.name, port, &mut bytes, values, rows)?,
+                        _ => put(&self.name, port, &mut bytes, values)?,
                     }
                 }
                 (role, _) => {
@@ -108,7 +108,7 @@ impl LoadedPart {
             let floats = floats(&self.name, port, &bytes)?;
             let all = port.shape.iter().product::<u64>() as usize;
             let (shown, count) = match (&port.role, &port.shape[..]) {
-                (Role::PerLayer { layers, .. }, _) => {
+                (Role::PerLayer { .. }, [layers, ..]) | (Role::Tap { .. }, [layers, _, _]) => {
                     let block = all / (*layers as usize).max(1);
                     let valid = block / of as usize * rows;
                     let blocks = floats[..all].chunks_exact(block.max(1));
@@ -125,6 +125,18 @@ impl LoadedPart {
         }
         Ok(())
     }
+}
+
+/// Writes `[layers, rows, P]` to a port that has more rows.
+fn put_by_layer(part: &str, port: &Port, bytes: &mut [u8], values: &[f32], rows: usize) -> Result<()> {
+    let [_, of, width] = port.shape[..] else { return Err(unusable(part, port)) };
+    let (own, all) = (rows * width as usize, of as usize * width as usize);
+    bytes.fill(0);
+    let floats = floats_mut(part, port, bytes)?;
+    for (values, into) in values.chunks_exact(own.max(1)).zip(floats.chunks_mut(all.max(1))) {
+        into[..own].copy_from_slice(values);
+    }
+    Ok(())
 }
 
 /// Writes values to the beginning of a port's memory, and zeros behind them.
