@@ -93,8 +93,8 @@ pub use tables::TableLoss;
 #[cfg(feature = "checkpoints")]
 pub use {
     checkpoint::{
-        CheckpointSource, OutlineSource, calibration_text, expect_checkpoint, moment_text, open_checkpoint,
-        plan_checkpoint,
+        CheckpointSource, OutlineSource, calibration_prompts, calibration_text, checkpoint_moments,
+        expect_checkpoint, moment_text, open_checkpoint, plan_checkpoint,
     },
     compiling::{CompileReport, compile},
     recorded::{CompiledAnew, compile_recorded},

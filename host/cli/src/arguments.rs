@@ -38,6 +38,10 @@ const RUN_EXAMPLES: &str = "Examples:
 const COMPILE_EXAMPLES: &str = "Example:
   shardwright compile demo-model --soc sm8850 -o bundle";
 
+const CALIBRATION_TEXT_EXAMPLES: &str = "Example:
+  shardwright calibration-text demo-model --tokens 256 -o own.txt
+  shardwright compile demo-model --rounding compensated --calibration-text own.txt -o bundle";
+
 const PLAN_EXAMPLES: &str = "Examples:
   shardwright plan demo-model --soc sm8850
   shardwright plan demo-model --soc mt6989 --limit ops=400 -v
@@ -61,6 +65,10 @@ pub enum Command {
     /// on where it stopped.
     #[command(after_help = COMPILE_EXAMPLES)]
     Compile(CompileArguments),
+    /// Let a model write text to calibrate on: its own replies to prompts, drawn as it would say
+    /// them. An interrupted run goes on where it stopped.
+    #[command(after_help = CALIBRATION_TEXT_EXAMPLES)]
+    CalibrationText(CalibrationTextArguments),
     /// Show what a bundle, an artefact, a work order or a checkpoint says of itself, or what a shim
     /// says of a file of its vendor's tools.
     Inspect {
@@ -434,6 +442,36 @@ pub enum PlanCommand {
 pub struct ShowArguments {
     /// The checkpoint directory.
     pub checkpoint: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct CalibrationTextArguments {
+    /// The checkpoint directory, or a bundle of it.
+    pub checkpoint: PathBuf,
+    /// The text to write: one conversation a line, turns separated by tabs. One that was begun is
+    /// continued.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Prompts, one a line. Default: the first turns of the built-in calibration texts.
+    #[arg(long, value_name = "FILE")]
+    pub prompts: Option<PathBuf>,
+    /// Stop when replies have so many tokens.
+    #[arg(long, value_name = "TOKENS", default_value_t = 8192)]
+    pub tokens: u64,
+    /// Longest reply.
+    #[arg(long, value_name = "TOKENS", default_value_t = 256)]
+    pub longest: u32,
+    /// Seed of what is drawn.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
+    /// here, where their plan says just-in-time.
+    #[arg(long = "checkpoint", value_name = "DIR")]
+    pub compiled_from: Option<PathBuf>,
+    #[command(flatten)]
+    pub target: TargetArguments,
+    #[command(flatten)]
+    pub execution: ExecutionArguments,
 }
 
 #[derive(Args, Debug)]

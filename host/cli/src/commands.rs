@@ -3,6 +3,7 @@
 mod begin;
 mod bench;
 mod bundle;
+mod calibration_text;
 mod chat;
 mod doctor;
 mod embed;
@@ -43,6 +44,7 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
             let search = search_path(shims, &PlannerPlaces::default(), profiles);
             bundle::inspect(path, *verify, soc.as_deref(), &search, format)
         }
+        Command::CalibrationText(arguments) => calibration_text::calibration_text(arguments, format),
         Command::Plan(arguments) => plan::plan(arguments, format, detail),
         Command::Show(arguments) => {
             print(format, &shardwright_doctor::show(&arguments.checkpoint)?, views::show)

@@ -18,8 +18,8 @@ use crate::{QuantiseError, RowSource, pack};
 const CHUNK_VALUES: usize = 1 << 18;
 /// The same where errors are passed on: every chunk reads all of the factors.
 const COMPENSATED_VALUES: usize = 1 << 20;
-/// Chunks that a matrix of few values is cut into all the same, and rows that each has at least and
-/// a task at most.
+/// Chunks that a matrix of few values is cut into all the same, and rows that each has at least, and
+/// each of its tasks.
 const COMPENSATED_CHUNKS: usize = 8;
 const COMPENSATED_ROWS: usize = 16;
 /// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and
@@ -435,8 +435,10 @@ impl<'s> Job<'s> {
             _ => self.width.max(1),
         };
         let (width, steps) = (self.width.max(1), self.steps());
+        // Every task packs the factors for itself, and no row depends on the others of its task.
+        let task = (values.len() / width).div_ceil(rayon::current_num_threads()).max(COMPENSATED_ROWS);
         let found: Vec<(Vec<RowScales>, Best)> = values
-            .par_chunks(COMPENSATED_ROWS * width)
+            .par_chunks(task * width)
             .map(|values| self.best_of_rows(values, size, columns, whole))
             .collect();
         let scales: Vec<(&RowScales, f32)> =

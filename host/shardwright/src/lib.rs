@@ -88,7 +88,7 @@ pub use {
     },
 };
 #[cfg(feature = "build")]
-pub use {options::OpenOptions, shardwright_build::CompileReport};
+pub use {options::OpenOptions, shardwright_build::CompileReport, shardwright_build::calibration_prompts};
 
 /// Opens a bundle with the default [`BundleOptions`].
 pub fn open_bundle(directory: impl AsRef<std::path::Path>) -> Result<Model> {

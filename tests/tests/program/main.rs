@@ -1,6 +1,7 @@
 //! The program `shardwright` as a user starts it, and how-to pages followed step by step.
 
 mod bundle;
+mod calibration_text;
 mod cli_bench;
 mod cli_bundle;
 mod cli_doctor;

@@ -104,9 +104,12 @@ fn without_a_goal_a_plan_for_a_chip_is_within_what_is_usual() {
     let usual = plan(&[]);
     let (_, loss) = size_and_loss(&usual);
     assert!((100_000..=150_000).contains(&loss), "{loss}");
-    assert!(usual.to_string().contains("loss ≤ 150 millinats"), "{usual}");
-    let (all, few) = (weights(&usual).len(), named(&usual));
-    assert!(few < all && few * 2 > all, "{few} of {all}: {:?}", weights(&usual));
+    let strict = plan(&["--planner-option", "usual-quality=100"]);
+    let (_, loss) = size_and_loss(&strict);
+    assert!((60_000..=100_000).contains(&loss), "{loss}");
+    assert!(strict.to_string().contains("loss ≤ 100 millinats"), "{strict}");
+    let (all, few) = (weights(&strict).len(), named(&strict));
+    assert!(few < all && few * 2 > all, "{few} of {all}: {:?}", weights(&strict));
     // Whoever asks for formats or states a goal has those.
     let wide = plan(&["--planner-option", "usual-quality=1000"]);
     assert_eq!(named(&wide), weights(&wide).len(), "{wide}");

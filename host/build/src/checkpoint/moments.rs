@@ -23,6 +23,8 @@ use crate::{CPU_SHIM, PlanOptions, Result};
 /// Text that moments are taken over: a matrix of 12,288 columns has more of those than tokens, but
 /// its damping is for that.
 const TEXT: Budget = Budget { tokens: 8192, longest: 512 };
+/// Of a text that the user has chosen: whoever has more of it, wants that.
+const OWN_TEXT: Budget = Budget { tokens: 65_536, ..TEXT };
 
 /// Folder of moments in the cache.
 const FOLDER: &str = "moments";
@@ -38,7 +40,7 @@ pub(super) fn moments(
     watch: &mut dyn Watch,
 ) -> Result<Moments> {
     let started = Instant::now();
-    let sequences = texts::conversations(checkpoint, graph, options, TEXT)?;
+    let sequences = text(checkpoint, graph, options)?;
     let identity = Moments::identity_of(checkpoint.content_hash(), &sequences);
     let inputs = MatrixInputs::new(graph).map_err(calibration_error)?;
     let folder = options.cache.as_ref().map(|cache| cache.join(FOLDER).join(name_of(identity)));
@@ -93,7 +95,27 @@ pub(super) fn moments(
 /// # Errors
 /// A text, template or tokenizer that cannot be read.
 pub fn moment_text(checkpoint: &Checkpoint, options: &PlanOptions) -> Result<Vec<Vec<u32>>> {
-    texts::conversations(checkpoint, checkpoint.graph(), options, TEXT)
+    text(checkpoint, checkpoint.graph(), options)
+}
+
+fn text(checkpoint: &Checkpoint, graph: &Graph, options: &PlanOptions) -> Result<Vec<Vec<u32>>> {
+    let budget = if options.calibration_text.is_some() { OWN_TEXT } else { TEXT };
+    texts::conversations(checkpoint, graph, options, budget)
+}
+
+/// The moments of a checkpoint as it is stored, from the cache as far as it has them, and what
+/// there is to say of them.
+///
+/// # Errors
+/// A text, template or tokenizer that cannot be read; what the CPU shim refuses or fails with.
+pub fn checkpoint_moments(
+    checkpoint: &Checkpoint,
+    options: &PlanOptions,
+    watch: &mut dyn Watch,
+) -> Result<(Moments, Vec<Notice>)> {
+    let mut notices = Vec::new();
+    let moments = moments(checkpoint, checkpoint.graph(), options, &mut notices, watch)?;
+    Ok((moments, notices))
 }
 
 /// Runs all sequences through all layers, and sums what is missing; to the end if that is wanted

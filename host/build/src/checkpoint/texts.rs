@@ -97,6 +97,12 @@ fn in_turns() -> Vec<&'static str> {
     (0..longest).flat_map(|line| texts.iter().filter_map(move |text| text.get(line).copied())).collect()
 }
 
+/// The first turns of the texts that come with the program, as a line of a calibration text has
+/// them: `\\n` for the end of a line.
+pub fn calibration_prompts() -> Vec<&'static str> {
+    in_turns().into_iter().filter_map(|line| line.split('\t').next()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

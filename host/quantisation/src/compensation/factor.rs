@@ -28,7 +28,7 @@ const WIDTH: usize = 8;
 /// weigh less than what they show.
 pub const DAMPING: f64 = 0.1;
 /// The same of gradients, which say less: one draw of what might follow stands for all of it.
-pub const GRADIENT_DAMPING: f64 = 1.0;
+pub const GRADIENT_DAMPING: f64 = 0.3;
 /// Factor on λ where a matrix is not positive definite with it.
 const MORE: f64 = 10.0;
 /// Largest λ: with it every finite matrix of moments is.

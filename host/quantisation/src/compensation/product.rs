@@ -4,33 +4,63 @@
 //! own accumulator. Blocks and threads only choose which results are computed when, and vectors
 //! hold different results, so all of them give the same bits on every machine.
 
+use std::ops::Range;
+
 use pulp::{Arch, Simd, WithSimd};
 
 /// A type of accumulators.
-pub(super) trait Real: Copy + Send + Sync {
+pub(super) trait Real: Copy + Send + Sync + 'static {
     const ZERO: Self;
-    /// `self · b + c`, rounded once.
-    fn times_plus(self, b: Self, c: Self) -> Self;
+    /// As many as a register holds.
+    type Vector<S: Simd>: Copy;
+    fn lanes<S: Simd>() -> usize;
+    fn vectors<S: Simd>(values: &[Self]) -> &[Self::Vector<S>];
+    fn vectors_mut<S: Simd>(values: &mut [Self]) -> &mut [Self::Vector<S>];
+    fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
+    /// `a · b + c`, rounded once.
+    fn times_plus<S: Simd>(
+        simd: S,
+        a: Self::Vector<S>,
+        b: Self::Vector<S>,
+        c: Self::Vector<S>,
+    ) -> Self::Vector<S>;
 }
 
-impl Real for f32 {
-    const ZERO: f32 = 0.0;
-    #[inline(always)]
-    fn times_plus(self, b: f32, c: f32) -> f32 {
-        self.mul_add(b, c)
-    }
+macro_rules! real {
+    ($type:ty, $vector:ident, $lanes:ident, $view:ident, $view_mut:ident, $splat:ident, $fused:ident) => {
+        impl Real for $type {
+            const ZERO: $type = 0.0;
+            type Vector<S: Simd> = S::$vector;
+            #[inline(always)]
+            fn lanes<S: Simd>() -> usize {
+                S::$lanes
+            }
+            #[inline(always)]
+            fn vectors<S: Simd>(values: &[$type]) -> &[S::$vector] {
+                S::$view(values).0
+            }
+            #[inline(always)]
+            fn vectors_mut<S: Simd>(values: &mut [$type]) -> &mut [S::$vector] {
+                S::$view_mut(values).0
+            }
+            #[inline(always)]
+            fn splat<S: Simd>(simd: S, value: $type) -> S::$vector {
+                simd.$splat(value)
+            }
+            #[inline(always)]
+            fn times_plus<S: Simd>(simd: S, a: S::$vector, b: S::$vector, c: S::$vector) -> S::$vector {
+                simd.$fused(a, b, c)
+            }
+        }
+    };
 }
 
-impl Real for f64 {
-    const ZERO: f64 = 0.0;
-    #[inline(always)]
-    fn times_plus(self, b: f64, c: f64) -> f64 {
-        self.mul_add(b, c)
-    }
-}
+real!(f32, f32s, F32_LANES, as_simd_f32s, as_mut_simd_f32s, splat_f32s, mul_add_f32s);
+real!(f64, f64s, F64_LANES, as_simd_f64s, as_mut_simd_f64s, splat_f64s, mul_add_f64s);
 
-/// Rows of a tile: with vectors of 32 bytes their accumulators fill half the registers.
-const ROWS: usize = 4;
+/// Rows of a tile: with vectors of 32 bytes, two to a row, their accumulators, those of a step and
+/// one factor fill the registers.
+const ROWS: usize = 6;
 
 /// Columns of the second factor side by side: `panels[k]` holds element k of each.
 pub(super) type Panel<T, const W: usize> = Vec<[T; W]>;
@@ -84,57 +114,72 @@ impl<T: Real, const W: usize> WithSimd for Tiles<'_, T, W> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
+        // Vectors of a panel's step.
+        match W / T::lanes::<S>() {
+            1 => self.of::<S, 1>(simd),
+            2 => self.of::<S, 2>(simd),
+            4 => self.of::<S, 4>(simd),
+            8 => self.of::<S, 8>(simd),
+            _ => self.of::<S, W>(simd),
+        }
+    }
+}
+
+impl<T: Real, const W: usize> Tiles<'_, T, W> {
+    #[inline(always)]
+    fn of<S: Simd, const V: usize>(self, simd: S) {
         let Tiles { results, stride, columns, factors, panels, depth } = self;
         for (results, factors) in results.chunks_mut(ROWS * stride).zip(factors.chunks(ROWS * depth)) {
             for (index, panel) in panels.iter().enumerate() {
                 let first = index * W;
-                let width = W.min(columns.saturating_sub(first));
-                tile(results, stride, first, width, factors, panel);
+                let columns = first..(first + W).min(columns.max(first));
+                if factors.len() == ROWS * depth {
+                    tile::<T, S, W, V, ROWS>(simd, results, stride, columns, factors, panel);
+                    continue;
+                }
+                for (results, factors) in results.chunks_mut(stride).zip(factors.chunks(depth)) {
+                    tile::<T, S, W, V, 1>(simd, results, stride, columns.clone(), factors, panel);
+                }
             }
         }
     }
 }
 
-/// One tile: at most [`ROWS`] rows and W columns.
+/// One tile: R rows and at most W columns, of V vectors.
 #[inline(always)]
-fn tile<T: Real, const W: usize>(
+fn tile<T: Real, S: Simd, const W: usize, const V: usize, const R: usize>(
+    simd: S,
     results: &mut [T],
     stride: usize,
-    first: usize,
-    width: usize,
+    columns: Range<usize>,
     factors: &[T],
     panel: &[[T; W]],
 ) {
     let depth = panel.len();
-    let mut sums = [[T::ZERO; W]; ROWS];
-    for (sums, row) in sums.iter_mut().zip(results.chunks(stride)) {
-        sums[..width].copy_from_slice(&row[first..first + width]);
+    let mut edge = [[T::ZERO; W]; R];
+    for (edge, row) in edge.iter_mut().zip(results.chunks(stride)) {
+        edge[..columns.len()].copy_from_slice(&row[columns.clone()]);
     }
-    match factors.len() == ROWS * depth {
-        true => {
-            let [a, b, c, d] = std::array::from_fn(|row| &factors[row * depth..(row + 1) * depth]);
-            for ((((step, &a), &b), &c), &d) in panel.iter().zip(a).zip(b).zip(c).zip(d) {
-                for lane in 0..W {
-                    sums[0][lane] = a.times_plus(step[lane], sums[0][lane]);
-                    sums[1][lane] = b.times_plus(step[lane], sums[1][lane]);
-                    sums[2][lane] = c.times_plus(step[lane], sums[2][lane]);
-                    sums[3][lane] = d.times_plus(step[lane], sums[3][lane]);
-                }
-            }
-        }
-        false => {
-            for (sums, row) in sums.iter_mut().zip(factors.chunks(depth)) {
-                for (step, &a) in panel.iter().zip(row) {
-                    for lane in 0..W {
-                        sums[lane] = a.times_plus(step[lane], sums[lane]);
-                    }
-                }
+    let mut sums = [[T::splat(simd, T::ZERO); V]; R];
+    for (sums, edge) in sums.iter_mut().zip(&edge) {
+        sums.copy_from_slice(&T::vectors::<S>(edge)[..V]);
+    }
+    let rows: [&[T]; R] = std::array::from_fn(|row| &factors[row * depth..][..depth]);
+    for (k, step) in panel.iter().enumerate() {
+        let step = &T::vectors::<S>(step)[..V];
+        for row in 0..R {
+            let factor = T::splat(simd, rows[row][k]);
+            for lane in 0..V {
+                sums[row][lane] = T::times_plus(simd, factor, step[lane], sums[row][lane]);
             }
         }
     }
-    for (sums, row) in sums.iter().zip(results.chunks_mut(stride)) {
-        row[first..first + width].copy_from_slice(&sums[..width]);
+    for (sums, edge) in sums.iter().zip(&mut edge) {
+        T::vectors_mut::<S>(edge)[..V].copy_from_slice(sums);
+    }
+    for (edge, row) in edge.iter().zip(results.chunks_mut(stride)) {
+        row[columns.clone()].copy_from_slice(&edge[..columns.len()]);
     }
 }
 
@@ -147,18 +192,18 @@ mod tests {
     }
 
     /// The definition, one result at a time.
-    fn plainly<T: Real, const W: usize>(
-        results: &mut [T],
+    fn plainly<const W: usize>(
+        results: &mut [f64],
         stride: usize,
         columns: usize,
-        factors: &[T],
-        panels: &[Panel<T, W>],
+        factors: &[f64],
+        panels: &[Panel<f64, W>],
     ) {
         let depth = panels[0].len();
         for (row, factors) in results.chunks_mut(stride).zip(factors.chunks(depth)) {
             for (column, result) in row[..columns].iter_mut().enumerate() {
                 for (k, &a) in factors.iter().enumerate() {
-                    *result = a.times_plus(panels[column / W][k][column % W], *result);
+                    *result = a.mul_add(panels[column / W][k][column % W], *result);
                 }
             }
         }

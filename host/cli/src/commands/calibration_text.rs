@@ -1,0 +1,195 @@
+//! `calibration-text`: what a model itself says is what it is multiplied with in use.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright::{ErrorKind, GenerationEvent, SamplingParameters, Session, Watch};
+
+use super::{TEXTS_BYTES_MAX, interrupted, open, print, say_notices};
+use crate::arguments::{CalibrationTextArguments, Format};
+use crate::outcome::{Failure, Outcome, io};
+use crate::{interrupt, views};
+
+/// Prompts in a row that nothing was said to, after which no more are tried.
+const SILENT_MOST: usize = 64;
+
+/// What was written.
+#[derive(Serialize)]
+struct Written {
+    file: String,
+    /// Conversations in it, of which so many were there.
+    conversations: usize,
+    found: usize,
+    /// Tokens of the replies that were drawn now.
+    tokens: u64,
+}
+
+/// Draws replies to prompts and appends each to the file as soon as it is whole.
+pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) -> Result<Outcome, Failure> {
+    let prompts = prompts(arguments.prompts.as_deref())?;
+    let (found, words) = begun(&arguments.output, &prompts)?;
+    let model = open(
+        &arguments.target,
+        &arguments.execution,
+        &arguments.checkpoint,
+        arguments.compiled_from.as_deref(),
+    )?;
+    say_notices(&model, false);
+    let mut session = model.session()?;
+    session.options.max_tokens = Some(arguments.longest as usize);
+    let stop = session.cancel_handle();
+    interrupt::call(move || stop.cancel());
+    let path = || arguments.output.display().to_string();
+    let mut file = None;
+    let mut progress = views::Progress::new("drawing text of", &arguments.checkpoint);
+    // Of replies that are there, the tokens are counted anew.
+    let mut tokens = 0;
+    for reply in words {
+        tokens += model.tokenizer()?.encode(&reply, false).map_err(shardwright::Error::from)?.len() as u64;
+    }
+    let (there, mut conversations, mut silent) = (tokens, found, 0);
+    while tokens < arguments.tokens {
+        interrupted("drawing text")?;
+        progress.progress((tokens * 1000 / arguments.tokens.max(1)) as u32, "drawing replies");
+        let prompt = &prompts[conversations % prompts.len()];
+        session.clear();
+        session.options.sampling =
+            SamplingParameters::at_temperature(1.0, arguments.seed.wrapping_add(conversations as u64));
+        let (reply, count) = reply(&mut session, &prompt.replace("\\n", "\n"))?;
+        interrupted("drawing text")?;
+        let line = match reply.trim().is_empty() {
+            true => format!("{prompt}\n"),
+            false => format!("{prompt}\t{}\n", reply.replace('\t', " ").replace('\n', "\\n")),
+        };
+        let file = match &mut file {
+            Some(file) => file,
+            none => {
+                let append = OpenOptions::new().create(true).append(true).open(&arguments.output);
+                none.insert(append.map_err(io(path()))?)
+            }
+        };
+        file.write_all(line.as_bytes()).map_err(io(path()))?;
+        silent = if count == 0 { silent + 1 } else { 0 };
+        if silent == SILENT_MOST {
+            return Err(Failure::Refused {
+                kind: ErrorKind::Unsupported,
+                message: format!("the model said nothing to {silent} prompts in a row"),
+                help: "give other prompts with `--prompts`".to_owned(),
+            });
+        }
+        tokens += count;
+        conversations += 1;
+    }
+    drop(progress);
+    let written = Written { file: path(), conversations, found, tokens: tokens - there };
+    print(format, &written, |written| {
+        let Written { file, conversations, found, tokens } = written;
+        let continued = if *found > 0 { format!(", {found} of them found there") } else { String::new() };
+        format!("{file}: {conversations} conversations{continued}; {tokens} tokens drawn\n")
+    })
+}
+
+/// The prompts as a line of text has them.
+fn prompts(file: Option<&Path>) -> Result<Vec<String>, Failure> {
+    let Some(file) = file else {
+        return Ok(shardwright::calibration_prompts().into_iter().map(str::to_owned).collect());
+    };
+    let size = fs::metadata(file).map_err(io(file.display().to_string()))?.len();
+    if size > TEXTS_BYTES_MAX as u64 {
+        return Err(Failure::Refused {
+            kind: ErrorKind::Argument,
+            message: format!("{} has {size} bytes; prompts may have {TEXTS_BYTES_MAX}", file.display()),
+            help: "give fewer prompts".to_owned(),
+        });
+    }
+    let text = fs::read_to_string(file).map_err(io(file.display().to_string()))?;
+    let lines = text.lines().map(|line| line.replace('\t', " "));
+    let prompts: Vec<String> = lines.filter(|line| !line.trim().is_empty()).collect();
+    if prompts.is_empty() {
+        return Err(Failure::Refused {
+            kind: ErrorKind::Argument,
+            message: format!("{} has no prompt", file.display()),
+            help: "give one prompt a line".to_owned(),
+        });
+    }
+    Ok(prompts)
+}
+
+/// How many conversations an earlier run has written, and their replies. A line that it did not end
+/// is taken away.
+fn begun(path: &Path, prompts: &[String]) -> Result<(usize, Vec<String>), Failure> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((0, Vec::new())),
+        Err(error) => return Err(io(path.display().to_string())(error)),
+    };
+    let other = || Failure::Refused {
+        kind: ErrorKind::Argument,
+        message: format!("{} is there already and is no text of these prompts", path.display()),
+        help: "give another file, or the same prompts as before".to_owned(),
+    };
+    let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    let lines = std::str::from_utf8(&text[..whole]).map_err(|_| other())?;
+    let mut replies = Vec::new();
+    let mut count = 0;
+    for (line, prompt) in lines.lines().zip(prompts.iter().cycle()) {
+        let (first, reply) = line.split_once('\t').unwrap_or((line, ""));
+        if first != prompt {
+            return Err(other());
+        }
+        replies.push(reply.replace("\\n", "\n"));
+        count += 1;
+    }
+    let begins = |prompt: &String| prompt.as_bytes().starts_with(&text[whole..])
+        || text[whole..].starts_with(prompt.as_bytes());
+    if whole < text.len() {
+        if !begins(&prompts[count % prompts.len()]) {
+            return Err(other());
+        }
+        let file = OpenOptions::new().write(true).open(path).map_err(io(path.display().to_string()))?;
+        file.set_len(whole as u64).map_err(io(path.display().to_string()))?;
+    }
+    Ok((count, replies))
+}
+
+/// What the model says to a prompt, and in how many tokens.
+fn reply(session: &mut Session, prompt: &str) -> Result<(String, u64), Failure> {
+    let (mut said, mut tokens) = (String::new(), 0);
+    for event in session.chat(prompt)? {
+        match event? {
+            GenerationEvent::TextDelta { text } => said += &text,
+            GenerationEvent::Token { .. } => tokens += 1,
+            GenerationEvent::Done { .. } => {}
+        }
+    }
+    Ok((said, tokens))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_was_begun_is_continued_and_another_s_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("own.txt");
+        let prompts = ["What?".to_owned(), "How?".to_owned()];
+        let begun = |text: &str| {
+            fs::write(&path, text).unwrap();
+            begun(&path, &prompts)
+        };
+        let whole = "What?\tThis.\nHow?\nWhat?\tThat\\nway.\n";
+        let (count, replies) = begun(whole).unwrap();
+        assert_eq!((count, &replies[..]), (3, &["This.".into(), String::new(), "That\nway.".into()][..]));
+        for end in ["H", "How?", "How?\tSo to sp"] {
+            assert_eq!(begun(&format!("{whole}{end}")).unwrap().0, 3);
+            assert_eq!(fs::read_to_string(&path).unwrap(), whole);
+        }
+        for other in ["Why?\tSo.\n", "letters of another kind", "What?\tThis.\nWhy"] {
+            assert!(begun(other).is_err(), "{other}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), other);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! `calibration-text`: a model's own replies, drawn again where a run was killed, and what they are
+//! for.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use shardwright_test_checkpoints::cases;
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
+use shardwright_tests::program::{self, Run, shardwright};
+use shardwright_tests::tree;
+
+const SIZE: [&str; 6] = ["--tokens", "160", "--longest", "24", "--seed", "3"];
+
+fn draw(output: &Path) -> Run {
+    shardwright(["calibration-text", DEMO_MODEL, "-o"]).argument(output).arguments(SIZE)
+}
+
+#[test]
+fn a_model_s_own_text_is_drawn_once_whenever_it_was_killed_and_calibrates() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let whole = folder.path().join("whole.txt");
+    let report = draw(&whole).json();
+    assert!(report["tokens"].as_u64().is_some_and(|tokens| (160..184).contains(&tokens)), "{report}");
+    let text = std::fs::read_to_string(&whole).expect("a text");
+    assert_eq!(report["conversations"].as_u64(), Some(text.lines().count() as u64));
+    assert!(text.lines().all(|line| line.split('\t').count() <= 2), "{text}");
+    let again = draw(&whole).json();
+    assert_eq!((again["tokens"].as_u64(), &again["found"]), (Some(0), &report["conversations"]));
+    assert_eq!(std::fs::read_to_string(&whole).expect("a text"), text);
+
+    let killed = folder.path().join("killed.txt");
+    for moment in 1..=cases(4, 50) as u64 {
+        let mut child = Command::new(program::executable())
+            .current_dir(tree::root())
+            .args(["calibration-text", DEMO_MODEL, "-o"])
+            .arg(&killed)
+            .args(SIZE)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_millis(150 + 90 * (moment % 9)));
+        child.kill().expect("it is killed");
+        child.wait().expect("it ends");
+    }
+    draw(&killed).succeeds();
+    assert_eq!(std::fs::read_to_string(&killed).expect("a text"), text);
+
+    let text = whole.display().to_string();
+    let plan = ["plan", DEMO_MODEL, "--formats", "w8-per-channel/a16/f32", "--calibration-text", &text];
+    let outcome = shardwright(plan).outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+}
+
+#[test]
+fn texts_that_cannot_be_drawn_are_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).expect("written");
+        path
+    };
+    let other = file("other.txt", "nothing of this kind\n");
+    let refused = |run: Run, words: &str| {
+        let (_, stderr) = run.refuses();
+        assert!(stderr.contains(words) && stderr.contains("help:"), "{stderr}");
+    };
+    refused(draw(&other), "is no text of these prompts");
+    assert_eq!(std::fs::read_to_string(&other).expect("left alone"), "nothing of this kind\n");
+    let fresh = folder.path().join("fresh.txt");
+    let prompts = |path: &Path| draw(&fresh).argument("--prompts").argument(path);
+    refused(prompts(&file("empty.txt", " \n\n")), "has no prompt");
+    refused(prompts(&folder.path().join("missing.txt")), "missing.txt");
+    refused(shardwright(["calibration-text", EMBEDDING_FIXTURE, "-o"]).argument(&fresh), "embed");
+    assert!(!fresh.exists());
+}
