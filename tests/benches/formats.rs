@@ -154,18 +154,22 @@ fn table_of_combinations(costs: &[Cost], reference: &[AgainstReference]) {
 }
 
 fn table_of_weights(roundings: &[Roundings], errors: &[f64], float: f64) {
-    println!("| weights | off by | loss %, nearest | divergence | loss %, compensated | divergence |");
-    println!("|---|---:|---:|---:|---:|---:|");
+    println!(
+        "| weights | off by | loss %, nearest | divergence | loss %, compensated | divergence | loss %, by own text | divergence |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|");
     for (rounding, error) in roundings.iter().zip(errors) {
         let loss = |(nll, _): (f64, f64)| 100.0 * (nll / float - 1.0);
         println!(
-            "| {} | {:.2} % | {:+.2} | {:.4} | {:+.2} | {:.4} |",
+            "| {} | {:.2} % | {:+.2} | {:.4} | {:+.2} | {:.4} | {:+.2} | {:.4} |",
             rounding.format,
             100.0 * error,
             loss(rounding.nearest),
             rounding.nearest.1,
             loss(rounding.compensated),
             rounding.compensated.1,
+            loss(rounding.by_own_text),
+            rounding.by_own_text.1,
         );
     }
 }

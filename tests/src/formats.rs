@@ -13,12 +13,13 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use shardwright::{FormatChoice, Model, OpenOptions, TableFormats, WeightFormat};
-use shardwright_build::{PlanOptions, calibration_text, open_checkpoint};
+use shardwright_build::{PlanOptions, calibration_text, checkpoint_moments, open_checkpoint};
 use shardwright_graph::{Graph, Ranges, state_key};
 use shardwright_quantisation::{
     Calibration, Calibrator, Candidate, IntegerBits, Moments, RangeMethod, Rounding, Unwatched, content_hash,
     evaluate, quantise_weight,
 };
+use shardwright_shims::ShimRegistry;
 use shardwright_verify::{VerifyOptions, VerifyReport};
 use shardwright_vocabulary::{FormatTuple, StateFormat};
 use tempfile::TempDir;
@@ -435,8 +436,10 @@ pub struct Roundings {
     pub format: WeightFormat,
     /// Each value to the nearest.
     pub nearest: (f64, f64),
-    /// Errors of a row making up for each other.
+    /// Errors making up for each other, by moments over the built-in texts.
     pub compensated: (f64, f64),
+    /// The same by moments over what the model itself says.
+    pub by_own_text: (f64, f64),
 }
 
 impl Roundings {
@@ -451,9 +454,15 @@ impl Roundings {
             "divergence": self.nearest.1,
             "compensated_nll": self.compensated.0,
             "compensated_divergence": self.compensated.1,
+            "own_text_nll": self.by_own_text.0,
+            "own_text_divergence": self.by_own_text.1,
         })
     }
 }
+
+/// What the demo model itself says, drawn by `shardwright calibration-text demo-model --tokens
+/// 28000`.
+pub const OWN_TEXT: &str = "tests/fixtures/own-text/demo-model.txt";
 
 /// How much it helps that errors make up for each other, by moments over the calibration text;
 /// besides, nats of the model as stored.
@@ -462,24 +471,31 @@ impl Roundings {
 /// If the reference cannot run it.
 pub fn roundings(formats: &[WeightFormat], part: &Recorded) -> (f64, Vec<Roundings>) {
     let graph = chain::committed(DEMO_MODEL);
-    let checkpoint = content_hash(&graph).expect("a hash");
-    let moments = Moments::by_reference(&graph, checkpoint, &moment_text()).expect("moments");
-    let moments = Arc::new(moments);
+    let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
+    let moments = [None, Some(tree::root().join(OWN_TEXT))].map(|text| {
+        let shims = ShimRegistry::builder().directory(program::folder().join("shims"));
+        let options = PlanOptions { shims, calibration_text: text, ..PlanOptions::default() };
+        let (moments, _) = checkpoint_moments(&checkpoint, &options, &mut ()).expect("moments");
+        Arc::new(moments)
+    });
     let of = |format: WeightFormat, moments: Option<Arc<Moments>>| Candidate {
         formats: FormatTuple { weights: format, ..FormatTuple::F32 },
         tables: shardwright_quantisation::TableFormats::default(),
         moments,
     };
-    let both = |&format: &WeightFormat| [of(format, None), of(format, Some(Arc::clone(&moments)))];
-    let candidates: Vec<Candidate> = formats.iter().flat_map(both).collect();
+    let ways = |&format: &WeightFormat| {
+        [None, Some(&moments[0]), Some(&moments[1])].map(|moments| of(format, moments.cloned()))
+    };
+    let candidates: Vec<Candidate> = formats.iter().flat_map(ways).collect();
     let mut on = |_: u64, _: u64| ControlFlow::Continue(());
     let table = evaluate(&graph, &candidates, &Ranges::new(), &part.rows(), &mut on).expect("it runs");
-    let pairs = table.rows.as_chunks::<2>().0.iter().zip(formats);
-    let found = pairs.map(|([nearest, compensated], &format)| {
+    let ways = table.rows.as_chunks::<3>().0.iter().zip(formats);
+    let found = ways.map(|(rows, &format)| {
         let costs = |row: &shardwright_quantisation::Evaluation| {
             (row.nll.expect("a model that generates"), row.divergence)
         };
-        Roundings { format, nearest: costs(nearest), compensated: costs(compensated) }
+        let [nearest, compensated, by_own_text] = [&rows[0], &rows[1], &rows[2]].map(costs);
+        Roundings { format, nearest, compensated, by_own_text }
     });
     let found = found.collect();
     (table.nll.expect("a model that generates"), found)
@@ -580,13 +596,17 @@ pub fn calibration() -> Vec<Vec<u32>> {
     calibration_text(&checkpoint, &PlanOptions::default()).expect("conversations")
 }
 
-/// The conversations that moments are taken over, as the demo model sees them.
+/// The conversations that moments are taken over, as the demo model sees them: built in, and its
+/// own.
 ///
 /// # Panics
 /// If one of them cannot be rendered.
-pub fn moment_text() -> Vec<Vec<u32>> {
+pub fn moment_texts() -> [Vec<Vec<u32>>; 2] {
     let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
-    shardwright_build::moment_text(&checkpoint, &PlanOptions::default()).expect("conversations")
+    [None, Some(tree::root().join(OWN_TEXT))].map(|text| {
+        let options = PlanOptions { calibration_text: text, ..PlanOptions::default() };
+        shardwright_build::moment_text(&checkpoint, &options).expect("conversations")
+    })
 }
 
 /// Opens the demo model in these formats, in one piece to a layer.
