@@ -44,6 +44,7 @@ mod quantisation;
 mod role;
 mod softcap;
 mod state;
+mod taps;
 pub mod validate;
 mod weight;
 
