@@ -318,7 +318,7 @@ impl Lesson {
     }
 
     /// Bars every tuple that is no wider at the place that drifted than the one it had. Where the
-    /// drift names neither a role nor states, a tuple has to be wider in all of its weights, or in
+    /// drift names neither a role nor values, a tuple has to be wider in all of its weights, or in
     /// its activations.
     fn raise(
         &mut self,
@@ -328,12 +328,12 @@ impl Lesson {
         feedback: &Feedback,
         drift: u32,
     ) {
-        let states = detail(feedback, "values") == Some("states");
-        let role = detail(feedback, "role");
+        let (role, values) = (detail(feedback, "role"), detail(feedback, "values"));
+        let states = values == Some("states");
         let count = u32::try_from(self.request.formats.len()).unwrap_or(u32::MAX);
         let target = shard.target;
         let barred: Vec<Barred> = (0..count)
-            .filter(|&tuple| !self.is_wider(tuple, had, role, states))
+            .filter(|&tuple| !self.is_wider(tuple, had, role, values))
             .map(|formats| Barred { component, unit, target, formats })
             .collect();
         self.barred.extend(barred);
@@ -344,10 +344,11 @@ impl Lesson {
         if component.layer_count() > 0 {
             place.push_str(&format!(" layer {unit}"));
         }
-        let of = match (states, role) {
-            (true, _) => "wider states",
-            (false, Some(_)) => "wider weights or activations",
-            (false, None) => "wider formats",
+        let of = match (values, role) {
+            (Some("states"), _) => "wider states",
+            (_, Some(_)) => "wider weights or activations",
+            (Some("activations"), None) => "wider activations",
+            (_, None) => "wider formats",
         };
         let of = role.filter(|_| !states).map_or(of.to_owned(), |role| format!("{of} of {role}"));
         let target = &request.targets[target as usize].name;
@@ -355,14 +356,14 @@ impl Lesson {
         self.note(ErrorClass::Internal, choice, format!("it drifted by {drift} thousandths"));
     }
 
-    fn is_wider(&self, tuple: u32, had: u32, role: Option<&str>, states: bool) -> bool {
+    fn is_wider(&self, tuple: u32, had: u32, role: Option<&str>, values: Option<&str>) -> bool {
         let request = &self.request;
         let bits = |list: &[crate::Format], index: u32| list.get(index as usize).map_or(0, |f| f.bits);
         let of = |tuple: u32| &request.formats[tuple as usize];
         if had as usize >= request.formats.len() {
             return tuple != had;
         }
-        if states {
+        if values == Some("states") {
             let width = |tuple: u32| bits(&request.state_formats, of(tuple).states);
             return width(tuple) > width(had);
         }
@@ -370,10 +371,12 @@ impl Lesson {
         let weights = |tuple: u32, role: &str| bits(&request.weight_formats, of(tuple).weight(role));
         let roles = || of(tuple).roles.iter().chain(&of(had).roles).map(|entry| entry.role.as_str());
         activations(tuple) > activations(had)
-            || match role {
-                Some(role) => weights(tuple, role) > weights(had, role),
+            || match (role, values) {
+                (Some(role), _) => weights(tuple, role) > weights(had, role),
+                // No weight is multiplied there.
+                (None, Some("activations")) => false,
                 // The role of no weight is that of all the tuple has no exception for.
-                None => roles().chain([""]).all(|role| weights(tuple, role) > weights(had, role)),
+                (None, _) => roles().chain([""]).all(|role| weights(tuple, role) > weights(had, role)),
             }
     }
 

@@ -45,6 +45,7 @@ mod options;
 mod places;
 mod planners;
 mod preparation;
+mod proving;
 mod ranges;
 mod report;
 mod request;
@@ -63,7 +64,9 @@ mod recorded;
 
 pub use bundled::{BundleStore, artefact_key};
 pub use chips::{chip_of, in_its_words};
-pub use compile::{BuildError, BuildSite, BuiltShard, CompiledGraphs, TargetExecutor, compile_plan};
+pub use compile::{
+    BuildError, BuildSite, BuiltShard, CompiledGraphs, Stage, TargetExecutor, compile_plan, feedback_of,
+};
 pub use costs::{Costs, Row};
 pub use forecast::{Weighed, forecast};
 pub use formats::{ModelFormats, needs_ranges};
@@ -74,6 +77,7 @@ pub use menu::EntryMenu;
 pub use options::{Executor, FormatChoice, PlanOptions, TableFormats, WeightRounding};
 pub use places::LoadedPart;
 pub use planners::{PlannerTools, find_planner};
+pub use proving::{Candidate, Prover, Proving};
 pub use report::{
     BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, FallbackReport, Figure,
     Fits, Forecast, Goal, GoalReport, LayerReport, LimitUse, LossReport, MemoryPart, Phase, PhaseMemory,
@@ -82,7 +86,8 @@ pub use report::{
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 // What a plan is best in is a profile's to say, and a user's.
-pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle};
+pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle, settle_proved};
+pub use shardwright_planning::feedback::{Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::PromptLength;
 pub use shim_judge::ShimJudge;
@@ -96,7 +101,7 @@ pub use {
         CheckpointSource, OutlineSource, calibration_text, expect_checkpoint, moment_text, open_checkpoint,
         plan_checkpoint,
     },
-    compiling::{CompileReport, compile},
+    compiling::{CompileReport, compile, compile_proved},
     recorded::{CompiledAnew, compile_recorded},
 };
 

@@ -1,5 +1,6 @@
 //! The loop: plan, quantise, legalise, compile, and revise when a compiler refuses.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use shardwright_bundle::Digest;
@@ -17,10 +18,10 @@ use shardwright_vocabulary::{Error, Notice, TargetKind};
 use crate::chips::made_otherwise;
 use crate::places::{LoadedPart, RunPlaces};
 use crate::preparation::Preparation;
-use crate::store::RevisedStore;
+use crate::store::{Compilations, RevisedStore};
 use crate::{
-    ArtefactStore, BuildError, BuildSite, BuiltShard, FormatChoice, ModelSource, PlanOptions, PlanReport,
-    PlanSource, Result, TableFormats, compile_plan,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, FormatChoice, ModelSource, PlanOptions, PlanReport,
+    PlanSource, Proving, Result, TableFormats, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.
@@ -174,13 +175,29 @@ pub fn settle(
     store: &mut dyn ArtefactStore,
     watch: &mut dyn Watch,
 ) -> Result<Settled> {
+    settle_proved(source, options, purpose, store, None, watch)
+}
+
+/// The same, in which a plan that was compiled also has to be proved; one that is not is revised
+/// like one that is refused.
+pub fn settle_proved(
+    source: &mut dyn ModelSource,
+    options: &PlanOptions,
+    purpose: Purpose,
+    store: &mut dyn ArtefactStore,
+    mut proving: Option<Proving<'_>>,
+    watch: &mut dyn Watch,
+) -> Result<Settled> {
     let started = Instant::now();
     let mut times = BuildTimes::default();
     let mut all = Part::new(watch, 0..1000);
     let mut preparation = Preparation::new(source, options, purpose, &mut all.then(ASKED))?;
 
     let entry_options = EntryOptions { taps: options.taps };
-    let mut store = RevisedStore::new(store);
+    let limit = proving.as_ref().map_or(usize::MAX, |proving| proving.compilations);
+    let compilations = Compilations { made: Cell::new(0), limit };
+    let mut store = RevisedStore::new(store, &compilations);
+    let mut tried = 0;
     let settled = RevisionLoop::new(&preparation.session).run(&preparation.request, |planned| {
         let Preparation { request, offers, executors, formats, .. } = &preparation;
         let quantising = Instant::now();
@@ -191,10 +208,26 @@ pub fn settle(
         let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
         let compiled = compile_plan(&site, &planned.plan, &mut store, &mut attempt);
         times.compiling += compiling.elapsed();
-        match compiled {
-            Ok(shards) => Ok(Trial::Accepted(shards)),
-            Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
-            Err(error) => Err(Error::from(error)),
+        tried += 1;
+        match (compiled, &mut proving) {
+            (Ok(shards), Some(proving)) => {
+                let mut graph = source.graph().clone();
+                let tables = TableFormats::planned(source.graph(), &planned.plan);
+                graph.assets = source.tables(tables, &mut attempt)?;
+                let mut candidate = Candidate {
+                    site,
+                    plan: &planned.plan,
+                    shards: &shards,
+                    graph: &graph,
+                    report: preparation.report(planned, tried - 1, Vec::new())?,
+                    threads: options.threads,
+                    store: &mut store,
+                    compilations: &compilations,
+                };
+                let feedback = proving.prover.prove(&mut candidate, &mut attempt)?;
+                Ok(if feedback.is_empty() { Trial::Accepted(shards) } else { Trial::Refused(feedback) })
+            }
+            (compiled, _) => trial(compiled),
         }
     })?;
 
@@ -231,6 +264,17 @@ pub fn settle(
         passing,
         places,
     })
+}
+
+/// What compiling a plan came to, for a loop that revises it.
+fn trial(
+    compiled: std::result::Result<Vec<BuiltShard>, BuildError>,
+) -> Result<Trial<Vec<BuiltShard>>> {
+    match compiled {
+        Ok(shards) => Ok(Trial::Accepted(shards)),
+        Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
+        Err(error) => Err(Error::from(error)),
+    }
 }
 
 /// The options of the chain that a plan falls back to, in the formats that the plan has for it.

@@ -240,6 +240,10 @@ pub enum LoopError<E> {
 impl<E> LoopError<E> {
     /// What would help, for a `help:` line.
     pub fn help(&self) -> Option<String> {
+        if self.last().is_some_and(|feedback| feedback.drift_per_mille.is_some()) {
+            let wider = "offer wider formats with `--formats`, or leave it to the CPU with `--on cpu`";
+            return Some(wider.to_owned());
+        }
         match self {
             LoopError::Planner { error, .. } => error.help(),
             LoopError::Rounds { .. } => {
@@ -247,6 +251,11 @@ impl<E> LoopError<E> {
             }
             LoopError::Trial(_) => None,
         }
+    }
+
+    /// The first outcome of the last attempt.
+    fn last(&self) -> Option<&Feedback> {
+        self.history().last()?.feedback.first()
     }
 
     /// The attempts, oldest first.
@@ -263,12 +272,12 @@ impl<E: std::fmt::Display> std::fmt::Display for LoopError<E> {
         match self {
             LoopError::Planner { error, history } if history.is_empty() => error.fmt(formatter),
             LoopError::Planner { error, history } => {
-                write!(formatter, "{error} (after {} attempts)", history.len())
+                write!(formatter, "{error} (after {} attempts)", history.len())?;
+                self.last().map_or(Ok(()), |feedback| write!(formatter, "; last: {}", feedback.message))
             }
-            LoopError::Rounds { rounds, history } => {
+            LoopError::Rounds { rounds, .. } => {
                 write!(formatter, "no plan works after {rounds} rounds")?;
-                let last = history.last().and_then(|attempt| attempt.feedback.first());
-                last.map_or(Ok(()), |feedback| write!(formatter, "; last: {}", feedback.message))
+                self.last().map_or(Ok(()), |feedback| write!(formatter, "; last: {}", feedback.message))
             }
             LoopError::Trial(error) => error.fmt(formatter),
         }

@@ -45,16 +45,7 @@ pub fn verify_bundle(
     options.thresholds(Thresholds::SAME_FLOATS)?;
     watch.progress(0, "reading the bundle");
     let mut all = Part::new(watch, 0..1000);
-    let existing = Arc::new(Bundle::open(bundle)?);
-    existing.verify_all(|_| ())?;
-    let intact = open_checkpoint(checkpoint)?;
-    let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);
-    if own != other {
-        let (bundle, checkpoint) = (bundle.display(), checkpoint.display());
-        let what = format!("{bundle} was compiled from checkpoint {other}, and {checkpoint} is {own}");
-        return Err(Error::new(ErrorKind::Incompatible, what)
-            .with_help("name the checkpoint the bundle was compiled from"));
-    }
+    let (existing, intact) = bundle_of(checkpoint, bundle)?;
     let sibling = simulated_sibling(&existing, open)?;
     let open = &match sibling {
         Some(_) => open.clone().on(Executor::Simulator),
@@ -86,6 +77,21 @@ pub fn verify_bundle(
     report.bundle_chain = Some(chain);
     report.twin = twin;
     Ok(report)
+}
+
+/// A bundle whose files are all intact, and the checkpoint it was compiled from.
+pub(crate) fn bundle_of(checkpoint: &Path, bundle: &Path) -> Result<(Arc<Bundle>, Checkpoint)> {
+    let existing = Arc::new(Bundle::open(bundle)?);
+    existing.verify_all(|_| ())?;
+    let intact = open_checkpoint(checkpoint)?;
+    let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);
+    if own != other {
+        let (bundle, checkpoint) = (bundle.display(), checkpoint.display());
+        let what = format!("{bundle} was compiled from checkpoint {other}, and {checkpoint} is {own}");
+        return Err(Error::new(ErrorKind::Incompatible, what)
+            .with_help("name the checkpoint the bundle was compiled from"));
+    }
+    Ok((existing, intact))
 }
 
 /// The simulator to prove the first chain of a bundle in, where its own device is one that is only
