@@ -709,6 +709,12 @@ impl<'request> Problem<'request> {
         };
         let nanoseconds = self.nanoseconds(cost, place);
         let priced = match (weighed, later) {
+            // Where only some layers must not have the formats named first, those cost the others
+            // nothing.
+            (false, 1..) if choice.formats[first..end].contains(&0) => {
+                let later = choice.later_time[end] - choice.later_time[first];
+                nanoseconds.saturating_add(with_gain(later, self.settings.gain))
+            }
             (false, 1..) => nanoseconds.saturating_add(with_gain(nanoseconds, self.settings.gain)),
             (false, 0) => nanoseconds,
             (true, _) => {

@@ -260,6 +260,7 @@ fn drift_at_a_place_raises_a_format_there_alone() {
         .flat_map(|segment| segment.formats.clone())
         .collect();
     assert_eq!(layers, [0, 1, 0]);
+    assert_eq!(next.shards.len(), 1, "{:?}", next.shards);
     assert!(next.reasons.iter().any(|reason| reason.choice.contains("decoder layer 1")));
 }
 
