@@ -353,7 +353,11 @@ impl Lesson {
         let of = role.filter(|_| !states).map_or(of.to_owned(), |role| format!("{of} of {role}"));
         let target = &request.targets[target as usize].name;
         let choice = format!("{place}: {of} than in {} on {target}", request.formats_name(had));
-        self.note(ErrorClass::Internal, choice, format!("it drifted by {drift} thousandths"));
+        let because = match drift {
+            u32::MAX => "it drifted without bound".to_owned(),
+            _ => format!("it drifted by {drift} thousandths"),
+        };
+        self.note(ErrorClass::Internal, choice, because);
     }
 
     fn is_wider(&self, tuple: u32, had: u32, role: Option<&str>, values: Option<&str>) -> bool {

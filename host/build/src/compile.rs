@@ -148,7 +148,7 @@ pub enum BuildError {
         reason: String,
     },
     /// As much was compiled as the caller allows.
-    #[error("{limit} compilations were not enough")]
+    #[error("no plan holds within the compilations allowed ({limit})")]
     Compilations {
         /// Compilations allowed.
         limit: usize,

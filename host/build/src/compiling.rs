@@ -9,8 +9,8 @@ use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::{
-    BundleStore, CheckpointSource, PlanOptions, PlanReport, Proving, Purpose, Result, Settled, on_the_cpu,
-    open_checkpoint, settle, settle_proved,
+    BundleStore, CheckpointSource, PlanOptions, PlanReport, Proving, Purpose, Result, Settled, Trying,
+    on_the_cpu, open_checkpoint, settle, settle_trying,
 };
 
 /// The result of compiling.
@@ -70,7 +70,8 @@ pub fn compile_proved(
     let mut all = Part::new(watch, 0..1000);
     let mut source = CheckpointSource::new(&checkpoint, options);
     let mut first = all.then(PRIMARY);
-    let primary = settle_proved(&mut source, options, Purpose::Compile, &mut store, proving, &mut first)?;
+    let trying = Trying { proving, before: Vec::new() };
+    let primary = settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, &mut first)?;
     drop(first);
     let mut chains = vec![chain(&mut store, "primary", &primary)?];
     if let Some(cpu) = on_the_cpu(options, &primary) {

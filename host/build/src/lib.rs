@@ -86,8 +86,8 @@ pub use report::{
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 // What a plan is best in is a profile's to say, and a user's.
-pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle, settle_proved};
-pub use shardwright_planning::feedback::{Detail, Feedback, MeasuredTime};
+pub use settle::{BuildTimes, Planned, Purpose, Settled, Trying, on_the_cpu, plan, settle, settle_trying};
+pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::PromptLength;
 pub use shim_judge::ShimJudge;

@@ -16,7 +16,7 @@ use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, Notice, TargetKind};
 
 use crate::chips::made_otherwise;
-use crate::places::{LoadedPart, RunPlaces};
+use crate::places::{LoadedPart, NotLoaded, RunPlaces};
 use crate::preparation::Preparation;
 use crate::store::{Compilations, RevisedStore};
 use crate::{
@@ -118,6 +118,8 @@ pub struct Settled {
     pub shards: Vec<BuiltShard>,
     /// The plan with the tables it was made from: the same for the same inputs.
     pub report: PlanReport,
+    /// The plans that were refused before it, oldest first.
+    pub history: Vec<Attempt>,
     /// The calibrated ranges, if anything needed them.
     pub ranges: Option<Ranges>,
     /// How long the build took.
@@ -157,7 +159,25 @@ impl Settled {
     ///
     /// Those of the shims, including that none of a shard's entry points can be loaded.
     pub fn load(&self) -> Result<Vec<LoadedPart>> {
-        self.places.load(&self.shards, &self.request)
+        self.places.load(&self.shards, &self.request).map_err(|not| not.error)
+    }
+
+    /// The same; or, where another plan may be loaded, every attempt so far with this as the last,
+    /// for [`Trying::before`].
+    ///
+    /// # Errors
+    ///
+    /// Those that no other plan avoids.
+    pub fn load_or_history(&self) -> Result<std::result::Result<Vec<LoadedPart>, Vec<Attempt>>> {
+        match self.places.load(&self.shards, &self.request) {
+            Ok(parts) => Ok(Ok(parts)),
+            Err(NotLoaded { feedback: Some(feedback), .. }) => {
+                let mut history = self.history.clone();
+                history.push(Attempt { plan: self.plan.plan().clone(), feedback: vec![feedback] });
+                Ok(Err(history))
+            }
+            Err(NotLoaded { error, feedback: None }) => Err(error),
+        }
     }
 }
 
@@ -175,17 +195,25 @@ pub fn settle(
     store: &mut dyn ArtefactStore,
     watch: &mut dyn Watch,
 ) -> Result<Settled> {
-    settle_proved(source, options, purpose, store, None, watch)
+    settle_trying(source, options, purpose, store, Trying::default(), watch)
 }
 
-/// The same, in which a plan that was compiled also has to be proved; one that is not is revised
-/// like one that is refused.
-pub fn settle_proved(
+/// What else decides whether a plan is accepted.
+#[derive(Default)]
+pub struct Trying<'p> {
+    /// How a plan that was compiled is proved; one that is not is revised like one that is refused.
+    pub proving: Option<Proving<'p>>,
+    /// Plans that did not work, oldest first; none of them is tried again.
+    pub before: Vec<Attempt>,
+}
+
+/// The same, in which a plan also has to be proved, or others were tried before.
+pub fn settle_trying(
     source: &mut dyn ModelSource,
     options: &PlanOptions,
     purpose: Purpose,
     store: &mut dyn ArtefactStore,
-    mut proving: Option<Proving<'_>>,
+    Trying { mut proving, before }: Trying<'_>,
     watch: &mut dyn Watch,
 ) -> Result<Settled> {
     let started = Instant::now();
@@ -197,8 +225,8 @@ pub fn settle_proved(
     let limit = proving.as_ref().map_or(usize::MAX, |proving| proving.compilations);
     let compilations = Compilations { made: Cell::new(0), limit };
     let mut store = RevisedStore::new(store, &compilations);
-    let mut tried = 0;
-    let settled = RevisionLoop::new(&preparation.session).run(&preparation.request, |planned| {
+    let mut tried = before.len();
+    let settled = RevisionLoop::new(&preparation.session).after(before).run(&preparation.request, |planned| {
         let Preparation { request, offers, executors, formats, .. } = &preparation;
         let quantising = Instant::now();
         let mut attempt = all.most_of_the_rest();
@@ -258,6 +286,7 @@ pub fn settle_proved(
         graph,
         plan,
         shards: settled.result,
+        history: settled.history,
         report,
         ranges: source.ranges().cloned(),
         times,

@@ -291,6 +291,7 @@ impl<E: std::fmt::Debug + std::fmt::Display> std::error::Error for LoopError<E> 
 pub struct RevisionLoop<'session> {
     session: &'session PlanningSession,
     rounds: usize,
+    before: Vec<Attempt>,
 }
 
 /// Default number of rounds: halving a limit eight times reaches a 256th of it.
@@ -301,13 +302,20 @@ const MESSAGE_BYTES: usize = 4096;
 impl<'session> RevisionLoop<'session> {
     /// A loop of at most ten rounds.
     pub fn new(session: &'session PlanningSession) -> Self {
-        Self { session, rounds: ROUNDS }
+        Self { session, rounds: ROUNDS, before: Vec::new() }
     }
 
     /// At most so many rounds; at least one.
     #[must_use]
     pub fn rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds.max(1);
+        self
+    }
+
+    /// Goes on after these attempts, oldest first. They count as rounds.
+    #[must_use]
+    pub fn after(mut self, attempts: Vec<Attempt>) -> Self {
+        self.before = attempts;
         self
     }
 
@@ -319,8 +327,8 @@ impl<'session> RevisionLoop<'session> {
         request: &Request,
         mut attempt: impl FnMut(&Planned) -> Result<Trial<T>, E>,
     ) -> Result<Settled<T>, LoopError<E>> {
-        let mut history: Vec<Attempt> = Vec::new();
-        for _ in 0..self.rounds {
+        let mut history = self.before.clone();
+        for _ in history.len()..self.rounds {
             let planned = match self.session.next(request, &history, &mut vec![]) {
                 Ok(planned) => planned,
                 Err(error) => return Err(LoopError::Planner { error: Box::new(error), history }),

@@ -64,19 +64,40 @@ pub fn verify_bundle(
     let mut report = verification.run(goldens, &mut all.then(PROVED))?;
     let failed = report.boundaries.iter().any(|boundaries| boundaries.judged && !boundaries.passed);
     if failed {
-        let tapped = open.clone().taps(true).open_watched(checkpoint, &mut all.most_of_the_rest())?;
-        let again = Verification { model: &tapped, compiled: tapped.compiled(), intact: &intact, options };
-        let layers = again.run(goldens, &mut all)?.boundaries;
-        let named = layers.iter().find(|boundaries| boundaries.judged);
-        let named = named.and_then(|boundaries| boundaries.first_divergent_layer);
-        report.notices.push(match named {
-            Some(layer) => format!("compiled once more with its layers shown, layer {layer} is the first that differs"),
-            None => "compiled once more with its layers shown, no layer differs: the artefacts of the bundle are not what is compiled today".to_owned(),
-        });
+        report.notices.push(first_layer(checkpoint, goldens, &intact, open, options, &mut all)?);
     }
     report.bundle_chain = Some(chain);
     report.twin = twin;
     Ok(report)
+}
+
+/// What compiling the checkpoint once more with its layers shown says of the first that differs.
+fn first_layer(
+    checkpoint: &Path,
+    goldens: &Path,
+    intact: &Checkpoint,
+    open: &OpenOptions,
+    options: &VerifyOptions,
+    watch: &mut Part<'_>,
+) -> Result<String> {
+    let tapped = open.clone().taps(true).open_watched(checkpoint, &mut watch.most_of_the_rest());
+    let tapped = match tapped {
+        Ok(tapped) => tapped,
+        Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
+        Err(error) => {
+            return Ok(format!("which layer differs first is not known, its layers cannot be shown: {error}"));
+        }
+    };
+    let again = Verification { model: &tapped, compiled: tapped.compiled(), intact, options };
+    let layers = again.run(goldens, watch)?.boundaries;
+    let named = layers.iter().find(|boundaries| boundaries.judged);
+    let named = named.and_then(|boundaries| boundaries.first_divergent_layer);
+    Ok(match named {
+        Some(layer) => {
+            format!("compiled once more with its layers shown, layer {layer} is the first that differs")
+        }
+        None => "compiled once more with its layers shown, no layer differs: the artefacts of the bundle are not what is compiled today".to_owned(),
+    })
 }
 
 /// A bundle whose files are all intact, and the checkpoint it was compiled from.
