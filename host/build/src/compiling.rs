@@ -9,7 +9,7 @@ use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::{
-    BundleStore, CheckpointSource, PlanOptions, PlanReport, Proving, Purpose, Result, Settled, Trying,
+    BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, Trying,
     on_the_cpu, open_checkpoint, settle, settle_trying,
 };
 
@@ -44,18 +44,18 @@ pub fn compile(
     options: &PlanOptions,
     watch: &mut dyn Watch,
 ) -> Result<CompileReport> {
-    compile_proved(directory, into, options, None, None, watch)
+    compile_trying(directory, into, options, None, Trying::default(), watch)
 }
 
-/// The same, in which the plan of the first chain also has to be proved. What `earlier` holds of
+/// The same, in which the plan of the first chain also has to be proved, or is known. What `earlier` holds of
 /// the same work orders is copied from there. Nothing but a whole bundle is ever named by a
 /// manifest; what an interrupted or failed run compiled is there for the next.
-pub fn compile_proved(
+pub fn compile_trying(
     directory: &Path,
     into: &Path,
     options: &PlanOptions,
     earlier: Option<&Bundle>,
-    proving: Option<Proving<'_>>,
+    trying: Trying<'_>,
     watch: &mut dyn Watch,
 ) -> Result<CompileReport> {
     let checkpoint = open_checkpoint(directory)?;
@@ -70,7 +70,6 @@ pub fn compile_proved(
     let mut all = Part::new(watch, 0..1000);
     let mut source = CheckpointSource::new(&checkpoint, options);
     let mut first = all.then(PRIMARY);
-    let trying = Trying { proving, before: Vec::new() };
     let primary = settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, &mut first)?;
     drop(first);
     let mut chains = vec![chain(&mut store, "primary", &primary)?];

@@ -54,6 +54,7 @@ mod shim_judge;
 mod source;
 mod store;
 mod tables;
+mod trying;
 
 #[cfg(feature = "checkpoints")]
 mod checkpoint;
@@ -86,7 +87,7 @@ pub use report::{
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 // What a plan is best in is a profile's to say, and a user's.
-pub use settle::{BuildTimes, Planned, Purpose, Settled, Trying, on_the_cpu, plan, settle, settle_trying};
+pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle, settle_trying};
 pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::PromptLength;
@@ -94,6 +95,7 @@ pub use shim_judge::ShimJudge;
 pub use source::{LossGround, Losses, Making, ModelSource, PlanSource};
 pub use store::{ArtefactStore, NoArtefactStore};
 pub use tables::TableLoss;
+pub use trying::{RecordedPlan, Trying};
 
 #[cfg(feature = "checkpoints")]
 pub use {
@@ -101,7 +103,7 @@ pub use {
         CheckpointSource, OutlineSource, calibration_text, expect_checkpoint, moment_text, open_checkpoint,
         plan_checkpoint,
     },
-    compiling::{CompileReport, compile, compile_proved},
+    compiling::{CompileReport, compile, compile_trying},
     recorded::{CompiledAnew, compile_recorded},
 };
 

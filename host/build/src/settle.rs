@@ -19,9 +19,10 @@ use crate::chips::made_otherwise;
 use crate::places::{LoadedPart, NotLoaded, RunPlaces};
 use crate::preparation::Preparation;
 use crate::store::{Compilations, RevisedStore};
+use crate::trying::Trying;
 use crate::{
     ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, FormatChoice, ModelSource, PlanOptions, PlanReport,
-    PlanSource, Proving, Result, TableFormats, compile_plan,
+    PlanSource, Result, TableFormats, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.
@@ -198,22 +199,13 @@ pub fn settle(
     settle_trying(source, options, purpose, store, Trying::default(), watch)
 }
 
-/// What else decides whether a plan is accepted.
-#[derive(Default)]
-pub struct Trying<'p> {
-    /// How a plan that was compiled is proved; one that is not is revised like one that is refused.
-    pub proving: Option<Proving<'p>>,
-    /// Plans that did not work, oldest first; none of them is tried again.
-    pub before: Vec<Attempt>,
-}
-
 /// The same, in which a plan also has to be proved, or others were tried before.
 pub fn settle_trying(
     source: &mut dyn ModelSource,
     options: &PlanOptions,
     purpose: Purpose,
     store: &mut dyn ArtefactStore,
-    Trying { mut proving, before }: Trying<'_>,
+    Trying { mut proving, before, first }: Trying<'_>,
     watch: &mut dyn Watch,
 ) -> Result<Settled> {
     let started = Instant::now();
@@ -222,11 +214,12 @@ pub fn settle_trying(
     let mut preparation = Preparation::new(source, options, purpose, &mut all.then(ASKED))?;
 
     let entry_options = EntryOptions { taps: options.taps };
+    let first = first.and_then(|first| first.for_request(&preparation.request));
     let limit = proving.as_ref().map_or(usize::MAX, |proving| proving.compilations);
     let compilations = Compilations { made: Cell::new(0), limit };
     let mut store = RevisedStore::new(store, &compilations);
     let mut tried = before.len();
-    let settled = RevisionLoop::new(&preparation.session).after(before).run(&preparation.request, |planned| {
+    let settled = RevisionLoop::new(&preparation.session).after(before).first(first).run(&preparation.request, |planned| {
         let Preparation { request, offers, executors, formats, .. } = &preparation;
         let quantising = Instant::now();
         let mut attempt = all.most_of_the_rest();

@@ -8,6 +8,7 @@ use crate::check::{CheckedPlan, check};
 use crate::error::{PlannerError, PlannerErrorKind};
 use crate::feedback::{Attempt, Feedback};
 use crate::floor::{self, floor};
+use crate::plan::Plan;
 use crate::request::Request;
 use crate::sandbox::{Answer, LogLine, Planner};
 use shardwright_vocabulary::{ErrorKind, Limit, Provenance, limit_names};
@@ -90,6 +91,16 @@ impl PlanningSession {
     /// if strict; otherwise that of the last planner, if the floor has no plan either.
     pub fn plan(&self, request: &Request) -> Result<Planned, PlannerError> {
         self.next(request, &[], &mut vec![])
+    }
+
+    /// A plan of the planner that would be asked, from before; `None` if it does not fit the
+    /// request.
+    fn planned_before(&self, request: &Request, plan: Plan) -> Option<Planned> {
+        request.validate().ok()?;
+        let plan = check(plan, request).ok()?;
+        let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
+        let by = asked.or(self.builtin.as_ref()).map_or_else(PlannedBy::floor, PlannedBy::new);
+        Some(Planned { plan, by, fallback: None, floor: None, log: Vec::new() })
     }
 
     /// A plan that no attempt of `history` tried.
@@ -292,6 +303,7 @@ pub struct RevisionLoop<'session> {
     session: &'session PlanningSession,
     rounds: usize,
     before: Vec<Attempt>,
+    first: Option<Plan>,
 }
 
 /// Default number of rounds: halving a limit eight times reaches a 256th of it.
@@ -302,7 +314,7 @@ const MESSAGE_BYTES: usize = 4096;
 impl<'session> RevisionLoop<'session> {
     /// A loop of at most ten rounds.
     pub fn new(session: &'session PlanningSession) -> Self {
-        Self { session, rounds: ROUNDS, before: Vec::new() }
+        Self { session, rounds: ROUNDS, before: Vec::new(), first: None }
     }
 
     /// At most so many rounds; at least one.
@@ -319,6 +331,14 @@ impl<'session> RevisionLoop<'session> {
         self
     }
 
+    /// Begins with this plan, which was made for the same request before, and asks no planner for
+    /// it. A plan that does not pass the check is left out.
+    #[must_use]
+    pub fn first(mut self, plan: Option<Plan>) -> Self {
+        self.first = plan;
+        self
+    }
+
     /// Plan and `attempt` until a plan is accepted. Every revision sees the whole history; a plan
     /// that was tried before is an error of its planner, after which the built-in one takes over
     /// with the same history.
@@ -328,8 +348,13 @@ impl<'session> RevisionLoop<'session> {
         mut attempt: impl FnMut(&Planned) -> Result<Trial<T>, E>,
     ) -> Result<Settled<T>, LoopError<E>> {
         let mut history = self.before.clone();
+        let mut first = self.first.clone().and_then(|plan| self.session.planned_before(request, plan));
         for _ in history.len()..self.rounds {
-            let planned = match self.session.next(request, &history, &mut vec![]) {
+            let next = match first.take() {
+                Some(planned) => Ok(planned),
+                None => self.session.next(request, &history, &mut vec![]),
+            };
+            let planned = match next {
                 Ok(planned) => planned,
                 Err(error) => return Err(LoopError::Planner { error: Box::new(error), history }),
             };

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use shardwright::{Executor, Model, OpenOptions};
 use shardwright_build::{
     ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, PlanOptions, Purpose, TargetExecutor,
-    on_the_cpu, open_checkpoint, settle,
+    RecordedPlan, Trying, on_the_cpu, open_checkpoint, settle_trying,
 };
-use shardwright_bundle::{Bundle, BundleWriter, Digest, ProvedFile, TwinEntry, Verification as Proof};
+use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, ProvedFile, TwinEntry, Verification as Proof};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::{devices_for, know_chip, only_compiled_for};
 use shardwright_shims::{Artefact, Part, Place, Watch, WorkOrder};
@@ -147,7 +147,10 @@ fn twin_of(
     let mut store = Recorded { bundle, made_here: false };
     let options = open.plan_options();
     let mut source = CheckpointSource::new(checkpoint, &options);
-    let settled = settle(&mut source, &options, Purpose::Run, &mut store, watch)?;
+    let first = bundle.manifest().chains.first();
+    let first = first.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
+    let trying = Trying { first, ..Trying::default() };
+    let settled = settle_trying(&mut source, &options, Purpose::Run, &mut store, trying, watch)?;
     let chain = shardwright::load(&settled, Beforehand::default())?;
     let artefacts = settled
         .shards
@@ -211,16 +214,21 @@ fn compiled_graphs(
     let mut store = Recorded { bundle, made_here: true };
     let mut all = Part::new(watch, 0..1000);
     let options = open.plan_options();
-    let mut compiled = |options: &PlanOptions, watch: &mut dyn Watch| {
-        settle(&mut CheckpointSource::new(checkpoint, options), options, Purpose::Compile, &mut store, watch)
+    let chains = &bundle.manifest().chains;
+    let mut compiled = |options: &PlanOptions, chain: Option<&ChainEntry>, watch: &mut dyn Watch| {
+        let first = chain.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
+        let trying = Trying { first, ..Trying::default() };
+        let mut source = CheckpointSource::new(checkpoint, options);
+        settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, watch)
     };
-    let primary = compiled(&options, &mut all.most_of_the_rest())?;
-    let shards = match bundle.manifest().chains.first() {
+    let primary = compiled(&options, chains.first(), &mut all.most_of_the_rest())?;
+    let shards = match chains.first() {
         Some(first) if first.name == chain => primary.shards,
         _ => {
             let missing = || Error::new(ErrorKind::Invalid, format!("the options give no chain `{chain}`"));
             let cpu = on_the_cpu(&options, &primary).ok_or_else(missing)?;
-            compiled(&cpu, &mut all)?.shards
+            let own = chains.iter().find(|own| own.name == chain);
+            compiled(&cpu, own, &mut all)?.shards
         }
     };
     Ok(shards.into_iter().map(|shard| shard.compiled).collect())

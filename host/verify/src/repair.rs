@@ -2,12 +2,10 @@
 //! plan is compiled and verified, until one holds.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use serde::Serialize;
 use shardwright::OpenOptions;
-use shardwright_build::{CompileReport, Proving, compile_proved};
-use shardwright_bundle::Bundle;
+use shardwright_build::{CompileReport, Proving, RecordedPlan, Trying, compile_trying};
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
@@ -126,8 +124,8 @@ impl From<CompileReport> for RepairedBundle {
 
 /// Verifies `bundle` and, where it drifts, repairs it: writes to `into` a bundle that verifies.
 ///
-/// `open` are the options it was compiled with; formats may be added. The plan is made again and
-/// its artefacts are taken from the bundle. Each shard that is out of bounds is compiled once more
+/// `open` are the options it was compiled with; formats may be added. Its plan
+/// and its artefacts are tried first. Each shard that is out of bounds is compiled once more
 /// with what its linear operations read and give as further outputs: the first value that is off
 /// although what it is computed from is right is the fault. Where the fault vanishes with those
 /// outputs, or the shim takes none, ranges of layers are compiled instead, each half of the last.
@@ -157,13 +155,15 @@ pub fn repair(
     if is_same(bundle, into) {
         let what = format!("{} is the bundle to be repaired", into.display());
         return Err(Error::new(ErrorKind::Argument, what)
-            .with_help("name another directory with `--out`: the bundle stays as it is"));
+            .with_help("name another directory with `--output`: the bundle stays as it is"));
     }
-    let existing: Arc<Bundle> = existing;
     let mut prover = BundleProver::new(&existing, &intact, goldens, options)?;
-    let proving = Proving { prover: &mut prover, compilations };
-    let compiled =
-        compile_proved(checkpoint, into, &open.plan_options(), Some(&existing), Some(proving), watch)?;
+    let chain = existing.manifest().chains.first();
+    let first = chain.map(|chain| RecordedPlan::of(&existing, chain)).transpose()?;
+    let proving = Some(Proving { prover: &mut prover, compilations });
+    let trying = Trying { proving, before: Vec::new(), first };
+    let options = open.plan_options();
+    let compiled = compile_trying(checkpoint, into, &options, Some(&existing), trying, watch)?;
     let (attempts, verification, compilations) = prover.finish()?;
     Ok(RepairReport { attempts, compilations, verification, compiled: compiled.into() })
 }
