@@ -129,7 +129,8 @@ fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
 impl Lesson {
     /// Everything the history teaches.
     pub fn learn(request: &Request, history: &[Attempt]) -> Self {
-        let mut lesson = Self { request: request.clone(), forbidden: vec![], barred: vec![], reasons: vec![] };
+        let mut lesson =
+            Self { request: request.clone(), forbidden: vec![], barred: vec![], reasons: vec![] };
         let mut failures = vec![0_u32; request.targets.len()];
         for attempt in history {
             for feedback in &attempt.feedback {

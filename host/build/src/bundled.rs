@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use shardwright_bundle::{
-    Bundle, BundleWriter, ChainEntry, Digest, FileReference, ProvedFile, ShardEntry,
-};
+use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, FileReference, ProvedFile, ShardEntry};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
 use shardwright_shims::{Artefact, Place, WorkOrder};

@@ -274,9 +274,7 @@ pub(crate) fn compile_shard(
     let graph = uncapped.as_ref().unwrap_or(graph);
     let (segments, options, tapped) = match extent {
         Extent::Planned => (&checked.segments, options, None),
-        Extent::Tapped => {
-            (&checked.segments, EntryOptions { taps: true }, Some(graph.with_operation_taps()))
-        }
+        Extent::Tapped => (&checked.segments, EntryOptions { taps: true }, Some(graph.with_operation_taps())),
         Extent::Some(segments) => (segments, EntryOptions { taps: false }, None),
     };
     let graph = tapped.as_ref().unwrap_or(graph);

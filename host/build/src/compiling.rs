@@ -9,8 +9,8 @@ use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::{
-    BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, Trying,
-    on_the_cpu, open_checkpoint, settle, settle_trying,
+    BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, Trying, on_the_cpu,
+    open_checkpoint, settle, settle_trying,
 };
 
 /// The result of compiling.

@@ -10,11 +10,11 @@ use shardwright_planning::plan::{BuildTime, Plan};
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{CompiledHere, Error, ErrorKind, Notice};
 
+use crate::trying::read;
 use crate::{
     CheckpointSource, Executor, FormatChoice, NoArtefactStore, PlanOptions, Purpose, RecordedPlan, Result,
     Settled, TableFormats, Trying, open_checkpoint, settle_trying,
 };
-use crate::trying::read;
 
 /// A chain that was compiled on this machine.
 pub struct CompiledAnew {

@@ -21,8 +21,8 @@ use crate::preparation::Preparation;
 use crate::store::{Compilations, RevisedStore};
 use crate::trying::Trying;
 use crate::{
-    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, FormatChoice, ModelSource, PlanOptions, PlanReport,
-    PlanSource, Result, TableFormats, compile_plan,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, FormatChoice, ModelSource, PlanOptions,
+    PlanReport, PlanSource, Result, TableFormats, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.
@@ -219,38 +219,41 @@ pub fn settle_trying(
     let compilations = Compilations { made: Cell::new(0), limit };
     let mut store = RevisedStore::new(store, &compilations);
     let mut tried = before.len();
-    let settled = RevisionLoop::new(&preparation.session).after(before).first(first).run(&preparation.request, |planned| {
-        let Preparation { request, offers, executors, formats, .. } = &preparation;
-        let quantising = Instant::now();
-        let mut attempt = all.most_of_the_rest();
-        let made = source.made(formats, &planned.plan, &mut attempt.then(MADE))?;
-        times.quantising += quantising.elapsed();
-        let compiling = Instant::now();
-        let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
-        let compiled = compile_plan(&site, &planned.plan, &mut store, &mut attempt);
-        times.compiling += compiling.elapsed();
-        tried += 1;
-        match (compiled, &mut proving) {
-            (Ok(shards), Some(proving)) => {
-                let mut graph = source.graph().clone();
-                let tables = TableFormats::planned(source.graph(), &planned.plan);
-                graph.assets = source.tables(tables, &mut attempt)?;
-                let mut candidate = Candidate {
-                    site,
-                    plan: &planned.plan,
-                    shards: &shards,
-                    graph: &graph,
-                    report: preparation.report(planned, tried - 1, Vec::new())?,
-                    threads: options.threads,
-                    store: &mut store,
-                    compilations: &compilations,
-                };
-                let feedback = proving.prover.prove(&mut candidate, &mut attempt)?;
-                Ok(if feedback.is_empty() { Trial::Accepted(shards) } else { Trial::Refused(feedback) })
+    let settled = RevisionLoop::new(&preparation.session).after(before).first(first).run(
+        &preparation.request,
+        |planned| {
+            let Preparation { request, offers, executors, formats, .. } = &preparation;
+            let quantising = Instant::now();
+            let mut attempt = all.most_of_the_rest();
+            let made = source.made(formats, &planned.plan, &mut attempt.then(MADE))?;
+            times.quantising += quantising.elapsed();
+            let compiling = Instant::now();
+            let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
+            let compiled = compile_plan(&site, &planned.plan, &mut store, &mut attempt);
+            times.compiling += compiling.elapsed();
+            tried += 1;
+            match (compiled, &mut proving) {
+                (Ok(shards), Some(proving)) => {
+                    let mut graph = source.graph().clone();
+                    let tables = TableFormats::planned(source.graph(), &planned.plan);
+                    graph.assets = source.tables(tables, &mut attempt)?;
+                    let mut candidate = Candidate {
+                        site,
+                        plan: &planned.plan,
+                        shards: &shards,
+                        graph: &graph,
+                        report: preparation.report(planned, tried - 1, Vec::new())?,
+                        threads: options.threads,
+                        store: &mut store,
+                        compilations: &compilations,
+                    };
+                    let feedback = proving.prover.prove(&mut candidate, &mut attempt)?;
+                    Ok(if feedback.is_empty() { Trial::Accepted(shards) } else { Trial::Refused(feedback) })
+                }
+                (compiled, _) => trial(compiled),
             }
-            (compiled, _) => trial(compiled),
-        }
-    })?;
+        },
+    )?;
 
     times.planning = started.elapsed().saturating_sub(times.quantising + times.compiling);
     let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();
@@ -289,9 +292,7 @@ pub fn settle_trying(
 }
 
 /// What compiling a plan came to, for a loop that revises it.
-fn trial(
-    compiled: std::result::Result<Vec<BuiltShard>, BuildError>,
-) -> Result<Trial<Vec<BuiltShard>>> {
+fn trial(compiled: std::result::Result<Vec<BuiltShard>, BuildError>) -> Result<Trial<Vec<BuiltShard>>> {
     match compiled {
         Ok(shards) => Ok(Trial::Accepted(shards)),
         Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),

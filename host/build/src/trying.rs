@@ -48,8 +48,7 @@ impl RecordedPlan {
         let formats = |table: &shardwright_planning::request::GatheredTable| {
             table.formats.iter().map(|choice| choice.format).collect::<Vec<_>>()
         };
-        let tables =
-            |request: &Request| request.tables.iter().map(formats).collect::<Vec<_>>();
+        let tables = |request: &Request| request.tables.iter().map(formats).collect::<Vec<_>>();
         let same = targets(&own) == targets(request)
             && request.formats.starts_with(&own.formats)
             && tables(&own) == tables(request);

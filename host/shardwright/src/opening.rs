@@ -13,11 +13,11 @@ use shardwright_runtime::{Chain, NextChainError, PlacementRecord, SessionError};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Beforehand, Notice};
 
-use crate::{join, load};
 use crate::load_flags;
 use crate::model::{BuiltOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Model, Result};
+use crate::{join, load};
 
 /// Progress once everything is compiled and nothing loaded, in thousandths.
 const SETTLED: u32 = 950;
@@ -50,8 +50,14 @@ pub(crate) fn open(
     let mut settling = all.then(SETTLED);
     let mut trying = Trying::default();
     let (settled, parts, loading) = loop {
-        let settled =
-            settle_trying(&mut source, options, Purpose::Run, store, trying, &mut settling.most_of_the_rest())?;
+        let settled = settle_trying(
+            &mut source,
+            options,
+            Purpose::Run,
+            store,
+            trying,
+            &mut settling.most_of_the_rest(),
+        )?;
         settling.progress(1000, "loading");
         let loading = Instant::now();
         // What does not load is revised like what does not compile.

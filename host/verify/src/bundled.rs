@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use shardwright::{Executor, Model, OpenOptions};
 use shardwright_build::{
-    ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, PlanOptions, Purpose, TargetExecutor,
-    RecordedPlan, Trying, on_the_cpu, open_checkpoint, settle_trying,
+    ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, PlanOptions, Purpose, RecordedPlan,
+    TargetExecutor, Trying, on_the_cpu, open_checkpoint, settle_trying,
 };
-use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, ProvedFile, TwinEntry, Verification as Proof};
+use shardwright_bundle::{
+    Bundle, BundleWriter, ChainEntry, Digest, ProvedFile, TwinEntry, Verification as Proof,
+};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::{devices_for, know_chip, only_compiled_for};
 use shardwright_shims::{Artefact, Part, Place, Watch, WorkOrder};
@@ -85,7 +87,9 @@ fn first_layer(
         Ok(tapped) => tapped,
         Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
         Err(error) => {
-            return Ok(format!("which layer differs first is not known, its layers cannot be shown: {error}"));
+            return Ok(format!(
+                "which layer differs first is not known, its layers cannot be shown: {error}"
+            ));
         }
     };
     let again = Verification { model: &tapped, compiled: tapped.compiled(), intact, options };

@@ -42,9 +42,7 @@ mod whole;
 pub use bundled::{store_verification, verify_bundle};
 pub use effort::{Effort, EffortReport, LeftOut};
 pub use options::VerifyOptions;
-pub use repair::{
-    COMPILATIONS, Evidence, FaultyPlace, RepairAttempt, RepairReport, RepairedBundle, repair,
-};
+pub use repair::{COMPILATIONS, Evidence, FaultyPlace, RepairAttempt, RepairReport, RepairedBundle, repair};
 pub use report::{
     BoundaryVerification, Comparison, EntryVerification, NotRun, RowComparison, SelfTestReport,
     ShardVerification, TokenVerification, TwinArtefact, TwinReport, VerifyReport, tolerance,

@@ -140,7 +140,8 @@ mod tests {
 
         let mut turned = RowErrors::default();
         for row in 0..100 {
-            turned.add(if row < 4 { &[0.0, 1.0] } else { &[1.0, 0.0] }, &[1.0, 0.0], || (String::new(), 0, 0));
+            turned
+                .add(if row < 4 { &[0.0, 1.0] } else { &[1.0, 0.0] }, &[1.0, 0.0], || (String::new(), 0, 0));
         }
         let wide = Thresholds { row_worst: 2.0, ..thresholds };
         let found = turned.compare(String::new(), None, None, &wide);

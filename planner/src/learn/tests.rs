@@ -233,10 +233,7 @@ fn drift_at_a_place_raises_a_format_there_alone() {
     let decoder = request.component_named("decoder").unwrap();
     let shard = plan.shards.iter().position(|shard| shard.segments.iter().any(|s| s.component == decoder));
     let details = [("component", "decoder"), ("layer", "1"), ("role", "mlp-output")];
-    let feedback = Feedback {
-        drift_per_mille: Some(80),
-        ..feedback(shard.unwrap() as u32, None, &details)
-    };
+    let feedback = Feedback { drift_per_mille: Some(80), ..feedback(shard.unwrap() as u32, None, &details) };
     let history = [Attempt { plan, feedback: vec![feedback] }];
     let settings = Settings { formats: None, ..Settings::default() };
     let mut request = request;

@@ -12,9 +12,9 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::preferences::Demands;
 use super::search::Sums;
 use super::search::cost_of;
-use super::preferences::Demands;
 use super::{Barred, Goal, Losses, Placement, Problem, Solution, WantedFormat, preferences};
 use crate::table::{CostTable, RangeCost, takes_part, unit_kinds_at};
 use crate::{Entry, Request, SoftcapPlace};
@@ -141,8 +141,7 @@ impl Units<'_> {
     /// One tuple for all units that may have it.
     fn uniform(&self, formats: u32, usable: &[u32]) -> Vec<u32> {
         let demands = self.demands();
-        let meets =
-            |unit: usize, formats: u32| demands.allow((self.component, unit, self.layered), formats);
+        let meets = |unit: usize, formats: u32| demands.allow((self.component, unit, self.layered), formats);
         let in_class = |other: &u32| is_same_class(self.request, formats, *other);
         (0..self.kinds.len())
             .map(|unit| match meets(unit, formats) {

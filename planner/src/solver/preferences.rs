@@ -69,12 +69,8 @@ pub(super) struct Demands<'a> {
 impl Demands<'_> {
     /// Whether a unit may have a tuple: (component, unit, whether it is a layer).
     pub(super) fn allow(&self, (component, unit, layered): (u32, usize, bool), formats: u32) -> bool {
-        let place = Barred {
-            component,
-            unit: u32::try_from(unit).unwrap_or(u32::MAX),
-            target: self.target,
-            formats,
-        };
+        let place =
+            Barred { component, unit: u32::try_from(unit).unwrap_or(u32::MAX), target: self.target, formats };
         let mut wanted = self.wanted.iter();
         !self.barred.contains(&place)
             && wanted.all(|wanted| {

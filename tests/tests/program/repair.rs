@@ -22,6 +22,8 @@ const FORMATS: [&str; 3] = ["w8-per-channel", "w8-per-channel[mlp-output=f32]", 
 struct Bench {
     chip: Chip,
     folder: TempDir,
+    /// Tokens of the prompt that a verification takes.
+    tokens: usize,
 }
 
 /// Five sliding layers per full one, layers that read the keys of others, per-layer inputs,
@@ -47,7 +49,8 @@ fn narrow() -> Spec {
 impl Bench {
     /// A checkpoint with one recorded prompt, compiled for a chip that works.
     fn new(spec: &Spec) -> Bench {
-        let bench = Bench { chip: Chip::new(), folder: tempfile::tempdir().expect("a temporary folder") };
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let bench = Bench { chip: Chip::new(), folder, tokens: 12 };
         let fixture = tree::root().join("tests/fixtures/gemma4_text");
         fs::create_dir(bench.checkpoint()).expect("made");
         for file in
@@ -87,8 +90,9 @@ impl Bench {
 
     fn verifies(&self, bundle: &Path, formats: &[&str]) -> Run {
         // What rounding costs a model of random numbers says nothing.
-        let few = ["--rows", "12", "--steps", "2", "--greedy", "1", "--threshold", "nll=9"];
-        self.runs("verify", formats).arguments(few).argument("--bundle").argument(bundle)
+        let few = ["--steps", "2", "--greedy", "0", "--threshold", "nll=9", "--rows"];
+        let run = self.runs("verify", formats).arguments(few).argument(self.tokens.to_string());
+        run.argument("--bundle").argument(bundle)
     }
 
     fn repairs(&self, formats: &[&str]) -> Run {
@@ -110,7 +114,9 @@ fn place(fault: &Value) -> String {
 /// The faults that were found in each attempt.
 fn faults(report: &Value) -> Vec<Vec<String>> {
     let attempts = report["attempts"].as_array().expect("attempts").iter();
-    attempts.map(|attempt| attempt["faults"].as_array().expect("faults").iter().map(place).collect()).collect()
+    attempts
+        .map(|attempt| attempt["faults"].as_array().expect("faults").iter().map(place).collect())
+        .collect()
 }
 
 /// Asserts that the repaired bundle verifies, by the program's own word and anew.
@@ -130,6 +136,28 @@ fn drifting(bench: &Bench, faults: &[&str], formats: &[&str]) {
 
 fn compilations(report: &Value) -> u64 {
     report["compilations"].as_u64().expect("a count")
+}
+
+/// The same at the widths of E2B, but for its vocabulary.
+#[test]
+#[ignore = "takes minutes and 10 GB; `cargo test -p shardwright-tests --test program widths_of_e2b -- --ignored`"]
+fn an_operation_that_overflows_is_found_at_the_widths_of_e2b() {
+    let spec = Spec {
+        hidden: 1536,
+        intermediate: 6144,
+        head_dim: 256,
+        global_head_dim: 512,
+        window: 512,
+        per_layer: 256,
+        ..narrow()
+    };
+    let bench = Bench { tokens: 3, ..Bench::new(&spec) };
+    bench.chip.has_faults(&["overflow layer.17.down-projection 8 0.05"]);
+    bench.compiled(&FORMATS);
+    let report = bench.repairs(&FORMATS).json();
+    assert_eq!(faults(&report), [["17 mlp-output activations own-error"]], "{report}");
+    assert!(compilations(&report) <= 3, "{report}");
+    assert_eq!(report["verification"]["passed"], true, "{report}");
 }
 
 /// One compilation with further outputs shows layer and role, and one makes the shard anew.
@@ -160,7 +188,6 @@ fn two_faulty_places_are_both_found() {
         assert!(found.iter().any(|found| found == place), "{found:?} {report}");
     }
     assert_eq!(found.len(), 2, "{report}");
-    println!("compilations {}", compilations(&report));
     assert!(compilations(&report) <= 4, "{report}");
     holds(&bench, &FORMATS, &report);
 }
@@ -172,7 +199,6 @@ fn a_fault_in_a_kv_cache_raises_the_format_of_states() {
     drifting(&bench, &["state layer.3.v-update 16 0.05"], &formats);
     let report = bench.repairs(&formats).json();
     assert_eq!(faults(&report)[0], ["3 - states own-error"], "{report}");
-    println!("compilations {}", compilations(&report));
     assert!(compilations(&report) <= 8, "{report}");
     holds(&bench, &formats, &report);
 }
@@ -184,7 +210,6 @@ fn drift_that_disappears_with_further_outputs_is_found_in_shorter_shards() {
     drifting(&bench, &["fused layer.17.down-projection 8 0.05"], &FORMATS);
     let report = bench.repairs(&FORMATS).json();
     assert_eq!(faults(&report), [["17 - - range"]], "{report}");
-    println!("compilations {}", compilations(&report));
     assert!(compilations(&report) <= 8, "{report}");
     holds(&bench, &FORMATS, &report);
 }
@@ -196,7 +221,6 @@ fn a_shim_that_takes_no_further_outputs_gets_shorter_shards() {
     drifting(&bench, &faults_of_it, &FORMATS);
     let report = bench.repairs(&FORMATS).json();
     assert_eq!(faults(&report), [["25 - - range"]], "{report}");
-    println!("compilations {}", compilations(&report));
     assert!(compilations(&report) <= 8, "{report}");
     holds(&bench, &FORMATS, &report);
 }
@@ -226,7 +250,11 @@ fn where_no_plan_verifies_the_reason_is_given_and_no_bundle_is_left() {
     refuses(tied().arguments(["--compilations", "1"]), &["allowed (1)", "--compilations"]);
     refuses(tied(), &["layer 17", "--formats"]);
     refuses(
-        bench.verifies(&bench.path("bundle"), &FORMATS).argument("--repair").argument("-o").argument(bench.path("bundle")),
+        bench
+            .verifies(&bench.path("bundle"), &FORMATS)
+            .argument("--repair")
+            .argument("-o")
+            .argument(bench.path("bundle")),
         &["is the bundle to be repaired", "--output"],
     );
     // Left to it, the planner has the CPU compute what the chip cannot.
@@ -251,11 +279,12 @@ fn a_repair_that_is_killed_leaves_no_half_written_bundle() {
     let bench = Bench::new(&narrow());
     drifting(&bench, &["overflow layer.17.down-projection 8 0.05"], &FORMATS);
     for milliseconds in [300, 900, 1500, 2100] {
-        let whole = bench.repairs(&FORMATS).killed_after(Duration::from_millis(milliseconds));
-        let is_bundle = Bundle::open(bench.path("repaired")).is_ok();
-        assert!(whole || !is_bundle, "half a bundle after {milliseconds} ms");
+        bench.repairs(&FORMATS).killed_after(Duration::from_millis(milliseconds));
         // The bundle that drifts stays as it is.
         shardwright(["inspect", "--verify"]).argument(bench.path("bundle")).succeeds();
+        if Bundle::open(bench.path("repaired")).is_ok() {
+            shardwright(["inspect", "--verify"]).argument(bench.path("repaired")).succeeds();
+        }
     }
     let report = bench.repairs(&FORMATS).json();
     holds(&bench, &FORMATS, &report);

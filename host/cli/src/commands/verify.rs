@@ -21,9 +21,8 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
     } else if let (Some(bundle), Some(into), true) = (&arguments.bundle, &arguments.output, arguments.repair)
     {
         let (checkpoint, most) = (&arguments.checkpoint, arguments.compilations);
-        let report = shardwright_verify::repair(
-            checkpoint, goldens, bundle, into, &open, &options, most, &mut watch,
-        )?;
+        let report =
+            shardwright_verify::repair(checkpoint, goldens, bundle, into, &open, &options, most, &mut watch)?;
         drop(watch);
         print(format, &report, views::repair)?;
         if arguments.store {

@@ -144,26 +144,14 @@ fn made(shard: &str, component: &Component, value: usize, graph: &Graph, error: 
     })
 }
 
-fn tapped(
-    shard: &str,
-    segments: &Segments,
-    graph: &Graph,
-    name: &str,
-    error: f64,
-) -> Option<FaultyPlace> {
+fn tapped(shard: &str, segments: &Segments, graph: &Graph, name: &str, error: f64) -> Option<FaultyPlace> {
     components(segments, graph).find_map(|component| {
         let (_, value) = component.taps.iter().find(|(tap, _)| tap == name)?;
         made(shard, component, value.0 as usize, graph, error)
     })
 }
 
-fn output(
-    shard: &str,
-    segments: &Segments,
-    graph: &Graph,
-    role: &Role,
-    error: f64,
-) -> Option<FaultyPlace> {
+fn output(shard: &str, segments: &Segments, graph: &Graph, role: &Role, error: f64) -> Option<FaultyPlace> {
     components(segments, graph).find_map(|component| {
         let (value, _) = component.outputs.iter().find(|(_, own)| own == role)?;
         made(shard, component, value.0 as usize, graph, error)

@@ -95,12 +95,8 @@ impl Prover for BundleProver<'_> {
         let model = Model::of_chain(chain, self.bundle, candidate.report().clone(), id)?;
         let compiled: Vec<CompiledGraphs> =
             candidate.shards().iter().map(|shard| shard.compiled.clone()).collect();
-        let verification = Verification {
-            model: &model,
-            compiled: &compiled,
-            intact: self.intact,
-            options: self.options,
-        };
+        let verification =
+            Verification { model: &model, compiled: &compiled, intact: self.intact, options: self.options };
         let report = verification.run(self.directory, &mut all.then(VERIFIED))?;
         // A chip may hold few shards at a time.
         drop(model);
@@ -124,7 +120,10 @@ impl Prover for BundleProver<'_> {
             .filter(|(_, shard)| !shard.passed)
             .collect();
         if failed.is_empty() {
-            let what = format!("no shard alone is out of bounds, and all of them together are: {}", report.summary());
+            let what = format!(
+                "no shard alone is out of bounds, and all of them together are: {}",
+                report.summary()
+            );
             return Err(Error::new(ErrorKind::Planning, what).with_help(
                 "`--threshold nll=SHARE` accepts a larger loss; `--quality good` has a plan of less loss made",
             ));
@@ -174,7 +173,8 @@ fn too_slow(candidate: &Candidate<'_>, measured: Vec<Vec<MeasuredTime>>) -> Vec<
     let Some(goal) = candidate.request().goals.token_microseconds else { return Vec::new() };
     let of_a_token = |measured: &Vec<MeasuredTime>| {
         let mut steps = measured.iter().filter(|time| {
-            time.entry.kind == EntryKind::Encode || (time.entry.kind, time.entry.rows) == (EntryKind::Decode, 1)
+            time.entry.kind == EntryKind::Encode
+                || (time.entry.kind, time.entry.rows) == (EntryKind::Decode, 1)
         });
         steps.next().map_or(0, |time| time.microseconds)
     };

@@ -46,7 +46,11 @@ struct Case<'s> {
 
 impl<'s> Search<'s> {
     /// The faulty places, at least one.
-    pub(super) fn run(&self, candidate: &mut Candidate<'_>, watch: &mut dyn Watch) -> Result<Vec<FaultyPlace>> {
+    pub(super) fn run(
+        &self,
+        candidate: &mut Candidate<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<Vec<FaultyPlace>> {
         let mut all = Part::new(watch, 0..1000);
         let case = self.case()?;
         let own = match candidate.tapped(self.index, &mut all.then(200)) {
@@ -97,8 +101,7 @@ impl<'s> Search<'s> {
         let graph = self.graph(tapped);
         let (graph, assets) = (graph.as_ref().unwrap_or(self.intact.graph()), &candidate.graph().assets);
         let entries = memory.entries.iter().map(|entry| entry.interface.point.rows);
-        let mut trace =
-            Trace::new(graph, case.ids, entries.max().unwrap_or(1)).map_err(reference_fault)?;
+        let mut trace = Trace::new(graph, case.ids, entries.max().unwrap_or(1)).map_err(reference_fault)?;
         let mut found: Vec<(Role, RowErrors)> = Vec::new();
         while let Some(chunk) = trace.next().map_err(reference_fault)? {
             progress.step(chunk.first as f64 / case.ids.len() as f64, || {
