@@ -47,9 +47,9 @@ pub fn compile(
     compile_trying(directory, into, options, None, Trying::default(), watch)
 }
 
-/// The same, in which the plan of the first chain also has to be proved, or is known. What `earlier` holds of
-/// the same work orders is copied from there. Nothing but a whole bundle is ever named by a
-/// manifest; what an interrupted or failed run compiled is there for the next.
+/// The same, in which the plan of the first chain also has to be proved, or is known. What
+/// `earlier` holds of the same work orders is copied from there. Nothing but a whole bundle is ever
+/// named by a manifest; what an interrupted or failed run compiled is there for the next.
 pub fn compile_trying(
     directory: &Path,
     into: &Path,

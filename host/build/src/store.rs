@@ -109,3 +109,20 @@ impl ArtefactStore for RevisedStore<'_> {
         Ok(kept)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compilations_are_counted_and_end_at_their_limit() {
+        let mut behind = NoArtefactStore;
+        let compilations = Compilations { made: Cell::new(0), limit: 2 };
+        let store = RevisedStore::new(&mut behind, &compilations);
+        assert!(store.place().is_ok() && store.place().is_ok());
+        let error = store.place().unwrap_err();
+        assert!(matches!(error, BuildError::Compilations { limit: 2 }), "{error}");
+        assert!(error.help().is_some_and(|help| help.contains("--compilations")));
+        assert_eq!(compilations.made.get(), 2);
+    }
+}
