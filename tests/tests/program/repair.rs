@@ -90,7 +90,7 @@ impl Bench {
 
     fn verifies(&self, bundle: &Path, formats: &[&str]) -> Run {
         // What rounding costs a model of random numbers says nothing.
-        let few = ["--steps", "2", "--greedy", "0", "--threshold", "nll=9", "--rows"];
+        let few = ["--steps", "2", "--greedy", "1", "--threshold", "nll=9", "--rows"];
         let run = self.runs("verify", formats).arguments(few).argument(self.tokens.to_string());
         run.argument("--bundle").argument(bundle)
     }
