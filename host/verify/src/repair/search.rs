@@ -174,20 +174,22 @@ impl<'s> Search<'s> {
         let shard = &candidate.shards()[self.index];
         let units = units(&shard.segments);
         let error = self.outputs().map(|output| output.relative_worst).fold(0.0, f64::max);
+        let whole = || Ok(FaultyPlace::whole(&shard.name, error));
         let (mut first, mut end) = self.bounds(&units);
         let mut seen = false;
         while end - first > 1 {
             let middle = first + (end - first) / 2;
             let range = joined(&units[first..middle]);
             match self.is_off(candidate, &range, case, &mut all.most_of_the_rest())? {
-                true => (end, seen) = (middle, true),
-                false => first = middle,
+                Some(true) => (end, seen) = (middle, true),
+                Some(false) => first = middle,
+                None => return whole(),
             }
         }
         // Where every part was right, the last is what remains, and may be right too.
         let last = joined(&units[first..end]);
-        if !seen && units.len() > 1 && !self.is_off(candidate, &last, case, &mut all)? {
-            return Ok(FaultyPlace::whole(&shard.name, error));
+        if !seen && units.len() > 1 && self.is_off(candidate, &last, case, &mut all)? != Some(true) {
+            return whole();
         }
         let unit = units[first];
         let layer = (unit.layers.1 > 0).then_some(unit.layers.0);
@@ -212,16 +214,20 @@ impl<'s> Search<'s> {
         (first, end)
     }
 
-    /// Whether a part of the shard, compiled alone, is out of bounds.
+    /// Whether a part of the shard, compiled alone, is out of bounds; `None` if the shim refuses it.
     fn is_off(
         &self,
         candidate: &mut Candidate<'_>,
         segments: &Segments,
         case: &Case<'_>,
         watch: &mut dyn Watch,
-    ) -> Result<bool> {
+    ) -> Result<Option<bool>> {
         let mut all = Part::new(watch, 0..1000);
-        let built = candidate.part(self.index, segments, &mut all.then(500)).map_err(Error::from)?;
+        let built = match candidate.part(self.index, segments, &mut all.then(500)) {
+            Ok(built) => built,
+            Err(BuildError::Refused(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         let part = candidate.load(&built).map_err(Error::from)?;
         let context = candidate.plan().plan().shards[self.index].context;
         let assets: &[Asset] = &candidate.graph().assets;
@@ -241,7 +247,7 @@ impl<'s> Search<'s> {
         };
         let prompt = Prompt { name: case.name.clone(), ids: case.ids };
         let found = check.run(&[prompt], &mut Progress(all))?;
-        Ok(found.iter().any(|boundaries| boundaries.judged && !boundaries.passed))
+        Ok(Some(found.iter().any(|boundaries| boundaries.judged && !boundaries.passed)))
     }
 }
 
