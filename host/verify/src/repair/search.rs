@@ -214,7 +214,8 @@ impl<'s> Search<'s> {
         (first, end)
     }
 
-    /// Whether a part of the shard, compiled alone, is out of bounds; `None` if the shim refuses it.
+    /// Whether a part of the shard, compiled alone, is out of bounds; `None` if the shim refuses
+    /// it.
     fn is_off(
         &self,
         candidate: &mut Candidate<'_>,
