@@ -7,12 +7,14 @@
 //!   there.
 //! * `unsupported-op` with `layer=N`, or for a shard of one layer, makes that layer's kind illegal
 //!   there.
-//! * Drift makes quantised formats illegal for the layers concerned.
+//! * Drift at a place (`component`, `layer`, and as far as known `role` or `values=states`) bars
+//!   the formats of that layer on that target that are no wider there; without a place it makes
+//!   quantised formats illegal for all layers of the shard.
 //! * Measured times correct the cost table.
 //! * Any other failure forbids the shard; a target with two such failures is no longer used.
 
 use crate::names::Named;
-use crate::solver::{Forbidden, Settings, Solution, solve};
+use crate::solver::{Barred, Forbidden, Settings, Solution, solve};
 use crate::table::{CostTable, Prefix, takes_part, units_of};
 use crate::{
     Attempt, Cause, ErrorClass, Feedback, Flag, Limit, Plan, Provenance, Reason, Refusal, RefusalKind,
@@ -30,6 +32,8 @@ pub struct Lesson {
     pub request: Request,
     /// Shards that must not be planned again.
     pub forbidden: Vec<Forbidden>,
+    /// Format tuples that layers must not have again on a target.
+    pub barred: Vec<Barred>,
     /// What was learned, as reasons for the plan.
     pub reasons: Vec<Reason>,
 }
@@ -41,6 +45,7 @@ pub fn revise(request: &Request, history: &[Attempt], settings: &Settings) -> Re
     let lesson = Lesson::learn(request, history);
     let mut settings = settings.clone();
     settings.forbidden.extend(lesson.forbidden.iter().cloned());
+    settings.barred.extend(lesson.barred.iter().copied());
     for _ in 0..ROUNDS {
         let solution =
             solve(&lesson.request, &settings).map_err(|refusal| exhausted(refusal, history.len()))?;
@@ -124,7 +129,8 @@ fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
 impl Lesson {
     /// Everything the history teaches.
     pub fn learn(request: &Request, history: &[Attempt]) -> Self {
-        let mut lesson = Self { request: request.clone(), forbidden: vec![], reasons: vec![] };
+        let mut lesson =
+            Self { request: request.clone(), forbidden: vec![], barred: vec![], reasons: vec![] };
         let mut failures = vec![0_u32; request.targets.len()];
         for attempt in history {
             for feedback in &attempt.feedback {
@@ -279,6 +285,10 @@ impl Lesson {
 
     fn read_drift(&mut self, shard: &Shard, feedback: &Feedback) {
         let Some(drift) = feedback.drift_per_mille else { return };
+        if let Some((place, tuple)) = self.place(shard, feedback) {
+            self.raise(shard, place, tuple, feedback, drift);
+            return;
+        }
         // Floats drift for another reason than their width: only this shard is avoided.
         let units = self.formatted(shard);
         let is_lossy = |&(_, formats): &(u32, u32)| {
@@ -291,6 +301,88 @@ impl Lesson {
             let why = format!("drifted by {drift} thousandths");
             self.forbid_units(shard, &lossy, ErrorClass::Internal, &why);
         }
+    }
+
+    /// The component and unit that drifted, and the format tuple it had.
+    fn place(&self, shard: &Shard, feedback: &Feedback) -> Option<((u32, u32), u32)> {
+        let component = self.request.component_named(detail(feedback, "component")?)?;
+        let segment = shard.segments.iter().find(|segment| segment.component == component)?;
+        let unit = match segment.end {
+            0 => 0,
+            end => {
+                let layer = u32::try_from(number(feedback, "layer")?).ok()?;
+                (segment.first..end).contains(&layer).then_some(layer)?
+            }
+        };
+        let tuple = *segment.formats.get((unit - segment.first) as usize)?;
+        Some(((component, unit), tuple))
+    }
+
+    /// Bars every tuple that is no wider at the place that drifted than the one it had. Where the
+    /// drift names neither a role nor values, a tuple has to be wider in all of its weights, or in
+    /// its activations.
+    fn raise(
+        &mut self,
+        shard: &Shard,
+        (component, unit): (u32, u32),
+        had: u32,
+        feedback: &Feedback,
+        drift: u32,
+    ) {
+        let (role, values) = (detail(feedback, "role"), detail(feedback, "values"));
+        let states = values == Some("states");
+        let count = u32::try_from(self.request.formats.len()).unwrap_or(u32::MAX);
+        let target = shard.target;
+        let barred: Vec<Barred> = (0..count)
+            .filter(|&tuple| !self.is_wider(tuple, had, role, values))
+            .map(|formats| Barred { component, unit, target, formats })
+            .collect();
+        self.barred.extend(barred);
+
+        let request = &self.request;
+        let component = &request.model.components[component as usize];
+        let mut place = component.name.clone();
+        if component.layer_count() > 0 {
+            place.push_str(&format!(" layer {unit}"));
+        }
+        let of = match (values, role) {
+            (Some("states"), _) => "wider states",
+            (_, Some(_)) => "wider weights or activations",
+            (Some("activations"), None) => "wider activations",
+            (_, None) => "wider formats",
+        };
+        let of = role.filter(|_| !states).map_or(of.to_owned(), |role| format!("{of} of {role}"));
+        let target = &request.targets[target as usize].name;
+        let choice = format!("{place}: {of} than in {} on {target}", request.formats_name(had));
+        let because = match drift {
+            u32::MAX => "it drifted without bound".to_owned(),
+            _ => format!("it drifted by {drift} thousandths"),
+        };
+        self.note(ErrorClass::Internal, choice, because);
+    }
+
+    fn is_wider(&self, tuple: u32, had: u32, role: Option<&str>, values: Option<&str>) -> bool {
+        let request = &self.request;
+        let bits = |list: &[crate::Format], index: u32| list.get(index as usize).map_or(0, |f| f.bits);
+        let of = |tuple: u32| &request.formats[tuple as usize];
+        if had as usize >= request.formats.len() {
+            return tuple != had;
+        }
+        if values == Some("states") {
+            let width = |tuple: u32| bits(&request.state_formats, of(tuple).states);
+            return width(tuple) > width(had);
+        }
+        let activations = |tuple: u32| bits(&request.activation_formats, of(tuple).activations);
+        let weights = |tuple: u32, role: &str| bits(&request.weight_formats, of(tuple).weight(role));
+        let roles = || of(tuple).roles.iter().chain(&of(had).roles).map(|entry| entry.role.as_str());
+        activations(tuple) > activations(had)
+            || match (role, values) {
+                (Some(role), _) => weights(tuple, role) > weights(had, role),
+                // No weight is multiplied there.
+                (None, Some("activations")) => false,
+                // The role of no weight is that of all the tuple has no exception for.
+                (None, _) => roles().chain([""]).all(|role| weights(tuple, role) > weights(had, role)),
+            }
     }
 
     /// Makes kinds illegal in formats, (kind, format tuple) each, on the target of a shard.

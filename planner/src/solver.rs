@@ -65,7 +65,7 @@ mod tests;
 
 use bounds::TargetBounds;
 pub use mix::{MixBound, Trade};
-pub use preferences::{Goal, WantedFormat};
+pub use preferences::{Barred, Goal, WantedFormat};
 pub use remainder::Gap;
 
 /// Most incomparable labels kept at one cut point. A few dozen is usual; many formats under a
@@ -150,6 +150,8 @@ pub struct Settings {
     pub formats: Option<u32>,
     /// Weight formats that some layers must have.
     pub wanted: Vec<WantedFormat>,
+    /// Format tuples that some layers must not have on some targets.
+    pub barred: Vec<Barred>,
     /// Most shards of a component: (component index, shards).
     pub most_shards: Vec<(u32, u32)>,
     /// Whether a shard may hold several components.
@@ -178,6 +180,7 @@ impl Default for Settings {
             softcap: None,
             formats: None,
             wanted: vec![],
+            barred: vec![],
             most_shards: vec![],
             join: true,
             order: vec![],
@@ -405,7 +408,7 @@ impl Choice {
             target: units.target,
             values: tuple.map_or((0, 0), |tuple| (tuple.activations, tuple.states)),
             later: cumulative(formats.iter().map(|&formats| u64::from(formats))),
-            unwanted: preferences::unwanted(request, units.wanted, units.component, units.layered, &formats),
+            unwanted: units.demands().violations(units.component, units.layered, &formats),
             softcap,
             prefix: Prefix::of_units(request, units.table, &each, units.target, units.entries),
             call: call_of(request, units.target),
@@ -486,6 +489,7 @@ impl<'request> Problem<'request> {
         }
         preferences::check(request, &settings.wanted)?;
         let wanted: &[WantedFormat] = if relaxed.preferences { &[] } else { &settings.wanted };
+        let barred: &[Barred] = if relaxed.forbidden { &[] } else { &settings.barred };
         let table = CostTable::new(request);
         let losses = Losses::new(request);
         let usable: Vec<u32> = (0..request.formats.len())
@@ -546,6 +550,7 @@ impl<'request> Problem<'request> {
                         gain: settings.gain_within_goal,
                         entries: &entries,
                         wanted,
+                        barred,
                         losses: &losses,
                         costs: OnceCell::new(),
                     };
@@ -645,6 +650,7 @@ impl<'request> Problem<'request> {
             gain: self.settings.gain_within_goal,
             entries: &self.entries,
             wanted: if self.relaxed.preferences { &[] } else { &self.settings.wanted },
+            barred: if self.relaxed.forbidden { &[] } else { &self.settings.barred },
             losses: &self.losses,
             costs: OnceCell::new(),
         }
@@ -703,6 +709,12 @@ impl<'request> Problem<'request> {
         };
         let nanoseconds = self.nanoseconds(cost, place);
         let priced = match (weighed, later) {
+            // Where only some layers must not have the formats named first, those cost the others
+            // nothing.
+            (false, 1..) if choice.formats[first..end].contains(&0) => {
+                let later = choice.later_time[end] - choice.later_time[first];
+                nanoseconds.saturating_add(with_gain(later, self.settings.gain))
+            }
             (false, 1..) => nanoseconds.saturating_add(with_gain(nanoseconds, self.settings.gain)),
             (false, 0) => nanoseconds,
             (true, _) => {

@@ -4,8 +4,9 @@
  * the run, counted from there, such as `abort 7`; or an answer about artefacts, such as `recompile 0`; or `slip 0`. Without the file it behaves as
  * the CPU. `broken 0` is a chip whose library is missing, `offline 0` one that is only compiled for and simulated in this machine;
  * `refuses N` a compiler that finds no place for a linear operation of layer N, in any shard; `no-tangent 0` one that supports neither a soft-cap nor a hyperbolic tangent; `estimates 0` one that estimates, and notes each in a file beside ORDERS. Files that begin with CHIP are its vendor's. The name of shim and chip is
- * NAME. */
+ * NAME. What it computes wrongly stands in `ORDERS.faults` (faults.h). */
 #include "shim.h"
+#include "faults.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -58,7 +59,7 @@ static sw_error cut = {
 };
 
 static void error_free(sw_error *error) {
-    if (error != &lost && error != &broken && error != &cut && error != &unplaced && cpu->error_free) cpu->error_free(error);
+    if (error != &lost && error != &broken && error != &cut && error != &unplaced && !is_fault(error) && cpu->error_free) cpu->error_free(error);
 }
 
 static int is(const char *order) { return strcmp(how, order) == 0; }
@@ -158,7 +159,7 @@ static sw_error *compile(sw_shim *shim, const char *device, const sw_work_order 
             }
         }
     }
-    sw_error *error = cpu->compile(shim, "cpu", order, out);
+    sw_error *error = compile_with_faults(cpu, shim, order, out);
     if (error || strcmp(how, "slip") != 0) return error;
     const sw_placement placement = {.size = sizeof placement, .place = "cpu", .reason = "the chip was not in the mood"};
     out->placement(out->context, &placement);
@@ -219,6 +220,8 @@ static sw_error *estimate(sw_shim *shim, const char *device, const sw_entry *ent
 static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *artefact, const sw_option *const *options,
                       uint64_t count, sw_shard **shard) {
     (void)device;
+    sw_error *error = load_with_faults(artefact);
+    if (error) return error;
     return cpu->load(shim, "cpu", artefact, options, count, shard);
 }
 
@@ -246,6 +249,8 @@ static sw_error *run_shard(sw_shard *shard, const sw_run *run) {
         sw_error *error = die(run);
         if (error) return error;
     }
+    const struct fault *slow = fault_of(read_faults(), "slow");
+    if (slow) usleep((useconds_t)slow->bits);
     return cpu->run(shard, run);
 }
 

@@ -40,12 +40,14 @@ impl Chip {
             .args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
             .args(["-fvisibility=hidden", "-I"])
             .arg(tree::root().join("vendor-shims/abi/include"))
+            .arg("-I")
+            .arg(tree::root().join("tests/shims"))
             .args([text("NAME", CHIP), text("CPU_SHIM", &cpu.display().to_string())])
             .arg(text("ORDERS", &chip.orders().display().to_string()))
             .arg(tree::root().join("tests/shims/chip.c"))
             .arg("-o")
             .arg(chip.shims().join("chip.so"))
-            .arg("-ldl")
+            .args(["-ldl", "-lm"])
             .output()
             .expect("a C compiler");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -90,6 +92,15 @@ impl Chip {
     /// As [`Chip::fails_in`].
     pub fn behaves_as(&self, answer: &str) {
         self.fails_in(answer, 0);
+    }
+
+    /// Sets what it computes wrongly from now on, or fails in: one fault a line, as
+    /// `tests/shims/faults.h` has them.
+    ///
+    /// # Panics
+    /// As [`Chip::fails_in`].
+    pub fn has_faults(&self, faults: &[&str]) {
+        fs::write(self.folder.path().join("orders.faults"), faults.join("\n")).expect("written");
     }
 
     /// The estimates requested so far, if set to `estimates`: device and entry point of each.

@@ -139,6 +139,25 @@ impl Run {
         finished(self.command)
     }
 
+    /// Runs and kills the program after so long; whether it had ended by then.
+    ///
+    /// # Panics
+    /// If the program cannot be started.
+    pub fn killed_after(mut self, time: Duration) -> bool {
+        let silent = self.command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = silent.spawn().expect("the program starts");
+        let start = Instant::now();
+        while start.elapsed() < time {
+            if child.try_wait().expect("waiting for a child").is_some() {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        // It may have ended just now.
+        let _ = child.kill();
+        child.wait().expect("waiting for a child").success()
+    }
+
     /// Runs to the end and expects success; returns standard output.
     ///
     /// # Panics

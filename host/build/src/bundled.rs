@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use shardwright_bundle::{BundleWriter, ChainEntry, Digest, FileReference, ShardEntry};
+use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, FileReference, ProvedFile, ShardEntry};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
 use shardwright_shims::{Artefact, Place, WorkOrder};
@@ -19,13 +19,41 @@ pub struct BundleStore<'w> {
     /// By name of the artefact.
     kept: BTreeMap<String, FileReference>,
     recalled: usize,
+    /// Another bundle, whose artefacts are copied instead of compiled again.
+    earlier: Option<&'w Bundle>,
 }
 
 impl<'w> BundleStore<'w> {
     /// A store that writes to this bundle.
     pub fn new(writer: &'w mut BundleWriter) -> Result<Self, BuildError> {
         let staging = writer.staging()?;
-        Ok(BundleStore { writer, staging, kept: BTreeMap::new(), recalled: 0 })
+        Ok(BundleStore { writer, staging, kept: BTreeMap::new(), recalled: 0, earlier: None })
+    }
+
+    /// The same, which copies what `earlier` holds of the same work orders, by the same shim in the
+    /// same version for the same device.
+    #[must_use]
+    pub fn reusing(self, earlier: &'w Bundle) -> Self {
+        BundleStore { earlier: Some(earlier), ..self }
+    }
+
+    fn copied(
+        &mut self,
+        order: &WorkOrder,
+        executor: &TargetExecutor,
+    ) -> Result<Option<FileReference>, BuildError> {
+        let Some(earlier) = self.earlier else { return Ok(None) };
+        let by = executor.instance.shim().description();
+        let shards = earlier.manifest().chains.iter().flat_map(|chain| &chain.shards);
+        let same = |shard: &&ShardEntry| {
+            let compiled_by = &shard.compiled_by;
+            shard.work_order.to_string() == order.name()
+                && (&compiled_by.shim, &compiled_by.version) == (&by.name, &by.version)
+                && compiled_by.device == executor.device
+        };
+        let Some(shard) = shards.into_iter().find(same) else { return Ok(None) };
+        let ProvedFile { file, .. } = earlier.proved(&shard.artefact)?;
+        Ok(Some(self.writer.add_reader(file)?))
     }
 
     /// Number of artefacts reused from an earlier run.
@@ -119,7 +147,12 @@ impl ArtefactStore for BundleStore<'_> {
         order: &WorkOrder,
         executor: &TargetExecutor,
     ) -> Result<Option<Artefact>, BuildError> {
-        let Some(reference) = self.writer.recall(&artefact_key(order, executor)?) else { return Ok(None) };
+        let recalled = self.writer.recall(&artefact_key(order, executor)?);
+        let reference = match recalled {
+            Some(reference) => Some(reference),
+            None => self.copied(order, executor)?,
+        };
+        let Some(reference) = reference else { return Ok(None) };
         let artefact = Artefact::open(&self.writer.path(&reference))?;
         self.kept.insert(artefact.name(), reference);
         self.recalled += 1;

@@ -147,6 +147,12 @@ pub enum BuildError {
         /// What is missing.
         reason: String,
     },
+    /// As much was compiled as the caller allows.
+    #[error("no plan holds within the compilations allowed ({limit})")]
+    Compilations {
+        /// Compilations allowed.
+        limit: usize,
+    },
     /// The caller asked to stop.
     #[error("building was cancelled")]
     Cancelled,
@@ -175,6 +181,9 @@ impl BuildError {
             BuildError::Store { .. } => {
                 Some("report this: the shim's artefact lacks required metadata".to_owned())
             }
+            BuildError::Compilations { .. } => Some(
+                "`--compilations` allows more; `--formats` with wider formats alone needs fewer".to_owned(),
+            ),
             BuildError::Cancelled => None,
         }
     }
@@ -205,7 +214,6 @@ pub fn compile_plan(
     store: &mut dyn ArtefactStore,
     watch: &mut dyn Watch,
 ) -> Result<Vec<BuiltShard>, BuildError> {
-    let &BuildSite { formats, request, offers, executors, options } = site;
     let mut built = Vec::new();
     let mut all = Part::new(watch, 0..1000);
     let bytes = |shard: &CheckedShard| shard.cost.weight_bytes.max(1);
@@ -215,114 +223,140 @@ pub fn compile_plan(
         if all.cancelled() {
             return Err(BuildError::Cancelled);
         }
-        let CheckedShard { name, planned: shard, cost, .. } = checked;
-        let target = shard.target as usize;
-        let executor = &executors[target];
         bytes_done = bytes_done.saturating_add(bytes(checked));
         let end = u128::from(bytes_done) * 1000 / u128::from(all_bytes.max(1));
-        let mut watch = all.then(end as u32).named(format!("compiling {name}"));
-        watch.progress(0, "checking supported operations");
-        // Activations and states are those of every layer.
-        let format = shard.formats().next().unwrap_or(0) as usize;
-        let graph = formats.graph_of(plan, checked)?;
-        let graph = graph.as_ref();
-        if formats.encodings(format).assumed.is_some() && checked.formats.tuples().any(needs_ranges) {
-            return Err(BuildError::NotCalibrated {
-                shard: name.clone(),
-                formats: checked.formats.to_string(),
-            });
-        }
-        let refused = |error: ShimError| refusal(index, name, error);
-
-        let logits_softcap = match shard.softcap {
-            Some(SoftcapPlace::Runtime) => graph.logits_softcap(),
-            Some(SoftcapPlace::Graph) | None => None,
-        };
-        let uncapped = logits_softcap.map(|_| graph.without_logits_softcap());
-        let graph = uncapped.as_ref().unwrap_or(graph);
-        let mut order = WorkOrderBuilder::new(&graph.weights);
-        let mut rewritten = Vec::new();
-        let mut graphs = Vec::new();
-        for (entry, promised) in shard.entries.iter().zip(&cost.entries) {
-            let point = point_of(plan, entry);
-            let Some(plain) = graph.entry_of(&checked.segments, point, options)? else {
-                continue;
-            };
-            let encodings = Encodings { ports: ports(&plain, shard), ..formats.encodings(format) };
-            let check = |shown: &EntryGraph| executor.instance.check(&executor.device, shown, &graph.weights);
-            let legal = legalise_encoded(&plain, &encodings, check).map_err(|error| match error {
-                LegaliseError::Check(error) => refused(error),
-                other => unsupported(index, name, &other),
-            })?;
-            // The cost table describes the target, not a stand-in for it.
-            if executor.is_target {
-                let counted = offers[target].judge.operations(graph, &legal.graph);
-                let found = counted.unwrap_or(legal.graph.nodes.len() as u64);
-                if found != promised.ops {
-                    let (shard, entry) = (name.clone(), entry.to_string());
-                    return Err(BuildError::Promise { shard, entry, promised: promised.ops, found });
-                }
-            }
-            let note = |rewrite, name, reason| Rewrite { entry: *entry, rewrite, name, reason };
-            let decomposed = legal.decomposed.into_iter();
-            rewritten.extend(decomposed.map(|(name, reason)| note(RewriteKind::Decomposed, name, reason)));
-            rewritten.extend(legal.by_runtime.into_iter().map(|(state, reason)| {
-                note(RewriteKind::ByRuntime, graph.states[state.0 as usize].name.clone(), reason)
-            }));
-            order = order.entry(&legal.graph)?;
-            graphs.push(legal.graph);
-        }
-        let at_load = |flag: &&Flag| {
-            let mut schema = request.targets[target].schema.iter();
-            schema.any(|known| known.name == flag.name && known.stage == FlagStage::Load)
-        };
-        let mut load_flags = Vec::new();
-        if executor.is_target {
-            load_flags = shard.flags.iter().filter(at_load).cloned().collect();
-            for flag in shard.flags.iter().filter(|flag| !at_load(flag)) {
-                order = order.flag(flag.clone());
-            }
-        }
-        let order = order.temporary()?;
-        let artefact = match store.recall(&order, executor)? {
-            Some(artefact) => artefact,
-            None => {
-                let compiled =
-                    executor.instance.compile(&executor.device, &order, store.place()?, &mut watch);
-                store.keep(&order, executor, compiled.map_err(refused)?)?
-            }
-        };
-        if executor.loads {
-            let loaded = executor.instance.load(&executor.device, &artefact, &[]);
-            loaded.map_err(|error| BuildError::Shim(Box::new(error)))?;
-        }
-        // A stand-in, or another device of the same shim, has its own artefact format.
-        let is_planned = executor.is_target && executor.device == checked.target.device;
-        let unpromised_size = match is_planned {
-            true => promised_size(
-                &request.targets[target].limits,
-                index,
-                checked,
-                artefact.payload().len() as u64,
-            )?,
-            false => None,
-        };
-        let compiled = CompiledGraphs { graphs, weights: graph.weights.clone() };
-        built.push(BuiltShard {
-            load_flags,
-            name: name.clone(),
-            segments: checked.segments.clone(),
-            target,
-            formats: checked.formats.clone(),
-            artefact,
-            simulated: executor.simulated,
-            rewritten,
-            logits_softcap,
-            compiled,
-            unpromised_size,
-        });
+        let mut watch = all.then(end as u32).named(format!("compiling {}", checked.name));
+        built.push(compile_shard(site, plan, index, Extent::Planned, store, &mut watch)?);
     }
     Ok(built)
+}
+
+/// How much of a shard is compiled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Extent<'a> {
+    /// What is planned. The graphs and the artefact's size must be what the cost table promised.
+    Planned,
+    /// The same, with what every linear operation reads and gives as further outputs.
+    Tapped,
+    /// Adjacent segments of it, in the formats they have in it.
+    Some(&'a Segments),
+}
+
+/// Compiles one shard of the plan, or part of it; see [`compile_plan`].
+pub(crate) fn compile_shard(
+    site: &BuildSite<'_>,
+    plan: &CheckedPlan,
+    index: usize,
+    extent: Extent<'_>,
+    store: &mut dyn ArtefactStore,
+    watch: &mut dyn Watch,
+) -> Result<BuiltShard, BuildError> {
+    let &BuildSite { formats, request, offers, executors, options } = site;
+    let checked = &plan.shards()[index];
+    let CheckedShard { name, planned: shard, cost, .. } = checked;
+    let target = shard.target as usize;
+    let executor = &executors[target];
+    watch.progress(0, "checking supported operations");
+    // Activations and states are those of every layer.
+    let format = shard.formats().next().unwrap_or(0) as usize;
+    let graph = formats.graph_of(plan, checked)?;
+    let graph = graph.as_ref();
+    if formats.encodings(format).assumed.is_some() && checked.formats.tuples().any(needs_ranges) {
+        return Err(BuildError::NotCalibrated { shard: name.clone(), formats: checked.formats.to_string() });
+    }
+    let refused = |error: ShimError| refusal(index, name, error, Stage::Compile);
+
+    let logits_softcap = match shard.softcap {
+        Some(SoftcapPlace::Runtime) => graph.logits_softcap(),
+        Some(SoftcapPlace::Graph) | None => None,
+    };
+    let uncapped = logits_softcap.map(|_| graph.without_logits_softcap());
+    let graph = uncapped.as_ref().unwrap_or(graph);
+    let (segments, options, tapped) = match extent {
+        Extent::Planned => (&checked.segments, options, None),
+        Extent::Tapped => (&checked.segments, EntryOptions { taps: true }, Some(graph.with_operation_taps())),
+        Extent::Some(segments) => (segments, EntryOptions { taps: false }, None),
+    };
+    let graph = tapped.as_ref().unwrap_or(graph);
+    let is_planned = matches!(extent, Extent::Planned);
+    let mut order = WorkOrderBuilder::new(&graph.weights);
+    let mut rewritten = Vec::new();
+    let mut graphs = Vec::new();
+    for (entry, promised) in shard.entries.iter().zip(&cost.entries) {
+        let point = point_of(plan, entry);
+        let Some(plain) = graph.entry_of(segments, point, options)? else {
+            continue;
+        };
+        let encodings = Encodings { ports: ports(&plain, shard), ..formats.encodings(format) };
+        let check = |shown: &EntryGraph| executor.instance.check(&executor.device, shown, &graph.weights);
+        let legal = legalise_encoded(&plain, &encodings, check).map_err(|error| match error {
+            LegaliseError::Check(error) => refused(error),
+            other => unsupported(index, name, &other),
+        })?;
+        // The cost table describes the target, not a stand-in for it.
+        if executor.is_target && is_planned {
+            let counted = offers[target].judge.operations(graph, &legal.graph);
+            let found = counted.unwrap_or(legal.graph.nodes.len() as u64);
+            if found != promised.ops {
+                let (shard, entry) = (name.clone(), entry.to_string());
+                return Err(BuildError::Promise { shard, entry, promised: promised.ops, found });
+            }
+        }
+        let note = |rewrite, name, reason| Rewrite { entry: *entry, rewrite, name, reason };
+        let decomposed = legal.decomposed.into_iter();
+        rewritten.extend(decomposed.map(|(name, reason)| note(RewriteKind::Decomposed, name, reason)));
+        rewritten.extend(legal.by_runtime.into_iter().map(|(state, reason)| {
+            note(RewriteKind::ByRuntime, graph.states[state.0 as usize].name.clone(), reason)
+        }));
+        order = order.entry(&legal.graph)?;
+        graphs.push(legal.graph);
+    }
+    let at_load = |flag: &&Flag| {
+        let mut schema = request.targets[target].schema.iter();
+        schema.any(|known| known.name == flag.name && known.stage == FlagStage::Load)
+    };
+    let mut load_flags = Vec::new();
+    if executor.is_target {
+        load_flags = shard.flags.iter().filter(at_load).cloned().collect();
+        for flag in shard.flags.iter().filter(|flag| !at_load(flag)) {
+            order = order.flag(flag.clone());
+        }
+    }
+    let order = order.temporary()?;
+    let artefact = match store.recall(&order, executor)? {
+        Some(artefact) => artefact,
+        None => {
+            let compiled = executor.instance.compile(&executor.device, &order, store.place()?, watch);
+            store.keep(&order, executor, compiled.map_err(refused)?)?
+        }
+    };
+    if executor.loads && is_planned {
+        let loaded = executor.instance.load(&executor.device, &artefact, &[]);
+        loaded.map_err(|error| refusal(index, name, error, Stage::Load))?;
+    }
+    // A stand-in, or another device of the same shim, has its own artefact format.
+    let is_own = executor.is_target && executor.device == checked.target.device;
+    let unpromised_size = match is_own && is_planned {
+        true => {
+            let limits = &request.targets[target].limits;
+            promised_size(limits, index, checked, artefact.payload().len() as u64)?
+        }
+        false => None,
+    };
+    let compiled = CompiledGraphs { graphs, weights: graph.weights.clone() };
+    Ok(BuiltShard {
+        load_flags,
+        name: name.clone(),
+        segments: segments.clone(),
+        target,
+        formats: checked.formats.clone(),
+        artefact,
+        simulated: executor.simulated,
+        rewritten,
+        logits_softcap,
+        compiled,
+        unpromised_size,
+    })
 }
 
 /// Most by which an artefact's size may differ from the cost table: sizes are modelled, and
@@ -383,18 +417,55 @@ fn ports(entry: &EntryGraph, shard: &Shard) -> Vec<(PortSide, Role, Encoding)> {
     found
 }
 
+/// Where a shard failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Its compiler refused it.
+    Compile,
+    /// It was compiled and could not be loaded.
+    Load,
+    /// It was loaded and a run of it failed.
+    Run,
+}
+
+/// What a planner is told of the failure of shard number `index`; `None` of failures that no other
+/// plan avoids, and of calls that were cancelled.
+pub fn feedback_of(index: usize, name: &str, error: &ShimError, stage: Stage) -> Option<Feedback> {
+    let plannable = match stage {
+        Stage::Compile => &[
+            ErrorClass::UnsupportedOp,
+            ErrorClass::Unmappable,
+            ErrorClass::ResourceLimit,
+            ErrorClass::Deadline,
+        ][..],
+        // A library that falls over one shard may take another.
+        Stage::Load | Stage::Run => &[
+            ErrorClass::UnsupportedOp,
+            ErrorClass::Unmappable,
+            ErrorClass::ResourceLimit,
+            ErrorClass::Deadline,
+            ErrorClass::DeviceLost,
+        ],
+    };
+    let class = error.class().filter(|class| plannable.contains(class) && !error.is_cancelled())?;
+    let mut details: Vec<Detail> =
+        error.details().iter().map(|(key, value)| Detail::new(key, value)).collect();
+    match stage {
+        Stage::Compile => {}
+        Stage::Load => details.push(Detail::new("stage", "load")),
+        Stage::Run => details.push(Detail::new("stage", "run")),
+    }
+    let message = format!("shard {name}: {error}");
+    Some(Feedback::refused(index as u32, class, message, details))
+}
+
 /// Turns failures that another plan may avoid into feedback; others end the build.
-fn refusal(index: usize, name: &str, error: ShimError) -> BuildError {
+fn refusal(index: usize, name: &str, error: ShimError, stage: Stage) -> BuildError {
     if error.is_cancelled() {
         return BuildError::Cancelled;
     }
-    let plannable = [ErrorClass::UnsupportedOp, ErrorClass::Unmappable, ErrorClass::ResourceLimit];
-    match error.class().filter(|class| plannable.contains(class)) {
-        Some(class) => {
-            let details = error.details().iter().map(|(key, value)| Detail::new(key, value)).collect();
-            let message = format!("shard {name}: {error}");
-            BuildError::Refused(Box::new(Feedback::refused(index as u32, class, message, details)))
-        }
+    match feedback_of(index, name, &error, stage) {
+        Some(feedback) => BuildError::Refused(Box::new(feedback)),
         None => BuildError::Shim(Box::new(error)),
     }
 }
@@ -418,7 +489,7 @@ fn unsupported<E: std::fmt::Display>(index: usize, name: &str, error: &LegaliseE
 impl From<BuildError> for shardwright_vocabulary::Error {
     fn from(error: BuildError) -> Self {
         let kind = match &error {
-            BuildError::Refused(_) => ErrorKind::Planning,
+            BuildError::Refused(_) | BuildError::Compilations { .. } => ErrorKind::Planning,
             BuildError::Cancelled => ErrorKind::Cancelled,
             #[cfg(feature = "checkpoints")]
             BuildError::Quantise(QuantiseError::Cancelled { .. }) => ErrorKind::Cancelled,

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_bundle::{BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, Structure};
+use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, Structure};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::{
-    BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, on_the_cpu,
-    open_checkpoint, settle,
+    BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, Trying, on_the_cpu,
+    open_checkpoint, settle, settle_trying,
 };
 
 /// The result of compiling.
@@ -44,15 +44,34 @@ pub fn compile(
     options: &PlanOptions,
     watch: &mut dyn Watch,
 ) -> Result<CompileReport> {
+    compile_trying(directory, into, options, None, Trying::default(), watch)
+}
+
+/// The same, in which the plan of the first chain also has to be proved, or is known. What
+/// `earlier` holds of the same work orders is copied from there. Nothing but a whole bundle is ever
+/// named by a manifest; what an interrupted or failed run compiled is there for the next.
+pub fn compile_trying(
+    directory: &Path,
+    into: &Path,
+    options: &PlanOptions,
+    earlier: Option<&Bundle>,
+    trying: Trying<'_>,
+    watch: &mut dyn Watch,
+) -> Result<CompileReport> {
     let checkpoint = open_checkpoint(directory)?;
     let mut writer = BundleWriter::create(into)?;
     let identity = Digest::from(checkpoint.content_hash());
     let mut store = BundleStore::new(&mut writer)?;
+    if let Some(earlier) = earlier {
+        store = store.reusing(earlier);
+    }
 
     watch.progress(0, "reading");
     let mut all = Part::new(watch, 0..1000);
     let mut source = CheckpointSource::new(&checkpoint, options);
-    let primary = settle(&mut source, options, Purpose::Compile, &mut store, &mut all.then(PRIMARY))?;
+    let mut first = all.then(PRIMARY);
+    let primary = settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, &mut first)?;
+    drop(first);
     let mut chains = vec![chain(&mut store, "primary", &primary)?];
     if let Some(cpu) = on_the_cpu(options, &primary) {
         let mut source = CheckpointSource::new(&checkpoint, &cpu);

@@ -45,6 +45,7 @@ mod options;
 mod places;
 mod planners;
 mod preparation;
+mod proving;
 mod ranges;
 mod report;
 mod request;
@@ -53,6 +54,7 @@ mod shim_judge;
 mod source;
 mod store;
 mod tables;
+mod trying;
 
 #[cfg(feature = "checkpoints")]
 mod checkpoint;
@@ -63,7 +65,9 @@ mod recorded;
 
 pub use bundled::{BundleStore, artefact_key};
 pub use chips::{chip_of, in_its_words};
-pub use compile::{BuildError, BuildSite, BuiltShard, CompiledGraphs, TargetExecutor, compile_plan};
+pub use compile::{
+    BuildError, BuildSite, BuiltShard, CompiledGraphs, Stage, TargetExecutor, compile_plan, feedback_of,
+};
 pub use costs::{Costs, Row};
 pub use forecast::{Weighed, forecast};
 pub use formats::{ModelFormats, needs_ranges};
@@ -74,6 +78,7 @@ pub use menu::EntryMenu;
 pub use options::{Executor, FormatChoice, PlanOptions, TableFormats, WeightRounding};
 pub use places::LoadedPart;
 pub use planners::{PlannerTools, find_planner};
+pub use proving::{Candidate, Prover, Proving};
 pub use report::{
     BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, FallbackReport, Figure,
     Fits, Forecast, Goal, GoalReport, LayerReport, LimitUse, LossReport, MemoryPart, Phase, PhaseMemory,
@@ -82,13 +87,15 @@ pub use report::{
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 // What a plan is best in is a profile's to say, and a user's.
-pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle};
+pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle, settle_trying};
+pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::PromptLength;
 pub use shim_judge::ShimJudge;
 pub use source::{LossGround, Losses, Making, ModelSource, PlanSource};
 pub use store::{ArtefactStore, NoArtefactStore};
 pub use tables::TableLoss;
+pub use trying::{RecordedPlan, Trying};
 
 #[cfg(feature = "checkpoints")]
 pub use {
@@ -96,7 +103,7 @@ pub use {
         CheckpointSource, OutlineSource, calibration_prompts, calibration_text, checkpoint_moments,
         expect_checkpoint, moment_text, open_checkpoint, plan_checkpoint,
     },
-    compiling::{CompileReport, compile},
+    compiling::{CompileReport, compile, compile_trying},
     recorded::{CompiledAnew, compile_recorded},
 };
 

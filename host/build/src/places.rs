@@ -1,11 +1,12 @@
 //! Where the shards of a plan run, and how their artefacts are loaded there.
 
+use shardwright_planning::feedback::Feedback;
 use shardwright_planning::request::Request;
-use shardwright_shims::{Chip, LoadedShard, ShimInstance};
-use shardwright_vocabulary::ShardOrigin;
+use shardwright_shims::{Chip, LoadedShard, ShimError, ShimInstance};
+use shardwright_vocabulary::{Error, ShardOrigin};
 use shardwright_worker::Shims;
 
-use crate::{BuiltShard, CPU_SHIM, Result, TargetExecutor};
+use crate::{BuiltShard, CPU_SHIM, Stage, TargetExecutor, feedback_of};
 
 /// A loaded shard and where it comes from.
 pub struct LoadedPart {
@@ -17,6 +18,26 @@ pub struct LoadedPart {
     pub origin: ShardOrigin,
     /// The logits soft-cap that the plan leaves to the runtime.
     pub logits_softcap: Option<f32>,
+}
+
+/// Why shards are not loaded.
+pub(crate) struct NotLoaded {
+    pub(crate) error: Error,
+    /// What a planner is told, if another plan may avoid it.
+    pub(crate) feedback: Option<Feedback>,
+}
+
+impl NotLoaded {
+    fn of(index: usize, name: &str, error: ShimError) -> Self {
+        let feedback = feedback_of(index, name, &error, Stage::Load);
+        NotLoaded { error: error.into(), feedback }
+    }
+}
+
+impl From<Error> for NotLoaded {
+    fn from(error: Error) -> Self {
+        NotLoaded { error, feedback: None }
+    }
 }
 
 /// One place per target of a request.
@@ -65,11 +86,15 @@ impl RunPlaces {
     }
 
     /// Loads every shard where its target runs.
-    pub(crate) fn load(&self, shards: &[BuiltShard], request: &Request) -> Result<Vec<LoadedPart>> {
+    pub(crate) fn load(
+        &self,
+        shards: &[BuiltShard],
+        request: &Request,
+    ) -> std::result::Result<Vec<LoadedPart>, NotLoaded> {
         let mut runners: Vec<Option<ShimInstance>> =
             self.places.iter().map(|place| place.instance.clone()).collect();
         let mut loaded = Vec::with_capacity(shards.len());
-        for shard in shards {
+        for (index, shard) in shards.iter().enumerate() {
             let place = &self.places[shard.target];
             let options = thread_options(&place.shim, self.threads);
             let runner = match &runners[shard.target] {
@@ -78,12 +103,13 @@ impl RunPlaces {
                     let opened =
                         self.shims.open_to_run(&place.shim, &place.name, &options, place.simulated)?;
                     if let Some(chip) = &place.chip {
-                        opened.know(chip)?;
+                        opened.know(chip).map_err(Error::from)?;
                     }
                     runners[shard.target].insert(opened).clone()
                 }
             };
-            let artefact = runner.load_with(&place.device, &shard.artefact, &options, &shard.load_flags)?;
+            let artefact = runner.load_with(&place.device, &shard.artefact, &options, &shard.load_flags);
+            let artefact = artefact.map_err(|error| NotLoaded::of(index, &shard.name, error))?;
             loaded.push(LoadedPart {
                 name: shard.name.clone(),
                 origin: ShardOrigin { loaded_with: artefact.flags().to_vec(), ..shard.origin(request) },

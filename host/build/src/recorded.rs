@@ -4,15 +4,16 @@
 use std::path::Path;
 use std::time::Instant;
 
-use shardwright_bundle::{Bundle, ChainEntry, Digest, FileReference};
+use shardwright_bundle::{Bundle, ChainEntry, Digest};
 use shardwright_planning::check::check;
 use shardwright_planning::plan::{BuildTime, Plan};
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{CompiledHere, Error, ErrorKind, Notice};
 
+use crate::trying::read;
 use crate::{
-    CheckpointSource, Executor, FormatChoice, NoArtefactStore, PlanOptions, Purpose, Result, Settled,
-    TableFormats, open_checkpoint, settle,
+    CheckpointSource, Executor, FormatChoice, NoArtefactStore, PlanOptions, Purpose, RecordedPlan, Result,
+    Settled, TableFormats, Trying, open_checkpoint, settle_trying,
 };
 
 /// A chain that was compiled on this machine.
@@ -70,7 +71,9 @@ pub fn compile_recorded(
         })?;
         options.tables = TableFormats::planned(checkpoint.graph(), &checked);
         let mut source = CheckpointSource::new(&checkpoint, &options);
-        settle(&mut source, &options, Purpose::Run, &mut NoArtefactStore, &mut ())
+        // What made it the plan, such as a repair, may not be seen in the request.
+        let trying = Trying { first: Some(RecordedPlan::of(bundle, entry)?), ..Trying::default() };
+        settle_trying(&mut source, &options, Purpose::Run, &mut NoArtefactStore, trying, &mut ())
     };
     let settled = compiled().map_err(|failure: Error| {
         let what = format!("{because}; compiling it here failed too: {failure}");
@@ -141,12 +144,4 @@ fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> R
     }
     options.flags.extend(here.flags.iter().cloned());
     Ok(options)
-}
-
-fn read<T: serde::de::DeserializeOwned>(bundle: &Bundle, file: &FileReference, what: &str) -> Result<T> {
-    let bytes = bundle.read(file)?;
-    serde_json::from_slice(&bytes).map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("{}: {what}: {error}", bundle.directory().display()))
-            .with_help("compile the checkpoint again")
-    })
 }

@@ -1,5 +1,6 @@
 //! The loop: plan, quantise, legalise, compile, and revise when a compiler refuses.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use shardwright_bundle::Digest;
@@ -15,12 +16,13 @@ use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, Notice, TargetKind};
 
 use crate::chips::made_otherwise;
-use crate::places::{LoadedPart, RunPlaces};
+use crate::places::{LoadedPart, NotLoaded, RunPlaces};
 use crate::preparation::Preparation;
-use crate::store::RevisedStore;
+use crate::store::{Compilations, RevisedStore};
+use crate::trying::Trying;
 use crate::{
-    ArtefactStore, BuildError, BuildSite, BuiltShard, FormatChoice, ModelSource, PlanOptions, PlanReport,
-    PlanSource, Result, TableFormats, compile_plan,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, FormatChoice, ModelSource, PlanOptions,
+    PlanReport, PlanSource, Result, TableFormats, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.
@@ -117,6 +119,8 @@ pub struct Settled {
     pub shards: Vec<BuiltShard>,
     /// The plan with the tables it was made from: the same for the same inputs.
     pub report: PlanReport,
+    /// The plans that were refused before it, oldest first.
+    pub history: Vec<Attempt>,
     /// The calibrated ranges, if anything needed them.
     pub ranges: Option<Ranges>,
     /// How long the build took.
@@ -156,7 +160,25 @@ impl Settled {
     ///
     /// Those of the shims, including that none of a shard's entry points can be loaded.
     pub fn load(&self) -> Result<Vec<LoadedPart>> {
-        self.places.load(&self.shards, &self.request)
+        self.places.load(&self.shards, &self.request).map_err(|not| not.error)
+    }
+
+    /// The same; or, where another plan may be loaded, every attempt so far with this as the last,
+    /// for [`Trying::before`].
+    ///
+    /// # Errors
+    ///
+    /// Those that no other plan avoids.
+    pub fn load_or_history(&self) -> Result<std::result::Result<Vec<LoadedPart>, Vec<Attempt>>> {
+        match self.places.load(&self.shards, &self.request) {
+            Ok(parts) => Ok(Ok(parts)),
+            Err(NotLoaded { feedback: Some(feedback), .. }) => {
+                let mut history = self.history.clone();
+                history.push(Attempt { plan: self.plan.plan().clone(), feedback: vec![feedback] });
+                Ok(Err(history))
+            }
+            Err(NotLoaded { error, feedback: None }) => Err(error),
+        }
     }
 }
 
@@ -174,29 +196,64 @@ pub fn settle(
     store: &mut dyn ArtefactStore,
     watch: &mut dyn Watch,
 ) -> Result<Settled> {
+    settle_trying(source, options, purpose, store, Trying::default(), watch)
+}
+
+/// The same, in which a plan also has to be proved, or others were tried before.
+pub fn settle_trying(
+    source: &mut dyn ModelSource,
+    options: &PlanOptions,
+    purpose: Purpose,
+    store: &mut dyn ArtefactStore,
+    Trying { mut proving, before, first }: Trying<'_>,
+    watch: &mut dyn Watch,
+) -> Result<Settled> {
     let started = Instant::now();
     let mut times = BuildTimes::default();
     let mut all = Part::new(watch, 0..1000);
     let mut preparation = Preparation::new(source, options, purpose, &mut all.then(ASKED))?;
 
     let entry_options = EntryOptions { taps: options.taps };
-    let mut store = RevisedStore::new(store);
-    let settled = RevisionLoop::new(&preparation.session).run(&preparation.request, |planned| {
-        let Preparation { request, offers, executors, formats, .. } = &preparation;
-        let quantising = Instant::now();
-        let mut attempt = all.most_of_the_rest();
-        let made = source.made(formats, &planned.plan, &mut attempt.then(MADE))?;
-        times.quantising += quantising.elapsed();
-        let compiling = Instant::now();
-        let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
-        let compiled = compile_plan(&site, &planned.plan, &mut store, &mut attempt);
-        times.compiling += compiling.elapsed();
-        match compiled {
-            Ok(shards) => Ok(Trial::Accepted(shards)),
-            Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
-            Err(error) => Err(Error::from(error)),
-        }
-    })?;
+    let first = first.and_then(|first| first.for_request(&preparation.request));
+    let limit = proving.as_ref().map_or(usize::MAX, |proving| proving.compilations);
+    let compilations = Compilations { made: Cell::new(0), limit };
+    let mut store = RevisedStore::new(store, &compilations);
+    let mut tried = before.len();
+    let settled = RevisionLoop::new(&preparation.session).after(before).first(first).run(
+        &preparation.request,
+        |planned| {
+            let Preparation { request, offers, executors, formats, .. } = &preparation;
+            let quantising = Instant::now();
+            let mut attempt = all.most_of_the_rest();
+            let made = source.made(formats, &planned.plan, &mut attempt.then(MADE))?;
+            times.quantising += quantising.elapsed();
+            let compiling = Instant::now();
+            let site = BuildSite { formats: &made, request, offers, executors, options: entry_options };
+            let compiled = compile_plan(&site, &planned.plan, &mut store, &mut attempt);
+            times.compiling += compiling.elapsed();
+            tried += 1;
+            match (compiled, &mut proving) {
+                (Ok(shards), Some(proving)) => {
+                    let mut graph = source.graph().clone();
+                    let tables = TableFormats::planned(source.graph(), &planned.plan);
+                    graph.assets = source.tables(tables, &mut attempt)?;
+                    let mut candidate = Candidate {
+                        site,
+                        plan: &planned.plan,
+                        shards: &shards,
+                        graph: &graph,
+                        report: preparation.report(planned, tried - 1, Vec::new())?,
+                        threads: options.threads,
+                        store: &mut store,
+                        compilations: &compilations,
+                    };
+                    let feedback = proving.prover.prove(&mut candidate, &mut attempt)?;
+                    Ok(if feedback.is_empty() { Trial::Accepted(shards) } else { Trial::Refused(feedback) })
+                }
+                (compiled, _) => trial(compiled),
+            }
+        },
+    )?;
 
     times.planning = started.elapsed().saturating_sub(times.quantising + times.compiling);
     let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();
@@ -225,12 +282,22 @@ pub fn settle(
         graph,
         plan,
         shards: settled.result,
+        history: settled.history,
         report,
         ranges: source.ranges().cloned(),
         times,
         passing,
         places,
     })
+}
+
+/// What compiling a plan came to, for a loop that revises it.
+fn trial(compiled: std::result::Result<Vec<BuiltShard>, BuildError>) -> Result<Trial<Vec<BuiltShard>>> {
+    match compiled {
+        Ok(shards) => Ok(Trial::Accepted(shards)),
+        Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
+        Err(error) => Err(Error::from(error)),
+    }
 }
 
 /// The options of the chain that a plan falls back to, in the formats that the plan has for it.

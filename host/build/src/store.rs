@@ -1,5 +1,6 @@
 //! Stores artefacts and finds those that need not be compiled again.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use shardwright_shims::{Artefact, Place, WorkOrder};
@@ -8,7 +9,7 @@ use crate::{BuildError, TargetExecutor, artefact_key};
 
 /// Stores artefacts and finds those that need not be compiled again.
 pub trait ArtefactStore {
-    /// Where `compile` writes.
+    /// Where `compile` writes; asked for once before each compilation.
     fn place(&self) -> Result<Place<'_>, BuildError>;
 
     /// The artefact compiled earlier from this work order by that shim on that device.
@@ -54,22 +55,35 @@ impl ArtefactStore for NoArtefactStore {
     }
 }
 
+/// Compilations so far, and how many there may be.
+#[derive(Debug)]
+pub(crate) struct Compilations {
+    pub(crate) made: Cell<usize>,
+    pub(crate) limit: usize,
+}
+
 /// Wraps another store and remembers artefacts of refused plans: a shard that the next plan keeps
-/// is not compiled again.
+/// is not compiled again. Counts what is compiled, and ends it at a limit.
 pub(crate) struct RevisedStore<'s> {
     behind: &'s mut dyn ArtefactStore,
     /// By the key of the artefact.
     made: BTreeMap<String, Artefact>,
+    compilations: &'s Compilations,
 }
 
 impl<'s> RevisedStore<'s> {
-    pub(crate) fn new(behind: &'s mut dyn ArtefactStore) -> Self {
-        RevisedStore { behind, made: BTreeMap::new() }
+    pub(crate) fn new(behind: &'s mut dyn ArtefactStore, compilations: &'s Compilations) -> Self {
+        RevisedStore { behind, made: BTreeMap::new(), compilations }
     }
 }
 
 impl ArtefactStore for RevisedStore<'_> {
     fn place(&self) -> Result<Place<'_>, BuildError> {
+        let &Compilations { ref made, limit } = self.compilations;
+        if made.get() >= limit {
+            return Err(BuildError::Compilations { limit });
+        }
+        made.set(made.get() + 1);
         self.behind.place()
     }
 
@@ -93,5 +107,22 @@ impl ArtefactStore for RevisedStore<'_> {
         let kept = self.behind.keep(order, executor, made)?;
         self.made.insert(artefact_key(order, executor)?, kept.clone());
         Ok(kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compilations_are_counted_and_end_at_their_limit() {
+        let mut behind = NoArtefactStore;
+        let compilations = Compilations { made: Cell::new(0), limit: 2 };
+        let store = RevisedStore::new(&mut behind, &compilations);
+        assert!(store.place().is_ok() && store.place().is_ok());
+        let error = store.place().unwrap_err();
+        assert!(matches!(error, BuildError::Compilations { limit: 2 }), "{error}");
+        assert!(error.help().is_some_and(|help| help.contains("--compilations")));
+        assert_eq!(compilations.made.get(), 2);
     }
 }

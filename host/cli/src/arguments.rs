@@ -513,6 +513,19 @@ pub struct VerifyArguments {
     /// Write the outcome into the bundle.
     #[arg(long, requires = "bundle")]
     pub store: bool,
+    /// Where the bundle drifts, find the operation, have a wider format planned there, compile and
+    /// verify again, until a plan holds. Formats that `--formats` offers beyond those it was
+    /// compiled with may be planned.
+    #[arg(long, requires = "bundle", requires = "output")]
+    pub repair: bool,
+    /// Where the repaired bundle goes: another directory than the bundle's, which stays as it is.
+    /// An interrupted repair goes on there.
+    #[arg(short, long, value_name = "DIR", requires = "repair")]
+    pub output: Option<PathBuf>,
+    /// Most shards, and parts of shards, that a repair compiles.
+    #[arg(long, value_name = "COUNT", requires = "repair",
+          default_value_t = shardwright_verify::COMPILATIONS)]
+    pub compilations: usize,
     /// Set a bound: row-p95, row-worst (relative error of a row), cosine (of 95 % of rows), nll
     /// (relative), greedy (least share of tokens). Default: by the formats of the plan; the report
     /// says which.

@@ -45,6 +45,7 @@ mod quantisation;
 mod role;
 mod softcap;
 mod state;
+mod taps;
 pub mod validate;
 mod weight;
 

@@ -8,6 +8,7 @@ use crate::check::{CheckedPlan, check};
 use crate::error::{PlannerError, PlannerErrorKind};
 use crate::feedback::{Attempt, Feedback};
 use crate::floor::{self, floor};
+use crate::plan::Plan;
 use crate::request::Request;
 use crate::sandbox::{Answer, LogLine, Planner};
 use shardwright_vocabulary::{ErrorKind, Limit, Provenance, limit_names};
@@ -90,6 +91,16 @@ impl PlanningSession {
     /// if strict; otherwise that of the last planner, if the floor has no plan either.
     pub fn plan(&self, request: &Request) -> Result<Planned, PlannerError> {
         self.next(request, &[], &mut vec![])
+    }
+
+    /// A plan of the planner that would be asked, from before; `None` if it does not fit the
+    /// request.
+    fn planned_before(&self, request: &Request, plan: Plan) -> Option<Planned> {
+        request.validate().ok()?;
+        let plan = check(plan, request).ok()?;
+        let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
+        let by = asked.or(self.builtin.as_ref()).map_or_else(PlannedBy::floor, PlannedBy::new);
+        Some(Planned { plan, by, fallback: None, floor: None, log: Vec::new() })
     }
 
     /// A plan that no attempt of `history` tried.
@@ -240,6 +251,10 @@ pub enum LoopError<E> {
 impl<E> LoopError<E> {
     /// What would help, for a `help:` line.
     pub fn help(&self) -> Option<String> {
+        if self.last().is_some_and(|feedback| feedback.drift_per_mille.is_some()) {
+            let wider = "offer wider formats with `--formats`, or leave it to the CPU with `--on cpu`";
+            return Some(wider.to_owned());
+        }
         match self {
             LoopError::Planner { error, .. } => error.help(),
             LoopError::Rounds { .. } => {
@@ -247,6 +262,11 @@ impl<E> LoopError<E> {
             }
             LoopError::Trial(_) => None,
         }
+    }
+
+    /// The first outcome of the last attempt.
+    fn last(&self) -> Option<&Feedback> {
+        self.history().last()?.feedback.first()
     }
 
     /// The attempts, oldest first.
@@ -263,12 +283,12 @@ impl<E: std::fmt::Display> std::fmt::Display for LoopError<E> {
         match self {
             LoopError::Planner { error, history } if history.is_empty() => error.fmt(formatter),
             LoopError::Planner { error, history } => {
-                write!(formatter, "{error} (after {} attempts)", history.len())
+                write!(formatter, "{error} (after {} attempts)", history.len())?;
+                self.last().map_or(Ok(()), |feedback| write!(formatter, "; last: {}", feedback.message))
             }
-            LoopError::Rounds { rounds, history } => {
+            LoopError::Rounds { rounds, .. } => {
                 write!(formatter, "no plan works after {rounds} rounds")?;
-                let last = history.last().and_then(|attempt| attempt.feedback.first());
-                last.map_or(Ok(()), |feedback| write!(formatter, "; last: {}", feedback.message))
+                self.last().map_or(Ok(()), |feedback| write!(formatter, "; last: {}", feedback.message))
             }
             LoopError::Trial(error) => error.fmt(formatter),
         }
@@ -282,6 +302,8 @@ impl<E: std::fmt::Debug + std::fmt::Display> std::error::Error for LoopError<E> 
 pub struct RevisionLoop<'session> {
     session: &'session PlanningSession,
     rounds: usize,
+    before: Vec<Attempt>,
+    first: Option<Plan>,
 }
 
 /// Default number of rounds: halving a limit eight times reaches a 256th of it.
@@ -292,13 +314,28 @@ const MESSAGE_BYTES: usize = 4096;
 impl<'session> RevisionLoop<'session> {
     /// A loop of at most ten rounds.
     pub fn new(session: &'session PlanningSession) -> Self {
-        Self { session, rounds: ROUNDS }
+        Self { session, rounds: ROUNDS, before: Vec::new(), first: None }
     }
 
     /// At most so many rounds; at least one.
     #[must_use]
     pub fn rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds.max(1);
+        self
+    }
+
+    /// Goes on after these attempts, oldest first. They count as rounds.
+    #[must_use]
+    pub fn after(mut self, attempts: Vec<Attempt>) -> Self {
+        self.before = attempts;
+        self
+    }
+
+    /// Begins with this plan, which was made for the same request before, and asks no planner for
+    /// it. A plan that does not pass the check is left out.
+    #[must_use]
+    pub fn first(mut self, plan: Option<Plan>) -> Self {
+        self.first = plan;
         self
     }
 
@@ -310,9 +347,14 @@ impl<'session> RevisionLoop<'session> {
         request: &Request,
         mut attempt: impl FnMut(&Planned) -> Result<Trial<T>, E>,
     ) -> Result<Settled<T>, LoopError<E>> {
-        let mut history: Vec<Attempt> = Vec::new();
-        for _ in 0..self.rounds {
-            let planned = match self.session.next(request, &history, &mut vec![]) {
+        let mut history = self.before.clone();
+        let mut first = self.first.clone().and_then(|plan| self.session.planned_before(request, plan));
+        for _ in history.len()..self.rounds {
+            let next = match first.take() {
+                Some(planned) => Ok(planned),
+                None => self.session.next(request, &history, &mut vec![]),
+            };
+            let planned = match next {
                 Ok(planned) => planned,
                 Err(error) => return Err(LoopError::Planner { error: Box::new(error), history }),
             };

@@ -52,7 +52,29 @@ impl Evaluator {
         states: &mut States,
         rows: u64,
     ) -> Result<Bindings, ReferenceError> {
-        self.run_with(bindings, states, rows, &mut |_, _| ())
+        self.run_with(bindings, states, rows, &mut |_, _| None)
+    }
+
+    /// [`Evaluator::run`], in which `correct` is shown what every node gives, as soon as it is
+    /// computed, and may put other values of the same shape in its place, in the encoding of the
+    /// tensor. What follows is computed from those.
+    ///
+    /// So the results of a device can be compared operation by operation: with the device's own
+    /// values in place of those computed, each operation is computed from what the device read.
+    pub fn run_corrected(
+        &self,
+        bindings: &Bindings,
+        states: &mut States,
+        rows: u64,
+        correct: &mut dyn FnMut(TensorId, &Array) -> Option<Array>,
+    ) -> Result<Bindings, ReferenceError> {
+        let mut made = vec![false; self.entry.tensors.len()];
+        for node in &self.entry.nodes {
+            made[node.output.0 as usize] = true;
+        }
+        self.run_with(bindings, states, rows, &mut |tensor, array| {
+            if made[tensor.0 as usize] { correct(tensor, array) } else { None }
+        })
     }
 
     /// [`Evaluator::run`] with all rows valid, which also passes to the observer every tensor that
@@ -84,13 +106,14 @@ impl Evaluator {
                 _ => true,
             };
             if !is_shown || self.entry.tensor(tensor).is_index() {
-                return;
+                return None;
             }
             let values = array.floats();
             observe(&key, &values);
             if let Some(port) = state_of(tensor) {
                 observe(&state_key(&port.state.name), &values);
             }
+            None
         };
         self.run_with(bindings, states, self.entry.point.rows, &mut shown)
     }
@@ -100,7 +123,7 @@ impl Evaluator {
         bindings: &Bindings,
         states: &mut States,
         rows: u64,
-        show: &mut dyn FnMut(TensorId, &Array),
+        show: &mut dyn FnMut(TensorId, &Array) -> Option<Array>,
     ) -> Result<Bindings, ReferenceError> {
         if rows == 0 || rows > self.entry.point.rows {
             return Err(ReferenceError::Rows { rows, limit: self.entry.point.rows });
@@ -131,7 +154,13 @@ impl Evaluator {
                 Some(encoding) => output.encoded(encoding),
                 None => output,
             };
-            show(node.output, &output);
+            let output = match show(node.output, &output) {
+                Some(other) if other.shape() == output.shape() => match tensor.encoding() {
+                    Some(encoding) => other.encoded(encoding),
+                    None => other,
+                },
+                _ => output,
+            };
             arrays[node.output.0 as usize] = Some(Cow::Owned(output));
             for tensor in node.inputs.iter().chain([&node.output]) {
                 if self.last_use[tensor.0 as usize] == index {

@@ -81,7 +81,7 @@ pub use shardwright_worker::Isolation;
 
 #[cfg(feature = "planning")]
 pub use {
-    loading::load,
+    loading::{join, load},
     shardwright_build::{
         Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource, Planned,
         Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan, settle,

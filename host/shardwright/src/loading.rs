@@ -1,4 +1,5 @@
-use shardwright_build::Settled;
+use shardwright_build::{LoadedPart, Settled};
+use shardwright_graph::Graph;
 use shardwright_runtime::{Chain, ChainDescription, ShardDescription};
 use shardwright_shims::LoadedShard;
 use shardwright_vocabulary::Beforehand;
@@ -8,9 +9,25 @@ use crate::{Error, ErrorKind, Result};
 /// Joins the loaded shards of a carried-out plan into a chain. For plans that were settled by hand,
 /// and for tools that accompany this crate.
 pub fn load(settled: &Settled, beforehand: Beforehand) -> Result<Chain> {
+    join(settled.load()?, &settled.graph, settled.report.emulated_on.clone(), beforehand)
+}
+
+/// Joins loaded shards, in order of execution, into a chain over the tables of `graph`;
+/// `emulated_on` names the executor if it is not the planned targets. For tools that accompany this
+/// crate.
+///
+/// # Errors
+///
+/// That a shard has no entry point, or that the shards make no chain.
+pub fn join(
+    parts: Vec<LoadedPart>,
+    graph: &Graph,
+    emulated_on: Option<String>,
+    beforehand: Beforehand,
+) -> Result<Chain> {
     let mut descriptions = Vec::new();
     let mut executors: Vec<LoadedShard> = Vec::new();
-    for part in settled.load()? {
+    for part in parts {
         let mut description = ShardDescription::of(&part.name, &part.shard).ok_or_else(|| {
             Error::new(ErrorKind::Shim, format!("shard {} was compiled to nothing that can run", part.name))
         })?;
@@ -19,8 +36,8 @@ pub fn load(settled: &Settled, beforehand: Beforehand) -> Result<Chain> {
         descriptions.push(description);
         executors.push(part.shard);
     }
-    let mut description = ChainDescription::of(&settled.graph, descriptions);
-    description.emulated_on.clone_from(&settled.report.emulated_on);
+    let mut description = ChainDescription::of(graph, descriptions);
+    description.emulated_on = emulated_on;
     description.beforehand = beforehand;
-    Ok(Chain::new(description, executors, settled.graph.assets.clone())?)
+    Ok(Chain::new(description, executors, graph.assets.clone())?)
 }

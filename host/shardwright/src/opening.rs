@@ -6,18 +6,18 @@ use std::time::Instant;
 
 use shardwright_build::{
     ArtefactStore, BuildTimes, CheckpointSource, KeptArtefacts, NoArtefactStore, PlanOptions, Purpose,
-    Settled, expect_checkpoint, on_the_cpu, settle,
+    Settled, Trying, expect_checkpoint, on_the_cpu, settle, settle_trying,
 };
 use shardwright_models::Checkpoint;
 use shardwright_runtime::{Chain, NextChainError, PlacementRecord, SessionError};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Beforehand, Notice};
 
-use crate::load;
 use crate::load_flags;
 use crate::model::{BuiltOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Model, Result};
+use crate::{join, load};
 
 /// Progress once everything is compiled and nothing loaded, in thousandths.
 const SETTLED: u32 = 950;
@@ -47,10 +47,28 @@ pub(crate) fn open(
         None => &mut NoArtefactStore,
     };
     let mut source = CheckpointSource::new(&checkpoint, options);
-    let settled = settle(&mut source, options, Purpose::Run, store, &mut all.then(SETTLED))?;
-    all.progress(SETTLED, "loading");
-    let loading = Instant::now();
-    let chain = load(&settled, Beforehand::default())?;
+    let mut settling = all.then(SETTLED);
+    let mut trying = Trying::default();
+    let (settled, parts, loading) = loop {
+        let settled = settle_trying(
+            &mut source,
+            options,
+            Purpose::Run,
+            store,
+            trying,
+            &mut settling.most_of_the_rest(),
+        )?;
+        settling.progress(1000, "loading");
+        let loading = Instant::now();
+        // What does not load is revised like what does not compile.
+        match settled.load_or_history()? {
+            Ok(parts) => break (settled, parts, loading),
+            Err(before) => trying = Trying { before, ..Trying::default() },
+        }
+    };
+    drop(settling);
+    let emulated_on = settled.report.emulated_on.clone();
+    let chain = join(parts, &settled.graph, emulated_on, Beforehand::default())?;
     let flags = flag_notices(&chain, options.strict)?;
     let BuildTimes { planning, quantising, compiling } = settled.times;
     let times = OpeningTimes { reading, planning, quantising, compiling, loading: loading.elapsed() };

@@ -2,10 +2,11 @@
 //! shards.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use shardwright_build::CompiledGraphs;
 use shardwright_graph::{Asset, EntryPoint, Graph};
-use shardwright_runtime::Chain;
+use shardwright_runtime::{Chain, ShardDescription};
 use shardwright_shims::LoadedShard;
 use shardwright_vocabulary::EntryKind;
 
@@ -24,9 +25,33 @@ pub(crate) struct Prompt<'a> {
     pub(crate) ids: &'a [u32],
 }
 
+/// Loaded shards to run one by one.
+pub(crate) trait Shards {
+    /// What they are, in order of execution.
+    fn descriptions(&self) -> &[ShardDescription];
+    /// Positions that their states hold.
+    fn context(&self) -> u64;
+    /// Lends one; false if there is none of that number.
+    fn lend(&self, shard: usize, borrow: &mut dyn FnMut(&mut LoadedShard)) -> bool;
+}
+
+impl Shards for Chain {
+    fn descriptions(&self) -> &[ShardDescription] {
+        &self.description().shards
+    }
+
+    fn context(&self) -> u64 {
+        Chain::context(self)
+    }
+
+    fn lend(&self, shard: usize, borrow: &mut dyn FnMut(&mut LoadedShard)) -> bool {
+        self.with_executor(shard, |executor| borrow(executor)).is_some()
+    }
+}
+
 /// Inputs of the comparison.
 pub(crate) struct BoundaryCheck<'a> {
-    pub(crate) chain: &'a Chain,
+    pub(crate) shards: &'a dyn Shards,
     /// The checkpoint's graph; the reference on it produces the inputs of every shard.
     pub(crate) graph: &'a Graph,
     /// The tables as the chain gathers from them.
@@ -48,6 +73,8 @@ pub(crate) struct BoundaryCheck<'a> {
 #[derive(Default)]
 struct EntryTally {
     runs: u64,
+    /// The shortest run with all rows of the entry point.
+    fastest: Option<Duration>,
     outputs: Vec<OutputTally>,
 }
 
@@ -88,7 +115,7 @@ impl BoundaryCheck<'_> {
         prompts: &[Prompt<'_>],
         progress: &mut Progress<'_>,
     ) -> Result<Vec<BoundaryVerification>> {
-        let shards = self.chain.description().shards.len();
+        let shards = self.shards.descriptions().len();
         let mut memories = Vec::with_capacity(shards);
         for shard in 0..shards {
             memories.push(self.lend(shard, |executor| ShardMemory::new(executor))?);
@@ -101,7 +128,7 @@ impl BoundaryCheck<'_> {
             .map(|memory| memory.entries.iter().map(|_| EntryTally::default()).collect())
             .collect();
         let mut norms = Norms { graph: self.graph, found: BTreeMap::new() };
-        let context = usize::try_from(self.chain.context()).unwrap_or(usize::MAX);
+        let context = usize::try_from(self.shards.context()).unwrap_or(usize::MAX);
         let all_rows: usize = prompts.iter().map(|prompt| prompt.ids.len().min(self.rows)).sum();
         let mut rows_done = 0;
         for prompt in prompts {
@@ -119,7 +146,7 @@ impl BoundaryCheck<'_> {
                 Trace::new(self.graph, ids, self.largest_rows(&memories)).map_err(reference_fault)?;
             while let Some(chunk) = trace.next().map_err(reference_fault)? {
                 for shard in 0..shards {
-                    let name = &self.chain.description().shards[shard].name;
+                    let name = &self.shards.descriptions()[shard].name;
                     let done = rows_done as f64 + chunk.rows as f64 * shard as f64 / shards as f64;
                     progress
                         .step(done / all_rows.max(1) as f64, || format!("{} through {name}", prompt.name))?;
@@ -129,7 +156,7 @@ impl BoundaryCheck<'_> {
                         trace: &trace,
                         chunk: &chunk,
                         twin: twins.get(shard),
-                        uncapped: self.chain.description().logits_softcap().is_some(),
+                        uncapped: self.is_uncapped(),
                     };
                     let mut run = Run { check: self, prompt, feed, norms: &mut norms };
                     run.shard(shard, &mut memories[shard], &mut tallies[shard], &singles, progress)?;
@@ -146,9 +173,16 @@ impl BoundaryCheck<'_> {
         Ok(order.iter().map(report).collect())
     }
 
+    /// Whether the runtime has yet to cap the logits.
+    fn is_uncapped(&self) -> bool {
+        self.shards.descriptions().iter().any(|shard| shard.logits_softcap.is_some())
+    }
+
     fn lend<R>(&self, shard: usize, borrow: impl FnOnce(&mut LoadedShard) -> Result<R>) -> Result<R> {
+        let (mut borrow, mut result) = (Some(borrow), None);
+        self.shards.lend(shard, &mut |executor| result = borrow.take().map(|borrow| borrow(executor)));
         let missing = || Error::new(ErrorKind::Internal, format!("the chain has no shard {shard}"));
-        self.chain.with_executor(shard, borrow).ok_or_else(missing)?
+        result.ok_or_else(missing)?
     }
 
     /// Rows of the largest entry point, so that each is filled where the prompt is long enough.
@@ -184,7 +218,7 @@ impl BoundaryCheck<'_> {
             let after = output.cut.and_then(|cut| norms.name(cut));
             Some(std::mem::take(errors?).compare(output.what.clone(), output.layer, after, &self.thresholds))
         };
-        let descriptions = &self.chain.description().shards;
+        let descriptions = self.shards.descriptions();
         let mut shards = Vec::new();
         for (index, (description, tallies)) in descriptions.iter().zip(tallies).enumerate() {
             let entries: Vec<EntryVerification> = memories[index]
@@ -194,6 +228,7 @@ impl BoundaryCheck<'_> {
                 .map(|(entry, tally)| EntryVerification {
                     entry: entry.interface.name.clone(),
                     runs: tally.runs,
+                    fastest: tally.fastest,
                     not_run: (tally.runs == 0).then(|| self.why_not_run(entry.interface.point)),
                     outputs: tally.outputs.iter_mut().filter_map(compare).collect(),
                 })
@@ -263,9 +298,12 @@ impl Run<'_, '_> {
             let point = memory.entries[entry].interface.point;
             for rows in pieces(point.kind, point.rows as usize, self.feed.chunk, singles) {
                 progress.check()?;
-                let observed =
+                let (observed, took) =
                     self.check.lend(shard, |executor| memory.run(executor, entry, &self.feed, rows))?;
                 tally.runs += 1;
+                if rows.rows as u64 == point.rows {
+                    tally.fastest = Some(tally.fastest.map_or(took, |fastest| fastest.min(took)));
+                }
                 for observed in observed {
                     self.enter(tally, observed, rows)?;
                 }
@@ -311,18 +349,12 @@ impl Run<'_, '_> {
         let first = self.feed.chunk.first + rows.offset;
         let name = &self.prompt.name;
         if got.len() != wanted.len() {
-            errors.add(got, wanted, || format!("{name} position {first}"));
+            errors.add(got, wanted, || (name.clone(), first, 0));
             return;
         }
         let width = width.max(1);
         for (row, (got, wanted)) in got.chunks(width).zip(wanted.chunks(width)).enumerate() {
-            errors.add(got, wanted, || {
-                let position = first + row % rows.rows;
-                match row / rows.rows {
-                    0 => format!("{name} position {position}"),
-                    block => format!("{name} position {position} block {block}"),
-                }
-            });
+            errors.add(got, wanted, || (name.clone(), first + row % rows.rows, row / rows.rows));
         }
     }
 }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use shardwright::{Executor, Model, OpenOptions};
 use shardwright_build::{
-    ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, PlanOptions, Purpose, TargetExecutor,
-    on_the_cpu, open_checkpoint, settle,
+    ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, PlanOptions, Purpose, RecordedPlan,
+    TargetExecutor, Trying, on_the_cpu, open_checkpoint, settle_trying,
 };
-use shardwright_bundle::{Bundle, BundleWriter, Digest, ProvedFile, TwinEntry, Verification as Proof};
+use shardwright_bundle::{
+    Bundle, BundleWriter, ChainEntry, Digest, ProvedFile, TwinEntry, Verification as Proof,
+};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::{devices_for, know_chip, only_compiled_for};
 use shardwright_shims::{Artefact, Part, Place, Watch, WorkOrder};
@@ -45,16 +47,7 @@ pub fn verify_bundle(
     options.thresholds(Thresholds::SAME_FLOATS)?;
     watch.progress(0, "reading the bundle");
     let mut all = Part::new(watch, 0..1000);
-    let existing = Arc::new(Bundle::open(bundle)?);
-    existing.verify_all(|_| ())?;
-    let intact = open_checkpoint(checkpoint)?;
-    let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);
-    if own != other {
-        let (bundle, checkpoint) = (bundle.display(), checkpoint.display());
-        let what = format!("{bundle} was compiled from checkpoint {other}, and {checkpoint} is {own}");
-        return Err(Error::new(ErrorKind::Incompatible, what)
-            .with_help("name the checkpoint the bundle was compiled from"));
-    }
+    let (existing, intact) = bundle_of(checkpoint, bundle)?;
     let sibling = simulated_sibling(&existing, open)?;
     let open = &match sibling {
         Some(_) => open.clone().on(Executor::Simulator),
@@ -73,19 +66,57 @@ pub fn verify_bundle(
     let mut report = verification.run(goldens, &mut all.then(PROVED))?;
     let failed = report.boundaries.iter().any(|boundaries| boundaries.judged && !boundaries.passed);
     if failed {
-        let tapped = open.clone().taps(true).open_watched(checkpoint, &mut all.most_of_the_rest())?;
-        let again = Verification { model: &tapped, compiled: tapped.compiled(), intact: &intact, options };
-        let layers = again.run(goldens, &mut all)?.boundaries;
-        let named = layers.iter().find(|boundaries| boundaries.judged);
-        let named = named.and_then(|boundaries| boundaries.first_divergent_layer);
-        report.notices.push(match named {
-            Some(layer) => format!("compiled once more with its layers shown, layer {layer} is the first that differs"),
-            None => "compiled once more with its layers shown, no layer differs: the artefacts of the bundle are not what is compiled today".to_owned(),
-        });
+        report.notices.push(first_layer(checkpoint, goldens, &intact, open, options, &mut all)?);
     }
     report.bundle_chain = Some(chain);
     report.twin = twin;
     Ok(report)
+}
+
+/// What compiling the checkpoint once more with its layers shown says of the first that differs.
+fn first_layer(
+    checkpoint: &Path,
+    goldens: &Path,
+    intact: &Checkpoint,
+    open: &OpenOptions,
+    options: &VerifyOptions,
+    watch: &mut Part<'_>,
+) -> Result<String> {
+    let tapped = open.clone().taps(true).open_watched(checkpoint, &mut watch.most_of_the_rest());
+    let tapped = match tapped {
+        Ok(tapped) => tapped,
+        Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
+        Err(error) => {
+            return Ok(format!(
+                "which layer differs first is not known, its layers cannot be shown: {error}"
+            ));
+        }
+    };
+    let again = Verification { model: &tapped, compiled: tapped.compiled(), intact, options };
+    let layers = again.run(goldens, watch)?.boundaries;
+    let named = layers.iter().find(|boundaries| boundaries.judged);
+    let named = named.and_then(|boundaries| boundaries.first_divergent_layer);
+    Ok(match named {
+        Some(layer) => {
+            format!("compiled once more with its layers shown, layer {layer} is the first that differs")
+        }
+        None => "compiled once more with its layers shown, no layer differs: the artefacts of the bundle are not what is compiled today".to_owned(),
+    })
+}
+
+/// A bundle whose files are all intact, and the checkpoint it was compiled from.
+pub(crate) fn bundle_of(checkpoint: &Path, bundle: &Path) -> Result<(Arc<Bundle>, Checkpoint)> {
+    let existing = Arc::new(Bundle::open(bundle)?);
+    existing.verify_all(|_| ())?;
+    let intact = open_checkpoint(checkpoint)?;
+    let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);
+    if own != other {
+        let (bundle, checkpoint) = (bundle.display(), checkpoint.display());
+        let what = format!("{bundle} was compiled from checkpoint {other}, and {checkpoint} is {own}");
+        return Err(Error::new(ErrorKind::Incompatible, what)
+            .with_help("name the checkpoint the bundle was compiled from"));
+    }
+    Ok((existing, intact))
 }
 
 /// The simulator to prove the first chain of a bundle in, where its own device is one that is only
@@ -120,7 +151,10 @@ fn twin_of(
     let mut store = Recorded { bundle, made_here: false };
     let options = open.plan_options();
     let mut source = CheckpointSource::new(checkpoint, &options);
-    let settled = settle(&mut source, &options, Purpose::Run, &mut store, watch)?;
+    let first = bundle.manifest().chains.first();
+    let first = first.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
+    let trying = Trying { first, ..Trying::default() };
+    let settled = settle_trying(&mut source, &options, Purpose::Run, &mut store, trying, watch)?;
     let chain = shardwright::load(&settled, Beforehand::default())?;
     let artefacts = settled
         .shards
@@ -184,16 +218,21 @@ fn compiled_graphs(
     let mut store = Recorded { bundle, made_here: true };
     let mut all = Part::new(watch, 0..1000);
     let options = open.plan_options();
-    let mut compiled = |options: &PlanOptions, watch: &mut dyn Watch| {
-        settle(&mut CheckpointSource::new(checkpoint, options), options, Purpose::Compile, &mut store, watch)
+    let chains = &bundle.manifest().chains;
+    let mut compiled = |options: &PlanOptions, chain: Option<&ChainEntry>, watch: &mut dyn Watch| {
+        let first = chain.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
+        let trying = Trying { first, ..Trying::default() };
+        let mut source = CheckpointSource::new(checkpoint, options);
+        settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, watch)
     };
-    let primary = compiled(&options, &mut all.most_of_the_rest())?;
-    let shards = match bundle.manifest().chains.first() {
+    let primary = compiled(&options, chains.first(), &mut all.most_of_the_rest())?;
+    let shards = match chains.first() {
         Some(first) if first.name == chain => primary.shards,
         _ => {
             let missing = || Error::new(ErrorKind::Invalid, format!("the options give no chain `{chain}`"));
             let cpu = on_the_cpu(&options, &primary).ok_or_else(missing)?;
-            compiled(&cpu, &mut all)?.shards
+            let own = chains.iter().find(|own| own.name == chain);
+            compiled(&cpu, own, &mut all)?.shards
         }
     };
     Ok(shards.into_iter().map(|shard| shard.compiled).collect())

@@ -2,7 +2,8 @@
 //!
 //! **Job.** Proves a model that was opened from a checkpoint ([`verify`]), a bundle
 //! ([`verify_bundle`]), and itself ([`self_test`]): as a whole against recorded outputs, and shard
-//! by shard against the reference evaluator, so that the first layer that differs has a name.
+//! by shard against the reference evaluator, so that the first layer that differs has a name. Finds
+//! what makes a bundle drift and has it planned otherwise ([`repair`]).
 //!
 //! **Not its job.** It opens, plans and runs through the public crate and changes nothing of what
 //! it proves.
@@ -28,6 +29,7 @@ mod goldens;
 mod next_norm;
 mod options;
 mod progress;
+mod repair;
 mod report;
 mod rows;
 mod shard_run;
@@ -40,6 +42,7 @@ mod whole;
 pub use bundled::{store_verification, verify_bundle};
 pub use effort::{Effort, EffortReport, LeftOut};
 pub use options::VerifyOptions;
+pub use repair::{COMPILATIONS, Evidence, FaultyPlace, RepairAttempt, RepairReport, RepairedBundle, repair};
 pub use report::{
     BoundaryVerification, Comparison, EntryVerification, NotRun, RowComparison, SelfTestReport,
     ShardVerification, TokenVerification, TwinArtefact, TwinReport, VerifyReport, tolerance,

@@ -222,6 +222,9 @@ pub struct EntryVerification {
     pub entry: String,
     /// Runs.
     pub runs: u64,
+    /// The shortest of those with all its rows; of this machine and moment, so not in JSON.
+    #[serde(skip)]
+    pub fastest: Option<std::time::Duration>,
     /// Why there were none, if so: what it computes was not compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_run: Option<String>,
@@ -257,6 +260,9 @@ pub struct RowComparison {
     pub relative_worst: f64,
     /// Where the worst row is.
     pub worst_at: String,
+    /// The same: its prompt and position.
+    #[serde(skip)]
+    pub worst_place: Option<(String, usize)>,
     /// Mean cosine between a row and the wanted one.
     pub cosine_mean: f64,
     /// What 95 of 100 rows reach.

@@ -12,24 +12,25 @@ pub(crate) struct RowErrors {
     errors: Vec<f64>,
     cosines: Vec<f64>,
     worst: f64,
-    worst_at: String,
+    /// Prompt, position and block of the worst row.
+    worst_at: Option<(String, usize, usize)>,
 }
 
 impl Default for RowErrors {
     fn default() -> Self {
-        RowErrors { errors: Vec::new(), cosines: Vec::new(), worst: 0.0, worst_at: String::new() }
+        RowErrors { errors: Vec::new(), cosines: Vec::new(), worst: 0.0, worst_at: None }
     }
 }
 
 impl RowErrors {
-    /// Enters one row; `at` names it when it is the worst so far.
-    pub(crate) fn add(&mut self, got: &[f32], wanted: &[f32], at: impl FnOnce() -> String) {
+    /// Enters one row; `at` gives its prompt, position and block when it is the worst so far.
+    pub(crate) fn add(&mut self, got: &[f32], wanted: &[f32], at: impl FnOnce() -> (String, usize, usize)) {
         let (error, cosine) = difference(got, wanted);
         self.errors.push(error);
         self.cosines.push(cosine);
-        if error > self.worst || self.worst_at.is_empty() {
+        if error > self.worst || self.worst_at.is_none() {
             self.worst = error;
-            self.worst_at = at();
+            self.worst_at = Some(at());
         }
     }
 
@@ -57,7 +58,12 @@ impl RowErrors {
             rows: rows as u64,
             relative_p95,
             relative_worst: self.worst,
-            worst_at: self.worst_at,
+            worst_at: match &self.worst_at {
+                None => String::new(),
+                Some((prompt, position, 0)) => format!("{prompt} position {position}"),
+                Some((prompt, position, block)) => format!("{prompt} position {position} block {block}"),
+            },
+            worst_place: self.worst_at.map(|(prompt, position, _)| (prompt, position)),
             cosine_mean: if rows == 0 { 1.0 } else { self.cosines.iter().sum::<f64>() / rows as f64 },
             cosine_p95,
             cosine_worst: self.cosines.last().copied().unwrap_or(1.0),
@@ -123,18 +129,19 @@ mod tests {
         let mut errors = RowErrors::default();
         for row in 0..100 {
             let off = if row >= 96 { 0.5 } else { row as f32 * 1e-3 };
-            errors.add(&[1.0 + off], &[1.0], || format!("row {row}"));
+            errors.add(&[1.0 + off], &[1.0], || ("p0".to_owned(), row, 0));
         }
         let thresholds = Thresholds { row_p95: 0.1, row_worst: 0.1, cosine: 0.9, ..Thresholds::SAME_FLOATS };
         let found = errors.compare("hidden".to_owned(), Some(3), None, &thresholds);
-        assert_eq!((found.rows, found.worst_at.as_str(), found.passed), (100, "row 96", false));
+        assert_eq!((found.rows, found.worst_at.as_str(), found.passed), (100, "p0 position 96", false));
         assert!((found.relative_p95 - 0.094).abs() < 1e-6, "{}", found.relative_p95);
         assert!((found.relative_worst - 0.5).abs() < 1e-6, "{}", found.relative_worst);
         assert_eq!((found.cosine_mean, found.cosine_p95, found.cosine_worst), (1.0, 1.0, 1.0));
 
         let mut turned = RowErrors::default();
         for row in 0..100 {
-            turned.add(if row < 4 { &[0.0, 1.0] } else { &[1.0, 0.0] }, &[1.0, 0.0], String::new);
+            turned
+                .add(if row < 4 { &[0.0, 1.0] } else { &[1.0, 0.0] }, &[1.0, 0.0], || (String::new(), 0, 0));
         }
         let wide = Thresholds { row_worst: 2.0, ..thresholds };
         let found = turned.compare(String::new(), None, None, &wide);
@@ -145,7 +152,7 @@ mod tests {
     fn each_bound_decides() {
         let judged = |got: &[f32], thresholds: &Thresholds| {
             let mut errors = RowErrors::default();
-            errors.add(got, &[1.0, 0.0], String::new);
+            errors.add(got, &[1.0, 0.0], || (String::new(), 0, 0));
             errors.compare(String::new(), None, None, thresholds).passed
         };
         let wide = Thresholds { row_p95: 1.0, row_worst: 1.0, cosine: 0.0, ..Thresholds::SAME_FLOATS };

@@ -1,9 +1,12 @@
 //! Runs one shard alone: binds the reference's values to its ports and reads its results.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use shardwright_build::CompiledGraphs;
-use shardwright_graph::{Asset, ComponentKind, EntryPoint, Graph, Role, Segments, StateId};
+use shardwright_graph::{
+    Asset, ComponentKind, EntryGraph, EntryPoint, Graph, Role, Segments, StateId, TensorId,
+};
 use shardwright_reference::step::{Step, step_input};
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 use shardwright_shims::{Bound, Buffer, Direction, LoadedEntry, LoadedShard, Port, RunOptions, ShimError};
@@ -49,6 +52,18 @@ pub(crate) struct Observed {
     pub(crate) wanted: Vec<f32>,
     /// The reference's values on the graph the shard was compiled from, bound to the same inputs.
     pub(crate) compiled: Option<Vec<f32>>,
+}
+
+/// A value that left a device beside what the reference computes from what the device read.
+pub(crate) struct Own {
+    /// How it left.
+    pub(crate) role: Role,
+    /// Values per row.
+    pub(crate) width: usize,
+    /// The device's, valid rows.
+    pub(crate) got: Vec<f32>,
+    /// The reference's, of the same rows.
+    pub(crate) computed: Vec<f32>,
 }
 
 /// The graphs of a shard on the reference, by the names of its entry points.
@@ -128,23 +143,52 @@ impl ShardMemory {
     }
 
     /// Runs an entry point on the reference's values and returns its results beside the
-    /// reference's.
+    /// reference's, and how long the run took.
     pub(crate) fn run(
         &mut self,
         executor: &mut LoadedShard,
         entry: usize,
         feed: &Feed<'_>,
         rows: Rows,
-    ) -> Result<Vec<Observed>> {
-        let position = feed.chunk.first + rows.offset;
+    ) -> Result<(Vec<Observed>, Duration)> {
+        let took = self.execute(executor, entry, feed, rows)?;
         let loaded = &self.entries[entry];
-        let at = Place {
-            feed,
-            rows,
-            position,
-            point: loaded.interface.point,
-            segments: &loaded.interface.segments,
-        };
+        let at = Place::of(feed, rows, loaded);
+        let mut observed = Vec::new();
+        for (binding, buffer) in loaded.bindings.iter().zip(&self.buffers[entry]) {
+            let port = &binding.port;
+            match (buffer, port.direction) {
+                (Some(buffer), Direction::Output) => {
+                    observed.extend(at.output(&port.role, &port.shape, &values_of(port, buffer)?));
+                }
+                (None, Direction::State) => {
+                    if let Some(memory) = state_of(port).and_then(|state| self.states.get(&state)) {
+                        let bytes = memory.buffer.read()?;
+                        observed.extend(
+                            state_of(port).map(|state| at.written_state(state, port, &bytes)).transpose()?,
+                        );
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(evaluator) = feed.twin.and_then(|twin| twin.evaluators.get(&loaded.interface.name)) {
+            at.add_compiled(evaluator, loaded, &mut observed)?;
+        }
+        Ok((observed, took))
+    }
+
+    /// Binds the reference's values and runs.
+    fn execute(
+        &mut self,
+        executor: &mut LoadedShard,
+        entry: usize,
+        feed: &Feed<'_>,
+        rows: Rows,
+    ) -> Result<Duration> {
+        let loaded = &self.entries[entry];
+        let at = Place::of(feed, rows, loaded);
+        let position = at.position;
         for (binding, buffer) in loaded.bindings.iter().zip(&self.buffers[entry]) {
             let port = &binding.port;
             match (buffer, port.direction) {
@@ -159,6 +203,9 @@ impl ShardMemory {
                         && let Some(memory) = self.states.get_mut(&state)
                     {
                         at.fill_state(memory, state, port, at.known_rows(loaded, state))?;
+                        if port.direction == Direction::State {
+                            memory.used = memory.used.max(position + rows.rows);
+                        }
                     }
                 }
             }
@@ -169,41 +216,53 @@ impl ShardMemory {
             let buffer = buffer.as_ref().or(state.map(|state| &state.buffer));
             bound.push(Bound::Buffer(buffer.ok_or_else(|| unusable(&binding.port))?));
         }
+        let began = Instant::now();
         executor.run(entry, rows.rows as u64, &mut bound, RunOptions::default()).map_err(|error| {
             let place = executor.place();
             failed(error, format!("{place}: {} at position {position}", loaded.interface.name))
         })?;
+        Ok(began.elapsed())
+    }
 
-        let mut observed = Vec::new();
+    /// Runs an entry point on the reference's values, and returns every value that leaves it beside
+    /// what the reference computes from what the device read: in the order in which they are
+    /// computed.
+    pub(crate) fn run_own(
+        &mut self,
+        executor: &mut LoadedShard,
+        entry: usize,
+        feed: &Feed<'_>,
+        rows: Rows,
+    ) -> Result<Vec<Own>> {
+        self.execute(executor, entry, feed, rows)?;
+        let loaded = &self.entries[entry];
+        let at = Place::of(feed, rows, loaded);
+        let Some(evaluator) = feed.twin.and_then(|twin| twin.evaluators.get(&loaded.interface.name)) else {
+            return Ok(Vec::new());
+        };
+        let mut left: Vec<(&Role, Vec<f32>)> = Vec::new();
         for (binding, buffer) in loaded.bindings.iter().zip(&self.buffers[entry]) {
             let port = &binding.port;
             match (buffer, port.direction) {
-                (Some(buffer), Direction::Output) => {
-                    let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
-                    let elements = port.shape.iter().product::<u64>();
-                    let bytes = buffer.read()?;
-                    let dense = (elements * encoding.element.bytes()) as usize;
-                    let actual = decode(encoding, bytes.get(..dense).unwrap_or_default())
-                        .ok_or_else(|| unusable(port))?;
-                    observed.extend(at.output(&port.role, &port.shape, &actual));
-                }
+                (Some(buffer), Direction::Output) => left.push((&port.role, values_of(port, buffer)?)),
                 (None, Direction::State) => {
-                    if let Some(state) = state_of(port)
-                        && let Some(memory) = self.states.get_mut(&state)
-                    {
-                        memory.used = memory.used.max(position + rows.rows);
-                        let bytes = memory.buffer.read()?;
-                        observed.push(at.written_state(state, port, &bytes)?);
+                    if let Some(memory) = state_of(port).and_then(|state| self.states.get(&state)) {
+                        left.push((&port.role, values_of(port, &memory.buffer)?));
                     }
                 }
                 _ => {}
             }
         }
-        if let Some(evaluator) = feed.twin.and_then(|twin| twin.evaluators.get(&loaded.interface.name)) {
-            at.add_compiled(evaluator, loaded, &mut observed)?;
-        }
-        Ok(observed)
+        at.own(evaluator, loaded, &left)
     }
+}
+
+/// The values that a buffer holds, in the shape of its port.
+fn values_of(port: &Port, buffer: &Buffer) -> Result<Vec<f32>> {
+    let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
+    let dense = (port.shape.iter().product::<u64>() * encoding.element.bytes()) as usize;
+    let bytes = buffer.read()?;
+    decode(encoding, bytes.get(..dense).unwrap_or_default()).ok_or_else(|| unusable(port))
 }
 
 /// The state a port is as a whole.
@@ -257,7 +316,17 @@ struct Place<'a> {
     segments: &'a Segments,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    fn of(feed: &'a Feed<'a>, rows: Rows, loaded: &'a LoadedEntry) -> Self {
+        Place {
+            feed,
+            rows,
+            position: feed.chunk.first + rows.offset,
+            point: loaded.interface.point,
+            segments: &loaded.interface.segments,
+        }
+    }
+
     /// The reference's tensor for a role, with all rows of the entry point; those beyond the valid
     /// ones are zero.
     fn input(&self, role: &Role) -> Result<Input> {
@@ -421,28 +490,7 @@ impl Place<'_> {
         observed: &mut [Observed],
     ) -> Result<()> {
         let entry = evaluator.entry();
-        let mut bindings = Bindings::new();
-        let mut states = States::none();
-        for (tensor, role) in &entry.inputs {
-            let tensor = entry.tensor(*tensor);
-            let floats = |values: Vec<f32>| -> Result<Array, ReferenceError> {
-                let array = Array::floats_of(&tensor.shape, values)?;
-                Ok(match tensor.encoding() {
-                    Some(encoding) => array.encoded(encoding),
-                    None => array,
-                })
-            };
-            if let Role::State { state } = role {
-                let values = self.state_values(*state, &tensor.shape, self.known_rows(loaded, *state));
-                states.set(*state, floats(values).map_err(reference_fault)?);
-                continue;
-            }
-            let array = match self.input(role)? {
-                Input::Floats(values) => floats(values),
-                Input::Indices(values) => Array::integers_of(&tensor.shape, values),
-            };
-            bindings.bind(role.clone(), array.map_err(reference_fault)?);
-        }
+        let (bindings, mut states) = self.bound(entry, loaded)?;
         let outputs =
             evaluator.run(&bindings, &mut states, self.rows.rows as u64).map_err(reference_fault)?;
         let mut twins: Vec<Observed> = Vec::new();
@@ -466,6 +514,73 @@ impl Place<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The reference's values for every input of a graph.
+    fn bound(&self, entry: &EntryGraph, loaded: &LoadedEntry) -> Result<(Bindings, States)> {
+        let mut bindings = Bindings::new();
+        let mut states = States::none();
+        for (tensor, role) in &entry.inputs {
+            let tensor = entry.tensor(*tensor);
+            let floats = |values: Vec<f32>| -> Result<Array, ReferenceError> {
+                let array = Array::floats_of(&tensor.shape, values)?;
+                Ok(match tensor.encoding() {
+                    Some(encoding) => array.encoded(encoding),
+                    None => array,
+                })
+            };
+            if let Role::State { state } = role {
+                let values = self.state_values(*state, &tensor.shape, self.known_rows(loaded, *state));
+                states.set(*state, floats(values).map_err(reference_fault)?);
+                continue;
+            }
+            let array = match self.input(role)? {
+                Input::Floats(values) => floats(values),
+                Input::Indices(values) => Array::integers_of(&tensor.shape, values),
+            };
+            bindings.bind(role.clone(), array.map_err(reference_fault)?);
+        }
+        Ok((bindings, states))
+    }
+
+    /// Runs the graph the shard was compiled from on the same values, with what the device gave in
+    /// place of what is computed, as far as it left the device.
+    fn own(
+        &self,
+        evaluator: &Evaluator,
+        loaded: &LoadedEntry,
+        left: &[(&Role, Vec<f32>)],
+    ) -> Result<Vec<Own>> {
+        let entry = evaluator.entry();
+        let (bindings, mut states) = self.bound(entry, loaded)?;
+        let mut found = Vec::new();
+        let mut correct = |tensor: TensorId, computed: &Array| {
+            let (_, role) = entry.outputs.iter().find(|(output, _)| *output == tensor)?;
+            let (_, got) = left.iter().find(|(left, _)| *left == role)?;
+            let width = computed.shape().last().copied().unwrap_or(1).max(1);
+            let rows: Vec<usize> = match role {
+                Role::State { .. } => self.slots(got.len() / width).collect(),
+                _ => (0..self.rows.rows).collect(),
+            };
+            let mut values = computed.floats().into_owned();
+            if values.len() != got.len() {
+                return None;
+            }
+            let mut own = Own { role: role.clone(), width, got: Vec::new(), computed: Vec::new() };
+            for row in rows {
+                let range = row * width..(row + 1) * width;
+                own.got.extend_from_slice(got.get(range.clone())?);
+                own.computed.extend_from_slice(values.get(range.clone())?);
+                values[range.clone()].copy_from_slice(&got[range]);
+            }
+            found.push(own);
+            let shape: Vec<u64> = computed.shape().iter().map(|&extent| extent as u64).collect();
+            Array::floats_of(&shape, values).ok()
+        };
+        evaluator
+            .run_corrected(&bindings, &mut states, self.rows.rows as u64, &mut correct)
+            .map_err(reference_fault)?;
+        Ok(found)
     }
 
     /// A whole state with the rows of all positions before `end` in their slots.

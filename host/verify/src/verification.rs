@@ -144,7 +144,7 @@ impl Verification<'_> {
         let uncapped =
             self.model.chain().description().logits_softcap().map(|_| graph.without_logits_softcap());
         let boundaries = BoundaryCheck {
-            chain: self.model.chain(),
+            shards: self.model.chain(),
             graph: uncapped.as_ref().unwrap_or(graph),
             assets: self.model.chain().assets(),
             compiled: self.compiled,

@@ -184,3 +184,92 @@ fn a_history_without_lessons_still_gives_a_new_plan() {
     assert_eq!(refusal.kind, RefusalKind::Exhausted);
     assert!(history.len() > 1);
 }
+
+/// Two tuples of weights beside f32 ones, of which the second has the down projection in f32.
+fn with_roles() -> (Request, Plan) {
+    let mut request = RequestBuilder::decoder(3).formats("w8-per-channel", 1, 4).build();
+    let wide = request.formats.len() as u32;
+    let (narrow, float) = (1, request.formats[0].weights);
+    let mut mixed = request.formats[narrow].clone();
+    mixed.roles = vec![crate::RoleFormat { role: "mlp-output".to_owned(), format: float }];
+    request.formats.push(mixed);
+    let rows: Vec<_> = request.costs.iter().filter(|cost| cost.formats == 1).cloned().collect();
+    request.costs.extend(rows.into_iter().map(|cost| crate::Cost { formats: wide, ..cost }));
+    let settings = Settings { formats: Some(1), ..Settings::default() };
+    let plan = solve(&request, &settings).unwrap().into_plan(&request);
+    (request, plan)
+}
+
+fn drifted(request: &Request, plan: &Plan, details: &[(&str, &str)]) -> Lesson {
+    let decoder = request.component_named("decoder").unwrap();
+    let holds = |shard: &Shard| shard.segments.iter().any(|segment| segment.component == decoder);
+    let shard = plan.shards.iter().position(holds).unwrap() as u32;
+    let feedback = Feedback { drift_per_mille: Some(80), ..feedback(shard, None, details) };
+    learned(request, plan, feedback)
+}
+
+#[test]
+fn drift_at_a_place_bars_what_is_no_wider_there_and_nothing_else() {
+    let (request, plan) = with_roles();
+    let barred = |details: &[(&str, &str)]| {
+        let lesson = drifted(&request, &plan, details);
+        assert_eq!(lesson.request, request);
+        assert_eq!(lesson.reasons.len(), 1, "{:?}", lesson.reasons);
+        assert!(lesson.barred.iter().all(|barred| barred.unit == 1), "{:?}", lesson.barred);
+        lesson.barred.iter().map(|barred| barred.formats).collect::<Vec<_>>()
+    };
+    let place = [("component", "decoder"), ("layer", "1")];
+    let at = |more: (&'static str, &'static str)| [place[0], place[1], more];
+    assert_eq!(barred(&at(("role", "mlp-output"))), [1]);
+    assert_eq!(barred(&at(("role", "attention-input"))), [1, 2]);
+    assert_eq!(barred(&place), [1, 2]);
+    // All have states of the same width.
+    assert_eq!(barred(&at(("values", "states"))), [0, 1, 2]);
+}
+
+#[test]
+fn drift_at_a_place_raises_a_format_there_alone() {
+    let (request, plan) = with_roles();
+    let decoder = request.component_named("decoder").unwrap();
+    let shard = plan.shards.iter().position(|shard| shard.segments.iter().any(|s| s.component == decoder));
+    let details = [("component", "decoder"), ("layer", "1"), ("role", "mlp-output")];
+    let feedback = Feedback { drift_per_mille: Some(80), ..feedback(shard.unwrap() as u32, None, &details) };
+    let history = [Attempt { plan, feedback: vec![feedback] }];
+    let settings = Settings { formats: None, ..Settings::default() };
+    let mut request = request;
+    // The narrow tuples are preferred.
+    request.formats.rotate_left(1);
+    for cost in &mut request.costs {
+        cost.formats = (cost.formats + 2) % 3;
+    }
+    let mut history = history;
+    for shard in &mut history[0].plan.shards {
+        for segment in &mut shard.segments {
+            segment.formats.iter_mut().for_each(|formats| *formats = (*formats + 2) % 3);
+        }
+    }
+    let next = revise(&request, &history, &settings).unwrap();
+    let layers: Vec<u32> = next
+        .shards
+        .iter()
+        .flat_map(|shard| &shard.segments)
+        .filter(|segment| segment.component == decoder)
+        .flat_map(|segment| segment.formats.clone())
+        .collect();
+    assert_eq!(layers, [0, 1, 0]);
+    assert_eq!(next.shards.len(), 1, "{:?}", next.shards);
+    assert!(next.reasons.iter().any(|reason| reason.choice.contains("decoder layer 1")));
+}
+
+#[test]
+fn a_place_outside_its_shard_is_no_place() {
+    let (request, plan) = with_roles();
+    for details in [
+        &[("component", "decoder"), ("layer", "99")][..],
+        &[("component", "decoder")],
+        &[("component", "nothing"), ("layer", "1")],
+        &[("component", "decoder"), ("layer", "-1")],
+    ] {
+        assert_eq!(drifted(&request, &plan, details).barred, [], "{details:?}");
+    }
+}

@@ -71,7 +71,7 @@ fn steps(problem: &Problem<'_>) -> Vec<Step> {
             "no plan within the limits has the formats and as few shards as the planner wants",
         ),
         (
-            !settings.forbidden.is_empty(),
+            !settings.forbidden.is_empty() || !settings.barred.is_empty(),
             |relaxed| relaxed.forbidden = true,
             RefusalKind::Exhausted,
             "every plan within the limits contains a shard that was refused before",

@@ -12,9 +12,10 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::preferences::Demands;
 use super::search::Sums;
 use super::search::cost_of;
-use super::{Goal, Losses, Placement, Problem, Solution, WantedFormat, preferences};
+use super::{Barred, Goal, Losses, Placement, Problem, Solution, WantedFormat, preferences};
 use crate::table::{CostTable, RangeCost, takes_part, unit_kinds_at};
 use crate::{Entry, Request, SoftcapPlace};
 
@@ -42,6 +43,7 @@ pub(super) struct Units<'a> {
     pub(super) gain: u32,
     pub(super) entries: &'a [Entry],
     pub(super) wanted: &'a [WantedFormat],
+    pub(super) barred: &'a [Barred],
     pub(super) losses: &'a Losses<'a>,
     /// By layer kind and format tuple; filled when first asked for.
     pub(super) costs: OnceCell<BTreeMap<(u32, u32), UnitCost>>,
@@ -138,19 +140,25 @@ impl Units<'_> {
 
     /// One tuple for all units that may have it.
     fn uniform(&self, formats: u32, usable: &[u32]) -> Vec<u32> {
-        let meets = |unit: usize, formats: u32| {
-            preferences::meets(self.request, self.wanted, (self.component, unit, self.layered), formats)
-        };
+        let demands = self.demands();
+        let meets = |unit: usize, formats: u32| demands.allow((self.component, unit, self.layered), formats);
         let in_class = |other: &u32| is_same_class(self.request, formats, *other);
         (0..self.kinds.len())
             .map(|unit| match meets(unit, formats) {
                 true => formats,
                 false => {
-                    let mut others = usable.iter().copied().filter(in_class);
-                    others.find(|&other| meets(unit, other)).unwrap_or(formats)
+                    let others = usable.iter().copied().filter(in_class);
+                    let mut others = others.filter(|&other| meets(unit, other));
+                    let first = others.clone().next().unwrap_or(formats);
+                    let kind = self.kinds[unit];
+                    others.find(|&other| self.cost(kind, other).is_legal).unwrap_or(first)
                 }
             })
             .collect()
+    }
+
+    pub(super) fn demands(&self) -> Demands<'_> {
+        Demands { request: self.request, wanted: self.wanted, barred: self.barred, target: self.target }
     }
 
     /// The tuples of each pair of activations and states that has several.
@@ -168,7 +176,7 @@ impl Units<'_> {
         let at = u32::try_from(unit).unwrap_or(u32::MAX);
         let of = |&formats: &u32| {
             let place = (self.component, unit, self.layered);
-            if !preferences::meets(self.request, self.wanted, place, formats) {
+            if !self.demands().allow(place, formats) {
                 return None;
             }
             let cost = self.cost(self.kinds[unit], formats);

@@ -43,31 +43,50 @@ impl WantedFormat {
     }
 }
 
-/// Whether a tuple has the formats that are wanted of a unit: (component, unit, whether it is a
-/// layer).
-pub(super) fn meets(
-    request: &Request,
-    wanted: &[WantedFormat],
-    (component, unit, layered): (u32, usize, bool),
-    formats: u32,
-) -> bool {
-    wanted.iter().all(|wanted| !wanted.is_of(component, unit, layered) || wanted.is_met_by(request, formats))
+/// A format tuple that a unit must not have on a target, because the target computes it wrongly
+/// there. Other layers of the same kind may have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Barred {
+    /// Component index.
+    pub component: u32,
+    /// The layer; 0 for a component without layers.
+    pub unit: u32,
+    /// Target index.
+    pub target: u32,
+    /// Index of the tuple.
+    pub formats: u32,
 }
 
-/// Cumulative number of units of a component whose tuples lack the formats that are wanted.
-pub(super) fn unwanted(
-    request: &Request,
-    wanted: &[WantedFormat],
-    component: u32,
-    layered: bool,
-    formats: &[u32],
-) -> Vec<u32> {
-    let mut counts = vec![0_u32];
-    for (unit, &formats) in formats.iter().enumerate() {
-        let met = meets(request, wanted, (component, unit, layered), formats);
-        counts.push(counts[unit] + u32::from(!met));
+/// What the formats of units on one target have to keep.
+#[derive(Clone, Copy)]
+pub(super) struct Demands<'a> {
+    pub(super) request: &'a Request,
+    pub(super) wanted: &'a [WantedFormat],
+    pub(super) barred: &'a [Barred],
+    pub(super) target: u32,
+}
+
+impl Demands<'_> {
+    /// Whether a unit may have a tuple: (component, unit, whether it is a layer).
+    pub(super) fn allow(&self, (component, unit, layered): (u32, usize, bool), formats: u32) -> bool {
+        let place =
+            Barred { component, unit: u32::try_from(unit).unwrap_or(u32::MAX), target: self.target, formats };
+        let mut wanted = self.wanted.iter();
+        !self.barred.contains(&place)
+            && wanted.all(|wanted| {
+                !wanted.is_of(component, unit, layered) || wanted.is_met_by(self.request, formats)
+            })
     }
-    counts
+
+    /// Cumulative number of units of a component that must not have their tuples.
+    pub(super) fn violations(&self, component: u32, layered: bool, formats: &[u32]) -> Vec<u32> {
+        let mut counts = vec![0_u32];
+        for (unit, &formats) in formats.iter().enumerate() {
+            let met = self.allow((component, unit, layered), formats);
+            counts.push(counts[unit] + u32::from(!met));
+        }
+        counts
+    }
 }
 
 /// Refuses formats that no tuple of the request has.

@@ -13,6 +13,7 @@ use shardwright_build::{
 };
 use shardwright_shims::{Artefact, Place, ShimRegistry, WorkOrder};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::{plans, tree};
 use shardwright_worker::Isolation;
@@ -244,6 +245,62 @@ fn a_planner_that_does_not_learn_is_replaced_and_that_is_said() {
 
     let (_, stderr) = verify().argument("--strict").refuses();
     assert!(stderr.contains("even"), "{stderr}");
+}
+
+/// A chip that fails as `tests/shims/faults.h` says, and a command for it.
+fn fails(chip: &Chip, command: &str, faults: &[&str]) -> Run {
+    chip.has_faults(faults);
+    let cache = chip.shims().join("cache");
+    chip.planned_by(shardwright([command, CHECKPOINT])).environment("XDG_CACHE_HOME", cache)
+}
+
+/// Refusals of the compiler, its time and its memory reach the planner alike: a shard of fewer
+/// operations is planned, and that is right.
+#[test]
+fn what_a_compiler_fails_in_is_planned_otherwise() {
+    let chip = Chip::new();
+    for (fault, said) in [
+        ("deadline - 120 0", "the compiler gave up after its time"),
+        ("memory - 120 0", "the compiler's memory is exhausted"),
+    ] {
+        let report = fails(&chip, "verify", &[fault]).json();
+        assert_eq!(report["passed"], true, "{report}");
+        assert!(report["emulated_on"].is_null(), "{report}");
+        assert!(report["decoder_shards"].as_u64() >= Some(3), "{report}");
+        assert!(revised(&report).is_some_and(|text| text.contains(said)), "{report}");
+    }
+}
+
+/// A compiler that takes all the memory of its process ends it.
+#[test]
+fn memory_that_ends_the_worker_reaches_the_planner() {
+    let chip = Chip::new();
+    let run = fails(&chip, "verify", &["eats - 120 0"]);
+    let report = run.environment("SHARDWRIGHT_WORKER_MEMORY", "512MiB").json();
+    assert_eq!(report["passed"], true, "{report}");
+    assert!(report["decoder_shards"].as_u64() >= Some(3), "{report}");
+    let said = revised(&report).unwrap_or_else(|| panic!("no word of the refusal: {report}"));
+    assert!(said.contains("memory"), "{said}");
+}
+
+/// What compiles and cannot be loaded is planned otherwise, by those who run it and those who only
+/// compile.
+#[test]
+fn what_cannot_be_loaded_is_planned_otherwise() {
+    let chip = Chip::new();
+    let whole = fails(&chip, "plan", &[]).json();
+    let bytes = decoder_shards_on(&whole, CHIP)[0]["artefact_bytes"].as_u64().expect("bytes");
+    let fault = format!("load - {} 0", bytes / 2);
+    let report = fails(&chip, "verify", &[&fault]).json();
+    assert_eq!(report["passed"], true, "{report}");
+    assert!(report["decoder_shards"].as_u64() >= Some(2), "{report}");
+    let said = revised(&report).unwrap_or_else(|| panic!("no word of the refusal: {report}"));
+    assert!(said.contains("no memory left for the artefact"), "{said}");
+
+    let bundle = tempfile::tempdir().expect("a temporary folder");
+    let compiled = fails(&chip, "compile", &[&fault]).argument("-o").argument(bundle.path()).json();
+    assert!(decoder_shards_on(&compiled["plan"], CHIP).len() >= 2, "{compiled}");
+    assert!(compiled["plan"]["notices"].to_string().contains("refused and revised"), "{compiled}");
 }
 
 /// Stores nothing, and records what was compiled.

@@ -178,6 +178,10 @@ fn an_option_is_refused_where_it_says_nothing() {
             &["build"],
         ),
         (&["verify", generates, "--threshold", "nll=1", "--threshold", "nll=2"], 2, &["nll"]),
+        // A repair has a bundle and writes another.
+        (&["verify", generates, "--repair"], 2, &["--bundle"]),
+        (&["verify", generates, "--bundle", "x", "--repair"], 2, &["--output"]),
+        (&["verify", generates, "--compilations", "3"], 2, &["--repair"]),
         // Missing paths.
         (&["plan", generates, "--profiles", "no/such/folder"], 3, &["--profiles", "no/such/folder"]),
         (&["plan", generates, "--planners", "README.md"], 3, &["--planners", "README.md"]),

@@ -21,6 +21,7 @@ mod kept;
 mod pages;
 mod plan_page;
 mod preferences;
+mod repair;
 mod rounding;
 mod runtime_only;
 mod screens;

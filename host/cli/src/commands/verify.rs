@@ -18,6 +18,18 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
         drop(watch);
         print(format, &report, views::self_test)?;
         (report.passed, all_run(&report.intact, arguments.target.strict))
+    } else if let (Some(bundle), Some(into), true) = (&arguments.bundle, &arguments.output, arguments.repair)
+    {
+        let (checkpoint, most) = (&arguments.checkpoint, arguments.compilations);
+        let report =
+            shardwright_verify::repair(checkpoint, goldens, bundle, into, &open, &options, most, &mut watch)?;
+        drop(watch);
+        print(format, &report, views::repair)?;
+        if arguments.store {
+            let identity = shardwright_verify::store_verification(into, &report.verification)?;
+            views::say(&format!("stored in {}, which is now {identity}", into.display()));
+        }
+        (report.verification.passed, all_run(&report.verification, arguments.target.strict))
     } else if let Some(bundle) = &arguments.bundle {
         let checkpoint = &arguments.checkpoint;
         let report =

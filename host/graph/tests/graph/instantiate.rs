@@ -206,6 +206,31 @@ fn taps_are_those_of_the_shard() {
     assert_eq!(names(ComponentKind::Head, 0..0, EntryKind::Decode), ["final-norm"]);
 }
 
+/// Each value once: several linear operations read one.
+#[test]
+fn every_linear_operation_can_be_tapped_at_both_ends() {
+    let plain = toy(&Recipe::sharing());
+    let graph = plain.with_operation_taps();
+    let entry = |graph: &Graph, kind| {
+        let options = EntryOptions { taps: true };
+        graph.entry(ComponentKind::Decoder, 0..4, point(kind, 1, 32), options).unwrap().unwrap()
+    };
+    let decode = entry(&graph, EntryKind::Decode);
+    decode.validate().unwrap();
+    let left: Vec<_> = decode.outputs.iter().map(|(tensor, _)| *tensor).collect();
+    let linear = decode.nodes.iter().filter(|node| matches!(node.op, Op::Linear));
+    let ends: Vec<_> = linear.flat_map(|node| [node.inputs[0], node.output]).collect();
+    assert!(!ends.is_empty());
+    for end in ends {
+        let read = decode.inputs.iter().any(|(input, _)| *input == end);
+        assert!(read || left.contains(&end), "{}", decode.tensor(end).name);
+    }
+    // What only fills states has no further outputs, and the rest of the graph is as it was.
+    let outputs = |graph: &Graph| output_names(&entry(graph, EntryKind::Prefill));
+    assert_eq!(outputs(&graph), outputs(&plain));
+    assert_eq!(decode.nodes, entry(&plain, EntryKind::Decode).nodes);
+}
+
 #[test]
 fn named_taps_of_a_decoder_stay_within_their_layers() {
     let mut graph = toy(&Recipe::sharing());

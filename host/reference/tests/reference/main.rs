@@ -5,6 +5,7 @@ mod random;
 #[path = "../../../graph/tests/support/mod.rs"]
 mod support;
 
+mod corrected;
 mod encoded;
 mod errors;
 mod formats;

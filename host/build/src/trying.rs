@@ -1,0 +1,70 @@
+//! What a planning loop begins with, and what else decides whether a plan is accepted.
+
+use shardwright_bundle::{Bundle, ChainEntry, FileReference};
+use shardwright_planning::feedback::Attempt;
+use shardwright_planning::plan::Plan;
+use shardwright_planning::request::Request;
+use shardwright_vocabulary::{Error, ErrorKind};
+
+use crate::{Proving, Result};
+
+/// What a planning loop begins with, and what else decides whether a plan is accepted.
+#[derive(Default)]
+pub struct Trying<'p> {
+    /// How a plan that was compiled is proved; one that is not is revised like one that is refused.
+    pub proving: Option<Proving<'p>>,
+    /// Plans that did not work, oldest first; none of them is tried again.
+    pub before: Vec<Attempt>,
+    /// The plan to begin with.
+    pub first: Option<RecordedPlan>,
+}
+
+/// A plan with the request that it answers.
+#[derive(Clone, Debug)]
+pub struct RecordedPlan {
+    plan: Plan,
+    request: Request,
+}
+
+impl RecordedPlan {
+    /// That of a bundle's chain.
+    ///
+    /// # Errors
+    ///
+    /// That the bundle's files cannot be read.
+    pub fn of(bundle: &Bundle, chain: &ChainEntry) -> Result<Self> {
+        let plan = read(bundle, &chain.plan, "the recorded plan")?;
+        let request = read(bundle, &chain.request, "the recorded request")?;
+        Ok(RecordedPlan { plan, request })
+    }
+
+    /// The plan, if targets, formats and tables mean the same in another request. That may offer
+    /// more formats.
+    pub(crate) fn for_request(self, request: &Request) -> Option<Plan> {
+        let RecordedPlan { plan, request: own } = self;
+        let targets = |request: &Request| -> Vec<_> {
+            request.targets.iter().map(|target| target.target.clone()).collect()
+        };
+        let formats = |table: &shardwright_planning::request::GatheredTable| {
+            table.formats.iter().map(|choice| choice.format).collect::<Vec<_>>()
+        };
+        let tables = |request: &Request| request.tables.iter().map(formats).collect::<Vec<_>>();
+        let same = targets(&own) == targets(request)
+            && request.formats.starts_with(&own.formats)
+            && tables(&own) == tables(request);
+        same.then_some(plan)
+    }
+}
+
+/// Reads a JSON file of a bundle.
+pub(crate) fn read<T: serde::de::DeserializeOwned>(
+    bundle: &Bundle,
+    file: &FileReference,
+    what: &str,
+) -> Result<T> {
+    let bytes = bundle.read(file)?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("{}: {what}: {error}", bundle.directory().display()))
+            .with_help("compile the checkpoint again")
+    })
+}

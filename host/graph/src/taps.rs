@@ -1,0 +1,31 @@
+//! Taps at operations, for finding the one that a device computes wrongly.
+
+use crate::{Graph, Op, ValueId, ValueSource};
+
+impl Graph {
+    /// The same graph, in which every linear operation has a tap at what it reads and at what it
+    /// gives, named like the value. With [`EntryOptions::taps`](crate::EntryOptions::taps) its
+    /// entry points have them as outputs, except those that only fill states. Data are shared.
+    ///
+    /// A device that fuses a linear operation with what follows it cannot do so with its taps, and
+    /// may compute it differently.
+    #[must_use]
+    pub fn with_operation_taps(&self) -> Graph {
+        let mut graph = self.clone();
+        for component in &mut graph.components {
+            let linear = component.nodes.iter().filter(|node| matches!(node.op, Op::Linear));
+            let ends = linear.flat_map(|node| node.inputs.first().copied().into_iter().chain([node.output]));
+            let mut tapped: Vec<ValueId> = component.taps.iter().map(|(_, value)| *value).collect();
+            let mut taps = Vec::new();
+            for value in ends {
+                let made = &component.values[value.0 as usize];
+                if matches!(made.source, ValueSource::Node(_)) && !tapped.contains(&value) {
+                    tapped.push(value);
+                    taps.push((made.name.clone(), value));
+                }
+            }
+            component.taps.extend(taps);
+        }
+        graph
+    }
+}

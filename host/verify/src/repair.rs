@@ -1,0 +1,177 @@
+//! Repairing a bundle that drifts: the fault is found, a planner raises a format there, and the new
+//! plan is compiled and verified, until one holds.
+
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright::OpenOptions;
+use shardwright_build::{CompileReport, Proving, RecordedPlan, Trying, compile_trying};
+use shardwright_shims::Watch;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+use crate::bundled::bundle_of;
+use crate::options::VerifyOptions;
+use crate::report::VerifyReport;
+use crate::thresholds::Thresholds;
+
+mod place;
+mod prover;
+mod search;
+
+use prover::BundleProver;
+
+/// Most compilations of a repair, unless another number is asked for: two faults of 35 layers
+/// without taps, and as many again.
+pub const COMPILATIONS: usize = 32;
+
+/// The outcome of a repair.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RepairReport {
+    /// The plans that did not hold, oldest first; empty if there was nothing to repair.
+    pub attempts: Vec<RepairAttempt>,
+    /// Compilations in all: of shards of new plans, and of what was compiled to find the faults.
+    pub compilations: usize,
+    /// The verification of the plan that holds.
+    pub verification: VerifyReport,
+    /// The bundle of it.
+    pub compiled: RepairedBundle,
+}
+
+/// A plan that did not hold.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RepairAttempt {
+    /// Its shards.
+    pub shards: usize,
+    /// Where it is wrong; empty if it failed otherwise.
+    pub faults: Vec<FaultyPlace>,
+    /// The same, and other failures, in words.
+    pub reasons: Vec<String>,
+    /// Compilations until its faults were known, counted from the beginning.
+    pub compilations: usize,
+}
+
+/// A place at which a shard computes something else than the reference.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FaultyPlace {
+    /// Name of the shard.
+    pub shard: String,
+    /// Component; none if the shard as a whole is all that is known.
+    pub component: Option<String>,
+    /// Layer, of a component that has layers.
+    pub layer: Option<u32>,
+    /// Role of the weights that are multiplied there.
+    pub role: Option<String>,
+    /// `activations` or `states`; none where that is not known.
+    pub values: Option<String>,
+    /// The value of the graph that is off.
+    pub value: Option<String>,
+    /// Relative error of the worst row; null in JSON where it has no bound.
+    pub relative_error: f64,
+    /// How it is known.
+    pub evidence: Evidence,
+}
+
+/// How a faulty place is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Evidence {
+    /// The value is off although the device read what the reference computes it from.
+    OwnError,
+    /// The layers before it are right when compiled alone, and with it they are not.
+    Range,
+    /// The shard is off as a whole, and no part of it alone.
+    Shard,
+}
+
+impl Evidence {
+    /// The name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Evidence::OwnError => "own-error",
+            Evidence::Range => "range",
+            Evidence::Shard => "shard",
+        }
+    }
+}
+
+/// The bundle that a repair wrote.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RepairedBundle {
+    /// Identity: the hash of its manifest.
+    pub bundle: String,
+    /// Path.
+    pub directory: String,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Shards of its first chain.
+    pub shards: usize,
+    /// Artefacts that were taken from the bundle that was repaired, or from a run that was
+    /// interrupted.
+    pub artefacts_reused: usize,
+}
+
+impl From<CompileReport> for RepairedBundle {
+    fn from(report: CompileReport) -> Self {
+        RepairedBundle {
+            shards: report.plan.shards.len(),
+            bundle: report.bundle,
+            directory: report.directory,
+            bytes: report.bytes,
+            artefacts_reused: report.artefacts_reused,
+        }
+    }
+}
+
+/// Verifies `bundle` and, where it drifts, repairs it: writes to `into` a bundle that verifies.
+///
+/// `open` are the options it was compiled with; formats may be added. Its plan
+/// and its artefacts are tried first. Each shard that is out of bounds is compiled once more
+/// with what its linear operations read and give as further outputs: the first value that is off
+/// although what it is computed from is right is the fault. Where the fault vanishes with those
+/// outputs, or the shim takes none, ranges of layers are compiled instead, each half of the last.
+/// The planner is told the place and makes another plan; shards that stay are not compiled again.
+///
+/// At most `compilations` shards and parts of shards are compiled. `into` gets a whole bundle or
+/// none; what an interrupted run compiled is there for the next.
+///
+/// # Errors
+///
+/// Those of [`verify_bundle`](crate::verify_bundle) and of compiling; [`ErrorKind::Planning`] if no
+/// plan verifies, with the last reason.
+#[expect(clippy::too_many_arguments, reason = "those of `verify_bundle`, and where to and how far")]
+pub fn repair(
+    checkpoint: &Path,
+    goldens: &Path,
+    bundle: &Path,
+    into: &Path,
+    open: &OpenOptions,
+    options: &VerifyOptions,
+    compilations: usize,
+    watch: &mut dyn Watch,
+) -> Result<RepairReport> {
+    options.thresholds(Thresholds::SAME_FLOATS)?;
+    watch.progress(0, "reading the bundle");
+    let (existing, intact) = bundle_of(checkpoint, bundle)?;
+    if is_same(bundle, into) {
+        let what = format!("{} is the bundle to be repaired", into.display());
+        return Err(Error::new(ErrorKind::Argument, what)
+            .with_help("name another directory with `--output`: the bundle stays as it is"));
+    }
+    let mut prover = BundleProver::new(&existing, &intact, goldens, options)?;
+    let chain = existing.manifest().chains.first();
+    let first = chain.map(|chain| RecordedPlan::of(&existing, chain)).transpose()?;
+    let proving = Some(Proving { prover: &mut prover, compilations });
+    let trying = Trying { proving, before: Vec::new(), first };
+    let options = open.plan_options();
+    let compiled = compile_trying(checkpoint, into, &options, Some(&existing), trying, watch)?;
+    let (attempts, verification, compilations) = prover.finish()?;
+    Ok(RepairReport { attempts, compilations, verification, compiled: compiled.into() })
+}
+
+/// Whether both paths are one directory.
+fn is_same(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}

@@ -1,0 +1,362 @@
+//! Finds what is wrong in a shard that is out of bounds: by its own values, or by parts of it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use shardwright_build::{BuildError, BuiltShard, Candidate, LoadedPart};
+use shardwright_graph::{Asset, Graph, Role, Segment, Segments};
+use shardwright_models::Checkpoint;
+use shardwright_runtime::ShardDescription;
+use shardwright_shims::{LoadedShard, Part, Watch};
+use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Result};
+
+use super::FaultyPlace;
+use crate::boundaries::{BoundaryCheck, Prompt, Shards};
+use crate::goldens::Golden;
+use crate::progress::{Progress, reference_fault};
+use crate::report::{RowComparison, ShardVerification};
+use crate::rows::RowErrors;
+use crate::shard_run::{Feed, Own, Rows, ShardMemory, Twin};
+use crate::thresholds::Thresholds;
+use crate::trace::Trace;
+
+/// Share of the largest own error that another has to reach to be a fault of its own: rounding is
+/// far below what overflows.
+const OF_THE_LARGEST: f64 = 0.1;
+
+/// Most places that one look at a shard gives.
+const PLACES: usize = 8;
+
+/// A shard that is out of bounds.
+pub(super) struct Search<'s> {
+    pub(super) intact: &'s Checkpoint,
+    pub(super) goldens: &'s [Golden],
+    pub(super) exact: bool,
+    pub(super) thresholds: Thresholds,
+    pub(super) index: usize,
+    /// What its verification found.
+    pub(super) failed: &'s ShardVerification,
+}
+
+/// Where its worst row is: of which prompt, and how many tokens lead to it.
+struct Case<'s> {
+    name: String,
+    ids: &'s [u32],
+}
+
+impl<'s> Search<'s> {
+    /// The faulty places, at least one.
+    pub(super) fn run(
+        &self,
+        candidate: &mut Candidate<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<Vec<FaultyPlace>> {
+        let mut all = Part::new(watch, 0..1000);
+        let case = self.case()?;
+        let own = match candidate.tapped(self.index, &mut all.then(200)) {
+            Ok(tapped) => self.own(candidate, &tapped, &case, &mut all.then(400))?,
+            // The shim takes no further outputs.
+            Err(BuildError::Refused(_)) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        match own.is_empty() {
+            false => Ok(own),
+            true => Ok(vec![self.narrowed(candidate, &case, &mut all)?]),
+        }
+    }
+
+    fn outputs(&self) -> impl Iterator<Item = &RowComparison> {
+        self.failed.entries.iter().flat_map(|entry| &entry.outputs)
+    }
+
+    /// The worst of its results, by which the fault is looked for: one prompt, as far as that row.
+    fn case(&self) -> Result<Case<'s>> {
+        let failed = self.outputs().filter(|output| !output.passed);
+        let worst = failed.max_by(|one, other| one.relative_worst.total_cmp(&other.relative_worst));
+        let place = worst.and_then(|worst| {
+            let (prompt, position) = worst.worst_place.as_ref()?;
+            let golden = self.goldens.get(prompt.strip_prefix('p')?.parse::<usize>().ok()?)?;
+            let rows = if self.intact.graph().is_generative() { position + 1 } else { golden.ids.len() };
+            Some(Case { name: prompt.clone(), ids: golden.ids.get(..rows)? })
+        });
+        place.ok_or_else(|| {
+            let what = format!("shard {} failed without a row that differs", self.failed.shard);
+            Error::new(ErrorKind::Internal, what)
+                .with_help("report this: what a verification compares has a place")
+        })
+    }
+
+    /// Places whose value is off although the device read what it is computed from.
+    fn own(
+        &self,
+        candidate: &Candidate<'_>,
+        tapped: &BuiltShard,
+        case: &Case<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<Vec<FaultyPlace>> {
+        let mut progress = Progress(Part::new(watch, 0..1000));
+        let mut part = candidate.load(tapped).map_err(Error::from)?;
+        let mut memory = ShardMemory::new(&part.shard)?;
+        let twin = Twin::new(&tapped.compiled).map_err(reference_fault)?;
+        let graph = self.graph(tapped);
+        let (graph, assets) = (graph.as_ref().unwrap_or(self.intact.graph()), &candidate.graph().assets);
+        let entries = memory.entries.iter().map(|entry| entry.interface.point.rows);
+        let mut trace = Trace::new(graph, case.ids, entries.max().unwrap_or(1)).map_err(reference_fault)?;
+        let mut found: Vec<(Role, RowErrors)> = Vec::new();
+        while let Some(chunk) = trace.next().map_err(reference_fault)? {
+            progress.step(chunk.first as f64 / case.ids.len() as f64, || {
+                format!("comparing every operation of {}", tapped.name)
+            })?;
+            let uncapped = tapped.logits_softcap.is_some();
+            let feed = Feed { graph, assets, trace: &trace, chunk: &chunk, twin: Some(&twin), uncapped };
+            for entry in 0..memory.entries.len() {
+                let point = memory.entries[entry].interface.point;
+                // What only fills states shows nothing between them.
+                if point.kind == EntryKind::Prefill {
+                    continue;
+                }
+                let most = point.rows as usize;
+                let rows = match most {
+                    // The row that is off.
+                    1 if chunk.first + chunk.rows == case.ids.len() => {
+                        vec![Rows { offset: chunk.rows - 1, rows: 1 }]
+                    }
+                    1 => Vec::new(),
+                    most => (0..chunk.rows)
+                        .step_by(most)
+                        .map(|offset| Rows { offset, rows: most.min(chunk.rows - offset) })
+                        .collect(),
+                };
+                for rows in rows {
+                    progress.check()?;
+                    enter(&mut found, memory.run_own(&mut part.shard, entry, &feed, rows)?);
+                }
+            }
+        }
+        let graph = graph.with_operation_taps();
+        let mut faults: Vec<(f64, Role)> = Vec::new();
+        for (role, errors) in found {
+            let compared = errors.compare(String::new(), None, None, &self.thresholds);
+            if !compared.passed {
+                faults.push((compared.relative_worst, role));
+            }
+        }
+        let largest = faults.iter().map(|(error, _)| *error).fold(0.0, f64::max);
+        let of_the_largest = largest * OF_THE_LARGEST;
+        let mut places: Vec<FaultyPlace> = Vec::new();
+        for (error, role) in faults.into_iter().filter(|(error, _)| *error >= of_the_largest) {
+            let place = FaultyPlace::value(&tapped.name, &tapped.segments, &graph, &role, error);
+            let known = |place: &FaultyPlace| {
+                let of = |place: &FaultyPlace| (place.layer, place.role.clone(), place.values.clone());
+                places.iter().any(|known| of(known) == of(place))
+            };
+            if let Some(place) = place.filter(|place| !known(place)) {
+                places.push(place);
+            }
+        }
+        places.truncate(PLACES);
+        Ok(places)
+    }
+
+    /// The graph that the logits are compared with, if the runtime caps them.
+    fn graph(&self, shard: &BuiltShard) -> Option<Graph> {
+        shard.logits_softcap.map(|_| self.intact.graph().without_logits_softcap())
+    }
+
+    /// The first unit of the shard with which it is off, by compiling ever shorter parts of it.
+    fn narrowed(
+        &self,
+        candidate: &mut Candidate<'_>,
+        case: &Case<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<FaultyPlace> {
+        let mut all = Part::new(watch, 0..1000);
+        let shard = &candidate.shards()[self.index];
+        let units = units(&shard.segments);
+        let error = self.outputs().map(|output| output.relative_worst).fold(0.0, f64::max);
+        let whole = || Ok(FaultyPlace::whole(&shard.name, error));
+        let (mut first, mut end) = self.bounds(&units);
+        let mut seen = false;
+        while end - first > 1 {
+            let middle = first + (end - first) / 2;
+            let range = joined(&units[first..middle]);
+            match self.is_off(candidate, &range, case, &mut all.most_of_the_rest())? {
+                Some(true) => (end, seen) = (middle, true),
+                Some(false) => first = middle,
+                None => return whole(),
+            }
+        }
+        // Where every part was right, the last is what remains, and may be right too.
+        let last = joined(&units[first..end]);
+        if !seen && units.len() > 1 && self.is_off(candidate, &last, case, &mut all)? != Some(true) {
+            return whole();
+        }
+        let unit = units[first];
+        let layer = (unit.layers.1 > 0).then_some(unit.layers.0);
+        Ok(FaultyPlace::part(&shard.name, unit.component, layer, error))
+    }
+
+    /// Between which units the fault lies, by the states that layers wrote: the first that is off
+    /// in what a layer gives is in it or before it, and a layer whose states are right read a right
+    /// stream.
+    fn bounds(&self, units: &[Segment]) -> (usize, usize) {
+        let at = |layer: u32| units.iter().position(|unit| unit.layers == (layer, layer + 1));
+        let off = self.outputs().filter(|output| !output.passed).filter_map(|output| output.layer).min();
+        let end = off.and_then(at).map_or(units.len(), |unit| unit + 1);
+        let mut right: BTreeMap<u32, bool> = BTreeMap::new();
+        for output in self.outputs().filter(|output| output.what.starts_with("state ")) {
+            if let Some(layer) = output.layer {
+                *right.entry(layer).or_insert(true) &= output.passed;
+            }
+        }
+        let before = right.into_iter().filter(|(_, right)| *right).map(|(layer, _)| layer);
+        let first = before.filter_map(at).filter(|unit| *unit < end).max().unwrap_or(0);
+        (first, end)
+    }
+
+    /// Whether a part of the shard, compiled alone, is out of bounds; `None` if the shim refuses
+    /// it.
+    fn is_off(
+        &self,
+        candidate: &mut Candidate<'_>,
+        segments: &Segments,
+        case: &Case<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<Option<bool>> {
+        let mut all = Part::new(watch, 0..1000);
+        let built = match candidate.part(self.index, segments, &mut all.then(500)) {
+            Ok(built) => built,
+            Err(BuildError::Refused(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let part = candidate.load(&built).map_err(Error::from)?;
+        let context = candidate.plan().plan().shards[self.index].context;
+        let assets: &[Asset] = &candidate.graph().assets;
+        let alone = Alone::new(part, u64::from(context).max(case.ids.len() as u64))?;
+        let graph = self.graph(&built);
+        let compiled = [built.compiled];
+        let check = BoundaryCheck {
+            shards: &alone,
+            graph: graph.as_ref().unwrap_or(self.intact.graph()),
+            assets,
+            compiled: &compiled,
+            exact: self.exact,
+            formats: vec![built.formats.to_string()],
+            thresholds: self.thresholds,
+            rows: case.ids.len(),
+            steps: 1,
+        };
+        let prompt = Prompt { name: case.name.clone(), ids: case.ids };
+        let found = check.run(&[prompt], &mut Progress(all))?;
+        Ok(Some(found.iter().any(|boundaries| boundaries.judged && !boundaries.passed)))
+    }
+}
+
+/// Enters the values of a run, in the order in which they are computed, as far as the first that
+/// holds no number: what follows from it says nothing.
+fn enter(found: &mut Vec<(Role, RowErrors)>, run: Vec<Own>) {
+    for Own { role, width, got, computed } in run {
+        let index = match found.iter().position(|(known, _)| *known == role) {
+            Some(index) => index,
+            None => {
+                found.push((role, RowErrors::default()));
+                found.len() - 1
+            }
+        };
+        for (got, computed) in got.chunks(width.max(1)).zip(computed.chunks(width.max(1))) {
+            found[index].1.add(got, computed, || (String::new(), 0, 0));
+        }
+        if !got.iter().all(|value| value.is_finite()) {
+            break;
+        }
+    }
+}
+
+/// The layers of segments one by one, and components without layers.
+fn units(segments: &Segments) -> Vec<Segment> {
+    let each = segments.iter().flat_map(|segment| match segment.layers {
+        (0, 0) => vec![segment],
+        (first, end) => (first..end).map(|layer| Segment { layers: (layer, layer + 1), ..segment }).collect(),
+    });
+    each.collect()
+}
+
+/// Adjacent units as segments.
+fn joined(units: &[Segment]) -> Segments {
+    let mut segments: Vec<Segment> = Vec::new();
+    for unit in units {
+        match segments.last_mut() {
+            Some(last) if last.component == unit.component => last.layers.1 = unit.layers.1,
+            _ => segments.push(*unit),
+        }
+    }
+    Segments(segments)
+}
+
+/// A part of a shard, loaded by itself.
+struct Alone {
+    description: [ShardDescription; 1],
+    shard: RefCell<LoadedShard>,
+    context: u64,
+}
+
+impl Alone {
+    fn new(part: LoadedPart, context: u64) -> Result<Self> {
+        let LoadedPart { name, shard, origin, logits_softcap } = part;
+        let empty = || Error::new(ErrorKind::Internal, format!("a part of shard {name} has no entry point"));
+        let description = ShardDescription::of(&name, &shard).ok_or_else(empty)?;
+        let description = [ShardDescription { origin, logits_softcap, ..description }];
+        Ok(Alone { description, shard: RefCell::new(shard), context })
+    }
+}
+
+impl Shards for Alone {
+    fn descriptions(&self) -> &[ShardDescription] {
+        &self.description
+    }
+
+    fn context(&self) -> u64 {
+        self.context
+    }
+
+    fn lend(&self, shard: usize, borrow: &mut dyn FnMut(&mut LoadedShard)) -> bool {
+        if shard == 0 {
+            borrow(&mut self.shard.borrow_mut());
+        }
+        shard == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_graph::ComponentKind;
+
+    use super::*;
+
+    #[test]
+    fn segments_are_taken_apart_and_joined_again() {
+        let of = |component, layers| Segment { component, layers };
+        let whole = Segments(vec![
+            of(ComponentKind::Embed, (0, 0)),
+            of(ComponentKind::Decoder, (3, 6)),
+            of(ComponentKind::Head, (0, 0)),
+        ]);
+        let units = units(&whole);
+        assert_eq!(units.len(), 5);
+        assert_eq!(units[2], of(ComponentKind::Decoder, (4, 5)));
+        assert_eq!(joined(&units), whole);
+        assert_eq!(joined(&units[1..3]), Segments::one(of(ComponentKind::Decoder, (3, 5))));
+    }
+
+    #[test]
+    fn what_follows_from_no_number_is_no_fault() {
+        let own = |role: Role, got: f32| Own { role, width: 2, got: vec![got, 1.0], computed: vec![1.0; 2] };
+        let mut found = Vec::new();
+        let tap = |name: &str| Role::Tap { name: name.to_owned() };
+        enter(&mut found, vec![own(tap("a"), 1.0), own(tap("b"), f32::INFINITY), own(Role::Hidden, 2.0)]);
+        let passed = found.into_iter().map(|(role, errors)| {
+            (role, errors.compare(String::new(), None, None, &Thresholds::VENDOR).passed)
+        });
+        assert_eq!(passed.collect::<Vec<_>>(), [(tap("a"), true), (tap("b"), false)]);
+    }
+}
