@@ -93,8 +93,9 @@ pub use tables::TableLoss;
 #[cfg(feature = "checkpoints")]
 pub use {
     checkpoint::{
-        CheckpointSource, OutlineSource, calibration_text, expect_checkpoint, moment_text, open_checkpoint,
-        plan_checkpoint,
+        CheckpointSource, FormatShare, LossRow, OutlineSource, SensitivityReport, calibration_text,
+        expect_checkpoint, measure_sensitivities, moment_text, open_checkpoint, plan_checkpoint,
+        sensitivity_text,
     },
     compiling::{CompileReport, compile},
     recorded::{CompiledAnew, compile_recorded},

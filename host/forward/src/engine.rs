@@ -1,6 +1,8 @@
 //! What runs a part of a model.
 
-use shardwright_graph::{EntryGraph, Graph, LegaliseError, Role, TensorId, legalise, range_key};
+use shardwright_graph::{
+    Encodings, EntryGraph, Graph, LegaliseError, Role, TensorId, legalise, legalise_encoded, range_key,
+};
 use shardwright_shims::{Place, ShimInstance, Watch, WorkOrderBuilder};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
@@ -22,8 +24,9 @@ impl Engine {
         Engine { instance, device: device.into() }
     }
 
-    /// Compiles and loads an entry graph, with the tensors to be looked at as further outputs. What
-    /// is compiled lies in a temporary file that is gone with the loaded part.
+    /// Compiles and loads an entry graph, in f32 or with values in other encodings, with the tensors
+    /// to be looked at as further outputs. What is compiled lies in a temporary file that is gone
+    /// with the loaded part.
     ///
     /// # Errors
     /// What the shim refuses or fails with; [`ErrorKind::Cancelled`].
@@ -31,6 +34,7 @@ impl Engine {
         &self,
         mut entry: EntryGraph,
         graph: &Graph,
+        encodings: Option<&Encodings<'_>>,
         look: &Look<'_>,
         watch: &mut dyn Watch,
     ) -> Result<LoadedPart> {
@@ -51,7 +55,11 @@ impl Engine {
             .collect();
         entry.outputs.extend(looked);
         let check = |shown: &EntryGraph| self.instance.check(&self.device, shown, &graph.weights);
-        let legal = legalise(&entry, check).map_err(|error| match error {
+        let legal = match encodings {
+            Some(encodings) => legalise_encoded(&entry, encodings, check),
+            None => legalise(&entry, check),
+        };
+        let legal = legal.map_err(|error| match error {
             LegaliseError::Check(error) => Error::from(error),
             refused => Error::new(ErrorKind::Shim, format!("{name}: {refused}")),
         })?;

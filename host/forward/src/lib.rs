@@ -4,9 +4,10 @@
 //! format ([`Pass`]): every component and every layer is compiled, loaded, run over all sequences
 //! and dropped again, so that only one layer's weights are in memory. Between them it holds the
 //! residual streams, per-layer inputs and the states that later layers read. Any tensor of a layer
-//! can be looked at on its way ([`Looked`]).
+//! can be looked at on its way ([`Looked`]). A caller who runs a part many times keeps it
+//! ([`Loaded`]), with its activations and states in any format, and a clone of the pass before it.
 //!
-//! **Not its job.** It generates nothing, keeps no session and no artefact, and knows no format:
+//! **Not its job.** It generates nothing, keeps no session and no artefact, and chooses no format:
 //! what the numbers are for is the caller's to know. Values between layers are f32.
 //!
 //! ```no_run
@@ -38,4 +39,4 @@ mod part;
 mod pass;
 
 pub use engine::Engine;
-pub use pass::{Looked, Pass};
+pub use pass::{Loaded, Looked, Pass};

@@ -47,7 +47,8 @@ pub(super) fn moments(
     let missing: BTreeSet<String> = inputs.widths.keys().filter(|key| !is_kept(key)).cloned().collect();
     let mut in_memory = BTreeMap::new();
     if !missing.is_empty() {
-        let engine = engine(options)?;
+        let help = "moments are taken on the CPU shim; `--rounding nearest` rounds without them";
+        let engine = engine(options, FOLDER, help)?;
         let mut take = |key: &str, moments: SecondMoments| match path(key) {
             Some(path) => {
                 moments.write(path).map_err(|error| Error::caused_by(ErrorKind::Invalid, error, None))
@@ -142,14 +143,12 @@ fn over_all(
     }
 }
 
-/// The CPU shim, in this process if the user does not ask for another.
-fn engine(options: &PlanOptions) -> Result<Engine> {
+/// The CPU shim, in this process if the user does not ask for another, opened for `purpose`.
+pub(super) fn engine(options: &PlanOptions, purpose: &str, help: &str) -> Result<Engine> {
     let shims = Shims::open(options.shims.clone(), options.isolation)?;
     let threads = thread_options(CPU_SHIM, options.threads);
-    let instance = shims.open_to_run(CPU_SHIM, FOLDER, &threads, false).map_err(|error| {
-        let help = "moments are taken on the CPU shim; `--rounding nearest` rounds without them";
-        error.with_help(help)
-    })?;
+    let instance =
+        shims.open_to_run(CPU_SHIM, purpose, &threads, false).map_err(|error| error.with_help(help))?;
     let devices = instance.devices(None)?;
     let device = devices.into_iter().find(|device| device.kind == DeviceKind::Present).ok_or_else(|| {
         Error::new(ErrorKind::Shim, format!("shim `{CPU_SHIM}` has no device in this machine"))

@@ -66,6 +66,18 @@ impl Moments {
         Ok(factors)
     }
 
+    /// The moments of what a weight is multiplied with; `None` where nothing of that was seen.
+    pub(crate) fn second(&self, weight: &str) -> Result<Option<SecondMoments>, QuantiseError> {
+        let Some(key) = self.inputs.of.get(weight) else { return Ok(None) };
+        Ok(match &self.kept {
+            Kept::InMemory(moments) => moments.get(key).cloned(),
+            Kept::InFolder(folder) => {
+                let width = self.inputs.widths.get(key).copied().unwrap_or_default();
+                Some(SecondMoments::read(SecondMoments::path(folder, key), width)?)
+            }
+        })
+    }
+
     /// The factors by which a weight is rounded; `None` where nothing that it is multiplied with
     /// was seen.
     pub fn factors(&self, weight: &str) -> Result<Option<Arc<Factors>>, QuantiseError> {
