@@ -2,7 +2,7 @@
 //! reference. Prints a table, or JSON.
 //!
 //! ```text
-//! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json] [--sensitivity [--compensated]]
+//! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json]
 //! ```
 //!
 //! `ROWS` takes so many rows, evenly chosen; all of them take a while.
@@ -12,11 +12,7 @@ mod demo;
 
 use std::ops::ControlFlow;
 
-use shardwright_quantisation::{
-    IntegerBits, MeasuredFormats, RangeMethod, Sensitivities, content_hash, evaluate, priors, table_priors,
-    value_prior,
-};
-use shardwright_vocabulary::{ActivationFormat, StateFormat, ValueFormat, WeightFormat};
+use shardwright_quantisation::{IntegerBits, RangeMethod, evaluate};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -33,33 +29,6 @@ fn main() {
         eprint!("\r{done} of {total}   ");
         ControlFlow::Continue(())
     };
-    if has("--sensitivity") {
-        let formats = [WeightFormat::W8PerChannel, WeightFormat::W4Block32, WeightFormat::W4PerChannel];
-        let hash = content_hash(&graph).unwrap();
-        let short: Vec<Vec<u32>> = chosen.iter().map(|ids| ids[..ids.len().min(96)].to_vec()).collect();
-        let moments = has("--compensated").then(|| demo::moments(&graph, &calibration_rows));
-        let activations = ActivationFormat::ALL.iter().copied().map(ValueFormat::Activations);
-        let states = StateFormat::ALL.iter().copied().map(ValueFormat::States);
-        let values: Vec<ValueFormat> = activations.chain(states).collect();
-        let wanted = MeasuredFormats { weights: &formats, tables: &formats, values: &values };
-        let measured =
-            Sensitivities::measure(&graph, hash, &wanted, moments.as_ref(), &short, &mut progress).unwrap();
-        eprintln!();
-        let expected = priors(&graph, &formats).unwrap();
-        for (row, prior) in measured.rows().iter().zip(&expected) {
-            let (loss, expected) = (row.micronats, prior.micronats);
-            println!("{} {} {} {} {loss} {expected}", row.component, row.layer, row.role, row.format);
-        }
-        for row in measured.values() {
-            println!("{:?} {} {}", row.format, row.micronats, value_prior(row.format));
-        }
-        let expected = table_priors(&graph, &formats);
-        for (row, prior) in measured.tables().iter().zip(&expected) {
-            let name = &graph.assets[row.table as usize].name;
-            println!("{name} {} {} {}", row.format, row.micronats, prior.micronats);
-        }
-        return;
-    }
     let ranges = calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).unwrap();
     let candidates = demo::candidates(&demo::moments(&graph, &calibration_rows));
     let table = evaluate(&graph, &candidates, &ranges, &chosen, &mut progress).unwrap();

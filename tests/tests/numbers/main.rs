@@ -6,6 +6,7 @@ mod formats;
 mod forward;
 mod largest;
 mod legalise;
+mod losses;
 mod public_crate;
 mod quantised;
 mod revision;

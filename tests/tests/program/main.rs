@@ -23,5 +23,6 @@ mod preferences;
 mod rounding;
 mod runtime_only;
 mod screens;
+mod sensitivity;
 mod terminal;
 mod without_weights;

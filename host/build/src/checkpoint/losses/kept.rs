@@ -143,10 +143,10 @@ mod tests {
 
     #[test]
     fn what_others_may_have_written_or_is_damaged_is_not_believed() {
-        let checkpoint = shardwright_test_checkpoints::Spec::gemma3();
         let folder = tempfile::tempdir().unwrap();
-        let checkpoint = checkpoint.write(&folder.path().join("model"));
-        let checkpoint = Checkpoint::open(checkpoint).unwrap();
+        let model = folder.path().join("model");
+        shardwright_test_checkpoints::Spec::gemma3().write(&model).unwrap();
+        let checkpoint = Checkpoint::open(model).unwrap();
         let cache = Some(folder.path().join("cache"));
         let options = PlanOptions { cache, ..PlanOptions::default() };
         let mut notices = Vec::new();
