@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shardwright_test_checkpoints::cases;
@@ -13,6 +13,7 @@ use shardwright_tests::bundles::contents;
 use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
+use tempfile::TempDir;
 
 const CHECKPOINT: &str = TEXT_FIXTURES[1];
 const FORMATS: [&str; 4] = ["--formats", "w8-per-channel/a8-dynamic/f16", "--formats", "w4-block32/a16/a8"];
@@ -22,35 +23,44 @@ const TEXT: &str = "What is a pot?\tA pot holds water.\nAnd a lid?\tA lid covers
                     Who walks there?\tThe king walks in the garden, and his men behind him.\n";
 
 /// A cache of its own, and a text.
-struct Place(tempfile::TempDir);
+struct Place {
+    folder: TempDir,
+    text: PathBuf,
+}
 
 impl Place {
     fn new() -> Self {
-        let place = Place(tempfile::tempdir().expect("a temporary folder"));
-        fs::write(place.text(), TEXT).expect("written");
-        place
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let text = folder.path().join("text");
+        fs::write(&text, TEXT).expect("written");
+        Place { folder, text }
     }
 
-    fn text(&self) -> PathBuf {
-        self.0.path().join("text")
+    /// With another cache and the same text.
+    fn beside(&self) -> Self {
+        Place { text: self.text.clone(), ..Place::new() }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     fn run<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Run {
-        shardwright(arguments).environment("XDG_CACHE_HOME", self.0.path())
+        shardwright(arguments).environment("XDG_CACHE_HOME", self.path())
     }
 
     fn sensitivity(&self, more: &[&str]) -> Run {
-        let run = self.run(["sensitivity", CHECKPOINT, "--text"]).argument(self.text());
+        let run = self.run(["sensitivity", CHECKPOINT, "--text"]).argument(&self.text);
         run.arguments(FORMATS).arguments(more)
     }
 
-    fn folder(&self) -> PathBuf {
-        self.0.path().join("shardwright/sensitivities")
+    fn losses(&self) -> PathBuf {
+        self.path().join("shardwright/sensitivities")
     }
 
     /// The files that are kept.
     fn kept(&self) -> BTreeMap<PathBuf, Vec<u8>> {
-        contents(&self.folder())
+        contents(&self.losses())
     }
 }
 
@@ -66,37 +76,47 @@ fn is_loss(path: &Path) -> bool {
 #[test]
 fn killed_while_losses_are_measured_files_and_tables_are_the_same() {
     let whole = Place::new();
-    let start = Instant::now();
     let table = whole.sensitivity(&[]).succeeds();
-    let took = start.elapsed();
     let wanted = whole.kept();
-    let (place, moments) = (Place::new(), cases(6, 50) as u32);
-    let (mut killed, mut begun) = (0, 0);
-    for moment in 1..=moments {
+    let all = wanted.keys().filter(|path| is_loss(path)).count();
+    let (place, moments) = (whole.beside(), cases(6, 50));
+    let kept = || match place.losses().is_dir() {
+        true => fs::read_dir(place.losses()).map_or(0, |folders| {
+            let below =
+                folders.flatten().flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten());
+            let files = below.flatten().filter(|entry| entry.path().is_dir());
+            let files = files.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten());
+            files.filter(|file| is_loss(&file.path())).count()
+        }),
+        false => 0,
+    };
+    for moment in 0..moments {
         let mut child = Command::new(program::executable())
             .current_dir(tree::root())
             .args(["sensitivity", CHECKPOINT, "--text"])
-            .arg(place.text())
+            .arg(&place.text)
             .args(FORMATS)
-            .env("XDG_CACHE_HOME", place.0.path())
+            .env("XDG_CACHE_HOME", place.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        std::thread::sleep(took * moment / (moments + 1));
-        killed += u32::from(child.try_wait().expect("waiting").is_none());
+        // The first before anything is measured, the others when so many losses are there.
+        let wanted_now = all * moment / moments;
+        let start = Instant::now();
+        while kept() < wanted_now && start.elapsed() < Duration::from_secs(120) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(child.try_wait().expect("waiting").is_none(), "it ended before {wanted_now} losses");
         child.kill().expect("killed");
         child.wait().expect("waited");
-        let kept = if place.folder().is_dir() { place.kept() } else { BTreeMap::new() };
-        let losses = kept.keys().filter(|path| is_loss(path)).count();
-        begun += u32::from(losses > 0 && losses < wanted.keys().filter(|path| is_loss(path)).count());
         // What is there is whole, but for a file that was being written under another name.
-        for (path, bytes) in kept.iter().filter(|(path, _)| wanted.contains_key(*path)) {
-            assert!(*bytes == wanted[path], "{}", path.display());
+        if place.losses().is_dir() {
+            for (path, bytes) in place.kept().iter().filter(|(path, _)| wanted.contains_key(*path)) {
+                assert!(*bytes == wanted[path], "{}", path.display());
+            }
         }
     }
-    assert!(killed >= moments / 3, "{killed} of {moments} were killed before they ended");
-    println!("{killed} of {moments} were killed, {begun} of them while losses were measured");
     assert_eq!(place.sensitivity(&[]).succeeds(), table);
     let kept: BTreeMap<PathBuf, Vec<u8>> =
         place.kept().into_iter().filter(|(path, _)| wanted.contains_key(path)).collect();
@@ -105,14 +125,15 @@ fn killed_while_losses_are_measured_files_and_tables_are_the_same() {
 
 #[test]
 fn neither_threads_nor_interruptions_change_a_loss() {
-    let (first, single) = (Place::new(), Place::new());
+    let first = Place::new();
+    let single = first.beside();
     let table = first.sensitivity(&["-t", "2"]).succeeds();
     let run = single.sensitivity(&["-t", "1"]).environment("RAYON_NUM_THREADS", "1");
     assert_eq!(run.succeeds(), table);
     // Some losses are lost: only those are measured again, to the same.
     let mut lost = 0;
     for path in first.kept().into_keys().filter(|path| is_loss(path)).step_by(5) {
-        fs::remove_file(first.folder().join(path)).expect("removed");
+        fs::remove_file(first.losses().join(path)).expect("removed");
         lost += 1;
     }
     let outcome = first.sensitivity(&[]).outcome();
@@ -126,7 +147,7 @@ fn neither_threads_nor_interruptions_change_a_loss() {
 fn plans_rest_on_what_is_measured() {
     let place = Place::new();
     let plan = || {
-        let run = place.run(["plan", CHECKPOINT, "--calibration-text"]).argument(place.text());
+        let run = place.run(["plan", CHECKPOINT, "--calibration-text"]).argument(&place.text);
         run.arguments(FORMATS)
     };
     let loss = || plan().json()["totals"]["loss"].clone();
@@ -149,9 +170,9 @@ fn plans_rest_on_what_is_measured() {
     let text = plan().succeeds();
     assert!(text.contains("(measured)"), "{text}");
 
-    // Every second loss of the decoder is lost.
-    for path in place.kept().into_keys().filter(|path| is_loss(path)).step_by(2) {
-        fs::remove_file(place.folder().join(path)).expect("removed");
+    // Every third loss is lost.
+    for path in place.kept().into_keys().filter(|path| is_loss(path)).step_by(3) {
+        fs::remove_file(place.losses().join(path)).expect("removed");
     }
     let part = loss();
     assert_eq!(part["known"], "expected", "{part}");
@@ -160,16 +181,17 @@ fn plans_rest_on_what_is_measured() {
     let text = plan().succeeds();
     let said = format!("{} % of it measured", measured * 100 / of);
     assert!(text.contains(&said), "no {said} in {text}");
-    let page = place.0.path().join("plan.html").display().to_string();
+    let page = place.path().join("plan.html").display().to_string();
     plan().arguments(["--html", &page]).succeeds();
     assert!(fs::read_to_string(&page).expect("a page").contains(&said));
 
-    // Another text, and another rounding, are measured on their own.
+    // Another rounding, and another text, are measured on their own.
     let other = place.sensitivity(&["--rounding", "compensated", "--minutes", "0"]).json();
     assert_eq!(self::measured(&other), (0, all));
-    let other = place.run(["sensitivity", CHECKPOINT, "--minutes", "0"]).arguments(FORMATS).json();
-    assert_eq!(self::measured(&other), (0, all));
-    assert!(other["text"].as_str().is_some_and(|text| text.contains("turns, code, numbers")), "{other}");
+    let text = place.path().join("other");
+    fs::write(&text, TEXT.lines().next().expect("a line")).expect("written");
+    let other = place.run(["sensitivity", CHECKPOINT, "--minutes", "0", "--text"]).argument(text);
+    assert_eq!(self::measured(&other.arguments(FORMATS).json()), (0, all));
     // A plan with a goal measures what is missing, and nothing else.
     let outcome = plan().arguments(["--quality", "100000"]).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
@@ -190,7 +212,7 @@ fn what_cannot_be_measured_is_refused() {
     refused(&["no/such/checkpoint"], "no such file or directory");
     refused(&["README.md"], "not a checkpoint");
     refused(&[CHECKPOINT, "--soc", "no-such-chip"], "no-such-chip");
-    let nowhere = place.0.path().join("nothing");
+    let nowhere = place.path().join("nothing");
     fs::create_dir(&nowhere).expect("made");
     let shims = nowhere.display().to_string();
     // The program's own folder of shims is looked into as well, so that this one is no lack.
@@ -212,6 +234,7 @@ fn an_encoder_is_measured_as_a_whole() {
     assert_eq!(plan()["totals"]["loss"]["known"], "not-measured");
     let report = run(&[]).json();
     let (done, all) = measured(&report);
+    assert!(report["text"].as_str().is_some_and(|text| text.contains("turns, code, numbers")), "{report}");
     assert!(done == all && report["formats"][0]["micronats"].as_f64() > Some(0.0), "{report}");
     assert_eq!(plan()["totals"]["loss"]["known"], "measured");
 }
