@@ -92,9 +92,9 @@ pub enum Command {
         disable_help_subcommand = true
     )]
     Plan(PlanArguments),
-    /// Measure what a checkpoint loses in each format, by layer and role, and keep it: plans rest on
-    /// what is measured. The most valuable losses come first; an interrupted run goes on where it
-    /// stopped.
+    /// Measure what a checkpoint loses in each format, by layer and role, and keep it: plans rest
+    /// on what is measured. The most valuable losses come first; an interrupted run goes on where
+    /// it stopped.
     #[command(after_help = SENSITIVITY_EXAMPLES)]
     Sensitivity(SensitivityArguments),
     /// Show what a checkpoint consists of.

@@ -24,9 +24,9 @@ impl Engine {
         Engine { instance, device: device.into() }
     }
 
-    /// Compiles and loads an entry graph, in f32 or with values in other encodings, with the tensors
-    /// to be looked at as further outputs. What is compiled lies in a temporary file that is gone
-    /// with the loaded part.
+    /// Compiles and loads an entry graph, in f32 or with values in other encodings, with the
+    /// tensors to be looked at as further outputs. What is compiled lies in a temporary file that
+    /// is gone with the loaded part.
     ///
     /// # Errors
     /// What the shim refuses or fails with; [`ErrorKind::Cancelled`].

@@ -19,8 +19,9 @@ const ROWS: u64 = 32;
 /// there is one, is not divided by.
 ///
 /// Fitted to the losses measured of the demo model on held-out text: per role the quotient of both,
-/// which is the same in 8 and 4 bits, per channel and in blocks, within a tenth. That model's layers differ by up to five times from their mean, and how
-/// far off another model is is not known.
+/// which is the same in 8 and 4 bits, per channel and in blocks, within a tenth. That model's
+/// layers differ by up to five times from their mean, and how far off another model is is not
+/// known.
 const fn scale(role: WeightRole) -> f64 {
     match role {
         WeightRole::AttentionInput => 5.2,

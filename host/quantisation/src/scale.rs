@@ -1,12 +1,12 @@
 //! The scale with the least squared error for values that share one.
 //!
 //! With w = s · v, stored q = clamp(round(v)), the error of a scale is s² Σ c (v − q)², c the
-//! importance of a value (1 unless moments say otherwise). Few bits use all their integers, one more
-//! below zero than above. Max-abs scaling spends the range on
-//! one outlier, so smaller scales are tried on a geometric grid; then, for the stored integers of
-//! the best, the scale Σ c q w / Σ c q² is the least-squares one, after which values are rounded
-//! anew, a few rounds. The best of all that were tried wins, plain max-abs scaling among them, so
-//! the result is never worse than that.
+//! importance of a value (1 unless moments say otherwise). Few bits use all their integers, one
+//! more below zero than above. Max-abs scaling spends the range on one outlier, so smaller scales
+//! are tried on a geometric grid; then, for the stored integers of the best, the scale
+//! Σ c q w / Σ c q² is the least-squares one, after which values are rounded anew, a few rounds.
+//! The best of all that were tried wins, plain max-abs scaling among them, so the result is never
+//! worse than that.
 
 use half::f16;
 use shardwright_vocabulary::DType;

@@ -245,8 +245,8 @@ impl OpenOptions {
         shardwright_build::plan_checkpoint(checkpoint.as_ref(), &self.plan_options(), watch)
     }
 
-    /// Measures what formats lose on a checkpoint, for as long as `time` allows (`None`: until all is
-    /// measured), and keeps it in the cache for later plans with the same text and rounding; an
+    /// Measures what formats lose on a checkpoint, for as long as `time` allows (`None`: until all
+    /// is measured), and keeps it in the cache for later plans with the same text and rounding; an
     /// interrupted call is resumed by the next. Returns all that is known by then, and notices.
     ///
     /// # Errors

@@ -100,7 +100,8 @@ impl SecondMoments {
         self.triangle[row * (row + 1) / 2 + column]
     }
 
-    /// Σ e · H · eᵀ over rows e, `[rows, width]` dense; the same bits whatever the number of threads.
+    /// Σ e · H · eᵀ over rows e, `[rows, width]` dense; the same bits whatever the number of
+    /// threads.
     pub(crate) fn of_errors(&self, rows: &[f32]) -> f64 {
         let width = self.width.max(1);
         let band = |first: usize| -> f64 {
