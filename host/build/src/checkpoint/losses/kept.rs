@@ -145,6 +145,7 @@ mod tests {
     fn what_others_may_have_written_or_is_damaged_is_not_believed() {
         let folder = tempfile::tempdir().unwrap();
         let model = folder.path().join("model");
+        std::fs::create_dir(&model).unwrap();
         shardwright_test_checkpoints::Spec::gemma3().write(&model).unwrap();
         let checkpoint = Checkpoint::open(model).unwrap();
         let cache = Some(folder.path().join("cache"));
