@@ -20,7 +20,9 @@ use shardwright_models::Checkpoint;
 use shardwright_planning::request::{Sensitivity, ValueSensitivity};
 use shardwright_quantisation::{Calibration, Change, Moments, losses_identity};
 use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{FormatTuple, Notice, Provenance, ValueFormat, WeightFormat, WeightRole};
+use shardwright_vocabulary::{
+    Error, ErrorKind, FormatTuple, Notice, Provenance, ValueFormat, WeightFormat, WeightRole,
+};
 
 use self::kept::Kept;
 use self::known::{Formats, Known};
@@ -167,7 +169,13 @@ fn measure(
         }
         let end = u64::from(STORED) + (u64::from(1000 - STORED) * (done as u64 + 1)) / total as u64;
         let name = format!("measuring losses, {} of {total}", done + 1);
-        let loss = probe.loss(change, &mut all.then(end as u32).named(name))?;
+        let loss = probe.loss(change, &mut all.then(end as u32).named(name)).map_err(|error| {
+            let help = match error.kind() {
+                ErrorKind::Cancelled => "what was measured is kept: the same command goes on from here",
+                _ => return error,
+            };
+            Error::new(ErrorKind::Cancelled, "measuring losses was interrupted").with_help(help)
+        })?;
         if kept.is_some_and(|kept| !kept.keep(&loss, notices)) {
             kept = None;
         }

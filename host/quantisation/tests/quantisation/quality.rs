@@ -135,7 +135,8 @@ fn losses_survive_their_files_and_nothing_else_does() {
     let directory = TempDir::new().unwrap();
     let folder = directory.path();
     for (index, change) in changes().into_iter().enumerate() {
-        let loss = Loss::of(change, 1e-9 * index as f64);
+        // Rounded up.
+        let loss = Loss::of(change, 1e-9 * (index as f64 - 0.5).max(0.0));
         loss.write(folder).unwrap();
         assert_eq!(Loss::read(folder, &change).unwrap(), loss);
         assert_eq!(loss.nanonats, index as u64);

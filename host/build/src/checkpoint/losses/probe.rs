@@ -5,17 +5,19 @@
 //! memory allows, the last ones first, which most changes run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use shardwright_forward::{Engine, Loaded, Pass};
 use shardwright_graph::{Asset, ComponentKind, ConstantFormat, Encodings, Graph, Ranges, Segment, WeightId};
 use shardwright_quantisation::{
-    Change, Loss, Moments, Recipe, TableFormats, Unwatched, divergence, quantise, weights_read,
+    Change, Loss, Moments, Progress, Recipe, TableFormats, divergence, quantise, weights_read,
 };
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{ActivationFormat, Error, ErrorKind, FormatTuple, ValueFormat, WeightFormat};
 
 use crate::Result;
+use crate::checkpoint::measuring::calibration_error;
 
 /// Most bytes of weights of loaded parts that are kept between runs.
 const HELD_BYTES: u64 = 2 << 30;
@@ -119,7 +121,7 @@ impl<'p> Probe<'p> {
                 if changed.is_empty() && recipe.tables == TableFormats::default() {
                     return Ok(Loss::of(change, 0.0));
                 }
-                let made = made(graph, &recipe)?;
+                let made = made(graph, &recipe, watch)?;
                 let reads = |part: &usize| changed.iter().any(|weight| self.reads[*part].contains(weight));
                 let parts: BTreeSet<usize> = (0..self.parts.len()).filter(reads).collect();
                 // What is gathered from a table enters with the first part.
@@ -154,7 +156,7 @@ impl<'p> Probe<'p> {
                 *weight = ConstantFormat::Stored;
             }
         }
-        let made = made(graph, &recipe)?;
+        let made = made(graph, &recipe, watch)?;
         let plain = Changed { parts: parts.clone(), graph: &made, encodings: None };
         let wide = self.run(part, &plain, &graph.assets, watch)?;
         let changed = Changed { parts, graph: &made, encodings };
@@ -230,9 +232,16 @@ fn changed_weights(recipe: &Recipe) -> Vec<WeightId> {
     changed.map(|(index, _)| WeightId(index as u32)).collect()
 }
 
-fn made(graph: &Graph, recipe: &Recipe) -> Result<Graph> {
-    quantise(graph, recipe, &mut Unwatched).map_err(|error| {
-        let help = error.help().map(str::to_owned);
-        Error::caused_by(ErrorKind::Invalid, error, help)
-    })
+/// The model as a recipe says.
+fn made(graph: &Graph, recipe: &Recipe, watch: &dyn Watch) -> Result<Graph> {
+    quantise(graph, recipe, &mut Cancelling(watch)).map_err(|error| calibration_error(error.into()))
+}
+
+/// Passes on that an interrupt came. What there is to say of a weight is said where it is compiled.
+struct Cancelling<'w>(&'w dyn Watch);
+
+impl shardwright_quantisation::Watch for Cancelling<'_> {
+    fn progress(&mut self, _: &Progress<'_>) -> ControlFlow<()> {
+        if self.0.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
 }
