@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwright::{FormatChoice, LossRow, OpenOptions, SensitivityReport, WeightFormat, WeightRounding};
+use shardwright_bundle::Digest;
 use shardwright_graph::{ConstantFormat, WeightId};
-use shardwright_quantisation::{Baseline, Moments, Recipe, TableFormats, places};
+use shardwright_quantisation::{Baseline, MatrixInputs, Moments, Recipe, TableFormats, places};
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::formats::{held_out, moment_text};
 use shardwright_tests::{chain, program, tree};
@@ -65,8 +66,10 @@ fn main() {
     let baseline = Baseline::of(&graph, &sequences).expect("the reference runs it");
     let moments = is_compensated.then(|| {
         let checkpoint = shardwright_build::open_checkpoint(&checkpoint).expect("it opens");
-        let moments = Moments::by_reference(&graph, checkpoint.content_hash(), &moment_text());
-        Arc::new(moments.expect("moments"))
+        // Those that the losses were measured with.
+        let identity = Moments::identity_of(checkpoint.content_hash(), &moment_text());
+        let folder = cache.path().join("moments").join(Digest::from(identity).to_string());
+        Arc::new(Moments::in_folder(identity, MatrixInputs::new(&graph).expect("matrices"), folder))
     });
 
     let places: Vec<(Place, Vec<WeightId>)> = places(&graph)

@@ -1,7 +1,8 @@
 //! What runs a part of a model.
 
 use shardwright_graph::{
-    Encodings, EntryGraph, Graph, LegaliseError, Role, TensorId, legalise, legalise_encoded, range_key,
+    Encodings, EntryGraph, Graph, LegaliseError, Role, TensorId, gradients, legalise, legalise_encoded,
+    range_key,
 };
 use shardwright_shims::{Place, ShimInstance, Watch, WorkOrderBuilder};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
@@ -38,7 +39,6 @@ impl Engine {
         look: &Look<'_>,
         watch: &mut dyn Watch,
     ) -> Result<LoadedPart> {
-        let name = entry.segments.to_string();
         // What enters or leaves as the residual stream is in the caller's hands already.
         let key_of = |ports: &[(TensorId, Role)]| {
             let mut stream =
@@ -54,10 +54,49 @@ impl Engine {
             .map(|tensor| (tensor, Role::Tap { name: range_key(&entry, tensor) }))
             .collect();
         entry.outputs.extend(looked);
+        let mut loaded = self.compile(&entry, graph, encodings, watch)?;
+        (loaded.entering, loaded.leaving) = (entering, leaving);
+        Ok(loaded)
+    }
+
+    /// Compiles and loads the graph that gives the derivatives by what is `wanted`, see
+    /// [`gradients`]. Of what `shown` says, the values leave it too, as taps by name of the tensor.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub(crate) fn load_gradients(
+        &self,
+        mut entry: EntryGraph,
+        graph: &Graph,
+        (shown, wanted): (&Look<'_>, &Look<'_>),
+        watch: &mut dyn Watch,
+    ) -> Result<LoadedPart> {
+        let is_input = |tensor: TensorId| entry.inputs.iter().any(|(input, _)| *input == tensor);
+        let leaves = |tensor: TensorId| entry.outputs.iter().any(|(output, _)| *output == tensor);
+        let shown: Vec<(TensorId, Role)> = (0..entry.tensors.len() as u32)
+            .map(TensorId)
+            .filter(|&tensor| shown(&entry, tensor) && !is_input(tensor) && !leaves(tensor))
+            .map(|tensor| (tensor, Role::Tap { name: entry.tensor(tensor).name.clone() }))
+            .collect();
+        entry.outputs.extend(shown);
+        let back = gradients(&entry, &|tensor| wanted(&entry, tensor)).map_err(|error| {
+            Error::caused_by(ErrorKind::Unsupported, error, Some("report this".to_owned()))
+        })?;
+        self.compile(&back, graph, None, watch)
+    }
+
+    fn compile(
+        &self,
+        entry: &EntryGraph,
+        graph: &Graph,
+        encodings: Option<&Encodings<'_>>,
+        watch: &mut dyn Watch,
+    ) -> Result<LoadedPart> {
+        let name = entry.segments.to_string();
         let check = |shown: &EntryGraph| self.instance.check(&self.device, shown, &graph.weights);
         let legal = match encodings {
-            Some(encodings) => legalise_encoded(&entry, encodings, check),
-            None => legalise(&entry, check),
+            Some(encodings) => legalise_encoded(entry, encodings, check),
+            None => legalise(entry, check),
         };
         let legal = legal.map_err(|error| match error {
             LegaliseError::Check(error) => Error::from(error),
@@ -72,6 +111,6 @@ impl Engine {
             })?;
         let artefact = self.instance.compile(&self.device, &order, Place::Temporary, watch)?;
         let shard = self.instance.load(&self.device, &artefact, &[])?;
-        LoadedPart::new(name, shard, entering, leaving)
+        LoadedPart::new(name, shard)
     }
 }

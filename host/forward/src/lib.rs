@@ -1,4 +1,4 @@
-//! Forward passes of a whole model on a shim, a layer at a time, to look into it.
+//! Forward and backward passes of a whole model on a shim, a layer at a time, to look into it.
 //!
 //! **Job.** Runs token sequences through a model as its graph stands, float or with weights in any
 //! format ([`Pass`]): every component and every layer is compiled, loaded, run over all sequences
@@ -6,6 +6,8 @@
 //! residual streams, per-layer inputs and the states that later layers read. Any tensor of a layer
 //! can be looked at on its way ([`Looked`]). A caller who runs a part many times keeps it
 //! ([`Loaded`]), with its activations and states in any format, and a clone of the pass before it.
+//! A pass that was recorded can be gone back ([`Backward`]), for the derivatives of a loss by any
+//! tensor.
 //!
 //! **Not its job.** It generates nothing, keeps no session and no artefact, and chooses no format:
 //! what the numbers are for is the caller's to know. Values between layers are f32.
@@ -34,9 +36,11 @@
 
 #![forbid(unsafe_code)]
 
+mod backward;
 mod engine;
 mod part;
 mod pass;
 
+pub use backward::{Backward, BackwardLook, LogitRows, Shown};
 pub use engine::Engine;
 pub use pass::{Loaded, Looked, Pass};

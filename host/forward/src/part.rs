@@ -32,15 +32,12 @@ pub(crate) struct Given<'g> {
     pub per_layer: &'g [f32],
     /// `[T, W]` each.
     pub states: &'g BTreeMap<StateId, Arc<Vec<f32>>>,
+    /// Derivatives by the outputs of the part, by name of the tap; others are zero.
+    pub gradients: &'g BTreeMap<String, Vec<f32>>,
 }
 
 impl LoadedPart {
-    pub fn new(
-        name: String,
-        shard: LoadedShard,
-        entering: Option<String>,
-        leaving: Option<String>,
-    ) -> Result<Self> {
+    pub fn new(name: String, shard: LoadedShard) -> Result<Self> {
         let entry = shard.entries().first().cloned().ok_or_else(|| {
             Error::new(ErrorKind::Shim, format!("{name}: what the shim compiled has no entry point"))
         })?;
@@ -52,7 +49,7 @@ impl LoadedPart {
             }
         };
         let buffers = entry.bindings.iter().map(allocate).collect::<Result<_>>()?;
-        Ok(LoadedPart { name, shard, entry, buffers, entering, leaving })
+        Ok(LoadedPart { name, shard, entry, buffers, entering: None, leaving: None })
     }
 
     /// Runs one sequence from its beginning and shows every result: its role, its values, and how
@@ -72,15 +69,18 @@ impl LoadedPart {
                     put(&self.name, port, &mut bytes, known)?;
                 }
                 (Role::Hidden, _) => put(&self.name, port, &mut bytes, given.stream)?,
-                (Role::PerLayer { first, layers }, _) => {
+                (Role::PerLayer { first, .. }, _) => {
                     let width = port.shape.last().copied().unwrap_or(0) as usize;
-                    let (own, all) = (rows * width, of as usize * width);
-                    let mut padded = vec![0.0; all * *layers as usize];
-                    let given = given.per_layer.chunks_exact(own.max(1)).skip(*first as usize);
-                    for (values, into) in given.take(*layers as usize).zip(padded.chunks_mut(all.max(1))) {
-                        into[..own].copy_from_slice(values);
+                    let before = (*first as usize).saturating_mul(rows * width);
+                    let values = given.per_layer.get(before..).unwrap_or_default();
+                    put_by_layer(&self.name, port, &mut bytes, values, rows)?;
+                }
+                (Role::Tap { name }, _) => {
+                    let values = given.gradients.get(name).map_or(&[][..], Vec::as_slice);
+                    match port.shape.len() {
+                        3 => put_by_layer(&self.name, port, &mut bytes, values, rows)?,
+                        _ => put(&self.name, port, &mut bytes, values)?,
                     }
-                    put(&self.name, port, &mut bytes, &padded)?;
                 }
                 (role, _) => {
                     let array = step_input(role, step, given.ids, given.assets)
@@ -112,7 +112,7 @@ impl LoadedPart {
             let floats = floats.as_ref();
             let all = port.shape.iter().product::<u64>() as usize;
             let (shown, count) = match (&port.role, &port.shape[..]) {
-                (Role::PerLayer { layers, .. }, _) => {
+                (Role::PerLayer { .. }, [layers, ..]) | (Role::Tap { .. }, [layers, _, _]) => {
                     let block = all / (*layers as usize).max(1);
                     let valid = block / of as usize * rows;
                     let blocks = floats[..all].chunks_exact(block.max(1));
@@ -129,6 +129,17 @@ impl LoadedPart {
         }
         Ok(())
     }
+}
+
+/// Writes `[layers, rows, P]` to a port that has more rows.
+fn put_by_layer(part: &str, port: &Port, bytes: &mut [u8], values: &[f32], rows: usize) -> Result<()> {
+    let [layers, of, width] = port.shape[..] else { return Err(unusable(part, port)) };
+    let (own, all) = (rows * width as usize, of as usize * width as usize);
+    let mut padded = vec![0.0; all.saturating_mul(layers as usize)];
+    for (values, into) in values.chunks_exact(own.max(1)).zip(padded.chunks_mut(all.max(1))) {
+        into[..own].copy_from_slice(values);
+    }
+    put(part, port, bytes, &padded)
 }
 
 /// Writes values to the beginning of a port's memory as it stores them, and zeros behind them.

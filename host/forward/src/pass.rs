@@ -17,16 +17,19 @@ use crate::part::{Given, LoadedPart};
 /// neither of both changes.
 #[derive(Clone)]
 pub struct Pass<'p> {
-    engine: Engine,
-    sequences: &'p [Vec<u32>],
-    point: EntryPoint,
+    pub(crate) engine: Engine,
+    pub(crate) sequences: &'p [Vec<u32>],
+    pub(crate) point: EntryPoint,
     /// By sequence, `[T, H]`.
     streams: Vec<Arc<Vec<f32>>>,
     /// By sequence, `[layers, T, P]`.
-    per_layer: Vec<Arc<Vec<f32>>>,
+    pub(crate) per_layer: Vec<Arc<Vec<f32>>>,
     /// By sequence: the rows of states that a later layer reads.
-    states: Vec<BTreeMap<StateId, Arc<Vec<f32>>>>,
-    parts: Vec<Segment>,
+    pub(crate) states: Vec<BTreeMap<StateId, Arc<Vec<f32>>>>,
+    pub(crate) parts: Vec<Segment>,
+    /// What each part read of the residual stream, by part and sequence; `None` if that is not
+    /// kept.
+    pub(crate) read: Option<Vec<Vec<Arc<Vec<f32>>>>>,
     /// The last layer that reads each state.
     last_readers: BTreeMap<StateId, u32>,
 }
@@ -114,8 +117,19 @@ impl<'p> Pass<'p> {
             per_layer: vec![Arc::default(); sequences.len()],
             states: vec![BTreeMap::new(); sequences.len()],
             parts,
+            read: None,
             last_readers,
         })
+    }
+
+    /// At the beginning of a model, to be gone back afterwards, see
+    /// [`Backward`](crate::Backward). Memory: the streams between all parts and the states of all
+    /// layers besides.
+    ///
+    /// # Errors
+    /// As [`Pass::new`].
+    pub fn recorded(graph: &Graph, engine: &Engine, sequences: &'p [Vec<u32>]) -> Result<Self> {
+        Ok(Pass { read: Some(Vec::new()), ..Pass::new(graph, engine, sequences)? })
     }
 
     /// The parts of the model in the order in which they run.
@@ -142,7 +156,10 @@ impl<'p> Pass<'p> {
             Some(mut loaded) => {
                 self.run_loaded(&mut loaded, &graph.assets, show, &mut watch.most_of_the_rest())
             }
-            None => Ok(()),
+            None => {
+                self.read.iter_mut().for_each(|all| all.push(Vec::new()));
+                Ok(())
+            }
         }
     }
 
@@ -181,6 +198,7 @@ impl<'p> Pass<'p> {
         watch: &mut dyn Watch,
     ) -> Result<()> {
         let Loaded { segment, part } = loaded;
+        let read = self.read.is_some().then(|| self.streams.clone());
         for (index, ids) in self.sequences.iter().enumerate() {
             if watch.cancelled() {
                 return Err(Error::new(ErrorKind::Cancelled, "the forward pass was cancelled"));
@@ -193,6 +211,7 @@ impl<'p> Pass<'p> {
                 stream: &self.streams[index],
                 per_layer: &self.per_layer[index],
                 states: &self.states[index],
+                gradients: &BTreeMap::new(),
             };
             let (mut stream, mut per_layer, mut states) = (None, None, Vec::new());
             part.run(&given, &mut |role, values, rows| match role {
@@ -223,9 +242,13 @@ impl<'p> Pass<'p> {
             kept.extend(states);
             let is_read = |state: &StateId| self.last_readers.get(state).is_some_and(|last| *last >= layer);
             match segment.component {
+                _ if read.is_some() => {}
                 ComponentKind::Decoder => kept.retain(|state, _| is_read(state)),
                 _ => kept.clear(),
             }
+        }
+        if let (Some(all), Some(read)) = (&mut self.read, read) {
+            all.push(read);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! **Job.** The intermediate representation all crates share: semantic operations with frozen
 //! numbers, symbolic row counts, components, layer boundaries as cut points, the three kinds of
 //! entry point, step-input roles, states, and the passes over them (instantiate, decompose,
-//! legalise, count).
+//! legalise, differentiate, count).
 //!
 //! **Not its job.** It knows no vendor, no model family and no file format, it computes no tensor,
 //! and it takes no decision: a planner chooses cuts, a shim says what it takes, the reference
@@ -35,6 +35,7 @@ mod encode;
 mod entry;
 mod error;
 mod formats;
+mod gradient;
 mod instantiate;
 mod layer_kind;
 mod legalise;
@@ -57,6 +58,7 @@ pub use encode::{
 pub use entry::{EntryGraph, EntryNode, EntryPoint, PortId, StatePort, Tensor, TensorId};
 pub use error::GraphError;
 pub use formats::ConstantFormat;
+pub use gradient::{GradientError, given_gradient_key, gradient_key, gradients};
 pub use instantiate::EntryOptions;
 pub use layer_kind::{LayerKinds, layer_kinds};
 pub use legalise::{LegaliseError, Legalised, RefusedWhole, Verdict, legalise, legalise_encoded};

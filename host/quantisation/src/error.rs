@@ -43,14 +43,16 @@ pub enum QuantiseError {
         /// Largest number.
         limit: u64,
     },
-    /// Factors of moments for another number of columns.
-    #[error("weight `{weight}` has {columns} columns; the moments of what it is multiplied with, {found}")]
+    /// Factors of moments for another number of columns or rows.
+    #[error("weight `{weight}` has {wanted} {what}; the moments it is to be rounded by, {found}")]
     Factors {
         /// The weight.
         weight: String,
-        /// Columns it has.
-        columns: usize,
-        /// Columns of the moments.
+        /// Columns or rows.
+        what: &'static str,
+        /// How many it has.
+        wanted: usize,
+        /// How many the moments are of.
         found: usize,
     },
     /// Moments that are kept in files.

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use shardwright_graph::{ConstantFormat, Weight, WeightData};
 use shardwright_vocabulary::{DType, Encoding, Granularity, WeightFormat};
 
-use crate::compensation::{Factors, Rounded, Rows};
+use crate::compensation::{Factors, MatrixFactors, Rounded, Rows};
 use crate::multiples::{best_multiples, row_scale};
 use crate::scale::{Steps, Sums, best_scale, largest, nearest, sums};
 use crate::{QuantiseError, RowSource, pack};
@@ -18,7 +18,8 @@ use crate::{QuantiseError, RowSource, pack};
 const CHUNK_VALUES: usize = 1 << 18;
 /// The same where errors are passed on: every chunk reads all of the factors.
 const COMPENSATED_VALUES: usize = 1 << 20;
-/// Chunks that a matrix of few values is cut into all the same, and rows that each has at least.
+/// Chunks that a matrix of few values is cut into all the same, and rows that each has at least and
+/// a task at most.
 const COMPENSATED_CHUNKS: usize = 8;
 const COMPENSATED_ROWS: usize = 16;
 /// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and
@@ -72,21 +73,31 @@ pub(crate) struct Whole {
 pub enum Rounding<'f> {
     /// Each to the nearest.
     Nearest,
-    /// So that errors of a row make up for each other, see [`Factors`].
-    Compensated(&'f Factors),
+    /// So that errors of a row make up for each other, and those of rows too where there are
+    /// factors of them, see [`Factors`].
+    Compensated {
+        /// As wide as the matrix.
+        columns: &'f Factors,
+        /// As wide as the matrix has rows.
+        rows: Option<&'f Factors>,
+    },
 }
 
 impl<'f> Rounding<'f> {
     /// By these factors, where there are some.
-    pub fn by(factors: Option<&'f Factors>) -> Self {
-        factors.map_or(Rounding::Nearest, Rounding::Compensated)
+    pub fn by(factors: Option<&'f MatrixFactors>) -> Self {
+        let of = |factors: &'f MatrixFactors| Rounding::Compensated {
+            columns: &factors.columns,
+            rows: factors.rows.as_deref(),
+        };
+        factors.map_or(Rounding::Nearest, of)
     }
 }
 
 /// A weight to be quantised.
 pub(crate) struct Job<'s> {
     source: &'s dyn RowSource,
-    factors: Option<&'s Factors>,
+    factors: Option<(&'s Factors, Option<&'s Factors>)>,
     /// Counted, not quantised.
     planned: Weight,
     rows: usize,
@@ -133,19 +144,26 @@ impl<'s> Job<'s> {
             });
         }
         let factors = match rounding {
-            Rounding::Compensated(factors) if target.is_rounded() && planned.shape.len() == 2 => {
-                Some(factors)
+            Rounding::Compensated { columns, rows } if target.is_rounded() && planned.shape.len() == 2 => {
+                Some((columns, rows))
             }
             _ => None,
         };
-        if let Some(factors) = factors.filter(|factors| factors.width() != width) {
-            let (weight, found) = (planned.name.clone(), factors.width());
-            return Err(QuantiseError::Factors { weight, columns: width, found });
+        if let Some((columns, of_rows)) = factors {
+            let sizes = [("columns", width, Some(columns)), ("rows", rows, of_rows)];
+            for (what, wanted, factors) in sizes {
+                if let Some(found) = factors.map(Factors::width).filter(|found| *found != wanted) {
+                    let weight = planned.name.clone();
+                    return Err(QuantiseError::Factors { weight, what, wanted, found });
+                }
+            }
         }
         let fit = |most: usize| (most / (values as usize).max(1)).max(1);
         let units_per_chunk = match factors {
             None => fit(CHUNK_VALUES),
-            Some(_) => {
+            // What one row left undone is passed on to all others.
+            Some((_, Some(_))) => (rows / unit).max(1),
+            Some((_, None)) => {
                 let few = (rows / unit).div_ceil(COMPENSATED_CHUNKS).max(COMPENSATED_ROWS.div_ceil(unit));
                 fit(COMPENSATED_VALUES).min(few).max(1)
             }
@@ -334,8 +352,8 @@ impl<'s> Job<'s> {
             pack::floats(self.planned.dtype, values, &mut made.data);
             return made;
         };
-        if let Some(factors) = self.factors {
-            self.compensated(values, factors, whole, &mut made);
+        if let Some((columns, rows)) = self.factors {
+            self.compensated(values, (columns, rows), whole, &mut made);
             return made;
         }
         let mut codes = vec![0_i32; self.width];
@@ -405,11 +423,45 @@ impl<'s> Job<'s> {
     }
 
     /// Rows whose errors are passed on.
-    fn compensated(&self, values: &[f32], factors: &Factors, whole: Option<Whole>, made: &mut Chunk) {
+    fn compensated(
+        &self,
+        values: &[f32],
+        (columns, rows): (&Factors, Option<&Factors>),
+        whole: Option<Whole>,
+        made: &mut Chunk,
+    ) {
         let size = match self.planned.quantisation.as_ref().map(|existing| existing.granularity) {
             Some(Granularity::PerBlock { size }) => (size as usize).max(1),
             _ => self.width.max(1),
         };
+        let (width, steps) = (self.width.max(1), self.steps());
+        let found: Vec<(Vec<RowScales>, Best)> = values
+            .par_chunks(COMPENSATED_ROWS * width)
+            .map(|values| self.best_of_rows(values, size, columns, whole))
+            .collect();
+        let scales: Vec<(&RowScales, f32)> =
+            found.iter().flat_map(|(scales, best)| scales.iter().zip(best.factors.iter().copied())).collect();
+        let at: Vec<Vec<f32>> = scales.iter().map(|(scales, factor)| scales.at(*factor, steps)).collect();
+        let step = |row: usize, column: usize| at[row][column / size];
+        let together = rows.and_then(|rows| Rows::of(columns, values).round_together(rows, steps, step));
+        let codes = together
+            .unwrap_or_else(|| found.iter().flat_map(|(_, best)| best.codes.iter().copied()).collect());
+        for (codes, at) in codes.chunks(width).zip(&at) {
+            if whole.is_none() {
+                at.iter().for_each(|&scale| self.push_scale(scale, made));
+            }
+            pack::integers(self.planned.dtype, codes, &mut made.data);
+        }
+    }
+
+    /// Rows whose errors are passed on within each, and the scales that leave least of them.
+    fn best_of_rows(
+        &self,
+        values: &[f32],
+        size: usize,
+        factors: &Factors,
+        whole: Option<Whole>,
+    ) -> (Vec<RowScales>, Best) {
         let scales: Vec<RowScales> = match whole {
             Some(whole) => values.chunks(self.width).map(|_| RowScales::Free(vec![whole.scale])).collect(),
             None => {
@@ -447,13 +499,7 @@ impl<'s> Job<'s> {
                 }
             }
         }
-        for ((scales, &factor), codes) in scales.iter().zip(&best.factors).zip(best.codes.chunks(self.width))
-        {
-            if whole.is_none() {
-                scales.at(factor, steps).into_iter().for_each(|scale| self.push_scale(scale, made));
-            }
-            pack::integers(self.planned.dtype, codes, &mut made.data);
-        }
+        (scales, best)
     }
 
     fn push_scale(&self, scale: f32, made: &mut Chunk) {

@@ -49,7 +49,10 @@ mod store;
 mod watch;
 
 pub use calibration::{Calibration, Calibrator, IntegerBits, RangeMethod, content_hash};
-pub use compensation::{DAMPING, Factors, MatrixInputs, MomentSums, Moments, SecondMoments};
+pub use compensation::{
+    DAMPING, Factors, GRADIENT_DAMPING, MatrixFactors, MatrixInputs, MomentSums, Moments, SecondMoments,
+    sampled_gradient,
+};
 pub use error::{CalibrationError, MeasuredError, QuantiseError, StoreError};
 pub use evaluate::{Baseline, Candidate, Evaluation, Table, evaluate};
 pub use job::Rounding;

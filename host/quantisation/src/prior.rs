@@ -8,7 +8,8 @@ use shardwright_vocabulary::{ActivationFormat, StateFormat, ValueFormat, WeightF
 use crate::compensation::SecondMoments;
 use crate::sensitivity::{places, table_pairs};
 use crate::{
-    Factors, Moments, QuantiseError, Rounding, RowSource, Sensitivity, TableLoss, Unwatched, quantise_weight,
+    MatrixFactors, Moments, QuantiseError, Rounding, RowSource, Sensitivity, TableLoss, Unwatched,
+    quantise_weight,
 };
 
 /// Rows of a matrix that are looked at, evenly chosen.
@@ -91,10 +92,11 @@ pub fn moment_priors(
     by_place(graph, formats, moment_scale, &mut |weight, formats| {
         let own = moments.second(&weight.name)?.filter(|own| own.mean_square() > 0.0);
         let factors = match compensated {
-            true => moments.factors(&weight.name)?,
+            // A sample has not the rows that derivatives are of.
+            true => moments.columns(&weight.name)?.map(|columns| MatrixFactors { columns, rows: None }),
             false => None,
         };
-        formats.iter().map(|&format| error_by(weight, format, own.as_ref(), factors.as_deref())).collect()
+        formats.iter().map(|&format| error_by(weight, format, own.as_ref(), factors.as_ref())).collect()
     })
 }
 
@@ -193,7 +195,7 @@ fn error_by(
     weight: &Weight,
     format: WeightFormat,
     moments: Option<&SecondMoments>,
-    factors: Option<&Factors>,
+    factors: Option<&MatrixFactors>,
 ) -> Result<(f64, f64), QuantiseError> {
     let sample = Sample::of(weight);
     let made = quantise_weight(&sample, format, Rounding::by(factors), &mut Unwatched)?;

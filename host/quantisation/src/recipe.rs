@@ -158,7 +158,7 @@ pub(crate) fn in_memory(
         Some(moments) => moments.factors_said(&source.name, meter.watch)?,
         None => None,
     };
-    make_in_memory(&Job::new(source, target, Rounding::by(factors.as_deref()))?, meter)
+    make_in_memory(&Job::new(source, target, Rounding::by(factors.as_ref()))?, meter)
 }
 
 fn make_in_memory(job: &Job<'_>, meter: &mut Meter<'_>) -> Result<Weight, QuantiseError> {

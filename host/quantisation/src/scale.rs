@@ -2,11 +2,11 @@
 //!
 //! With w = s · v, stored q = clamp(round(v)), the error of a scale is s² Σ c (v − q)², c the
 //! importance of a value (1 unless moments say otherwise). Few bits use all their integers, one
-//! more below zero than above. Max-abs scaling spends the range on one outlier, so smaller scales
-//! are tried on a geometric grid; then, for the stored integers of the best, the scale
-//! Σ c q w / Σ c q² is the least-squares one, after which values are rounded anew, a few rounds.
-//! The best of all that were tried wins, plain max-abs scaling among them, so the result is never
-//! worse than that.
+//! more below zero than above; where scales have a sign, the side of the largest value has that
+//! one. Max-abs scaling spends the range on one outlier, so smaller scales are tried on a geometric
+//! grid; then, for the stored integers of the best, the scale Σ c q w / Σ c q² is the least-squares
+//! one, after which values are rounded anew, a few rounds. The best of all that were tried wins,
+//! plain max-abs scaling among them, so the result is never worse than that.
 
 use half::f16;
 use shardwright_vocabulary::DType;
@@ -49,19 +49,23 @@ impl Steps {
         Steps { limit, lowest, scale }
     }
 
-    /// The scale in its type; positive and finite, so that every value has a quotient.
-    pub fn scale(&self, wanted: f64) -> f32 {
-        match self.scale {
-            DType::F16 => {
-                let wanted = wanted.clamp(LEAST_HALF, LARGEST_HALF);
-                f16::from_f32(wanted as f32).to_f32()
-            }
-            _ => wanted.clamp(f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)) as f32,
-        }
+    /// Whether scales may be negative: those of blocks, which no compiler of a vendor takes.
+    const fn has_sign(&self) -> bool {
+        matches!(self.scale, DType::F16) && self.limit < 16.0
     }
 
-    /// Scales worth trying, from the max-abs one down. Few integers profit from deep cuts, many do
-    /// not.
+    /// The scale in its type, of the sign that is wanted; neither zero nor infinite, so that every
+    /// value has a quotient.
+    pub fn scale(&self, wanted: f64) -> f32 {
+        let size = match self.scale {
+            DType::F16 => f16::from_f32(wanted.abs().clamp(LEAST_HALF, LARGEST_HALF) as f32).to_f32(),
+            _ => wanted.abs().clamp(f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)) as f32,
+        };
+        size.copysign(wanted as f32)
+    }
+
+    /// Scales worth trying, from the max-abs one down; of the sign of `largest`. Few integers
+    /// profit from deep cuts, many do not.
     pub fn grid(self, largest: f32) -> impl Iterator<Item = f32> {
         let (ratio, count) = match self.limit {
             limit if limit > 16.0 => (0.96, 16),
@@ -201,12 +205,17 @@ fn over_lanes<const N: usize>(
 /// The best scale found for values that share one. Values are finite; of none but zeros the scale
 /// is 1.
 pub(crate) fn best_scale(values: &[f32], importance: Option<&[f32]>, steps: Steps) -> f32 {
-    let largest = largest(values);
+    let mut largest = largest(values);
     if largest == 0.0 {
         return steps.scale(1.0);
     }
-    /// Steps down the grid without gain after which the rest is not tried.
+    if steps.has_sign() && values.contains(&largest) {
+        largest = -largest;
+    }
+    /// Steps down the grid without gain after which the rest is not tried; of four integers, whose
+    /// ends are not equally far from zero, all are.
     const PATIENCE: usize = 5;
+    let patience = if steps.limit > 1.0 { PATIENCE } else { usize::MAX };
     let (mut best, mut least, mut idle) = (0.0, f64::INFINITY, 0);
     for scale in steps.grid(largest) {
         let error = squared_error(values, importance, scale, steps);
@@ -215,7 +224,7 @@ pub(crate) fn best_scale(values: &[f32], importance: Option<&[f32]>, steps: Step
             (best, least, idle) = (scale, error, 0);
         } else {
             idle += 1;
-            if idle == PATIENCE {
+            if idle == patience {
                 break;
             }
         }
@@ -315,6 +324,16 @@ mod tests {
     }
 
     #[test]
+    fn of_scales_with_a_sign_the_largest_value_has_the_integer_more() {
+        for sign in [1.0, -1.0] {
+            let values = [sign * 8.0, -2.0, 5.0, 3.0, -6.0, 7.0];
+            let scale = best_scale(&values, None, BLOCK);
+            assert_eq!((scale, error(&values, None, scale, BLOCK)), (-sign, 0.0));
+            assert!(best_scale(&values, None, NARROW) > 0.0);
+        }
+    }
+
+    #[test]
     fn extremes_have_a_usable_scale() {
         for steps in [WIDE, NARROW, BLOCK, FOUR] {
             for values in [
@@ -324,7 +343,10 @@ mod tests {
                 vec![1e-30, 1.0],
             ] {
                 let scale = best_scale(&values, None, steps);
-                assert!(scale.is_finite() && scale > 0.0, "{steps:?} {values:?}: {scale}");
+                assert!(
+                    scale.is_normal() && (scale > 0.0 || steps == BLOCK),
+                    "{steps:?} {values:?}: {scale}"
+                );
             }
         }
         assert_eq!(best_scale(&[0.0; 5], None, BLOCK), 1.0);

@@ -4,6 +4,7 @@ mod exactness;
 mod failover;
 mod formats;
 mod forward;
+mod gradient;
 mod largest;
 mod legalise;
 mod losses;

@@ -68,7 +68,7 @@ impl<'a> CheckpointSource<'a> {
         }
         let CheckpointSource { checkpoint, graph, options, notices, moments, .. } = self;
         if moments.is_none() {
-            *moments = Some(Arc::new(moments::moments(checkpoint, graph, options, notices, watch)?));
+            *moments = Some(Arc::new(moments::moments(checkpoint, graph, options, true, notices, watch)?));
         }
         Ok(moments.clone())
     }

@@ -1,15 +1,16 @@
-//! Second moments of what a checkpoint's matrices are multiplied with, taken on the CPU shim and
-//! kept by checkpoint and text.
+//! Second moments of what a checkpoint's matrices are multiplied with, and of the derivatives by
+//! their results, taken on the CPU shim and kept by checkpoint and text.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use shardwright_files::own;
-use shardwright_forward::{Engine, Pass};
-use shardwright_graph::{EntryGraph, Graph, TensorId, range_key};
+use shardwright_forward::{Backward, BackwardLook, Engine, LogitRows, Pass, Shown};
+use shardwright_graph::{EntryGraph, Graph, Op, TensorId, gradient_key, range_key};
 use shardwright_models::Checkpoint;
-use shardwright_quantisation::{MatrixInputs, MomentSums, Moments, SecondMoments};
+use shardwright_quantisation::{MatrixInputs, MomentSums, Moments, SecondMoments, sampled_gradient};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{DeviceKind, Error, ErrorKind, Notice};
 use shardwright_worker::Shims;
@@ -28,11 +29,13 @@ const FOLDER: &str = "moments";
 
 /// The moments of a model as it is stored, from the cache as far as it has them.
 ///
-/// Layers that were done before an interruption are run again without being summed.
+/// Layers that were done before an interruption are run again without being summed. Without
+/// `gradients`, weights cannot be rounded by them: those of derivatives by results are left out.
 pub(super) fn moments(
     checkpoint: &Checkpoint,
     graph: &Graph,
     options: &PlanOptions,
+    gradients: bool,
     notices: &mut Vec<Notice>,
     watch: &mut dyn Watch,
 ) -> Result<Moments> {
@@ -45,8 +48,12 @@ pub(super) fn moments(
     let path = |key: &str| folder.as_ref().map(|folder| SecondMoments::path(folder, key));
     let is_kept = |key: &&String| path(key).is_some_and(|path| own::open_file(&path).is_ok());
     let missing: BTreeSet<String> = inputs.widths.keys().filter(|key| !is_kept(key)).cloned().collect();
+    let of_results = |weight: &&String| !is_kept(&&MatrixInputs::gradient_key(weight));
+    let results = inputs.gradients.keys().filter(|_| gradients);
+    let gradients: BTreeSet<String> = results.filter(of_results).cloned().collect();
+    let is_whole = missing.is_empty() && gradients.is_empty();
     let mut in_memory = BTreeMap::new();
-    if !missing.is_empty() {
+    if !is_whole {
         let help = "moments are taken on the CPU shim; `--rounding nearest` rounds without them";
         let engine = engine(options, FOLDER, help)?;
         let mut take = |key: &str, moments: SecondMoments| match path(key) {
@@ -58,9 +65,19 @@ pub(super) fn moments(
                 Ok(())
             }
         };
-        over_all(graph, &engine, &sequences, (&inputs, &missing), &mut take, watch)?;
+        let mut watch = Part::new(watch, 0..1000);
+        let mut pass = match gradients.is_empty() {
+            true => Pass::new(graph, &engine, &sequences)?,
+            false => Pass::recorded(graph, &engine, &sequences)?,
+        };
+        let whole = !gradients.is_empty();
+        forward(graph, &mut pass, whole, (&inputs, &missing), &mut take, &mut watch.then(400))?;
+        if whole {
+            let back = Backward::of(pass)?;
+            backward(graph, back, (&inputs, &gradients), &mut take, &mut watch.then(1000))?;
+        }
     }
-    let how = match missing.is_empty() {
+    let how = match is_whole {
         true => "are kept of".to_owned(),
         false => format!("were taken in {:.1} s over", started.elapsed().as_secs_f64()),
     };
@@ -83,11 +100,12 @@ pub fn moment_text(checkpoint: &Checkpoint, options: &PlanOptions) -> Result<Vec
     texts::conversations(checkpoint, checkpoint.graph(), options, TEXT)
 }
 
-/// Runs all sequences through all layers, and sums what is missing.
-fn over_all(
+/// Runs all sequences through all layers, and sums what is missing; to the end if that is wanted
+/// `whole`.
+fn forward(
     graph: &Graph,
-    engine: &Engine,
-    sequences: &[Vec<u32>],
+    pass: &mut Pass<'_>,
+    whole: bool,
     (inputs, missing): (&MatrixInputs, &BTreeSet<String>),
     take: &mut dyn FnMut(&str, SecondMoments) -> Result<()>,
     watch: &mut dyn Watch,
@@ -103,11 +121,10 @@ fn over_all(
         *left.entry(joined).or_default() += 1;
     }
     let mut sums: BTreeMap<&str, MomentSums> = BTreeMap::new();
-    let mut pass = Pass::new(graph, engine, sequences)?;
     let parts = pass.parts();
     let mut all = Part::new(watch, 0..1000);
     for (index, part) in parts.iter().enumerate() {
-        if left.is_empty() {
+        if left.is_empty() && !whole {
             break;
         }
         let end = (index + 1) * 1000 / parts.len().max(1);
@@ -141,6 +158,91 @@ fn over_all(
             Err(Error::new(ErrorKind::Internal, what).with_help("report this"))
         }
     }
+}
+
+/// A product of a layer.
+struct Product {
+    weight: String,
+    /// The tensor that it is multiplied with.
+    input: String,
+    rows: usize,
+}
+
+/// Goes back through all layers with the derivatives of what the model itself might say next, and
+/// sums their moments where they are missing, each row times the norm of what was multiplied: the
+/// second moments of the derivative by the weight, summed over its columns.
+fn backward(
+    graph: &Graph,
+    mut back: Backward<'_>,
+    (inputs, missing): (&MatrixInputs, &BTreeSet<String>),
+    take: &mut dyn FnMut(&str, SecondMoments) -> Result<()>,
+    watch: &mut dyn Watch,
+) -> Result<()> {
+    let mut left = missing.clone();
+    let parts = back.parts();
+    let mut all = Part::new(watch, 0..1000);
+    let products = |entry: &EntryGraph| -> BTreeMap<TensorId, Product> {
+        let mut products = BTreeMap::new();
+        for node in entry.nodes.iter().filter(|node| node.op == Op::Linear) {
+            let Some(weight) = entry.tensor(node.inputs[1]).weight.map(|weight| graph.weight(weight)) else {
+                continue;
+            };
+            if missing.contains(&weight.name) {
+                let input = entry.tensor(node.inputs[0]).name.clone();
+                let product = Product { weight: weight.name.clone(), input, rows: weight.rows() };
+                products.insert(node.output, product);
+            }
+        }
+        products
+    };
+    let loss = |rows: LogitRows<'_>| {
+        let seed = ((rows.sequence as u64) << 32) + rows.first as u64;
+        sampled_gradient(rows.values, rows.width, seed)
+    };
+    for (index, part) in parts.iter().enumerate() {
+        let end = (index + 1) * 1000 / parts.len().max(1);
+        let mut watch = all.then(end as u32).named("taking moments of derivatives");
+        let seen: RefCell<BTreeMap<String, Product>> = RefCell::default();
+        let values = |entry: &EntryGraph, tensor: TensorId| {
+            products(entry).values().any(|product| product.input == entry.tensor(tensor).name)
+        };
+        let gradients = |entry: &EntryGraph, tensor: TensorId| match products(entry).remove(&tensor) {
+            Some(product) => {
+                seen.borrow_mut().insert(gradient_key(&entry.tensor(tensor).name), product);
+                true
+            }
+            None => false,
+        };
+        let look = BackwardLook { values: &values, gradients: &gradients, loss: &loss };
+        let mut sums: BTreeMap<String, MomentSums> = BTreeMap::new();
+        let mut show = |_: usize, shown: &Shown| {
+            for (key, product) in seen.borrow().iter() {
+                let (Some(gradient), Some(input)) = (shown.get(key), shown.get(&product.input)) else {
+                    continue;
+                };
+                let count = gradient.len() / product.rows.max(1);
+                let width = input.len() / count.max(1);
+                let inputs = input.chunks_exact(width.max(1));
+                let weighed = gradient.chunks_exact(product.rows.max(1)).zip(inputs).flat_map(|(row, x)| {
+                    let norm = x.iter().map(|x| x * x).sum::<f32>().sqrt();
+                    row.iter().map(move |value| value * norm)
+                });
+                let of_weight = sums.entry(product.weight.clone());
+                of_weight.or_insert_with(|| MomentSums::new(product.rows)).add(&weighed.collect::<Vec<_>>());
+            }
+        };
+        back.run(part, graph, &look, &mut show, &mut watch)?;
+        for (weight, sums) in sums {
+            left.remove(&weight);
+            take(&MatrixInputs::gradient_key(&weight), sums.finish())?;
+        }
+    }
+    // Of what nothing depends on, nothing was summed.
+    for weight in left {
+        let rows = inputs.gradients.get(&weight).copied().unwrap_or_default();
+        take(&MatrixInputs::gradient_key(&weight), MomentSums::new(rows).finish())?;
+    }
+    Ok(())
 }
 
 /// The CPU shim, in this process if the user does not ask for another, opened for `purpose`.

@@ -6,6 +6,8 @@
 //! what the earlier ones left, make every term as small as it can be (Frantar et al. 2022; in this
 //! form Chee et al. 2023, "QuIP"). P has the columns with the largest moments first.
 
+use std::sync::Arc;
+
 use pulp::Arch;
 use rayon::prelude::*;
 
@@ -25,6 +27,8 @@ const WIDTH: usize = 8;
 /// λ, as a part of the mean square of a column: errors of moments that were taken over little text
 /// weigh less than what they show.
 pub const DAMPING: f64 = 0.1;
+/// The same of gradients, which say less: one draw of what might follow stands for all of it.
+pub const GRADIENT_DAMPING: f64 = 1.0;
 /// Factor on λ where a matrix is not positive definite with it.
 const MORE: f64 = 10.0;
 /// Largest λ: with it every finite matrix of moments is.
@@ -45,12 +49,33 @@ pub struct Factors {
     /// Mean square of each column, by column, of 1 on the whole.
     pub(super) importance: Vec<f32>,
     damping: f64,
+    usual: f64,
+}
+
+/// By what the errors of one matrix are weighed: tr(G E H Eᵀ), H the second moments of what it is
+/// multiplied with and G those of the derivatives by its results, 1 where they are not known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatrixFactors {
+    /// Of H.
+    pub columns: Arc<Factors>,
+    /// Of G.
+    pub rows: Option<Arc<Factors>>,
 }
 
 impl Factors {
     /// The factors of some moments; `None` if no row was seen, all were zero, or one was not
     /// finite.
     pub fn of(moments: &SecondMoments) -> Option<Factors> {
+        Self::damped(moments, DAMPING)
+    }
+
+    /// The factors of second moments of derivatives by the results of a matrix, as
+    /// [`Factors::of`]; a column of them is a row of the matrix.
+    pub fn of_gradients(moments: &SecondMoments) -> Option<Factors> {
+        Self::damped(moments, GRADIENT_DAMPING)
+    }
+
+    fn damped(moments: &SecondMoments, usual: f64) -> Option<Factors> {
         let width = moments.width();
         let mean = moments.mean_square();
         if moments.rows() == 0 || !(mean > 0.0 && mean.is_finite()) {
@@ -59,7 +84,7 @@ impl Factors {
         let mut order: Vec<u32> = (0..width as u32).collect();
         let square = |column: u32| moments.at(column as usize, column as usize);
         order.sort_by(|&a, &b| square(b).total_cmp(&square(a)).then(a.cmp(&b)));
-        let mut damping = DAMPING;
+        let mut damping = usual;
         let lower = loop {
             match cholesky(moments, &order, damping * mean) {
                 Some(lower) => break lower,
@@ -81,13 +106,18 @@ impl Factors {
         };
         let diagonal = (0..width).map(of_diagonal).collect();
         let importance = (0..width as u32).map(|column| (f64::from(square(column)) / mean + damping) as f32);
-        Some(Factors { importance: importance.collect(), order, diagonal, upper, damping })
+        Some(Factors { importance: importance.collect(), order, diagonal, upper, damping, usual })
     }
 
-    /// λ, as a part of the mean square of a column: [`DAMPING`], or more where the matrix is not
-    /// positive definite with that.
+    /// λ, as a part of the mean square of a column: [`DAMPING`] or [`GRADIENT_DAMPING`], or more
+    /// where the matrix is not positive definite with that.
     pub fn damping(&self) -> f64 {
         self.damping
+    }
+
+    /// Whether λ is more than usual.
+    pub(crate) fn is_damped_more(&self) -> bool {
+        self.damping > self.usual
     }
 
     /// How much an error of each column counts if no other has one.

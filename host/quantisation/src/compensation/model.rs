@@ -1,11 +1,12 @@
 //! The second moments of a whole model.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::factor::{DAMPING, Factors};
+use super::factor::{Factors, MatrixFactors};
 use super::moments::SecondMoments;
 use super::taking::MatrixInputs;
 use crate::{Note, QuantiseError, Watch};
@@ -25,19 +26,20 @@ pub struct Moments {
 enum Kept {
     /// By tensor.
     InMemory(BTreeMap<String, SecondMoments>),
-    /// A file each, see [`SecondMoments::path`].
+    /// A file each, see [`SecondMoments::path`]; derivatives by [`MatrixInputs::gradient_key`].
     InFolder(PathBuf),
 }
 
 impl Moments {
     /// `identity` is a hash of all they follow from: the checkpoint and the text. `moments` has
-    /// those of every tensor of `inputs` that was seen.
+    /// those of every tensor of `inputs` that was seen, and those of derivatives by
+    /// [`MatrixInputs::gradient_key`].
     pub fn new(identity: [u8; 32], inputs: MatrixInputs, moments: BTreeMap<String, SecondMoments>) -> Self {
         Moments { identity, inputs, kept: Kept::InMemory(moments), last: Mutex::default() }
     }
 
-    /// Those in a folder, which has a file for every tensor of `inputs`; read when they are asked
-    /// for.
+    /// Those in a folder, which has a file for every tensor and derivative of `inputs`; read when
+    /// they are asked for.
     pub fn in_folder(identity: [u8; 32], inputs: MatrixInputs, folder: impl Into<PathBuf>) -> Self {
         Moments { identity, inputs, kept: Kept::InFolder(folder.into()), last: Mutex::default() }
     }
@@ -52,13 +54,16 @@ impl Moments {
         &self,
         weight: &str,
         watch: &mut dyn Watch,
-    ) -> Result<Option<Arc<Factors>>, QuantiseError> {
+    ) -> Result<Option<MatrixFactors>, QuantiseError> {
         let factors = self.factors(weight)?;
         let name = || weight.to_owned();
         match &factors {
-            Some(factors) if factors.damping() > DAMPING => {
-                let percent = (100.0 * factors.damping()).round() as u64;
-                watch.note(Note::Damped { weight: name(), percent });
+            Some(MatrixFactors { columns, rows }) => {
+                let both = [Some(columns), rows.as_ref()];
+                for factors in both.into_iter().flatten().filter(|factors| factors.is_damped_more()) {
+                    let percent = (100.0 * factors.damping()).round() as u64;
+                    watch.note(Note::Damped { weight: name(), percent });
+                }
             }
             None if self.inputs.of.contains_key(weight) => watch.note(Note::NotSeen { weight: name() }),
             _ => {}
@@ -69,18 +74,26 @@ impl Moments {
     /// The moments of what a weight is multiplied with; `None` where nothing of that was seen.
     pub(crate) fn second(&self, weight: &str) -> Result<Option<SecondMoments>, QuantiseError> {
         let Some(key) = self.inputs.of.get(weight) else { return Ok(None) };
-        Ok(match &self.kept {
-            Kept::InMemory(moments) => moments.get(key).cloned(),
-            Kept::InFolder(folder) => {
-                let width = self.inputs.widths.get(key).copied().unwrap_or_default();
-                Some(SecondMoments::read(SecondMoments::path(folder, key), width)?)
-            }
-        })
+        let width = self.inputs.widths.get(key).copied().unwrap_or_default();
+        Ok(self.moments(key, width)?.map(Cow::into_owned))
     }
 
     /// The factors by which a weight is rounded; `None` where nothing that it is multiplied with
     /// was seen.
-    pub fn factors(&self, weight: &str) -> Result<Option<Arc<Factors>>, QuantiseError> {
+    pub fn factors(&self, weight: &str) -> Result<Option<MatrixFactors>, QuantiseError> {
+        let Some(columns) = self.columns(weight)? else { return Ok(None) };
+        let rows = match self.inputs.gradients.get(weight) {
+            Some(&rows) => {
+                let moments = self.moments(&MatrixInputs::gradient_key(weight), rows)?;
+                moments.and_then(|moments| Factors::of_gradients(&moments)).map(Arc::new)
+            }
+            None => None,
+        };
+        Ok(Some(MatrixFactors { columns, rows }))
+    }
+
+    /// Those of what it is multiplied with alone.
+    pub(crate) fn columns(&self, weight: &str) -> Result<Option<Arc<Factors>>, QuantiseError> {
         let Some(key) = self.inputs.of.get(weight) else { return Ok(None) };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, factors)) = last.as_ref().filter(|(known, _)| known == key) {
@@ -88,16 +101,19 @@ impl Moments {
         }
         // The factors before make room first.
         *last = None;
-        let factors = match &self.kept {
-            Kept::InMemory(moments) => moments.get(key).and_then(Factors::of),
-            Kept::InFolder(folder) => {
-                let width = self.inputs.widths.get(key).copied().unwrap_or_default();
-                Factors::of(&SecondMoments::read(SecondMoments::path(folder, key), width)?)
-            }
-        };
-        let factors = factors.map(Arc::new);
+        let width = self.inputs.widths.get(key).copied().unwrap_or_default();
+        let factors = self.moments(key, width)?.and_then(|moments| Factors::of(&moments)).map(Arc::new);
         *last = Some((key.clone(), factors.clone()));
         Ok(factors)
+    }
+
+    fn moments(&self, key: &str, width: usize) -> Result<Option<Cow<'_, SecondMoments>>, QuantiseError> {
+        Ok(match &self.kept {
+            Kept::InMemory(moments) => moments.get(key).map(Cow::Borrowed),
+            Kept::InFolder(folder) => {
+                Some(Cow::Owned(SecondMoments::read(SecondMoments::path(folder, key), width)?))
+            }
+        })
     }
 }
 
@@ -139,6 +155,7 @@ mod tests {
             let inputs = MatrixInputs {
                 of: BTreeMap::from([("w".to_owned(), "x".to_owned())]),
                 widths: BTreeMap::from([("x".to_owned(), 2)]),
+                gradients: BTreeMap::new(),
             };
             let moments = SecondMoments { width: 2, rows: 9, triangle };
             let moments = Moments::new([0; 32], inputs, BTreeMap::from([("x".to_owned(), moments)]));

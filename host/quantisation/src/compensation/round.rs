@@ -9,15 +9,15 @@ use super::product::{Panel, add_products, panels};
 use crate::scale::{Steps, nearest};
 
 /// Columns after which what they left is passed on to all later ones.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 /// Columns of a panel.
-const WIDTH: usize = 16;
+pub(super) const WIDTH: usize = 16;
 
 /// Some rows of a matrix, their columns in the order in which they are rounded.
 pub(crate) struct Rows<'f> {
-    factors: &'f Factors,
-    arch: Arch,
-    values: Vec<f32>,
+    pub(super) factors: &'f Factors,
+    pub(super) arch: Arch,
+    pub(super) values: Vec<f32>,
 }
 
 /// How rows came out.

@@ -15,6 +15,11 @@ use crate::CalibrationError;
 /// model has that runs on a phone.
 const COLUMNS_LIMIT: usize = 30_000;
 
+/// Most rows of a matrix that are rounded one after the other by derivatives: attention and what
+/// writes the residual stream. For the many rows of an MLP and of a head it wins nothing that was
+/// measured, and costs the square of them.
+const ROWS_LIMIT: usize = 4096;
+
 /// What the matrices of a model are multiplied with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MatrixInputs {
@@ -23,6 +28,9 @@ pub struct MatrixInputs {
     pub of: BTreeMap<String, String>,
     /// Columns of the matrices that a tensor is multiplied with.
     pub widths: BTreeMap<String, usize>,
+    /// Rows of each matrix the derivatives by whose results are taken, by name of the weight; of
+    /// one that is used once and has few rows.
+    pub gradients: BTreeMap<String, usize>,
 }
 
 impl MatrixInputs {
@@ -31,6 +39,7 @@ impl MatrixInputs {
         let kind = if graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
         let point = EntryPoint { kind, rows: 1, context: 1, largest_rows: 1 };
         let mut keys: BTreeMap<WeightId, BTreeSet<String>> = BTreeMap::new();
+        let mut products: BTreeMap<WeightId, usize> = BTreeMap::new();
         for component in &graph.components {
             let layers = if component.kind == ComponentKind::Decoder { 0..component.layers } else { 0..0 };
             let entry = graph
@@ -41,21 +50,30 @@ impl MatrixInputs {
                 let weight = node.inputs.get(1).and_then(|&weight| entry.tensor(weight).weight);
                 if let (Some(weight), Some(&input)) = (weight, node.inputs.first()) {
                     keys.entry(weight).or_default().insert(range_key(&entry, input));
+                    *products.entry(weight).or_default() += 1;
                 }
             }
         }
-        let (mut of, mut widths) = (BTreeMap::new(), BTreeMap::new());
-        for (weight, keys) in keys {
-            let weight = graph.weight(weight);
+        let (mut of, mut widths, mut gradients) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for (id, keys) in keys {
+            let weight = graph.weight(id);
             if weight.row_width() > COLUMNS_LIMIT {
                 let (weight, columns) = (weight.name.clone(), weight.row_width());
                 return Err(CalibrationError::TooWide { weight, columns, limit: COLUMNS_LIMIT });
             }
             let joined = keys.into_iter().collect::<Vec<_>>().join(" ");
             widths.insert(joined.clone(), weight.row_width());
+            if graph.is_generative() && weight.rows() <= ROWS_LIMIT && products.get(&id) == Some(&1) {
+                gradients.insert(weight.name.clone(), weight.rows());
+            }
             of.insert(weight.name.clone(), joined);
         }
-        Ok(MatrixInputs { of, widths })
+        Ok(MatrixInputs { of, widths, gradients })
+    }
+
+    /// What the second moments of the derivatives by the results of a matrix are kept as.
+    pub fn gradient_key(weight: &str) -> String {
+        format!("gradient {weight}")
     }
 
     /// The tensors that add to some moments, each with what it adds to.
@@ -73,6 +91,7 @@ impl Moments {
     /// from.
     pub fn identity_of(checkpoint: [u8; 32], sequences: &[Vec<u32>]) -> [u8; 32] {
         let mut digest = Sha256::new();
+        digest.update(b"moments and gradients");
         digest.update(checkpoint);
         for ids in sequences {
             digest.update((ids.len() as u64).to_le_bytes());
@@ -81,8 +100,9 @@ impl Moments {
         digest.finalize().into()
     }
 
-    /// Takes those of a model by running the reference over token sequences, in their order;
-    /// `checkpoint` is a hash of the model, see [`content_hash`](crate::content_hash).
+    /// Takes those of a model by running the reference over token sequences, in their order,
+    /// without derivatives; `checkpoint` is a hash of the model, see
+    /// [`content_hash`](crate::content_hash).
     ///
     /// Memory: 8 bytes for every pair of columns of every tensor that a matrix is multiplied with.
     pub fn by_reference(
@@ -93,7 +113,7 @@ impl Moments {
         if sequences.is_empty() {
             return Err(CalibrationError::NoSequences);
         }
-        let inputs = MatrixInputs::new(graph)?;
+        let inputs = MatrixInputs { gradients: BTreeMap::new(), ..MatrixInputs::new(graph)? };
         let mut sums: BTreeMap<&str, MomentSums> =
             inputs.widths.iter().map(|(key, &width)| (key.as_str(), MomentSums::new(width))).collect();
         let readers = inputs.readers();

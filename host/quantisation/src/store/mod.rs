@@ -130,7 +130,7 @@ impl Store {
             Some(moments) => moments.factors_said(name, meter.watch)?,
             None => None,
         };
-        let job = Job::new(source, target, Rounding::by(factors.as_deref()))?;
+        let job = Job::new(source, target, Rounding::by(factors.as_ref()))?;
         let address = address(source, format, moments.filter(|_| factors.is_some()))?;
         let bytes = job.planned().bytes();
         let known = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned();

@@ -142,7 +142,7 @@ fn moments_are_of_what_matrices_are_multiplied_with() {
         for (weight, matrix) in graph.weights.iter().zip(graph.matrices()) {
             let factors = moments.factors(&weight.name).unwrap();
             assert_eq!(factors.is_some(), matrix, "{:?} {}", spec.family, weight.name);
-            assert!(factors.is_none_or(|factors| factors.width() == weight.row_width()));
+            assert!(factors.is_none_or(|factors| factors.columns.width() == weight.row_width()));
         }
         // They share their input.
         let of = |part: &str| {
@@ -164,7 +164,7 @@ fn moments_are_of_what_matrices_are_multiplied_with() {
 fn moments_survive_their_files_and_hostile_ones_are_refused() {
     let graph = graph_of(&Spec::gemma3());
     let sequences = sequences(2, 20);
-    let inputs = MatrixInputs::new(&graph).unwrap();
+    let inputs = MatrixInputs { gradients: BTreeMap::new(), ..MatrixInputs::new(&graph).unwrap() };
     let in_memory = Moments::by_reference(&graph, [1; 32], &sequences).unwrap();
     let directory = TempDir::new().unwrap();
     let mut sums: BTreeMap<&str, MomentSums> =

@@ -101,25 +101,25 @@ fn every_format_keeps_values_within_half_a_step() {
 }
 
 #[test]
-fn ours_are_symmetric_and_hold_zero() {
+fn integers_are_within_their_range_and_hold_zero() {
     let mut of = values(40 * 64, 9);
     of[64..128].fill(0.0);
     let source = weight(&[40, 64], DType::F32, &of);
-    for (format, limit) in [
-        (WeightFormat::W8PerChannel, 127),
-        (WeightFormat::W8PerTensor, 127),
-        (WeightFormat::W4PerChannel, 7),
-        (WeightFormat::W4PerTensor, 7),
-        (WeightFormat::W4Block32, 7),
-        (WeightFormat::W4Block32Stepped, 7),
-        (WeightFormat::W2PerChannel, 1),
+    for (format, range) in [
+        (WeightFormat::W8PerChannel, -127..=127),
+        (WeightFormat::W8PerTensor, -127..=127),
+        (WeightFormat::W4PerChannel, -8..=7),
+        (WeightFormat::W4PerTensor, -8..=7),
+        (WeightFormat::W4Block32, -8..=7),
+        (WeightFormat::W4Block32Stepped, -8..=7),
+        (WeightFormat::W2PerChannel, -2..=1),
     ] {
         let made = made(&source, format);
-        let mut largest = 0;
-        for row in 0..40 {
-            largest = largest.max(made.raw_row(row).unwrap().map(i32::abs).max().unwrap());
-        }
-        assert_eq!(largest, limit, "{format}");
+        let all = || (0..40).flat_map(|row| made.raw_row(row).unwrap());
+        assert!(all().all(|raw| range.contains(&raw)), "{format}");
+        // Of a whole tensor in eight bits the largest value may lie on either side.
+        let largest = all().map(i32::abs).max().unwrap();
+        assert!([*range.end(), -range.start()].contains(&largest), "{format}: {largest}");
         assert!(made.raw_row(1).unwrap().all(|raw| raw == 0));
         assert!(decoded(&made)[64..128].iter().all(|value| *value == 0.0));
     }
@@ -165,8 +165,9 @@ fn blocks_are_better_than_channels_and_channels_than_the_tensor() {
     assert!(error(WeightFormat::W2PerChannel) > errors[3]);
 }
 
-/// Sixteen scales a row are nearly as good as free ones where blocks are alike, and whoever reads
-/// them finds the row's scale again.
+/// Sixteen scales a row are nearly as good as free ones where blocks are alike, but for the sign
+/// that those have and a seventh of the error that it saves; and whoever reads them finds the row's
+/// scale again.
 #[test]
 fn stepped_scales_are_multiples_of_one_and_cost_little() {
     let source = weight(&[48, 300], DType::F32, &values(48 * 300, 17));
@@ -190,7 +191,7 @@ fn stepped_scales_are_multiples_of_one_and_cost_little() {
         both.map(|(a, b)| f64::from(a - b).powi(2)).sum()
     };
     let (free, stepped) = (error(&made(&source, WeightFormat::W4Block32)), error(&stepped));
-    assert!(stepped <= 1.05 * free, "{stepped} beside {free}");
+    assert!(stepped <= 1.05 * 1.15 * free, "{stepped} beside {free}");
 }
 
 /// Moments of rows whose columns depend on each other.
@@ -220,7 +221,7 @@ fn errors_make_up_for_each_other_in_every_format() {
     };
     for &format in WeightFormat::ALL {
         let nearest = made(&source, format);
-        let rounding = Rounding::Compensated(&factors);
+        let rounding = Rounding::Compensated { columns: &factors, rows: None };
         let compensated = quantise_weight(&source, format, rounding, &mut Unwatched).unwrap();
         assert_eq!(compensated.format(), Some(format));
         match format.is_quantised() {
@@ -239,13 +240,13 @@ fn errors_make_up_for_each_other_in_every_format() {
     let mut large = values(3 * 96, 8);
     large[96..192].iter_mut().for_each(|value| *value = f32::MAX * value.signum());
     let large = weight(&[3, 96], DType::F32, &large);
-    let rounding = Rounding::Compensated(&factors);
+    let rounding = Rounding::Compensated { columns: &factors, rows: None };
     let rounded = quantise_weight(&large, WeightFormat::W4PerChannel, rounding, &mut Unwatched).unwrap();
     let off = decoded(&large)[96..192].iter().zip(&decoded(&rounded)[96..192]).any(|(a, b)| a * b <= 0.0);
     assert!(!off, "a sign was lost");
     // Vectors have no columns that depend on each other.
     let vector = weight(&[96], DType::F32, &values(96, 3));
-    let rounding = Rounding::Compensated(&factors);
+    let rounding = Rounding::Compensated { columns: &factors, rows: None };
     let rounded = quantise_weight(&vector, WeightFormat::W8PerTensor, rounding, &mut Unwatched).unwrap();
     assert_eq!(rounded.data.bytes(), made(&vector, WeightFormat::W8PerTensor).data.bytes());
 }
@@ -425,9 +426,12 @@ fn what_cannot_be_made_says_why() {
 
     let sound = weight(&[4, 40], DType::F32, &values(160, 1));
     let factors = Factors::of(&moments(39)).unwrap();
-    let rounding = Rounding::Compensated(&factors);
+    let rounding = Rounding::Compensated { columns: &factors, rows: None };
     let error = quantise_weight(&sound, WeightFormat::W4Block32, rounding, &mut Unwatched).unwrap_err();
-    assert!(matches!(error, QuantiseError::Factors { columns: 40, found: 39, .. }), "{error}");
+    assert!(
+        matches!(error, QuantiseError::Factors { what: "columns", wanted: 40, found: 39, .. }),
+        "{error}"
+    );
     assert!(error.help().is_some());
 
     let graph = demo();

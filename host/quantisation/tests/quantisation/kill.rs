@@ -2,6 +2,7 @@
 //! memory is that of a few chunks. `examples/real_shapes.rs` does the same at the shapes of real
 //! models.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -44,7 +45,8 @@ fn moments_for(format: WeightFormat) -> Option<Moments> {
         (width.to_string(), sums.finish())
     };
     let of = [("q", "512"), ("up", "1536")].map(|(weight, key)| (weight.to_owned(), key.to_owned())).into();
-    let inputs = MatrixInputs { of, widths: [512, 1536].map(|width| (width.to_string(), width)).into() };
+    let widths = [512, 1536].map(|width| (width.to_string(), width)).into();
+    let inputs = MatrixInputs { of, widths, gradients: BTreeMap::new() };
     (format == WeightFormat::W4PerChannel)
         .then(|| Moments::new([5; 32], inputs, [sums(512), sums(1536)].into()))
 }

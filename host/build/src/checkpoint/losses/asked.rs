@@ -132,7 +132,9 @@ pub fn measure_sensitivities(
     let taken = match needs_moments && (is_compensated || !has_expected) {
         true => {
             let mut watch = all.then(MOMENTS_TAKEN);
-            Some(Arc::new(moments::moments(&checkpoint, graph, options, &mut notices, &mut watch)?))
+            let gradients = is_compensated;
+            let taken = moments::moments(&checkpoint, graph, options, gradients, &mut notices, &mut watch)?;
+            Some(Arc::new(taken))
         }
         false => None,
     };

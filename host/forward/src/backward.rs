@@ -1,0 +1,220 @@
+//! A model from its output back to its embedding, over all sequences.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shardwright_graph::{
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Segment, StateId, TensorId,
+    given_gradient_key, gradient_key,
+};
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+use crate::engine::Look;
+use crate::part::Given;
+use crate::pass::Pass;
+
+/// Rows of a head that run at a time: its logits are the widest tensors of a model.
+const HEAD_ROWS: u64 = 64;
+
+/// Derivatives of a loss on their way back through a model.
+///
+/// Each part computes its values again from what it read in a recorded [`Pass`], so that only one
+/// part's values are in memory.
+pub struct Backward<'p> {
+    pass: Pass<'p>,
+    read: Vec<Vec<Arc<Vec<f32>>>>,
+    /// By sequence, the derivative by the stream that leaves the next part, `[T, H]`.
+    streams: Vec<Vec<f32>>,
+    /// By sequence, `[layers, T, P]`.
+    per_layer: Vec<Vec<f32>>,
+    /// By sequence, those of layers that the next part or an earlier one writes.
+    states: Vec<BTreeMap<StateId, Vec<f32>>>,
+}
+
+/// Rows of logits of a sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct LogitRows<'l> {
+    /// Which sequence.
+    pub sequence: usize,
+    /// Which row is the first.
+    pub first: usize,
+    /// `[rows, V]`
+    pub values: &'l [f32],
+    /// V.
+    pub width: usize,
+}
+
+/// What to look at on the way back.
+pub struct BackwardLook<'l> {
+    /// Tensors whose values are shown, by name.
+    pub values: &'l dyn Fn(&EntryGraph, TensorId) -> bool,
+    /// Tensors the derivatives by which are shown, by [`gradient_key`] of the name.
+    pub gradients: &'l dyn Fn(&EntryGraph, TensorId) -> bool,
+    /// The derivative of the loss by logits, as many as are given.
+    pub loss: &'l dyn Fn(LogitRows<'_>) -> Vec<f32>,
+}
+
+/// The tensors of some rows of a sequence that were looked at, by name, dense.
+pub type Shown = BTreeMap<String, Vec<f32>>;
+
+impl<'p> Backward<'p> {
+    /// Back through a model that a recorded pass went through to its end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Argument`] for a pass that was not recorded or is not at its end.
+    pub fn of(mut pass: Pass<'p>) -> Result<Self> {
+        let ended = |read: &Vec<_>| read.len() == pass.parts.len();
+        let Some(read) = pass.read.take().filter(ended) else {
+            let what = "a forward pass that was not recorded to its end cannot be gone back";
+            return Err(Error::new(ErrorKind::Argument, what)
+                .with_help("begin with `Pass::recorded` and run every part"));
+        };
+        let count = pass.sequences.len();
+        let per_layer = pass.per_layer.iter().map(|values| vec![0.0; values.len()]).collect();
+        let (streams, states) = (vec![Vec::new(); count], vec![BTreeMap::new(); count]);
+        Ok(Backward { pass, read, streams, per_layer, states })
+    }
+
+    /// The parts of the model in the order in which they are gone back through.
+    pub fn parts(&self) -> Vec<Segment> {
+        self.pass.parts.iter().rev().copied().collect()
+    }
+
+    /// Goes back through the next part with all sequences. `show` gets the sequence and what was
+    /// looked at; of a head for some rows at a time.
+    ///
+    /// # Errors
+    /// What the shim refuses or fails with; [`ErrorKind::Cancelled`] when the watch says so;
+    /// [`ErrorKind::Unsupported`] for a part without derivatives.
+    pub fn run(
+        &mut self,
+        part: &Segment,
+        graph: &Graph,
+        look: &BackwardLook<'_>,
+        show: &mut dyn FnMut(usize, &Shown),
+        watch: &mut dyn Watch,
+    ) -> Result<()> {
+        let read = self.read.pop().unwrap_or_default();
+        // A part that gives nothing to this kind of entry point was not run either.
+        if read.is_empty() {
+            return Ok(());
+        }
+        let is_head = part.component == ComponentKind::Head;
+        let longest = self.pass.point.rows;
+        let rows = if is_head { longest.min(HEAD_ROWS) } else { longest };
+        let point = EntryPoint { rows, ..self.pass.point };
+        let entry = graph
+            .entry(part.component, part.layers.0..part.layers.1, point, EntryOptions::default())
+            .map_err(Error::from)?;
+        let Some(entry) = entry else { return Ok(()) };
+        // By input, under the name of its derivative.
+        let written = |state: &StateId| entry.states.iter().any(|port| port.id == *state && port.written);
+        let inputs: BTreeMap<String, (TensorId, Role)> = entry
+            .inputs
+            .iter()
+            .filter(|(_, role)| match role {
+                Role::Hidden | Role::PerLayer { .. } => true,
+                Role::State { state } => !written(state),
+                _ => false,
+            })
+            .map(|(tensor, role)| (gradient_key(&entry.tensor(*tensor).name), (*tensor, role.clone())))
+            .collect();
+        let outputs: Vec<(String, Role)> = entry
+            .outputs
+            .iter()
+            .map(|(tensor, role)| (given_gradient_key(&entry.tensor(*tensor).name), role.clone()))
+            .collect();
+        // The stream that enters is in this one's hands already.
+        let entering = entry.inputs.iter().find(|(_, role)| *role == Role::Hidden);
+        let entering = entering.filter(|(tensor, _)| (look.values)(&entry, *tensor));
+        let entering = entering.map(|(tensor, _)| entry.tensor(*tensor).name.clone());
+        let wanted = |entry: &EntryGraph, tensor: TensorId| {
+            (look.gradients)(entry, tensor) || inputs.values().any(|(input, _)| *input == tensor)
+        };
+        let mut watch = Part::new(watch, 0..1000);
+        let logits = outputs.iter().find(|(_, role)| *role == Role::Logits);
+        let mut head = match logits {
+            Some(_) => {
+                let engine = &self.pass.engine;
+                Some(engine.load(entry.clone(), graph, None, &|_, _| false, &mut watch.then(100))?)
+            }
+            None => None,
+        };
+        let looks: (&Look<'_>, &Look<'_>) = (look.values, &wanted);
+        let mut loaded = self.pass.engine.load_gradients(entry, graph, looks, &mut watch.then(200))?;
+        for (index, ids) in self.pass.sequences.iter().enumerate() {
+            if watch.cancelled() {
+                return Err(Error::new(ErrorKind::Cancelled, "the backward pass was cancelled"));
+            }
+            let done = 200 + index * 800 / self.pass.sequences.len().max(1);
+            watch.progress(done as u32, &format!("going back through {part}"));
+            let mut back: BTreeMap<String, Vec<f32>> = BTreeMap::new();
+            let width = read[index].len() / ids.len().max(1);
+            for (chunk, ids) in ids.chunks(rows as usize).enumerate() {
+                let first = chunk * rows as usize;
+                let mut given = Given {
+                    ids,
+                    assets: &graph.assets,
+                    stream: &read[index][first * width..(first + ids.len()) * width],
+                    per_layer: &self.pass.per_layer[index],
+                    states: &self.pass.states[index],
+                    gradients: &BTreeMap::new(),
+                };
+                let mut known = BTreeMap::new();
+                if let (Some(head), Some((name, _))) = (&mut head, logits) {
+                    head.run(&given, &mut |role, values, rows| {
+                        if *role == Role::Logits {
+                            let width = values.len() / rows.max(1);
+                            let given = LogitRows { sequence: index, first, values, width };
+                            known.insert(name.clone(), (look.loss)(given));
+                        }
+                    })?;
+                }
+                for (name, role) in &outputs {
+                    let gradient = match role {
+                        Role::Hidden => Some(std::mem::take(&mut self.streams[index])),
+                        Role::PerLayer { .. } => Some(self.per_layer[index].clone()),
+                        Role::State { state } => self.states[index].remove(state),
+                        _ => None,
+                    };
+                    known.extend(gradient.map(|gradient| (name.clone(), gradient)));
+                }
+                given.gradients = &known;
+                let mut shown: Shown =
+                    entering.iter().map(|name| (name.clone(), given.stream.to_vec())).collect();
+                loaded.run(&given, &mut |role, values, _| {
+                    if let Role::Tap { name } = role {
+                        match inputs.contains_key(name) {
+                            true => back.entry(name.clone()).or_default().extend_from_slice(values),
+                            false => _ = shown.insert(name.clone(), values.to_vec()),
+                        }
+                    }
+                })?;
+                show(index, &shown);
+            }
+            for (name, gradient) in back {
+                match inputs.get(&name) {
+                    // A part that leaves the stream as it is adds to what comes back through it.
+                    Some((_, Role::Hidden)) => add(&mut self.streams[index], &gradient),
+                    Some((_, Role::PerLayer { first, .. })) => {
+                        let before =
+                            *first as usize * self.per_layer[index].len() / (graph.layers() as usize).max(1);
+                        let sums = self.per_layer[index].get_mut(before..).unwrap_or_default();
+                        sums.iter_mut().zip(&gradient).for_each(|(sum, value)| *sum += value);
+                    }
+                    Some((_, Role::State { state })) => {
+                        add(self.states[index].entry(*state).or_default(), &gradient);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add(sums: &mut Vec<f32>, values: &[f32]) {
+    sums.resize(values.len(), 0.0);
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+}
