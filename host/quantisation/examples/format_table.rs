@@ -2,8 +2,11 @@
 //! reference. Prints a table, or JSON.
 //!
 //! ```text
-//! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json]
+//! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json | --places]
 //! ```
+//!
+//! `--places` prints what each layer and role loses in each format, in millionths of a nat per
+//! token, and what is expected of it: the constants of expectations are fitted to these.
 //!
 //! `ROWS` takes so many rows, evenly chosen; all of them take a while.
 
@@ -12,7 +15,8 @@ mod demo;
 
 use std::ops::ControlFlow;
 
-use shardwright_quantisation::{IntegerBits, RangeMethod, evaluate};
+use shardwright_quantisation::{Baseline, IntegerBits, RangeMethod, evaluate, priors};
+use shardwright_vocabulary::WeightFormat;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -23,6 +27,21 @@ fn main() {
     let step = (evaluation_rows.len() / rows.min(evaluation_rows.len())).max(1);
     let chosen: Vec<Vec<u32>> = evaluation_rows.into_iter().step_by(step).take(rows).collect();
 
+    if has("--places") {
+        let formats = [WeightFormat::W8PerChannel, WeightFormat::W4Block32, WeightFormat::W4PerChannel];
+        let short: Vec<Vec<u32>> = chosen.iter().map(|ids| ids[..ids.len().min(96)].to_vec()).collect();
+        let baseline = Baseline::of(&graph, &short).unwrap();
+        for prior in priors(&graph, &formats).unwrap() {
+            let rows = baseline.divergences(&prior.change().recipe(&graph)).unwrap();
+            let (sum, count) = rows.iter().fold((0.0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
+            let (measured, expected) = (1e6 * sum / count as f64, prior.micronats);
+            println!(
+                "{} {} {} {} {measured:.1} {expected}",
+                prior.component, prior.layer, prior.role, prior.format
+            );
+        }
+        return;
+    }
     let calibration = demo::calibrate(&graph, &calibration_rows);
     eprintln!("calibrated with {} sequences, {} tokens", calibration.sequences(), calibration.tokens());
     let mut progress = |done: u64, total: u64| {
