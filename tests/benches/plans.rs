@@ -68,7 +68,7 @@ fn row(checkpoint: &Path, chip: &str, shim: &Shim, size: Option<u64>) -> String 
     };
     let calls = report.shards.iter().filter(decodes).count();
     let loss = match report.totals.loss {
-        LossReport::Expected { micronats } | LossReport::Measured { micronats } => {
+        LossReport::Expected { micronats, .. } | LossReport::Measured { micronats } => {
             format!("{} mnat", micronats / 1000)
         }
         LossReport::None => "none".to_owned(),

@@ -609,6 +609,15 @@ pub fn moment_texts() -> [Vec<Vec<u32>>; 2] {
     })
 }
 
+/// The conversations that losses are measured on, as the demo model sees them.
+///
+/// # Panics
+/// If one of them cannot be rendered.
+pub fn loss_text() -> Vec<Vec<u32>> {
+    let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
+    shardwright_build::sensitivity_text(&checkpoint, &PlanOptions::default()).expect("conversations")
+}
+
 /// Opens the demo model in these formats, in one piece to a layer.
 ///
 /// # Panics

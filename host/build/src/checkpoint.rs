@@ -1,5 +1,6 @@
 //! Checkpoints as a source of models to plan and compile.
 
+mod losses;
 mod making;
 mod measuring;
 mod moments;
@@ -7,6 +8,7 @@ mod outline;
 mod path;
 mod texts;
 
+pub use losses::{FormatShare, LossRow, SensitivityReport, measure_sensitivities, sensitivity_text};
 pub use making::CheckpointSource;
 pub use measuring::calibration_text;
 pub use moments::{checkpoint_moments, moment_text};

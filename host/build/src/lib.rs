@@ -100,8 +100,9 @@ pub use trying::{RecordedPlan, Trying};
 #[cfg(feature = "checkpoints")]
 pub use {
     checkpoint::{
-        CheckpointSource, OutlineSource, calibration_prompts, calibration_text, checkpoint_moments,
-        expect_checkpoint, moment_text, open_checkpoint, plan_checkpoint,
+        CheckpointSource, FormatShare, LossRow, OutlineSource, SensitivityReport, calibration_prompts,
+        calibration_text, checkpoint_moments, expect_checkpoint, measure_sensitivities, moment_text,
+        open_checkpoint, plan_checkpoint, sensitivity_text,
     },
     compiling::{CompileReport, compile, compile_trying},
     recorded::{CompiledAnew, compile_recorded},

@@ -158,7 +158,7 @@ pub(crate) const FORMAT_OPTION: &str = "format";
 pub(crate) const USUAL_QUALITY_OPTION: &str = "usual-quality";
 
 /// Millinats of KL divergence a token: `good`.
-const USUAL_QUALITY: u32 = 150;
+pub(crate) const USUAL_QUALITY: u32 = 150;
 
 /// Tokens of a prompt if nobody says how long they usually are.
 const USUAL_PROMPT: u32 = 512;

@@ -151,7 +151,7 @@ impl TableReport {
         let loss = match (chosen.micronats, chosen.provenance) {
             (Some(0), _) => LossReport::None,
             (Some(micronats), Provenance::Measured) => LossReport::Measured { micronats: micronats.into() },
-            (Some(micronats), _) => LossReport::Expected { micronats: micronats.into() },
+            (Some(micronats), _) => LossReport::Expected { micronats: micronats.into(), measured: 0 },
             (None, _) => LossReport::NotMeasured { places: 1 },
         };
         Self { name: name.clone(), format: chosen.format, bytes: chosen.bytes, loss }
@@ -176,6 +176,9 @@ pub enum LossReport {
     Expected {
         /// The loss.
         micronats: u64,
+        /// The part of it that was measured on this checkpoint.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        measured: u64,
     },
     /// Nothing is known of what these formats lose.
     NotMeasured {
@@ -184,13 +187,30 @@ pub enum LossReport {
     },
 }
 
+/// Nothing is written of a part that there is not.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl LossReport {
+    /// The measured part of an expected loss in hundredths of it, rounded down; `None` where
+    /// nothing of it is measured.
+    pub const fn measured_percent(&self) -> Option<u64> {
+        match self {
+            LossReport::Expected { micronats, measured } if *measured > 0 && *micronats > 0 => {
+                Some((*measured as u128 * 100 / *micronats as u128) as u64)
+            }
+            _ => None,
+        }
+    }
+
     /// KL divergence in millionths of a nat per token, measured or expected; `None` where nothing
     /// is known of a part.
     pub const fn micronats(&self) -> Option<u64> {
         match self {
             LossReport::None => Some(0),
-            LossReport::Measured { micronats } | LossReport::Expected { micronats } => Some(*micronats),
+            LossReport::Measured { micronats } | LossReport::Expected { micronats, .. } => Some(*micronats),
             LossReport::NotMeasured { .. } => None,
         }
     }
@@ -492,7 +512,7 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
         loss: match (loss.lossy, loss.unmeasured) {
             (0, _) => LossReport::None,
             (_, 0) if loss.modelled == 0 => LossReport::Measured { micronats: loss.micronats },
-            (_, 0) => LossReport::Expected { micronats: loss.micronats },
+            (_, 0) => LossReport::Expected { micronats: loss.micronats, measured: loss.measured },
             (_, places) => LossReport::NotMeasured { places },
         },
     }

@@ -78,11 +78,13 @@ pub struct Losses {
 /// What losses are to rest on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossGround {
-    /// How far the weights are off: looks at a sample of them, or of none that are not here.
+    /// How far the weights are off: looks at a sample of them, or of none that are not here. Where
+    /// the user has measured the checkpoint on purpose, as [`LossGround::Kept`].
     Expected,
-    /// A measurement that was made before and kept; else as [`LossGround::Expected`].
+    /// What was measured before and kept, and for the rest what is expected.
     Kept,
-    /// A measurement, which runs the model; without weights as [`LossGround::Expected`].
+    /// A measurement, which runs the model where none is kept; without weights as
+    /// [`LossGround::Expected`].
     Measured,
 }
 

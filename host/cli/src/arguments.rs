@@ -48,6 +48,10 @@ const PLAN_EXAMPLES: &str = "Examples:
   shardwright plan demo-model --soc mt6989 --html plan.html
   shardwright plan diff before.json after.json";
 
+const SENSITIVITY_EXAMPLES: &str = "Examples:
+  shardwright sensitivity demo-model --minutes 10
+  shardwright sensitivity demo-model --soc sm8850 --rounding compensated";
+
 const DIFF_EXAMPLES: &str = "Example:
   shardwright plan demo-model --soc mt6989 --format json > before.json
   shardwright plan demo-model --soc mt6989 --limit ops=400 --format json > after.json
@@ -96,6 +100,11 @@ pub enum Command {
         disable_help_subcommand = true
     )]
     Plan(PlanArguments),
+    /// Measure what a checkpoint loses in each format, by layer and role, and keep it: plans rest
+    /// on what is measured. The most valuable losses come first; an interrupted run goes on where
+    /// it stopped.
+    #[command(after_help = SENSITIVITY_EXAMPLES)]
+    Sensitivity(SensitivityArguments),
     /// Show what a checkpoint consists of.
     Show(ShowArguments),
     /// Turn text into sentence vectors.
@@ -403,6 +412,44 @@ pub struct BenchArguments {
     pub target: TargetArguments,
     #[command(flatten)]
     pub execution: ExecutionArguments,
+}
+
+#[derive(Args, Debug)]
+pub struct SensitivityArguments {
+    /// A directory as Hugging Face publishes it.
+    pub checkpoint: PathBuf,
+    /// The text to measure on, one conversation a line, turns separated by tabs. Plans rest on it
+    /// with the same `--calibration-text`. Default: texts that come with the program.
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
+    /// Stop after so many minutes, once the loss at hand is measured. Default: when all are.
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = minutes)]
+    pub minutes: Option<f64>,
+    /// The chip whose formats are measured (a profile's name or alias). Default: the formats of
+    /// the CPU.
+    #[arg(long)]
+    pub soc: Option<String>,
+    /// Measure these formats (may be repeated): WEIGHTS/ACTIVATIONS/STATES such as
+    /// `w4-block32[head=w8-per-channel]/f32/f32`. Default: those of the chip's profile.
+    #[arg(long, value_name = "FORMATS", value_parser = formats)]
+    pub formats: Vec<FormatChoice>,
+    /// The loss that a plan will be allowed, as of `plan`: what decides least at it comes last.
+    /// Default: `good`.
+    #[arg(long, value_name = "GOAL", value_parser = quality)]
+    pub quality: Option<u32>,
+    /// How weights become integers, as of `compile`. Default: nearest.
+    #[arg(long, value_name = "HOW", value_parser = rounding)]
+    pub rounding: Option<WeightRounding>,
+    /// Threads of the CPU engine. Default: the cores there are.
+    #[arg(short = 't', long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Option<u32>,
+    /// Which work of shims happens in a process of its own.
+    #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
+    pub isolation: Isolation,
+    #[command(flatten)]
+    pub shims: ShimPlaces,
+    #[command(flatten)]
+    pub profiles: ProfilePlaces,
 }
 
 #[derive(Args, Debug)]
@@ -740,6 +787,17 @@ fn preference(text: &str) -> Result<Preference, String> {
 
 /// Goals of quality by name, in thousandths of a nat per token.
 const QUALITIES: [(&str, u32); 3] = [("near-lossless", 5), ("good", 150), ("small", 300)];
+
+/// Most minutes that may be asked for: a year.
+const MINUTES_MAX: f64 = 366.0 * 24.0 * 60.0;
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes: f64 = text.parse().map_err(|_| "a number of minutes such as `10` or `0.5`".to_owned())?;
+    match (0.0..=MINUTES_MAX).contains(&minutes) {
+        true => Ok(minutes),
+        false => Err(format!("0 to {MINUTES_MAX} minutes")),
+    }
+}
 
 fn quality(text: &str) -> Result<u32, String> {
     let named = QUALITIES.iter().find(|(name, _)| *name == text).map(|(_, millinats)| *millinats);

@@ -10,6 +10,7 @@ mod embed;
 mod plan;
 mod planner;
 mod run;
+mod sensitivity;
 mod verify;
 use std::io::{BufRead, Read, Write};
 use std::path::Path;
@@ -46,6 +47,7 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         }
         Command::CalibrationText(arguments) => calibration_text::calibration_text(arguments, format),
         Command::Plan(arguments) => plan::plan(arguments, format, detail),
+        Command::Sensitivity(arguments) => sensitivity::sensitivity(arguments, format),
         Command::Show(arguments) => {
             print(format, &shardwright_doctor::show(&arguments.checkpoint)?, views::show)
         }
@@ -443,7 +445,11 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
 }
 
 fn isolation(execution: &ExecutionArguments) -> Isolation {
-    match execution.isolation {
+    isolation_of(execution.isolation)
+}
+
+fn isolation_of(asked: IsolationArgument) -> Isolation {
+    match asked {
         IsolationArgument::Automatic => Isolation::Automatic,
         IsolationArgument::Off => Isolation::Off,
         IsolationArgument::Compile => Isolation::Compile,

@@ -1,6 +1,7 @@
 //! A model from its output back to its embedding, over all sequences.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Segment, StateId, TensorId,
@@ -9,8 +10,9 @@ use shardwright_graph::{
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-use crate::pass::Pass;
+use crate::engine::Look;
 use crate::part::Given;
+use crate::pass::Pass;
 
 /// Rows of a head that run at a time: its logits are the widest tensors of a model.
 const HEAD_ROWS: u64 = 64;
@@ -21,7 +23,7 @@ const HEAD_ROWS: u64 = 64;
 /// part's values are in memory.
 pub struct Backward<'p> {
     pass: Pass<'p>,
-    read: Vec<Vec<Vec<f32>>>,
+    read: Vec<Vec<Arc<Vec<f32>>>>,
     /// By sequence, the derivative by the stream that leaves the next part, `[T, H]`.
     streams: Vec<Vec<f32>>,
     /// By sequence, `[layers, T, P]`.
@@ -134,13 +136,12 @@ impl<'p> Backward<'p> {
         let logits = outputs.iter().find(|(_, role)| *role == Role::Logits);
         let mut head = match logits {
             Some(_) => {
-                let engine = self.pass.engine;
-                Some(engine.load(entry.clone(), graph, &|_, _| false, &mut watch.then(100))?)
+                let engine = &self.pass.engine;
+                Some(engine.load(entry.clone(), graph, None, &|_, _| false, &mut watch.then(100))?)
             }
             None => None,
         };
-        let looks: (&dyn Fn(&EntryGraph, TensorId) -> bool, &dyn Fn(&EntryGraph, TensorId) -> bool) =
-            (look.values, &wanted);
+        let looks: (&Look<'_>, &Look<'_>) = (look.values, &wanted);
         let mut loaded = self.pass.engine.load_gradients(entry, graph, looks, &mut watch.then(200))?;
         for (index, ids) in self.pass.sequences.iter().enumerate() {
             if watch.cancelled() {
@@ -197,8 +198,8 @@ impl<'p> Backward<'p> {
                     // A part that leaves the stream as it is adds to what comes back through it.
                     Some((_, Role::Hidden)) => add(&mut self.streams[index], &gradient),
                     Some((_, Role::PerLayer { first, .. })) => {
-                        let before = *first as usize * self.per_layer[index].len()
-                            / (graph.layers() as usize).max(1);
+                        let before =
+                            *first as usize * self.per_layer[index].len() / (graph.layers() as usize).max(1);
                         let sums = self.per_layer[index].get_mut(before..).unwrap_or_default();
                         sums.iter_mut().zip(&gradient).for_each(|(sum, value)| *sum += value);
                     }

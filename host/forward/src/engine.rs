@@ -1,7 +1,8 @@
 //! What runs a part of a model.
 
 use shardwright_graph::{
-    EntryGraph, Graph, LegaliseError, Role, TensorId, gradients, legalise, range_key,
+    Encodings, EntryGraph, Graph, LegaliseError, Role, TensorId, gradients, legalise, legalise_encoded,
+    range_key,
 };
 use shardwright_shims::{Place, ShimInstance, Watch, WorkOrderBuilder};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
@@ -24,8 +25,9 @@ impl Engine {
         Engine { instance, device: device.into() }
     }
 
-    /// Compiles and loads an entry graph, with the tensors to be looked at as further outputs. What
-    /// is compiled lies in a temporary file that is gone with the loaded part.
+    /// Compiles and loads an entry graph, in f32 or with values in other encodings, with the
+    /// tensors to be looked at as further outputs. What is compiled lies in a temporary file that
+    /// is gone with the loaded part.
     ///
     /// # Errors
     /// What the shim refuses or fails with; [`ErrorKind::Cancelled`].
@@ -33,6 +35,7 @@ impl Engine {
         &self,
         mut entry: EntryGraph,
         graph: &Graph,
+        encodings: Option<&Encodings<'_>>,
         look: &Look<'_>,
         watch: &mut dyn Watch,
     ) -> Result<LoadedPart> {
@@ -51,7 +54,7 @@ impl Engine {
             .map(|tensor| (tensor, Role::Tap { name: range_key(&entry, tensor) }))
             .collect();
         entry.outputs.extend(looked);
-        let mut loaded = self.compile(&entry, graph, watch)?;
+        let mut loaded = self.compile(&entry, graph, encodings, watch)?;
         (loaded.entering, loaded.leaving) = (entering, leaving);
         Ok(loaded)
     }
@@ -79,13 +82,23 @@ impl Engine {
         let back = gradients(&entry, &|tensor| wanted(&entry, tensor)).map_err(|error| {
             Error::caused_by(ErrorKind::Unsupported, error, Some("report this".to_owned()))
         })?;
-        self.compile(&back, graph, watch)
+        self.compile(&back, graph, None, watch)
     }
 
-    fn compile(&self, entry: &EntryGraph, graph: &Graph, watch: &mut dyn Watch) -> Result<LoadedPart> {
+    fn compile(
+        &self,
+        entry: &EntryGraph,
+        graph: &Graph,
+        encodings: Option<&Encodings<'_>>,
+        watch: &mut dyn Watch,
+    ) -> Result<LoadedPart> {
         let name = entry.segments.to_string();
         let check = |shown: &EntryGraph| self.instance.check(&self.device, shown, &graph.weights);
-        let legal = legalise(entry, check).map_err(|error| match error {
+        let legal = match encodings {
+            Some(encodings) => legalise_encoded(entry, encodings, check),
+            None => legalise(entry, check),
+        };
+        let legal = legal.map_err(|error| match error {
             LegaliseError::Check(error) => Error::from(error),
             refused => Error::new(ErrorKind::Shim, format!("{name}: {refused}")),
         })?;

@@ -4,10 +4,12 @@
 //! format ([`Pass`]): every component and every layer is compiled, loaded, run over all sequences
 //! and dropped again, so that only one layer's weights are in memory. Between them it holds the
 //! residual streams, per-layer inputs and the states that later layers read. Any tensor of a layer
-//! can be looked at on its way ([`Looked`]). A pass that was recorded can be gone back
-//! ([`Backward`]), for the derivatives of a loss by any tensor.
+//! can be looked at on its way ([`Looked`]). A caller who runs a part many times keeps it
+//! ([`Loaded`]), with its activations and states in any format, and a clone of the pass before it.
+//! A pass that was recorded can be gone back ([`Backward`]), for the derivatives of a loss by any
+//! tensor.
 //!
-//! **Not its job.** It generates nothing, keeps no session and no artefact, and knows no format:
+//! **Not its job.** It generates nothing, keeps no session and no artefact, and chooses no format:
 //! what the numbers are for is the caller's to know. Values between layers are f32.
 //!
 //! ```no_run
@@ -41,4 +43,4 @@ mod pass;
 
 pub use backward::{Backward, BackwardLook, LogitRows, Shown};
 pub use engine::Engine;
-pub use pass::{Looked, Pass};
+pub use pass::{Loaded, Looked, Pass};

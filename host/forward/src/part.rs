@@ -1,11 +1,14 @@
 //! A loaded part of a model, and its buffers.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use half::f16;
 use shardwright_graph::{Asset, Role, StateId};
 use shardwright_reference::step::{Step, step_input};
 use shardwright_shims::{Bound, Buffer, Direction, LoadedEntry, LoadedShard, Port, RunOptions};
-use shardwright_vocabulary::{DType, Error, ErrorKind, Result};
+use shardwright_vocabulary::{DType, Encoding, Error, ErrorKind, Result};
 
 /// A part that can run.
 pub(crate) struct LoadedPart {
@@ -28,7 +31,7 @@ pub(crate) struct Given<'g> {
     /// `[layers, T, P]`, all layers.
     pub per_layer: &'g [f32],
     /// `[T, W]` each.
-    pub states: &'g BTreeMap<StateId, Vec<f32>>,
+    pub states: &'g BTreeMap<StateId, Arc<Vec<f32>>>,
     /// Derivatives by the outputs of the part, by name of the tap; others are zero.
     pub gradients: &'g BTreeMap<String, Vec<f32>>,
 }
@@ -62,7 +65,7 @@ impl LoadedPart {
                 (_, Direction::Output) => {}
                 (Role::State { state }, _) => {
                     // Rows of a layer before this one; what this one writes itself is not there.
-                    let known = given.states.get(state).map_or(&[][..], Vec::as_slice);
+                    let known = given.states.get(state).map_or(&[][..], |rows| rows.as_slice());
                     put(&self.name, port, &mut bytes, known)?;
                 }
                 (Role::Hidden, _) => put(&self.name, port, &mut bytes, given.stream)?,
@@ -106,6 +109,7 @@ impl LoadedPart {
             }
             let bytes = buffer.read()?;
             let floats = floats(&self.name, port, &bytes)?;
+            let floats = floats.as_ref();
             let all = port.shape.iter().product::<u64>() as usize;
             let (shown, count) = match (&port.role, &port.shape[..]) {
                 (Role::PerLayer { .. }, [layers, ..]) | (Role::Tap { .. }, [layers, _, _]) => {
@@ -129,46 +133,97 @@ impl LoadedPart {
 
 /// Writes `[layers, rows, P]` to a port that has more rows.
 fn put_by_layer(part: &str, port: &Port, bytes: &mut [u8], values: &[f32], rows: usize) -> Result<()> {
-    let [_, of, width] = port.shape[..] else { return Err(unusable(part, port)) };
+    let [layers, of, width] = port.shape[..] else { return Err(unusable(part, port)) };
     let (own, all) = (rows * width as usize, of as usize * width as usize);
-    bytes.fill(0);
-    let floats = floats_mut(part, port, bytes)?;
-    for (values, into) in values.chunks_exact(own.max(1)).zip(floats.chunks_mut(all.max(1))) {
+    let mut padded = vec![0.0; all.saturating_mul(layers as usize)];
+    for (values, into) in values.chunks_exact(own.max(1)).zip(padded.chunks_mut(all.max(1))) {
         into[..own].copy_from_slice(values);
     }
-    Ok(())
+    put(part, port, bytes, &padded)
 }
 
-/// Writes values to the beginning of a port's memory, and zeros behind them.
+/// Writes values to the beginning of a port's memory as it stores them, and zeros behind them.
 fn put(part: &str, port: &Port, bytes: &mut [u8], values: &[f32]) -> Result<()> {
-    bytes.fill(0);
-    let floats = floats_mut(part, port, bytes)?;
-    match floats.get_mut(..values.len()) {
-        Some(into) => into.copy_from_slice(values),
-        None => return Err(unusable(part, port)),
+    if port.dtype == DType::F32 {
+        bytes.fill(0);
+        let whole = bytes.len() / 4 * 4;
+        let floats: &mut [f32] =
+            bytemuck::try_cast_slice_mut(&mut bytes[..whole]).map_err(|_| unusable(part, port))?;
+        return match floats.get_mut(..values.len()) {
+            Some(into) => {
+                into.copy_from_slice(values);
+                Ok(())
+            }
+            None => Err(unusable(part, port)),
+        };
+    }
+    let stored = Stored::of(port).ok_or_else(|| unusable(part, port))?;
+    let width = stored.width();
+    let count = bytes.len() / width;
+    if values.len() > count {
+        return Err(unusable(part, port));
+    }
+    let behind = std::iter::repeat_n(0.0, count - values.len());
+    for (value, into) in values.iter().copied().chain(behind).zip(bytes.chunks_exact_mut(width)) {
+        stored.write(value, into);
     }
     Ok(())
 }
 
-fn floats<'b>(part: &str, port: &Port, bytes: &'b [u8]) -> Result<&'b [f32]> {
-    let whole = &bytes[..bytes.len() / 4 * 4];
-    match port.dtype {
-        DType::F32 => bytemuck::try_cast_slice(whole).map_err(|_| unusable(part, port)),
-        _ => Err(unusable(part, port)),
+/// The values in a port's memory.
+fn floats<'b>(part: &str, port: &Port, bytes: &'b [u8]) -> Result<Cow<'b, [f32]>> {
+    if port.dtype == DType::F32 {
+        let whole = &bytes[..bytes.len() / 4 * 4];
+        return bytemuck::try_cast_slice(whole).map(Cow::Borrowed).map_err(|_| unusable(part, port));
     }
+    let stored = Stored::of(port).ok_or_else(|| unusable(part, port))?;
+    Ok(bytes.chunks_exact(stored.width()).map(|bytes| stored.read(bytes)).collect())
 }
 
-fn floats_mut<'b>(part: &str, port: &Port, bytes: &'b mut [u8]) -> Result<&'b mut [f32]> {
-    let length = bytes.len() / 4 * 4;
-    match port.dtype {
-        DType::F32 => bytemuck::try_cast_slice_mut(&mut bytes[..length]).map_err(|_| unusable(part, port)),
-        _ => Err(unusable(part, port)),
+/// How a port stores a value that is no f32.
+#[derive(Clone, Copy)]
+struct Stored(Encoding);
+
+impl Stored {
+    /// `None` for types that hold no value: packed weights and indices.
+    fn of(port: &Port) -> Option<Self> {
+        let encoding = match port.dtype {
+            DType::F16 => Encoding::F16,
+            dtype => port.encoding.filter(|encoding| encoding.element == dtype)?,
+        };
+        let known = [DType::F16, DType::U16, DType::I16, DType::U8, DType::I8];
+        known.contains(&encoding.element).then_some(Stored(encoding))
+    }
+
+    fn width(self) -> usize {
+        match self.0.element {
+            DType::U8 | DType::I8 => 1,
+            _ => 2,
+        }
+    }
+
+    fn write(self, value: f32, into: &mut [u8]) {
+        match (self.0.element, into) {
+            (DType::F16, into) => into.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+            (_, [byte]) => *byte = self.0.raw(value) as u8,
+            (_, into) => into.copy_from_slice(&(self.0.raw(value) as u16).to_le_bytes()),
+        }
+    }
+
+    fn read(self, bytes: &[u8]) -> f32 {
+        let both = u16::from_le_bytes([bytes[0], bytes.get(1).copied().unwrap_or(0)]);
+        match self.0.element {
+            DType::F16 => f16::from_bits(both).to_f32(),
+            DType::U16 | DType::U8 => self.0.value(i32::from(both)),
+            DType::I16 => self.0.value(i32::from(both as i16)),
+            _ => self.0.value(i32::from(both as u8 as i8)),
+        }
     }
 }
 
 fn unusable(part: &str, port: &Port) -> Error {
     let what = format!(
-        "{part}: port `{}` ({}) holds {} where f32 in plain memory is needed",
+        "{part}: port `{}` ({}) holds {} where plain memory of floats or encoded integers is needed",
         port.name,
         port.role.name(),
         port.dtype

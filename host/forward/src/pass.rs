@@ -1,33 +1,43 @@
 //! A model from its embedding to its output, over all sequences.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Segment, StateId, TensorId,
+    Asset, ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Segment, StateId,
+    TensorId,
 };
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Result};
 
 use crate::engine::Engine;
-use crate::part::Given;
+use crate::part::{Given, LoadedPart};
 
-/// Sequences on their way through a model.
+/// Sequences on their way through a model. A clone goes on from the same place, and shares what
+/// neither of both changes.
+#[derive(Clone)]
 pub struct Pass<'p> {
-    pub(crate) engine: &'p Engine,
+    pub(crate) engine: Engine,
     pub(crate) sequences: &'p [Vec<u32>],
     pub(crate) point: EntryPoint,
     /// By sequence, `[T, H]`.
-    streams: Vec<Vec<f32>>,
+    streams: Vec<Arc<Vec<f32>>>,
     /// By sequence, `[layers, T, P]`.
-    pub(crate) per_layer: Vec<Vec<f32>>,
+    pub(crate) per_layer: Vec<Arc<Vec<f32>>>,
     /// By sequence: the rows of states that a later layer reads.
-    pub(crate) states: Vec<BTreeMap<StateId, Vec<f32>>>,
+    pub(crate) states: Vec<BTreeMap<StateId, Arc<Vec<f32>>>>,
     pub(crate) parts: Vec<Segment>,
     /// What each part read of the residual stream, by part and sequence; `None` if that is not
     /// kept.
-    pub(crate) read: Option<Vec<Vec<Vec<f32>>>>,
+    pub(crate) read: Option<Vec<Vec<Arc<Vec<f32>>>>>,
     /// The last layer that reads each state.
     last_readers: BTreeMap<StateId, u32>,
+}
+
+/// A part of a model, compiled and loaded: its weights are in memory until it is dropped.
+pub struct Loaded {
+    segment: Segment,
+    part: LoadedPart,
 }
 
 /// A value that was looked at.
@@ -68,7 +78,7 @@ impl<'p> Pass<'p> {
     ///
     /// # Errors
     /// [`ErrorKind::Argument`] for no sequences, an empty one, or one longer than the context.
-    pub fn new(graph: &Graph, engine: &'p Engine, sequences: &'p [Vec<u32>]) -> Result<Self> {
+    pub fn new(graph: &Graph, engine: &Engine, sequences: &'p [Vec<u32>]) -> Result<Self> {
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0) as u64;
         let shortest = sequences.iter().map(Vec::len).min().unwrap_or(0);
         if shortest == 0 || longest > graph.context {
@@ -100,11 +110,11 @@ impl<'p> Pass<'p> {
             }
         }
         Ok(Pass {
-            engine,
+            engine: engine.clone(),
             sequences,
             point,
-            streams: vec![Vec::new(); sequences.len()],
-            per_layer: vec![Vec::new(); sequences.len()],
+            streams: vec![Arc::default(); sequences.len()],
+            per_layer: vec![Arc::default(); sequences.len()],
             states: vec![BTreeMap::new(); sequences.len()],
             parts,
             read: None,
@@ -118,7 +128,7 @@ impl<'p> Pass<'p> {
     ///
     /// # Errors
     /// As [`Pass::new`].
-    pub fn recorded(graph: &Graph, engine: &'p Engine, sequences: &'p [Vec<u32>]) -> Result<Self> {
+    pub fn recorded(graph: &Graph, engine: &Engine, sequences: &'p [Vec<u32>]) -> Result<Self> {
         Ok(Pass { read: Some(Vec::new()), ..Pass::new(graph, engine, sequences)? })
     }
 
@@ -141,35 +151,75 @@ impl<'p> Pass<'p> {
         show: &mut dyn FnMut(Looked<'_>),
         watch: &mut dyn Watch,
     ) -> Result<()> {
+        let mut watch = Part::new(watch, 0..1000);
+        match self.load(part, graph, None, look, &mut watch.then(LOADED))? {
+            Some(mut loaded) => {
+                self.run_loaded(&mut loaded, &graph.assets, show, &mut watch.most_of_the_rest())
+            }
+            None => {
+                self.read.iter_mut().for_each(|all| all.push(Vec::new()));
+                Ok(())
+            }
+        }
+    }
+
+    /// Compiles and loads a part with the weights of `graph`, to be run once or many times; `None`
+    /// if it has nothing to do. With `encodings`, what it computes and the states it writes are
+    /// encoded so; what it reads of other parts, and they of it, stays f32.
+    ///
+    /// # Errors
+    /// As [`Pass::run`], and values that cannot be encoded.
+    pub fn load(
+        &self,
+        part: &Segment,
+        graph: &Graph,
+        encodings: Option<&Encodings<'_>>,
+        look: &dyn Fn(&EntryGraph, TensorId) -> bool,
+        watch: &mut dyn Watch,
+    ) -> Result<Option<Loaded>> {
         let entry = graph
             .entry(part.component, part.layers.0..part.layers.1, self.point, EntryOptions::default())
             .map_err(Error::from)?;
-        let Some(entry) = entry else {
-            self.read.iter_mut().for_each(|all| all.push(Vec::new()));
-            return Ok(());
-        };
-        let mut watch = Part::new(watch, 0..1000);
-        let mut loaded = self.engine.load(entry, graph, look, &mut watch.then(100))?;
+        let Some(entry) = entry else { return Ok(None) };
+        let loaded = self.engine.load(entry, graph, encodings, look, watch)?;
+        Ok(Some(Loaded { segment: *part, part: loaded }))
+    }
+
+    /// Runs all sequences through a loaded part, which is the next one. `assets` are the gathered
+    /// tables of the model, in any formats.
+    ///
+    /// # Errors
+    /// As [`Pass::run`].
+    pub fn run_loaded(
+        &mut self,
+        loaded: &mut Loaded,
+        assets: &[Asset],
+        show: &mut dyn FnMut(Looked<'_>),
+        watch: &mut dyn Watch,
+    ) -> Result<()> {
+        let Loaded { segment, part } = loaded;
         let read = self.read.is_some().then(|| self.streams.clone());
         for (index, ids) in self.sequences.iter().enumerate() {
             if watch.cancelled() {
                 return Err(Error::new(ErrorKind::Cancelled, "the forward pass was cancelled"));
             }
-            let done = 100 + index * 900 / self.sequences.len().max(1);
-            watch.progress(done as u32, &format!("running {part}"));
+            let done = index * 1000 / self.sequences.len().max(1);
+            watch.progress(done as u32, &format!("running {segment}"));
             let given = Given {
                 ids,
-                assets: &graph.assets,
+                assets,
                 stream: &self.streams[index],
                 per_layer: &self.per_layer[index],
                 states: &self.states[index],
                 gradients: &BTreeMap::new(),
             };
             let (mut stream, mut per_layer, mut states) = (None, None, Vec::new());
-            loaded.run(&given, &mut |role, values, rows| match role {
+            part.run(&given, &mut |role, values, rows| match role {
                 Role::Hidden => stream = Some(values.to_vec()),
                 Role::PerLayer { .. } => per_layer = Some(values.to_vec()),
-                Role::State { state } | Role::StateRows { state } => states.push((*state, values.to_vec())),
+                Role::State { state } | Role::StateRows { state } => {
+                    states.push((*state, Arc::new(values.to_vec())));
+                }
                 role => show(Looked { sequence: index, role, values, rows }),
             })?;
             let mut show_stream = |key: &Option<String>, values: &[f32]| {
@@ -178,20 +228,20 @@ impl<'p> Pass<'p> {
                     show(Looked { sequence: index, role, values, rows: ids.len() });
                 }
             };
-            show_stream(&loaded.entering, &self.streams[index]);
+            show_stream(&part.entering, &self.streams[index]);
             if let Some(stream) = stream {
-                show_stream(&loaded.leaving, &stream);
-                self.streams[index] = stream;
+                show_stream(&part.leaving, &stream);
+                self.streams[index] = Arc::new(stream);
             }
             if let Some(per_layer) = per_layer {
-                self.per_layer[index] = per_layer;
+                self.per_layer[index] = Arc::new(per_layer);
             }
             // What no later layer reads is not kept.
-            let layer = part.layers.1;
+            let layer = segment.layers.1;
             let kept = &mut self.states[index];
             kept.extend(states);
             let is_read = |state: &StateId| self.last_readers.get(state).is_some_and(|last| *last >= layer);
-            match part.component {
+            match segment.component {
                 _ if read.is_some() => {}
                 ComponentKind::Decoder => kept.retain(|state, _| is_read(state)),
                 _ => kept.clear(),
@@ -203,3 +253,6 @@ impl<'p> Pass<'p> {
         Ok(())
     }
 }
+
+/// Progress of a part that is loaded, in thousandths.
+const LOADED: u32 = 100;

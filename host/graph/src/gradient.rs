@@ -36,16 +36,13 @@ pub struct GradientError {
 ///
 /// It reads what `entry` reads, and for every output of `entry` that depends on a wanted tensor the
 /// derivative by that, an input [`Role::Tap`] named by [`given_gradient_key`]; of a state the
-/// derivative by its rows in this run, which the first slots hold. Its outputs are the taps and states of
-/// `entry`, and of every wanted tensor that an output depends on the derivative, a tap named by
-/// [`gradient_key`].
+/// derivative by its rows in this run, which the first slots hold. Its outputs are the taps and
+/// states of `entry`, and of every wanted tensor that an output depends on the derivative, a tap
+/// named by [`gradient_key`].
 ///
 /// # Errors
 /// A step function on the way, such as [`Op::Round`], which float graphs do not have.
-pub fn gradients(
-    entry: &EntryGraph,
-    wanted: &dyn Fn(TensorId) -> bool,
-) -> Result<EntryGraph, GradientError> {
+pub fn gradients(entry: &EntryGraph, wanted: &dyn Fn(TensorId) -> bool) -> Result<EntryGraph, GradientError> {
     let name = |index: usize| entry.tensors[index].name.clone();
     let wanted: BTreeSet<String> =
         (0..entry.tensors.len()).filter(|&index| wanted(TensorId(index as u32))).map(name).collect();
@@ -155,8 +152,7 @@ impl Backward {
             return gradient;
         }
         let missing = shape.len() - wanted.len();
-        let is_repeated =
-            |axis: usize| axis < missing || (wanted[axis - missing] == 1 && shape[axis] != 1);
+        let is_repeated = |axis: usize| axis < missing || (wanted[axis - missing] == 1 && shape[axis] != 1);
         let (summed, kept): (Vec<usize>, Vec<usize>) = (0..shape.len()).partition(|&axis| is_repeated(axis));
         let extent = |axes: &[usize]| axes.iter().map(|&axis| shape[axis]).product::<u64>();
         let mut sum = gradient;

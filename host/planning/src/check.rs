@@ -89,6 +89,8 @@ pub struct CheckedShard {
 pub struct Loss {
     /// Known part: KL divergence in millionths of a nat per token.
     pub micronats: u64,
+    /// The part of it that was measured.
+    pub measured: u64,
     /// Number of layers, of components without layers, and of gathered tables whose formats lose
     /// quality.
     pub lossy: u64,
@@ -764,8 +766,9 @@ fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Lo
             }
             let known = match losses.of(segment.component, layer, tuple) {
                 UnitLoss::None => continue,
-                UnitLoss::Known { micronats, modelled } => {
+                UnitLoss::Known { micronats, measured, modelled } => {
                     loss.micronats = loss.micronats.saturating_add(micronats);
+                    loss.measured = loss.measured.saturating_add(measured);
                     loss.modelled += u64::from(modelled);
                     true
                 }
@@ -789,7 +792,10 @@ fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Lo
         match chosen.micronats {
             Some(micronats) => {
                 loss.micronats = loss.micronats.saturating_add(micronats.into());
-                loss.modelled += u64::from(chosen.provenance != Provenance::Measured);
+                match chosen.provenance {
+                    Provenance::Measured => loss.measured = loss.measured.saturating_add(micronats.into()),
+                    _ => loss.modelled += 1,
+                }
             }
             None if request.goals.quality_micronats.is_some() => {
                 let (table, format) = (name.clone(), chosen.format);

@@ -22,6 +22,8 @@ pub enum UnitLoss {
     Known {
         /// KL divergence in millionths of a nat per token.
         micronats: u64,
+        /// The part of it that was measured.
+        measured: u64,
         /// Whether a part of it was not measured.
         modelled: bool,
     },
@@ -66,14 +68,17 @@ impl<'request> Losses<'request> {
             return UnitLoss::Unknown;
         }
         let parts = values.chain(weights.filter(|_| !is_float));
-        let (mut micronats, mut modelled) = (0_u64, false);
+        let (mut micronats, mut measured, mut modelled) = (0_u64, 0_u64, false);
         for (part, provenance) in parts {
             micronats = micronats.saturating_add(part.into());
-            modelled |= provenance != Provenance::Measured;
+            match provenance {
+                Provenance::Measured => measured = measured.saturating_add(part.into()),
+                _ => modelled = true,
+            }
         }
         match micronats {
             0 if is_float => UnitLoss::None,
-            _ => UnitLoss::Known { micronats, modelled },
+            _ => UnitLoss::Known { micronats, measured, modelled },
         }
     }
 }

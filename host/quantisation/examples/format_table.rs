@@ -2,8 +2,11 @@
 //! reference. Prints a table, or JSON.
 //!
 //! ```text
-//! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json] [--sensitivity [--compensated]]
+//! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json | --places]
 //! ```
+//!
+//! `--places` prints what each layer and role loses in each format, in millionths of a nat per
+//! token, and what is expected of it: the constants of expectations are fitted to these.
 //!
 //! `ROWS` takes so many rows, evenly chosen; all of them take a while.
 
@@ -12,11 +15,8 @@ mod demo;
 
 use std::ops::ControlFlow;
 
-use shardwright_quantisation::{
-    IntegerBits, MeasuredFormats, RangeMethod, Sensitivities, content_hash, evaluate, priors, table_priors,
-    value_prior,
-};
-use shardwright_vocabulary::{ActivationFormat, StateFormat, ValueFormat, WeightFormat};
+use shardwright_quantisation::{Baseline, IntegerBits, RangeMethod, evaluate, priors};
+use shardwright_vocabulary::WeightFormat;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -27,39 +27,27 @@ fn main() {
     let step = (evaluation_rows.len() / rows.min(evaluation_rows.len())).max(1);
     let chosen: Vec<Vec<u32>> = evaluation_rows.into_iter().step_by(step).take(rows).collect();
 
+    if has("--places") {
+        let formats = [WeightFormat::W8PerChannel, WeightFormat::W4Block32, WeightFormat::W4PerChannel];
+        let short: Vec<Vec<u32>> = chosen.iter().map(|ids| ids[..ids.len().min(96)].to_vec()).collect();
+        let baseline = Baseline::of(&graph, &short).unwrap();
+        for prior in priors(&graph, &formats).unwrap() {
+            let rows = baseline.divergences(&prior.change().recipe(&graph)).unwrap();
+            let (sum, count) = rows.iter().fold((0.0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
+            let (measured, expected) = (1e6 * sum / count as f64, prior.micronats);
+            println!(
+                "{} {} {} {} {measured:.1} {expected}",
+                prior.component, prior.layer, prior.role, prior.format
+            );
+        }
+        return;
+    }
     let calibration = demo::calibrate(&graph, &calibration_rows);
     eprintln!("calibrated with {} sequences, {} tokens", calibration.sequences(), calibration.tokens());
     let mut progress = |done: u64, total: u64| {
         eprint!("\r{done} of {total}   ");
         ControlFlow::Continue(())
     };
-    if has("--sensitivity") {
-        let formats = [WeightFormat::W8PerChannel, WeightFormat::W4Block32, WeightFormat::W4PerChannel];
-        let hash = content_hash(&graph).unwrap();
-        let short: Vec<Vec<u32>> = chosen.iter().map(|ids| ids[..ids.len().min(96)].to_vec()).collect();
-        let moments = has("--compensated").then(|| demo::moments(&graph, &calibration_rows));
-        let activations = ActivationFormat::ALL.iter().copied().map(ValueFormat::Activations);
-        let states = StateFormat::ALL.iter().copied().map(ValueFormat::States);
-        let values: Vec<ValueFormat> = activations.chain(states).collect();
-        let wanted = MeasuredFormats { weights: &formats, tables: &formats, values: &values };
-        let measured =
-            Sensitivities::measure(&graph, hash, &wanted, moments.as_ref(), &short, &mut progress).unwrap();
-        eprintln!();
-        let expected = priors(&graph, &formats).unwrap();
-        for (row, prior) in measured.rows().iter().zip(&expected) {
-            let (loss, expected) = (row.micronats, prior.micronats);
-            println!("{} {} {} {} {loss} {expected}", row.component, row.layer, row.role, row.format);
-        }
-        for row in measured.values() {
-            println!("{:?} {} {}", row.format, row.micronats, value_prior(row.format));
-        }
-        let expected = table_priors(&graph, &formats);
-        for (row, prior) in measured.tables().iter().zip(&expected) {
-            let name = &graph.assets[row.table as usize].name;
-            println!("{name} {} {} {}", row.format, row.micronats, prior.micronats);
-        }
-        return;
-    }
     let ranges = calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).unwrap();
     let candidates = demo::candidates(&demo::moments(&graph, &calibration_rows));
     let table = evaluate(&graph, &candidates, &ranges, &chosen, &mut progress).unwrap();

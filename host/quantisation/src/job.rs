@@ -445,8 +445,7 @@ impl<'s> Job<'s> {
             found.iter().flat_map(|(scales, best)| scales.iter().zip(best.factors.iter().copied())).collect();
         let at: Vec<Vec<f32>> = scales.iter().map(|(scales, factor)| scales.at(*factor, steps)).collect();
         let step = |row: usize, column: usize| at[row][column / size];
-        let together =
-            rows.and_then(|rows| Rows::of(columns, values).round_together(rows, steps, step));
+        let together = rows.and_then(|rows| Rows::of(columns, values).round_together(rows, steps, step));
         let codes = together
             .unwrap_or_else(|| found.iter().flat_map(|(_, best)| best.codes.iter().copied()).collect());
         for (codes, at) in codes.chunks(width).zip(&at) {

@@ -5,7 +5,8 @@
 //! scales of least squared error, or so that errors make up for each other by moments of what it
 //! is multiplied with, in memory or streamed through a [`Store`] that survives interruptions;
 //! calibrate activation ranges by running the reference on token sequences; measure what a format
-//! costs in quality, by layer and role or for a whole model.
+//! costs in quality for a whole model, and say what it is expected to cost, and once measured does,
+//! by layer and role.
 //!
 //! **Not its job.** What a stored integer means is defined in `graph` (`Weight::decode_row`,
 //! `Encoding`) and what a quantised graph computes in `reference`; this room only chooses scales
@@ -16,7 +17,7 @@
 //! not.
 //!
 //! Reading order: [`Recipe`], [`quantise()`], [`Store`]; [`Moments`], [`Factors`]; [`Calibrator`],
-//! [`Calibration`]; [`evaluate()`], [`Sensitivities`].
+//! [`Calibration`]; [`evaluate()`], [`priors`], [`Loss`].
 //!
 //! Every matrix of a model in 4 bits, a scale to 32 values:
 //!
@@ -55,9 +56,12 @@ pub use compensation::{
 pub use error::{CalibrationError, MeasuredError, QuantiseError, StoreError};
 pub use evaluate::{Baseline, Candidate, Evaluation, Table, evaluate};
 pub use job::Rounding;
-pub use prior::{priors, table_priors, value_prior};
+pub use prior::{moment_priors, priors, table_priors, value_prior};
+pub use quality::divergence;
 pub use recipe::{Recipe, TableFormats, quantise, quantise_constant, quantise_weight};
-pub use sensitivity::{MeasuredFormats, Sensitivities, Sensitivity, TableLoss, ValueLoss, places};
+pub use sensitivity::{
+    Change, ExpectedLosses, Loss, Sensitivity, TableLoss, losses_identity, places, table_pairs, weights_read,
+};
 pub use shardwright_vocabulary::{Affine, Granularity};
 pub use source::RowSource;
 pub use store::Store;

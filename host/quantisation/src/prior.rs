@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use shardwright_graph::{Graph, Weight, WeightId};
 use shardwright_vocabulary::{ActivationFormat, StateFormat, ValueFormat, WeightFormat, WeightRole};
 
+use crate::compensation::SecondMoments;
 use crate::sensitivity::{places, table_pairs};
-use crate::{QuantiseError, Rounding, RowSource, Sensitivity, TableLoss, Unwatched, quantise_weight};
+use crate::{
+    MatrixFactors, Moments, QuantiseError, Rounding, RowSource, Sensitivity, TableLoss, Unwatched,
+    quantise_weight,
+};
 
 /// Rows of a matrix that are looked at, evenly chosen.
 const ROWS: u64 = 32;
@@ -15,10 +19,10 @@ const ROWS: u64 = 32;
 /// layer's part is an L-th of it times the square of its relative error, which the head's, of which
 /// there is one, is not divided by.
 ///
-/// Fitted to the losses measured of the demo model (the example `format_table` prints them beside
-/// these): per role the quotient of both, which is the same in 8 and 4 bits, per channel and in
-/// blocks, within a tenth. That model's layers differ by up to five times from their mean, and how
-/// far off another model is is not known.
+/// Fitted to the losses measured of the demo model on held-out text: per role the quotient of both,
+/// which is the same in 8 and 4 bits, per channel and in blocks, within a tenth. That model's
+/// layers differ by up to five times from their mean, and how far off another model is is not
+/// known.
 const fn scale(role: WeightRole) -> f64 {
     match role {
         WeightRole::AttentionInput => 5.2,
@@ -30,8 +34,21 @@ const fn scale(role: WeightRole) -> f64 {
     }
 }
 
-/// The expected losses of every layer and role in each of `formats`, in the order of
-/// [`Sensitivities::rows`](crate::Sensitivities::rows). Deterministic.
+/// As [`scale`], of the relative error of products instead of that of values: fitted to the same
+/// losses, per role within a fifth in 8 and 4 bits.
+const fn moment_scale(role: WeightRole) -> f64 {
+    match role {
+        WeightRole::AttentionInput => 11.0,
+        WeightRole::AttentionOutput => 4.8,
+        WeightRole::MlpInput => 10.6,
+        WeightRole::MlpOutput => 4.8,
+        WeightRole::PerLayer | WeightRole::Other => 2.7,
+        WeightRole::Head => 4.6,
+    }
+}
+
+/// The expected losses of every layer and role in each of `formats`, by place and format.
+/// Deterministic.
 ///
 /// Of the weights' own values if `graph` has them, otherwise of normally distributed ones; a
 /// product of the squared relative error of a role's matrices over a sample of their rows with one
@@ -39,32 +56,83 @@ const fn scale(role: WeightRole) -> f64 {
 ///
 /// Empty for encoders, of which nothing was fitted.
 pub fn priors(graph: &Graph, formats: &[WeightFormat]) -> Result<Vec<Sensitivity>, QuantiseError> {
+    let mut drawn: BTreeMap<(WeightFormat, usize), (f64, f64)> = BTreeMap::new();
+    by_place(graph, formats, scale, &mut |weight, formats| {
+        let of_format = |&format: &WeightFormat| {
+            let key = (format, weight.row_width());
+            if let Some(known) = drawn.get(&key).filter(|_| is_drawn(weight)) {
+                return Ok(*known);
+            }
+            let own = error(weight, format)?;
+            if is_drawn(weight) {
+                drawn.insert(key, own);
+            }
+            Ok(own)
+        };
+        formats.iter().map(of_format).collect()
+    })
+}
+
+/// The same from how far off products are with what matrices are multiplied with: tr(ΔW · H · ΔWᵀ)
+/// of a sample of rows, by tr(W · H · Wᵀ) of the same, where ΔW is what rounding leaves, so that
+/// errors make up for each other if `compensated` says so. Of matrices of which no moments were
+/// taken the plain squared error counts.
+///
+/// Time: for every matrix two products of the sample with its moments, and one for each format.
+/// Memory: the moments of one matrix, and its factors if errors make up for each other.
+///
+/// # Errors
+/// Moments that cannot be read.
+pub fn moment_priors(
+    graph: &Graph,
+    formats: &[WeightFormat],
+    moments: &Moments,
+    compensated: bool,
+) -> Result<Vec<Sensitivity>, QuantiseError> {
+    by_place(graph, formats, moment_scale, &mut |weight, formats| {
+        let own = moments.second(&weight.name)?.filter(|own| own.mean_square() > 0.0);
+        let factors = match compensated {
+            // A sample has not the rows that derivatives are of.
+            true => moments.columns(&weight.name)?.map(|columns| MatrixFactors { columns, rows: None }),
+            false => None,
+        };
+        formats.iter().map(|&format| error_by(weight, format, own.as_ref(), factors.as_ref())).collect()
+    })
+}
+
+/// Squared error and square of a weight in each of some formats.
+type Errors<'e> = dyn FnMut(&Weight, &[WeightFormat]) -> Result<Vec<(f64, f64)>, QuantiseError> + 'e;
+
+/// Losses from the relative errors of the matrices of each place.
+fn by_place(
+    graph: &Graph,
+    formats: &[WeightFormat],
+    scale: fn(WeightRole) -> f64,
+    errors: &mut Errors<'_>,
+) -> Result<Vec<Sensitivity>, QuantiseError> {
     if !graph.is_generative() {
         return Ok(Vec::new());
     }
     let layers = graph.components.iter().map(|component| component.layers).max().unwrap_or(0).max(1);
     let mut rows = Vec::new();
-    let mut drawn: BTreeMap<(WeightFormat, usize), (f64, f64)> = BTreeMap::new();
     for ((component, layer, role), weights) in places(graph) {
         let parts = if role == WeightRole::Head { 1.0 } else { f64::from(layers) };
-        for &format in formats {
-            let (mut off, mut of) = (0.0, 0.0);
-            for &WeightId(id) in &weights {
-                let weight = &graph.weights[id as usize];
-                if weight.format() != Some(format) {
-                    let known = drawn.get(&(format, weight.row_width())).filter(|_| is_drawn(weight));
-                    let (own_off, own) = match known {
-                        Some(known) => *known,
-                        None => error(weight, format)?,
-                    };
-                    if is_drawn(weight) {
-                        drawn.insert((format, weight.row_width()), (own_off, own));
-                    }
+        let mut sums = vec![(0.0, 0.0); formats.len()];
+        for &WeightId(id) in &weights {
+            let weight = &graph.weights[id as usize];
+            let lossy: Vec<WeightFormat> =
+                formats.iter().copied().filter(|format| weight.format() != Some(*format)).collect();
+            let mut errors = errors(weight, &lossy)?.into_iter();
+            for (sum, format) in sums.iter_mut().zip(formats) {
+                let lossy = lossy.contains(format);
+                if let Some((off, of)) = if lossy { errors.next() } else { None } {
                     // A matrix counts by its values, of which the sample is a part.
                     let factor = weight.rows() as f64 / (weight.rows() as u64).min(ROWS) as f64;
-                    (off, of) = (off + own_off * factor, of + own * factor);
+                    *sum = (sum.0 + off * factor, sum.1 + of * factor);
                 }
             }
+        }
+        for ((off, of), &format) in sums.into_iter().zip(formats) {
             let relative = if of > 0.0 { off / of } else { 0.0 };
             let micronats = (1e6 * scale(role) / parts * relative).ceil() as u64;
             rows.push(Sensitivity { component, layer, role, format, micronats });
@@ -119,22 +187,33 @@ pub fn table_priors(graph: &Graph, formats: &[WeightFormat]) -> Vec<TableLoss> {
 
 /// The squared error of a matrix in a format over a sample of its rows, and the sum of its squares.
 fn error(weight: &Weight, format: WeightFormat) -> Result<(f64, f64), QuantiseError> {
+    error_by(weight, format, None, None)
+}
+
+/// The same of products with what has these moments.
+fn error_by(
+    weight: &Weight,
+    format: WeightFormat,
+    moments: Option<&SecondMoments>,
+    factors: Option<&MatrixFactors>,
+) -> Result<(f64, f64), QuantiseError> {
     let sample = Sample::of(weight);
-    let made = quantise_weight(&sample, format, Rounding::Nearest, &mut Unwatched)?;
+    let made = quantise_weight(&sample, format, Rounding::by(factors), &mut Unwatched)?;
     let width = weight.row_width();
-    let (mut wanted, mut got) = (vec![0.0; width], vec![0.0; width]);
-    let (mut off, mut of) = (0.0, 0.0);
-    for row in 0..sample.picked.len() {
-        sample.rows(row, &mut wanted)?;
-        if !made.decode_row(row, &mut got) {
-            continue;
-        }
-        for (&wanted, &got) in wanted.iter().zip(&got) {
-            off += f64::from(wanted - got).powi(2);
-            of += f64::from(wanted).powi(2);
+    let (mut wanted, mut errors) = (vec![0.0; sample.picked.len() * width], Vec::new());
+    sample.rows(0, &mut wanted)?;
+    let mut got = vec![0.0; width];
+    for (row, wanted) in wanted.chunks_exact(width.max(1)).enumerate() {
+        match made.decode_row(row, &mut got) {
+            true => errors.extend(wanted.iter().zip(&got).map(|(wanted, got)| wanted - got)),
+            false => errors.resize(errors.len() + width, 0.0),
         }
     }
-    Ok((off, of))
+    let size = |values: &[f32]| match moments {
+        Some(moments) => moments.of_errors(values),
+        None => values.iter().map(|&value| f64::from(value).powi(2)).sum(),
+    };
+    Ok((size(&errors), size(&wanted)))
 }
 
 /// Whether a weight has no bytes, so that its values are drawn.

@@ -89,17 +89,8 @@ impl Answers {
 
     /// The same of each sequence: the sum over its rows, and how many those are.
     pub fn divergences(&self, stored: &Answers, graph: &Graph) -> Vec<(f64, u64)> {
-        let of = |(ours, theirs): (&Vec<f32>, &Vec<f32>)| {
-            let pairs = ours.chunks_exact(self.width).zip(theirs.chunks_exact(self.width));
-            pairs.fold((0.0, 0), |(sum, count), (ours, theirs)| {
-                let own = match graph.is_generative() {
-                    true => relative_entropy(theirs, ours),
-                    false => 1.0 - cosine(theirs, ours),
-                };
-                (sum + own, count + 1)
-            })
-        };
-        self.outputs.iter().zip(&stored.outputs).map(of).collect()
+        let pairs = self.outputs.iter().zip(&stored.outputs);
+        pairs.map(|(ours, stored)| divergence(graph, stored, ours, self.width)).collect()
     }
 
     /// The layer whose output is farthest from that of the model as stored, and how far: root of
@@ -119,6 +110,20 @@ impl Answers {
         let errors = (0..layers).map(|layer| (layer as u32, error(layer)));
         errors.filter(|(_, error)| *error > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))
     }
+}
+
+/// How far outputs of a model are from those of the model as stored, both `[rows, width]` dense:
+/// the sum over rows of the KL divergence Σ p (ln p − ln q) in nats, of encoders 1 − cosine, and
+/// how many rows those are. In f64, in the order of rows and columns.
+pub fn divergence(graph: &Graph, stored: &[f32], ours: &[f32], width: usize) -> (f64, u64) {
+    let pairs = ours.chunks_exact(width.max(1)).zip(stored.chunks_exact(width.max(1)));
+    pairs.fold((0.0, 0), |(sum, count), (ours, stored)| {
+        let own = match graph.is_generative() {
+            true => relative_entropy(stored, ours),
+            false => 1.0 - cosine(stored, ours),
+        };
+        (sum + own, count + 1)
+    })
 }
 
 fn log_sum(logits: &[f32]) -> f64 {

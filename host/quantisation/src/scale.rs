@@ -343,7 +343,10 @@ mod tests {
                 vec![1e-30, 1.0],
             ] {
                 let scale = best_scale(&values, None, steps);
-                assert!(scale.is_normal() && (scale > 0.0 || steps == BLOCK), "{steps:?} {values:?}: {scale}");
+                assert!(
+                    scale.is_normal() && (scale > 0.0 || steps == BLOCK),
+                    "{steps:?} {values:?}: {scale}"
+                );
             }
         }
         assert_eq!(best_scale(&[0.0; 5], None, BLOCK), 1.0);

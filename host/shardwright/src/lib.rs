@@ -75,7 +75,8 @@ pub use shardwright_runtime::{
 pub use shardwright_shims::Watch;
 pub use shardwright_text::{Message, RenderOptions, SamplingParameters, Tokenizer};
 pub use shardwright_vocabulary::{
-    Error, ErrorKind, FormatTuple, Notice, NoticeKind, PlannerIdentity, Result, UnknownName, WeightFormat,
+    Error, ErrorKind, FormatTuple, Notice, NoticeKind, PlannerIdentity, Provenance, Result, UnknownName,
+    WeightFormat,
 };
 pub use shardwright_worker::Isolation;
 
@@ -88,7 +89,10 @@ pub use {
     },
 };
 #[cfg(feature = "build")]
-pub use {options::OpenOptions, shardwright_build::CompileReport, shardwright_build::calibration_prompts};
+pub use {
+    options::OpenOptions,
+    shardwright_build::{CompileReport, FormatShare, LossRow, SensitivityReport, calibration_prompts},
+};
 
 /// Opens a bundle with the default [`BundleOptions`].
 pub fn open_bundle(directory: impl AsRef<std::path::Path>) -> Result<Model> {

@@ -7,7 +7,7 @@ use shardwright_build::{
 use shardwright_shims::Watch;
 
 use crate::run_options::{RunOptions, run_option_setters};
-use crate::{Model, Result};
+use crate::{Model, Notice, Result, SensitivityReport};
 
 /// How to open a checkpoint. The default plans for the generic profile and runs on this machine's
 /// CPU.
@@ -243,6 +243,22 @@ impl OpenOptions {
     /// times.
     pub fn plan_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Planned> {
         shardwright_build::plan_checkpoint(checkpoint.as_ref(), &self.plan_options(), watch)
+    }
+
+    /// Measures what formats lose on a checkpoint, for as long as `time` allows (`None`: until all
+    /// is measured), and keeps it in the cache for later plans with the same text and rounding; an
+    /// interrupted call is resumed by the next. Returns all that is known by then, and notices.
+    ///
+    /// # Errors
+    /// A checkpoint that cannot be opened or is without weights, formats that lose nothing, errors
+    /// of the CPU shim, and cancellation.
+    pub fn measure_sensitivities(
+        &self,
+        checkpoint: impl AsRef<Path>,
+        time: Option<std::time::Duration>,
+        watch: &mut dyn Watch,
+    ) -> Result<(SensitivityReport, Vec<Notice>)> {
+        shardwright_build::measure_sensitivities(checkpoint.as_ref(), &self.plan_options(), time, watch)
     }
 
     /// The options as the build crate takes them. For tools that accompany this crate.

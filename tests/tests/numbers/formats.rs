@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use shardwright::WeightFormat;
 use shardwright_tests::formats::{
     AgainstReference, CASES, Case, Cost, Effort, Recorded, W4_BLOCK32_LOSS_MAX, W8_PER_CHANNEL_LOSS_MAX,
-    calibration, held_out, moment_texts, open, weight_error,
+    calibration, held_out, loss_text, moment_texts, open, weight_error,
 };
 
 /// The case of these formats, with tables as stored.
@@ -141,7 +141,9 @@ fn calibration_and_evaluation_share_no_text() {
 
     let moments = moment_texts();
     assert!(moments.iter().all(|text| text.iter().map(Vec::len).sum::<usize>() > 8000));
-    let texts = || calibration.iter().chain(moments.iter().flatten());
+    let losses = loss_text();
+    assert!(losses.iter().map(Vec::len).sum::<usize>() >= 96);
+    let texts = || calibration.iter().chain(moments.iter().flatten()).chain(&losses);
     let windows: BTreeSet<&[u32]> = texts().flat_map(|ids| ids.windows(WINDOW)).collect();
     for row in &evaluation {
         assert!(texts().all(|text| text != row));

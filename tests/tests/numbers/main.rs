@@ -7,6 +7,7 @@ mod forward;
 mod gradient;
 mod largest;
 mod legalise;
+mod losses;
 mod public_crate;
 mod quantised;
 mod revision;

@@ -25,5 +25,6 @@ mod repair;
 mod rounding;
 mod runtime_only;
 mod screens;
+mod sensitivity;
 mod terminal;
 mod without_weights;

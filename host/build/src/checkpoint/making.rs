@@ -13,6 +13,7 @@ use shardwright_quantisation::{
 use shardwright_shims::{Part, Watch as BuildWatch};
 use shardwright_vocabulary::{FormatTuple, Notice};
 
+use super::losses::{self, Means};
 use super::{measuring, moments};
 use crate::{
     BuildError, Download, DownloadBasis, LossGround, Losses, Making, ModelFormats, ModelName, ModelSource,
@@ -23,8 +24,10 @@ use crate::{
 /// directory, whose files are mapped.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// Progress once losses are measured, in thousandths.
-const LOSSES_MEASURED: u32 = 900;
+/// Progress before losses are measured, once ranges are calibrated and moments are taken, in
+/// thousandths.
+const RANGES_FOR_LOSSES: u32 = 200;
+const MOMENTS_FOR_LOSSES: u32 = 300;
 
 /// Progress once ranges are calibrated and moments are taken, in thousandths.
 const CALIBRATED: u32 = 400;
@@ -65,7 +68,7 @@ impl<'a> CheckpointSource<'a> {
         }
         let CheckpointSource { checkpoint, graph, options, notices, moments, .. } = self;
         if moments.is_none() {
-            *moments = Some(Arc::new(moments::moments(checkpoint, graph, options, notices, watch)?));
+            *moments = Some(Arc::new(moments::moments(checkpoint, graph, options, true, notices, watch)?));
         }
         Ok(moments.clone())
     }
@@ -110,17 +113,19 @@ impl PlanSource for CheckpointSource<'_> {
         watch: &mut dyn BuildWatch,
     ) -> Result<Losses> {
         let mut watch = Part::new(watch, 0..1000);
-        let CheckpointSource { checkpoint, graph, options, notices, .. } = self;
-        let mut losses = measuring::losses(
-            checkpoint,
-            graph,
-            options,
-            (tuples, ground),
-            notices,
-            &mut watch.then(LOSSES_MEASURED),
-        )?;
-        if ground == LossGround::Measured && tuples.iter().any(needs_ranges) {
-            let calibration = self.calibrated(&mut watch.most_of_the_rest())?;
+        let is_measured = ground == LossGround::Measured;
+        let calibrates = is_measured && tuples.iter().any(needs_ranges);
+        if calibrates {
+            self.calibrated(&mut watch.then(RANGES_FOR_LOSSES))?;
+        }
+        let is_rounded = is_measured && !measuring::quantised_formats(tuples).is_empty();
+        let moments = self.moments(is_rounded, &mut watch.then(MOMENTS_FOR_LOSSES))?;
+        let CheckpointSource { checkpoint, graph, options, notices, calibration, .. } = self;
+        let means = Means { moments, calibration: calibration.as_ref() };
+        let mut rest = watch.most_of_the_rest();
+        let mut losses =
+            losses::losses(checkpoint, graph, options, (tuples, ground), &means, notices, &mut rest)?;
+        if let Some(calibration) = calibration.as_ref().filter(|_| calibrates) {
             losses.ranges = calibration.ranges_for(tuples).map_err(measuring::calibration_error)?;
         }
         Ok(losses)

@@ -31,11 +31,13 @@ const FOLDER: &str = "moments";
 
 /// The moments of a model as it is stored, from the cache as far as it has them.
 ///
-/// Layers that were done before an interruption are run again without being summed.
+/// Layers that were done before an interruption are run again without being summed. Without
+/// `gradients`, weights cannot be rounded by them: those of derivatives by results are left out.
 pub(super) fn moments(
     checkpoint: &Checkpoint,
     graph: &Graph,
     options: &PlanOptions,
+    gradients: bool,
     notices: &mut Vec<Notice>,
     watch: &mut dyn Watch,
 ) -> Result<Moments> {
@@ -49,11 +51,13 @@ pub(super) fn moments(
     let is_kept = |key: &&String| path(key).is_some_and(|path| own::open_file(&path).is_ok());
     let missing: BTreeSet<String> = inputs.widths.keys().filter(|key| !is_kept(key)).cloned().collect();
     let of_results = |weight: &&String| !is_kept(&&MatrixInputs::gradient_key(weight));
-    let gradients: BTreeSet<String> = inputs.gradients.keys().filter(of_results).cloned().collect();
+    let results = inputs.gradients.keys().filter(|_| gradients);
+    let gradients: BTreeSet<String> = results.filter(of_results).cloned().collect();
     let is_whole = missing.is_empty() && gradients.is_empty();
     let mut in_memory = BTreeMap::new();
     if !is_whole {
-        let engine = engine(options)?;
+        let help = "moments are taken on the CPU shim; `--rounding nearest` rounds without them";
+        let engine = engine(options, FOLDER, help)?;
         let mut take = |key: &str, moments: SecondMoments| match path(key) {
             Some(path) => {
                 moments.write(path).map_err(|error| Error::caused_by(ErrorKind::Invalid, error, None))
@@ -114,7 +118,7 @@ pub fn checkpoint_moments(
     watch: &mut dyn Watch,
 ) -> Result<(Moments, Vec<Notice>)> {
     let mut notices = Vec::new();
-    let moments = moments(checkpoint, checkpoint.graph(), options, &mut notices, watch)?;
+    let moments = moments(checkpoint, checkpoint.graph(), options, true, &mut notices, watch)?;
     Ok((moments, notices))
 }
 
@@ -246,9 +250,7 @@ fn backward(
                     row.iter().map(move |value| value * norm)
                 });
                 let of_weight = sums.entry(product.weight.clone());
-                of_weight
-                    .or_insert_with(|| MomentSums::new(product.rows))
-                    .add(&weighed.collect::<Vec<_>>());
+                of_weight.or_insert_with(|| MomentSums::new(product.rows)).add(&weighed.collect::<Vec<_>>());
             }
         };
         back.run(part, graph, &look, &mut show, &mut watch)?;
@@ -265,14 +267,12 @@ fn backward(
     Ok(())
 }
 
-/// The CPU shim, in this process if the user does not ask for another.
-fn engine(options: &PlanOptions) -> Result<Engine> {
+/// The CPU shim, in this process if the user does not ask for another, opened for `purpose`.
+pub(super) fn engine(options: &PlanOptions, purpose: &str, help: &str) -> Result<Engine> {
     let shims = Shims::open(options.shims.clone(), options.isolation)?;
     let threads = thread_options(CPU_SHIM, options.threads);
-    let instance = shims.open_to_run(CPU_SHIM, FOLDER, &threads, false).map_err(|error| {
-        let help = "moments are taken on the CPU shim; `--rounding nearest` rounds without them";
-        error.with_help(help)
-    })?;
+    let instance =
+        shims.open_to_run(CPU_SHIM, purpose, &threads, false).map_err(|error| error.with_help(help))?;
     let devices = instance.devices(None)?;
     let device = devices.into_iter().find(|device| device.kind == DeviceKind::Present).ok_or_else(|| {
         Error::new(ErrorKind::Shim, format!("shim `{CPU_SHIM}` has no device in this machine"))

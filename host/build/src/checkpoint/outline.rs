@@ -5,8 +5,8 @@ use shardwright_models::{Outline, OutlineBasis};
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Notice};
 
+use super::losses::expected_losses;
 use super::making::making;
-use super::measuring::expected_losses;
 use crate::{
     Download, DownloadBasis, LossGround, Losses, Making, ModelName, PlanOptions, PlanSource, Result, forecast,
 };

@@ -75,7 +75,7 @@ pub(super) fn goals(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) 
         let (predicted, provenance) = match totals.loss {
             LossReport::None => (Some(0), None),
             LossReport::Measured { micronats } => (Some(micronats), Some(Provenance::Measured)),
-            LossReport::Expected { micronats } => (Some(micronats), Some(Provenance::Modelled)),
+            LossReport::Expected { micronats, .. } => (Some(micronats), Some(Provenance::Modelled)),
             LossReport::NotMeasured { .. } => (None, None),
         };
         add(Goal::Quality, micronats, predicted, provenance);

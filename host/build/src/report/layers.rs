@@ -97,8 +97,10 @@ impl<'request> LayerTables<'request> {
         let Some(tuple) = self.request.formats.get(formats as usize) else { return LossReport::None };
         match self.losses.of(component, layer, tuple) {
             UnitLoss::None => LossReport::None,
-            UnitLoss::Known { micronats, modelled: true } => LossReport::Expected { micronats },
-            UnitLoss::Known { micronats, modelled: false } => LossReport::Measured { micronats },
+            UnitLoss::Known { micronats, measured, modelled: true } => {
+                LossReport::Expected { micronats, measured }
+            }
+            UnitLoss::Known { micronats, modelled: false, .. } => LossReport::Measured { micronats },
             UnitLoss::Unknown => LossReport::NotMeasured { places: 1 },
         }
     }

@@ -134,7 +134,7 @@ fn loss(loss: &LossReport) -> String {
     match loss {
         LossReport::None => "none".to_owned(),
         LossReport::Measured { micronats } => millinats(*micronats),
-        LossReport::Expected { micronats } => format!("about {}", millinats(*micronats)),
+        LossReport::Expected { micronats, .. } => format!("about {}", millinats(*micronats)),
         LossReport::NotMeasured { .. } => "not measured".to_owned(),
     }
 }

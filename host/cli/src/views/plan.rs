@@ -96,7 +96,7 @@ fn body(report: &PlanReport, detail: Detail) -> String {
                 LossReport::Measured { micronats } => {
                     format!(", {:.2} millinats lost", micronats as f64 / 1000.0)
                 }
-                LossReport::Expected { micronats } => {
+                LossReport::Expected { micronats, .. } => {
                     format!(", about {:.1} millinats lost", micronats as f64 / 1000.0)
                 }
                 LossReport::NotMeasured { .. } => ", loss not measured".to_owned(),
@@ -320,10 +320,13 @@ fn loss(text: &mut String, totals: &PlanTotals) {
         LossReport::Measured { micronats } => {
             format!("{:.2} millinats of KL divergence a token (measured)", micronats as f64 / 1000.0)
         }
-        LossReport::Expected { micronats } => format!(
-            "about {:.0} millinats of KL divergence a token (expected; see `--quality`)",
-            micronats as f64 / 1000.0
-        ),
+        LossReport::Expected { micronats, .. } => {
+            let ground = match totals.loss.measured_percent() {
+                Some(percent) => format!("expected, {percent} % of it measured; see `sensitivity`"),
+                None => "expected; see `--quality`".to_owned(),
+            };
+            format!("about {:.0} millinats of KL divergence a token ({ground})", micronats as f64 / 1000.0)
+        }
         LossReport::NotMeasured { places } => {
             format!("not measured, in {places} places with integer weights; `--quality` measures it")
         }

@@ -60,7 +60,7 @@ impl Facts {
     fn loss(&mut self, loss: &LossReport) {
         match loss {
             LossReport::None => self.text("loss", "none"),
-            LossReport::Measured { micronats } | LossReport::Expected { micronats } => {
+            LossReport::Measured { micronats } | LossReport::Expected { micronats, .. } => {
                 self.number("loss", *micronats, PlanUnit::Micronats);
                 self.text(
                     "loss known",

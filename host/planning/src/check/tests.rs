@@ -632,7 +632,7 @@ fn activations_and_states_count_for_the_loss() {
     }
     request.validate().unwrap();
     let loss = check(plan(), &request).unwrap().loss();
-    assert_eq!(loss, Loss { micronats: 12, lossy: 2, unmeasured: 0, modelled: 2 });
+    assert_eq!(loss, Loss { micronats: 12, measured: 0, lossy: 2, unmeasured: 0, modelled: 2 });
     request.goals.quality_micronats = Some(11);
     let fault = check(plan(), &request).unwrap_err();
     assert!(matches!(fault, PlanFault::OverQuality { value: 12, max: 11 }), "{fault}");
@@ -679,14 +679,14 @@ fn quality_within_the_goal_passes() {
     let (mut plan, mut request) = (plan(), request());
     quantise(&mut plan, &mut request);
     request.goals.quality_micronats = Some(6);
-    let loss = Loss { micronats: 6, lossy: 3, unmeasured: 0, modelled: 0 };
+    let loss = Loss { micronats: 6, measured: 6, lossy: 3, unmeasured: 0, modelled: 0 };
     assert_eq!(check(plan.clone(), &request).unwrap().loss(), loss);
     // Without a goal nothing need be measured; how much is not known is told.
     request.goals.quality_micronats = None;
     request.sensitivities.truncate(1);
     assert_eq!(
         check(plan, &request).unwrap().loss(),
-        Loss { micronats: 2, lossy: 3, unmeasured: 2, modelled: 0 }
+        Loss { micronats: 2, measured: 2, lossy: 3, unmeasured: 2, modelled: 0 }
     );
 }
 

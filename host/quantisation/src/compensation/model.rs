@@ -71,6 +71,13 @@ impl Moments {
         Ok(factors)
     }
 
+    /// The moments of what a weight is multiplied with; `None` where nothing of that was seen.
+    pub(crate) fn second(&self, weight: &str) -> Result<Option<SecondMoments>, QuantiseError> {
+        let Some(key) = self.inputs.of.get(weight) else { return Ok(None) };
+        let width = self.inputs.widths.get(key).copied().unwrap_or_default();
+        Ok(self.moments(key, width)?.map(Cow::into_owned))
+    }
+
     /// The factors by which a weight is rounded; `None` where nothing that it is multiplied with
     /// was seen.
     pub fn factors(&self, weight: &str) -> Result<Option<MatrixFactors>, QuantiseError> {
@@ -85,7 +92,8 @@ impl Moments {
         Ok(Some(MatrixFactors { columns, rows }))
     }
 
-    fn columns(&self, weight: &str) -> Result<Option<Arc<Factors>>, QuantiseError> {
+    /// Those of what it is multiplied with alone.
+    pub(crate) fn columns(&self, weight: &str) -> Result<Option<Arc<Factors>>, QuantiseError> {
         let Some(key) = self.inputs.of.get(weight) else { return Ok(None) };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, factors)) = last.as_ref().filter(|(known, _)| known == key) {

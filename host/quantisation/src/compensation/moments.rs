@@ -100,8 +100,33 @@ impl SecondMoments {
         self.triangle[row * (row + 1) / 2 + column]
     }
 
+    /// Σ e · H · eᵀ over rows e, `[rows, width]` dense; the same bits whatever the number of
+    /// threads.
+    pub(crate) fn of_errors(&self, rows: &[f32]) -> f64 {
+        let width = self.width.max(1);
+        let band = |first: usize| -> f64 {
+            let columns = first..(first + BAND).min(self.width);
+            let of_column = |column: usize| -> f64 {
+                let start = column * (column + 1) / 2;
+                let moments = &self.triangle[start..start + column];
+                let own = f64::from(self.triangle[start + column]);
+                let of_row = |row: &[f32]| {
+                    let before: f64 =
+                        moments.iter().zip(row).map(|(&h, &e)| f64::from(h) * f64::from(e)).sum();
+                    let error = f64::from(row[column]);
+                    error * (2.0 * before + own * error)
+                };
+                rows.chunks_exact(width).map(of_row).sum()
+            };
+            columns.map(of_column).sum()
+        };
+        let starts: Vec<usize> = (0..self.width).step_by(BAND).collect();
+        let bands: Vec<f64> = starts.par_iter().map(|&first| band(first)).collect();
+        bands.into_iter().sum()
+    }
+
     /// The mean of the diagonal.
-    pub(super) fn mean_square(&self) -> f64 {
+    pub(crate) fn mean_square(&self) -> f64 {
         let sum: f64 = (0..self.width).map(|column| f64::from(self.at(column, column))).sum();
         sum / self.width.max(1) as f64
     }
@@ -132,6 +157,23 @@ mod tests {
                 let wanted: f64 = rows.chunks(width).map(|row| f64::from(row[i]) * f64::from(row[j])).sum();
                 assert!((f64::from(all.at(i, j)) - wanted).abs() <= 1e-6 * (1.0 + wanted.abs()), "{i} {j}");
             }
+        }
+    }
+
+    #[test]
+    fn errors_count_as_the_definition_says() {
+        for width in [1, 5, 67] {
+            let mut sums = MomentSums::new(width);
+            sums.add(&rows(100, width));
+            let (moments, errors) = (sums.finish(), rows(3, width));
+            let of_row = |e: &[f32]| -> f64 {
+                let pairs = (0..width).flat_map(|i| (0..width).map(move |j| (i, j)));
+                let term = |(i, j): (usize, usize)| f64::from(e[i] * e[j]) * f64::from(moments.at(i, j));
+                pairs.map(term).sum()
+            };
+            let wanted: f64 = errors.chunks(width).map(of_row).sum();
+            let found = moments.of_errors(&errors);
+            assert!((found - wanted).abs() <= 1e-5 * (1.0 + wanted.abs()), "{width}: {found} {wanted}");
         }
     }
 

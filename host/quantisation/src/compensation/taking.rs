@@ -100,8 +100,9 @@ impl Moments {
         digest.finalize().into()
     }
 
-    /// Takes those of a model by running the reference over token sequences, in their order, without
-    /// derivatives; `checkpoint` is a hash of the model, see [`content_hash`](crate::content_hash).
+    /// Takes those of a model by running the reference over token sequences, in their order,
+    /// without derivatives; `checkpoint` is a hash of the model, see
+    /// [`content_hash`](crate::content_hash).
     ///
     /// Memory: 8 bytes for every pair of columns of every tensor that a matrix is multiplied with.
     pub fn by_reference(

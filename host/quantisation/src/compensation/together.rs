@@ -111,9 +111,8 @@ impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
                 error[place] = (-code).mul_add(step, all.values[row * width + k]);
                 errors[place * block.len() + index] = error[place];
             }
-            for (later, &part) in later
-                .chunks_exact_mut(count)
-                .zip(&factors.upper[k * width + k + 1..k * width + block.end])
+            for (later, &part) in
+                later.chunks_exact_mut(count).zip(&factors.upper[k * width + k + 1..k * width + block.end])
             {
                 for (wanted, &error) in later.iter_mut().zip(&error) {
                     *wanted = error.mul_add(part, *wanted);
@@ -141,8 +140,7 @@ mod tests {
     /// tr(G E H Eᵀ).
     fn loss(rows: &SecondMoments, columns: &SecondMoments, values: &[f32], codes: &[i32], step: f32) -> f64 {
         let width = columns.width();
-        let error =
-            |at: usize| f64::from(values[at]) - f64::from(codes[at]) * f64::from(step);
+        let error = |at: usize| f64::from(values[at]) - f64::from(codes[at]) * f64::from(step);
         let mut sum = 0.0;
         for (i, j) in (0..rows.width()).flat_map(|i| (0..rows.width()).map(move |j| (i, j))) {
             for (k, l) in (0..width).flat_map(|k| (0..width).map(move |l| (k, l))) {
@@ -177,8 +175,7 @@ mod tests {
         // Each row's derivatives are its own.
         let mut triangle = vec![0.0; rows * (rows + 1) / 2];
         (0..rows).for_each(|row| triangle[row * (row + 1) / 2 + row] = 1.0 + row as f32);
-        let gradients =
-            Factors::of_gradients(&SecondMoments { width: rows, rows: 50, triangle }).unwrap();
+        let gradients = Factors::of_gradients(&SecondMoments { width: rows, rows: 50, triangle }).unwrap();
         let values = values(rows, width);
         let all = Rows::of(&factors, &values);
         let step = |row: usize, _| 0.13 + 0.01 * row as f32;

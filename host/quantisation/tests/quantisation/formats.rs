@@ -428,7 +428,10 @@ fn what_cannot_be_made_says_why() {
     let factors = Factors::of(&moments(39)).unwrap();
     let rounding = Rounding::Compensated { columns: &factors, rows: None };
     let error = quantise_weight(&sound, WeightFormat::W4Block32, rounding, &mut Unwatched).unwrap_err();
-    assert!(matches!(error, QuantiseError::Factors { what: "columns", wanted: 40, found: 39, .. }), "{error}");
+    assert!(
+        matches!(error, QuantiseError::Factors { what: "columns", wanted: 40, found: 39, .. }),
+        "{error}"
+    );
     assert!(error.help().is_some());
 
     let graph = demo();

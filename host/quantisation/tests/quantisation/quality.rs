@@ -1,11 +1,13 @@
 //! What formats cost: by combination, by layer and role.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use shardwright_graph::{ComponentKind, Ranges};
+use shardwright_graph::{ComponentKind, ConstantFormat, Ranges};
 use shardwright_quantisation::{
-    CalibrationError, Calibrator, Candidate, IntegerBits, MeasuredError, MeasuredFormats, RangeMethod,
-    Sensitivities, TableFormats, evaluate,
+    CalibrationError, Calibrator, Candidate, Change, ExpectedLosses, IntegerBits, Loss, MatrixInputs,
+    MeasuredError, MomentSums, Moments, RangeMethod, TableFormats, evaluate, losses_identity, moment_priors,
+    places, priors, weights_read,
 };
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{
@@ -88,91 +90,140 @@ fn what_cannot_be_evaluated_says_why() {
     assert!(matches!(error, CalibrationError::Reference(_)) && error.help().is_some(), "{error}");
 }
 
-#[test]
-fn sensitivities_cover_every_place_and_survive_their_file() {
-    let graph = graph_of(&Spec { layers: "SFSF".to_owned(), kv_shared: 1, ..Spec::gemma4() });
-    let formats = [WeightFormat::W8PerChannel, WeightFormat::W2PerChannel];
-    let wanted = MeasuredFormats { weights: &formats, ..MeasuredFormats::default() };
-    let values = [
-        ValueFormat::Activations(ActivationFormat::A16),
-        ValueFormat::Activations(ActivationFormat::A8Dynamic),
-        ValueFormat::States(StateFormat::A16),
-        ValueFormat::States(StateFormat::A8),
-    ];
-    let sequences = sequences(1, 10);
-    let mut last = (0, 0);
-    let measured = Sensitivities::measure(
-        &graph,
-        [5; 32],
-        &MeasuredFormats { weights: &formats, tables: &formats, values: &values },
-        None,
-        &sequences,
-        &mut |done, total| {
-            last = (done, total);
-            ControlFlow::Continue(())
-        },
-    )
-    .unwrap();
-    // Five roles in each of four layers, the projection to per-layer inputs, the head.
-    assert_eq!(measured.rows().len(), 2 * (4 * 5 + 2));
-    assert_eq!((last, measured.tokens()), ((53, 53), 10));
-    let tables: Vec<_> = measured.tables().iter().map(|row| (row.table, row.format)).collect();
-    assert_eq!(tables, [0, 1].map(|table| formats.map(|format| (table, format))).concat());
-    let of_values: Vec<_> = measured.values().iter().map(|row| row.format).collect();
-    assert_eq!(of_values, values);
-    for pair in measured.values().chunks(2) {
-        assert!(pair[0].micronats < pair[1].micronats, "{pair:?}");
-    }
-    for pair in measured.tables().chunks(2) {
-        assert!(0 < pair[0].micronats && pair[0].micronats < pair[1].micronats, "{pair:?}");
-    }
-    let loss = |component, layer, role, format| {
-        let found = measured
-            .rows()
-            .iter()
-            .find(|row| (row.component, row.layer, row.role, row.format) == (component, layer, role, format));
-        found.unwrap().micronats
-    };
-    for row in measured.rows().iter().filter(|row| row.format == WeightFormat::W8PerChannel) {
-        let coarse = loss(row.component, row.layer, row.role, WeightFormat::W2PerChannel);
-        assert!(row.micronats < coarse, "{row:?} {coarse}");
-        assert!(row.micronats > 0, "eight bits lose little, not nothing: {row:?}");
-    }
-    assert!(loss(ComponentKind::Head, 0, WeightRole::Head, WeightFormat::W2PerChannel) > 0);
+/// Changes of all kinds.
+fn changes() -> [Change; 4] {
+    let (component, layer) = (ComponentKind::Decoder, 1);
+    let format = WeightFormat::W4Block32;
+    [
+        Change::Weights { component, layer, role: WeightRole::MlpInput, format },
+        Change::Values { component, layer, format: ValueFormat::Activations(ActivationFormat::A16) },
+        Change::Values { component, layer, format: ValueFormat::States(StateFormat::A16) },
+        Change::Table { table: 1, format },
+    ]
+}
 
+#[test]
+fn a_change_is_one_place_in_another_format() {
+    let graph = graph_of(&Spec { layers: "SFSF".to_owned(), kv_shared: 1, ..Spec::gemma4() });
+    // Five roles in each of four layers, the projection to per-layer inputs, the head.
+    assert_eq!(places(&graph).len(), 4 * 5 + 2);
+    let [weights, activations, states, table] = changes();
+    let recipe = weights.recipe(&graph);
+    let changed: Vec<&str> = recipe
+        .weights
+        .iter()
+        .zip(&graph.weights)
+        .filter(|(format, _)| **format == ConstantFormat::Matrix(WeightFormat::W4Block32))
+        .map(|(_, weight)| &*weight.name)
+        .collect();
+    assert!(changed.len() == 2 && changed.iter().all(|name| name.contains("layers.1.mlp.")), "{changed:?}");
+    assert!(recipe.weights.iter().filter(|format| **format != ConstantFormat::Stored).count() == 2);
+    assert_eq!(table.recipe(&graph).tables, TableFormats::one(1, WeightFormat::W4Block32));
+    for values in [activations, states] {
+        assert!(values.recipe(&graph).weights.iter().all(|format| *format == ConstantFormat::Stored));
+        assert!(values.needs_ranges() && !weights.needs_ranges() && !table.needs_ranges());
+    }
+    // What a layer reads has every matrix of it, and more.
+    let read = weights_read(&graph);
+    for ((component, layer, _), weights) in places(&graph) {
+        assert!(weights.iter().all(|weight| read[&(component, layer)].contains(weight)));
+    }
+}
+
+#[test]
+fn losses_survive_their_files_and_nothing_else_does() {
     let directory = TempDir::new().unwrap();
-    let path = directory.path().join("sensitivities");
-    measured.write(&path).unwrap();
-    assert_eq!(Sensitivities::read(&path, [5; 32]).unwrap(), measured);
-    let error = Sensitivities::read(&path, [6; 32]).unwrap_err();
-    assert!(matches!(error, MeasuredError::OtherCheckpoint { .. }), "{error}");
+    let folder = directory.path();
+    for (index, change) in changes().into_iter().enumerate() {
+        // Rounded up.
+        let loss = Loss::of(change, 1e-9 * (index as f64 - 0.5).max(0.0));
+        loss.write(folder).unwrap();
+        assert_eq!(Loss::read(folder, &change).unwrap(), loss);
+        assert_eq!(loss.nanonats, index as u64);
+    }
+    assert_eq!((Loss::of(changes()[0], f64::NAN).nanonats, Loss::of(changes()[0], 1e-15).nanonats), (0, 1));
+    let [weights, _, _, table] = changes();
+    let path = Loss::path(folder, &weights);
     let sound = std::fs::read(&path).unwrap();
-    for at in (0..sound.len()).step_by(37) {
+    std::fs::write(Loss::path(folder, &table), &sound).unwrap();
+    let error = Loss::read(folder, &table).unwrap_err();
+    assert!(matches!(error, MeasuredError::Damaged { what, .. } if what.contains("the change")), "{error}");
+    for at in (0..sound.len()).step_by(7) {
         let mut bytes = sound.clone();
         bytes[at] ^= 4;
         std::fs::write(&path, bytes).unwrap();
-        assert!(Sensitivities::read(&path, [5; 32]).is_err(), "byte {at}");
+        assert!(Loss::read(folder, &weights).is_err(), "byte {at}");
     }
     let text = String::from_utf8(sound[52..].to_vec()).unwrap();
-    for (from, to) in
-        [("\"micronats\":", "\"micronats\":-"), ("\"role\":\"head\"", "\"role\":\"tail\""), ("}", "")]
-    {
+    for (from, to) in [("\"nanonats\":", "\"nanonats\":-"), ("mlp-input", "mlp-middle"), ("}", "")] {
         std::fs::write(&path, sealed(&sound, text.replace(from, to).as_bytes())).unwrap();
-        let error = Sensitivities::read(&path, [5; 32]).unwrap_err();
+        let error = Loss::read(folder, &weights).unwrap_err();
         assert!(matches!(error, MeasuredError::Damaged { .. }), "{error}");
     }
-    let error = Sensitivities::measure(&graph, [5; 32], &wanted, None, &[], &mut on);
-    assert!(matches!(error, Err(CalibrationError::NoSequences)));
-    let error = Sensitivities::measure(&graph, [5; 32], &wanted, None, &[vec![30]], &mut on);
-    assert!(matches!(error, Err(CalibrationError::NoPredictions)));
-    let error =
-        Sensitivities::measure(
-            &graph,
-            [5; 32],
-            &wanted,
-            None,
-            &sequences,
-            &mut |_, _| ControlFlow::Break(()),
-        );
-    assert!(matches!(error, Err(CalibrationError::Cancelled)));
+    std::fs::write(&path, sealed(&sound, &[b' '; 1 << 13])).unwrap();
+    let error = Loss::read(folder, &weights).unwrap_err();
+    assert!(matches!(error, MeasuredError::TooLarge { .. }), "{error}");
+
+    let format = WeightFormat::W4Block32;
+    let losses = priors(&graph_of(&Spec::gemma3()), &[format]).unwrap();
+    let expected = ExpectedLosses { format, losses };
+    expected.write(folder).unwrap();
+    assert_eq!(ExpectedLosses::read(folder, format).unwrap(), expected);
+    let other = ExpectedLosses::path(folder, WeightFormat::W2PerChannel);
+    std::fs::copy(ExpectedLosses::path(folder, format), other).unwrap();
+    let error = ExpectedLosses::read(folder, WeightFormat::W2PerChannel).unwrap_err();
+    assert!(matches!(error, MeasuredError::Damaged { what, .. } if what.contains("the format")), "{error}");
+}
+
+#[test]
+fn losses_of_other_content_are_others() {
+    let sequences = [vec![1, 2], vec![3]];
+    let of = losses_identity([5; 32], &sequences, None);
+    assert_eq!(of, losses_identity([5; 32], &sequences, None));
+    for other in [
+        losses_identity([6; 32], &sequences, None),
+        losses_identity([5; 32], &[vec![1], vec![2, 3]], None),
+        losses_identity([5; 32], &sequences, Some([0; 32])),
+    ] {
+        assert_ne!(of, other);
+    }
+}
+
+/// Both are right about what they are told: where all columns are alike and none depends on
+/// another, products are off as far as values are.
+#[test]
+fn expectations_by_moments_are_those_by_values_where_columns_are_alike() {
+    let graph = graph_of(&Spec::gemma4());
+    let formats = [WeightFormat::W8PerChannel, WeightFormat::W4Block32];
+    let inputs = MatrixInputs::new(&graph).unwrap();
+    let alike = |width: usize| {
+        let mut sums = MomentSums::new(width);
+        for column in 0..width {
+            let mut row = vec![0.0; width];
+            row[column] = 2.0;
+            sums.add(&row);
+        }
+        sums.finish()
+    };
+    let taken = inputs.widths.iter().map(|(key, &width)| (key.clone(), alike(width))).collect();
+    let moments = Moments::new([1; 32], inputs.clone(), taken);
+    let (plain, own) =
+        (priors(&graph, &formats).unwrap(), moment_priors(&graph, &formats, &moments, false).unwrap());
+    assert_eq!(plain.len(), own.len());
+    // The constants of a role differ, and nothing else: the quotient is that of the role.
+    let mut quotients: BTreeMap<WeightRole, f64> = BTreeMap::new();
+    for (plain, own) in plain.iter().zip(&own) {
+        assert_eq!(plain.change(), own.change());
+        if plain.micronats > 1000 {
+            let quotient = own.micronats as f64 / plain.micronats as f64;
+            let of_role = quotients.entry(plain.role).or_insert(quotient);
+            assert!((quotient / *of_role - 1.0).abs() < 0.01, "{plain:?} {own:?}");
+        }
+    }
+    assert!(quotients.len() >= 5, "{quotients:?}");
+    // Without moments of a matrix its values decide.
+    let none = Moments::new([2; 32], inputs, BTreeMap::new());
+    assert_eq!(moment_priors(&graph, &formats, &none, true).unwrap(), own);
+    let encoder = graph_of(&Spec::embeddinggemma());
+    assert!(moment_priors(&encoder, &formats, &none, false).unwrap().is_empty());
 }

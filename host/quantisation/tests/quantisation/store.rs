@@ -87,7 +87,8 @@ fn moments(identity: u8, width: usize) -> Moments {
     let mut sums = MomentSums::new(width);
     sums.add(&values(3 * width * width, 9));
     let of = ["layers.0.up", "w"].map(|weight| (weight.to_owned(), "x".to_owned())).into();
-    let inputs = MatrixInputs { of, widths: BTreeMap::from([("x".to_owned(), width)]), gradients: BTreeMap::new() };
+    let inputs =
+        MatrixInputs { of, widths: BTreeMap::from([("x".to_owned(), width)]), gradients: BTreeMap::new() };
     Moments::new([identity; 32], inputs, BTreeMap::from([("x".to_owned(), sums.finish())]))
 }
 
@@ -127,7 +128,8 @@ fn what_is_unusual_about_moments_is_said() {
         let mut sums = MomentSums::new(3);
         sums.add(rows);
         let of = BTreeMap::from([("w".to_owned(), "x".to_owned())]);
-        let inputs = MatrixInputs { of, widths: BTreeMap::from([("x".to_owned(), 3)]), gradients: BTreeMap::new() };
+        let inputs =
+            MatrixInputs { of, widths: BTreeMap::from([("x".to_owned(), 3)]), gradients: BTreeMap::new() };
         let moments = Moments::new([1; 32], inputs, BTreeMap::from([("x".to_owned(), sums.finish())]));
         let directory = TempDir::new().unwrap();
         let mut follower = Follower::default();

@@ -97,9 +97,13 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
         LossReport::Measured { micronats } => {
             card("loss of quality", &millinats(micronats), "measured");
         }
-        LossReport::Expected { micronats } => {
+        LossReport::Expected { micronats, .. } => {
             let about = format!("about {}", millinats(micronats));
-            card("loss of quality", &about, "expected from how far weights are off; --quality measures it");
+            let ground = match totals.loss.measured_percent() {
+                Some(percent) => format!("expected, {percent} % of it measured; sensitivity measures more"),
+                None => "expected from how far weights are off; --quality measures it".to_owned(),
+            };
+            card("loss of quality", &about, &ground);
         }
         LossReport::NotMeasured { places } => {
             let ground = format!("in {places} places with integer weights; --quality measures it");

@@ -1,0 +1,267 @@
+//! What formats lose: measured on the engine where it was, expected elsewhere.
+//!
+//! Reading order: `known` (what there is to know), `kept` (in the cache), `order` (what is measured
+//! first), `probe` (how), `asked` (for its own sake, beside for a plan).
+
+mod asked;
+mod kept;
+mod known;
+mod order;
+mod probe;
+
+pub use asked::{FormatShare, LossRow, SensitivityReport, measure_sensitivities, sensitivity_text};
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use shardwright_graph::{Graph, Ranges};
+use shardwright_models::Checkpoint;
+use shardwright_planning::request::{Sensitivity, ValueSensitivity};
+use shardwright_quantisation::{Calibration, Change, Moments, losses_identity};
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{
+    Error, ErrorKind, FormatTuple, Notice, Provenance, ValueFormat, WeightFormat, WeightRole,
+};
+
+use self::kept::Kept;
+use self::known::{Formats, Known};
+use self::probe::Probe;
+use super::measuring::calibration_error;
+use super::moments::{engine, moment_text};
+use super::texts::{self, Budget};
+use crate::{LossGround, Losses, PlanOptions, Result, TableFormats, TableLoss, WeightRounding};
+
+/// Text for losses: it is run once for each of them.
+const TEXT: Budget = Budget { tokens: 96, longest: 128 };
+
+/// Millionths of a nat from which what a format of values loses is counted: a hundredth of the
+/// strictest named goal. Less is no reason to hold a KV cache of twice the size.
+const LEAST_OF_VALUES: f64 = 50.0;
+
+/// Progress once the model as stored has run, in thousandths.
+const STORED: u32 = 20;
+
+/// What changes are made with.
+#[derive(Default)]
+pub(super) struct Means<'m> {
+    /// What weights are rounded by; `None` if each value is rounded to the nearest.
+    pub moments: Option<Arc<Moments>>,
+    /// What static integers are calibrated by, where there are any.
+    pub calibration: Option<&'m Calibration>,
+}
+
+/// What is expected of the quality loss of every layer and role in each of the weight formats of
+/// `tuples`, of activations and states, and of every gathered table. Empty for encoders, of which
+/// nothing is known.
+pub(super) fn expected_losses(graph: &Graph, asked: TableFormats, tuples: &[FormatTuple]) -> Result<Losses> {
+    if !graph.is_generative() {
+        return Ok(Losses::default());
+    }
+    let formats = Formats::of(tuples, asked);
+    Ok(requested(graph, &formats, &Known::expected(graph, &formats)?))
+}
+
+/// The same, measured where a measurement is kept, and everywhere if that is what losses are to
+/// rest on. Tables are always measured with the rest, so that a measurement serves every later
+/// goal.
+pub(super) fn losses(
+    checkpoint: &Checkpoint,
+    graph: &Graph,
+    options: &PlanOptions,
+    (tuples, ground): (&[FormatTuple], LossGround),
+    means: &Means<'_>,
+    notices: &mut Vec<Notice>,
+    watch: &mut dyn Watch,
+) -> Result<Losses> {
+    let formats = Formats::of(tuples, options.tables);
+    let rounds_tables = options.size_bytes.is_some() || options.tables != TableFormats::default();
+    let rounds = !formats.weights.is_empty() || !formats.values.is_empty() || rounds_tables;
+    let looks = ground != LossGround::Expected || Kept::was_asked_for(checkpoint, options);
+    if !rounds || !looks {
+        return expected_losses(graph, options.tables, tuples);
+    }
+    let mut known = Known::expected(graph, &formats)?;
+    let sequences = texts::conversations(checkpoint, graph, options, TEXT)?;
+    let identity = identity(checkpoint, options, &sequences)?;
+    if ground == LossGround::Measured {
+        let kept = Kept::make(checkpoint, options, identity, notices);
+        if let Some(kept) = &kept {
+            kept.read(&mut known, &formats.weights, notices);
+        }
+        let site = Site { graph, options, sequences: &sequences, kept: kept.as_ref() };
+        let started = Instant::now();
+        let quality = options.quality_micronats.unwrap_or(u64::MAX);
+        let count = measure(&site, &mut known, quality, None, means, notices, watch)?;
+        if count > 0 {
+            notices.push(Notice::note(format!(
+                "what formats cost was measured on {} tokens in {:.1} s",
+                sequences.iter().map(Vec::len).sum::<usize>(),
+                started.elapsed().as_secs_f64()
+            )));
+        }
+        return Ok(requested(graph, &formats, &known));
+    }
+    if let Some(kept) = Kept::find(checkpoint, options, identity) {
+        kept.read(&mut known, &formats.weights, notices);
+    }
+    if known.measured() == 0 && ground == LossGround::Kept {
+        notices.push(Notice::note(
+            "what formats lose was not measured on this checkpoint and is expected from how far weights are off; \
+             a plan with `--quality` measures and keeps it",
+        ));
+    }
+    // Of an encoder nothing is expected, so that a part of its losses would pass for the whole.
+    match graph.is_generative() || known.missing().next().is_none() {
+        true => Ok(requested(graph, &formats, &known)),
+        false => Ok(Losses::default()),
+    }
+}
+
+/// Hash of all that losses of a checkpoint follow from with these options.
+fn identity(checkpoint: &Checkpoint, options: &PlanOptions, sequences: &[Vec<u32>]) -> Result<[u8; 32]> {
+    let hash = checkpoint.content_hash();
+    let moments = match options.rounding {
+        WeightRounding::Nearest => None,
+        WeightRounding::Compensated => Some(Moments::identity_of(hash, &moment_text(checkpoint, options)?)),
+    };
+    Ok(losses_identity(hash, sequences, moments))
+}
+
+/// What is measured, and where it is kept.
+struct Site<'s> {
+    graph: &'s Graph,
+    options: &'s PlanOptions,
+    sequences: &'s [Vec<u32>],
+    kept: Option<&'s Kept>,
+}
+
+/// Measures what was not, the most valuable first, and keeps each loss as soon as it is known;
+/// stops between two losses at `until`. Returns how many were measured.
+fn measure(
+    site: &Site<'_>,
+    known: &mut Known,
+    quality: u64,
+    until: Option<Instant>,
+    means: &Means<'_>,
+    notices: &mut Vec<Notice>,
+    watch: &mut dyn Watch,
+) -> Result<usize> {
+    let &Site { graph, options, sequences, mut kept, .. } = site;
+    let order = order::by_value(graph, known, quality);
+    if order.is_empty() {
+        return Ok(0);
+    }
+    let predicted = sequences.iter().any(|ids| ids.len() > 1);
+    if graph.is_generative() && !predicted {
+        return Err(calibration_error(shardwright_quantisation::CalibrationError::NoPredictions));
+    }
+    let ranges = ranges_of(&order, means.calibration)?;
+    let engine = engine(options, "sensitivities", "losses are measured on the CPU shim")?;
+    let mut all = Part::new(watch, 0..1000);
+    let mut stored = all.then(STORED).named("running the model as stored");
+    let mut probe = Probe::new(graph, &engine, sequences, means.moments.clone(), &ranges, &mut stored)?;
+    drop(stored);
+    let total = order.len();
+    for (done, change) in order.into_iter().enumerate() {
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Ok(done);
+        }
+        let end = u64::from(STORED) + (u64::from(1000 - STORED) * (done as u64 + 1)) / total as u64;
+        let name = format!("measuring losses, {} of {total}", done + 1);
+        let loss = probe.loss(change, &mut all.then(end as u32).named(name)).map_err(|error| {
+            let help = match error.kind() {
+                ErrorKind::Cancelled => "what was measured is kept: the same command goes on from here",
+                _ => return error,
+            };
+            Error::new(ErrorKind::Cancelled, "measuring losses was interrupted").with_help(help)
+        })?;
+        if kept.is_some_and(|kept| !kept.keep(&loss, notices)) {
+            kept = None;
+        }
+        known.measure(&loss);
+    }
+    Ok(total)
+}
+
+/// The calibrated ranges for each of the formats of values that need them.
+fn ranges_of(changes: &[Change], calibration: Option<&Calibration>) -> Result<BTreeMap<ValueFormat, Ranges>> {
+    let mut found = BTreeMap::new();
+    for change in changes.iter().filter(|change| change.needs_ranges()) {
+        let (Change::Values { format, .. }, Some(calibration)) = (change, calibration) else { continue };
+        if !found.contains_key(format) {
+            let ranges = calibration.ranges_for([&alone(*format)]).map_err(calibration_error)?;
+            found.insert(*format, ranges);
+        }
+    }
+    Ok(found)
+}
+
+/// The tuple that has one format of values, and floats for the rest.
+fn alone(format: ValueFormat) -> FormatTuple {
+    match format {
+        ValueFormat::Activations(activations) => FormatTuple { activations, ..FormatTuple::F32 },
+        ValueFormat::States(states) => FormatTuple { states, ..FormatTuple::F32 },
+    }
+}
+
+/// Losses in the terms of a request. A component without matrices loses nothing, which a row says,
+/// because a planner cannot distinguish that from a loss that is not known.
+fn requested(graph: &Graph, formats: &Formats, known: &Known) -> Losses {
+    let index = |kind| graph.components.iter().position(|component| component.kind == kind);
+    let mut losses = Losses::default();
+    let mut of_values: BTreeMap<ValueFormat, (f64, Vec<ValueSensitivity>)> = BTreeMap::new();
+    for (change, loss, provenance) in known.losses() {
+        let micronats = loss.ceil() as u32;
+        match change {
+            Change::Weights { component, layer, role, format } => {
+                losses.layers.extend(index(component).map(|component| Sensitivity {
+                    component: component as u32,
+                    layer,
+                    role,
+                    format,
+                    micronats,
+                    provenance,
+                }));
+            }
+            Change::Values { component, layer, format } => {
+                let (total, rows) = of_values.entry(format).or_default();
+                *total += loss;
+                rows.extend(index(component).map(|component| ValueSensitivity {
+                    component: component as u32,
+                    layer,
+                    format,
+                    micronats,
+                    provenance,
+                }));
+            }
+            Change::Table { table, format } => {
+                losses.tables.push(TableLoss { table, format, micronats, provenance });
+            }
+        }
+    }
+    let counted = of_values.into_values().filter(|(total, _)| *total >= LEAST_OF_VALUES);
+    losses.values = counted.flat_map(|(_, rows)| rows).collect();
+    let provenance = match known.missing().next() {
+        Some(_) => Provenance::Modelled,
+        None => Provenance::Measured,
+    };
+    for (component, of) in graph.components.iter().enumerate() {
+        let component = component as u32;
+        for layer in 0..of.layers.max(1) {
+            let is_known = losses.layers.iter().any(|row| (row.component, row.layer) == (component, layer));
+            let none = |&format: &WeightFormat| Sensitivity {
+                component,
+                layer,
+                role: WeightRole::Other,
+                format,
+                micronats: 0,
+                provenance,
+            };
+            if !is_known {
+                losses.layers.extend(formats.weights.iter().map(none));
+            }
+        }
+    }
+    losses
+}

@@ -1,0 +1,247 @@
+//! Measures what changes lose by running the model on the CPU shim.
+//!
+//! The model as stored runs once, and its sequences are kept before every part; a change costs a
+//! run from the first part that it concerns. Loaded parts of the model as stored are kept as far as
+//! memory allows, the last ones first, which most changes run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use shardwright_forward::{Engine, Loaded, Pass};
+use shardwright_graph::{Asset, ComponentKind, ConstantFormat, Encodings, Graph, Ranges, Segment, WeightId};
+use shardwright_quantisation::{
+    Change, Loss, Moments, Progress, Recipe, TableFormats, divergence, quantise, weights_read,
+};
+use shardwright_shims::Watch;
+use shardwright_vocabulary::{ActivationFormat, Error, ErrorKind, FormatTuple, ValueFormat, WeightFormat};
+
+use crate::Result;
+use crate::checkpoint::measuring::calibration_error;
+
+/// Most bytes of weights of loaded parts that are kept between runs.
+const HELD_BYTES: u64 = 2 << 30;
+
+/// What the outputs of a model are for all sequences: `[rows, width]` each.
+struct Outputs {
+    of: Vec<Vec<f32>>,
+    width: usize,
+}
+
+/// A model that is measured.
+///
+/// Memory: the residual stream of all sequences before every part, their outputs twice (rows times
+/// vocabulary, f32), and loaded parts with up to 2 GiB of weights beside the one that runs.
+pub(super) struct Probe<'p> {
+    graph: &'p Graph,
+    moments: Option<Arc<Moments>>,
+    /// For formats of values that need them.
+    ranges: &'p BTreeMap<ValueFormat, Ranges>,
+    parts: Vec<Segment>,
+    /// The weights that each part reads.
+    reads: Vec<BTreeSet<WeightId>>,
+    /// The sequences before each part.
+    before: Vec<Pass<'p>>,
+    stored: Outputs,
+    /// Parts that may be kept.
+    may_hold: BTreeSet<usize>,
+    held: BTreeMap<usize, Option<Loaded>>,
+}
+
+/// The parts of a run that differ from the model as stored.
+struct Changed<'c> {
+    parts: BTreeSet<usize>,
+    graph: &'c Graph,
+    encodings: Option<Encodings<'c>>,
+}
+
+impl<'p> Probe<'p> {
+    /// Runs the model as stored. `moments` are those that matrices are rounded by, `ranges` those
+    /// of static integers, for changes that need them.
+    ///
+    /// # Errors
+    /// Of the shim, or that an interrupt came.
+    pub fn new(
+        graph: &'p Graph,
+        engine: &Engine,
+        sequences: &'p [Vec<u32>],
+        moments: Option<Arc<Moments>>,
+        ranges: &'p BTreeMap<ValueFormat, Ranges>,
+        watch: &mut dyn Watch,
+    ) -> Result<Self> {
+        let first = Pass::new(graph, engine, sequences)?;
+        let parts = first.parts();
+        let mut all = weights_read(graph);
+        let reads: Vec<BTreeSet<WeightId>> = parts
+            .iter()
+            .map(|part| all.remove(&(part.component, part.layers.0)).unwrap_or_default())
+            .collect();
+        let mut may_hold = BTreeSet::new();
+        let mut bytes = 0_u64;
+        for (index, reads) in reads.iter().enumerate().rev() {
+            let own = reads.iter().map(|weight| graph.weight(*weight).bytes());
+            bytes = own.fold(bytes, u64::saturating_add);
+            if bytes > HELD_BYTES {
+                break;
+            }
+            may_hold.insert(index);
+        }
+        let stored = Outputs { of: Vec::new(), width: 1 };
+        let mut probe = Probe {
+            graph,
+            moments,
+            ranges,
+            parts,
+            reads,
+            before: vec![first],
+            stored,
+            may_hold,
+            held: BTreeMap::new(),
+        };
+        let none = Changed { parts: BTreeSet::new(), graph, encodings: None };
+        probe.stored = probe.run(0, &none, &graph.assets, watch)?;
+        Ok(probe)
+    }
+
+    /// What a change loses.
+    ///
+    /// # Errors
+    /// A weight that cannot be quantised, a value that cannot be encoded, errors of the shim, and
+    /// that an interrupt came.
+    pub fn loss(&mut self, change: Change, watch: &mut dyn Watch) -> Result<Loss> {
+        let graph = self.graph;
+        let divergence = match change {
+            Change::Values { component, layer, format } => {
+                let Some(part) = self.part_of(component, layer) else { return Ok(Loss::of(change, 0.0)) };
+                self.of_values(part, format, watch)?
+            }
+            Change::Weights { .. } | Change::Table { .. } => {
+                let recipe = change.recipe(graph).with_moments(self.moments.clone());
+                let changed = changed_weights(&recipe);
+                if changed.is_empty() && recipe.tables == TableFormats::default() {
+                    return Ok(Loss::of(change, 0.0));
+                }
+                let made = made(graph, &recipe, watch)?;
+                let reads = |part: &usize| changed.iter().any(|weight| self.reads[*part].contains(weight));
+                let parts: BTreeSet<usize> = (0..self.parts.len()).filter(reads).collect();
+                // What is gathered from a table enters with the first part.
+                let first = parts.first().copied().unwrap_or(0);
+                let changed = Changed { parts, graph: &made, encodings: None };
+                let outputs = self.run(first, &changed, &made.assets, watch)?;
+                self.divergence(&self.stored, &outputs)
+            }
+        };
+        Ok(Loss::of(change, divergence))
+    }
+
+    fn of_values(&mut self, part: usize, format: ValueFormat, watch: &mut dyn Watch) -> Result<f64> {
+        let graph = self.graph;
+        let (tuple, none) = (super::alone(format), Ranges::new());
+        let ranges = self.ranges.get(&format).unwrap_or(&none);
+        let encodings = Some(Encodings::of(&tuple, ranges));
+        let parts = BTreeSet::from([part]);
+        if format != ValueFormat::Activations(ActivationFormat::A8Dynamic) {
+            let changed = Changed { parts, graph, encodings };
+            let outputs = self.run(part, &changed, &graph.assets, watch)?;
+            return Ok(self.divergence(&self.stored, &outputs));
+        }
+        // Only integer matrices are multiplied with them: against those in 8 bits.
+        let mut recipe = Recipe::new(
+            graph,
+            &FormatTuple { weights: WeightFormat::W8PerChannel, ..FormatTuple::F32 },
+            TableFormats::default(),
+        );
+        for (index, weight) in recipe.weights.iter_mut().enumerate() {
+            if !self.reads[part].contains(&WeightId(index as u32)) {
+                *weight = ConstantFormat::Stored;
+            }
+        }
+        let made = made(graph, &recipe, watch)?;
+        let plain = Changed { parts: parts.clone(), graph: &made, encodings: None };
+        let wide = self.run(part, &plain, &graph.assets, watch)?;
+        let changed = Changed { parts, graph: &made, encodings };
+        let outputs = self.run(part, &changed, &graph.assets, watch)?;
+        Ok(self.divergence(&wide, &outputs))
+    }
+
+    fn part_of(&self, component: ComponentKind, layer: u32) -> Option<usize> {
+        self.parts.iter().position(|part| {
+            let has_layers = part.layers.1 > 0;
+            part.component == component && (!has_layers || part.layers.0 == layer)
+        })
+    }
+
+    /// Runs all parts from one on, some of them changed.
+    fn run(
+        &mut self,
+        first: usize,
+        changed: &Changed<'_>,
+        assets: &[Asset],
+        watch: &mut dyn Watch,
+    ) -> Result<Outputs> {
+        let before = self.before.get(first).or(self.before.first());
+        let Some(mut pass) = before.cloned() else {
+            return Err(Error::new(ErrorKind::Internal, "there is no pass to go on from"));
+        };
+        let mut outputs = Outputs { of: Vec::new(), width: 1 };
+        for index in first..self.parts.len() {
+            if self.before.len() == index {
+                self.before.push(pass.clone());
+            }
+            let part = self.parts[index];
+            let mut show = |seen: shardwright_forward::Looked<'_>| {
+                outputs.width = seen.rows().next().map_or(1, <[f32]>::len).max(1);
+                outputs.of.resize(outputs.of.len().max(seen.sequence + 1), Vec::new());
+                outputs.of[seen.sequence] = seen.values.to_vec();
+            };
+            if changed.parts.contains(&index) {
+                let encodings = changed.encodings.as_ref();
+                let loaded = pass.load(&part, changed.graph, encodings, &|_, _| false, watch)?;
+                if let Some(mut loaded) = loaded {
+                    pass.run_loaded(&mut loaded, assets, &mut show, watch)?;
+                }
+                continue;
+            }
+            let mut loaded = match self.held.remove(&index) {
+                Some(held) => held,
+                None => pass.load(&part, self.graph, None, &|_, _| false, watch)?,
+            };
+            if let Some(loaded) = &mut loaded {
+                pass.run_loaded(loaded, assets, &mut show, watch)?;
+            }
+            if self.may_hold.contains(&index) {
+                self.held.insert(index, loaded);
+            }
+        }
+        Ok(outputs)
+    }
+
+    /// Nats per row, at least 0; summed in the order of the sequences.
+    fn divergence(&self, stored: &Outputs, ours: &Outputs) -> f64 {
+        let pairs = stored.of.iter().zip(&ours.of);
+        let sums = pairs.map(|(stored, ours)| divergence(self.graph, stored, ours, self.stored.width));
+        let (sum, count) = sums.fold((0.0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
+        if count == 0 { 0.0 } else { (sum / count as f64).max(0.0) }
+    }
+}
+
+/// The weights that a recipe changes.
+fn changed_weights(recipe: &Recipe) -> Vec<WeightId> {
+    let weights = recipe.weights.iter().enumerate();
+    let changed = weights.filter(|(_, format)| **format != ConstantFormat::Stored);
+    changed.map(|(index, _)| WeightId(index as u32)).collect()
+}
+
+/// The model as a recipe says.
+fn made(graph: &Graph, recipe: &Recipe, watch: &dyn Watch) -> Result<Graph> {
+    quantise(graph, recipe, &mut Cancelling(watch)).map_err(|error| calibration_error(error.into()))
+}
+
+/// Passes on that an interrupt came. What there is to say of a weight is said where it is compiled.
+struct Cancelling<'w>(&'w dyn Watch);
+
+impl shardwright_quantisation::Watch for Cancelling<'_> {
+    fn progress(&mut self, _: &Progress<'_>) -> ControlFlow<()> {
+        if self.0.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
