@@ -28,7 +28,7 @@ fn main() {
     }
     let checkpoint = directory.join("checkpoint");
     if !checkpoint.exists() {
-        spec.write(&checkpoint);
+        spec.write(&checkpoint).expect("written");
     }
     let started = Instant::now();
     let mut child = Command::new(program::executable())

@@ -12,6 +12,6 @@ pub use losses::{FormatShare, LossRow, SensitivityReport, measure_sensitivities,
 pub use making::CheckpointSource;
 pub use measuring::calibration_text;
 pub use moments::{checkpoint_moments, moment_text};
-pub use texts::calibration_prompts;
 pub use outline::OutlineSource;
 pub use path::{expect_checkpoint, open_checkpoint, plan_checkpoint};
+pub use texts::calibration_prompts;

@@ -18,8 +18,8 @@ use crate::{QuantiseError, RowSource, pack};
 const CHUNK_VALUES: usize = 1 << 18;
 /// The same where errors are passed on: every chunk reads all of the factors.
 const COMPENSATED_VALUES: usize = 1 << 20;
-/// Chunks that a matrix of few values is cut into all the same, and rows that each has at least, and
-/// each of its tasks.
+/// Chunks that a matrix of few values is cut into all the same, and rows that each of them and of
+/// their tasks has at least.
 const COMPENSATED_CHUNKS: usize = 8;
 const COMPENSATED_ROWS: usize = 16;
 /// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and
