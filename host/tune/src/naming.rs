@@ -1,0 +1,85 @@
+//! Which plans are tried: what the planner is told differently.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shardwright_build::{MeasuredTimes, PlanOptions, Unmeasured};
+use shardwright_bundle::Digest;
+
+/// How the planner is asked for a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// Without measured times: as if nothing had been tuned.
+    Default,
+    /// With the times measured so far, as later plans will be.
+    Measured,
+    /// The same, and what was not measured as fast as the best that was: a plan that nothing
+    /// speaks against until it is timed.
+    Hopeful,
+    /// Without measured times, with a setting of the planner.
+    Setting(String, String),
+}
+
+impl Naming {
+    /// In words, for reports.
+    pub fn words(&self) -> String {
+        match self {
+            Naming::Default => "the default plan".to_owned(),
+            Naming::Measured => "with the measured times".to_owned(),
+            Naming::Hopeful => "with the best hope for what is not measured".to_owned(),
+            Naming::Setting(name, value) => format!("--planner-option {name}={value}"),
+        }
+    }
+
+    /// The options to plan with, of those that were asked for.
+    pub fn options(&self, asked: &PlanOptions, times: &BTreeMap<Digest, u64>) -> PlanOptions {
+        let with = |rest| MeasuredTimes::These(Arc::new(times.clone()), rest);
+        let mut options = PlanOptions { times: MeasuredTimes::Ignored, ..asked.clone() };
+        match self {
+            Naming::Default => {}
+            Naming::Measured => options.times = with(Unmeasured::Likely),
+            Naming::Hopeful => options.times = with(Unmeasured::Best),
+            Naming::Setting(name, value) => options.planner_options.push((name.clone(), value.clone())),
+        }
+        options
+    }
+}
+
+/// The settings of a planner whose values are a closed list of words, each with each value, except
+/// those that the user set.
+pub fn settings(described: &[(String, String)], asked: &PlanOptions) -> Vec<Naming> {
+    let is_word = |value: &str| {
+        !value.is_empty() && value.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')
+    };
+    let mut found = Vec::new();
+    for (name, values) in described {
+        let values: Vec<&str> = values.split('|').collect();
+        let is_set = asked.planner_options.iter().any(|(set, _)| set == name);
+        if !is_set && values.len() > 1 && values.iter().all(|value| is_word(value)) {
+            found.extend(values.iter().map(|value| Naming::Setting(name.clone(), (*value).to_owned())));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_with_a_closed_list_of_words_are_tried() {
+        let described = [
+            ("join", "on|off"),
+            ("format", "WEIGHTS[/ACTIVATIONS[/STATES]]"),
+            ("format-gain", "0..99"),
+            ("order", "time|loss, …"),
+            ("build", "ahead|just-in-time"),
+            ("alone", "word"),
+        ]
+        .map(|(name, values)| (name.to_owned(), values.to_owned()));
+        let asked =
+            PlanOptions { planner_options: vec![("join".into(), "on".into())], ..PlanOptions::default() };
+        let words: Vec<String> = settings(&described, &asked).iter().map(Naming::words).collect();
+        assert_eq!(words, ["--planner-option build=ahead", "--planner-option build=just-in-time"]);
+    }
+}
