@@ -47,7 +47,8 @@ pub enum MeasuredTimes {
 pub enum Unmeasured {
     /// They are scaled by how far the measured ones are from their estimates, all together.
     Likely,
-    /// By the least quotient of a measured time and its estimate: the best that can be hoped for.
+    /// By the least quotient of a measured time and its estimate, and by no more than one: nothing
+    /// that was measured says that they are slower than that.
     Best,
 }
 
@@ -153,7 +154,7 @@ fn scale(pairs: &[(u64, u64)], rest: Unmeasured) -> (u128, u128) {
     match rest {
         Unmeasured::Likely => sum,
         Unmeasured::Best => {
-            let pairs = pairs.iter().map(|pair| wide(*pair));
+            let pairs = pairs.iter().map(|pair| wide(*pair)).chain([(1, 1)]);
             pairs.min_by(|one, other| (one.0 * other.1).cmp(&(other.0 * one.1))).unwrap_or(sum)
         }
     }
@@ -308,7 +309,8 @@ mod tests {
     fn estimates_beside_measured_times_are_scaled() {
         let pairs = [(300, 100), (100, 100)];
         assert_eq!(scale(&pairs, Unmeasured::Likely), (400, 200));
-        assert_eq!(scale(&pairs, Unmeasured::Best), (100, 100));
+        assert_eq!(scale(&pairs, Unmeasured::Best), (1, 1), "it may be as estimated");
+        assert_eq!(scale(&[(50, 100), (90, 100)], Unmeasured::Best), (50, 100));
     }
 
     #[test]

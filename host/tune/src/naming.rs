@@ -13,8 +13,7 @@ pub enum Naming {
     Default,
     /// With the times measured so far, as later plans will be.
     Measured,
-    /// The same, and what was not measured as fast as the best that was: a plan that nothing
-    /// speaks against until it is timed.
+    /// The same, and what was not measured as fast as nothing that was measured speaks against.
     Hopeful,
     /// Without measured times, with a setting of the planner.
     Setting(String, String),

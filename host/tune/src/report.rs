@@ -48,6 +48,8 @@ pub struct TuneReport {
 pub enum Outcome {
     /// Later plans are faster than the default plan by more than the spread.
     Faster,
+    /// Not as the planner plans by itself, but with a setting of it: the advice.
+    FasterWithSetting,
     /// No plan that the planner names is faster by more than the spread.
     NothingToWin,
     /// The time was over before all plans were timed; the next call goes on.
@@ -59,6 +61,7 @@ impl Outcome {
     pub const fn name(self) -> &'static str {
         match self {
             Outcome::Faster => "faster",
+            Outcome::FasterWithSetting => "faster-with-setting",
             Outcome::NothingToWin => "nothing-to-win",
             Outcome::Unfinished => "unfinished",
         }

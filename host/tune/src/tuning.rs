@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use shardwright::OpenOptions;
 use shardwright_build::{
-    ArtefactStore, CheckpointSource, KeptArtefacts, NoArtefactStore, PlanOptions, Planned, Purpose, Settled,
+    ArtefactStore, CheckpointSource, KeptArtefacts, NoArtefactStore, PlanOptions, PlanReport, Planned, Purpose, Settled,
     TIMES, Times, plan, settle,
 };
 use shardwright_bundle::{Digest, is_bundle};
@@ -293,11 +293,15 @@ impl Tuning<'_> {
         let kept = self.publish(if is_good { &times } else { const { &BTreeMap::new() } })?;
         let (made, after, ratio) = if is_good { (&made, after, ratio) } else { (default, self.default, None) };
         let is_faster = ratio.is_some_and(|ratio| ratio.is_below_one());
-        let outcome = match (is_faster, is_finished) {
-            (true, true) => Outcome::Faster,
-            (false, true) => Outcome::NothingToWin,
-            (_, false) => Outcome::Unfinished,
+        let advice = self.advice(after, ratio.map_or(1.0, |ratio| ratio.median));
+        let outcome = match is_finished {
+            false => Outcome::Unfinished,
+            true if is_faster => Outcome::Faster,
+            true if advice.is_some() => Outcome::FasterWithSetting,
+            true => Outcome::NothingToWin,
         };
+        // What is said of this run alone is no change of the plan.
+        let quiet = |planned: &Planned| PlanReport { notices: Vec::new(), ..planned.report.clone() };
         let report = TuneReport {
             model: default.report.model.clone(),
             soc: default.report.soc.clone(),
@@ -307,12 +311,12 @@ impl Tuning<'_> {
             answer_tokens: self.measure.answer_tokens,
             before: self.timed(default, self.default),
             after: self.timed(made, after),
-            advice: self.advice(after, ratio.map_or(1.0, |ratio| ratio.median)),
+            advice,
             ratio,
             measured_rows: if kept.is_some() { times.len() } else { 0 },
             rows: self.base.keys.iter().flatten().count(),
             kept,
-            change: compare_reports(("default", &default.report), ("tuned", &made.report)),
+            change: compare_reports(("default", &quiet(default)), ("tuned", &quiet(made))),
             tried: std::mem::take(&mut self.tried),
         };
         Ok((report, self.notices))

@@ -46,6 +46,7 @@ pub fn tune(report: &TuneReport, detail: Detail) -> String {
 fn outcome(report: &TuneReport) -> &'static str {
     match report.outcome {
         Outcome::Faster => "faster by more than the spread",
+        Outcome::FasterWithSetting => "a setting of the planner is faster by more than the spread, see the advice",
         Outcome::NothingToWin => {
             "nothing can be won: no plan that the planner names here is faster by more than the spread"
         }
