@@ -129,8 +129,7 @@ fn apply(
     for (row, measured) in request.costs.iter_mut().zip(&found) {
         match (measured, row.time, scales.get(&(row.target, row.entry.kind))) {
             (Some(microseconds), ..) => {
-                row.time =
-                    Some(TimeCost { microseconds: *microseconds, provenance: Provenance::Measured });
+                row.time = Some(TimeCost { microseconds: *microseconds, provenance: Provenance::Measured });
                 row.uncosted_ops = 0;
             }
             (None, Some(estimate), Some((measured, estimated))) => {

@@ -110,8 +110,8 @@ pub enum Command {
     /// it stopped.
     #[command(after_help = SENSITIVITY_EXAMPLES)]
     Sensitivity(SensitivityArguments),
-    /// Time plans where they run, and keep what was measured: later plans for the same chip, library
-    /// and machine rest on it. An interrupted run goes on where it stopped.
+    /// Time plans where they run, and keep what was measured: later plans for the same chip,
+    /// library and machine rest on it. An interrupted run goes on where it stopped.
     #[command(after_help = TUNE_EXAMPLES)]
     Tune(TuneArguments),
     /// Show what a checkpoint consists of.

@@ -61,12 +61,7 @@ pub fn compare_reports(before: (&str, &PlanReport), after: (&str, &PlanReport)) 
         model: report.model.clone(),
         soc: report.soc.clone(),
     };
-    PlanDifference {
-        before: compared(before),
-        after: compared(after),
-        same: changes.is_empty(),
-        changes,
-    }
+    PlanDifference { before: compared(before), after: compared(after), same: changes.is_empty(), changes }
 }
 
 fn read(path: &Path) -> Result<PlanReport> {

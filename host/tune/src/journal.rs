@@ -57,7 +57,8 @@ impl Journal {
     /// the file is damaged or another user may have written it.
     pub fn recall(&self, plan: Digest, baseline: Digest) -> Result<Option<Trial>, String> {
         let Some(path) = self.path(plan) else { return Ok(None) };
-        let fault = |what: &dyn std::fmt::Display| format!("{}: {what}; it is measured again", path.display());
+        let fault =
+            |what: &dyn std::fmt::Display| format!("{}: {what}; it is measured again", path.display());
         let file = match own::open_file(&path) {
             Ok((file, _)) => file,
             Err(_) if !path.exists() => return Ok(None),

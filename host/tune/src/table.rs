@@ -104,9 +104,9 @@ impl Base {
         let costs: Vec<_> = rows.iter().filter_map(|row| self.request.costs.get(*row as usize)).collect();
         let estimates: Option<Vec<u64>> =
             costs.iter().map(|row| row.time.map(|time| time.microseconds)).collect();
-        let by = estimates.filter(|estimates| estimates.iter().any(|time| *time > 0)).unwrap_or_else(|| {
-            costs.iter().map(|row| row.weight_bytes.saturating_add(row.ops)).collect()
-        });
+        let by = estimates
+            .filter(|estimates| estimates.iter().any(|time| *time > 0))
+            .unwrap_or_else(|| costs.iter().map(|row| row.weight_bytes.saturating_add(row.ops)).collect());
         let sum: f64 = by.iter().map(|part| *part as f64).sum::<f64>().max(1.0);
         by.iter().map(|part| *part as f64 / sum).collect()
     }

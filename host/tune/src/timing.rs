@@ -80,8 +80,11 @@ impl Loaded {
         let mut ran = before.entries.iter().zip(&between.entries).filter_map(|(before, between)| {
             let steps = between.steps.saturating_sub(before.steps);
             let rows = between.rows.saturating_sub(before.rows);
-            (steps > 0 && between.entry.starts_with(EntryKind::Prefill.name()))
-                .then_some((between.entry.as_str(), steps, rows))
+            (steps > 0 && between.entry.starts_with(EntryKind::Prefill.name())).then_some((
+                between.entry.as_str(),
+                steps,
+                rows,
+            ))
         });
         let prefill = match (ran.next(), ran.next()) {
             (Some(only), None) => Some(only),

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use shardwright::OpenOptions;
 use shardwright_build::{
-    ArtefactStore, CheckpointSource, KeptArtefacts, NoArtefactStore, PlanOptions, PlanReport, Planned, Purpose, Settled,
-    TIMES, Times, plan, settle,
+    ArtefactStore, CheckpointSource, KeptArtefacts, NoArtefactStore, PlanOptions, PlanReport, Planned,
+    Purpose, Settled, TIMES, Times, plan, settle,
 };
 use shardwright_bundle::{Digest, is_bundle};
 use shardwright_doctor::compare_reports;
@@ -69,7 +69,8 @@ pub fn tune(
 ) -> Result<(TuneReport, Vec<Notice>)> {
     let until = time.and_then(|time| Instant::now().checked_add(time));
     if is_bundle(checkpoint) {
-        let what = format!("{} is a bundle, whose plan was decided when it was compiled", checkpoint.display());
+        let what =
+            format!("{} is a bundle, whose plan was decided when it was compiled", checkpoint.display());
         return Err(Error::new(ErrorKind::Argument, what)
             .with_help("tune its checkpoint with the options it was compiled with, and compile that again"));
     }
@@ -78,8 +79,11 @@ pub fn tune(
     let request: Request = serde_json::from_slice(&default.request)
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the planner's request: {error}")))?;
     if request.goals.context == 0 {
-        return Err(Error::new(ErrorKind::Unsupported, "this model embeds; only models that generate are tuned")
-            .with_help("`shardwright plan` plans it by the estimates"));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "this model embeds; only models that generate are tuned",
+        )
+        .with_help("`shardwright plan` plans it by the estimates"));
     }
     let measure = Measure { answer_tokens: request.goals.answer_tokens };
     let prompt = prompt(&request)?;
@@ -291,7 +295,8 @@ impl Tuning<'_> {
         let ratio = trial.filter(|_| after != self.default).and_then(|trial| trial.ratio(self.measure));
         let is_good = trial.is_some() && !ratio.is_some_and(|ratio| ratio.is_above_one());
         let kept = self.publish(if is_good { &times } else { const { &BTreeMap::new() } })?;
-        let (made, after, ratio) = if is_good { (&made, after, ratio) } else { (default, self.default, None) };
+        let (made, after, ratio) =
+            if is_good { (&made, after, ratio) } else { (default, self.default, None) };
         let is_faster = ratio.is_some_and(|ratio| ratio.is_below_one());
         let advice = self.advice(after, ratio.map_or(1.0, |ratio| ratio.median));
         let outcome = match is_finished {

@@ -46,7 +46,9 @@ pub fn tune(report: &TuneReport, detail: Detail) -> String {
 fn outcome(report: &TuneReport) -> &'static str {
     match report.outcome {
         Outcome::Faster => "faster by more than the spread",
-        Outcome::FasterWithSetting => "a setting of the planner is faster by more than the spread, see the advice",
+        Outcome::FasterWithSetting => {
+            "a setting of the planner is faster by more than the spread, see the advice"
+        }
         Outcome::NothingToWin => {
             "nothing can be won: no plan that the planner names here is faster by more than the spread"
         }
