@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shardwright_build::{MeasuredTimes, PlanOptions, Unmeasured};
+use shardwright_build::{FormatChoice, MeasuredTimes, PlanOptions, Unmeasured};
 use shardwright_bundle::Digest;
+use shardwright_vocabulary::FormatTuple;
 
 /// How the planner is asked for a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,17 @@ pub enum Naming {
     Hopeful,
     /// Without measured times, with a setting of the planner.
     Setting(String, String),
+    /// The same, with one of the offered tuples for all layers.
+    Formats {
+        /// Index of the tuple.
+        index: usize,
+        /// All that are offered, in the order of the request.
+        offered: Arc<[FormatTuple]>,
+    },
 }
+
+/// The setting of a planner that names a tuple.
+const FORMAT: &str = "format";
 
 impl Naming {
     /// In words, for reports.
@@ -27,6 +38,9 @@ impl Naming {
             Naming::Measured => "with the measured times".to_owned(),
             Naming::Hopeful => "with the best hope for what is not measured".to_owned(),
             Naming::Setting(name, value) => format!("--planner-option {name}={value}"),
+            Naming::Formats { index, offered } => {
+                format!("--formats {}", offered.get(*index).map(FormatTuple::to_string).unwrap_or_default())
+            }
         }
     }
 
@@ -39,6 +53,12 @@ impl Naming {
             Naming::Measured => options.times = with(Unmeasured::Likely),
             Naming::Hopeful => options.times = with(Unmeasured::Best),
             Naming::Setting(name, value) => options.planner_options.push((name.clone(), value.clone())),
+            Naming::Formats { index, offered } => {
+                // All of them are offered still, so that rows of the request stay where they are.
+                options.formats = offered.iter().cloned().map(FormatChoice::Tuple).collect();
+                let name = offered.get(*index).map(FormatTuple::to_string).unwrap_or_default();
+                options.planner_options.push((FORMAT.to_owned(), name));
+            }
         }
         options
     }
@@ -59,6 +79,18 @@ pub fn settings(described: &[(String, String)], asked: &PlanOptions) -> Vec<Nami
         }
     }
     found
+}
+
+/// Each of several offered tuples for all layers, where the planner can be told one and the user
+/// did not.
+pub fn formats(described: &[(String, String)], asked: &PlanOptions, offered: &[FormatTuple]) -> Vec<Naming> {
+    let is_known = described.iter().any(|(name, _)| name == FORMAT);
+    let is_set = asked.planner_options.iter().any(|(name, _)| name == FORMAT);
+    if !is_known || is_set || offered.len() < 2 {
+        return Vec::new();
+    }
+    let offered: Arc<[FormatTuple]> = offered.into();
+    (0..offered.len()).map(|index| Naming::Formats { index, offered: Arc::clone(&offered) }).collect()
 }
 
 #[cfg(test)]

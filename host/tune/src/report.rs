@@ -1,6 +1,7 @@
 //! What tuning found.
 
 use serde::Serialize;
+use shardwright_build::LossReport;
 use shardwright_doctor::PlanDifference;
 
 use crate::spread::Spread;
@@ -28,8 +29,10 @@ pub struct TuneReport {
     /// Quotient of its time and the default plan's, in turns; `None` if it is the default plan.
     pub ratio: Option<Spread>,
     /// A setting of the planner with which the plan is faster than that, by more than its spread:
-    /// pass it to later commands.
+    /// pass it to later commands. It loses no more than the default plan.
     pub advice: Option<Tried>,
+    /// The same of formats that lose more, or nobody knows what.
+    pub trade: Option<Tried>,
     /// Every plan that was named, in that order, the default plan first.
     pub tried: Vec<Tried>,
     /// Rows of the cost table that were measured.
@@ -90,6 +93,8 @@ pub struct Tried {
     pub plan: Option<String>,
     /// Quotient of its time and the default plan's, in turns; `None` if it was not timed.
     pub ratio: Option<Spread>,
+    /// What it loses by its formats; `None` where the planner gave no plan.
+    pub loss: Option<LossReport>,
     /// What came of it, in words.
     pub result: String,
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use shardwright::OpenOptions;
 use shardwright_build::{
-    ArtefactStore, CheckpointSource, KeptArtefacts, NoArtefactStore, PlanOptions, PlanReport, Planned,
-    Purpose, Settled, TIMES, Times, plan, settle,
+    ArtefactStore, CheckpointSource, KeptArtefacts, LossReport, NoArtefactStore, PlanOptions, PlanReport,
+    Planned, Purpose, Settled, TIMES, Times, plan, settle,
 };
 use shardwright_bundle::{Digest, is_bundle};
 use shardwright_doctor::compare_reports;
@@ -17,7 +17,7 @@ use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Notice, Result};
 
 use crate::journal::Journal;
-use crate::naming::{Naming, settings};
+use crate::naming::{Naming, formats, settings};
 use crate::report::{Outcome, TimedPlan, Tried, TuneReport};
 use crate::table::Base;
 use crate::timing::{Loaded, STEPS, interrupted, time_alone, time_in_turns};
@@ -149,19 +149,20 @@ impl Tuning<'_> {
                 trial
             }
         };
-        self.add(&Naming::Default, Ok(trial));
-        let mut others = settings(&default.settings, &self.site.asked).into_iter();
+        self.add(&Naming::Default, default.report.totals.loss, Ok(trial));
+        let offered = formats(&default.settings, &self.site.asked, &self.base.request.formats);
+        let mut others = settings(&default.settings, &self.site.asked).into_iter().chain(offered);
         loop {
             let named = match self.named_by_times(watch)? {
                 Some(named) => Some(named),
                 None => self.named_by_setting(&mut others, watch)?,
             };
-            let Some((naming, plan)) = named else { return Ok(true) };
+            let Some((naming, plan, loss)) = named else { return Ok(true) };
             if self.trials.len() >= TRIALS_MAX {
                 return Ok(true);
             }
             match self.recall(plan) {
-                Some(trial) => self.add(&naming, Ok(trial)),
+                Some(trial) => self.add(&naming, loss, Ok(trial)),
                 None if self.site.is_over() => return Ok(false),
                 None => {
                     let trial = self.time(&naming, plan, watch);
@@ -169,7 +170,7 @@ impl Tuning<'_> {
                     if let Ok(trial) = &trial {
                         self.keep(trial)?;
                     }
-                    self.add(&naming, trial.map_err(|error| (plan, error)));
+                    self.add(&naming, loss, trial.map_err(|error| (plan, error)));
                 }
             }
         }
@@ -177,14 +178,14 @@ impl Tuning<'_> {
 
     /// A plan that was not tried and that the planner makes of what was measured: the one that
     /// later commands would make first.
-    fn named_by_times(&mut self, watch: &mut dyn Watch) -> Result<Option<(Naming, Digest)>> {
+    fn named_by_times(&mut self, watch: &mut dyn Watch) -> Result<Option<(Naming, Digest, LossReport)>> {
         let times = self.base.times(&self.trials);
         for naming in [Naming::Measured, Naming::Hopeful] {
             interrupted(watch)?;
             let Ok(planned) = self.site.plan(&naming, &times, &mut Part::new(watch, 0..1)) else { continue };
             let plan = identity(&planned.plan);
             if !self.is_tried(plan) {
-                return Ok(Some((naming, plan)));
+                return Ok(Some((naming, plan, planned.report.totals.loss)));
             }
         }
         Ok(None)
@@ -195,18 +196,18 @@ impl Tuning<'_> {
         &mut self,
         others: &mut impl Iterator<Item = Naming>,
         watch: &mut dyn Watch,
-    ) -> Result<Option<(Naming, Digest)>> {
+    ) -> Result<Option<(Naming, Digest, LossReport)>> {
         for naming in others {
             interrupted(watch)?;
             let asked = naming.words();
             match self.site.plan(&naming, &BTreeMap::new(), &mut Part::new(watch, 0..1)) {
                 Ok(planned) if !self.is_tried(identity(&planned.plan)) => {
-                    return Ok(Some((naming, identity(&planned.plan))));
+                    return Ok(Some((naming, identity(&planned.plan), planned.report.totals.loss)));
                 }
                 Ok(_) => {}
                 Err(error) => {
                     let result = format!("no plan: {error}");
-                    self.tried.push(Tried { asked, plan: None, ratio: None, result });
+                    self.tried.push(Tried { asked, plan: None, ratio: None, loss: None, result });
                 }
             }
         }
@@ -228,7 +229,11 @@ impl Tuning<'_> {
 
     fn load(&self, plan: Digest, settled: &Settled) -> Result<Loaded> {
         let chain = shardwright::load(settled, Beforehand::default())?;
-        let rows = self.base.rows_of(&settled.plan);
+        // Rows mean the same in requests that offer the same.
+        let (own, base) = (&settled.request, &self.base.request);
+        let is_same =
+            own.formats == base.formats && own.entries == base.entries && own.costs.len() == base.costs.len();
+        let rows = if is_same { self.base.rows_of(&settled.plan) } else { Vec::new() };
         Loaded::new(plan, identity(settled.plan.plan()), &chain, rows)
     }
 
@@ -260,7 +265,7 @@ impl Tuning<'_> {
     }
 
     /// Adds what came of a plan.
-    fn add(&mut self, naming: &Naming, trial: std::result::Result<Trial, (Digest, Error)>) {
+    fn add(&mut self, naming: &Naming, loss: LossReport, trial: std::result::Result<Trial, (Digest, Error)>) {
         let asked = naming.words();
         let (plan, ratio, result) = match trial {
             Err((plan, error)) => (plan, None, format!("cannot be built and run: {error}")),
@@ -278,7 +283,7 @@ impl Tuning<'_> {
                 (plan, ratio, result.to_owned())
             }
         };
-        self.tried.push(Tried { asked, plan: Some(plan.to_string()), ratio, result });
+        self.tried.push(Tried { asked, plan: Some(plan.to_string()), ratio, loss: Some(loss), result });
     }
 
     /// Keeps the times if they lead to a plan that was timed and is not slower, and reports.
@@ -298,7 +303,14 @@ impl Tuning<'_> {
         let (made, after, ratio) =
             if is_good { (&made, after, ratio) } else { (default, self.default, None) };
         let is_faster = ratio.is_some_and(|ratio| ratio.is_below_one());
-        let advice = self.advice(after, ratio.map_or(1.0, |ratio| ratio.median));
+        let reached = ratio.map_or(1.0, |ratio| ratio.median);
+        let allowed = micronats(default.report.totals.loss);
+        let is_allowed = |tried: &Tried| {
+            let loss = tried.loss.and_then(micronats);
+            loss.zip(allowed).is_some_and(|(loss, allowed)| loss <= allowed)
+        };
+        let advice = self.advice(after, reached, is_allowed);
+        let trade = self.advice(after, reached, |tried| !is_allowed(tried));
         let outcome = match is_finished {
             false => Outcome::Unfinished,
             true if is_faster => Outcome::Faster,
@@ -317,6 +329,7 @@ impl Tuning<'_> {
             before: self.timed(default, self.default),
             after: self.timed(made, after),
             advice,
+            trade,
             ratio,
             measured_rows: if kept.is_some() { times.len() } else { 0 },
             rows: self.base.keys.iter().flatten().count(),
@@ -354,17 +367,26 @@ impl Tuning<'_> {
         }
     }
 
-    /// The fastest plan of a setting that is faster than the default plan by more than the spread,
+    /// Of those that `counts`, the fastest plan of a setting that is faster than the default plan by more than the spread,
     /// and than the plan that later commands make.
-    fn advice(&self, after: Digest, reached: f64) -> Option<Tried> {
+    fn advice(&self, after: Digest, reached: f64, counts: impl Fn(&Tried) -> bool) -> Option<Tried> {
         let after = after.to_string();
-        let by_setting = self.tried.iter().filter(|tried| tried.asked.starts_with("--planner-option"));
+        let by_setting = self.tried.iter().filter(|tried| tried.asked.starts_with("--") && counts(tried));
         let better = by_setting.filter(|tried| {
             let ratio = tried.ratio.filter(|ratio| ratio.is_below_one() && ratio.high < reached);
             ratio.is_some() && tried.plan.as_ref() != Some(&after)
         });
         let median = |tried: &&Tried| tried.ratio.map_or(1.0, |ratio| ratio.median);
         better.min_by(|one, other| median(one).total_cmp(&median(other))).cloned()
+    }
+}
+
+/// A loss in millionths of a nat per token; `None` where nobody knows it.
+fn micronats(loss: LossReport) -> Option<u64> {
+    match loss {
+        LossReport::None => Some(0),
+        LossReport::Measured { micronats } | LossReport::Expected { micronats, .. } => Some(micronats),
+        LossReport::NotMeasured { .. } => None,
     }
 }
 

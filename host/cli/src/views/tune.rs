@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use shardwright_build::LossReport;
 use shardwright_tune::{Outcome, Spread, TimedPlan, TuneReport};
 
 use super::{Detail, difference, printable, table, wrapped};
@@ -26,6 +27,11 @@ pub fn tune(report: &TuneReport, detail: Detail) -> String {
     if let Some(advice) = &report.advice {
         let ratio = advice.ratio.map_or_else(String::new, |ratio| format!(", {}", quotient(&ratio)));
         line(format!("advice    `{}` is faster than that{ratio}: pass it to later commands", advice.asked));
+    }
+    if let Some(trade) = &report.trade {
+        let ratio = trade.ratio.map_or_else(String::new, |ratio| format!(", {}", quotient(&ratio)));
+        let lost = trade.loss.map_or("an unknown loss".to_owned(), loss);
+        line(format!("trade     `{}` is faster at {lost}{ratio}", trade.asked));
     }
     let (measured, rows) = (report.measured_rows, report.rows);
     line(match &report.kept {
@@ -53,6 +59,19 @@ fn outcome(report: &TuneReport) -> &'static str {
             "nothing can be won: no plan that the planner names here is faster by more than the spread"
         }
         Outcome::Unfinished => "the time was over before all plans were timed; the next call goes on",
+    }
+}
+
+/// What formats lose, beside a time.
+fn loss(loss: LossReport) -> String {
+    let millinats = |micronats: u64| micronats as f64 / 1000.0;
+    match loss {
+        LossReport::None => "no loss".to_owned(),
+        LossReport::Measured { micronats } => format!("{:.2} millinats lost", millinats(micronats)),
+        LossReport::Expected { micronats, .. } => {
+            format!("about {:.0} millinats lost", millinats(micronats))
+        }
+        LossReport::NotMeasured { .. } => "an unknown loss".to_owned(),
     }
 }
 
