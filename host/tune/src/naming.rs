@@ -113,4 +113,26 @@ mod tests {
         let words: Vec<String> = settings(&described, &asked).iter().map(Naming::words).collect();
         assert_eq!(words, ["--planner-option build=ahead", "--planner-option build=just-in-time"]);
     }
+
+    #[test]
+    fn offered_formats_are_tried_where_there_is_a_choice() {
+        let described = [("format".to_owned(), "WEIGHTS".to_owned())];
+        let asked = PlanOptions::default();
+        let offered: Vec<FormatTuple> =
+            ["f32", "w8-per-channel/a8-dynamic"].map(|name| name.parse().expect("a tuple")).into();
+        let named = formats(&described, &asked, &offered);
+        let words: Vec<String> = named.iter().map(Naming::words).collect();
+        assert_eq!(words, ["--formats f32/f32/f32", "--formats w8-per-channel/a8-dynamic/f32"]);
+        let options = named[1].options(&asked, &BTreeMap::new());
+        assert_eq!(
+            options.planner_options,
+            [("format".to_owned(), "w8-per-channel/a8-dynamic/f32".to_owned())]
+        );
+        assert_eq!(options.formats.len(), 2, "rows stay where they are");
+
+        assert_eq!(formats(&described, &asked, &offered[..1]), []);
+        assert_eq!(formats(&[], &asked, &offered), []);
+        let set = PlanOptions { planner_options: vec![("format".into(), "f32".into())], ..asked };
+        assert_eq!(formats(&described, &set, &offered), []);
+    }
 }

@@ -76,6 +76,8 @@ impl Outcome {
 pub struct TimedPlan {
     /// Hash of what it builds.
     pub plan: String,
+    /// What it loses by its formats.
+    pub loss: LossReport,
     /// Names of its shards.
     pub shards: Vec<String>,
     /// Seconds from the prompt to the first token.

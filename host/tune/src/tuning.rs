@@ -335,7 +335,7 @@ impl Tuning<'_> {
             rows: self.base.keys.iter().flatten().count(),
             kept,
             change: compare_reports(("default", &quiet(default)), ("tuned", &quiet(made))),
-            tried: std::mem::take(&mut self.tried),
+            tried: explained(std::mem::take(&mut self.tried), after),
         };
         Ok((report, self.notices))
     }
@@ -361,6 +361,7 @@ impl Tuning<'_> {
         let trial = self.trials.iter().find(|trial| trial.plan == plan);
         TimedPlan {
             plan: plan.to_string(),
+            loss: planned.report.totals.loss,
             shards: planned.report.shards.iter().map(|shard| shard.segments.to_string()).collect(),
             prompt_seconds: trial.and_then(Trial::prompt),
             token_seconds: trial.and_then(Trial::token),
@@ -379,6 +380,18 @@ impl Tuning<'_> {
         let median = |tried: &&Tried| tried.ratio.map_or(1.0, |ratio| ratio.median);
         better.min_by(|one, other| median(one).total_cmp(&median(other))).cloned()
     }
+}
+
+/// What was tried, and of what was faster and is not made that it is not.
+fn explained(mut tried: Vec<Tried>, after: Digest) -> Vec<Tried> {
+    let after = after.to_string();
+    for tried in &mut tried {
+        let is_faster = tried.ratio.is_some_and(|ratio| ratio.is_below_one());
+        if is_faster && tried.plan.as_ref() != Some(&after) && !tried.asked.starts_with("--") {
+            tried.result += "; by its goals and the other times the planner makes another";
+        }
+    }
+    tried
 }
 
 /// A loss in millionths of a nat per token; `None` where nobody knows it.

@@ -87,7 +87,7 @@ fn timed(plan: &TimedPlan, prompt_tokens: u32) -> String {
         ),
         _ => "not timed".to_owned(),
     };
-    format!("{name}: {times}; {shards}")
+    format!("{name}: {times}; {}; {shards}", loss(plan.loss))
 }
 
 /// `12.1 ms (11.9 to 12.6)`
