@@ -308,7 +308,8 @@ mod tests {
     fn estimates_beside_measured_times_are_scaled() {
         let pairs = [(300, 100), (100, 100)];
         assert_eq!(scale(&pairs, Unmeasured::Likely), (400, 200));
-        assert_eq!(scale(&pairs, Unmeasured::Best), (1, 1), "it may be as estimated");
+        assert_eq!(scale(&pairs, Unmeasured::Best), (100, 100));
+        assert_eq!(scale(&[(300, 100)], Unmeasured::Best), (1, 1), "it may be as estimated");
         assert_eq!(scale(&[(50, 100), (90, 100)], Unmeasured::Best), (50, 100));
     }
 

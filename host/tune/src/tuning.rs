@@ -368,8 +368,8 @@ impl Tuning<'_> {
         }
     }
 
-    /// Of those that `counts`, the fastest plan of a setting that is faster than the default plan by more than the spread,
-    /// and than the plan that later commands make.
+    /// Of those that `counts`, the fastest plan of a setting that is faster than the default plan
+    /// by more than the spread, and than the plan that later commands make.
     fn advice(&self, after: Digest, reached: f64, counts: impl Fn(&Tried) -> bool) -> Option<Tried> {
         let after = after.to_string();
         let by_setting = self.tried.iter().filter(|tried| tried.asked.starts_with("--") && counts(tried));
