@@ -94,6 +94,15 @@ impl Chip {
         self.fails_in(answer, 0);
     }
 
+    /// Sets the behaviour of instances that are opened from now on: one that estimates by
+    /// operations alone, and takes 20 ms for a run of a shard with more than so many bytes.
+    ///
+    /// # Panics
+    /// As [`Chip::fails_in`].
+    pub fn is_slow_above(&self, bytes: u32) {
+        self.fails_in("heavy", bytes);
+    }
+
     /// Sets what it computes wrongly from now on, or fails in: one fault a line, as
     /// `tests/shims/faults.h` has them.
     ///

@@ -54,6 +54,7 @@ mod shim_judge;
 mod source;
 mod store;
 mod tables;
+mod times;
 mod trying;
 
 #[cfg(feature = "checkpoints")]
@@ -95,6 +96,7 @@ pub use shim_judge::ShimJudge;
 pub use source::{LossGround, Losses, Making, ModelSource, PlanSource};
 pub use store::{ArtefactStore, NoArtefactStore};
 pub use tables::TableLoss;
+pub use times::{MeasuredTimes, TIMES, Times, Unmeasured};
 pub use trying::{RecordedPlan, Trying};
 
 #[cfg(feature = "checkpoints")]

@@ -11,6 +11,8 @@ use shardwright_shims::RegistryBuilder;
 use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Result, TargetKind, UnknownName, WeightFormat};
 use shardwright_worker::Isolation;
 
+use crate::MeasuredTimes;
+
 /// Formats that a plan may choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormatChoice {
@@ -144,6 +146,8 @@ pub struct PlanOptions {
     /// Tokens of a usual answer: their share of the time to the first one counts beside the time of
     /// a token. `None`: the time of a token alone.
     pub answer_tokens: Option<u32>,
+    /// Which measured times the plan rests on.
+    pub times: MeasuredTimes,
     /// Whether entry graphs expose their layer outputs.
     pub taps: bool,
     /// Changes the graph before anything else sees it, for tests of verification.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use shardwright_bundle::Digest;
 use shardwright_graph::Graph;
 use shardwright_planning::plan::Cause;
 use shardwright_planning::profile::{FoundProfile, GENERIC, Profile, ProfileRegistry, fact_names};
@@ -22,11 +23,13 @@ use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION};
 use crate::places::RunPlaces;
 use crate::planners::planning_session;
 use crate::ranges::boundary_ranges;
+use crate::request::make_keyed_request;
 use crate::tables::gathered_tables;
+use crate::times::timer;
 use crate::{
     BuiltShard, CPU_SHIM, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, LossGround,
     ModelFormats, PlanHeading, PlanOptions, PlanReport, PlanSource, PrimitiveCount, Purpose, Question,
-    Result, ShimJudge, TargetExecutor, TargetOffer, Weighed, forecast, make_request, report_plan,
+    Result, ShimJudge, TargetExecutor, TargetOffer, Weighed, forecast, report_plan,
 };
 
 /// Context if none is requested and the model allows more: long enough for a conversation, small
@@ -49,6 +52,8 @@ pub(crate) struct Preparation {
     pub(crate) learned: Learned,
     pub(crate) compilers: Vec<Option<Compiler>>,
     pub(crate) request: Request,
+    /// For each row of its cost table the key of its measured time; `None` where it has none.
+    pub(crate) time_keys: Vec<Option<Digest>>,
     pub(crate) session: PlanningSession,
     notices: Vec<Notice>,
     /// Notices about this machine and run only.
@@ -111,6 +116,8 @@ impl Preparation {
             None => Learned::unkept(),
         };
         let mut compilers = Vec::new();
+        let needs_keys = options.times.need_keys(options.cache.as_deref());
+        let mut timers = Vec::new();
         let mut chip_is_here = true;
         for mut summary in targets {
             let own = OwnShim::of(&shims, &summary.target, (&profile, &file), options)?;
@@ -134,6 +141,8 @@ impl Preparation {
                 let known = judged.or(own.stand_in());
                 chip_is_here = known.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
             }
+            let is_timed = needs_keys && (summary.target.kind != TargetKind::Cpu || chip_is_here);
+            timers.push(is_timed.then(|| timer(&summary.target, judged, &shims, options)).flatten());
             notices.extend(complete(&mut summary, judged, &profile, options)?);
             let compiler =
                 judged.map(|(instance, device)| Compiler::of(instance, device, &summary.target.name));
@@ -229,8 +238,10 @@ impl Preparation {
         let question = Question { model: &model, menu: &menu, goals, prompts, options: planner_options };
         let mut watch = Part::new(watch, 0..1000);
         let asked = if matches!(loss_goal, LossGoal::Most(_)) { 500 } else { 1000 };
-        let mut request = make_request(graph, &offers, &formats, question, &mut watch.then(asked))?;
+        let (mut request, time_keys) =
+            make_keyed_request(graph, &offers, &formats, question, &timers, &mut watch.then(asked))?;
         passing.extend(costs.notices());
+        passing.extend(options.times.apply(&mut request, &time_keys, options.cache.as_deref()));
         let ground = match loss_goal {
             LossGoal::None => LossGround::Expected,
             LossGoal::Least => LossGround::Kept,
@@ -256,6 +267,7 @@ impl Preparation {
             learned,
             compilers,
             request,
+            time_keys,
             session,
             notices,
             passing,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use shardwright_bundle::Digest;
 use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role, Weight, layer_kinds,
 };
@@ -17,6 +18,7 @@ use shardwright_vocabulary::{
 };
 
 use crate::tables::gathered_tables;
+use crate::times::time_key;
 use crate::{ArtefactCost, BuildError, EntryMenu, Judge, ModelFormats, TableFormats};
 
 /// A target that a plan may use.
@@ -105,6 +107,19 @@ pub fn make_request(
     question: Question<'_>,
     watch: &mut dyn Watch,
 ) -> Result<Request, BuildError> {
+    make_keyed_request(graph, offers, formats, question, &[], watch).map(|(request, _)| request)
+}
+
+/// The same, and for each row of the cost table the key of its measured time, where `timers` has
+/// what runs its target.
+pub(crate) fn make_keyed_request(
+    graph: &Graph,
+    offers: &[TargetOffer],
+    formats: &ModelFormats,
+    question: Question<'_>,
+    timers: &[Option<Digest>],
+    watch: &mut dyn Watch,
+) -> Result<(Request, Vec<Option<Digest>>), BuildError> {
     let Question { model, menu, goals, prompts, options } = question;
     let decoder_kinds = layer_kinds(graph)?;
     let mut kinds = Vec::new();
@@ -144,6 +159,7 @@ pub fn make_request(
 
     let rows = representatives.len() * menu.entries.len() * offers.len() * formats.tuples().len();
     let mut costs = Vec::with_capacity(rows);
+    let mut keys = Vec::with_capacity(rows);
     for (kind, (component, layers, logits)) in representatives.iter().enumerate() {
         for &entry in &menu.entries {
             let point = menu.point(entry);
@@ -167,13 +183,16 @@ pub fn make_request(
                         format!("costs of {} at {entry} on {}", kinds[kind].name, offer.summary.target.name);
                     watch.progress((costs.len() * 1000 / rows.max(1)) as u32, &stage);
                     let place = CostPlace { kind, target, format, entry };
-                    costs.push(cost_row(formats, instance.as_ref(), offer, place, watch));
+                    let timer = timers.get(target).copied().flatten();
+                    let (row, key) = cost_row(formats, instance.as_ref(), offer, place, timer, watch);
+                    costs.push(row);
+                    keys.push(key);
                 }
             }
         }
     }
 
-    Ok(Request {
+    let request = Request {
         model: ModelSummary {
             name: model.name.clone(),
             family: model.family.clone(),
@@ -199,7 +218,8 @@ pub fn make_request(
         goals,
         prompts,
         options,
-    })
+    };
+    Ok((request, keys))
 }
 
 /// Assumed bytes of an operation in an artefact beside its weights, where the judge reports none:
@@ -292,8 +312,9 @@ fn cost_row(
     instance: Option<&EntryGraph>,
     offer: &TargetOffer,
     place: CostPlace,
+    timer: Option<Digest>,
     watch: &dyn Watch,
-) -> CostRow {
+) -> (CostRow, Option<Digest>) {
     let mut row = CostRow {
         kind: place.kind as u32,
         target: place.target as u32,
@@ -310,14 +331,16 @@ fn cost_row(
     };
     if let Err(reason) = offer.judge.takes(&formats.tuples()[place.format]) {
         row.legality = Legality::Illegal(reason);
-        return row;
+        return (row, None);
     }
     // A kind that does nothing in the entry point costs nothing there, and is legal.
-    let Some(entry) = instance else { return row };
+    let Some(entry) = instance else { return (row, None) };
     let graph = formats.graph(place.format);
+    let mut key = None;
     match offer.judge.legalise(graph, entry, &formats.encodings(place.format)) {
         Ok(legal) => {
             let weights: BTreeSet<_> = legal.graph.constants().map(|(_, weight)| weight).collect();
+            key = timer.and_then(|timer| time_key(timer, &legal.graph, &graph.weights));
             row.ops = legal.graph.nodes.len() as u64;
             row.weight_bytes = weights.into_iter().map(|weight| graph.weight(weight).bytes()).sum();
             row.state_bytes = legal.graph.written_state_bytes();
@@ -329,5 +352,5 @@ fn cost_row(
         }
         Err(reason) => row.legality = Legality::Illegal(reason),
     }
-    row
+    (row, key)
 }

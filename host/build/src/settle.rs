@@ -8,7 +8,7 @@ use shardwright_graph::{EntryOptions, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::error::{PlannerError, PlannerErrorKind, RefusalKind};
 use shardwright_planning::feedback::Attempt;
-use shardwright_planning::plan::Fallback;
+use shardwright_planning::plan::{Fallback, Plan};
 use shardwright_planning::profile::Profile;
 use shardwright_planning::request::Request;
 use shardwright_planning::session::{RevisionLoop, Trial};
@@ -32,6 +32,13 @@ pub struct Planned {
     pub report: PlanReport,
     /// The planner's request, as canonical JSON.
     pub request: Vec<u8>,
+    /// The plan as the planner gave it.
+    pub plan: Plan,
+    /// For each row of the request's cost table the key of its measured time; `None` where it has
+    /// none.
+    pub time_keys: Vec<Option<Digest>>,
+    /// Settings of the planner that was asked, each with its legal values in words.
+    pub settings: Vec<(String, String)>,
 }
 
 /// Plans without compiling, for a model whose constants need not be here.
@@ -51,7 +58,14 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
     let mut report = preparation.report(&planned, 0, Vec::new())?;
     report.notices.splice(0..0, source.take_notices());
     report.notices.extend(preparation.passing);
-    Ok(Planned { report, request: preparation.request.canonical_bytes() })
+    let described = preparation.session.options();
+    Ok(Planned {
+        report,
+        request: preparation.request.canonical_bytes(),
+        plan: planned.plan.plan().clone(),
+        time_keys: preparation.time_keys,
+        settings: described.map(|option| (option.name.clone(), option.values.clone())).collect(),
+    })
 }
 
 /// Shortest context that is tried where a longer one does not fit.

@@ -52,6 +52,11 @@ const SENSITIVITY_EXAMPLES: &str = "Examples:
   shardwright sensitivity demo-model --minutes 10
   shardwright sensitivity demo-model --soc sm8850 --rounding compensated";
 
+const TUNE_EXAMPLES: &str = "Examples:
+  shardwright tune demo-model --minutes 10
+  shardwright tune demo-model --soc mt6989 --on simulator
+  shardwright plan demo-model --soc mt6989 --on simulator";
+
 const DIFF_EXAMPLES: &str = "Example:
   shardwright plan demo-model --soc mt6989 --format json > before.json
   shardwright plan demo-model --soc mt6989 --limit ops=400 --format json > after.json
@@ -105,6 +110,10 @@ pub enum Command {
     /// it stopped.
     #[command(after_help = SENSITIVITY_EXAMPLES)]
     Sensitivity(SensitivityArguments),
+    /// Time plans where they run, and keep what was measured: later plans for the same chip,
+    /// library and machine rest on it. An interrupted run goes on where it stopped.
+    #[command(after_help = TUNE_EXAMPLES)]
+    Tune(TuneArguments),
     /// Show what a checkpoint consists of.
     Show(ShowArguments),
     /// Turn text into sentence vectors.
@@ -450,6 +459,19 @@ pub struct SensitivityArguments {
     pub shims: ShimPlaces,
     #[command(flatten)]
     pub profiles: ProfilePlaces,
+}
+
+#[derive(Args, Debug)]
+pub struct TuneArguments {
+    /// A directory as Hugging Face publishes it.
+    pub checkpoint: PathBuf,
+    /// Begin to time no other plan after so many minutes. Default: when the planner names none.
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = minutes)]
+    pub minutes: Option<f64>,
+    #[command(flatten)]
+    pub target: TargetArguments,
+    #[command(flatten)]
+    pub execution: ExecutionArguments,
 }
 
 #[derive(Args, Debug)]

@@ -11,6 +11,7 @@ mod plan;
 mod planner;
 mod run;
 mod sensitivity;
+mod tune;
 mod verify;
 use std::io::{BufRead, Read, Write};
 use std::path::Path;
@@ -48,6 +49,7 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         Command::CalibrationText(arguments) => calibration_text::calibration_text(arguments, format),
         Command::Plan(arguments) => plan::plan(arguments, format, detail),
         Command::Sensitivity(arguments) => sensitivity::sensitivity(arguments, format),
+        Command::Tune(arguments) => tune::tune(arguments, format, detail),
         Command::Show(arguments) => {
             print(format, &shardwright_doctor::show(&arguments.checkpoint)?, views::show)
         }

@@ -15,6 +15,7 @@ mod repair;
 mod sensitivity;
 mod shims;
 mod show;
+mod tune;
 mod verify;
 
 pub use bench::bench;
@@ -30,6 +31,7 @@ pub use repair::repair;
 pub use sensitivity::sensitivity;
 pub use shims::shims;
 pub use show::show;
+pub use tune::tune;
 pub use verify::{self_test, verify};
 
 use layout::{Table, wrapped};

@@ -43,7 +43,9 @@ pub use planners::{
     AskedShardReport, CheckReport, LogReport, PlannerOptionReport, PlannerReport, ReplayReport,
     check_planner, make_planner_key, pack_planner, replay_request,
 };
-pub use plans::{ComparedPlan, PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue, compare_plans};
+pub use plans::{
+    ComparedPlan, PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue, compare_plans, compare_reports,
+};
 pub use report::{DoctorReport, FoundProfileReport, Problem, WorkerPresence, doctor};
 pub use shims::{DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims};
 pub use show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show};

@@ -34,7 +34,7 @@ pub struct PlanDifference {
 /// A plan that was compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ComparedPlan {
-    /// The file or bundle it is from.
+    /// The file or bundle it is from, or what it is called.
     pub path: String,
     /// The model.
     pub model: String,
@@ -49,19 +49,19 @@ pub struct ComparedPlan {
 ///
 /// A file that cannot be read, is too long or is no such report, by its name; a damaged bundle.
 pub fn compare_plans(before: &Path, after: &Path) -> Result<PlanDifference> {
-    let (left, right) = (read(before)?, read(after)?);
-    let changes = difference::between(&left, &right);
-    let compared = |path: &Path, report: PlanReport| ComparedPlan {
-        path: path.display().to_string(),
-        model: report.model,
-        soc: report.soc,
+    let name = |path: &Path| path.display().to_string();
+    Ok(compare_reports((&name(before), &read(before)?), (&name(after), &read(after)?)))
+}
+
+/// The same of two reports, each with what it is called.
+pub fn compare_reports(before: (&str, &PlanReport), after: (&str, &PlanReport)) -> PlanDifference {
+    let changes = difference::between(before.1, after.1);
+    let compared = |(path, report): (&str, &PlanReport)| ComparedPlan {
+        path: path.to_owned(),
+        model: report.model.clone(),
+        soc: report.soc.clone(),
     };
-    Ok(PlanDifference {
-        before: compared(before, left),
-        after: compared(after, right),
-        same: changes.is_empty(),
-        changes,
-    })
+    PlanDifference { before: compared(before), after: compared(after), same: changes.is_empty(), changes }
 }
 
 fn read(path: &Path) -> Result<PlanReport> {

@@ -10,7 +10,7 @@ use crate::feedback::{Attempt, Feedback};
 use crate::floor::{self, floor};
 use crate::plan::Plan;
 use crate::request::Request;
-use crate::sandbox::{Answer, LogLine, Planner};
+use crate::sandbox::{Answer, LogLine, OptionDescription, Planner};
 use shardwright_vocabulary::{ErrorKind, Limit, Provenance, limit_names};
 
 /// Who made a plan: a planner, or the [`floor`](floor::NAME) in the version of this host.
@@ -83,6 +83,12 @@ impl PlanningSession {
     pub fn disbelieved(&self) -> impl Iterator<Item = &str> {
         let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
         asked.into_iter().chain(&self.builtin).filter_map(Planner::disbelieved)
+    }
+
+    /// Settings of the planner that is asked first.
+    pub fn options(&self) -> impl Iterator<Item = &OptionDescription> {
+        let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
+        asked.or(self.builtin.as_ref()).into_iter().flat_map(|planner| &planner.description().options)
     }
 
     /// A plan for `request`.

@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "shardwright",
             "shardwright-verify",
+            "shardwright-tune",
             "shardwright-runtime",
             "shardwright-worker",
             "shardwright-bundle",
@@ -39,6 +40,21 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-runtime",
             "shardwright",
             "shardwright-build",
+        ],
+    ),
+    (
+        "shardwright-tune",
+        &[
+            "shardwright-vocabulary",
+            "shardwright-files",
+            "shardwright-planning",
+            "shardwright-shims",
+            "shardwright-bundle",
+            "shardwright-runtime",
+            "shardwright",
+            "shardwright-build",
+            "shardwright-doctor",
+            "shardwright-measure",
         ],
     ),
     (

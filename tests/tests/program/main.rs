@@ -27,4 +27,5 @@ mod runtime_only;
 mod screens;
 mod sensitivity;
 mod terminal;
+mod tune;
 mod without_weights;

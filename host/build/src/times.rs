@@ -1,0 +1,354 @@
+//! Times that were measured: kept one file for each layer kind in its formats at an entry point,
+//! for one chip, library and lowering, and put in the place of estimates.
+//!
+//! The name of a file is the hash of everything that a time depends on, so that a changed library,
+//! graph, flag or machine finds none. Removing the folder forgets all.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use shardwright_bundle::Digest;
+use shardwright_files::own;
+use shardwright_graph::{EntryGraph, Weight};
+use shardwright_planning::request::Request;
+use shardwright_shims::{ShimInstance, entry_identity};
+use shardwright_vocabulary::{Device, EntryKind, Notice, Provenance, Target, TargetKind, TimeCost};
+use shardwright_worker::Shims;
+
+use crate::{CPU_SHIM, Executor, PlanOptions};
+
+/// Folder of measured times in the cache directory.
+pub const TIMES: &str = "times";
+
+/// Version of the files and of what their names are hashes of.
+const VERSION: u32 = 1;
+/// Most bytes read of a file, which holds four short members.
+const FILE_BYTES: u64 = 1024;
+/// Most bytes read of the description of the processor; its first cores say what it is.
+const PROCESSOR_BYTES: u64 = 64 << 10;
+
+/// Which measured times a plan rests on.
+#[derive(Clone, Debug, Default)]
+pub enum MeasuredTimes {
+    /// Those kept in the cache.
+    #[default]
+    Kept,
+    /// None: estimates alone.
+    Ignored,
+    /// These, in microseconds by the key of their row, and what becomes of estimates beside them.
+    These(Arc<BTreeMap<Digest, u64>>, Unmeasured),
+}
+
+/// What becomes of estimates beside measured times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmeasured {
+    /// They are scaled by how far the measured ones are from their estimates, all together.
+    Likely,
+    /// By the least quotient of a measured time and its estimate, and by no more than one: nothing
+    /// that was measured says that they are slower than that.
+    Best,
+}
+
+impl MeasuredTimes {
+    /// Whether rows of the request need keys.
+    pub(crate) fn need_keys(&self, cache: Option<&Path>) -> bool {
+        match self {
+            MeasuredTimes::Kept => cache.is_some_and(|cache| cache.join(TIMES).is_dir()),
+            MeasuredTimes::Ignored | MeasuredTimes::These(..) => true,
+        }
+    }
+
+    /// Puts the measured times into a request whose rows have these keys. Returns a notice if there
+    /// are any, or if a file cannot be used.
+    pub(crate) fn apply(
+        &self,
+        request: &mut Request,
+        keys: &[Option<Digest>],
+        cache: Option<&Path>,
+    ) -> Vec<Notice> {
+        let (these, rest) = match self {
+            MeasuredTimes::Ignored => return Vec::new(),
+            MeasuredTimes::These(these, rest) => (these, *rest),
+            MeasuredTimes::Kept => {
+                let Some(directory) = cache.map(|cache| cache.join(TIMES)) else { return Vec::new() };
+                return apply_kept(&Times { directory }, request, keys);
+            }
+        };
+        apply(request, keys, |key| these.get(&key).copied(), rest);
+        Vec::new()
+    }
+}
+
+/// The same of those in a directory.
+fn apply_kept(times: &Times, request: &mut Request, keys: &[Option<Digest>]) -> Vec<Notice> {
+    let mut damaged = None;
+    let recalled = |key| match times.recall(key) {
+        Ok(time) => time,
+        Err(fault) => {
+            damaged.get_or_insert(fault);
+            None
+        }
+    };
+    let measured = apply(request, keys, recalled, Unmeasured::Likely);
+    let of = keys.iter().flatten().count();
+    let folder = times.directory.display();
+    let mut notices = Vec::new();
+    if measured > 0 {
+        notices.push(Notice::note(format!(
+            "times: {measured} of {of} were measured by `shardwright tune`, the others are scaled by how far \
+             these are from their estimates; remove {folder} to forget them"
+        )));
+    }
+    notices.extend(damaged.map(|fault| Notice::note(format!("times: {fault}; it counts as not measured"))));
+    notices
+}
+
+/// Replaces the times of rows whose key is known, and scales the others. Returns the number that
+/// were replaced.
+fn apply(
+    request: &mut Request,
+    keys: &[Option<Digest>],
+    mut known: impl FnMut(Digest) -> Option<u64>,
+    rest: Unmeasured,
+) -> usize {
+    let found: Vec<Option<u64>> =
+        (0..request.costs.len()).map(|row| keys.get(row).copied().flatten().and_then(&mut known)).collect();
+    // Kernels of one kind of entry point are off alike.
+    let mut pairs: BTreeMap<(u32, EntryKind), Vec<(u64, u64)>> = BTreeMap::new();
+    for (row, measured) in request.costs.iter().zip(&found) {
+        if let (Some(measured), Some(estimate)) = (measured, row.time) {
+            let place = pairs.entry((row.target, row.entry.kind)).or_default();
+            place.push((*measured, estimate.microseconds.max(1)));
+        }
+    }
+    let scales: BTreeMap<_, (u128, u128)> =
+        pairs.into_iter().map(|(place, pairs)| (place, scale(&pairs, rest))).collect();
+    for (row, measured) in request.costs.iter_mut().zip(&found) {
+        match (measured, row.time, scales.get(&(row.target, row.entry.kind))) {
+            (Some(microseconds), ..) => {
+                row.time = Some(TimeCost { microseconds: *microseconds, provenance: Provenance::Measured });
+                row.uncosted_ops = 0;
+            }
+            (None, Some(estimate), Some((measured, estimated))) => {
+                let scaled = u128::from(estimate.microseconds) * measured / estimated;
+                let microseconds = u64::try_from(scaled).unwrap_or(u64::MAX);
+                row.time = Some(TimeCost { microseconds, ..estimate });
+            }
+            (None, ..) => {}
+        }
+    }
+    found.iter().flatten().count()
+}
+
+/// Numerator and denominator of what estimates are multiplied with.
+fn scale(pairs: &[(u64, u64)], rest: Unmeasured) -> (u128, u128) {
+    let wide = |(measured, estimate): (u64, u64)| (u128::from(measured), u128::from(estimate));
+    let sum = pairs.iter().fold((0, 0), |sum, pair| {
+        let (measured, estimate) = wide(*pair);
+        (sum.0 + measured, sum.1 + estimate)
+    });
+    match rest {
+        Unmeasured::Likely => sum,
+        Unmeasured::Best => {
+            let pairs = pairs.iter().map(|pair| wide(*pair)).chain([(1, 1)]);
+            pairs.min_by(|one, other| (one.0 * other.1).cmp(&(other.0 * one.1))).unwrap_or(sum)
+        }
+    }
+}
+
+/// Measured times in a directory.
+#[derive(Clone, Debug)]
+pub struct Times {
+    directory: PathBuf,
+}
+
+/// A time as kept.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    version: u32,
+    key: Digest,
+    microseconds: u64,
+    /// Hash of the others.
+    check: Digest,
+}
+
+impl Kept {
+    fn of(key: Digest, microseconds: u64) -> Self {
+        let check = Digest::of(format!("{VERSION} {key} {microseconds}").as_bytes());
+        Kept { version: VERSION, key, microseconds, check }
+    }
+}
+
+impl Times {
+    /// Those of a cache directory.
+    pub fn of_cache(cache: &Path) -> Times {
+        Times { directory: cache.join(TIMES) }
+    }
+
+    /// The folder they are in.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn path(&self, key: Digest) -> PathBuf {
+        self.directory.join(format!("{key}.json"))
+    }
+
+    /// The time of a row in microseconds; `None` if it was not measured. Fails, in words, if the
+    /// file is damaged or another user may have written it.
+    fn recall(&self, key: Digest) -> Result<Option<u64>, String> {
+        let path = self.path(key);
+        let fault = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
+        let file = match own::open_file(&path) {
+            Ok((file, _)) => file,
+            Err(_) if !path.exists() => return Ok(None),
+            Err(error) => return Err(fault(&error)),
+        };
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(|error| fault(&error))?;
+        let kept: Kept = serde_json::from_slice(&bytes).map_err(|_| fault(&"is damaged"))?;
+        let whole = Kept::of(key, kept.microseconds);
+        match (kept.version, kept.key, kept.check) == (whole.version, whole.key, whole.check) {
+            true => Ok(Some(kept.microseconds)),
+            false => Err(fault(&"is damaged")),
+        }
+    }
+
+    /// Keeps the time of a row, in microseconds. The file is written whole or not at all, in a
+    /// folder that only this user can write.
+    ///
+    /// # Errors
+    ///
+    /// That it cannot be written, or that the folder is not the user's own.
+    pub fn keep(&self, key: Digest, microseconds: u64) -> std::io::Result<()> {
+        own::create_folder(&self.directory)?;
+        own::expect_folder(&self.directory)?;
+        let mut file = tempfile::NamedTempFile::new_in(&self.directory)?;
+        file.write_all(&serde_json::to_vec(&Kept::of(key, microseconds))?)?;
+        file.persist(self.path(key)).map_err(|error| error.error).map(drop)
+    }
+
+    /// Forgets the time of a row, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// That the file cannot be removed.
+    pub fn forget(&self, key: Digest) -> std::io::Result<()> {
+        match std::fs::remove_file(self.path(key)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Hash of all that decides how fast a target's graphs run, the graphs aside; `None` where nothing
+/// is there to run them. `judged` is the device that answers for the target.
+pub(crate) fn timer(
+    target: &Target,
+    judged: Option<(&ShimInstance, &Device)>,
+    shims: &Shims,
+    options: &PlanOptions,
+) -> Option<Digest> {
+    let is_chip = target.kind != TargetKind::Cpu;
+    let on = if is_chip { options.on.unwrap_or(Executor::Device) } else { Executor::Cpu };
+    let (shim, device, chip) = match judged {
+        _ if is_chip && on == Executor::Cpu => (shims.registry.get(CPU_SHIM)?, None, None),
+        Some((instance, device)) => (instance.shim(), Some(device), instance.chip_of(&device.name)),
+        None => return None,
+    };
+    let settings = shim.manifest().map(|manifest| (&manifest.options, &manifest.simulator));
+    // A device computes whatever machine drives it; all else takes the time of this one.
+    let machine = (on != Executor::Device).then(|| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = options.threads.map_or(cores, |threads| threads as usize);
+        (threads, std::env::consts::ARCH, processor())
+    });
+    let compiled = (&options.flags, &options.flags_left_out);
+    let all = (
+        (VERSION, on.name(), &target.name),
+        (shim.description(), shim.sha256(), settings, device, chip),
+        (compiled, machine),
+    );
+    serde_json::to_vec(&all).ok().map(|bytes| Digest::of(&bytes))
+}
+
+/// Key of a row: what runs it, and the graph and its weights except their bytes.
+pub(crate) fn time_key(timer: Digest, entry: &EntryGraph, weights: &[Weight]) -> Option<Digest> {
+    let mut bytes = entry_identity(entry, weights).ok()?;
+    bytes.extend_from_slice(timer.to_string().as_bytes());
+    Some(Digest::of(&bytes))
+}
+
+/// What the system says that the processor is; empty where it says nothing.
+fn processor() -> Vec<String> {
+    let mut text = Vec::new();
+    let read = std::fs::File::open("/proc/cpuinfo")
+        .and_then(|file| file.take(PROCESSOR_BYTES).read_to_end(&mut text));
+    if read.is_err() {
+        return Vec::new();
+    }
+    let names = ["model name", "CPU implementer", "CPU part", "Hardware"];
+    let text = String::from_utf8_lossy(&text);
+    let lines = text.lines().filter(|line| names.iter().any(|name| line.starts_with(name)));
+    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+    lines.sort();
+    lines.dedup();
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimates_beside_measured_times_are_scaled() {
+        let pairs = [(300, 100), (100, 100)];
+        assert_eq!(scale(&pairs, Unmeasured::Likely), (400, 200));
+        assert_eq!(scale(&pairs, Unmeasured::Best), (100, 100));
+        assert_eq!(scale(&[(300, 100)], Unmeasured::Best), (1, 1), "it may be as estimated");
+        assert_eq!(scale(&[(50, 100), (90, 100)], Unmeasured::Best), (50, 100));
+    }
+
+    #[test]
+    fn what_was_kept_is_recalled_and_what_is_damaged_is_not() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let times = Times::of_cache(folder.path());
+        let key = Digest::of(b"this");
+        assert_eq!(times.recall(key), Ok(None));
+        times.keep(key, 48).expect("kept");
+        assert_eq!(times.recall(key), Ok(Some(48)));
+        assert_eq!(times.recall(Digest::of(b"that")), Ok(None));
+        let whole = std::fs::read_to_string(times.path(key)).expect("read");
+        for length in 0..whole.len() {
+            std::fs::write(times.path(key), &whole[..length]).expect("written");
+            assert!(times.recall(key).is_err(), "{length}");
+        }
+        std::fs::write(times.path(key), whole.replace(":48", ":49")).expect("written");
+        let fault = times.recall(key).expect_err("another number");
+        assert!(fault.ends_with("is damaged"), "{fault}");
+        times.keep(key, 50).expect("kept");
+        assert_eq!(times.recall(key), Ok(Some(50)));
+        times.forget(key).expect("removed");
+        times.forget(key).expect("there is none");
+        assert_eq!(times.recall(key), Ok(None));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_others_may_have_written_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let times = Times::of_cache(folder.path());
+        let key = Digest::of(b"this");
+        times.keep(key, 48).expect("kept");
+        let open_to_all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(times.directory(), open_to_all).expect("set");
+        let fault = times.recall(key).expect_err("anyone may have written it");
+        assert!(fault.contains("may be written by others"), "{fault}");
+        assert!(times.keep(key, 49).is_err());
+    }
+}

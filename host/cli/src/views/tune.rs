@@ -1,0 +1,102 @@
+//! What tuning found, as text.
+
+use std::fmt::Write;
+
+use shardwright_build::LossReport;
+use shardwright_tune::{Outcome, Spread, TimedPlan, TuneReport};
+
+use super::{Detail, difference, printable, table, wrapped};
+
+/// How it ended, both plans with their times, what was tried, and what changed.
+pub fn tune(report: &TuneReport, detail: Detail) -> String {
+    let mut text = String::new();
+    let mut line = |what: String| {
+        let _ = writeln!(text, "{}", wrapped(&printable(&what), 10));
+    };
+    let TuneReport { model, soc, prompt_tokens, .. } = report;
+    line(format!("model     {model} for {soc}"));
+    if let Some(executor) = &report.emulated_on {
+        line(format!("          *emulated on {executor}*: its times, not the chip's"));
+    }
+    line(format!("outcome   {}", outcome(report)));
+    line(format!("before    {}", timed(&report.before, *prompt_tokens)));
+    line(format!("after     {}", timed(&report.after, *prompt_tokens)));
+    if let Some(ratio) = &report.ratio {
+        line(format!("ratio     {}, in turns with the default plan", quotient(ratio)));
+    }
+    if let Some(advice) = &report.advice {
+        let ratio = advice.ratio.map_or_else(String::new, |ratio| format!(", {}", quotient(&ratio)));
+        line(format!("advice    `{}` is faster than that{ratio}: pass it to later commands", advice.asked));
+    }
+    if let Some(trade) = &report.trade {
+        let ratio = trade.ratio.map_or_else(String::new, |ratio| format!(", {}", quotient(&ratio)));
+        let lost = trade.loss.map_or("an unknown loss".to_owned(), loss);
+        line(format!("trade     `{}` is faster at {lost}{ratio}", trade.asked));
+    }
+    let (measured, rows) = (report.measured_rows, report.rows);
+    line(match &report.kept {
+        Some(folder) => format!("kept      {measured} of {rows} times, for later plans, in {folder}"),
+        None => "kept      no times for later plans".to_owned(),
+    });
+    let mut tried = table(&["plan", "asked", "time by the default's", "result"]);
+    for trial in &report.tried {
+        let plan = trial.plan.as_deref().and_then(|plan| plan.get(..8)).unwrap_or("-");
+        let ratio = trial.ratio.as_ref().map_or_else(|| "-".to_owned(), quotient);
+        tried.add_row([plan.to_owned(), trial.asked.clone(), ratio, printable(&trial.result)]);
+    }
+    let _ = writeln!(text, "\n{tried}\n");
+    text.push_str(&difference(&report.change, detail));
+    text
+}
+
+fn outcome(report: &TuneReport) -> &'static str {
+    match report.outcome {
+        Outcome::Faster => "faster by more than the spread",
+        Outcome::FasterWithSetting => {
+            "a setting of the planner is faster by more than the spread, see the advice"
+        }
+        Outcome::NothingToWin => {
+            "nothing can be won: no plan that the planner names here is faster by more than the spread"
+        }
+        Outcome::Unfinished => "the time was over before all plans were timed; the next call goes on",
+    }
+}
+
+/// What formats lose, beside a time.
+fn loss(loss: LossReport) -> String {
+    let millinats = |micronats: u64| micronats as f64 / 1000.0;
+    match loss {
+        LossReport::None => "no loss".to_owned(),
+        LossReport::Measured { micronats } => format!("{:.2} millinats lost", millinats(micronats)),
+        LossReport::Expected { micronats, .. } => {
+            format!("about {:.0} millinats lost", millinats(micronats))
+        }
+        LossReport::NotMeasured { .. } => "an unknown loss".to_owned(),
+    }
+}
+
+/// Shards and times of a plan.
+fn timed(plan: &TimedPlan, prompt_tokens: u32) -> String {
+    let name = plan.plan.get(..8).unwrap_or(&plan.plan);
+    let shards = plan.shards.join(", ");
+    let times = match (&plan.token_seconds, &plan.prompt_seconds) {
+        (Some(token), Some(prompt)) => format!(
+            "{} a token, {} to the first of a prompt of {prompt_tokens}",
+            milliseconds(token),
+            milliseconds(prompt)
+        ),
+        _ => "not timed".to_owned(),
+    };
+    format!("{name}: {times}; {}; {shards}", loss(plan.loss))
+}
+
+/// `12.1 ms (11.9 to 12.6)`
+fn milliseconds(spread: &Spread) -> String {
+    let [median, low, high] = [spread.median, spread.low, spread.high].map(|seconds| seconds * 1e3);
+    format!("{median:.2} ms ({low:.2} to {high:.2})")
+}
+
+/// `0.912 (0.905 to 0.921)`
+fn quotient(spread: &Spread) -> String {
+    format!("{:.3} ({:.3} to {:.3})", spread.median, spread.low, spread.high)
+}

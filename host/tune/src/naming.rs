@@ -1,0 +1,138 @@
+//! Which plans are tried: what the planner is told differently.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shardwright_build::{FormatChoice, MeasuredTimes, PlanOptions, Unmeasured};
+use shardwright_bundle::Digest;
+use shardwright_vocabulary::FormatTuple;
+
+/// How the planner is asked for a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// Without measured times: as if nothing had been tuned.
+    Default,
+    /// With the times measured so far, as later plans will be.
+    Measured,
+    /// The same, and what was not measured as fast as nothing that was measured speaks against.
+    Hopeful,
+    /// Without measured times, with a setting of the planner.
+    Setting(String, String),
+    /// The same, with one of the offered tuples for all layers.
+    Formats {
+        /// Index of the tuple.
+        index: usize,
+        /// All that are offered, in the order of the request.
+        offered: Arc<[FormatTuple]>,
+    },
+}
+
+/// The setting of a planner that names a tuple.
+const FORMAT: &str = "format";
+
+impl Naming {
+    /// In words, for reports.
+    pub fn words(&self) -> String {
+        match self {
+            Naming::Default => "the default plan".to_owned(),
+            Naming::Measured => "with the measured times".to_owned(),
+            Naming::Hopeful => "with the best hope for what is not measured".to_owned(),
+            Naming::Setting(name, value) => format!("--planner-option {name}={value}"),
+            Naming::Formats { index, offered } => {
+                format!("--formats {}", offered.get(*index).map(FormatTuple::to_string).unwrap_or_default())
+            }
+        }
+    }
+
+    /// The options to plan with, of those that were asked for.
+    pub fn options(&self, asked: &PlanOptions, times: &BTreeMap<Digest, u64>) -> PlanOptions {
+        let with = |rest| MeasuredTimes::These(Arc::new(times.clone()), rest);
+        let mut options = PlanOptions { times: MeasuredTimes::Ignored, ..asked.clone() };
+        match self {
+            Naming::Default => {}
+            Naming::Measured => options.times = with(Unmeasured::Likely),
+            Naming::Hopeful => options.times = with(Unmeasured::Best),
+            Naming::Setting(name, value) => options.planner_options.push((name.clone(), value.clone())),
+            Naming::Formats { index, offered } => {
+                // All of them are offered still, so that rows of the request stay where they are.
+                options.formats = offered.iter().cloned().map(FormatChoice::Tuple).collect();
+                let name = offered.get(*index).map(FormatTuple::to_string).unwrap_or_default();
+                options.planner_options.push((FORMAT.to_owned(), name));
+            }
+        }
+        options
+    }
+}
+
+/// The settings of a planner whose values are a closed list of words, each with each value, except
+/// those that the user set.
+pub fn settings(described: &[(String, String)], asked: &PlanOptions) -> Vec<Naming> {
+    let is_word = |value: &str| {
+        !value.is_empty() && value.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')
+    };
+    let mut found = Vec::new();
+    for (name, values) in described {
+        let values: Vec<&str> = values.split('|').collect();
+        let is_set = asked.planner_options.iter().any(|(set, _)| set == name);
+        if !is_set && values.len() > 1 && values.iter().all(|value| is_word(value)) {
+            found.extend(values.iter().map(|value| Naming::Setting(name.clone(), (*value).to_owned())));
+        }
+    }
+    found
+}
+
+/// Each of several offered tuples for all layers, where the planner can be told one and the user
+/// did not.
+pub fn formats(described: &[(String, String)], asked: &PlanOptions, offered: &[FormatTuple]) -> Vec<Naming> {
+    let is_known = described.iter().any(|(name, _)| name == FORMAT);
+    let is_set = asked.planner_options.iter().any(|(name, _)| name == FORMAT);
+    if !is_known || is_set || offered.len() < 2 {
+        return Vec::new();
+    }
+    let offered: Arc<[FormatTuple]> = offered.into();
+    (0..offered.len()).map(|index| Naming::Formats { index, offered: Arc::clone(&offered) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_with_a_closed_list_of_words_are_tried() {
+        let described = [
+            ("join", "on|off"),
+            ("format", "WEIGHTS[/ACTIVATIONS[/STATES]]"),
+            ("format-gain", "0..99"),
+            ("order", "time|loss, …"),
+            ("build", "ahead|just-in-time"),
+            ("alone", "word"),
+        ]
+        .map(|(name, values)| (name.to_owned(), values.to_owned()));
+        let asked =
+            PlanOptions { planner_options: vec![("join".into(), "on".into())], ..PlanOptions::default() };
+        let words: Vec<String> = settings(&described, &asked).iter().map(Naming::words).collect();
+        assert_eq!(words, ["--planner-option build=ahead", "--planner-option build=just-in-time"]);
+    }
+
+    #[test]
+    fn offered_formats_are_tried_where_there_is_a_choice() {
+        let described = [("format".to_owned(), "WEIGHTS".to_owned())];
+        let asked = PlanOptions::default();
+        let offered: Vec<FormatTuple> =
+            ["f32", "w8-per-channel/a8-dynamic"].map(|name| name.parse().expect("a tuple")).into();
+        let named = formats(&described, &asked, &offered);
+        let words: Vec<String> = named.iter().map(Naming::words).collect();
+        assert_eq!(words, ["--formats f32/f32/f32", "--formats w8-per-channel/a8-dynamic/f32"]);
+        let options = named[1].options(&asked, &BTreeMap::new());
+        assert_eq!(
+            options.planner_options,
+            [("format".to_owned(), "w8-per-channel/a8-dynamic/f32".to_owned())]
+        );
+        assert_eq!(options.formats.len(), 2, "rows stay where they are");
+
+        assert_eq!(formats(&described, &asked, &offered[..1]), []);
+        assert_eq!(formats(&[], &asked, &offered), []);
+        let set = PlanOptions { planner_options: vec![("format".into(), "f32".into())], ..asked };
+        assert_eq!(formats(&described, &set, &offered), []);
+    }
+}

@@ -1,0 +1,113 @@
+//! From what shards took to what rows of the cost table take.
+
+use std::collections::{BTreeMap, HashMap};
+
+use shardwright_bundle::Digest;
+use shardwright_measure::median;
+use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::cost::CostTable;
+use shardwright_planning::request::Request;
+use shardwright_vocabulary::EntryName;
+
+use crate::trial::Trial;
+
+/// The request without measured times, and the keys under which times of its rows are kept.
+pub struct Base {
+    pub request: Request,
+    pub keys: Vec<Option<Digest>>,
+}
+
+/// A shard at an entry point, with the rows that the planner adds up for it.
+pub struct ShardRows {
+    /// Index of the shard in the plan.
+    pub shard: usize,
+    pub entry: EntryName,
+    pub rows: Vec<u32>,
+    /// Nanoseconds that the plan counts for the call itself beside the rows.
+    pub call: u64,
+}
+
+impl Base {
+    /// What decides which trials belong together: everything in the request but limits, which are
+    /// learned on the way, and what the times depend on.
+    pub fn question(&self) -> Digest {
+        let Request { model, kinds, formats, entries, goals, prompts, options, .. } = &self.request;
+        let costs: Vec<_> = self.request.costs.iter().map(|row| row.time).collect();
+        let all = ((model, kinds, formats, entries), (goals, prompts, options), (costs, &self.keys));
+        Digest::of(&serde_json::to_vec(&all).unwrap_or_default())
+    }
+
+    /// The rows of every shard of a plan at each of its entry points.
+    pub fn rows_of(&self, plan: &CheckedPlan) -> Vec<ShardRows> {
+        let table = CostTable::new(&self.request);
+        let places: HashMap<_, u32> = (0..)
+            .zip(&self.request.costs)
+            .map(|(index, row)| ((row.kind, row.target, row.formats, row.entry), index))
+            .collect();
+        let mut found = Vec::new();
+        for (index, shard) in plan.shards().iter().enumerate() {
+            let planned = &shard.planned;
+            let components = &self.request.model.components;
+            let units: Vec<(u32, u32)> = planned
+                .segments
+                .iter()
+                .filter_map(|segment| {
+                    let component = components.get(segment.component as usize)?;
+                    let kinds = component.shard_kinds(segment.first, segment.end, planned.softcap)?;
+                    Some(kinds.into_iter().zip(segment.formats.iter().copied()))
+                })
+                .flatten()
+                .collect();
+            for &entry in &planned.entries {
+                let parts = units.iter().filter(|(kind, _)| table.takes_part(*kind, entry));
+                let place =
+                    |(kind, formats): &(u32, u32)| places.get(&(*kind, planned.target, *formats, entry));
+                let Some(rows) = parts.map(|unit| place(unit).copied()).collect::<Option<Vec<u32>>>() else {
+                    continue;
+                };
+                let call = shard.cost.call.map_or(0, |call| call.microseconds.saturating_mul(1000));
+                found.push(ShardRows { shard: index, entry, rows, call });
+            }
+        }
+        found
+    }
+
+    /// Microseconds of every row that was measured, by its key: the same for the same trials.
+    ///
+    /// What a shard took is divided among its rows in proportion to their estimates, or to their
+    /// bytes of weights where one has none. A row that several shards have gets the median.
+    /// `trials` begins with that of the default plan; the others' times are for the speed that the
+    /// machine had then.
+    pub fn times(&self, trials: &[Trial]) -> BTreeMap<Digest, u64> {
+        let reference = trials.first().and_then(Trial::baseline_token).map(|token| token.median);
+        let mut seen: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        for trial in trials {
+            let beside = trial.baseline_token().map(|token| token.median.max(1.0));
+            let drift = reference.zip(beside).map_or(1.0, |(reference, beside)| reference / beside);
+            for part in &trial.parts {
+                let nanoseconds: Vec<f64> = part.nanoseconds.iter().map(|time| *time as f64).collect();
+                let microseconds = median(&nanoseconds) * drift / 1000.0;
+                for (row, share) in part.rows.iter().zip(self.shares(&part.rows)) {
+                    seen.entry(*row).or_default().push(microseconds * share);
+                }
+            }
+        }
+        let time = |(row, values): (u32, Vec<f64>)| {
+            let key = self.keys.get(row as usize).copied().flatten()?;
+            Some((key, median(&values).round().max(1.0) as u64))
+        };
+        seen.into_iter().filter_map(time).collect()
+    }
+
+    /// What part of a shard's time each of its rows has.
+    fn shares(&self, rows: &[u32]) -> Vec<f64> {
+        let costs: Vec<_> = rows.iter().filter_map(|row| self.request.costs.get(*row as usize)).collect();
+        let estimates: Option<Vec<u64>> =
+            costs.iter().map(|row| row.time.map(|time| time.microseconds)).collect();
+        let by = estimates
+            .filter(|estimates| estimates.iter().any(|time| *time > 0))
+            .unwrap_or_else(|| costs.iter().map(|row| row.weight_bytes.saturating_add(row.ops)).collect());
+        let sum: f64 = by.iter().map(|part| *part as f64).sum::<f64>().max(1.0);
+        by.iter().map(|part| *part as f64 / sum).collect()
+    }
+}

@@ -1,0 +1,427 @@
+//! The loop: a plan is named, built and timed, and what was measured names the next.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use shardwright::OpenOptions;
+use shardwright_build::{
+    ArtefactStore, CheckpointSource, KeptArtefacts, LossReport, NoArtefactStore, PlanOptions, PlanReport,
+    Planned, Purpose, Settled, TIMES, Times, plan, settle,
+};
+use shardwright_bundle::{Digest, is_bundle};
+use shardwright_doctor::compare_reports;
+use shardwright_planning::plan::{BuildTime, Plan};
+use shardwright_planning::request::Request;
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Notice, Result};
+
+use crate::journal::Journal;
+use crate::naming::{Naming, formats, settings};
+use crate::report::{Outcome, TimedPlan, Tried, TuneReport};
+use crate::table::Base;
+use crate::timing::{Loaded, STEPS, interrupted, time_alone, time_in_turns};
+use crate::trial::{Measure, Trial};
+
+/// Most plans that are timed: a planner that names another one for ever ends here.
+const TRIALS_MAX: usize = 32;
+
+/// What runs of checkpoints are opened by.
+struct Site<'s> {
+    checkpoint: &'s Path,
+    asked: PlanOptions,
+    until: Option<Instant>,
+}
+
+/// The default plan and everything known beside it.
+struct Tuning<'s> {
+    site: Site<'s>,
+    base: Base,
+    journal: Journal,
+    default: Digest,
+    measure: Measure,
+    prompt: Vec<u32>,
+    /// Loaded when the first trial needs it.
+    baseline: Option<Loaded>,
+    trials: Vec<Trial>,
+    tried: Vec<Tried>,
+    notices: Vec<Notice>,
+}
+
+/// Times plans of a checkpoint where `open` runs them, for as long as `time` allows (`None`: until
+/// no other plan is named), and keeps what was measured: trials in the cache, so that the next call
+/// goes on where this one ended, and at the end the times that later plans with the same chip,
+/// library, flags and machine rest on. Returns what all trials so far say, and notices.
+///
+/// No times are kept by which the planner would make a plan that was not timed, or that is slower
+/// than the default plan by more than the spread.
+///
+/// # Errors
+///
+/// A path that is no checkpoint, a model that does not generate, errors of planning the default
+/// plan, of building it and running it, a cache that cannot be written, and
+/// [`ErrorKind::Cancelled`].
+pub fn tune(
+    checkpoint: &Path,
+    open: &OpenOptions,
+    time: Option<Duration>,
+    watch: &mut dyn Watch,
+) -> Result<(TuneReport, Vec<Notice>)> {
+    let until = time.and_then(|time| Instant::now().checked_add(time));
+    if is_bundle(checkpoint) {
+        let what =
+            format!("{} is a bundle, whose plan was decided when it was compiled", checkpoint.display());
+        return Err(Error::new(ErrorKind::Argument, what)
+            .with_help("tune its checkpoint with the options it was compiled with, and compile that again"));
+    }
+    let site = Site { checkpoint, asked: open.plan_options(), until };
+    let default = site.plan(&Naming::Default, &BTreeMap::new(), watch)?;
+    let request: Request = serde_json::from_slice(&default.request)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("the planner's request: {error}")))?;
+    if request.goals.context == 0 {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "this model embeds; only models that generate are tuned",
+        )
+        .with_help("`shardwright plan` plans it by the estimates"));
+    }
+    let measure = Measure { answer_tokens: request.goals.answer_tokens };
+    let prompt = prompt(&request)?;
+    let base = Base { request, keys: default.time_keys.clone() };
+    let journal = Journal::of(site.asked.cache.as_deref(), base.question());
+    let mut tuning = Tuning {
+        site,
+        base,
+        journal,
+        default: identity(&default.plan),
+        measure,
+        prompt,
+        baseline: None,
+        trials: Vec::new(),
+        tried: Vec::new(),
+        notices: Vec::new(),
+    };
+    let is_finished = tuning.run(&default, watch)?;
+    tuning.report(&default, is_finished, watch)
+}
+
+impl Site<'_> {
+    fn plan(&self, naming: &Naming, times: &BTreeMap<Digest, u64>, watch: &mut dyn Watch) -> Result<Planned> {
+        let options = naming.options(&self.asked, times);
+        let checkpoint = shardwright_build::open_checkpoint(self.checkpoint)?;
+        plan(&mut CheckpointSource::new(&checkpoint, &options), &options, watch)
+    }
+
+    fn settle(
+        &self,
+        naming: &Naming,
+        times: &BTreeMap<Digest, u64>,
+        watch: &mut dyn Watch,
+    ) -> Result<Settled> {
+        let options = naming.options(&self.asked, times);
+        let checkpoint = shardwright_build::open_checkpoint(self.checkpoint)?;
+        let mut kept = KeptArtefacts::of(&options, checkpoint.graph()).and_then(std::result::Result::ok);
+        let store: &mut dyn ArtefactStore = match &mut kept {
+            Some(kept) => kept,
+            None => &mut NoArtefactStore,
+        };
+        let mut source = CheckpointSource::new(&checkpoint, &options);
+        settle(&mut source, &options, Purpose::Run, store, watch)
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+}
+
+impl Tuning<'_> {
+    /// Times the default plan and all that are named. Returns whether none is left.
+    fn run(&mut self, default: &Planned, watch: &mut dyn Watch) -> Result<bool> {
+        let trial = match self.recall(self.default) {
+            Some(trial) => trial,
+            None => {
+                self.load_baseline(watch)?;
+                let trial = match &mut self.baseline {
+                    Some(baseline) => time_alone(baseline, &self.prompt, watch)?,
+                    None => return Ok(false),
+                };
+                self.keep(&trial)?;
+                trial
+            }
+        };
+        self.add(&Naming::Default, default.report.totals.loss, Ok(trial));
+        let offered = formats(&default.settings, &self.site.asked, &self.base.request.formats);
+        let mut others = settings(&default.settings, &self.site.asked).into_iter().chain(offered);
+        loop {
+            let named = match self.named_by_times(watch)? {
+                Some(named) => Some(named),
+                None => self.named_by_setting(&mut others, watch)?,
+            };
+            let Some((naming, plan, loss)) = named else { return Ok(true) };
+            if self.trials.len() >= TRIALS_MAX {
+                return Ok(true);
+            }
+            match self.recall(plan) {
+                Some(trial) => self.add(&naming, loss, Ok(trial)),
+                None if self.site.is_over() => return Ok(false),
+                None => {
+                    let trial = self.time(&naming, plan, watch);
+                    interrupted(watch)?;
+                    if let Ok(trial) = &trial {
+                        self.keep(trial)?;
+                    }
+                    self.add(&naming, loss, trial.map_err(|error| (plan, error)));
+                }
+            }
+        }
+    }
+
+    /// A plan that was not tried and that the planner makes of what was measured: the one that
+    /// later commands would make first.
+    fn named_by_times(&mut self, watch: &mut dyn Watch) -> Result<Option<(Naming, Digest, LossReport)>> {
+        let times = self.base.times(&self.trials);
+        for naming in [Naming::Measured, Naming::Hopeful] {
+            interrupted(watch)?;
+            let Ok(planned) = self.site.plan(&naming, &times, &mut Part::new(watch, 0..1)) else { continue };
+            let plan = identity(&planned.plan);
+            if !self.is_tried(plan) {
+                return Ok(Some((naming, plan, planned.report.totals.loss)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next plan that was not tried and that a setting of the planner makes.
+    fn named_by_setting(
+        &mut self,
+        others: &mut impl Iterator<Item = Naming>,
+        watch: &mut dyn Watch,
+    ) -> Result<Option<(Naming, Digest, LossReport)>> {
+        for naming in others {
+            interrupted(watch)?;
+            let asked = naming.words();
+            match self.site.plan(&naming, &BTreeMap::new(), &mut Part::new(watch, 0..1)) {
+                Ok(planned) if !self.is_tried(identity(&planned.plan)) => {
+                    return Ok(Some((naming, identity(&planned.plan), planned.report.totals.loss)));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let result = format!("no plan: {error}");
+                    self.tried.push(Tried { asked, plan: None, ratio: None, loss: None, result });
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_tried(&self, plan: Digest) -> bool {
+        let plan = plan.to_string();
+        self.tried.iter().any(|tried| tried.plan.as_ref() == Some(&plan))
+    }
+
+    fn load_baseline(&mut self, watch: &mut dyn Watch) -> Result<()> {
+        if self.baseline.is_none() {
+            let settled = self.site.settle(&Naming::Default, &BTreeMap::new(), watch)?;
+            self.baseline = Some(self.load(self.default, &settled)?);
+        }
+        Ok(())
+    }
+
+    fn load(&self, plan: Digest, settled: &Settled) -> Result<Loaded> {
+        let chain = shardwright::load(settled, Beforehand::default())?;
+        // Rows mean the same in requests that offer the same.
+        let (own, base) = (&settled.request, &self.base.request);
+        let is_same =
+            own.formats == base.formats && own.entries == base.entries && own.costs.len() == base.costs.len();
+        let rows = if is_same { self.base.rows_of(&settled.plan) } else { Vec::new() };
+        Loaded::new(plan, identity(settled.plan.plan()), &chain, rows)
+    }
+
+    /// Builds and times a plan.
+    fn time(&mut self, naming: &Naming, plan: Digest, watch: &mut dyn Watch) -> Result<Trial> {
+        let times = self.base.times(&self.trials);
+        let settled = self.site.settle(naming, &times, watch)?;
+        let mut own = self.load(plan, &settled)?;
+        self.load_baseline(watch)?;
+        match &mut self.baseline {
+            Some(baseline) => time_in_turns(baseline, &mut own, &self.prompt, watch),
+            None => Err(Error::new(ErrorKind::Internal, "the default plan is not loaded")),
+        }
+    }
+
+    fn recall(&mut self, plan: Digest) -> Option<Trial> {
+        self.journal.recall(plan, self.default).unwrap_or_else(|fault| {
+            self.notices.push(Notice::note(fault));
+            None
+        })
+    }
+
+    fn keep(&self, trial: &Trial) -> Result<()> {
+        let Some(directory) = self.journal.directory() else { return Ok(()) };
+        self.journal.keep(trial).map_err(|error| {
+            Error::new(ErrorKind::Missing, format!("{}: {error}", directory.display()))
+                .with_help("what was measured has to be kept: the cache has to be a folder of your own")
+        })
+    }
+
+    /// Adds what came of a plan.
+    fn add(&mut self, naming: &Naming, loss: LossReport, trial: std::result::Result<Trial, (Digest, Error)>) {
+        let asked = naming.words();
+        let (plan, ratio, result) = match trial {
+            Err((plan, error)) => (plan, None, format!("cannot be built and run: {error}")),
+            Ok(trial) => {
+                let is_default = *naming == Naming::Default;
+                let ratio = trial.ratio(self.measure).filter(|_| !is_default);
+                let result = match &ratio {
+                    None => "is what the others are timed beside",
+                    Some(ratio) if ratio.is_below_one() => "faster",
+                    Some(ratio) if ratio.is_above_one() => "slower",
+                    Some(_) => "within the spread",
+                };
+                let plan = trial.plan;
+                self.trials.push(trial);
+                (plan, ratio, result.to_owned())
+            }
+        };
+        self.tried.push(Tried { asked, plan: Some(plan.to_string()), ratio, loss: Some(loss), result });
+    }
+
+    /// Keeps the times if they lead to a plan that was timed and is not slower, and reports.
+    fn report(
+        mut self,
+        default: &Planned,
+        is_finished: bool,
+        watch: &mut dyn Watch,
+    ) -> Result<(TuneReport, Vec<Notice>)> {
+        let times = self.base.times(&self.trials);
+        let made = self.site.plan(&Naming::Measured, &times, watch)?;
+        let after = identity(&made.plan);
+        let trial = self.trials.iter().find(|trial| trial.plan == after);
+        let ratio = trial.filter(|_| after != self.default).and_then(|trial| trial.ratio(self.measure));
+        let is_good = trial.is_some() && !ratio.is_some_and(|ratio| ratio.is_above_one());
+        let kept = self.publish(if is_good { &times } else { const { &BTreeMap::new() } })?;
+        let (made, after, ratio) =
+            if is_good { (&made, after, ratio) } else { (default, self.default, None) };
+        let is_faster = ratio.is_some_and(|ratio| ratio.is_below_one());
+        let reached = ratio.map_or(1.0, |ratio| ratio.median);
+        let allowed = micronats(default.report.totals.loss);
+        let is_allowed = |tried: &Tried| {
+            let loss = tried.loss.and_then(micronats);
+            loss.zip(allowed).is_some_and(|(loss, allowed)| loss <= allowed)
+        };
+        let advice = self.advice(after, reached, is_allowed);
+        let trade = self.advice(after, reached, |tried| !is_allowed(tried));
+        let outcome = match is_finished {
+            false => Outcome::Unfinished,
+            true if is_faster => Outcome::Faster,
+            true if advice.is_some() => Outcome::FasterWithSetting,
+            true => Outcome::NothingToWin,
+        };
+        // What is said of this run alone is no change of the plan.
+        let quiet = |planned: &Planned| PlanReport { notices: Vec::new(), ..planned.report.clone() };
+        let report = TuneReport {
+            model: default.report.model.clone(),
+            soc: default.report.soc.clone(),
+            emulated_on: default.report.emulated_on.clone(),
+            outcome,
+            prompt_tokens: self.prompt.len() as u32,
+            answer_tokens: self.measure.answer_tokens,
+            before: self.timed(default, self.default),
+            after: self.timed(made, after),
+            advice,
+            trade,
+            ratio,
+            measured_rows: if kept.is_some() { times.len() } else { 0 },
+            rows: self.base.keys.iter().flatten().count(),
+            kept,
+            change: compare_reports(("default", &quiet(default)), ("tuned", &quiet(made))),
+            tried: explained(std::mem::take(&mut self.tried), after),
+        };
+        Ok((report, self.notices))
+    }
+
+    /// Keeps these times and no others of the request's rows. Returns the folder, if any are kept.
+    fn publish(&self, times: &BTreeMap<Digest, u64>) -> Result<Option<String>> {
+        let Some(cache) = &self.site.asked.cache else { return Ok(None) };
+        let kept = Times::of_cache(cache);
+        let unkept = |error: std::io::Error| {
+            Error::new(ErrorKind::Missing, format!("{}: {error}", cache.join(TIMES).display()))
+                .with_help("what was measured has to be kept: the cache has to be a folder of your own")
+        };
+        for key in self.base.keys.iter().flatten() {
+            match times.get(key) {
+                Some(time) => kept.keep(*key, *time).map_err(unkept)?,
+                None => kept.forget(*key).map_err(unkept)?,
+            }
+        }
+        Ok((!times.is_empty()).then(|| kept.directory().display().to_string()))
+    }
+
+    fn timed(&self, planned: &Planned, plan: Digest) -> TimedPlan {
+        let trial = self.trials.iter().find(|trial| trial.plan == plan);
+        TimedPlan {
+            plan: plan.to_string(),
+            loss: planned.report.totals.loss,
+            shards: planned.report.shards.iter().map(|shard| shard.segments.to_string()).collect(),
+            prompt_seconds: trial.and_then(Trial::prompt),
+            token_seconds: trial.and_then(Trial::token),
+        }
+    }
+
+    /// Of those that `counts`, the fastest plan of a setting that is faster than the default plan
+    /// by more than the spread, and than the plan that later commands make.
+    fn advice(&self, after: Digest, reached: f64, counts: impl Fn(&Tried) -> bool) -> Option<Tried> {
+        let after = after.to_string();
+        let by_setting = self.tried.iter().filter(|tried| tried.asked.starts_with("--") && counts(tried));
+        let better = by_setting.filter(|tried| {
+            let ratio = tried.ratio.filter(|ratio| ratio.is_below_one() && ratio.high < reached);
+            ratio.is_some() && tried.plan.as_ref() != Some(&after)
+        });
+        let median = |tried: &&Tried| tried.ratio.map_or(1.0, |ratio| ratio.median);
+        better.min_by(|one, other| median(one).total_cmp(&median(other))).cloned()
+    }
+}
+
+/// What was tried, and of what was faster and is not made that it is not.
+fn explained(mut tried: Vec<Tried>, after: Digest) -> Vec<Tried> {
+    let after = after.to_string();
+    for tried in &mut tried {
+        let is_faster = tried.ratio.is_some_and(|ratio| ratio.is_below_one());
+        if is_faster && tried.plan.as_ref() != Some(&after) && !tried.asked.starts_with("--") {
+            tried.result += "; by its goals and the other times the planner makes another";
+        }
+    }
+    tried
+}
+
+/// A loss in millionths of a nat per token; `None` where nobody knows it.
+fn micronats(loss: LossReport) -> Option<u64> {
+    match loss {
+        LossReport::None => Some(0),
+        LossReport::Measured { micronats } | LossReport::Expected { micronats, .. } => Some(micronats),
+        LossReport::NotMeasured { .. } => None,
+    }
+}
+
+/// Identity of what a plan builds and runs, whatever its reasons say and whenever it is compiled.
+fn identity(plan: &Plan) -> Digest {
+    let mut plan = plan.clone();
+    plan.reasons.clear();
+    plan.fallback.clear();
+    plan.shards.iter_mut().for_each(|shard| shard.build = BuildTime::Ahead);
+    Digest::of(&plan.canonical_bytes())
+}
+
+/// Ids of a prompt that fills the largest prefill which leaves room for the tokens after it, and
+/// the token that its logits are wanted of.
+fn prompt(request: &Request) -> Result<Vec<u32>> {
+    let prefills = request.entries.iter().filter(|entry| entry.kind == EntryKind::Prefill);
+    let room = request.goals.context.saturating_sub(STEPS + 1);
+    let rows = prefills.map(|entry| entry.rows).filter(|rows| *rows <= room).max().unwrap_or(0);
+    if request.goals.context <= STEPS {
+        let what = format!("a context of {} tokens leaves nothing to time", request.goals.context);
+        return Err(Error::new(ErrorKind::Context, what).with_help("raise --context"));
+    }
+    // Ids below the size of any vocabulary, in no order that a cache of tables would profit from.
+    Ok((0..=rows).map(|index| (index * 7 + 3) % 61).collect())
+}
