@@ -12,24 +12,23 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use shardwright_test_checkpoints::{Fill, Spec};
+use shardwright_test_checkpoints::{Spec, write_real};
 use shardwright_tests::program;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, rest @ ..] = &arguments[..] else { panic!("e2b_rounding DIRECTORY [layers]") };
     let directory = PathBuf::from(directory);
-    let mut spec = Spec { vocabulary: 4096, fill: Fill::Random, multimodal: false, ..Spec::e2b() };
+    let mut spec = Spec { vocabulary: 32_768, multimodal: false, ..Spec::e2b() };
     if let [layers] = rest {
-        // As many of either kind, those that share keys and values at the end.
-        let count: usize = layers.parse().expect("a number of layers");
+        // Those that share keys and values at the end, after five that have their own.
+        let count: usize = layers.parse().expect("a number of layers, ten at least");
         spec.layers = "SSSSF".repeat(count.div_ceil(5));
-        spec.kv_shared = spec.layers.len() * 4 / 7;
+        spec.kv_shared = spec.layers.len() - 5;
     }
     let checkpoint = directory.join("checkpoint");
-    if !checkpoint.exists() {
-        spec.write(&checkpoint).expect("written");
-    }
+    std::fs::create_dir_all(&checkpoint).expect("a folder");
+    write_real(&spec, &checkpoint).expect("a checkpoint");
     let started = Instant::now();
     let mut child = Command::new(program::executable())
         .arg("compile")
