@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright-cli",
         &[
             "shardwright",
+            "shardwright-files",
             "shardwright-verify",
             "shardwright-tune",
             "shardwright-runtime",

@@ -72,6 +72,10 @@ fn texts_that_cannot_be_drawn_are_refused() {
     let prompts = |path: &Path| draw(&fresh).argument("--prompts").argument(path);
     refused(prompts(&file("empty.txt", " \n\n")), "has no prompt");
     refused(prompts(&folder.path().join("missing.txt")), "missing.txt");
+    refused(prompts(folder.path()), "help:");
+    let latin = folder.path().join("latin.txt");
+    std::fs::write(&latin, b"caf\xe9\n").expect("written");
+    refused(prompts(&latin), "no text in UTF-8");
     refused(shardwright(["calibration-text", EMBEDDING_FIXTURE, "-o"]).argument(&fresh), "embed");
     assert!(!fresh.exists());
 }

@@ -1,11 +1,12 @@
 //! `calibration-text`: what a model itself says is what it is multiplied with in use.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
 use serde::Serialize;
 use shardwright::{ErrorKind, GenerationEvent, SamplingParameters, Session, Watch};
+use shardwright_files::read_named;
 
 use super::{TEXTS_BYTES_MAX, interrupted, open, print, say_notices};
 use crate::arguments::{CalibrationTextArguments, Format};
@@ -96,15 +97,11 @@ fn prompts(file: Option<&Path>) -> Result<Vec<String>, Failure> {
     let Some(file) = file else {
         return Ok(shardwright::calibration_prompts().into_iter().map(str::to_owned).collect());
     };
-    let size = fs::metadata(file).map_err(io(file.display().to_string()))?.len();
-    if size > TEXTS_BYTES_MAX {
-        return Err(Failure::Refused {
-            kind: ErrorKind::Argument,
-            message: format!("{} has {size} bytes; prompts may have {TEXTS_BYTES_MAX}", file.display()),
-            help: "give fewer prompts".to_owned(),
-        });
-    }
-    let text = fs::read_to_string(file).map_err(io(file.display().to_string()))?;
+    let text = String::from_utf8(read_named(file, TEXTS_BYTES_MAX)?).map_err(|_| Failure::Refused {
+        kind: ErrorKind::Invalid,
+        message: format!("{} is no text in UTF-8", file.display()),
+        help: "give one prompt a line, as text".to_owned(),
+    })?;
     let lines = text.lines().map(|line| line.replace('\t', " "));
     let prompts: Vec<String> = lines.filter(|line| !line.trim().is_empty()).collect();
     if prompts.is_empty() {
@@ -120,11 +117,10 @@ fn prompts(file: Option<&Path>) -> Result<Vec<String>, Failure> {
 /// How many conversations an earlier run has written, and their replies. A line that it did not end
 /// is taken away.
 fn begun(path: &Path, prompts: &[String]) -> Result<(usize, Vec<String>), Failure> {
-    let text = match fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((0, Vec::new())),
-        Err(error) => return Err(io(path.display().to_string())(error)),
-    };
+    if path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        return Ok((0, Vec::new()));
+    }
+    let text = read_named(path, TEXTS_BYTES_MAX)?;
     let other = || Failure::Refused {
         kind: ErrorKind::Argument,
         message: format!("{} is there already and is no text of these prompts", path.display()),
@@ -170,6 +166,8 @@ fn reply(session: &mut Session, prompt: &str) -> Result<(String, u64), Failure> 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
