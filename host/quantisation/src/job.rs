@@ -9,10 +9,14 @@ use rayon::prelude::*;
 use shardwright_graph::{ConstantFormat, Weight, WeightData};
 use shardwright_vocabulary::{DType, Encoding, Granularity, WeightFormat};
 
-use crate::compensation::{Factors, MatrixFactors, Rounded, Rows};
+use crate::compensation::{Factors, MatrixFactors, Rounded, Rows, Sweeps};
 use crate::multiples::{best_multiples, row_scale};
 use crate::scale::{Steps, Sums, best_scale, largest, nearest, sums};
 use crate::{QuantiseError, RowSource, pack};
+
+/// Version of all arithmetic that a weight's bytes follow from: bytes and losses of another version
+/// are not those that would be made now.
+pub(crate) const ARITHMETIC: u32 = 2;
 
 /// Values per chunk, if its rows are not longer: a megabyte as f32.
 const CHUNK_VALUES: usize = 1 << 18;
@@ -441,14 +445,33 @@ impl<'s> Job<'s> {
             .par_chunks(task * width)
             .map(|values| self.best_of_rows(values, size, columns, whole))
             .collect();
-        let scales: Vec<(&RowScales, f32)> =
-            found.iter().flat_map(|(scales, best)| scales.iter().zip(best.factors.iter().copied())).collect();
-        let at: Vec<Vec<f32>> = scales.iter().map(|(scales, factor)| scales.at(*factor, steps)).collect();
-        let step = |row: usize, column: usize| at[row][column / size];
-        let together = rows.and_then(|rows| Rows::of(columns, values).round_together(rows, steps, step));
-        let codes = together
+        let mut factors: Vec<f32> = found.iter().flat_map(|(_, best)| best.factors.iter().copied()).collect();
+        let scales: Vec<&RowScales> = found.iter().flat_map(|(scales, _)| scales).collect();
+        let at = |factors: &[f32]| -> Vec<Vec<f32>> {
+            scales.iter().zip(factors).map(|(scales, &factor)| scales.at(factor, steps)).collect()
+        };
+        let mut at_now = at(&factors);
+        let own = Rows::of(columns, values);
+        let step = |row: usize, column: usize| at_now[row][column / size];
+        let mut codes = rows
+            .and_then(|rows| own.round_together(rows, steps, step))
             .unwrap_or_else(|| found.iter().flat_map(|(_, best)| best.codes.iter().copied()).collect());
-        for (codes, at) in codes.chunks(width).zip(&at) {
+        // Of 127 steps the few that could still change are no loss.
+        if steps.limit < 16.0 {
+            let mut sweeps = Sweeps::of(&own, rows, &codes);
+            for sweep in 1..=SWEEPS {
+                let step = |row: usize, column: usize| at_now[row][column / size];
+                sweeps.sweep(steps, step);
+                // A scale of the whole tensor is no row's to change.
+                if sweep < SWEEPS && whole.is_none() {
+                    let fitted = sweeps.fitted(step);
+                    factors.iter_mut().zip(fitted).for_each(|(factor, by)| *factor *= by);
+                    at_now = at(&factors);
+                }
+            }
+            codes = sweeps.codes();
+        }
+        for (codes, at) in codes.chunks(width).zip(&at_now) {
             if whole.is_none() {
                 at.iter().for_each(|&scale| self.push_scale(scale, made));
             }
@@ -518,6 +541,9 @@ impl<'s> Job<'s> {
         }
     }
 }
+
+/// How often every value is looked at again.
+const SWEEPS: usize = 3;
 
 /// Factors on the scales of a row that are tried where errors are passed on, and how far beside the
 /// best of them others are: what is rounded there is a row with the errors of earlier columns added

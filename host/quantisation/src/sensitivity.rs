@@ -9,6 +9,7 @@ use shardwright_graph::{Asset, ComponentKind, ConstantFormat, Graph, Op, ValueSo
 use shardwright_vocabulary::{ActivationFormat, StateFormat, ValueFormat, WeightFormat, WeightRole};
 
 use crate::envelope::{HEAD, Kind};
+use crate::job::ARITHMETIC;
 use crate::{MeasuredError, Recipe, TableFormats};
 
 /// A line of some hundred bytes.
@@ -152,10 +153,11 @@ impl Loss {
     }
 }
 
-/// Hash of all that losses follow from: the checkpoint, the ids of sequences in their order, and
-/// the moments that weights are rounded by, if they are.
+/// Hash of all that losses follow from: the checkpoint, the ids of sequences in their order,
+/// the moments that weights are rounded by, if they are, and how rounding is done.
 pub fn losses_identity(checkpoint: [u8; 32], sequences: &[Vec<u32>], moments: Option<[u8; 32]>) -> [u8; 32] {
     let mut digest = Sha256::new();
+    digest.update(ARITHMETIC.to_le_bytes());
     digest.update(checkpoint);
     digest.update((sequences.len() as u64).to_le_bytes());
     for ids in sequences {

@@ -3,7 +3,7 @@
 //! multiplied with move together with theirs; and each row of what it is plus what the rows before
 //! it left, as far as the loss depends on both together.
 //!
-//! Reading order: [`MomentSums`], [`SecondMoments`], [`Factors`], `Rows`, `together`;
+//! Reading order: [`MomentSums`], [`SecondMoments`], [`Factors`], `Rows`, `together`, `Sweeps`;
 //! [`Moments`] are those of a model, [`sampled_gradient`] is where derivatives begin.
 
 mod factor;
@@ -13,6 +13,7 @@ mod moments;
 mod product;
 mod round;
 mod sample;
+mod sweeps;
 mod taking;
 mod together;
 
@@ -21,4 +22,5 @@ pub use model::Moments;
 pub use moments::{MomentSums, SecondMoments};
 pub(crate) use round::{Rounded, Rows};
 pub use sample::sampled_gradient;
+pub(crate) use sweeps::Sweeps;
 pub use taking::MatrixInputs;

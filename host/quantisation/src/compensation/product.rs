@@ -58,6 +58,21 @@ macro_rules! real {
 real!(f32, f32s, F32_LANES, as_simd_f32s, as_mut_simd_f32s, splat_f32s, mul_add_f32s);
 real!(f64, f64s, F64_LANES, as_simd_f64s, as_mut_simd_f64s, splat_f64s, mul_add_f64s);
 
+/// `sums[i] += factor · values[i]`, each with one fused multiply-add.
+#[inline(always)]
+pub(super) fn add_times<S: Simd>(simd: S, sums: &mut [f32], factor: f32, values: &[f32]) {
+    let both = sums.len().min(values.len());
+    let (whole, rest) = S::as_mut_simd_f32s(&mut sums[..both]);
+    let (of_whole, of_rest) = S::as_simd_f32s(&values[..both]);
+    let by = simd.splat_f32s(factor);
+    for (sum, &value) in whole.iter_mut().zip(of_whole) {
+        *sum = simd.mul_add_f32s(by, value, *sum);
+    }
+    for (sum, &value) in rest.iter_mut().zip(of_rest) {
+        *sum = factor.mul_add(value, *sum);
+    }
+}
+
 /// Rows of a tile: with vectors of 32 bytes, two to a row, their accumulators, those of a step and
 /// one factor fill the registers.
 const ROWS: usize = 6;

@@ -11,7 +11,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::factor::Factors;
-use super::product::{Panel, add_products, panels};
+use super::product::{Panel, add_products, add_times, panels};
 use super::round::{BLOCK, Rows, WIDTH};
 use crate::scale::{Steps, nearest};
 
@@ -84,7 +84,7 @@ impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
     type Output = bool;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> bool {
+    fn with_simd<S: Simd>(self, simd: S) -> bool {
         let Block { all, rows, wanted, errors, codes, block, steps, step } = self;
         let (width, count, factors) = (all.factors.width(), rows.width(), all.factors);
         // Column by column, so that later rows of one lie side by side.
@@ -105,18 +105,14 @@ impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
                 let left = (-code).mul_add(step, wanted[place]);
                 is_finite &= left.is_finite();
                 let upper = &rows.upper[place * count + place + 1..(place + 1) * count];
-                for (sum, &part) in passed_on[place + 1..].iter_mut().zip(upper) {
-                    *sum = left.mul_add(part, *sum);
-                }
+                add_times(simd, &mut passed_on[place + 1..], left, upper);
                 error[place] = (-code).mul_add(step, all.values[row * width + k]);
                 errors[place * block.len() + index] = error[place];
             }
             for (later, &part) in
                 later.chunks_exact_mut(count).zip(&factors.upper[k * width + k + 1..k * width + block.end])
             {
-                for (wanted, &error) in later.iter_mut().zip(&error) {
-                    *wanted = error.mul_add(part, *wanted);
-                }
+                add_times(simd, later, part, &error);
             }
         }
         is_finite

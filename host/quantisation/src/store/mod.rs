@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use shardwright_files::{FileError, hex, own};
 
-use crate::job::{Job, Rounding, Target};
+use crate::job::{ARITHMETIC, Job, Rounding, Target};
 use crate::recipe::{Meter, apply, in_memory};
 use crate::{Moments, Note, QuantiseError, Recipe, RowSource, StoreError, Watch};
 use file::{Unfinished, open_whole};
@@ -23,8 +23,6 @@ use shardwright_vocabulary::WeightFormat;
 const WHOLE: &str = "weight";
 /// Extension of files in progress.
 const UNFINISHED: &str = "unfinished";
-/// Version of the arithmetic by which errors are passed on.
-const COMPENSATION: u32 = 1;
 /// Name prefix of the private folder in a directory that is not trusted.
 const OWN: &str = ".own-";
 /// What nobody went on with for so long is removed: it is of a model that is not made any more, and
@@ -233,13 +231,11 @@ fn address(
 ) -> Result<String, QuantiseError> {
     let length = |count: usize| (count as u64).to_le_bytes();
     let shape: Vec<u8> = source.shape().iter().flat_map(|extent| extent.to_le_bytes()).collect();
-    // Those of an address and the version of passing errors on; nothing without.
-    let moments: Vec<u8> = moments
-        .map(|moments| [&moments.identity()[..], &COMPENSATION.to_le_bytes()].concat())
-        .unwrap_or_default();
+    let moments: Vec<u8> = moments.map(|moments| moments.identity().to_vec()).unwrap_or_default();
     let name = source.name().as_bytes();
     Ok(hex::encode(&hash(&[
         &VERSION.to_le_bytes(),
+        &ARITHMETIC.to_le_bytes(),
         &length(name.len()),
         name,
         &length(shape.len()),

@@ -1,0 +1,510 @@
+//! Improves what was rounded, value by value.
+//!
+//! Rounding column after column, see [`Rows`], takes no decision back. A sweep looks at every value
+//! again: with all others as they are, it takes the integer that makes tr(G E H Eᵀ) smallest, so
+//! that a sweep never makes it larger. With M = G E H, value (r, c) should change by −M[r, c] ÷
+//! (G[r, r] H[c, c]). Between sweeps all rows' scales are fitted to their integers together, which
+//! is least squares: of E = W − diag(t) R, R the values as rounded, the best t solves
+//! (G ∘ R H Rᵀ) t = diag(G W H Rᵀ).
+//!
+//! H and G are those of the factors, with their damping. Of H = (I + U) D (I + U)ᵀ no more than a
+//! block of columns is made at a time, from F = E (I + U), which changes follow into.
+
+use std::ops::Range;
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::factor::Factors;
+use super::product::{Panel, add_products, add_times, panels};
+use super::round::{BLOCK, Rows, WIDTH};
+use crate::scale::{Steps, nearest};
+
+/// Rows of one task.
+const BAND: usize = 32;
+/// Columns whose products are added at a time.
+const DEPTH: usize = 256;
+/// Rounds in which the scales of all rows are fitted to each other.
+const ROUNDS: usize = 20;
+/// How far a scale may move at once: it is fitted to integers that were chosen for it as it is.
+const FARTHEST: f64 = 0.25;
+
+/// Rounded rows; rows and columns are kept in the orders of their factors.
+///
+/// Memory: 16 bytes a value, 12 more while scales are fitted, and 4 for each pair of rows that
+/// derivatives are known of, 4 more while scales are fitted.
+pub(crate) struct Sweeps<'f> {
+    arch: Arch,
+    columns: &'f Factors,
+    /// Each row's own place.
+    order: Vec<usize>,
+    /// G, `[rows, rows]`; none where every row is for itself.
+    gradients: Option<Vec<f32>>,
+    values: Vec<f32>,
+    codes: Vec<f32>,
+    /// F; none where steps have changed.
+    left: Option<Vec<f32>>,
+}
+
+impl<'f> Sweeps<'f> {
+    /// Of rows and their stored integers, in their own order; `gradients` are the factors of their
+    /// derivatives and as many as there are rows.
+    pub fn of(rows: &Rows<'f>, gradients: Option<&Factors>, codes: &[i32]) -> Self {
+        let (columns, width) = (rows.factors, rows.factors.width().max(1));
+        let order: Vec<usize> = match gradients {
+            Some(factors) => factors.order.iter().map(|&row| row as usize).collect(),
+            None => (0..rows.values.len() / width).collect(),
+        };
+        let of_row = |row: &usize| rows.values[row * width..][..width].iter().copied();
+        let values = order.iter().flat_map(of_row).collect();
+        let of_row = |row: &usize| {
+            let codes = &codes[row * width..][..width];
+            columns.order.iter().map(|&column| codes[column as usize] as f32)
+        };
+        let codes = order.iter().flat_map(of_row).collect();
+        let gradients = gradients.map(|factors| product_of(rows.arch, factors));
+        Sweeps { arch: rows.arch, columns, order, gradients, values, codes, left: None }
+    }
+
+    /// The stored integers, rows and columns in their own order.
+    pub fn codes(&self) -> Vec<i32> {
+        let width = self.width();
+        let mut codes = vec![0; self.codes.len()];
+        for (of_row, &row) in self.codes.chunks_exact(width).zip(&self.order) {
+            for (&code, &column) in of_row.iter().zip(&self.columns.order) {
+                codes[row * width + column as usize] = code as i32;
+            }
+        }
+        codes
+    }
+
+    /// Looks at every value once; `step` gives that of a row's column. Returns how many changed.
+    pub fn sweep(&mut self, steps: Steps, step: impl Fn(usize, usize) -> f32 + Sync) -> usize {
+        let (width, count) = (self.width(), self.order.len());
+        let mut left = self.left.take().unwrap_or_else(|| self.times_factor(&self.errors(&step)));
+        let mut changed = 0;
+        for first in (0..width).step_by(BLOCK) {
+            let block = first..(first + BLOCK).min(width);
+            let size = block.len();
+            let (products, square) = self.columns_of(block.clone(), &left);
+            let mut columns = vec![0.0_f32; count * size];
+            match &self.gradients {
+                Some(gradients) => {
+                    transpose(&multiply(self.arch, gradients, count, &products, size), size, &mut columns);
+                }
+                None => transpose(&products, size, &mut columns),
+            }
+            let mut changes = vec![0.0_f32; count * size];
+            changed += self.arch.dispatch(Block {
+                factors: self.columns,
+                order: &self.order,
+                gradients: self.gradients.as_deref(),
+                codes: &mut self.codes,
+                columns,
+                changes: &mut changes,
+                square: &square,
+                block: block.clone(),
+                steps,
+                step: &step,
+            });
+            self.add_times_factor(&mut left, block, &changes, true);
+        }
+        self.left = Some(left);
+        changed
+    }
+
+    /// By what the scales of each row should be multiplied, rows in their own order; `step` is that
+    /// of the last sweep and changes with them.
+    pub fn fitted(&mut self, step: impl Fn(usize, usize) -> f32 + Sync) -> Vec<f32> {
+        let (width, count) = (self.width(), self.order.len());
+        let errors = self.errors(&step);
+        let mut left = self.left.take().unwrap_or_else(|| self.times_factor(&errors));
+        let rounded: Vec<f32> = self.values.iter().zip(errors).map(|(value, error)| value - error).collect();
+        let mut rounded = self.times_factor(&rounded);
+        for values in [&mut left, &mut rounded] {
+            values.par_chunks_exact_mut(width).for_each(|row| {
+                row.iter_mut().zip(&self.columns.diagonal).for_each(|(value, part)| *value *= part.sqrt());
+            });
+        }
+        let dot = |a: &[f32], b: &[f32]| -> f64 {
+            a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+        };
+        let changes = match &self.gradients {
+            None => {
+                let rows = rounded.par_chunks_exact(width).zip(left.par_chunks_exact(width));
+                rows.map(|(rounded, left)| allowed(dot(rounded, left) / dot(rounded, rounded))).collect()
+            }
+            Some(gradients) => {
+                let left = multiply(self.arch, gradients, count, &left, width);
+                let mut columns = vec![0.0; rounded.len()];
+                transpose(&rounded, width, &mut columns);
+                let both = multiply(self.arch, &rounded, width, &columns, count);
+                let lines = both.par_chunks_exact(count).zip(gradients.par_chunks_exact(count));
+                let rows = rounded.par_chunks_exact(width).zip(left.par_chunks_exact(width));
+                let lines: Vec<(Vec<f64>, f64)> = lines
+                    .zip(rows)
+                    .map(|((both, gradients), (rounded, left))| {
+                        let line = both.iter().zip(gradients).map(|(&a, &b)| f64::from(a) * f64::from(b));
+                        (line.collect(), dot(rounded, left))
+                    })
+                    .collect();
+                solved(&lines)
+            }
+        };
+        let mut factors = vec![1.0; count];
+        for (&row, change) in self.order.iter().zip(changes) {
+            factors[row] += change as f32;
+        }
+        factors
+    }
+
+    fn width(&self) -> usize {
+        self.columns.width().max(1)
+    }
+
+    /// E.
+    fn errors(&self, step: &(impl Fn(usize, usize) -> f32 + Sync)) -> Vec<f32> {
+        let (width, order) = (self.width(), &self.columns.order);
+        let mut errors = self.values.clone();
+        let rows = errors.par_chunks_exact_mut(width).zip(self.codes.par_chunks_exact(width));
+        rows.zip(&self.order).for_each(|((errors, codes), &row)| {
+            for ((error, &code), &column) in errors.iter_mut().zip(codes).zip(order) {
+                *error = (-code).mul_add(step(row, column as usize), *error);
+            }
+        });
+        errors
+    }
+
+    /// `values` times I + U.
+    fn times_factor(&self, values: &[f32]) -> Vec<f32> {
+        let width = self.width();
+        let mut products = values.to_vec();
+        for first in (0..width).step_by(DEPTH) {
+            let depth = first..(first + DEPTH).min(width);
+            let part: Vec<f32> =
+                values.chunks_exact(width).flat_map(|row| row[depth.clone()].iter().copied()).collect();
+            self.add_times_factor(&mut products, depth, &part, false);
+        }
+        products
+    }
+
+    /// Adds `part`, some columns of a matrix, times these rows of U, or of I + U.
+    fn add_times_factor(&self, products: &mut [f32], rows: Range<usize>, part: &[f32], with_itself: bool) {
+        let (width, upper, first) = (self.width(), &self.columns.upper, rows.start);
+        let element = |k: usize, column: usize| {
+            if with_itself && k == column { 1.0 } else { upper[(first + k) * width + first + column] }
+        };
+        let panels: Vec<Panel<f32, WIDTH>> = panels(width - first, rows.len(), element);
+        let bands = products.par_chunks_mut(BAND * width).zip(part.par_chunks(BAND * rows.len()));
+        bands.for_each(|(products, part)| {
+            add_products(self.arch, &mut products[first..], width, width - first, part, &panels);
+        });
+    }
+
+    /// Columns of E H, `[rows, columns]`, and the part of H in these columns and the same rows.
+    fn columns_of(&self, block: Range<usize>, left: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let (width, size, arch) = (self.width(), block.len(), self.arch);
+        let (upper, diagonal) = (&self.columns.upper, &self.columns.diagonal);
+        let one_plus = |k: usize, j: usize| if k == j { 1.0 } else { upper[k * width + j] };
+        let mut products = vec![0.0_f32; self.order.len() * size];
+        let mut square = vec![0.0_f32; size * size];
+        for start in (block.start..width).step_by(DEPTH) {
+            let depth = start..(start + DEPTH).min(width);
+            let element =
+                |j: usize, column: usize| diagonal[start + j] * one_plus(block.start + column, start + j);
+            let panels: Vec<Panel<f32, WIDTH>> = panels(size, depth.len(), element);
+            let bands = products.par_chunks_mut(BAND * size).zip(left.par_chunks(BAND * width));
+            bands.for_each(|(products, left)| {
+                let part: Vec<f32> =
+                    left.chunks_exact(width).flat_map(|row| row[depth.clone()].iter().copied()).collect();
+                add_products(arch, products, size, size, &part, &panels);
+            });
+            let part: Vec<f32> =
+                block.clone().flat_map(|k| depth.clone().map(move |j| one_plus(k, j))).collect();
+            add_products(arch, &mut square, size, size, &part, &panels);
+        }
+        (products, square)
+    }
+}
+
+/// The columns of a block, looked at one after the other in all rows; compiled for each set of
+/// instructions.
+struct Block<'b, F> {
+    factors: &'b Factors,
+    order: &'b [usize],
+    gradients: Option<&'b [f32]>,
+    codes: &'b mut [f32],
+    /// Of M, column by column.
+    columns: Vec<f32>,
+    /// Of E, `[rows, columns of the block]`, made here.
+    changes: &'b mut [f32],
+    square: &'b [f32],
+    block: Range<usize>,
+    steps: Steps,
+    step: &'b F,
+}
+
+impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> usize {
+        let Block { factors, order, gradients, codes, mut columns, changes, square, block, steps, step } =
+            self;
+        let (width, count, size) = (factors.width(), order.len(), block.len());
+        // Changes of this column times G.
+        let mut passed_on = vec![0.0_f32; count];
+        let mut changed = 0;
+        for (index, k) in block.enumerate() {
+            let column = factors.order[k] as usize;
+            let own = square[index * size + index];
+            let (before, later) = columns.split_at_mut((index + 1) * count);
+            let slopes = &before[index * count..];
+            passed_on.fill(0.0);
+            for (place, &row) in order.iter().enumerate() {
+                let step = step(row, column);
+                let of_row = gradients.map_or(1.0, |gradients| gradients[place * count + place]);
+                let slope = own.mul_add(passed_on[place], slopes[place]);
+                let code = &mut codes[place * width + k];
+                let wanted = nearest(*code + slope / (of_row * own * step), steps);
+                // What is no number decides nothing.
+                if wanted == *code || !slope.is_finite() || wanted.is_nan() {
+                    continue;
+                }
+                let change = (*code - wanted) * step;
+                *code = wanted;
+                changes[place * size + index] = change;
+                changed += 1;
+                match gradients {
+                    Some(gradients) => {
+                        add_times(simd, &mut passed_on, change, &gradients[place * count..][..count]);
+                    }
+                    None => passed_on[place] = change,
+                }
+            }
+            for (later, &part) in later.chunks_exact_mut(count).zip(&square[index * size + index + 1..]) {
+                add_times(simd, later, part, &passed_on);
+            }
+        }
+        changed
+    }
+}
+
+/// A change of a scale, as a part of it.
+fn allowed(change: f64) -> f64 {
+    if change.is_finite() { change.clamp(-FARTHEST, FARTHEST) } else { 0.0 }
+}
+
+/// Of lines of a positive semidefinite matrix, each with its right side, the solution as far as
+/// some rounds come to it; each step makes the quadratic form smaller.
+fn solved(lines: &[(Vec<f64>, f64)]) -> Vec<f64> {
+    let mut solution = vec![0.0_f64; lines.len()];
+    for _ in 0..ROUNDS {
+        for (place, (line, wanted)) in lines.iter().enumerate() {
+            let sum: f64 = line.iter().zip(&solution).map(|(a, b)| a * b).sum();
+            let others = sum - line[place] * solution[place];
+            solution[place] = allowed((wanted - others) / line[place]);
+        }
+    }
+    solution
+}
+
+/// (I + U) D (I + U)ᵀ, in the order of the factors.
+fn product_of(arch: Arch, factors: &Factors) -> Vec<f32> {
+    let width = factors.width();
+    let one_plus = |k: usize, j: usize| match j.cmp(&k) {
+        std::cmp::Ordering::Less => 0.0,
+        std::cmp::Ordering::Equal => 1.0,
+        std::cmp::Ordering::Greater => factors.upper[k * width + j],
+    };
+    let rows: Vec<f32> = (0..width).flat_map(|k| (0..width).map(move |j| one_plus(k, j))).collect();
+    let mut columns = vec![0.0; rows.len()];
+    transpose(&rows, width, &mut columns);
+    for (column, part) in columns.chunks_exact_mut(width).zip(&factors.diagonal) {
+        column.iter_mut().for_each(|value| *value *= part);
+    }
+    multiply(arch, &rows, width, &columns, width)
+}
+
+/// The product of two matrices, `[rows, depth]` and `[depth, columns]`.
+fn multiply(arch: Arch, left: &[f32], depth: usize, right: &[f32], columns: usize) -> Vec<f32> {
+    let mut products = vec![0.0_f32; left.len() / depth.max(1) * columns];
+    for first in (0..depth).step_by(DEPTH) {
+        let part = first..(first + DEPTH).min(depth);
+        let element = |k: usize, column: usize| right[(first + k) * columns + column];
+        let panels: Vec<Panel<f32, WIDTH>> = panels(columns, part.len(), element);
+        let bands = products.par_chunks_mut(BAND * columns).zip(left.par_chunks(BAND * depth));
+        bands.for_each(|(products, left)| {
+            let left: Vec<f32> =
+                left.chunks_exact(depth).flat_map(|row| row[part.clone()].iter().copied()).collect();
+            add_products(arch, products, columns, columns, &left, &panels);
+        });
+    }
+    products
+}
+
+/// `[rows, width]` as `[width, rows]`.
+fn transpose(rows: &[f32], width: usize, columns: &mut [f32]) {
+    let count = rows.len() / width.max(1);
+    columns.par_chunks_exact_mut(count.max(1)).enumerate().for_each(|(column, values)| {
+        for (value, row) in values.iter_mut().zip(rows.chunks_exact(width)) {
+            *value = row[column];
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_vocabulary::DType;
+
+    use super::super::factor::tests::moments;
+    use super::super::moments::SecondMoments;
+    use super::*;
+
+    const STEPS: Steps = Steps::of(DType::I4, DType::F32);
+
+    fn values(rows: usize, width: usize) -> Vec<f32> {
+        (0..rows * width).map(|index| (index * 7919 % 1013) as f32 / 500.0 - 1.0).collect()
+    }
+
+    /// The matrix that factors are of, in its own order.
+    fn matrix(factors: &Factors) -> Vec<f64> {
+        let (width, in_order) = (factors.width(), product_of(Arch::new(), factors));
+        let mut matrix = vec![0.0; in_order.len()];
+        for (i, &row) in factors.order.iter().enumerate() {
+            for (j, &column) in factors.order.iter().enumerate() {
+                matrix[row as usize * width + column as usize] = f64::from(in_order[i * width + j]);
+            }
+        }
+        matrix
+    }
+
+    struct Rounding {
+        rows: Vec<f64>,
+        columns: Vec<f64>,
+        values: Vec<f32>,
+    }
+
+    impl Rounding {
+        /// tr(G E H Eᵀ), with steps of rows.
+        fn loss(&self, codes: &[i32], steps: &[f32]) -> f64 {
+            let (count, width) = (self.rows.len().isqrt(), self.columns.len().isqrt());
+            let error = |row: usize, column: usize| {
+                let at = row * width + column;
+                f64::from(self.values[at]) - f64::from(codes[at]) * f64::from(steps[row])
+            };
+            let mut sum = 0.0;
+            for (i, j) in (0..count).flat_map(|i| (0..count).map(move |j| (i, j))) {
+                for k in 0..width {
+                    let product: f64 = (0..width).map(|l| self.columns[k * width + l] * error(j, l)).sum();
+                    sum += self.rows[i * count + j] * error(i, k) * product;
+                }
+            }
+            sum
+        }
+    }
+
+    #[test]
+    fn factors_multiply_to_what_they_are_of() {
+        let of = moments(70, 300);
+        let factors = Factors::of(&of).unwrap();
+        let matrix = matrix(&factors);
+        for (i, j) in [(0, 0), (3, 3), (3, 40), (69, 5)] {
+            let damped = if i == j { factors.damping() } else { 0.0 };
+            let wanted = f64::from(of.at(i, j)) / of.mean_square() + damped;
+            assert!((matrix[i * 70 + j] - wanted).abs() < 1e-4, "{} {wanted}", matrix[i * 70 + j]);
+        }
+    }
+
+    #[test]
+    fn sweeps_end_where_no_value_should_change_and_scales_fit() {
+        let (count, width) = (12, 70);
+        let (of_rows, of_columns) = (moments(count, 200), moments(width, 400));
+        let (gradients, factors) =
+            (Factors::of_gradients(&of_rows).unwrap(), Factors::of(&of_columns).unwrap());
+        let values = values(count, width);
+        let rows = Rows::of(&factors, &values);
+        let all = Rounding { rows: matrix(&gradients), columns: matrix(&factors), values: values.clone() };
+        let mut steps = vec![0.23_f32; count];
+        let codes: Vec<i32> = values.iter().map(|value| nearest(value / 0.23, STEPS) as i32).collect();
+        let mut sweeps = Sweeps::of(&rows, Some(&gradients), &codes);
+        assert_eq!(sweeps.codes(), codes);
+        let mut losses = vec![all.loss(&codes, &steps)];
+        for _ in 0..2 {
+            assert!(sweeps.sweep(STEPS, |row, _| steps[row]) > 0);
+            losses.push(all.loss(&sweeps.codes(), &steps));
+            let fitted = sweeps.fitted(|row, _| steps[row]);
+            steps.iter_mut().zip(fitted).for_each(|(step, by)| *step *= by);
+            losses.push(all.loss(&sweeps.codes(), &steps));
+            // No other scale of a row is better.
+            for row in 0..count {
+                for by in [0.999, 1.001] {
+                    let mut other = steps.clone();
+                    other[row] *= by;
+                    assert!(all.loss(&sweeps.codes(), &other) > losses[losses.len() - 1], "{row}");
+                }
+            }
+        }
+        assert!(losses.windows(2).all(|pair| pair[1] < pair[0]), "{losses:?}");
+        assert!(losses[4] < 0.8 * losses[0], "{losses:?}");
+        let ends = (0..50).find(|_| sweeps.sweep(STEPS, |row, _| steps[row]) == 0);
+        assert!(ends.is_some());
+        // No other integer is better.
+        let codes = sweeps.codes();
+        let least = all.loss(&codes, &steps);
+        for at in (0..codes.len()).step_by(7) {
+            for change in [-1, 1] {
+                let mut other = codes.clone();
+                other[at] = (other[at] + change).clamp(-8, 7);
+                assert!(all.loss(&other, &steps) >= least * (1.0 - 1e-6), "{at}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_without_derivatives_are_as_those_whose_derivatives_are_their_own() {
+        let (count, width) = (9, 130);
+        let factors = Factors::of(&moments(width, 300)).unwrap();
+        let mut triangle = vec![0.0; count * (count + 1) / 2];
+        (0..count).for_each(|row| triangle[row * (row + 1) / 2 + row] = 1.0);
+        let gradients = Factors::of_gradients(&SecondMoments { width: count, rows: 50, triangle }).unwrap();
+        let values = values(count, width);
+        let rows = Rows::of(&factors, &values);
+        let codes = rows.round(STEPS, |_, _| 0.2).codes;
+        let [alone, together] = [None, Some(&gradients)].map(|gradients| {
+            let mut sweeps = Sweeps::of(&rows, gradients, &codes);
+            sweeps.sweep(STEPS, |_, _| 0.2);
+            (sweeps.codes(), sweeps.fitted(|_, _| 0.2))
+        });
+        assert_ne!(alone.0, codes);
+        assert_eq!(alone.0, together.0);
+        let both = alone.1.iter().zip(&together.1);
+        assert!(both.clone().all(|(a, b)| (a - b).abs() < 1e-5 && *a != 1.0), "{alone:?} {together:?}");
+        // And no row depends on those beside it.
+        let mut one = Sweeps::of(&Rows::of(&factors, &values[..width]), None, &codes[..width]);
+        one.sweep(STEPS, |_, _| 0.2);
+        assert_eq!(one.codes(), alone.0[..width]);
+    }
+
+    #[test]
+    fn no_thread_changes_a_bit_and_what_overflows_stays() {
+        let (count, width) = (70, 150);
+        let factors = Factors::of(&moments(width, 300)).unwrap();
+        let gradients = Factors::of_gradients(&moments(count, 200)).unwrap();
+        let improved = |values: &[f32], codes: &[i32]| {
+            let mut sweeps = Sweeps::of(&Rows::of(&factors, values), Some(&gradients), codes);
+            let changed = sweeps.sweep(STEPS, |_, _| 0.2);
+            (changed, sweeps.codes(), sweeps.fitted(|_, _| 0.2))
+        };
+        let values = values(count, width);
+        let codes = Rows::of(&factors, &values).round(STEPS, |_, _| 0.2).codes;
+        let with = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| improved(&values, &codes))
+        };
+        assert!(with(1).0 > 0 && with(1) == with(3));
+        let large = vec![f32::MAX; count * width];
+        let codes = vec![7; count * width];
+        assert_eq!(improved(&large, &codes), (0, codes, vec![1.0; count]));
+    }
+}
