@@ -214,6 +214,8 @@ fn main() {
                 true => ours.carried(theirs, row.layer, row.role, row.format),
                 false => ours.others.get(&(component.clone(), row.role, row.format)).copied(),
             };
+            // Where no matrix is nothing is lost.
+            let lost = lost.or((row.micronats == 0).then_some(0.0));
             let lost = lost.unwrap_or_else(|| panic!("{component} {} {}", row.role, row.format));
             Sensitivity { micronats: lost.ceil() as u32, provenance: Provenance::Modelled, ..row.clone() }
         })

@@ -1,5 +1,5 @@
 //! Cost of formats for the demo model on the CPU shim: tables in Markdown, or JSON after `--format
-//! json`; only `combinations`, `weights` or `ranges` if named.
+//! json`; only `combinations`, `weights`, `ranges` or `texts` if named.
 //!
 //! Every combination runs all held-out rows, chooses tokens after every recorded prompt, runs every
 //! layer alone, and is run again by the reference on a few rows. `docs/benchmarks/quality.md`
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use shardwright::WeightFormat;
 use shardwright_quantisation::RangeMethod;
 use shardwright_tests::formats::{
-    AgainstReference, CASES, Case, Cost, Effort, Recorded, Roundings, W4_BLOCK32_LOSS_MAX,
-    W8_PER_CHANNEL_LOSS_MAX, ranging, roundings, weight_error,
+    AgainstReference, ByText, CASES, Case, Cost, Effort, Recorded, Roundings, W4_BLOCK32_LOSS_MAX,
+    W8_PER_CHANNEL_LOSS_MAX, by_texts, ranging, roundings, weight_error,
 };
 
 /// Formats of weights that are compared separately.
@@ -43,7 +43,7 @@ const EFFORT: Effort = Effort { rows: 48, steps: 24, greedy: 64 };
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let as_json = arguments.windows(2).any(|pair| pair == ["--format", "json"]);
-    let parts = ["combinations", "weights", "ranges"];
+    let parts = ["combinations", "weights", "ranges", "texts"];
     let named = |part: &str| arguments.iter().any(|argument| argument == part);
     let cache = tempfile::tempdir().expect("a temporary folder");
     for part in parts {
@@ -56,7 +56,8 @@ fn main() {
         match part {
             "combinations" => combinations(as_json, cache.path()),
             "weights" => weights(as_json),
-            _ => ranges(as_json),
+            "ranges" => ranges(as_json),
+            _ => texts(as_json),
         }
     }
 }
@@ -119,6 +120,41 @@ fn ranges(as_json: bool) {
     println!("|---|---:|---:|");
     for (method, nll, divergence) in &found {
         println!("| {method:?} | {:+.3} | {divergence:.1e} |", loss(*nll));
+    }
+}
+
+/// What ranges and rounding lose by the text that they follow from.
+fn texts(as_json: bool) {
+    eprintln!("texts");
+    let (float, found) = by_texts(&Recorded::some(1, ROUNDING_EVERY, ROUNDING_TOKENS));
+    if as_json {
+        let row = |text: &ByText| {
+            json!({
+                "text": text.name,
+                "range_tokens": text.tokens[0],
+                "moment_tokens": text.tokens[1],
+                "stored_nll": float,
+                "ranges": { "nll": text.ranges.0, "divergence": text.ranges.1 },
+                "rounding": { "nll": text.rounding.0, "divergence": text.rounding.1 },
+            })
+        };
+        println!("{:#}", Value::from_iter(found.iter().map(row)));
+        return;
+    }
+    println!("| text | tokens | ranges: loss % | divergence | tokens | rounding: loss % | divergence |");
+    println!("|---|---:|---:|---:|---:|---:|---:|");
+    for text in &found {
+        let loss = |(nll, _): (f64, f64)| 100.0 * (nll / float - 1.0);
+        println!(
+            "| {} | {} | {:+.3} | {:.1e} | {} | {:+.2} | {:.4} |",
+            text.name,
+            text.tokens[0],
+            loss(text.ranges),
+            text.ranges.1,
+            text.tokens[1],
+            loss(text.rounding),
+            text.rounding.1,
+        );
     }
 }
 

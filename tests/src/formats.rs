@@ -579,11 +579,76 @@ fn ranges(calibration: &Calibration, narrow: bool) -> Ranges {
 }
 
 fn calibrate(graph: &Graph) -> Calibration {
+    calibrate_on(graph, &calibration())
+}
+
+fn calibrate_on(graph: &Graph, conversations: &[Vec<u32>]) -> Calibration {
     let mut calibrator = Calibrator::new(graph, content_hash(graph).expect("a hash")).expect("a calibrator");
-    for ids in calibration() {
-        calibrator.add(&ids).expect("a conversation runs");
+    for ids in conversations {
+        calibrator.add(ids).expect("a conversation runs");
     }
     calibrator.finish().expect("conversations")
+}
+
+/// Texts to calibrate on: those that come with the program, each of them alone, and the model's
+/// own. `None` is all that come with it.
+const TEXTS: [(&str, Option<&str>); 7] = [
+    ("all that come with the program", None),
+    ("turns alone", Some("host/build/src/checkpoint/texts/turns.txt")),
+    ("code alone", Some("host/build/src/checkpoint/texts/code.txt")),
+    ("numbers alone", Some("host/build/src/checkpoint/texts/numbers.txt")),
+    ("languages alone", Some("host/build/src/checkpoint/texts/languages.txt")),
+    ("long texts alone", Some("host/build/src/checkpoint/texts/long.txt")),
+    ("the model's own", Some(OWN_TEXT)),
+];
+
+/// What a model loses that was calibrated on a text: nats per token and divergence from it in
+/// float.
+#[derive(Clone, Debug)]
+pub struct ByText {
+    /// The text.
+    pub name: &'static str,
+    /// Tokens that ranges are of, and moments.
+    pub tokens: [usize; 2],
+    /// With activations in 16 bits and a KV cache in 8, in ranges by this text.
+    pub ranges: (f64, f64),
+    /// With weights in W4 per channel, rounded by moments of this text.
+    pub rounding: (f64, f64),
+}
+
+/// What a text costs that is not like what the model reads, by the reference; besides, nats of the
+/// model as stored.
+///
+/// # Panics
+/// If the reference cannot run it, or moments cannot be taken.
+pub fn by_texts(part: &Recorded) -> (f64, Vec<ByText>) {
+    let graph = chain::committed(DEMO_MODEL);
+    let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
+    let mut stored = f64::NAN;
+    let found = TEXTS.map(|(name, path)| {
+        let shims = ShimRegistry::builder().directory(program::folder().join("shims"));
+        let calibration_text = path.map(|path| tree::root().join(path));
+        let options = PlanOptions { shims, calibration_text, ..PlanOptions::default() };
+        let conversations =
+            shardwright_build::calibration_text(&checkpoint, &options).expect("conversations");
+        let moved = shardwright_build::moment_text(&checkpoint, &options).expect("conversations");
+        let (moments, _) = checkpoint_moments(&checkpoint, &options, &mut ()).expect("moments");
+        let of = |formats: &str, moments: Option<Moments>| Candidate {
+            formats: formats.parse().expect("formats"),
+            tables: shardwright_quantisation::TableFormats::default(),
+            moments: moments.map(Arc::new),
+        };
+        let candidates = [of("bf16/a16/a8", None), of("w4-per-channel/f32/f32", Some(moments))];
+        let ranges = ranges(&calibrate_on(&graph, &conversations), true);
+        let mut on = |_: u64, _: u64| ControlFlow::Continue(());
+        let table = evaluate(&graph, &candidates, &ranges, &part.rows(), &mut on).expect("it runs");
+        stored = table.nll.expect("a model that generates");
+        let cost =
+            |row: usize| (table.rows[row].nll.expect("a model that generates"), table.rows[row].divergence);
+        let tokens = [&conversations, &moved].map(|text| text.iter().map(Vec::len).sum());
+        ByText { name, tokens, ranges: cost(0), rounding: cost(1) }
+    });
+    (stored, found.into())
 }
 
 /// The conversations that ranges are calibrated on, as the demo model sees them: through its chat

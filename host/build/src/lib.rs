@@ -107,7 +107,7 @@ pub use {
         open_checkpoint, plan_checkpoint, sensitivity_text,
     },
     compiling::{CompileReport, compile, compile_trying},
-    recorded::{CompiledAnew, compile_recorded},
+    recorded::{CompiledAnew, compile_recorded, options_of},
 };
 
 use shardwright_vocabulary::Result;

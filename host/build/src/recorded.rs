@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use shardwright_bundle::{Bundle, ChainEntry, Digest};
+use shardwright_models::Checkpoint;
 use shardwright_planning::check::check;
 use shardwright_planning::plan::{BuildTime, Plan};
 use shardwright_planning::request::Request;
@@ -55,21 +56,7 @@ pub fn compile_recorded(
     let because = error.to_string();
     let compiled = || {
         let checkpoint = open_checkpoint(directory)?;
-        if Digest::from(checkpoint.content_hash()) != bundle.manifest().model.checkpoint {
-            let what = format!("{} is not the checkpoint the bundle was made of", directory.display());
-            return Err(Error::new(ErrorKind::Incompatible, what));
-        }
-        let request: Request = read(bundle, &entry.request, "the recorded request")?;
-        let mut options = recorded_options(bundle, &request, here)?;
-        // The bundle's tables are there already.
-        let checked = check(plan, &request).map_err(|fault| {
-            Error::new(
-                ErrorKind::Invalid,
-                format!("{}: the recorded plan: {fault}", bundle.directory().display()),
-            )
-            .with_help("compile the checkpoint again")
-        })?;
-        options.tables = TableFormats::planned(checkpoint.graph(), &checked);
+        let options = options_of(bundle, entry, &checkpoint, here)?;
         let mut source = CheckpointSource::new(&checkpoint, &options);
         // What made it the plan, such as a repair, may not be seen in the request.
         let trying = Trying { first: Some(RecordedPlan::of(bundle, entry)?), ..Trying::default() };
@@ -91,6 +78,39 @@ pub fn compile_recorded(
     let report = settled.report_now();
     let notices = std::iter::once(compiled).chain(report.notices.iter().filter(known).cloned()).collect();
     Ok(CompiledAnew { settled, compiled_here: CompiledHere { because, nanoseconds }, notices })
+}
+
+/// The options that a bundle's chain was planned with, as far as the bundle records them; `here` has
+/// the rest: paths, threads and session flags.
+///
+/// # Errors
+///
+/// [`ErrorKind::Incompatible`] for a checkpoint that the bundle was not made of, and
+/// [`ErrorKind::Invalid`] for a bundle whose files say what no bundle does.
+pub fn options_of(
+    bundle: &Bundle,
+    entry: &ChainEntry,
+    checkpoint: &Checkpoint,
+    here: &PlanOptions,
+) -> Result<PlanOptions> {
+    if Digest::from(checkpoint.content_hash()) != bundle.manifest().model.checkpoint {
+        let what =
+            format!("{} is not the checkpoint the bundle was made of", checkpoint.directory().display());
+        return Err(Error::new(ErrorKind::Incompatible, what));
+    }
+    let plan: Plan = read(bundle, &entry.plan, "the recorded plan")?;
+    let request: Request = read(bundle, &entry.request, "the recorded request")?;
+    let mut options = recorded_options(bundle, &request, here)?;
+    // The bundle's tables are there already.
+    let checked = check(plan, &request).map_err(|fault| {
+        Error::new(
+            ErrorKind::Invalid,
+            format!("{}: the recorded plan: {fault}", bundle.directory().display()),
+        )
+        .with_help("compile the checkpoint again")
+    })?;
+    options.tables = TableFormats::planned(checkpoint.graph(), &checked);
+    Ok(options)
 }
 
 /// The options the bundle was made with, as far as its manifest and request record them.

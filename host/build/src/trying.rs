@@ -38,21 +38,29 @@ impl RecordedPlan {
         Ok(RecordedPlan { plan, request })
     }
 
-    /// The plan, if targets, formats and tables mean the same in another request. That may offer
-    /// more formats.
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The plan for another request, if its targets and formats mean the same and it offers the
+    /// tables in the formats that the plan has them in. It may offer more formats.
     pub(crate) fn for_request(self, request: &Request) -> Option<Plan> {
-        let RecordedPlan { plan, request: own } = self;
+        let RecordedPlan { mut plan, request: own } = self;
         let targets = |request: &Request| -> Vec<_> {
             request.targets.iter().map(|target| target.target.clone()).collect()
         };
-        let formats = |table: &shardwright_planning::request::GatheredTable| {
-            table.formats.iter().map(|choice| choice.format).collect::<Vec<_>>()
-        };
-        let tables = |request: &Request| request.tables.iter().map(formats).collect::<Vec<_>>();
         let same = targets(&own) == targets(request)
             && request.formats.starts_with(&own.formats)
-            && tables(&own) == tables(request);
-        same.then_some(plan)
+            && own.tables.len() == request.tables.len();
+        if !same {
+            return None;
+        }
+        for (chosen, (own, other)) in plan.tables.iter_mut().zip(own.tables.iter().zip(&request.tables)) {
+            let format = own.formats.get(*chosen as usize)?.format;
+            *chosen = other.formats.iter().position(|choice| choice.format == format)? as u32;
+        }
+        Some(plan)
     }
 }
 

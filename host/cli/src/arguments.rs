@@ -463,8 +463,11 @@ pub struct SensitivityArguments {
 
 #[derive(Args, Debug)]
 pub struct TuneArguments {
-    /// A directory as Hugging Face publishes it.
+    /// A directory as Hugging Face publishes it, or a bundle.
     pub checkpoint: PathBuf,
+    /// The checkpoint a bundle was compiled from: other plans are made of it.
+    #[arg(long = "checkpoint", value_name = "DIR")]
+    pub compiled_from: Option<PathBuf>,
     /// Begin to time no other plan after so many minutes. Default: when the planner names none.
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = minutes)]
     pub minutes: Option<f64>,

@@ -348,24 +348,14 @@ fn open_for(
     compiled_from: Option<&Path>,
     input: Input,
 ) -> Result<Model, Failure> {
-    if !shardwright::is_bundle(checkpoint) {
-        if compiled_from.is_some() {
-            let what = format!("--checkpoint is for bundles, and {} is none", checkpoint.display());
-            return Err(Failure::Arguments(what));
-        }
+    if !is_bundle(checkpoint, compiled_from)? {
         let mut watch = views::Progress::new("preparing", checkpoint);
         let options = open_options(target, execution)?.tokenizer_when_asked(input == Input::Ids);
         let model = options.open_watched(checkpoint, &mut watch)?;
         interrupted("opening the model")?;
         return Ok(model);
     }
-    if let Some(what) = decided_before(target, execution) {
-        return Err(Failure::Refused {
-            kind: ErrorKind::Argument,
-            message: format!("{what} was decided when {} was compiled", checkpoint.display()),
-            help: format!("leave it out, or compile the checkpoint again with {what}"),
-        });
-    }
+    nothing_decided_before(checkpoint, target, execution)?;
     let _busy = views::Busy::new("loading");
     let mut options = BundleOptions::new()
         .search_path(target_path(target)?)
@@ -388,6 +378,30 @@ fn open_for(
         options = options.trust_key(key);
     }
     Ok(options.open(checkpoint)?)
+}
+
+/// Whether a path is a bundle; no checkpoint belongs to anything else.
+fn is_bundle(path: &Path, compiled_from: Option<&Path>) -> Result<bool, Failure> {
+    let is_bundle = shardwright::is_bundle(path);
+    if !is_bundle && compiled_from.is_some() {
+        let what = format!("--checkpoint is for bundles, and {} is none", path.display());
+        return Err(Failure::Arguments(what));
+    }
+    Ok(is_bundle)
+}
+
+/// Refuses options that a bundle has already decided.
+fn nothing_decided_before(
+    bundle: &Path,
+    target: &TargetArguments,
+    execution: &ExecutionArguments,
+) -> Result<(), Failure> {
+    let Some(what) = decided_before(target, execution) else { return Ok(()) };
+    Err(Failure::Refused {
+        kind: ErrorKind::Argument,
+        message: format!("{what} was decided when {} was compiled", bundle.display()),
+        help: format!("leave it out, or compile the checkpoint again with {what}"),
+    })
 }
 
 /// Options that a bundle has already decided. Each option is listed here, so that a new one does

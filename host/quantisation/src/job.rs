@@ -543,7 +543,7 @@ impl<'s> Job<'s> {
 }
 
 /// How often every value is looked at again.
-const SWEEPS: usize = 3;
+const SWEEPS: usize = 6;
 
 /// Factors on the scales of a row that are tried where errors are passed on, and how far beside the
 /// best of them others are: what is rounded there is a row with the errors of earlier columns added

@@ -44,6 +44,12 @@ pub enum Note {
         /// The weight.
         weight: String,
     },
+    /// No finite derivatives by the weight's results were seen: errors of its rows make up for
+    /// themselves alone.
+    RowsAlone {
+        /// The weight.
+        weight: String,
+    },
     /// Another process is making the weight; work continues when it is done.
     Waiting {
         /// The weight.

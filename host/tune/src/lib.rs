@@ -34,7 +34,7 @@ mod tuning;
 pub use report::{Outcome, TimedPlan, Tried, TuneReport};
 pub use spread::Spread;
 pub use trial::{Sample, TimedPart, Trial, Turn};
-pub use tuning::tune;
+pub use tuning::{tune, tune_bundle};
 
 /// Folder of trials in the cache directory.
 pub const TRIALS: &str = "trials";

@@ -16,6 +16,8 @@ pub enum Naming {
     Measured,
     /// The same, and what was not measured as fast as nothing that was measured speaks against.
     Hopeful,
+    /// Not asked: the plan that a bundle was compiled with.
+    Bundled,
     /// Without measured times, with a setting of the planner.
     Setting(String, String),
     /// The same, with one of the offered tuples for all layers.
@@ -37,6 +39,7 @@ impl Naming {
             Naming::Default => "the default plan".to_owned(),
             Naming::Measured => "with the measured times".to_owned(),
             Naming::Hopeful => "with the best hope for what is not measured".to_owned(),
+            Naming::Bundled => "the bundle's plan".to_owned(),
             Naming::Setting(name, value) => format!("--planner-option {name}={value}"),
             Naming::Formats { index, offered } => {
                 format!("--formats {}", offered.get(*index).map(FormatTuple::to_string).unwrap_or_default())
@@ -49,7 +52,7 @@ impl Naming {
         let with = |rest| MeasuredTimes::These(Arc::new(times.clone()), rest);
         let mut options = PlanOptions { times: MeasuredTimes::Ignored, ..asked.clone() };
         match self {
-            Naming::Default => {}
+            Naming::Default | Naming::Bundled => {}
             Naming::Measured => options.times = with(Unmeasured::Likely),
             Naming::Hopeful => options.times = with(Unmeasured::Best),
             Naming::Setting(name, value) => options.planner_options.push((name.clone(), value.clone())),

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use shardwright::OpenOptions;
 use shardwright_build::{
     ArtefactStore, CheckpointSource, KeptArtefacts, LossReport, NoArtefactStore, PlanOptions, PlanReport,
-    Planned, Purpose, Settled, TIMES, Times, plan, settle,
+    Planned, Purpose, RecordedPlan, Settled, TIMES, Times, Trying, options_of, plan, settle_trying,
 };
-use shardwright_bundle::{Digest, is_bundle};
+use shardwright_bundle::{Bundle, Digest, is_bundle};
 use shardwright_doctor::compare_reports;
 use shardwright_planning::plan::{BuildTime, Plan};
 use shardwright_planning::request::Request;
@@ -31,6 +31,8 @@ struct Site<'s> {
     checkpoint: &'s Path,
     asked: PlanOptions,
     until: Option<Instant>,
+    /// The plan of the bundle whose checkpoint is tuned.
+    bundled: Option<RecordedPlan>,
 }
 
 /// The default plan and everything known beside it.
@@ -67,14 +69,50 @@ pub fn tune(
     time: Option<Duration>,
     watch: &mut dyn Watch,
 ) -> Result<(TuneReport, Vec<Notice>)> {
-    let until = time.and_then(|time| Instant::now().checked_add(time));
     if is_bundle(checkpoint) {
-        let what =
-            format!("{} is a bundle, whose plan was decided when it was compiled", checkpoint.display());
-        return Err(Error::new(ErrorKind::Argument, what)
-            .with_help("tune its checkpoint with the options it was compiled with, and compile that again"));
+        return tune_bundle(checkpoint, None, open, time, watch);
     }
-    let site = Site { checkpoint, asked: open.plan_options(), until };
+    let site = Site { checkpoint, asked: open.plan_options(), until: until(time), bundled: None };
+    begin(site, watch)
+}
+
+/// Tunes the checkpoint that a bundle was made of as [`tune`] does, with the options that the
+/// bundle was compiled with; `open` has the rest. The plan of its first chain is timed with the
+/// others.
+///
+/// # Errors
+///
+/// A bundle without its checkpoint, a checkpoint of something else, and those of [`tune`].
+pub fn tune_bundle(
+    bundle: &Path,
+    checkpoint: Option<&Path>,
+    open: &OpenOptions,
+    time: Option<Duration>,
+    watch: &mut dyn Watch,
+) -> Result<(TuneReport, Vec<Notice>)> {
+    let until = until(time);
+    let Some(checkpoint) = checkpoint else {
+        let what = format!("{} is a bundle, and other plans are made of its checkpoint", bundle.display());
+        return Err(Error::new(ErrorKind::Argument, what)
+            .with_help("`--checkpoint DIR` says where the checkpoint lies that it was compiled from"));
+    };
+    let bundle = Bundle::open(bundle)?;
+    let Some(chain) = bundle.manifest().chains.first() else {
+        let what = format!("{} has no chain", bundle.directory().display());
+        return Err(Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again"));
+    };
+    let opened = shardwright_build::open_checkpoint(checkpoint)?;
+    let asked = options_of(&bundle, chain, &opened, &open.plan_options())?;
+    let plan = RecordedPlan::of(&bundle, chain)?;
+    begin(Site { checkpoint, asked, until, bundled: Some(plan) }, watch)
+}
+
+/// When time is over.
+fn until(time: Option<Duration>) -> Option<Instant> {
+    time.and_then(|time| Instant::now().checked_add(time))
+}
+
+fn begin(site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<Notice>)> {
     let default = site.plan(&Naming::Default, &BTreeMap::new(), watch)?;
     let request: Request = serde_json::from_slice(&default.request)
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the planner's request: {error}")))?;
@@ -126,7 +164,9 @@ impl Site<'_> {
             None => &mut NoArtefactStore,
         };
         let mut source = CheckpointSource::new(&checkpoint, &options);
-        settle(&mut source, &options, Purpose::Run, store, watch)
+        let first = self.bundled.clone().filter(|_| *naming == Naming::Bundled);
+        let trying = Trying { first, ..Trying::default() };
+        settle_trying(&mut source, &options, Purpose::Run, store, trying, watch)
     }
 
     fn is_over(&self) -> bool {
@@ -149,13 +189,13 @@ impl Tuning<'_> {
                 trial
             }
         };
-        self.add(&Naming::Default, default.report.totals.loss, Ok(trial));
+        self.add(&Naming::Default, Some(default.report.totals.loss), Ok(trial));
         let offered = formats(&default.settings, &self.site.asked, &self.base.request.formats);
         let mut others = settings(&default.settings, &self.site.asked).into_iter().chain(offered);
         loop {
-            let named = match self.named_by_times(watch)? {
-                Some(named) => Some(named),
-                None => self.named_by_setting(&mut others, watch)?,
+            let named = match (self.named_by_bundle(), self.named_by_times(watch)?) {
+                (Some(named), _) | (None, Some(named)) => Some(named),
+                (None, None) => self.named_by_setting(&mut others, watch)?,
             };
             let Some((naming, plan, loss)) = named else { return Ok(true) };
             if self.trials.len() >= TRIALS_MAX {
@@ -176,16 +216,25 @@ impl Tuning<'_> {
         }
     }
 
+    /// The bundle's plan, if it was not tried.
+    fn named_by_bundle(&self) -> Option<(Naming, Digest, Option<LossReport>)> {
+        let plan = identity(self.site.bundled.as_ref()?.plan());
+        (!self.is_tried(plan)).then_some((Naming::Bundled, plan, None))
+    }
+
     /// A plan that was not tried and that the planner makes of what was measured: the one that
     /// later commands would make first.
-    fn named_by_times(&mut self, watch: &mut dyn Watch) -> Result<Option<(Naming, Digest, LossReport)>> {
+    fn named_by_times(
+        &mut self,
+        watch: &mut dyn Watch,
+    ) -> Result<Option<(Naming, Digest, Option<LossReport>)>> {
         let times = self.base.times(&self.trials);
         for naming in [Naming::Measured, Naming::Hopeful] {
             interrupted(watch)?;
             let Ok(planned) = self.site.plan(&naming, &times, &mut Part::new(watch, 0..1)) else { continue };
             let plan = identity(&planned.plan);
             if !self.is_tried(plan) {
-                return Ok(Some((naming, plan, planned.report.totals.loss)));
+                return Ok(Some((naming, plan, Some(planned.report.totals.loss))));
             }
         }
         Ok(None)
@@ -196,13 +245,13 @@ impl Tuning<'_> {
         &mut self,
         others: &mut impl Iterator<Item = Naming>,
         watch: &mut dyn Watch,
-    ) -> Result<Option<(Naming, Digest, LossReport)>> {
+    ) -> Result<Option<(Naming, Digest, Option<LossReport>)>> {
         for naming in others {
             interrupted(watch)?;
             let asked = naming.words();
             match self.site.plan(&naming, &BTreeMap::new(), &mut Part::new(watch, 0..1)) {
                 Ok(planned) if !self.is_tried(identity(&planned.plan)) => {
-                    return Ok(Some((naming, identity(&planned.plan), planned.report.totals.loss)));
+                    return Ok(Some((naming, identity(&planned.plan), Some(planned.report.totals.loss))));
                 }
                 Ok(_) => {}
                 Err(error) => {
@@ -241,6 +290,10 @@ impl Tuning<'_> {
     fn time(&mut self, naming: &Naming, plan: Digest, watch: &mut dyn Watch) -> Result<Trial> {
         let times = self.base.times(&self.trials);
         let settled = self.site.settle(naming, &times, watch)?;
+        if *naming == Naming::Bundled && identity(settled.plan.plan()) != plan {
+            let what = "targets, formats or tables mean something else here, or it does not compile as it is";
+            return Err(Error::new(ErrorKind::Incompatible, what));
+        }
         let mut own = self.load(plan, &settled)?;
         self.load_baseline(watch)?;
         match &mut self.baseline {
@@ -265,7 +318,12 @@ impl Tuning<'_> {
     }
 
     /// Adds what came of a plan.
-    fn add(&mut self, naming: &Naming, loss: LossReport, trial: std::result::Result<Trial, (Digest, Error)>) {
+    fn add(
+        &mut self,
+        naming: &Naming,
+        loss: Option<LossReport>,
+        trial: std::result::Result<Trial, (Digest, Error)>,
+    ) {
         let asked = naming.words();
         let (plan, ratio, result) = match trial {
             Err((plan, error)) => (plan, None, format!("cannot be built and run: {error}")),
@@ -283,7 +341,7 @@ impl Tuning<'_> {
                 (plan, ratio, result.to_owned())
             }
         };
-        self.tried.push(Tried { asked, plan: Some(plan.to_string()), ratio, loss: Some(loss), result });
+        self.tried.push(Tried { asked, plan: Some(plan.to_string()), ratio, loss, result });
     }
 
     /// Keeps the times if they lead to a plan that was timed and is not slower, and reports.

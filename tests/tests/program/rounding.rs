@@ -93,6 +93,14 @@ fn weights_rounded_by_moments_depend_on_checkpoint_text_and_format_alone() {
     let by_default = Place::new();
     by_default.compile(&[]);
     assert!(by_default.contents() == nearest.contents());
+    // On the CPU weights stay as they are stored unless other formats are offered.
+    let place = Place::new();
+    let bundle = place.bundle().display().to_string();
+    let compile = shardwright(["compile", CHECKPOINT, "-o", &bundle]).arguments(COMPENSATED);
+    let stored = compile.environment("XDG_CACHE_HOME", place.cache()).outcome();
+    let stored = stored.stdout + &stored.stderr;
+    assert!(stored.contains("has nothing to round") && !stored.contains(SAID), "{stored}");
+    assert!(!said.contains("has nothing to round"), "{said}");
     // Other text, other moments.
     let text = first.0.path().join("text");
     std::fs::write(&text, "What is a pot?\tA pot holds water.\n").expect("written");

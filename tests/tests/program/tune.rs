@@ -177,6 +177,19 @@ fn a_plan_that_estimates_hide_is_found_and_made_from_then_on() {
     assert!(text.contains("faster by more than the spread") && text.contains("ratio"), "{text}");
     // What was measured on the chip says nothing of its cut on the CPU.
     assert_eq!(places(&run("plan", &["--on", "cpu"]).json()), default);
+
+    // A bundle of that plan is tuned by its checkpoint, where nothing was measured yet: its plan is
+    // timed beside the default plan of its options.
+    let bundle = place.path().join("bundle").display().to_string();
+    run("compile", &["-o", &bundle]).succeeds();
+    let elsewhere = Place::new();
+    let tuned = chip.found_by(elsewhere.run(&["tune", &bundle, "--checkpoint", CHECKPOINT])).json();
+    assert_eq!(tuned["before"]["plan"], report["before"]["plan"], "{tuned}");
+    let of_bundle = &tuned["tried"][1];
+    assert_eq!(of_bundle["asked"], "the bundle's plan", "{tuned}");
+    assert!(of_bundle["plan"] == report["after"]["plan"] && of_bundle["result"] == "faster", "{tuned}");
+    assert_eq!(tuned["outcome"], "faster", "{tuned}");
+    assert!(!elsewhere.kept("times").is_empty());
 }
 
 #[test]
@@ -201,7 +214,10 @@ fn what_cannot_be_tuned_is_refused_with_help() {
     let on_device = ["tune", CHECKPOINT, "--soc", "mt6989", "--on", "device"];
     let cases: &[(&[&str], i32, &[&str])] = &[
         (&on_device, 3, &["mt6989", "--on cpu"]),
-        (&["tune", &bundle], 2, &["is a bundle", "tune its checkpoint"]),
+        (&["tune", &bundle], 2, &["is a bundle", "--checkpoint DIR"]),
+        (&["tune", &bundle, "--checkpoint", CHECKPOINT], 6, &["not the checkpoint the bundle was made of"]),
+        (&["tune", &bundle, "--soc", "mt6989"], 2, &["--soc was decided when", "leave it out"]),
+        (&["tune", CHECKPOINT, "--checkpoint", CHECKPOINT], 2, &["is for bundles"]),
         (&["tune", EMBEDDING_FIXTURE], 5, &["embeds", "plan"]),
         (&["tune", CHECKPOINT, "--context", "4"], 10, &["leaves nothing to time", "--context"]),
         (&["tune", "no/such/folder"], 3, &["no such file"]),

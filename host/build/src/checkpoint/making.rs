@@ -162,6 +162,12 @@ impl ModelSource for CheckpointSource<'_> {
         }
         let is_rounded = !measuring::quantised_formats(&used).is_empty();
         let moments = self.moments(is_rounded, &mut watch.then(MOMENTS_TAKEN))?;
+        // Said once, whatever plans follow.
+        if self.options.rounding == WeightRounding::Compensated && !is_rounded && self.made.is_empty() {
+            self.notices.push(Notice::note(
+                "the plan leaves all weights as they are stored, so that `--rounding compensated` has nothing to round",
+            ));
+        }
         let ranges = self.ranges.clone();
         let CheckpointSource { graph, options, made, notices, .. } = self;
         let make = |from: &Graph, weights| {
@@ -245,6 +251,9 @@ impl Watch for Forward<'_> {
             ))),
             Note::NotSeen { weight } => self.notices.push(Notice::note(format!(
                 "nothing that `{weight}` is multiplied with was seen, so each of its values is rounded to the nearest"
+            ))),
+            Note::RowsAlone { weight } => self.notices.push(Notice::note(format!(
+                "no finite derivatives by what `{weight}` gives were seen, so each of its rows is rounded for itself"
             ))),
             Note::Waiting { weight, path } => self.watch.note(&format!(
                 "waiting for another program, which makes `{weight}` in {}",

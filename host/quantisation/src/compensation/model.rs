@@ -64,6 +64,9 @@ impl Moments {
                     let percent = (100.0 * factors.damping()).round() as u64;
                     watch.note(Note::Damped { weight: name(), percent });
                 }
+                if rows.is_none() && self.inputs.gradients.contains_key(weight) {
+                    watch.note(Note::RowsAlone { weight: name() });
+                }
             }
             None if self.inputs.of.contains_key(weight) => watch.note(Note::NotSeen { weight: name() }),
             _ => {}
@@ -147,6 +150,26 @@ mod tests {
         fn note(&mut self, note: Note) {
             self.0.push(note);
         }
+    }
+
+    #[test]
+    fn rows_without_derivatives_are_said_to_be_rounded_alone() {
+        let noted = |gradients: Vec<f32>| {
+            let inputs = MatrixInputs {
+                of: BTreeMap::from([("w".to_owned(), "x".to_owned())]),
+                widths: BTreeMap::from([("x".to_owned(), 2)]),
+                gradients: BTreeMap::from([("w".to_owned(), 2)]),
+            };
+            let of = |triangle: Vec<f32>| SecondMoments { width: 2, rows: 9, triangle };
+            let key = MatrixInputs::gradient_key("w");
+            let moments = BTreeMap::from([("x".to_owned(), of(vec![1.0, 0.3, 1.0])), (key, of(gradients))]);
+            let mut notes = Notes(Vec::new());
+            let factors = Moments::new([0; 32], inputs, moments).factors_said("w", &mut notes).unwrap();
+            (factors.unwrap().rows.is_some(), notes.0)
+        };
+        assert_eq!(noted(vec![1.0, 0.3, 1.0]), (true, Vec::new()));
+        let alone = Note::RowsAlone { weight: "w".to_owned() };
+        assert_eq!(noted(vec![1.0, f32::NAN, f32::NAN]), (false, vec![alone]));
     }
 
     #[test]
