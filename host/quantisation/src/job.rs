@@ -458,15 +458,20 @@ impl<'s> Job<'s> {
             .unwrap_or_else(|| found.iter().flat_map(|(_, best)| best.codes.iter().copied()).collect());
         // Of 127 steps the few that could still change are no loss.
         if steps.limit < 16.0 {
-            let mut sweeps = Sweeps::of(&own, rows, &codes);
+            let step = |row: usize, column: usize| at_now[row][column / size];
+            let mut sweeps = Sweeps::of(&own, rows, &codes, step);
+            // What all scales of a row are multiplied by; those of blocks have a type too coarse for
+            // that, and a scale of the whole tensor is no row's to change.
+            let is_fitted = whole.is_none() && (self.stepped || size >= width);
             for sweep in 1..=SWEEPS {
                 let step = |row: usize, column: usize| at_now[row][column / size];
                 sweeps.sweep(steps, step);
-                // A scale of the whole tensor is no row's to change.
-                if sweep < SWEEPS && whole.is_none() {
-                    let fitted = sweeps.fitted(step);
-                    factors.iter_mut().zip(fitted).for_each(|(factor, by)| *factor *= by);
-                    at_now = at(&factors);
+                if sweep <= FITTED && is_fitted {
+                    factors.iter_mut().zip(sweeps.fitted()).for_each(|(factor, by)| *factor *= by);
+                    let before = std::mem::replace(&mut at_now, at(&factors));
+                    let by: Vec<f32> =
+                        at_now.iter().zip(&before).map(|(now, before)| now[0] / before[0]).collect();
+                    sweeps.rescale(&by);
                 }
             }
             codes = sweeps.codes();
@@ -542,8 +547,9 @@ impl<'s> Job<'s> {
     }
 }
 
-/// How often every value is looked at again.
+/// How often every value is looked at again, and after how many of these times scales are fitted.
 const SWEEPS: usize = 6;
+const FITTED: usize = 3;
 
 /// Factors on the scales of a row that are tried where errors are passed on, and how far beside the
 /// best of them others are: what is rounded there is a row with the errors of earlier columns added

@@ -28,6 +28,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo test -p shardwright-tests --bench ranks -- --compensated", "takes minutes"),
     ("cargo test -p shardwright-tests --bench plans", "takes minutes"),
     ("cargo test -p shardwright-tests --bench plans -- size=4000000000 e2b sm8850 mt6993", "takes minutes"),
+    ("SHARDWRIGHT_QNN_LIB=… cargo test -p shardwright-tests --bench carried", "takes six minutes"),
     ("cargo xtask bench formats", "builds in release and takes minutes"),
     ("cargo xtask bench pair BUNDLE model.gguf", "builds llama.cpp; the tests of xtask play it"),
     ("cargo xtask sizes", "builds in release twice and takes minutes"),

@@ -31,8 +31,8 @@ const FARTHEST: f64 = 0.25;
 
 /// Rounded rows; rows and columns are kept in the orders of their factors.
 ///
-/// Memory: 16 bytes a value, 12 more while scales are fitted, and 4 for each pair of rows that
-/// derivatives are known of, 4 more while scales are fitted.
+/// Memory: 12 bytes a value, 12 more while scales are fitted, and 4 for each pair of rows that
+/// derivatives are known of, 8 more while scales are fitted.
 pub(crate) struct Sweeps<'f> {
     arch: Arch,
     columns: &'f Factors,
@@ -40,30 +40,45 @@ pub(crate) struct Sweeps<'f> {
     order: Vec<usize>,
     /// G, `[rows, rows]`; none where every row is for itself.
     gradients: Option<Vec<f32>>,
-    values: Vec<f32>,
     codes: Vec<f32>,
-    /// F; none where steps have changed.
-    left: Option<Vec<f32>>,
+    /// W (I + U).
+    values: Vec<f32>,
+    /// F.
+    left: Vec<f32>,
 }
 
 impl<'f> Sweeps<'f> {
-    /// Of rows and their stored integers, in their own order; `gradients` are the factors of their
-    /// derivatives and as many as there are rows.
-    pub fn of(rows: &Rows<'f>, gradients: Option<&Factors>, codes: &[i32]) -> Self {
+    /// Of rows and their stored integers, in their own order, in steps of a row's column;
+    /// `gradients` are the factors of their derivatives and as many as there are rows.
+    pub fn of(
+        rows: &Rows<'f>,
+        gradients: Option<&Factors>,
+        codes: &[i32],
+        step: impl Fn(usize, usize) -> f32,
+    ) -> Self {
         let (columns, width) = (rows.factors, rows.factors.width().max(1));
         let order: Vec<usize> = match gradients {
             Some(factors) => factors.order.iter().map(|&row| row as usize).collect(),
             None => (0..rows.values.len() / width).collect(),
         };
         let of_row = |row: &usize| rows.values[row * width..][..width].iter().copied();
-        let values = order.iter().flat_map(of_row).collect();
+        let values: Vec<f32> = order.iter().flat_map(of_row).collect();
         let of_row = |row: &usize| {
             let codes = &codes[row * width..][..width];
             columns.order.iter().map(|&column| codes[column as usize] as f32)
         };
-        let codes = order.iter().flat_map(of_row).collect();
+        let codes: Vec<f32> = order.iter().flat_map(of_row).collect();
+        let mut errors = values.clone();
+        for ((errors, codes), &row) in
+            errors.chunks_exact_mut(width).zip(codes.chunks_exact(width)).zip(&order)
+        {
+            for ((error, &code), &column) in errors.iter_mut().zip(codes).zip(&columns.order) {
+                *error = (-code).mul_add(step(row, column as usize), *error);
+            }
+        }
+        let [values, left] = [values, errors].map(|values| times_factor(rows.arch, columns, &values));
         let gradients = gradients.map(|factors| product_of(rows.arch, factors));
-        Sweeps { arch: rows.arch, columns, order, gradients, values, codes, left: None }
+        Sweeps { arch: rows.arch, columns, order, gradients, codes, values, left }
     }
 
     /// The stored integers, rows and columns in their own order.
@@ -81,12 +96,11 @@ impl<'f> Sweeps<'f> {
     /// Looks at every value once; `step` gives that of a row's column. Returns how many changed.
     pub fn sweep(&mut self, steps: Steps, step: impl Fn(usize, usize) -> f32 + Sync) -> usize {
         let (width, count) = (self.width(), self.order.len());
-        let mut left = self.left.take().unwrap_or_else(|| self.times_factor(&self.errors(&step)));
         let mut changed = 0;
         for first in (0..width).step_by(BLOCK) {
             let block = first..(first + BLOCK).min(width);
             let size = block.len();
-            let (products, square) = self.columns_of(block.clone(), &left);
+            let (products, square) = self.columns_of(block.clone());
             let mut columns = vec![0.0_f32; count * size];
             match &self.gradients {
                 Some(gradients) => {
@@ -107,102 +121,72 @@ impl<'f> Sweeps<'f> {
                 steps,
                 step: &step,
             });
-            self.add_times_factor(&mut left, block, &changes, true);
+            let (arch, factors) = (self.arch, self.columns);
+            let rows = self.left.par_chunks_exact_mut(width).zip(changes.par_chunks_exact(size));
+            rows.for_each(|(left, changes)| arch.dispatch(Follow { factors, left, changes, first }));
         }
-        self.left = Some(left);
         changed
     }
 
-    /// By what the scales of each row should be multiplied, rows in their own order; `step` is that
-    /// of the last sweep and changes with them.
-    pub fn fitted(&mut self, step: impl Fn(usize, usize) -> f32 + Sync) -> Vec<f32> {
-        let (width, count) = (self.width(), self.order.len());
-        let errors = self.errors(&step);
-        let mut left = self.left.take().unwrap_or_else(|| self.times_factor(&errors));
-        let rounded: Vec<f32> = self.values.iter().zip(errors).map(|(value, error)| value - error).collect();
-        let mut rounded = self.times_factor(&rounded);
-        for values in [&mut left, &mut rounded] {
-            values.par_chunks_exact_mut(width).for_each(|row| {
-                row.iter_mut().zip(&self.columns.diagonal).for_each(|(value, part)| *value *= part.sqrt());
-            });
-        }
-        let dot = |a: &[f32], b: &[f32]| -> f64 {
-            a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    /// By what the scales of each row should be multiplied, rows in their own order.
+    pub fn fitted(&self) -> Vec<f32> {
+        let (width, count, diagonal) = (self.width(), self.order.len(), &self.columns.diagonal);
+        let left = &self.left;
+        let rounded: Vec<f32> = self.values.iter().zip(left).map(|(value, left)| value - left).collect();
+        let weighed = |a: &[f32], b: &[f32]| -> f64 {
+            let terms = a.iter().zip(b).zip(diagonal);
+            terms.map(|((&a, &b), &part)| f64::from(a) * f64::from(b) * f64::from(part)).sum()
         };
         let changes = match &self.gradients {
             None => {
                 let rows = rounded.par_chunks_exact(width).zip(left.par_chunks_exact(width));
-                rows.map(|(rounded, left)| allowed(dot(rounded, left) / dot(rounded, rounded))).collect()
+                rows.map(|(rounded, left)| allowed(weighed(rounded, left) / weighed(rounded, rounded)))
+                    .collect()
             }
             Some(gradients) => {
-                let left = multiply(self.arch, gradients, count, &left, width);
+                let of_left = multiply(self.arch, gradients, count, left, width);
                 let mut columns = vec![0.0; rounded.len()];
                 transpose(&rounded, width, &mut columns);
+                columns.par_chunks_exact_mut(count).zip(diagonal).for_each(|(column, part)| {
+                    column.iter_mut().for_each(|value| *value *= part);
+                });
                 let both = multiply(self.arch, &rounded, width, &columns, count);
                 let lines = both.par_chunks_exact(count).zip(gradients.par_chunks_exact(count));
-                let rows = rounded.par_chunks_exact(width).zip(left.par_chunks_exact(width));
+                let rows = rounded.par_chunks_exact(width).zip(of_left.par_chunks_exact(width));
                 let lines: Vec<(Vec<f64>, f64)> = lines
                     .zip(rows)
                     .map(|((both, gradients), (rounded, left))| {
                         let line = both.iter().zip(gradients).map(|(&a, &b)| f64::from(a) * f64::from(b));
-                        (line.collect(), dot(rounded, left))
+                        (line.collect(), weighed(rounded, left))
                     })
                     .collect();
                 solved(&lines)
             }
         };
-        let mut factors = vec![1.0; count];
+        let mut by = vec![1.0; count];
         for (&row, change) in self.order.iter().zip(changes) {
-            factors[row] += change as f32;
+            by[row] += change as f32;
         }
-        factors
+        by
+    }
+
+    /// Takes over by what all steps of each row were multiplied, rows in their own order.
+    pub fn rescale(&mut self, by: &[f32]) {
+        let width = self.width();
+        let rows = self.left.par_chunks_exact_mut(width).zip(self.values.par_chunks_exact(width));
+        rows.zip(&self.order).for_each(|((left, values), &row)| {
+            for (left, &value) in left.iter_mut().zip(values) {
+                *left = (-by[row]).mul_add(value - *left, value);
+            }
+        });
     }
 
     fn width(&self) -> usize {
         self.columns.width().max(1)
     }
 
-    /// E.
-    fn errors(&self, step: &(impl Fn(usize, usize) -> f32 + Sync)) -> Vec<f32> {
-        let (width, order) = (self.width(), &self.columns.order);
-        let mut errors = self.values.clone();
-        let rows = errors.par_chunks_exact_mut(width).zip(self.codes.par_chunks_exact(width));
-        rows.zip(&self.order).for_each(|((errors, codes), &row)| {
-            for ((error, &code), &column) in errors.iter_mut().zip(codes).zip(order) {
-                *error = (-code).mul_add(step(row, column as usize), *error);
-            }
-        });
-        errors
-    }
-
-    /// `values` times I + U.
-    fn times_factor(&self, values: &[f32]) -> Vec<f32> {
-        let width = self.width();
-        let mut products = values.to_vec();
-        for first in (0..width).step_by(DEPTH) {
-            let depth = first..(first + DEPTH).min(width);
-            let part: Vec<f32> =
-                values.chunks_exact(width).flat_map(|row| row[depth.clone()].iter().copied()).collect();
-            self.add_times_factor(&mut products, depth, &part, false);
-        }
-        products
-    }
-
-    /// Adds `part`, some columns of a matrix, times these rows of U, or of I + U.
-    fn add_times_factor(&self, products: &mut [f32], rows: Range<usize>, part: &[f32], with_itself: bool) {
-        let (width, upper, first) = (self.width(), &self.columns.upper, rows.start);
-        let element = |k: usize, column: usize| {
-            if with_itself && k == column { 1.0 } else { upper[(first + k) * width + first + column] }
-        };
-        let panels: Vec<Panel<f32, WIDTH>> = panels(width - first, rows.len(), element);
-        let bands = products.par_chunks_mut(BAND * width).zip(part.par_chunks(BAND * rows.len()));
-        bands.for_each(|(products, part)| {
-            add_products(self.arch, &mut products[first..], width, width - first, part, &panels);
-        });
-    }
-
     /// Columns of E H, `[rows, columns]`, and the part of H in these columns and the same rows.
-    fn columns_of(&self, block: Range<usize>, left: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    fn columns_of(&self, block: Range<usize>) -> (Vec<f32>, Vec<f32>) {
         let (width, size, arch) = (self.width(), block.len(), self.arch);
         let (upper, diagonal) = (&self.columns.upper, &self.columns.diagonal);
         let one_plus = |k: usize, j: usize| if k == j { 1.0 } else { upper[k * width + j] };
@@ -213,7 +197,7 @@ impl<'f> Sweeps<'f> {
             let element =
                 |j: usize, column: usize| diagonal[start + j] * one_plus(block.start + column, start + j);
             let panels: Vec<Panel<f32, WIDTH>> = panels(size, depth.len(), element);
-            let bands = products.par_chunks_mut(BAND * size).zip(left.par_chunks(BAND * width));
+            let bands = products.par_chunks_mut(BAND * size).zip(self.left.par_chunks(BAND * width));
             bands.for_each(|(products, left)| {
                 let part: Vec<f32> =
                     left.chunks_exact(width).flat_map(|row| row[depth.clone()].iter().copied()).collect();
@@ -288,6 +272,53 @@ impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
         }
         changed
     }
+}
+
+/// A row of F after changes of some of its columns, of which most are none.
+struct Follow<'b> {
+    factors: &'b Factors,
+    left: &'b mut [f32],
+    changes: &'b [f32],
+    /// Of the columns.
+    first: usize,
+}
+
+impl WithSimd for Follow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let width = self.factors.width();
+        for (k, &change) in (self.first..).zip(self.changes) {
+            if change != 0.0 {
+                self.left[k] += change;
+                add_times(
+                    simd,
+                    &mut self.left[k + 1..],
+                    change,
+                    &self.factors.upper[k * width + k + 1..][..width - k - 1],
+                );
+            }
+        }
+    }
+}
+
+/// `values` times I + U.
+fn times_factor(arch: Arch, factors: &Factors, values: &[f32]) -> Vec<f32> {
+    let (width, upper) = (factors.width().max(1), &factors.upper);
+    let mut products = values.to_vec();
+    for first in (0..width).step_by(DEPTH) {
+        let depth = first..(first + DEPTH).min(width);
+        let element = |k: usize, column: usize| upper[(first + k) * width + first + column];
+        let panels: Vec<Panel<f32, WIDTH>> = panels(width - first, depth.len(), element);
+        let bands = products.par_chunks_mut(BAND * width).zip(values.par_chunks(BAND * width));
+        bands.for_each(|(products, values)| {
+            let part: Vec<f32> =
+                values.chunks_exact(width).flat_map(|row| row[depth.clone()].iter().copied()).collect();
+            add_products(arch, &mut products[first..], width, width - first, &part, &panels);
+        });
+    }
+    products
 }
 
 /// A change of a scale, as a part of it.
@@ -427,14 +458,15 @@ mod tests {
         let all = Rounding { rows: matrix(&gradients), columns: matrix(&factors), values: values.clone() };
         let mut steps = vec![0.23_f32; count];
         let codes: Vec<i32> = values.iter().map(|value| nearest(value / 0.23, STEPS) as i32).collect();
-        let mut sweeps = Sweeps::of(&rows, Some(&gradients), &codes);
+        let mut sweeps = Sweeps::of(&rows, Some(&gradients), &codes, |_, _| 0.23);
         assert_eq!(sweeps.codes(), codes);
         let mut losses = vec![all.loss(&codes, &steps)];
         for _ in 0..2 {
             assert!(sweeps.sweep(STEPS, |row, _| steps[row]) > 0);
             losses.push(all.loss(&sweeps.codes(), &steps));
-            let fitted = sweeps.fitted(|row, _| steps[row]);
-            steps.iter_mut().zip(fitted).for_each(|(step, by)| *step *= by);
+            let by = sweeps.fitted();
+            steps.iter_mut().zip(&by).for_each(|(step, by)| *step *= by);
+            sweeps.rescale(&by);
             losses.push(all.loss(&sweeps.codes(), &steps));
             // No other scale of a row is better.
             for row in 0..count {
@@ -472,16 +504,16 @@ mod tests {
         let rows = Rows::of(&factors, &values);
         let codes = rows.round(STEPS, |_, _| 0.2).codes;
         let [alone, together] = [None, Some(&gradients)].map(|gradients| {
-            let mut sweeps = Sweeps::of(&rows, gradients, &codes);
+            let mut sweeps = Sweeps::of(&rows, gradients, &codes, |_, _| 0.2);
             sweeps.sweep(STEPS, |_, _| 0.2);
-            (sweeps.codes(), sweeps.fitted(|_, _| 0.2))
+            (sweeps.codes(), sweeps.fitted())
         });
         assert_ne!(alone.0, codes);
         assert_eq!(alone.0, together.0);
         let both = alone.1.iter().zip(&together.1);
         assert!(both.clone().all(|(a, b)| (a - b).abs() < 1e-5 && *a != 1.0), "{alone:?} {together:?}");
         // And no row depends on those beside it.
-        let mut one = Sweeps::of(&Rows::of(&factors, &values[..width]), None, &codes[..width]);
+        let mut one = Sweeps::of(&Rows::of(&factors, &values[..width]), None, &codes[..width], |_, _| 0.2);
         one.sweep(STEPS, |_, _| 0.2);
         assert_eq!(one.codes(), alone.0[..width]);
     }
@@ -492,9 +524,9 @@ mod tests {
         let factors = Factors::of(&moments(width, 300)).unwrap();
         let gradients = Factors::of_gradients(&moments(count, 200)).unwrap();
         let improved = |values: &[f32], codes: &[i32]| {
-            let mut sweeps = Sweeps::of(&Rows::of(&factors, values), Some(&gradients), codes);
+            let mut sweeps = Sweeps::of(&Rows::of(&factors, values), Some(&gradients), codes, |_, _| 0.2);
             let changed = sweeps.sweep(STEPS, |_, _| 0.2);
-            (changed, sweeps.codes(), sweeps.fitted(|_, _| 0.2))
+            (changed, sweeps.codes(), sweeps.fitted())
         };
         let values = values(count, width);
         let codes = Rows::of(&factors, &values).round(STEPS, |_, _| 0.2).codes;
