@@ -15,8 +15,8 @@
 //!
 //! The goal is what W4 per channel, each value rounded to the nearest, loses by the same
 //! measurements in all of the demo model. Times are of one token, head included, in a context of
-//! 512, simulated by Qualcomm's library for `soc-72`. Activations and KV cache are 16 and 8 bits in all plans, and
-//! count in none.
+//! 512, simulated by Qualcomm's library for `soc-72`. Activations and KV cache are in 16 and 8 bits
+//! in all plans, and count in none.
 
 use std::collections::BTreeMap;
 use std::fs;

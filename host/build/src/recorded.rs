@@ -80,8 +80,8 @@ pub fn compile_recorded(
     Ok(CompiledAnew { settled, compiled_here: CompiledHere { because, nanoseconds }, notices })
 }
 
-/// The options that a bundle's chain was planned with, as far as the bundle records them; `here` has
-/// the rest: paths, threads and session flags.
+/// The options that a bundle's chain was planned with, as far as the bundle records them; `here`
+/// has the rest: paths, threads and session flags.
 ///
 /// # Errors
 ///

@@ -460,8 +460,8 @@ impl<'s> Job<'s> {
         if steps.limit < 16.0 {
             let step = |row: usize, column: usize| at_now[row][column / size];
             let mut sweeps = Sweeps::of(&own, rows, &codes, step);
-            // What all scales of a row are multiplied by; those of blocks have a type too coarse for
-            // that, and a scale of the whole tensor is no row's to change.
+            // One factor for all scales of a row: those of blocks have a type too coarse for it,
+            // and a scale of the whole tensor is no row's to change.
             let is_fitted = whole.is_none() && (self.stepped || size >= width);
             for sweep in 1..=SWEEPS {
                 let step = |row: usize, column: usize| at_now[row][column / size];
