@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo test -p shardwright-tests --bench mixtures -- [--soc soc-72] [--rows 32] [--format json] [--tables]
+//!     [--compensated] [--text FILE]
 //! ```
 //!
 //! The demo model on the CPU or for a chip of Qualcomm, eight sizes between its smallest and
@@ -11,17 +12,22 @@
 //! wider format, the widest layers in the narrower one, and twenty random mixtures, each of the
 //! same bytes up to a hundredth. The gathered tables are as they are stored in all of them.
 //!
+//! With `--compensated` weights are rounded so that errors make up for each other, in plans and in
+//! what is measured, by the built-in text or by `--text`.
+//!
 //! With `--tables` they are a part of the size: plans that may round them beside plans that may
 //! not.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::json;
-use shardwright::{FormatChoice, OpenOptions, WeightFormat};
-use shardwright_build::PlanReport;
+use shardwright::{FormatChoice, OpenOptions, WeightFormat, WeightRounding};
+use shardwright_build::{PlanOptions, PlanReport, checkpoint_moments, open_checkpoint};
 use shardwright_graph::{ComponentKind, ConstantFormat, Graph, WeightId};
 use shardwright_planning::profile::Preference;
-use shardwright_quantisation::{Baseline, Recipe, TableFormats, places};
+use shardwright_quantisation::{Baseline, Moments, Recipe, TableFormats, Unwatched, places, quantise};
+use shardwright_shims::ShimRegistry;
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::formats::held_out;
 use shardwright_tests::{chain, program, tree};
@@ -59,8 +65,18 @@ fn main() {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let soc = option("--soc");
     let forms = if soc.is_some() { ON_CHIP } else { UNIFORM };
+    let is_compensated = arguments.iter().any(|argument| argument == "--compensated");
+    let text = option("--text").map(|text| tree::root().join(text));
     let offered = |formats: &[&str]| {
         let options = OpenOptions::new().search_path(program::search_path()).cache_directory(cache.path());
+        let options = match is_compensated {
+            true => options.rounding(WeightRounding::Compensated),
+            false => options,
+        };
+        let options = match &text {
+            Some(text) => options.calibration_text(text),
+            None => options,
+        };
         let options = match soc {
             Some(soc) => options.soc(soc).prefer(Preference::Quality),
             None => options,
@@ -92,7 +108,14 @@ fn main() {
         FormatChoice::Tuple(tuple) => Some(tuple.weights),
         FormatChoice::Stored => None,
     });
-    let bench = Bench::new(&graph, baseline, weights);
+    let moments = is_compensated.then(|| {
+        let shims = ShimRegistry::builder().directory(program::folder().join("shims"));
+        let cache = Some(cache.path().to_owned());
+        let options = PlanOptions { shims, cache, calibration_text: text.clone(), ..PlanOptions::default() };
+        let opened = open_checkpoint(&checkpoint).expect("the demo model");
+        Arc::new(checkpoint_moments(&opened, &options, &mut ()).expect("moments").0)
+    });
+    let bench = Bench::new(&graph, baseline, weights, moments.as_ref());
 
     if arguments.iter().any(|argument| argument == "--tables") {
         let try_plan = |options: OpenOptions| options.plan(&checkpoint).ok().map(|planned| planned.report);
@@ -241,15 +264,31 @@ struct Bench<'g> {
     places: BTreeMap<Place, Vec<WeightId>>,
     /// Formats that mixtures are made of, from the widest.
     formats: [Option<WeightFormat>; 3],
+    /// All matrices in each of them.
+    made: BTreeMap<WeightFormat, Graph>,
 }
 
 impl<'g> Bench<'g> {
-    fn new(graph: &'g Graph, baseline: Baseline<'g>, formats: [Option<WeightFormat>; 3]) -> Self {
+    fn new(
+        graph: &'g Graph,
+        baseline: Baseline<'g>,
+        formats: [Option<WeightFormat>; 3],
+        moments: Option<&Arc<Moments>>,
+    ) -> Self {
         let mut of_places: BTreeMap<Place, Vec<WeightId>> = BTreeMap::new();
         for ((component, layer, _), weights) in places(graph) {
             of_places.entry((component, layer)).or_default().extend(weights);
         }
-        Bench { graph, baseline, places: of_places, formats }
+        let all_in = |format: WeightFormat| {
+            let mut weights = vec![ConstantFormat::Stored; graph.weights.len()];
+            for weight in of_places.values().flatten() {
+                weights[weight.0 as usize] = ConstantFormat::Matrix(format);
+            }
+            let recipe = Recipe { weights, tables: TableFormats::default(), moments: moments.cloned() };
+            (format, quantise(graph, &recipe, &mut Unwatched).expect("a matrix in any format"))
+        };
+        let made = formats.into_iter().flatten().map(all_in).collect();
+        Bench { graph, baseline, places: of_places, formats, made }
     }
 
     fn measure(&self, mixture: &Mixture) -> Measured {
@@ -257,14 +296,16 @@ impl<'g> Bench<'g> {
     }
 
     fn measure_with(&self, mixture: &Mixture, tables: TableFormats) -> Measured {
-        let mut weights = vec![ConstantFormat::Stored; self.graph.weights.len()];
+        let weights = vec![ConstantFormat::Stored; self.graph.weights.len()];
+        let recipe = Recipe { weights, tables, moments: None };
+        let mut made = quantise(self.graph, &recipe, &mut Unwatched).expect("tables in any format");
         for (place, format) in mixture {
+            let Some(of_format) = format.and_then(|format| self.made.get(&format)) else { continue };
             for weight in self.places.get(place).into_iter().flatten() {
-                weights[weight.0 as usize] = format.map_or(ConstantFormat::Stored, ConstantFormat::Matrix);
+                made.weights[weight.0 as usize] = of_format.weights[weight.0 as usize].clone();
             }
         }
-        let recipe = Recipe { weights, tables, moments: None };
-        Measured(self.baseline.divergences(&recipe).expect("the reference runs it"))
+        Measured(self.baseline.divergences_of(&made).expect("the reference runs it"))
     }
 
     fn bytes_of(&self, place: &Place, format: Option<WeightFormat>) -> u64 {

@@ -228,7 +228,13 @@ pub fn settle_trying(
     let mut preparation = Preparation::new(source, options, purpose, &mut all.then(ASKED))?;
 
     let entry_options = EntryOptions { taps: options.taps };
+    let is_recorded = first.is_some();
     let first = first.and_then(|first| first.for_request(&preparation.request));
+    if is_recorded && first.is_none() {
+        preparation.passing.push(Notice::note(
+            "the recorded plan is of other targets, formats or tables than there are here: it is planned anew",
+        ));
+    }
     let limit = proving.as_ref().map_or(usize::MAX, |proving| proving.compilations);
     let compilations = Compilations { made: Cell::new(0), limit };
     let mut store = RevisedStore::new(store, &compilations);

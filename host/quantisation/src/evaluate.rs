@@ -142,8 +142,12 @@ impl<'g> Baseline<'g> {
     /// KL divergence in nats (of encoders 1 − cosine), and how many rows those are. Activations and
     /// states are floats.
     pub fn divergences(&self, recipe: &Recipe) -> Result<Vec<(f64, u64)>, CalibrationError> {
-        let made = quantise(self.graph, recipe, &mut Unwatched)?;
-        let ours = answers(&made, &FormatTuple::F32, &Ranges::new(), self.sequences, &mut || true)?;
+        self.divergences_of(&quantise(self.graph, recipe, &mut Unwatched)?)
+    }
+
+    /// The same of weights that are made already: `made` differs from the model in them alone.
+    pub fn divergences_of(&self, made: &Graph) -> Result<Vec<(f64, u64)>, CalibrationError> {
+        let ours = answers(made, &FormatTuple::F32, &Ranges::new(), self.sequences, &mut || true)?;
         Ok(ours.divergences(&self.stored, self.graph))
     }
 }

@@ -77,8 +77,9 @@ fn the_demo_model_answers_from_its_bundle_and_says_where() {
     assert_eq!(from_bundle.stdout, from_checkpoint.stdout);
     assert!(from_bundle.stderr.contains("*emulated on cpu*"), "{}", from_bundle.stderr);
     // Notes of the compilation are shown when the bundle runs, except those about the libraries of
-    // that machine.
-    let lasting = |line: &&str| line.starts_with("note:") && !line.contains("cannot be used");
+    // that machine, and about a start from a checkpoint that took long.
+    let passing = |line: &&str| line.contains("cannot be used") || line.contains("prepared in");
+    let lasting = |line: &&str| line.starts_with("note:") && !passing(line);
     for line in from_checkpoint.stderr.lines().filter(lasting) {
         assert!(from_bundle.stderr.contains(line), "`{line}` is not in {}", from_bundle.stderr);
     }
