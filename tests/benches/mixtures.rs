@@ -1,7 +1,7 @@
 //! Quality of the mixtures that the planner fills a size with, beside other forms of that size.
 //!
 //! ```text
-//! cargo test -p shardwright-tests --bench mixtures -- [--soc soc-72] [--rows 32] [--format json] [--tables]
+//! cargo test -p shardwright-tests --bench mixtures -- [--soc soc-72] [--rows 32] [--format json] [--tables] [--head]
 //!     [--compensated] [--text FILE]
 //! ```
 //!
@@ -14,6 +14,9 @@
 //!
 //! With `--compensated` weights are rounded so that errors make up for each other, in plans and in
 //! what is measured, by the built-in text or by `--text`.
+//!
+//! With `--head` only the narrowest form with a head in 8 bits, which profiles name first, stands
+//! beside the plan of its bytes.
 //!
 //! With `--tables` they are a part of the size: plans that may round them beside plans that may
 //! not.
@@ -124,6 +127,29 @@ fn main() {
         });
     }
     let bytes_of = |report: &PlanReport| report.totals.artefacts.bytes;
+    if arguments.iter().any(|argument| argument == "--head") {
+        let narrowest = forms[forms.len() - 1];
+        let (weights, rest) = narrowest.split_once('/').expect("a tuple");
+        let form = plan(offered(&[&format!("{weights}[head=w8-per-channel]/{rest}")]).tables(stored));
+        let mut theirs = mixture(&form);
+        theirs.insert((ComponentKind::Head, 0), Some(WeightFormat::W8PerChannel));
+        let ours = plan(options().size(bytes_of(&form) + form.totals.table_bytes));
+        assert!(bytes_of(&ours) <= bytes_of(&form), "{} bytes", bytes_of(&ours));
+        let (theirs, mixed) = (bench.measure(&theirs), bench.measure(&mixture(&ours)));
+        let (difference, error) = mixed.less_than(&theirs);
+        println!(
+            "{weights} with a head in 8 bits: {:.2} in {} kB; ours: {:.2} in {} kB ({:.2} ± {:.2}): {}",
+            1e3 * theirs.mean(),
+            bytes_of(&form) / 1000,
+            1e3 * mixed.mean(),
+            bytes_of(&ours) / 1000,
+            1e3 * difference,
+            1e3 * error,
+            shown(&mixture(&ours)),
+        );
+        assert!(difference < -2.0 * error, "{difference} ± {error}");
+        return;
+    }
     let uniform: Vec<(Mixture, u64)> = forms
         .iter()
         .map(|formats| {

@@ -22,7 +22,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask test", "is what runs this"),
     ("cargo xtask vendor qnn", "fetches a library; where it was fetched, what needs it is run"),
     ("cargo test -p shardwright-tests --bench formats", "takes nine minutes"),
-    ("cargo test -p shardwright-tests --bench mixtures", "takes twenty minutes"),
+    ("cargo test -p shardwright-tests --bench mixtures -- --compensated", "takes fifteen minutes"),
     ("cargo test -p shardwright-tests --bench mixtures -- --tables", "takes minutes"),
     ("cargo test -p shardwright-tests --bench ranks", "takes minutes"),
     ("cargo test -p shardwright-tests --bench ranks -- --compensated", "takes minutes"),
