@@ -77,8 +77,9 @@ struct Layers {
 impl Layers {
     fn of(request: &Request) -> Layers {
         let decoder = decoder(request);
-        let layers = (0..decoder.layer_count()).map(|layer| is_own(request, layer));
-        let own = layers.filter(|own| *own).count() as u32;
+        let is_own: Vec<bool> = (0..decoder.layer_count()).map(|layer| is_own(request, layer)).collect();
+        assert!(is_own.is_sorted_by(|before, after| before >= after), "layers that share come last");
+        let own = is_own.iter().filter(|own| **own).count() as u32;
         Layers { own, shared: decoder.layer_count() - own }
     }
 

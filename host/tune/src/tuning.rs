@@ -193,9 +193,13 @@ impl Tuning<'_> {
         let offered = formats(&default.settings, &self.site.asked, &self.base.request.formats);
         let mut others = settings(&default.settings, &self.site.asked).into_iter().chain(offered);
         loop {
-            let named = match (self.named_by_bundle(), self.named_by_times(watch)?) {
-                (Some(named), _) | (None, Some(named)) => Some(named),
-                (None, None) => self.named_by_setting(&mut others, watch)?,
+            let named = match self.named_by_bundle() {
+                Some(named) => Some(named),
+                None => self.named_by_times(watch)?,
+            };
+            let named = match named {
+                Some(named) => Some(named),
+                None => self.named_by_setting(&mut others, watch)?,
             };
             let Some((naming, plan, loss)) = named else { return Ok(true) };
             if self.trials.len() >= TRIALS_MAX {
