@@ -12,7 +12,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::moments::SecondMoments;
-use super::product::{Panel, add_products, panels};
+use super::product::{Panel, add_products, panels_of_columns, part_of};
 
 /// Columns that are factored at a time.
 const BLOCK: usize = 64;
@@ -147,17 +147,14 @@ fn cholesky(moments: &SecondMoments, order: &[u32], added: f64) -> Option<Vec<f6
         let block = first..(first + BLOCK).min(width);
         for start in (0..first).step_by(DEPTH) {
             let depth = start..(start + DEPTH).min(first);
-            let earlier = |k: usize, row: usize| matrix[(first + row) * width + depth.start + k];
-            let panels: Vec<Panel<f64, WIDTH>> = panels(block.len(), depth.len(), earlier);
+            let earlier = |row: usize| &matrix[(first + row) * width..][depth.clone()];
+            let panels: Vec<Panel<f64, WIDTH>> = panels_of_columns(block.len(), depth.len(), earlier);
             matrix[first * width..].par_chunks_mut(BAND * width).for_each(|band| {
-                let factors: Vec<f64> = band
-                    .chunks(width)
-                    .flat_map(|row| row[depth.clone()].iter().map(|value| -value))
-                    .collect();
+                let mut factors = part_of(band, width, depth.clone());
+                factors.iter_mut().for_each(|value| *value = -*value);
                 // Of a row only the columns of this block change.
                 let stride = block.len();
-                let of_block = |row: &[f64]| row[block.clone()].to_vec();
-                let mut results: Vec<f64> = band.chunks(width).flat_map(of_block).collect();
+                let mut results = part_of(band, width, block.clone());
                 add_products(arch, &mut results, stride, stride, &factors, &panels);
                 for (row, made) in band.chunks_mut(width).zip(results.chunks(stride)) {
                     row[block.clone()].copy_from_slice(made);

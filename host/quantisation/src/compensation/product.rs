@@ -98,6 +98,34 @@ pub(super) fn panels<T: Real, const W: usize>(
     (0..columns).step_by(W).map(of).collect()
 }
 
+/// The same of columns that lie in memory one after the other: `column` gives all steps of one.
+/// Rows of a wide matrix at the same place fall into the same few lines of a cache, so that reading
+/// a step of every column takes several times as long.
+pub(super) fn panels_of_columns<'c, T: Real, const W: usize>(
+    columns: usize,
+    depth: usize,
+    column: impl Fn(usize) -> &'c [T],
+) -> Vec<Panel<T, W>> {
+    let of = |first: usize| -> Panel<T, W> {
+        let mut panel = vec![[T::ZERO; W]; depth];
+        for lane in 0..W.min(columns - first) {
+            for (step, &value) in panel.iter_mut().zip(column(first + lane)) {
+                step[lane] = value;
+            }
+        }
+        panel
+    };
+    (0..columns).step_by(W).map(of).collect()
+}
+
+/// The same columns of dense rows.
+pub(super) fn part_of<T: Real>(rows: &[T], width: usize, columns: Range<usize>) -> Vec<T> {
+    let width = width.max(1);
+    let mut part = Vec::with_capacity(rows.len() / width * columns.len());
+    rows.chunks_exact(width).for_each(|row| part.extend_from_slice(&row[columns.clone()]));
+    part
+}
+
 /// Adds to each row of `results` the products of its row of factors with the panels: column j of
 /// row i gets `Σ factors[i][k] · panels[j / W][k][j % W]`. Rows of `results` are `stride` long, of
 /// which `columns` are written, and rows of `factors` as long as a panel.

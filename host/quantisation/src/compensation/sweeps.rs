@@ -16,7 +16,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::factor::Factors;
-use super::product::{Panel, add_products, add_times, panels};
+use super::product::{Panel, add_products, add_times, panels, panels_of_columns, part_of};
 use super::round::{BLOCK, Rows, WIDTH};
 use crate::scale::{Steps, nearest};
 
@@ -189,22 +189,27 @@ impl<'f> Sweeps<'f> {
     fn columns_of(&self, block: Range<usize>) -> (Vec<f32>, Vec<f32>) {
         let (width, size, arch) = (self.width(), block.len(), self.arch);
         let (upper, diagonal) = (&self.columns.upper, &self.columns.diagonal);
-        let one_plus = |k: usize, j: usize| if k == j { 1.0 } else { upper[k * width + j] };
         let mut products = vec![0.0_f32; self.order.len() * size];
         let mut square = vec![0.0_f32; size * size];
         for start in (block.start..width).step_by(DEPTH) {
             let depth = start..(start + DEPTH).min(width);
-            let element =
-                |j: usize, column: usize| diagonal[start + j] * one_plus(block.start + column, start + j);
-            let panels: Vec<Panel<f32, WIDTH>> = panels(size, depth.len(), element);
+            // Columns of I + U here, and the same times D.
+            let mut part = part_of(&upper[block.start * width..block.end * width], width, depth.clone());
+            for (k, row) in block.clone().zip(part.chunks_exact_mut(depth.len())) {
+                if depth.contains(&k) {
+                    row[k - start] = 1.0;
+                }
+            }
+            let mut weighed = part.clone();
+            for row in weighed.chunks_exact_mut(depth.len()) {
+                row.iter_mut().zip(&diagonal[depth.clone()]).for_each(|(value, part)| *value *= part);
+            }
+            let column = |column: usize| &weighed[column * depth.len()..][..depth.len()];
+            let panels: Vec<Panel<f32, WIDTH>> = panels_of_columns(size, depth.len(), column);
             let bands = products.par_chunks_mut(BAND * size).zip(self.left.par_chunks(BAND * width));
             bands.for_each(|(products, left)| {
-                let part: Vec<f32> =
-                    left.chunks_exact(width).flat_map(|row| row[depth.clone()].iter().copied()).collect();
-                add_products(arch, products, size, size, &part, &panels);
+                add_products(arch, products, size, size, &part_of(left, width, depth.clone()), &panels);
             });
-            let part: Vec<f32> =
-                block.clone().flat_map(|k| depth.clone().map(move |j| one_plus(k, j))).collect();
             add_products(arch, &mut square, size, size, &part, &panels);
         }
         (products, square)
@@ -313,8 +318,7 @@ fn times_factor(arch: Arch, factors: &Factors, values: &[f32]) -> Vec<f32> {
         let panels: Vec<Panel<f32, WIDTH>> = panels(width - first, depth.len(), element);
         let bands = products.par_chunks_mut(BAND * width).zip(values.par_chunks(BAND * width));
         bands.for_each(|(products, values)| {
-            let part: Vec<f32> =
-                values.chunks_exact(width).flat_map(|row| row[depth.clone()].iter().copied()).collect();
+            let part = part_of(values, width, depth.clone());
             add_products(arch, &mut products[first..], width, width - first, &part, &panels);
         });
     }
@@ -366,8 +370,7 @@ fn multiply(arch: Arch, left: &[f32], depth: usize, right: &[f32], columns: usiz
         let panels: Vec<Panel<f32, WIDTH>> = panels(columns, part.len(), element);
         let bands = products.par_chunks_mut(BAND * columns).zip(left.par_chunks(BAND * depth));
         bands.for_each(|(products, left)| {
-            let left: Vec<f32> =
-                left.chunks_exact(depth).flat_map(|row| row[part.clone()].iter().copied()).collect();
+            let left = part_of(left, depth, part.clone());
             add_products(arch, products, columns, columns, &left, &panels);
         });
     }
