@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use shardwright_graph::{ConstantFormat, Weight, WeightData};
 use shardwright_vocabulary::{DType, Encoding, Granularity, WeightFormat};
 
-use crate::compensation::{Factors, MatrixFactors, Rounded, Rows, Sweeps};
+use crate::compensation::{Factors, MatrixFactors, PassedOn, Rounded, Rows, Sweeps};
 use crate::multiples::{best_multiples, row_scale};
 use crate::scale::{Steps, Sums, best_scale, largest, nearest, sums};
 use crate::{QuantiseError, RowSource, pack};
@@ -98,9 +98,20 @@ impl<'f> Rounding<'f> {
     }
 }
 
+impl PassedOn {
+    fn by(rounding: Rounding<'_>) -> Self {
+        match rounding {
+            Rounding::Nearest => PassedOn::Nowhere,
+            Rounding::Compensated { rows: None, .. } => PassedOn::ToColumns,
+            Rounding::Compensated { rows: Some(_), .. } => PassedOn::ToRows,
+        }
+    }
+}
+
 /// A weight to be quantised.
 pub(crate) struct Job<'s> {
     source: &'s dyn RowSource,
+    passed_on: PassedOn,
     factors: Option<(&'s Factors, Option<&'s Factors>)>,
     /// Counted, not quantised.
     planned: Weight,
@@ -114,11 +125,12 @@ pub(crate) struct Job<'s> {
 }
 
 impl<'s> Job<'s> {
-    /// Where nothing is rounded to steps of a scale, and in vectors, `rounding` is of no account.
+    /// A weight whose chunks are made after [`Job::by`], or each value to the nearest without that.
+    /// Where nothing is rounded to steps of a scale, and in vectors, nothing is passed on.
     pub fn new(
         source: &'s dyn RowSource,
         target: Target,
-        rounding: Rounding<'s>,
+        passed_on: PassedOn,
     ) -> Result<Self, QuantiseError> {
         let float = Weight {
             name: source.name().to_owned(),
@@ -147,33 +159,48 @@ impl<'s> Job<'s> {
                 limit: CHANNEL_LIMIT,
             });
         }
-        let factors = match rounding {
-            Rounding::Compensated { columns, rows } if target.is_rounded() && planned.shape.len() == 2 => {
-                Some((columns, rows))
-            }
-            _ => None,
-        };
-        if let Some((columns, of_rows)) = factors {
-            let sizes = [("columns", width, Some(columns)), ("rows", rows, of_rows)];
-            for (what, wanted, factors) in sizes {
-                if let Some(found) = factors.map(Factors::width).filter(|found| *found != wanted) {
-                    let weight = planned.name.clone();
-                    return Err(QuantiseError::Factors { weight, what, wanted, found });
-                }
-            }
-        }
+        let is_matrix = target.is_rounded() && planned.shape.len() == 2;
+        let passed_on = if is_matrix { passed_on } else { PassedOn::Nowhere };
         let fit = |most: usize| (most / (values as usize).max(1)).max(1);
-        let units_per_chunk = match factors {
-            None => fit(CHUNK_VALUES),
+        let units_per_chunk = match passed_on {
+            PassedOn::Nowhere => fit(CHUNK_VALUES),
             // What one row left undone is passed on to all others.
-            Some((_, Some(_))) => (rows / unit).max(1),
-            Some((_, None)) => {
+            PassedOn::ToRows => (rows / unit).max(1),
+            PassedOn::ToColumns => {
                 let few = (rows / unit).div_ceil(COMPENSATED_CHUNKS).max(COMPENSATED_ROWS.div_ceil(unit));
                 fit(COMPENSATED_VALUES).min(few).max(1)
             }
         };
         let stepped = target == Target::Matrix(WeightFormat::W4Block32Stepped);
-        Ok(Job { source, factors, planned, rows, width, unit, units_per_chunk, stepped })
+        Ok(Job { source, passed_on, factors: None, planned, rows, width, unit, units_per_chunk, stepped })
+    }
+
+    /// The same, rounded so.
+    ///
+    /// # Errors
+    /// [`QuantiseError::Factors`] for those of another matrix.
+    pub fn by(self, rounding: Rounding<'s>) -> Result<Self, QuantiseError> {
+        let Rounding::Compensated { columns, rows } = rounding else { return Ok(self) };
+        if self.passed_on == PassedOn::Nowhere {
+            return Ok(self);
+        }
+        let sizes = [("columns", self.width, Some(columns)), ("rows", self.rows, rows)];
+        for (what, wanted, factors) in sizes {
+            if let Some(found) = factors.map(Factors::width).filter(|found| *found != wanted) {
+                let weight = self.planned.name.clone();
+                return Err(QuantiseError::Factors { weight, what, wanted, found });
+            }
+        }
+        Ok(Job { factors: Some((columns, rows)), ..self })
+    }
+
+    /// A weight that is rounded so.
+    pub fn rounded(
+        source: &'s dyn RowSource,
+        target: Target,
+        rounding: Rounding<'s>,
+    ) -> Result<Self, QuantiseError> {
+        Job::new(source, target, PassedOn::by(rounding))?.by(rounding)
     }
 
     /// The target weight, counted.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use shardwright_graph::{Asset, ConstantFormat, Graph, Weight, WeightData};
 use shardwright_vocabulary::{FormatTuple, WeightFormat};
 
+use crate::compensation::PassedOn;
 use crate::job::{Job, Rounding, Target};
 use crate::{Moments, Progress, QuantiseError, RowSource, Watch};
 
@@ -101,7 +102,7 @@ pub(crate) fn apply(
     let mut total = 0;
     for (source, target) in sources.zip(weights.iter().chain(&tables)) {
         if let Some(target) = target {
-            total += Job::new(source, *target, Rounding::Nearest)?.planned().bytes();
+            total += Job::new(source, *target, PassedOn::Nowhere)?.planned().bytes();
         }
     }
     let mut meter = Meter { watch, done: 0, total };
@@ -134,7 +135,7 @@ pub fn quantise_weight(
     rounding: Rounding<'_>,
     watch: &mut dyn Watch,
 ) -> Result<Weight, QuantiseError> {
-    let job = Job::new(source, Target::Matrix(format), rounding)?;
+    let job = Job::rounded(source, Target::Matrix(format), rounding)?;
     let total = job.planned().bytes();
     make_in_memory(&job, &mut Meter { watch, done: 0, total })
 }
@@ -142,7 +143,7 @@ pub fn quantise_weight(
 /// One weight encoded like an activation: `U16` with one scale and a zero point over its range and
 /// zero.
 pub fn quantise_constant(source: &dyn RowSource, watch: &mut dyn Watch) -> Result<Weight, QuantiseError> {
-    let job = Job::new(source, Target::Activation, Rounding::Nearest)?;
+    let job = Job::new(source, Target::Activation, PassedOn::Nowhere)?;
     let total = job.planned().bytes();
     make_in_memory(&job, &mut Meter { watch, done: 0, total })
 }
@@ -155,10 +156,15 @@ pub(crate) fn in_memory(
 ) -> Result<Weight, QuantiseError> {
     let moments = moments.filter(|_| target.is_rounded());
     let factors = match moments {
-        Some(moments) => moments.factors_said(&source.name, meter.watch)?,
+        Some(moments) => {
+            let (factors, remarks) = moments.factors_and_remarks(&source.name)?;
+            remarks.into_iter().for_each(|remark| meter.watch.note(remark.of(&source.name)));
+            factors
+        }
         None => None,
     };
-    make_in_memory(&Job::new(source, target, Rounding::by(factors.as_ref()))?, meter)
+    let passed_on = moments.map_or(PassedOn::Nowhere, |moments| moments.passed_on(&source.name));
+    make_in_memory(&Job::new(source, target, passed_on)?.by(Rounding::by(factors.as_ref()))?, meter)
 }
 
 fn make_in_memory(job: &Job<'_>, meter: &mut Meter<'_>) -> Result<Weight, QuantiseError> {

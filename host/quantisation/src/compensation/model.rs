@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::factor::{Factors, MatrixFactors};
 use super::moments::SecondMoments;
-use super::taking::MatrixInputs;
-use crate::{Note, QuantiseError, Watch};
+use super::remark::Remark;
+use super::taking::{MatrixInputs, PassedOn};
+use crate::QuantiseError;
 
 /// Of every matrix of a model the second moments of what it is multiplied with.
 ///
@@ -50,28 +51,32 @@ impl Moments {
     }
 
     /// [`Moments::factors`] of a weight that is rounded, with what there is to say of them.
-    pub(crate) fn factors_said(
+    pub(crate) fn factors_and_remarks(
         &self,
         weight: &str,
-        watch: &mut dyn Watch,
-    ) -> Result<Option<MatrixFactors>, QuantiseError> {
+    ) -> Result<(Option<MatrixFactors>, Vec<Remark>), QuantiseError> {
         let factors = self.factors(weight)?;
-        let name = || weight.to_owned();
+        let mut remarks = Vec::new();
         match &factors {
             Some(MatrixFactors { columns, rows }) => {
                 let both = [Some(columns), rows.as_ref()];
                 for factors in both.into_iter().flatten().filter(|factors| factors.is_damped_more()) {
                     let percent = (100.0 * factors.damping()).round() as u64;
-                    watch.note(Note::Damped { weight: name(), percent });
+                    remarks.push(Remark::Damped { percent });
                 }
                 if rows.is_none() && self.inputs.gradients.contains_key(weight) {
-                    watch.note(Note::RowsAlone { weight: name() });
+                    remarks.push(Remark::RowsAlone);
                 }
             }
-            None if self.inputs.of.contains_key(weight) => watch.note(Note::NotSeen { weight: name() }),
+            None if self.inputs.of.contains_key(weight) => remarks.push(Remark::NotSeen),
             _ => {}
         }
-        Ok(factors)
+        Ok((factors, remarks))
+    }
+
+    /// Where errors of a weight are passed on to, as far as all that counts was seen.
+    pub(crate) fn passed_on(&self, weight: &str) -> PassedOn {
+        self.inputs.passed_on(weight)
     }
 
     /// The moments of what a weight is multiplied with; `None` where nothing of that was seen.
@@ -135,22 +140,7 @@ impl PartialEq for Moments {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::ControlFlow;
-
     use super::*;
-    use crate::Progress;
-
-    struct Notes(Vec<Note>);
-
-    impl Watch for Notes {
-        fn progress(&mut self, _: &Progress<'_>) -> ControlFlow<()> {
-            ControlFlow::Continue(())
-        }
-
-        fn note(&mut self, note: Note) {
-            self.0.push(note);
-        }
-    }
 
     #[test]
     fn rows_without_derivatives_are_said_to_be_rounded_alone() {
@@ -163,13 +153,11 @@ mod tests {
             let of = |triangle: Vec<f32>| SecondMoments { width: 2, rows: 9, triangle };
             let key = MatrixInputs::gradient_key("w");
             let moments = BTreeMap::from([("x".to_owned(), of(vec![1.0, 0.3, 1.0])), (key, of(gradients))]);
-            let mut notes = Notes(Vec::new());
-            let factors = Moments::new([0; 32], inputs, moments).factors_said("w", &mut notes).unwrap();
-            (factors.unwrap().rows.is_some(), notes.0)
+            let (factors, remarks) = Moments::new([0; 32], inputs, moments).factors_and_remarks("w").unwrap();
+            (factors.unwrap().rows.is_some(), remarks)
         };
         assert_eq!(noted(vec![1.0, 0.3, 1.0]), (true, Vec::new()));
-        let alone = Note::RowsAlone { weight: "w".to_owned() };
-        assert_eq!(noted(vec![1.0, f32::NAN, f32::NAN]), (false, vec![alone]));
+        assert_eq!(noted(vec![1.0, f32::NAN, f32::NAN]), (false, vec![Remark::RowsAlone]));
     }
 
     #[test]
@@ -182,12 +170,12 @@ mod tests {
             };
             let moments = SecondMoments { width: 2, rows: 9, triangle };
             let moments = Moments::new([0; 32], inputs, BTreeMap::from([("x".to_owned(), moments)]));
-            let mut notes = Notes(Vec::new());
-            assert!(moments.factors_said("w", &mut notes).unwrap().is_some());
-            notes.0
+            let (factors, remarks) = moments.factors_and_remarks("w").unwrap();
+            assert!(factors.is_some());
+            remarks
         };
         assert_eq!(of(vec![1.0, 0.3, 1.0]), []);
         // No moments of real rows: a negative eigenvalue of twice the mean square.
-        assert_eq!(of(vec![1.0, 3.0, 1.0]), [Note::Damped { weight: "w".to_owned(), percent: 1000 }]);
+        assert_eq!(of(vec![1.0, 3.0, 1.0]), [Remark::Damped { percent: 1000 }]);
     }
 }

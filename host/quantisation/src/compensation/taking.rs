@@ -33,6 +33,15 @@ pub struct MatrixInputs {
     pub gradients: BTreeMap<String, usize>,
 }
 
+/// Where errors of rounding are passed on to. Chunks are cut by this, whatever the factors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PassedOn {
+    Nowhere,
+    ToColumns,
+    /// To later columns and later rows.
+    ToRows,
+}
+
 impl MatrixInputs {
     /// Of every matrix of a model.
     pub fn new(graph: &Graph) -> Result<Self, CalibrationError> {
@@ -74,6 +83,15 @@ impl MatrixInputs {
     /// What the second moments of the derivatives by the results of a matrix are kept as.
     pub fn gradient_key(weight: &str) -> String {
         format!("gradient {weight}")
+    }
+
+    /// Where errors of a weight are passed on to, as far as all that counts was seen.
+    pub(crate) fn passed_on(&self, weight: &str) -> PassedOn {
+        match (self.of.contains_key(weight), self.gradients.contains_key(weight)) {
+            (false, _) => PassedOn::Nowhere,
+            (true, false) => PassedOn::ToColumns,
+            (true, true) => PassedOn::ToRows,
+        }
     }
 
     /// The tensors that add to some moments, each with what it adds to.

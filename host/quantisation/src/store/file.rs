@@ -13,6 +13,7 @@ use shardwright_graph::{Weight, WeightBytes, WeightData};
 
 use super::header::{HASH, Header, PAGE, Parts, hash};
 use super::mapped::Mapped;
+use crate::compensation::Remark;
 use crate::job::{Chunk, Job, Whole};
 use crate::source::READ_AROUND;
 use crate::{QuantiseError, StoreError};
@@ -196,8 +197,10 @@ impl<'j> Unfinished<'j> {
         written.map_err(|source| StoreError::Io { action: "write", path: self.path.clone(), source }.into())
     }
 
-    /// Marks the file as complete in its header and renames it to its final name.
-    pub fn finish(mut self, name: &Path) -> Result<(), QuantiseError> {
+    /// Marks the file as complete in its header, with what there is to say of the moments, and
+    /// renames it to its final name.
+    pub fn finish(mut self, name: &Path, remarks: &[Remark]) -> Result<(), QuantiseError> {
+        self.header.remarks = remarks.to_vec();
         self.header.table = hex::encode(&hash(&[&self.table]));
         if let Some(page) = self.header.page() {
             self.write(0, &page)?;
@@ -259,12 +262,16 @@ fn checked(bytes: &[u8], parts: Parts, job: &Job<'_>, chunk: usize, wanted: &[u8
     fits
 }
 
-/// Opens a complete file and verifies every byte of it.
-pub(super) fn open_whole(path: &Path, wanted: &Header, job: &Job<'_>) -> Result<Weight, StoreError> {
+/// Opens a complete file and verifies every byte of it; `wanted` has neither table nor remarks.
+pub(super) fn open_whole(
+    path: &Path,
+    wanted: &Header,
+    job: &Job<'_>,
+) -> Result<(Weight, Vec<Remark>), StoreError> {
     let mapped = Mapped::open(path)?;
     let bytes = mapped.bytes();
     let header = Header::read(path, bytes)?;
-    if (Header { table: String::new(), ..header.clone() }) != *wanted {
+    if (Header { table: String::new(), remarks: Vec::new(), ..header.clone() }) != *wanted {
         return Err(StoreError::OtherWeight {
             path: path.to_owned(),
             found: header.describe(),
@@ -315,5 +322,5 @@ pub(super) fn open_whole(path: &Path, wanted: &Header, job: &Job<'_>) -> Result<
     };
     let scales =
         job.planned().quantisation.as_ref().map(|_| data(parts.scales, header.scales)).transpose()?;
-    Ok(job.weight(data(parts.data, header.data)?, scales, whole))
+    Ok((job.weight(data(parts.data, header.data)?, scales, whole), header.remarks))
 }

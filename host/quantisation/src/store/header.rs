@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use shardwright_vocabulary::WeightFormat;
 
 use crate::StoreError;
+use crate::compensation::Remark;
 use crate::job::Job;
 
 /// Alignment of all parts, and size of the header: a page, so that mapped data are aligned for any
@@ -44,6 +45,9 @@ pub(crate) struct Header {
     pub scales: u64,
     /// Hash over the table of hashes in hexadecimal digits; empty in a file that is not whole.
     pub table: String,
+    /// What there is to say of the moments that a whole weight was rounded by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<Remark>,
 }
 
 /// Offsets of the parts.
@@ -68,6 +72,7 @@ impl Header {
             data: planned.data.length() as u64,
             scales: planned.quantisation.as_ref().map_or(0, |existing| existing.scales.length()) as u64,
             table: String::new(),
+            remarks: Vec::new(),
         }
     }
 

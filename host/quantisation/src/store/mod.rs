@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use shardwright_files::{FileError, hex, own};
 
+use crate::compensation::{PassedOn, Remark};
 use crate::job::{ARITHMETIC, Job, Rounding, Target};
 use crate::recipe::{Meter, apply, in_memory};
 use crate::{Moments, Note, QuantiseError, Recipe, RowSource, StoreError, Watch};
@@ -46,7 +47,7 @@ pub struct Store {
     directory: PathBuf,
     /// Weights made or verified by this value, by address: a tied head and embedding in one format
     /// share a file.
-    open: Mutex<BTreeMap<String, Weight>>,
+    open: Mutex<BTreeMap<String, (Weight, Vec<Remark>)>>,
     /// If others may write the directory: the reason, and the folder in it that is used instead,
     /// which is removed with this value.
     instead: Option<(FileError, tempfile::TempDir)>,
@@ -104,7 +105,7 @@ impl Store {
         watch: &mut dyn Watch,
     ) -> Result<Weight, QuantiseError> {
         self.report_distrust(watch);
-        let total = Job::new(source, Target::Matrix(format), Rounding::Nearest)?.planned().bytes();
+        let total = Job::new(source, Target::Matrix(format), PassedOn::Nowhere)?.planned().bytes();
         self.make(source, format, moments, &mut Meter { watch, done: 0, total })
     }
 
@@ -124,27 +125,39 @@ impl Store {
         let name = source.name();
         let target = Target::Matrix(format);
         let moments = moments.filter(|_| target.is_rounded());
-        let factors = match moments {
-            Some(moments) => moments.factors_said(name, meter.watch)?,
-            None => None,
-        };
-        let job = Job::new(source, target, Rounding::by(factors.as_ref()))?;
-        let address = address(source, format, moments.filter(|_| factors.is_some()))?;
+        let passed_on = moments.map_or(PassedOn::Nowhere, |moments| moments.passed_on(name));
+        let job = Job::new(source, target, passed_on)?;
+        let address = address(source, format, moments.filter(|_| passed_on != PassedOn::Nowhere))?;
         let bytes = job.planned().bytes();
+        let say = |remarks: &[Remark], meter: &mut Meter<'_>| {
+            remarks.iter().for_each(|remark| meter.watch.note(remark.of(name)));
+        };
         let known = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned();
-        if let Some(weight) = known {
+        if let Some((weight, remarks)) = known {
+            say(&remarks, meter);
             meter.made(name, bytes)?;
             // Another part may have the same content.
             return Ok(Weight { part: source.part(), ..weight });
         }
         let path = self.directory.join(format!("{address}.{WHOLE}"));
         let header = Header::new(&job, format, address.clone());
-        let weight = loop {
-            if let Some(weight) = find(&path, &header, &job, meter)? {
-                meter.watch.note(Note::Found { weight: name.to_owned() });
-                meter.made(name, bytes)?;
-                break weight;
-            }
+        let found = |made: (Weight, Vec<Remark>), meter: &mut Meter<'_>| {
+            say(&made.1, meter);
+            meter.watch.note(Note::Found { weight: name.to_owned() });
+            meter.made(name, bytes)?;
+            self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone(), made.clone());
+            Ok(made.0)
+        };
+        if let Some(made) = find(&path, &header, &job, meter)? {
+            return found(made, meter);
+        }
+        // Factors of a wide matrix take longer than all else, and a weight that is kept needs none.
+        let (factors, remarks) = match moments {
+            Some(moments) => moments.factors_and_remarks(name)?,
+            None => Default::default(),
+        };
+        let job = job.by(Rounding::by(factors.as_ref()))?;
+        loop {
             let unfinished = self.directory.join(format!("{address}.{UNFINISHED}"));
             let mut waited = false;
             let mut wait = |path: &Path| {
@@ -155,8 +168,13 @@ impl Store {
                 meter.made(name, 0)
             };
             let opened = Unfinished::open(unfinished, header.clone(), &job, &mut wait)?;
-            // Another process finished it between the two checks: check again.
-            let Some(mut unfinished) = opened else { continue };
+            let Some(mut unfinished) = opened else {
+                // Another process finished it meanwhile.
+                match find(&path, &header, &job, meter)? {
+                    Some(made) => return found(made, meter),
+                    None => continue,
+                }
+            };
             let mut made = unfinished.made_bytes();
             if made > 0 {
                 meter.watch.note(Note::Continued {
@@ -170,13 +188,14 @@ impl Store {
                 made += bytes;
                 meter.made(name, bytes)
             })?;
-            unfinished.finish(&path)?;
+            unfinished.finish(&path, &remarks)?;
             // A scale of the whole tensor belongs to no chunk.
             meter.made(name, bytes.saturating_sub(made))?;
-            break open_whole(&path, &header, &job)?;
-        };
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(address, weight.clone());
-        Ok(weight)
+            let made = open_whole(&path, &header, &job)?;
+            say(&made.1, meter);
+            self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(address, made.clone());
+            return Ok(made.0);
+        }
     }
 }
 
@@ -201,15 +220,15 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// The stored weight. An invalid file counts as missing, with a note.
+/// The stored weight, and what was said of its moments. An invalid file counts as missing, with a note.
 fn find(
     path: &Path,
     header: &Header,
     job: &Job<'_>,
     meter: &mut Meter<'_>,
-) -> Result<Option<Weight>, StoreError> {
+) -> Result<Option<(Weight, Vec<Remark>)>, StoreError> {
     match open_whole(path, header, job) {
-        Ok(weight) => Ok(Some(weight)),
+        Ok(made) => Ok(Some(made)),
         Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(fault) if fault.is_of_content() => {
             meter.watch.note(Note::Remade {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use shardwright_graph::{Graph, Weight};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
-    MatrixInputs, MomentSums, Moments, Note, Progress, QuantiseError, Recipe, Rounding, RowSource, Store,
-    StoreError, TableFormats, Unwatched, Watch, quantise, quantise_weight,
+    MatrixInputs, MeasuredError, MomentSums, Moments, Note, Progress, QuantiseError, Recipe, Rounding,
+    RowSource, SecondMoments, Store, StoreError, TableFormats, Unwatched, Watch, quantise, quantise_weight,
 };
 use shardwright_test_checkpoints::{Random, Spec};
 use shardwright_vocabulary::{ActivationFormat, DType, FormatTuple, StateFormat, WeightFormat};
@@ -132,14 +132,50 @@ fn what_is_unusual_about_moments_is_said() {
             MatrixInputs { of, widths: BTreeMap::from([("x".to_owned(), 3)]), gradients: BTreeMap::new() };
         let moments = Moments::new([1; 32], inputs, BTreeMap::from([("x".to_owned(), sums.finish())]));
         let directory = TempDir::new().unwrap();
-        let mut follower = Follower::default();
-        let store = Store::open(directory.path()).unwrap();
-        store.weight(&plain, WeightFormat::W4PerChannel, Some(&moments), &mut follower).unwrap();
-        follower.notes
+        let notes = || {
+            let mut follower = Follower::default();
+            let store = Store::open(directory.path()).unwrap();
+            store.weight(&plain, WeightFormat::W4PerChannel, Some(&moments), &mut follower).unwrap();
+            let [others, found] = [false, true].map(|found| {
+                let is_found = |note: &&Note| matches!(note, Note::Found { .. }) == found;
+                follower.notes.iter().filter(is_found).cloned().collect::<Vec<_>>()
+            });
+            (others, found.len())
+        };
+        let (first, again) = (notes(), notes());
+        // And of one that was made before.
+        assert_eq!((first.1, again.1, &again.0), (0, 1, &first.0));
+        first.0
     };
     assert_eq!(noted(&[1.0, 0.5, 2.0]), []);
     assert_eq!(noted(&[]), [Note::NotSeen { weight: "w".to_owned() }]);
     assert_eq!(noted(&[1.0, f32::NAN, 2.0]), [Note::NotSeen { weight: "w".to_owned() }]);
+}
+
+#[test]
+fn a_weight_that_is_kept_needs_no_factors() {
+    let plain = weight(&[4, 3], DType::F32, &values(12, 1));
+    let mut sums = MomentSums::new(3);
+    sums.add(&[1.0, 0.5, 2.0]);
+    let folder = TempDir::new().unwrap();
+    let file = SecondMoments::path(folder.path(), "x");
+    sums.finish().write(&file).unwrap();
+    let directory = TempDir::new().unwrap();
+    let make = || {
+        let of = BTreeMap::from([("w".to_owned(), "x".to_owned())]);
+        let inputs =
+            MatrixInputs { of, widths: BTreeMap::from([("x".to_owned(), 3)]), gradients: BTreeMap::new() };
+        let moments = Moments::in_folder([1; 32], inputs, folder.path());
+        let store = Store::open(directory.path()).unwrap();
+        store.weight(&plain, WeightFormat::W4PerChannel, Some(&moments), &mut Unwatched)
+    };
+    let made = make().unwrap();
+    // What they would be computed from is gone.
+    std::fs::remove_file(file).unwrap();
+    assert!(same(&make().unwrap(), &made));
+    std::fs::remove_dir_all(directory.path()).unwrap();
+    let error = make().unwrap_err();
+    assert!(matches!(error, QuantiseError::Moments(MeasuredError::Io { .. })), "{error}");
 }
 
 #[test]
