@@ -438,7 +438,7 @@ fn less_one(found: Found<'_>) -> Result<WeightData, CheckpointError> {
     Ok(WeightData::from_vec(bytes))
 }
 
-/// The integers and the scales of a tensor of blocks.
+/// The integers and the scales of a tensor of blocks, all scales finite.
 fn parted(found: Found<'_>, blocks: Blocks) -> Result<(WeightData, WeightData), CheckpointError> {
     let StoredTensor { name, shape, .. } = found.tensor;
     let integers = in_memory(name, shape, blocks.dtype().packed_bytes(shape))?;
@@ -447,6 +447,14 @@ fn parted(found: Found<'_>, blocks: Blocks) -> Result<(WeightData, WeightData), 
     let Some(stored) = found.bytes() else {
         return Ok((WeightData::planned(integers), WeightData::planned(scales)));
     };
+    if let Some((at, scale)) = blocks.wrong_scale(stored.bytes()) {
+        return Err(CheckpointError::InvalidTensor {
+            path: found.file.path.clone(),
+            tensor: name.clone(),
+            offset: found.tensor.begin + at as u64,
+            reason: format!("has the scale {scale} there"),
+        });
+    }
     let again = stored.clone();
     Ok((
         made(integers, move || blocks.integers(stored.bytes()))?,

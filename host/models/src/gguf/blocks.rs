@@ -1,5 +1,6 @@
 //! Blocks of 32 integers with their scale, taken apart: integers by rows, scales by rows.
 
+use half::f16;
 use shardwright_vocabulary::{DType, Granularity};
 
 /// Values of a block.
@@ -59,6 +60,13 @@ impl Blocks {
             }
         }
         integers
+    }
+
+    /// The first scale of whole blocks that is no number or no finite one, and at which byte it is.
+    pub fn wrong_scale(self, stored: &[u8]) -> Option<(usize, f16)> {
+        let bytes = SCALE + self.integer_bytes();
+        let scales = stored.chunks_exact(bytes).map(|block| f16::from_le_bytes([block[0], block[1]]));
+        scales.enumerate().find(|(_, scale)| !scale.is_finite()).map(|(block, scale)| (block * bytes, scale))
     }
 
     /// The scales of whole blocks, binary16.

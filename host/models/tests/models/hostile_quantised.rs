@@ -502,6 +502,18 @@ fn orders_and_scales_that_no_weight_holds() {
     }
     let directory = with_part("compressed_int8_channel", "weight_scale", |stored| stored.2.fill(0xff));
     assert_error!(directory, InvalidTensor, Invalid, "has the scale NaN");
+    for folder in ["gguf_q4_0", "gguf_q8_0"] {
+        let directory = copied(folder);
+        let path = directory.path().join(GGUF);
+        let mut file = fs::read(&path).unwrap();
+        let half = file.len() / 2;
+        file[half..].fill(0xff);
+        fs::write(&path, file).unwrap();
+        assert_error!(directory, InvalidTensor, Invalid, "has the scale NaN there");
+        let CheckpointError::InvalidTensor { offset, .. } = error(directory.path()) else { unreachable!() };
+        // The block that begins there, or the one within which the change begins.
+        assert!(offset + 34 > half as u64, "{offset} {half}");
+    }
 }
 
 #[test]
