@@ -1,7 +1,6 @@
 //! Estimates of shims: cached, as a vendor's compiler takes seconds for each, and believed only
 //! within bounds that hold for any device.
 
-use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -210,21 +209,14 @@ pub(crate) fn row_key(
 /// The stored row, unless it is damaged, of another version, of another key, or possibly written by
 /// another user.
 fn recall(path: &std::path::Path, key: Digest) -> Option<Row> {
-    let mut bytes = Vec::new();
-    let (file, _) = own::open_file(path).ok()?;
-    file.take(FILE_BYTES).read_to_end(&mut bytes).ok()?;
+    let bytes = own::read(path, FILE_BYTES).ok()??;
     let kept: Kept = serde_json::from_slice(&bytes).ok()?;
     (kept.version == VERSION && kept.key == key).then_some(kept.row)
 }
 
 /// Writes atomically, in a folder that only this user can write.
 fn keep(path: &std::path::Path, key: Digest, row: Row) -> std::io::Result<()> {
-    let Some(directory) = path.parent() else { return Ok(()) };
-    own::create_folder(directory)?;
-    own::expect_folder(directory)?;
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
-    file.write_all(&serde_json::to_vec(&Kept { version: VERSION, key, row })?)?;
-    file.persist(path).map_err(|error| error.error).map(drop)
+    Ok(own::write(path, &serde_json::to_vec(&Kept { version: VERSION, key, row })?)?)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! stored in the cost table's units, with the refusal it was learned from. Another chip, shim,
 //! library or shim setting has its own file: a refusal by one compiler says nothing about another.
 
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -358,17 +357,9 @@ fn counted(name: &str, cost: &ShardCost) -> Option<u64> {
 
 /// A file's content; `None` if there is no file.
 fn read(path: &Path) -> Result<Option<Kept>, String> {
-    let mut bytes = Vec::new();
-    match own::open_file(path) {
-        Ok((file, _)) => {
-            file.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?
-        }
-        Err(error) if error.is_missing() => return Ok(None),
-        Err(error) => return Err(error.to_string()),
+    let Some(bytes) = own::read(path, FILE_BYTES).map_err(|error| error.to_string())? else {
+        return Ok(None);
     };
-    if bytes.len() as u64 > FILE_BYTES {
-        return Err(format!("it has more than {FILE_BYTES} bytes"));
-    }
     let kept: Kept = serde_json::from_slice(&bytes)
         .map_err(|error| format!("it is not a file of learned limits: {error}"))?;
     if kept.version != VERSION {
@@ -394,13 +385,8 @@ fn write(path: &Path, compiler: Compiler, mut lessons: Vec<LearnedLimit>) -> std
         }
     }
     lessons.sort_by(|left, right| left.name.cmp(&right.name));
-    let Some(directory) = path.parent() else { return Ok(()) };
-    own::create_folder(directory)?;
-    own::expect_folder(directory)?;
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
     let kept = Kept { version: VERSION, learned_of: compiler, limits: lessons };
-    file.write_all(&serde_json::to_vec_pretty(&kept)?)?;
-    file.persist(path).map_err(|error| error.error).map(drop)
+    Ok(own::write(path, &serde_json::to_vec_pretty(&kept)?)?)
 }
 
 #[cfg(test)]

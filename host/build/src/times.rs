@@ -5,7 +5,7 @@
 //! graph, flag or machine finds none. Removing the folder forgets all.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -203,13 +203,9 @@ impl Times {
     fn recall(&self, key: Digest) -> Result<Option<u64>, String> {
         let path = self.path(key);
         let fault = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
-        let file = match own::open_file(&path) {
-            Ok((file, _)) => file,
-            Err(_) if !path.exists() => return Ok(None),
-            Err(error) => return Err(fault(&error)),
+        let Some(bytes) = own::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
+            return Ok(None);
         };
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(|error| fault(&error))?;
         let kept: Kept = serde_json::from_slice(&bytes).map_err(|_| fault(&"is damaged"))?;
         let whole = Kept::of(key, kept.microseconds);
         match (kept.version, kept.key, kept.check) == (whole.version, whole.key, whole.check) {
@@ -225,11 +221,7 @@ impl Times {
     ///
     /// That it cannot be written, or that the folder is not the user's own.
     pub fn keep(&self, key: Digest, microseconds: u64) -> std::io::Result<()> {
-        own::create_folder(&self.directory)?;
-        own::expect_folder(&self.directory)?;
-        let mut file = tempfile::NamedTempFile::new_in(&self.directory)?;
-        file.write_all(&serde_json::to_vec(&Kept::of(key, microseconds))?)?;
-        file.persist(self.path(key)).map_err(|error| error.error).map(drop)
+        Ok(own::write(&self.path(key), &serde_json::to_vec(&Kept::of(key, microseconds))?)?)
     }
 
     /// Forgets the time of a row, if there is one.

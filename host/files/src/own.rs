@@ -9,10 +9,10 @@
 //! checked.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 
-use crate::{FileError, Links, open};
+use crate::{FileError, Links, open, read_from};
 
 /// Creates a folder, and missing parents, for this user only.
 pub fn create_folder(path: &Path) -> io::Result<()> {
@@ -50,6 +50,29 @@ pub fn open_file(path: &Path) -> Result<(File, u64), FileError> {
     })?;
     expect_file(path, &file)?;
     Ok((file, length))
+}
+
+/// The content of a file that only this user can have written, of at most `limit` bytes; `None` if
+/// there is none.
+pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, FileError> {
+    match open_file(path) {
+        Ok((file, _)) => read_from(file, limit).map(Some),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a file whole or not at all, in a folder that only this user can write and that is made if
+/// it is missing.
+pub fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    let folder = path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."));
+    create_folder(folder)?;
+    expect_folder(folder)?;
+    // Under a temporary name first, so that no reader sees half of it.
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(content)?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
 }
 
 /// Opens a secret file; fails if another user may read it.
@@ -139,6 +162,22 @@ mod tests {
             chown(&folder, Some(65534), None).unwrap();
             refused(expect_folder(&folder), "belongs to user 65534");
         }
+    }
+
+    #[test]
+    fn content_is_written_whole_and_read_up_to_a_limit() {
+        let parent = tempfile::tempdir().unwrap();
+        let file = parent.path().join("a/b/file");
+        assert_eq!(read(&file, 3).unwrap(), None);
+        write(&file, b"abcd").unwrap();
+        write(&file, b"abc").unwrap();
+        assert_eq!(read(&file, 3).unwrap().as_deref(), Some(&b"abc"[..]));
+        assert!(matches!(read(&file, 2), Err(FileError::TooLong { limit: 2 })));
+        assert_eq!(fs::read_dir(parent.path().join("a/b")).unwrap().count(), 1);
+        mode(file.parent().unwrap(), 0o777);
+        refused(read(&file, 3), "may be written by others");
+        refused(write(&file, b"abc"), "may be written by others");
+        assert_eq!(fs::read(&file).unwrap(), b"abc");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Trials in the cache: one file each, written whole or not at all, so that a kill loses the trial
 //! at hand and no other.
 
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -59,13 +58,9 @@ impl Journal {
         let Some(path) = self.path(plan) else { return Ok(None) };
         let fault =
             |what: &dyn std::fmt::Display| format!("{}: {what}; it is measured again", path.display());
-        let file = match own::open_file(&path) {
-            Ok((file, _)) => file,
-            Err(_) if !path.exists() => return Ok(None),
-            Err(error) => return Err(fault(&error)),
+        let Some(bytes) = own::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
+            return Ok(None);
         };
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(|error| fault(&error))?;
         let kept: Kept = serde_json::from_slice(&bytes).map_err(|_| fault(&"is damaged"))?;
         if kept.version != VERSION {
             return Ok(None);
@@ -83,12 +78,8 @@ impl Journal {
     ///
     /// That it cannot be written, or that the folder is not the user's own.
     pub fn keep(&self, trial: &Trial) -> std::io::Result<()> {
-        let (Some(path), Some(directory)) = (self.path(trial.plan), &self.directory) else { return Ok(()) };
-        own::create_folder(directory)?;
-        own::expect_folder(directory)?;
-        let mut file = tempfile::NamedTempFile::new_in(directory)?;
-        file.write_all(&serde_json::to_vec(&Kept::of(trial.clone())?)?)?;
-        file.persist(path).map_err(|error| error.error).map(drop)
+        let Some(path) = self.path(trial.plan) else { return Ok(()) };
+        Ok(own::write(&path, &serde_json::to_vec(&Kept::of(trial.clone())?)?)?)
     }
 }
 
