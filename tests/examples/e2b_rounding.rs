@@ -6,7 +6,7 @@
 //! cargo run -p shardwright-tests --example e2b_rounding -- DIRECTORY [layers]
 //! ```
 //!
-//! `DIRECTORY` needs room for 4 GB of weights, the cache (15 GB of moments) and a bundle.
+//! `DIRECTORY` needs room for 4 GB of weights, the cache (9 GB of moments) and a bundle.
 
 use std::path::PathBuf;
 use std::process::Command;

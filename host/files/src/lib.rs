@@ -2,7 +2,8 @@
 //!
 //! **Job.** Opens a file named by someone else without blocking ([`open`]), reads it without
 //! trusting its length ([`read`], [`read_from`]), and checks that only this user can have written a
-//! folder and the files in it, which it writes whole or not at all ([`own`]); also the hexadecimal digits of hashes ([`hex`]).
+//! folder and the files in it, which it writes whole or not at all ([`own`]); also the hexadecimal
+//! digits of hashes ([`hex`]).
 //!
 //! **Not its job.** It knows no format and no path, and leaves the meaning of a refused file to the
 //! reader.

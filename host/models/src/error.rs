@@ -181,7 +181,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// First byte of its data or of what is wrong with them, counted from the start of the file.
+        /// First byte of its data, or of what is wrong in them, counted from the start of the file.
         offset: u64,
         /// What is wrong.
         reason: String,
@@ -225,7 +225,7 @@ pub enum CheckpointError {
         tensor: String,
         /// Its element type.
         dtype: &'static str,
-        /// First byte of its data or of what is wrong with them, counted from the start of the file.
+        /// First byte of its data, counted from the start of the file.
         offset: u64,
     },
     /// A tensor that the model needs is in no file.

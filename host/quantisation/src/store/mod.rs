@@ -220,7 +220,8 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// The stored weight, and what was said of its moments. An invalid file counts as missing, with a note.
+/// The stored weight, and what was said of its moments. An invalid file counts as missing, with a
+/// note.
 fn find(
     path: &Path,
     header: &Header,
