@@ -1,0 +1,84 @@
+//! Reading whole files, capped, with this crate's errors.
+
+use std::path::Path;
+
+use shardwright_files::FileError;
+
+use crate::{PreprocessingError, Result};
+
+/// The bytes of a regular file of at most `max` bytes.
+pub(crate) fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
+    let origin = || path.display().to_string();
+    shardwright_files::read(path, max).map_err(|error| match error {
+        error if error.is_missing() => PreprocessingError::MissingFile { origin: origin() },
+        FileError::TooLong { limit } => PreprocessingError::FileTooLarge { origin: origin(), max: limit },
+        error => PreprocessingError::Read { origin: origin(), source: error.into() },
+    })
+}
+
+/// Refuses bytes that a file of them would be refused for.
+#[cfg(any(feature = "pictures", feature = "sounds"))]
+pub(crate) fn expect_at_most(bytes: &[u8], max: u64, origin: &str) -> Result<()> {
+    if bytes.len() as u64 > max {
+        return Err(PreprocessingError::FileTooLarge { origin: origin.to_owned(), max });
+    }
+    Ok(())
+}
+
+/// Runs a decoder of others. Should it panic on hostile bytes, the file is damaged, and the program
+/// goes on.
+#[cfg(any(feature = "pictures", feature = "sounds"))]
+pub(crate) fn guarded<T>(origin: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
+    // What a decoder leaves behind when it panics is dropped with it.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(decode)).unwrap_or_else(|_| {
+        Err(PreprocessingError::Damaged { origin: origin.to_owned(), reason: "the decoder gave up".into() })
+    })
+}
+
+/// What the first bytes of a file look like, for messages.
+#[cfg(any(feature = "pictures", feature = "sounds"))]
+pub(crate) fn look(bytes: &[u8]) -> &'static str {
+    const SIGNS: &[(usize, &[u8], &str)] = &[
+        (0, b"\x89PNG\r\n\x1a\n", "a PNG picture"),
+        (0, b"\xff\xd8\xff", "a JPEG picture"),
+        (0, b"GIF8", "a GIF picture"),
+        (8, b"WEBP", "a WebP picture"),
+        (8, b"WAVE", "a WAV sound"),
+        (8, b"AVI ", "an AVI film"),
+        (0, b"BM", "a BMP picture"),
+        (0, b"II*\0", "a TIFF picture"),
+        (0, b"MM\0*", "a TIFF picture"),
+        (4, b"ftyphei", "a HEIC picture"),
+        (4, b"ftypmif1", "a HEIC picture"),
+        (4, b"ftypavif", "an AVIF picture"),
+        (4, b"ftypM4A", "an M4A sound"),
+        (4, b"ftyp", "an MP4 film or sound"),
+        (0, b"\x1aE\xdf\xa3", "a Matroska or WebM film"),
+        (0, b"fLaC", "a FLAC sound"),
+        (0, b"OggS", "an Ogg sound"),
+        (0, b"ID3", "an MP3 sound"),
+        (0, b"RF64", "an RF64 sound"),
+        (0, b"FORM", "an AIFF sound"),
+        (0, b"caff", "a CAF sound"),
+        (0, b"%PDF", "a PDF document"),
+        (0, b"PK\x03\x04", "a ZIP archive"),
+        (0, b"\x1f\x8b", "a gzip archive"),
+        (0, b"<svg", "an SVG drawing"),
+    ];
+    let sign = |(at, sign, _): &&(usize, &[u8], &str)| {
+        bytes.get(*at..).is_some_and(|rest| rest.starts_with(sign))
+    };
+    if let Some((_, _, name)) = SIGNS.iter().find(sign) {
+        return name;
+    }
+    let head = &bytes[..bytes.len().min(256)];
+    // Eleven bits of a frame's head; after the others, which begin otherwise.
+    if matches!(head, [0xff, second, ..] if second & 0xe0 == 0xe0) {
+        return "an MP3 sound";
+    }
+    match head {
+        [] => "empty",
+        _ if head.iter().all(|byte| (0x20..0x7f).contains(byte) || byte.is_ascii_whitespace()) => "text",
+        _ => "of an unknown type",
+    }
+}

@@ -1,0 +1,326 @@
+//! Pictures: decoded, turned upright, resized, cut into patches.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io::{self, Cursor};
+use std::path::Path;
+
+use image::codecs::jpeg::JpegDecoder;
+use image::codecs::png::PngDecoder;
+use image::metadata::Orientation;
+use image::{DynamicImage, ImageDecoder, ImageError, Limits, RgbImage};
+use sha2::{Digest, Sha256};
+
+use crate::resize::resize;
+use crate::{Grid, PictureSettings, PreprocessingError, Result, file, limits};
+
+/// What pictures given without a file are called in errors.
+const UNNAMED: &str = "the picture";
+const CHANNELS: usize = PictureSettings::CHANNELS as usize;
+
+/// A decoded picture: red, green and blue of 8 bits, upright.
+///
+/// As Hugging Face's processors see it: transparency is dropped, not painted over a background; of
+/// 16 bits the upper 8 are kept; colour profiles are not applied.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Picture {
+    width: u32,
+    height: u32,
+    /// Rows without gaps.
+    pixels: Vec<u8>,
+}
+
+impl Picture {
+    /// Reads a PNG or JPEG file, with the feature `webp` also WebP. The content decides, not the
+    /// name. A JPEG or PNG with an EXIF orientation is turned upright.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the file, and of [`from_bytes`](Self::from_bytes) with the name of the
+    /// file.
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = file::read(path, limits::PICTURE_FILE_BYTES)?;
+        Self::decode(&bytes, &path.display().to_string())
+    }
+
+    /// Decodes the bytes of such a file.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::UnknownType`], [`PreprocessingError::UnsupportedCoding`] and
+    /// [`PreprocessingError::Animated`] for what is not decoded;
+    /// [`PreprocessingError::TooManyPixels`] from the header, before anything of that size is
+    /// allocated; [`PreprocessingError::Damaged`] and [`PreprocessingError::Truncated`] for broken
+    /// content.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        file::expect_at_most(bytes, limits::PICTURE_FILE_BYTES, UNNAMED)?;
+        Self::decode(bytes, UNNAMED)
+    }
+
+    /// The size of such a file's picture, upright, from its header alone: enough for the grid.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`from_bytes`](Self::from_bytes) that the header shows.
+    pub fn measure(bytes: &[u8]) -> Result<(u32, u32)> {
+        file::expect_at_most(bytes, limits::PICTURE_FILE_BYTES, UNNAMED)?;
+        file::guarded(UNNAMED, || {
+            let mut decoder = open(bytes, UNNAMED)?;
+            let (width, height) = decoder.dimensions();
+            Ok(match decoder.orientation().map_err(|error| explain(error, UNNAMED))? {
+                Orientation::Rotate90
+                | Orientation::Rotate270
+                | Orientation::Rotate90FlipH
+                | Orientation::Rotate270FlipH => (height, width),
+                _ => (width, height),
+            })
+        })
+    }
+
+    /// Takes pixels that are decoded: red, green and blue of a byte each, `stride` bytes from the
+    /// start of a row to that of the next.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::NoPixels`], [`PreprocessingError::TooManyPixels`], and
+    /// [`PreprocessingError::WrongLength`] if `stride` is less than a row or `pixels` less than all
+    /// rows.
+    pub fn from_rgb8(width: u32, height: u32, stride: usize, pixels: &[u8]) -> Result<Self> {
+        expect_size(width, height, UNNAMED)?;
+        let row = width as usize * CHANNELS;
+        if stride < row {
+            return Err(PreprocessingError::WrongLength {
+                what: "the stride",
+                needed: format!("{row} or more"),
+                found: stride,
+            });
+        }
+        let needed = stride.checked_mul(height as usize - 1).and_then(|above| above.checked_add(row));
+        if needed.is_none_or(|needed| pixels.len() < needed) {
+            return Err(PreprocessingError::WrongLength {
+                what: "the array of pixels",
+                needed: format!("{stride} for each of {height} rows"),
+                found: pixels.len(),
+            });
+        }
+        let rows = pixels.chunks(stride).take(height as usize);
+        Ok(Picture { width, height, pixels: rows.flat_map(|line| &line[..row]).copied().collect() })
+    }
+
+    /// Width and height in pixels, upright.
+    pub fn size(&self) -> (u32, u32) {
+        (self.width, self.height)
+    }
+
+    /// Red, green and blue of all pixels, in rows without gaps.
+    pub fn pixels(&self) -> &[u8] {
+        &self.pixels
+    }
+
+    /// A hash of size and pixels: equal pictures have equal hashes, whatever file they come from.
+    pub fn content_hash(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(b"shardwright picture rgb8");
+        hash.update(self.width.to_le_bytes());
+        hash.update(self.height.to_le_bytes());
+        hash.update(&self.pixels);
+        hash.finalize().into()
+    }
+
+    /// Resizes the picture to a grid and writes its patches, soft token by soft token: these from
+    /// left to right and top to bottom, and within each its patches likewise. A patch is its rows
+    /// from top to bottom, in each the pixels from left to right, and of each pixel red, green and
+    /// blue from 0 to 1. `columns` and `rows` receive the positions of the patches.
+    ///
+    /// Destinations may hold more patches than the grid; the rest is filled with zeros at
+    /// positions of -1. The grid is that of [`PictureSettings::grid`] for this picture.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::WrongLength`] if a destination is too short or they disagree,
+    /// [`PreprocessingError::OtherGrid`] if the grid is for a picture of another size.
+    pub fn write_patches(
+        &self,
+        grid: &Grid,
+        patches: &mut [f32],
+        columns: &mut [i32],
+        rows: &mut [i32],
+    ) -> Result<()> {
+        grid.expect_of(self.size())?;
+        let patch = grid.patch() as usize;
+        let values = patch * patch * CHANNELS;
+        grid.prepare(values, patches, columns, rows)?;
+        let (width, height) = grid.pixels();
+        let to = (width as usize, height as usize);
+        let pixels = resize(&self.pixels, (self.width as usize, self.height as usize), to);
+        // One rounding of a wider product, as the library rescales.
+        let scaled: [f32; 256] = std::array::from_fn(|value| (value as f64 * (1.0 / 255.0)) as f32);
+        let line = to.0 * CHANNELS;
+        for ((column, row), destination) in grid.positions().zip(patches.chunks_exact_mut(values)) {
+            let corner = row as usize * patch * line + column as usize * patch * CHANNELS;
+            for (y, destination) in destination.chunks_exact_mut(patch * CHANNELS).enumerate() {
+                let source = &pixels[corner + y * line..][..destination.len()];
+                for (to, from) in destination.iter_mut().zip(source) {
+                    *to = scaled[usize::from(*from)];
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(bytes: &[u8], origin: &str) -> Result<Self> {
+        file::guarded(origin, || finish(open(bytes, origin)?, origin))
+    }
+}
+
+/// Size only: pixels would fill the screen.
+impl fmt::Debug for Picture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Picture").field("width", &self.width).field("height", &self.height).finish()
+    }
+}
+
+fn expect_size(width: u32, height: u32, origin: &str) -> Result<()> {
+    let origin = || origin.to_owned();
+    if width == 0 || height == 0 {
+        return Err(PreprocessingError::NoPixels { origin: origin(), width, height });
+    }
+    if u64::from(width) * u64::from(height) > limits::PIXELS {
+        let (max, unit) = (limits::PIXELS, "pixels");
+        return Err(PreprocessingError::TooManyPixels { origin: origin(), width, height, max, unit });
+    }
+    Ok(())
+}
+
+/// Reads the header and refuses what is not decoded.
+fn open<'a>(bytes: &'a [u8], origin: &str) -> Result<Box<dyn ImageDecoder + 'a>> {
+    let wrong = |error| explain(error, origin);
+    let decoder: Box<dyn ImageDecoder + 'a> = match file::look(bytes) {
+        "a PNG picture" => {
+            let mut limits = Limits::no_limits();
+            limits.max_alloc = Some(limits::DECODED_BYTES);
+            let decoder = PngDecoder::with_limits(Cursor::new(bytes), limits).map_err(wrong)?;
+            if decoder.is_apng().map_err(wrong)? {
+                return Err(PreprocessingError::Animated { origin: origin.to_owned(), format: "PNG" });
+            }
+            Box::new(decoder)
+        }
+        "a JPEG picture" => {
+            walk_jpeg(bytes, origin)?;
+            Box::new(JpegDecoder::new(Cursor::new(bytes)).map_err(wrong)?)
+        }
+        #[cfg(feature = "webp")]
+        "a WebP picture" => {
+            let decoder = image::codecs::webp::WebPDecoder::new(Cursor::new(bytes)).map_err(wrong)?;
+            if decoder.has_animation() {
+                return Err(PreprocessingError::Animated { origin: origin.to_owned(), format: "WebP" });
+            }
+            Box::new(decoder)
+        }
+        found => {
+            return Err(PreprocessingError::UnknownType {
+                origin: origin.to_owned(),
+                found,
+                understood: if cfg!(feature = "webp") { "PNG, JPEG, WebP" } else { "PNG, JPEG" }.into(),
+            });
+        }
+    };
+    let (width, height) = decoder.dimensions();
+    expect_size(width, height, origin)?;
+    if decoder.total_bytes() > limits::DECODED_BYTES {
+        let (max, unit) = (limits::DECODED_BYTES, "bytes");
+        let origin = origin.to_owned();
+        return Err(PreprocessingError::TooManyPixels { origin, width, height, max, unit });
+    }
+    Ok(decoder)
+}
+
+/// Decodes and turns upright.
+fn finish(mut decoder: Box<dyn ImageDecoder + '_>, origin: &str) -> Result<Picture> {
+    let wrong = |error| explain(error, origin);
+    let orientation = decoder.orientation().map_err(wrong)?;
+    let pixels = rgb(DynamicImage::from_decoder(decoder).map_err(wrong)?);
+    let mut upright = DynamicImage::ImageRgb8(pixels);
+    upright.apply_orientation(orientation);
+    let (width, height) = (upright.width(), upright.height());
+    Ok(Picture { width, height, pixels: upright.into_rgb8().into_raw() })
+}
+
+fn rgb(decoded: DynamicImage) -> RgbImage {
+    let (width, height) = (decoded.width(), decoded.height());
+    let upper = |value: u16| (value >> 8) as u8;
+    // Of each pixel its colours, or its grey three times.
+    let kept = |pixels: &[u8], channels: usize| -> Vec<u8> {
+        let colours = if channels < CHANNELS { [0; CHANNELS] } else { [0, 1, 2] };
+        pixels.chunks_exact(channels).flat_map(|pixel| colours.map(|at| pixel[at])).collect()
+    };
+    let narrow = |pixels: &[u16], channels: usize| -> Vec<u8> {
+        let colours = if channels < CHANNELS { [0; CHANNELS] } else { [0, 1, 2] };
+        pixels.chunks_exact(channels).flat_map(|pixel| colours.map(|at| upper(pixel[at]))).collect()
+    };
+    let pixels = match &decoded {
+        DynamicImage::ImageLuma8(image) => kept(image.as_raw(), 1),
+        DynamicImage::ImageLumaA8(image) => kept(image.as_raw(), 2),
+        DynamicImage::ImageRgba8(image) => kept(image.as_raw(), 4),
+        DynamicImage::ImageLuma16(image) => narrow(image.as_raw(), 1),
+        DynamicImage::ImageLumaA16(image) => narrow(image.as_raw(), 2),
+        DynamicImage::ImageRgb16(image) => narrow(image.as_raw(), 3),
+        DynamicImage::ImageRgba16(image) => narrow(image.as_raw(), 4),
+        // Eight bits of three colours as they are; no decoder here makes others.
+        _ => return decoded.into_rgb8(),
+    };
+    // The lengths agree; an empty picture would be one of other sizes.
+    RgbImage::from_raw(width, height, pixels).unwrap_or_default()
+}
+
+fn explain(error: ImageError, origin: &str) -> PreprocessingError {
+    let (origin, reason) = (origin.to_owned(), error.to_string());
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
+        {
+            return PreprocessingError::Truncated { origin, reason };
+        }
+        cause = error.source();
+    }
+    match error {
+        ImageError::Unsupported(_) => PreprocessingError::UnsupportedCoding { origin, what: reason },
+        _ => PreprocessingError::Damaged { origin, reason },
+    }
+}
+
+/// Walks through the segments of a JPEG to its end, since the decoder paints what is missing grey,
+/// and refuses colours for print, for which it knows no profile.
+fn walk_jpeg(bytes: &[u8], origin: &str) -> Result<()> {
+    let truncated = || PreprocessingError::Truncated {
+        origin: origin.to_owned(),
+        reason: "the mark of its end is missing".into(),
+    };
+    const END: u8 = 0xd9;
+    // After the mark of the start.
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    loop {
+        let start = rest.iter().position(|byte| *byte == 0xff).ok_or_else(truncated)?;
+        rest = &rest[start..];
+        let fill = rest.iter().position(|byte| *byte != 0xff).ok_or_else(truncated)?;
+        let marker = rest[fill];
+        rest = &rest[fill + 1..];
+        match marker {
+            END => return Ok(()),
+            // Bytes of a scan, restarts, and marks without a segment.
+            0x00 | 0x01 | 0xd0..=0xd8 => continue,
+            _ => {}
+        }
+        let &[high, low, ..] = rest else { return Err(truncated()) };
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let segment = rest.get(..length).ok_or_else(truncated)?;
+        let is_frame = matches!(marker, 0xc0..=0xcf if ![0xc4, 0xc8, 0xcc].contains(&marker));
+        if is_frame && segment.get(7) == Some(&4) {
+            let what = "a JPEG of four colours, as for print,".into();
+            return Err(PreprocessingError::UnsupportedCoding { origin: origin.to_owned(), what });
+        }
+        // The bytes of a scan follow its segment and are searched like the space between others.
+        rest = &rest[length.max(2).min(rest.len())..];
+    }
+}

@@ -1,0 +1,362 @@
+//! Settings as a checkpoint states them, in the files of Hugging Face's processors.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::{PictureSettings, PreprocessingError, Result, SoundSettings, file, limits};
+
+/// What a checkpoint says of pictures and sounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProcessorSettings {
+    /// How it takes pictures; `None` if it says nothing of them.
+    pub picture: Option<PictureSettings>,
+    /// How it takes sounds; `None` if it says nothing of them.
+    pub sound: Option<SoundSettings>,
+}
+
+/// The file of today: one object for pictures, one for sounds.
+const NESTED: &str = "processor_config.json";
+/// The older file: the fields of both at the top.
+const FLAT: &str = "preprocessor_config.json";
+
+/// Milliseconds of sound of a soft token, the only number that a tower knows.
+const TOKEN_MILLISECONDS: f64 = 40.0;
+
+/// Fields that name things or that the processors of Gemma 4 do not use.
+const NAMES: &[&str] = &["processor_class", "image_seq_length", "auto_map", "_name_or_path"];
+/// Such fields of pictures. `size` is written by the library and unused: the budget decides.
+const PICTURE_NAMES: &[&str] = &[
+    "image_processor_type",
+    "size",
+    "default_to_square",
+    "data_format",
+    "input_data_format",
+    "device",
+    "return_tensors",
+    "disable_grouping",
+];
+/// Such fields of sounds.
+const SOUND_NAMES: &[&str] =
+    &["feature_extractor_type", "return_attention_mask", "preemphasis_htk_flavor", "return_tensors"];
+
+impl ProcessorSettings {
+    /// Reads `processor_config.json` of a checkpoint's directory, or the older
+    /// `preprocessor_config.json`. A missing field means the library's default. A field that is
+    /// unknown or asks for what is not done here is refused, not ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::MissingFile`] without either file, [`PreprocessingError::InvalidJson`],
+    /// and [`PreprocessingError::InvalidField`] or [`PreprocessingError::UnsupportedField`] with
+    /// file and field.
+    pub fn read(directory: impl AsRef<Path>) -> Result<Self> {
+        let directory = directory.as_ref();
+        let nested = directory.join(NESTED);
+        let read = match Object::open(&nested) {
+            Err(PreprocessingError::MissingFile { .. }) => None,
+            read => Some(read?),
+        };
+        if let Some((origin, map)) = &read {
+            let top = Object { origin, path: "", map };
+            let (picture, sound) = (top.object("image_processor")?, top.object("feature_extractor")?);
+            if picture.is_some() || sound.is_some() {
+                let picture = picture.map(|fields| picture_settings(&fields, &[])).transpose()?;
+                let sound = sound.map(|fields| sound_settings(&fields, &[])).transpose()?;
+                let sound = sound.map(|sound| limited(&top, sound)).transpose()?;
+                return Ok(ProcessorSettings { picture, sound });
+            }
+        }
+        let (origin, map) = match Object::open(&directory.join(FLAT)) {
+            // Both are missing, or the first says nothing.
+            Err(PreprocessingError::MissingFile { .. }) if read.is_some() => {
+                return Ok(ProcessorSettings { picture: None, sound: None });
+            }
+            Err(PreprocessingError::MissingFile { .. }) => {
+                return Err(PreprocessingError::MissingFile { origin: nested.display().to_string() });
+            }
+            read => read?,
+        };
+        let fields = Object { origin: &origin, path: "", map: &map };
+        let any = |names: &[&str]| names.iter().any(|name| fields.get(name).is_some());
+        let is_picture = any(&["image_processor_type", "patch_size", "pooling_kernel_size"]);
+        let is_sound = any(&["feature_extractor_type", "feature_size", "mel_floor"]);
+        let (of_pictures, of_sounds) = (
+            if is_picture { PICTURE_FIELDS } else { &[] },
+            if is_sound { [SOUND_FIELDS, &["audio_seq_length", "audio_ms_per_token"]].concat() } else { vec![] },
+        );
+        let picture_names = [of_pictures, PICTURE_NAMES].concat();
+        let sound_names = [of_sounds.as_slice(), SOUND_NAMES].concat();
+        Ok(ProcessorSettings {
+            picture: is_picture.then(|| picture_settings(&fields, &sound_names)).transpose()?,
+            sound: is_sound
+                .then(|| limited(&fields, sound_settings(&fields, &picture_names)?))
+                .transpose()?,
+        })
+    }
+}
+
+/// The fields of pictures that have a meaning.
+const PICTURE_FIELDS: &[&str] = &[
+    "do_resize",
+    "do_rescale",
+    "do_normalize",
+    "do_convert_rgb",
+    "do_center_crop",
+    "do_pad",
+    "crop_size",
+    "resample",
+    "rescale_factor",
+    "image_mean",
+    "image_std",
+    "patch_size",
+    "pooling_kernel_size",
+    "max_soft_tokens",
+];
+
+fn picture_settings(fields: &Object, others: &[&str]) -> Result<PictureSettings> {
+    fields.expect_known(&[PICTURE_FIELDS, PICTURE_NAMES, NAMES, others])?;
+    const TYPES: [&str; 3] =
+        ["Gemma4ImageProcessor", "Gemma4ImageProcessorFast", "Gemma4ImageProcessorPil"];
+    fields.expect_text("image_processor_type", &TYPES)?;
+    for (name, needed) in [
+        ("do_resize", true),
+        ("do_rescale", true),
+        ("do_convert_rgb", true),
+        ("do_center_crop", false),
+        ("do_pad", false),
+    ] {
+        fields.expect_flag(name, needed)?;
+    }
+    fields.expect_number("resample", 3.0, "3, bicubic")?;
+    fields.expect_number("rescale_factor", 1.0 / 255.0, "1/255")?;
+    if fields.flag("do_normalize")?.unwrap_or(false) {
+        fields.expect_all("image_mean", 0.0)?;
+        fields.expect_all("image_std", 1.0)?;
+    }
+    let usual = PictureSettings::default();
+    Ok(PictureSettings {
+        patch: fields.count("patch_size", limits::PATCH)?.unwrap_or(usual.patch),
+        pool: fields.count("pooling_kernel_size", limits::POOL)?.unwrap_or(usual.pool),
+        soft_tokens: fields.count("max_soft_tokens", limits::SOFT_TOKENS)?.unwrap_or(usual.soft_tokens),
+    })
+}
+
+/// The fields of sounds that have a meaning.
+const SOUND_FIELDS: &[&str] = &[
+    "feature_size",
+    "sampling_rate",
+    "frame_length",
+    "frame_length_ms",
+    "hop_length",
+    "hop_length_ms",
+    "fft_length",
+    "fft_overdrive",
+    "min_frequency",
+    "max_frequency",
+    "mel_floor",
+    "preemphasis",
+    "dither",
+    "input_scale_factor",
+    "padding_side",
+    "padding_value",
+    "per_bin_mean",
+    "per_bin_stddev",
+];
+
+fn sound_settings(fields: &Object, others: &[&str]) -> Result<SoundSettings> {
+    fields.expect_known(&[SOUND_FIELDS, SOUND_NAMES, NAMES, others])?;
+    fields.expect_text("feature_extractor_type", &["Gemma4AudioFeatureExtractor"])?;
+    fields.expect_text("padding_side", &["right"])?;
+    fields.expect_flag("fft_overdrive", false)?;
+    for name in ["preemphasis", "dither", "padding_value"] {
+        fields.expect_number(name, 0.0, "0")?;
+    }
+    fields.expect_number("input_scale_factor", 1.0, "1")?;
+    for name in ["per_bin_mean", "per_bin_stddev"] {
+        if fields.get(name).is_some() {
+            return Err(fields.unsupported(name, "null"));
+        }
+    }
+    let usual = SoundSettings::default();
+    let rate = fields.count("sampling_rate", limits::FEATURE_RATE)?.unwrap_or(usual.rate);
+    let samples = |name: &str, in_milliseconds: &str, milliseconds: f64| {
+        if let Some(samples) = fields.count(name, limits::FRAME)? {
+            return Ok(samples);
+        }
+        let milliseconds = fields.number(in_milliseconds)?.unwrap_or(milliseconds);
+        let samples = (f64::from(rate) * milliseconds / 1000.0).round_ties_even();
+        // The cast saturates, and what is out of range is refused.
+        let samples = samples as u32;
+        if limits::FRAME.contains(&samples) {
+            return Ok(samples);
+        }
+        let (least, most) = (limits::FRAME.start(), limits::FRAME.end());
+        Err(fields.invalid(in_milliseconds, format!("{least} to {most} samples")))
+    };
+    let frame = samples("frame_length", "frame_length_ms", 20.0)?;
+    let sound = SoundSettings {
+        rate,
+        frame,
+        hop: samples("hop_length", "hop_length_ms", 10.0)?,
+        transform: fields
+            .count("fft_length", limits::TRANSFORM)?
+            .unwrap_or_else(|| frame.next_power_of_two()),
+        bins: fields.count("feature_size", limits::BINS)?.unwrap_or(usual.bins),
+        lowest_hertz: fields.number("min_frequency")?.unwrap_or(usual.lowest_hertz),
+        highest_hertz: fields.number("max_frequency")?.unwrap_or(usual.highest_hertz),
+        floor: fields.number("mel_floor")?.unwrap_or(usual.floor),
+        longest: rate.saturating_mul(30),
+    };
+    // What the fields are not checked for one by one.
+    sound.check().map_err(|error| match error {
+        PreprocessingError::InvalidSetting { name, expected, .. } => {
+            let field = match name {
+                "transform" => "fft_length",
+                "lowest_hertz" => "min_frequency",
+                "highest_hertz" => "max_frequency",
+                "floor" => "mel_floor",
+                name => name,
+            };
+            fields.invalid(field, expected)
+        }
+        error => error,
+    })?;
+    Ok(sound)
+}
+
+/// The settings with the longest clip that the processor as a whole allows.
+fn limited(top: &Object, sound: SoundSettings) -> Result<SoundSettings> {
+    top.expect_number("audio_ms_per_token", TOKEN_MILLISECONDS, "40")?;
+    let tokens = top.count("audio_seq_length", 1..=1 << 20)?;
+    let frames = tokens.map(|tokens| tokens.saturating_mul(SoundSettings::FRAMES_PER_SOFT_TOKEN as u32));
+    let longest = frames.map_or(sound.longest, |frames| frames.saturating_mul(sound.hop).min(sound.longest));
+    Ok(SoundSettings { longest, ..sound })
+}
+
+/// An object of a settings file.
+struct Object<'a> {
+    origin: &'a str,
+    /// The objects around it, with a dot behind each.
+    path: &'static str,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Object<'a> {
+    fn open(path: &Path) -> Result<(String, Map<String, Value>)> {
+        let bytes = file::read(path, limits::SETTINGS_BYTES)?;
+        let origin = path.display().to_string();
+        match serde_json::from_slice(&bytes) {
+            Ok(map) => Ok((origin, map)),
+            Err(error) => Err(PreprocessingError::InvalidJson { origin, reason: error.to_string() }),
+        }
+    }
+
+    /// A field that is there and not null.
+    fn get(&self, name: &str) -> Option<&'a Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    fn field(&self, name: &str) -> String {
+        format!("{}{name}", self.path)
+    }
+
+    fn found(&self, name: &str) -> String {
+        const SHOWN: usize = 60;
+        let text = self.map.get(name).map_or_else(|| "missing".to_owned(), Value::to_string);
+        match text.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        }
+    }
+
+    fn invalid(&self, name: &str, expected: impl Into<String>) -> PreprocessingError {
+        PreprocessingError::InvalidField {
+            origin: self.origin.to_owned(),
+            field: self.field(name),
+            expected: expected.into(),
+            found: self.found(name),
+        }
+    }
+
+    fn unsupported(&self, name: &str, supported: impl Into<String>) -> PreprocessingError {
+        PreprocessingError::UnsupportedField {
+            origin: self.origin.to_owned(),
+            field: self.field(name),
+            found: self.found(name),
+            supported: supported.into(),
+        }
+    }
+
+    fn object(&self, name: &'static str) -> Result<Option<Object<'a>>> {
+        let path = if name == "image_processor" { "image_processor." } else { "feature_extractor." };
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Object(map)) => Ok(Some(Object { origin: self.origin, path, map })),
+            Some(_) => Err(self.invalid(name, "an object")),
+        }
+    }
+
+    fn flag(&self, name: &str) -> Result<Option<bool>> {
+        self.get(name)
+            .map(|value| value.as_bool().ok_or_else(|| self.invalid(name, "true or false")))
+            .transpose()
+    }
+
+    fn number(&self, name: &str) -> Result<Option<f64>> {
+        self.get(name).map(|value| value.as_f64().ok_or_else(|| self.invalid(name, "a number"))).transpose()
+    }
+
+    fn count(&self, name: &str, range: std::ops::RangeInclusive<u32>) -> Result<Option<u32>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
+        match count.filter(|count| range.contains(count)) {
+            Some(count) => Ok(Some(count)),
+            None => Err(self.invalid(name, format!("a whole number, {} to {}", range.start(), range.end()))),
+        }
+    }
+
+    fn expect_flag(&self, name: &str, needed: bool) -> Result<()> {
+        match self.flag(name)? {
+            Some(found) if found != needed => Err(self.unsupported(name, needed.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    fn expect_number(&self, name: &str, needed: f64, in_words: &str) -> Result<()> {
+        match self.number(name)? {
+            // Decimal fractions are written with more or fewer digits.
+            Some(found) if (found - needed).abs() > 1e-9 => Err(self.unsupported(name, in_words)),
+            _ => Ok(()),
+        }
+    }
+
+    /// One number for all channels, or a list of them.
+    fn expect_all(&self, name: &str, needed: f64) -> Result<()> {
+        let is = |value: &Value| value.as_f64() == Some(needed);
+        let holds = match self.get(name) {
+            None => true,
+            Some(Value::Array(list)) => list.iter().all(is),
+            Some(value) => is(value),
+        };
+        if holds { Ok(()) } else { Err(self.unsupported(name, format!("{needed} for every channel"))) }
+    }
+
+    fn expect_text(&self, name: &str, known: &[&str]) -> Result<()> {
+        match self.get(name) {
+            None => Ok(()),
+            Some(Value::String(text)) if known.contains(&text.as_str()) => Ok(()),
+            Some(Value::String(_)) => Err(self.unsupported(name, known.join(", "))),
+            Some(_) => Err(self.invalid(name, "a text")),
+        }
+    }
+
+    /// Refuses fields that no list has: what is not understood would be ignored.
+    fn expect_known(&self, lists: &[&[&str]]) -> Result<()> {
+        let known = |name: &str| lists.iter().any(|list| list.contains(&name));
+        match self.map.iter().find(|(name, value)| !value.is_null() && !known(name)) {
+            Some((name, _)) => Err(self.unsupported(name, "only the fields of Gemma 4's processors")),
+            None => Ok(()),
+        }
+    }
+}

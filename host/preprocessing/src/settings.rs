@@ -1,0 +1,215 @@
+//! How a checkpoint wants its pictures and sounds.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{PreprocessingError, Result, limits};
+
+/// How a picture becomes patches.
+///
+/// Plain data; whatever takes it checks it first. As JSON it has exactly these fields.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PictureSettings {
+    /// Pixels of a side of a patch.
+    pub patch: u32,
+    /// Patches of a side of a soft token.
+    pub pool: u32,
+    /// The most soft tokens of a picture, where nothing else is asked for.
+    pub soft_tokens: u32,
+}
+
+/// Those of Gemma 4.
+impl Default for PictureSettings {
+    fn default() -> Self {
+        PictureSettings { patch: 16, pool: 3, soft_tokens: 280 }
+    }
+}
+
+impl PictureSettings {
+    /// The numbers of soft tokens that Gemma 4 was trained with. A picture can be asked for these,
+    /// and for the number of its settings.
+    pub const BUDGETS: [u32; 5] = [70, 140, 280, 560, 1120];
+
+    /// Colours of a pixel: red, green, blue.
+    pub const CHANNELS: u32 = 3;
+
+    /// Values of a patch: rows, then columns, then channels.
+    pub fn patch_values(&self) -> usize {
+        let side = self.patch as usize;
+        side * side * Self::CHANNELS as usize
+    }
+
+    /// The most patches of a picture of at most that many soft tokens: rows of a tower that takes
+    /// any such picture.
+    pub fn patches(&self, budget: u32) -> usize {
+        let pool = self.pool as usize;
+        budget as usize * pool * pool
+    }
+
+    /// Whether the numbers are in range.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::InvalidSetting`] names the first that is not.
+    pub fn check(&self) -> Result<()> {
+        within("patch", self.patch, limits::PATCH)?;
+        within("pool", self.pool, limits::POOL)?;
+        within("soft_tokens", self.soft_tokens, limits::SOFT_TOKENS)
+    }
+}
+
+/// How a sound becomes frames of logarithmic mel features.
+///
+/// Plain data; whatever takes it checks it first. As JSON it has exactly these fields.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SoundSettings {
+    /// Samples per second.
+    pub rate: u32,
+    /// Samples of a frame.
+    pub frame: u32,
+    /// Samples from the start of a frame to that of the next.
+    pub hop: u32,
+    /// Samples of the Fourier transform of a frame, which is extended with zeros: a power of two.
+    pub transform: u32,
+    /// Mel bins, the values of a frame.
+    pub bins: u32,
+    /// Frequency in Hz at which the lowest bin begins.
+    pub lowest_hertz: f64,
+    /// Frequency in Hz at which the highest bin ends.
+    pub highest_hertz: f64,
+    /// Added to each bin before the logarithm.
+    pub floor: f64,
+    /// Samples of the longest clip.
+    pub longest: u32,
+}
+
+/// Those of Gemma 4: clips of 30 s.
+impl Default for SoundSettings {
+    fn default() -> Self {
+        SoundSettings {
+            rate: 16_000,
+            frame: 320,
+            hop: 160,
+            transform: 512,
+            bins: 128,
+            lowest_hertz: 0.0,
+            highest_hertz: 8_000.0,
+            floor: 1e-3,
+            longest: 480_000,
+        }
+    }
+}
+
+impl SoundSettings {
+    /// Frames that a tower makes one soft token of: it halves them twice.
+    pub const FRAMES_PER_SOFT_TOKEN: usize = 4;
+
+    /// Samples that a clip is extended with zeros to a multiple of.
+    const PADDING: usize = 128;
+
+    /// Frames that begin within a clip of that many samples, after it is extended with zeros. Only
+    /// the [valid](Self::valid_frames) ones hold sound; the rest, one at most, is zeros.
+    pub fn frames(&self, samples: usize) -> usize {
+        let padded = samples.next_multiple_of(Self::PADDING) + self.frame as usize / 2;
+        match padded.checked_sub(self.frame as usize + 1) {
+            Some(rest) => rest / self.hop as usize + 1,
+            None => 0,
+        }
+    }
+
+    /// Frames of a clip of that many samples that the sound fills to their end and one sample on.
+    pub fn valid_frames(&self, samples: usize) -> usize {
+        // Half a frame of zeros precedes the clip.
+        let known = samples + self.frame as usize / 2;
+        known.saturating_sub(self.frame as usize).div_ceil(self.hop as usize).min(self.frames(samples))
+    }
+
+    /// Soft tokens that a tower makes of that many valid frames.
+    pub fn soft_tokens(&self, valid_frames: usize) -> usize {
+        valid_frames.div_ceil(2).div_ceil(2)
+    }
+
+    /// The most frames of a clip: rows of a tower that takes any clip.
+    pub fn frames_max(&self) -> usize {
+        self.frames(self.longest as usize)
+    }
+
+    /// Seconds of the longest clip.
+    pub fn longest_seconds(&self) -> f64 {
+        f64::from(self.longest) / f64::from(self.rate)
+    }
+
+    /// Whether the numbers are in range and fit each other.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::InvalidSetting`] names the first that is not.
+    pub fn check(&self) -> Result<()> {
+        within("rate", self.rate, limits::FEATURE_RATE)?;
+        within("frame", self.frame, limits::FRAME)?;
+        within("hop", self.hop, limits::FRAME)?;
+        within("transform", self.transform, limits::TRANSFORM)?;
+        if !self.transform.is_power_of_two() || self.transform < self.frame {
+            return Err(setting("transform", "a power of two, at least `frame`", self.transform));
+        }
+        within("bins", self.bins, limits::BINS)?;
+        within("longest", self.longest, limits::CLIP)?;
+        let half = f64::from(self.rate) / 2.0;
+        if !(self.highest_hertz > 0.0 && self.highest_hertz <= half) {
+            return Err(setting("highest_hertz", "above 0, and at most half of `rate`", self.highest_hertz));
+        }
+        if !(self.lowest_hertz >= 0.0 && self.lowest_hertz < self.highest_hertz) {
+            return Err(setting("lowest_hertz", "0 or more, and less than `highest_hertz`", self.lowest_hertz));
+        }
+        // A logarithm of zero is not finite.
+        if !(self.floor.is_finite() && self.floor >= 1e-30) {
+            return Err(setting("floor", "above 0", self.floor));
+        }
+        Ok(())
+    }
+
+    /// Checks features that an application made itself: whole frames of `bins` values, all finite,
+    /// no more than those of the longest clip. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::WrongLength`] or [`PreprocessingError::NotFinite`].
+    pub fn check_frames(&self, values: &[f32]) -> Result<usize> {
+        self.check()?;
+        let (bins, most) = (self.bins as usize, self.frames_max());
+        if values.is_empty() || !values.len().is_multiple_of(bins) || values.len() / bins > most {
+            return Err(PreprocessingError::WrongLength {
+                what: "the features",
+                needed: format!("a multiple of {bins}, at most {}", most * bins),
+                found: values.len(),
+            });
+        }
+        expect_finite("the features", values)?;
+        Ok(values.len() / bins)
+    }
+}
+
+/// Refuses NaN and infinities.
+pub(crate) fn expect_finite(origin: &str, values: &[f32]) -> Result<()> {
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(index) => {
+            Err(PreprocessingError::NotFinite { origin: origin.to_owned(), index, value: values[index] })
+        }
+        None => Ok(()),
+    }
+}
+
+fn setting(name: &'static str, expected: impl Into<String>, found: impl Display) -> PreprocessingError {
+    PreprocessingError::InvalidSetting { name, expected: expected.into(), found: found.to_string() }
+}
+
+fn within(name: &'static str, value: u32, range: RangeInclusive<u32>) -> Result<()> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(setting(name, format!("{} to {}", range.start(), range.end()), value))
+}

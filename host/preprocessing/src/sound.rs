@@ -1,0 +1,245 @@
+//! Sounds: decoded, mixed down, resampled, and as frames of features.
+
+use std::fmt;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use crate::{PreprocessingError, Result, SoundSettings, file, limits};
+
+mod decode;
+mod mel;
+mod resample;
+
+/// What sounds given without a file are called in errors.
+const UNNAMED: &str = "the sound";
+
+/// A sound: one channel at the rate of its settings, long enough for a frame and no longer than
+/// the longest clip.
+#[derive(Clone, PartialEq)]
+pub struct Sound {
+    /// About -1 to 1.
+    samples: Vec<f32>,
+    settings: SoundSettings,
+}
+
+impl Sound {
+    /// Reads a WAV or FLAC file, with the feature `mp3-ogg` also MP3 and Ogg Vorbis. The content
+    /// decides, not the name. Channels are mixed down to their mean and the sound is resampled to
+    /// the rate of the settings; one channel at that rate stays as it is, bit for bit.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the file, and of [`from_bytes`](Self::from_bytes) with the name of the
+    /// file.
+    pub fn from_path(path: impl AsRef<Path>, settings: &SoundSettings) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = file::read(path, limits::SOUND_FILE_BYTES)?;
+        Self::decode(&bytes, &path.display().to_string(), settings)
+    }
+
+    /// Decodes the bytes of such a file.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::UnknownType`] and [`PreprocessingError::UnsupportedCoding`] for what
+    /// is not decoded; [`PreprocessingError::Damaged`] and [`PreprocessingError::Truncated`] for
+    /// broken content; [`PreprocessingError::TooLong`] from the header, or as soon as more than
+    /// the longest clip is decoded; and those of [`from_samples`](Self::from_samples).
+    pub fn from_bytes(bytes: &[u8], settings: &SoundSettings) -> Result<Self> {
+        file::expect_at_most(bytes, limits::SOUND_FILE_BYTES, UNNAMED)?;
+        Self::decode(bytes, UNNAMED, settings)
+    }
+
+    /// Takes samples of one channel, `rate` per second, from -1 to 1.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::NoSamples`], [`PreprocessingError::TooShort`] for less than one
+    /// frame, [`PreprocessingError::TooLong`] for more than the longest clip,
+    /// [`PreprocessingError::NotFinite`] with the index, [`PreprocessingError::UnsupportedRate`],
+    /// and [`PreprocessingError::InvalidSetting`].
+    pub fn from_samples(rate: u32, samples: &[f32], settings: &SoundSettings) -> Result<Self> {
+        Self::from_interleaved(rate, 1, samples, settings)
+    }
+
+    /// Takes samples of several channels that alternate: the first of each, then the second of
+    /// each.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::InvalidChannels`] unless the channels divide the samples, and those
+    /// of [`from_samples`](Self::from_samples).
+    pub fn from_interleaved(
+        rate: u32,
+        channels: u32,
+        samples: &[f32],
+        settings: &SoundSettings,
+    ) -> Result<Self> {
+        let mut mixer = Mixer::new(UNNAMED, rate, channels, settings)?;
+        let length = samples.len();
+        if !length.is_multiple_of(channels as usize) {
+            let origin = UNNAMED.to_owned();
+            return Err(PreprocessingError::InvalidChannels { origin, channels, samples: length });
+        }
+        mixer.expect_no_longer(length as u64 / u64::from(channels))?;
+        for sample in samples {
+            mixer.push(*sample)?;
+        }
+        mixer.finish()
+    }
+
+    fn decode(bytes: &[u8], origin: &str, settings: &SoundSettings) -> Result<Self> {
+        settings.check()?;
+        file::guarded(origin, || decode::decode(bytes, origin, settings))?.finish()
+    }
+
+    /// The samples, at the rate of the settings.
+    pub fn samples(&self) -> &[f32] {
+        &self.samples
+    }
+
+    /// The settings it was made for.
+    pub fn settings(&self) -> &SoundSettings {
+        &self.settings
+    }
+
+    /// Frames, those at the end included that the sound does not fill.
+    pub fn frames(&self) -> usize {
+        self.settings.frames(self.samples.len())
+    }
+
+    /// Frames that hold sound: those that [`write_frames`](Self::write_frames) counts.
+    pub fn valid_frames(&self) -> usize {
+        self.settings.valid_frames(self.samples.len())
+    }
+
+    /// Soft tokens: placeholders in a prompt.
+    pub fn soft_tokens(&self) -> usize {
+        self.settings.soft_tokens(self.valid_frames())
+    }
+
+    /// A hash of rate and samples: equal sounds have equal hashes, whatever file they come from.
+    pub fn content_hash(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        hash.update(b"shardwright sound f32");
+        hash.update(self.settings.rate.to_le_bytes());
+        hash.update((self.samples.len() as u64).to_le_bytes());
+        for sample in &self.samples {
+            hash.update(sample.to_le_bytes());
+        }
+        hash.finalize().into()
+    }
+
+    /// Writes logarithmic mel features, a frame a row of `bins` values, and returns how many frames
+    /// are valid. Rows beyond those are filled with zeros; there may be more rows than frames.
+    ///
+    /// # Errors
+    ///
+    /// [`PreprocessingError::WrongLength`] if `frames` is no whole number of rows, or of fewer than
+    /// the valid frames.
+    pub fn write_frames(&self, frames: &mut [f32]) -> Result<usize> {
+        let (bins, valid) = (self.settings.bins as usize, self.valid_frames());
+        if !frames.len().is_multiple_of(bins) || frames.len() < valid * bins {
+            return Err(PreprocessingError::WrongLength {
+                what: "the array of frames",
+                needed: format!("a multiple of {bins}, {} or more", valid * bins),
+                found: frames.len(),
+            });
+        }
+        let (sound, rest) = frames.split_at_mut(valid * bins);
+        mel::write(&self.samples, &self.settings, sound);
+        rest.fill(0.0);
+        Ok(valid)
+    }
+}
+
+/// Length only: samples would fill the screen.
+impl fmt::Debug for Sound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sound").field("samples", &self.samples.len()).field("rate", &self.settings.rate).finish()
+    }
+}
+
+/// Takes samples one by one, mixes their channels, and stops at the longest clip, whatever a header
+/// claims.
+struct Mixer<'a> {
+    origin: &'a str,
+    rate: u32,
+    channels: u32,
+    settings: &'a SoundSettings,
+    mixed: Vec<f32>,
+    /// Of the channels of a moment, as far as they came.
+    sum: f64,
+    pushed: usize,
+}
+
+impl<'a> Mixer<'a> {
+    fn new(origin: &'a str, rate: u32, channels: u32, settings: &'a SoundSettings) -> Result<Self> {
+        settings.check()?;
+        if !limits::RATE.contains(&rate) {
+            return Err(PreprocessingError::UnsupportedRate {
+                origin: origin.to_owned(),
+                rate,
+                min: *limits::RATE.start(),
+                max: *limits::RATE.end(),
+            });
+        }
+        if !limits::CHANNELS.contains(&channels) {
+            let origin = origin.to_owned();
+            return Err(PreprocessingError::InvalidChannels { origin, channels, samples: 0 });
+        }
+        Ok(Mixer { origin, rate, channels, settings, mixed: Vec::new(), sum: 0.0, pushed: 0 })
+    }
+
+    /// Refuses a number of moments that lasts longer than the longest clip.
+    fn expect_no_longer(&self, moments: u64) -> Result<()> {
+        let longest = u64::from(self.settings.longest) * u64::from(self.rate) / u64::from(self.settings.rate);
+        if moments > longest {
+            return Err(PreprocessingError::TooLong {
+                origin: self.origin.to_owned(),
+                longest_seconds: self.settings.longest_seconds(),
+            });
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, sample: f32) -> Result<()> {
+        if !sample.is_finite() {
+            let (origin, index) = (self.origin.to_owned(), self.pushed);
+            return Err(PreprocessingError::NotFinite { origin, index, value: sample });
+        }
+        self.pushed += 1;
+        self.sum += f64::from(sample);
+        if self.pushed.is_multiple_of(self.channels as usize) {
+            self.expect_no_longer(self.mixed.len() as u64 + 1)?;
+            // A mean of finite samples is one, and of one channel the sample itself.
+            self.mixed.push((self.sum / f64::from(self.channels)) as f32);
+            self.sum = 0.0;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Sound> {
+        let origin = || self.origin.to_owned();
+        if self.mixed.is_empty() {
+            return Err(PreprocessingError::NoSamples { origin: origin() });
+        }
+        let rate = self.settings.rate;
+        let samples = if self.rate == rate {
+            self.mixed
+        } else {
+            resample::resample(&self.mixed, self.rate, rate).map_err(|reason| {
+                let what = format!("resampling from {} to {rate} Hz ({reason})", self.rate);
+                PreprocessingError::UnsupportedCoding { origin: origin(), what }
+            })?
+        };
+        // Half a frame of zeros precedes the sound, and one sample follows the frame.
+        let needed = self.settings.frame as usize - self.settings.frame as usize / 2 + 1;
+        if self.settings.valid_frames(samples.len()) == 0 {
+            let samples = samples.len();
+            return Err(PreprocessingError::TooShort { origin: origin(), samples, rate, needed });
+        }
+        Ok(Sound { samples, settings: self.settings.clone() })
+    }
+}
