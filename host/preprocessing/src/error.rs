@@ -284,12 +284,18 @@ impl PreprocessingError {
                 format!("correct `{field}`, or remove it to use the default")
             }
             PreprocessingError::UnsupportedField { supported, .. } => format!("supported: {supported}"),
-            PreprocessingError::InvalidSetting { name, expected, .. } => format!("set `{name}` to {expected}"),
-            PreprocessingError::UnknownType { understood, .. } => format!("convert it to one of {understood}"),
+            PreprocessingError::InvalidSetting { name, expected, .. } => {
+                format!("set `{name}` to {expected}")
+            }
+            PreprocessingError::UnknownType { understood, .. } => {
+                format!("convert it to one of {understood}")
+            }
             PreprocessingError::UnsupportedCoding { .. } => {
                 "save it anew: pictures in RGB, sounds as plain PCM".into()
             }
-            PreprocessingError::Animated { .. } => "save the frame that is meant as a picture of its own".into(),
+            PreprocessingError::Animated { .. } => {
+                "save the frame that is meant as a picture of its own".into()
+            }
             PreprocessingError::Damaged { .. } | PreprocessingError::Truncated { .. } => {
                 "fetch or save the file again".into()
             }

@@ -65,9 +65,8 @@ pub(crate) fn look(bytes: &[u8]) -> &'static str {
         (0, b"\x1f\x8b", "a gzip archive"),
         (0, b"<svg", "an SVG drawing"),
     ];
-    let sign = |(at, sign, _): &&(usize, &[u8], &str)| {
-        bytes.get(*at..).is_some_and(|rest| rest.starts_with(sign))
-    };
+    let sign =
+        |(at, sign, _): &&(usize, &[u8], &str)| bytes.get(*at..).is_some_and(|rest| rest.starts_with(sign));
     if let Some((_, _, name)) = SIGNS.iter().find(sign) {
         return name;
     }

@@ -224,10 +224,16 @@ impl PictureSettings {
         let grid = Grid { columns: width, rows: height, patch: self.patch, pool: self.pool, of: None };
         if width == 0 || !width.is_multiple_of(self.pool) || !height.is_multiple_of(self.pool) {
             let pool = self.pool;
-            return invalid(positions.len(), format!("{width} by {height} patches are no multiples of {pool}"));
+            return invalid(
+                positions.len(),
+                format!("{width} by {height} patches are no multiples of {pool}"),
+            );
         }
         if grid.soft_tokens() as u64 > most {
-            return invalid(positions.len(), format!("{width} by {height} patches exceed {most} soft tokens"));
+            return invalid(
+                positions.len(),
+                format!("{width} by {height} patches exceed {most} soft tokens"),
+            );
         }
         let mut seen = vec![false; grid.patches()];
         for (index, &[column, row]) in positions.iter().enumerate() {

@@ -1,6 +1,5 @@
 //! Pictures: decoded, turned upright, resized, cut into patches.
 
-use std::error::Error as StdError;
 use std::fmt;
 use std::io::{self, Cursor};
 use std::path::Path;
@@ -276,15 +275,9 @@ fn rgb(decoded: DynamicImage) -> RgbImage {
 
 fn explain(error: ImageError, origin: &str) -> PreprocessingError {
     let (origin, reason) = (origin.to_owned(), error.to_string());
-    let mut cause: Option<&(dyn StdError + 'static)> = Some(&error);
-    while let Some(error) = cause {
-        if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
-        {
-            return PreprocessingError::Truncated { origin, reason };
-        }
-        cause = error.source();
-    }
+    let is_end = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
     match error {
+        ImageError::IoError(error) if is_end(&error) => PreprocessingError::Truncated { origin, reason },
         ImageError::Unsupported(_) => PreprocessingError::UnsupportedCoding { origin, what: reason },
         _ => PreprocessingError::Damaged { origin, reason },
     }

@@ -81,20 +81,20 @@ impl ProcessorSettings {
         let any = |names: &[&str]| names.iter().any(|name| fields.get(name).is_some());
         let is_picture = any(&["image_processor_type", "patch_size", "pooling_kernel_size"]);
         let is_sound = any(&["feature_extractor_type", "feature_size", "mel_floor"]);
-        let (of_pictures, of_sounds) = (
-            if is_picture { PICTURE_FIELDS } else { &[] },
-            if is_sound { [SOUND_FIELDS, &["audio_seq_length", "audio_ms_per_token"]].concat() } else { vec![] },
-        );
-        let picture_names = [of_pictures, PICTURE_NAMES].concat();
-        let sound_names = [of_sounds.as_slice(), SOUND_NAMES].concat();
+        // What the other half of the file means, and the processor as a whole.
+        let of_pictures = if is_picture { PICTURE_FIELDS } else { &[] };
+        let (of_sounds, of_both) =
+            if is_sound { (SOUND_FIELDS, PROCESSOR_FIELDS) } else { (&[][..], &[][..]) };
+        let others = [of_pictures, of_sounds, of_both, PICTURE_NAMES, SOUND_NAMES].concat();
         Ok(ProcessorSettings {
-            picture: is_picture.then(|| picture_settings(&fields, &sound_names)).transpose()?,
-            sound: is_sound
-                .then(|| limited(&fields, sound_settings(&fields, &picture_names)?))
-                .transpose()?,
+            picture: is_picture.then(|| picture_settings(&fields, &others)).transpose()?,
+            sound: is_sound.then(|| limited(&fields, sound_settings(&fields, &others)?)).transpose()?,
         })
     }
 }
+
+/// The fields of the processor as a whole that have a meaning.
+const PROCESSOR_FIELDS: &[&str] = &["audio_seq_length", "audio_ms_per_token"];
 
 /// The fields of pictures that have a meaning.
 const PICTURE_FIELDS: &[&str] = &[
@@ -116,8 +116,7 @@ const PICTURE_FIELDS: &[&str] = &[
 
 fn picture_settings(fields: &Object, others: &[&str]) -> Result<PictureSettings> {
     fields.expect_known(&[PICTURE_FIELDS, PICTURE_NAMES, NAMES, others])?;
-    const TYPES: [&str; 3] =
-        ["Gemma4ImageProcessor", "Gemma4ImageProcessorFast", "Gemma4ImageProcessorPil"];
+    const TYPES: [&str; 3] = ["Gemma4ImageProcessor", "Gemma4ImageProcessorFast", "Gemma4ImageProcessorPil"];
     fields.expect_text("image_processor_type", &TYPES)?;
     for (name, needed) in [
         ("do_resize", true),

@@ -19,7 +19,8 @@ struct Window {
 
 /// Resizes RGB pixels in rows without gaps. All sides are 1 or more.
 pub(crate) fn resize(pixels: &[u8], from: (usize, usize), to: (usize, usize)) -> Vec<u8> {
-    let across = if from.0 == to.0 { pixels.to_vec() } else { across(pixels, from.0, &windows(from.0, to.0)) };
+    let across =
+        if from.0 == to.0 { pixels.to_vec() } else { across(pixels, from.0, &windows(from.0, to.0)) };
     if from.1 == to.1 { across } else { down(&across, to.0 * CHANNELS, &windows(from.1, to.1)) }
 }
 
@@ -32,9 +33,8 @@ fn windows(from: usize, to: usize) -> Vec<Window> {
         // Casts truncate towards zero, and below zero saturate there.
         let start = (center - reach + 0.5) as usize;
         let end = ((center + reach + 0.5) as usize).min(from);
-        let weights: Vec<f64> = (start..end)
-            .map(|pixel| cubic((pixel as f64 - center + 0.5) * (1.0 / widened)))
-            .collect();
+        let weights: Vec<f64> =
+            (start..end).map(|pixel| cubic((pixel as f64 - center + 0.5) * (1.0 / widened))).collect();
         let sum: f64 = weights.iter().sum();
         let whole = |weight: &f64| (weight / sum * f64::from(1 << FRACTION)).round() as i32;
         Window { start, weights: weights.iter().map(whole).collect() }
@@ -89,4 +89,48 @@ fn down(pixels: &[u8], row: usize, windows: &[Window]) -> Vec<u8> {
         result.extend(sums.iter().copied().map(rounded));
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Noise that the script beside the expected results computes too.
+    fn noise(width: usize, height: usize) -> Vec<u8> {
+        (0..(width * height * CHANNELS) as u32)
+            .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect()
+    }
+
+    #[test]
+    fn pixels_are_those_of_pillow_to_the_bit() {
+        let cases: [(_, _, &[u8]); 4] = [
+            ((200, 150), (96, 72), include_bytes!("../tests/preprocessing/files/resized_200x150_96x72.rgb")),
+            ((61, 97), (24, 48), include_bytes!("../tests/preprocessing/files/resized_61x97_24x48.rgb")),
+            ((40, 7), (48, 96), include_bytes!("../tests/preprocessing/files/resized_40x7_48x96.rgb")),
+            ((500, 33), (12, 33), include_bytes!("../tests/preprocessing/files/resized_500x33_12x33.rgb")),
+        ];
+        for (from, to, expected) in cases {
+            assert!(resize(&noise(from.0, from.1), from, to) == expected, "{from:?} to {to:?}");
+        }
+    }
+
+    #[test]
+    fn a_picture_of_that_size_stays_as_it_is() {
+        assert_eq!(resize(&noise(5, 7), (5, 7), (5, 7)), noise(5, 7));
+    }
+
+    #[test]
+    fn extremes_stay_within_their_range() {
+        for value in [0, 255] {
+            for (from, to) in [((1, 1), (48, 48)), ((1, 500), (48, 3)), ((2000, 1), (48, 48))] {
+                let resized = resize(&vec![value; from.0 * from.1 * CHANNELS], from, to);
+                assert!(resized.iter().all(|it| *it == value), "{from:?} to {to:?}");
+            }
+        }
+        // The filter overshoots beside an edge and is cut off.
+        let edge: Vec<u8> = [[0; 3], [0; 3], [255; 3], [255; 3]].concat();
+        let wide = resize(&edge, (4, 1), (40, 1));
+        assert!(wide.contains(&0) && wide.contains(&255));
+    }
 }

@@ -163,7 +163,11 @@ impl SoundSettings {
             return Err(setting("highest_hertz", "above 0, and at most half of `rate`", self.highest_hertz));
         }
         if !(self.lowest_hertz >= 0.0 && self.lowest_hertz < self.highest_hertz) {
-            return Err(setting("lowest_hertz", "0 or more, and less than `highest_hertz`", self.lowest_hertz));
+            return Err(setting(
+                "lowest_hertz",
+                "0 or more, and less than `highest_hertz`",
+                self.lowest_hertz,
+            ));
         }
         // A logarithm of zero is not finite.
         if !(self.floor.is_finite() && self.floor >= 1e-30) {

@@ -157,7 +157,10 @@ impl Sound {
 /// Length only: samples would fill the screen.
 impl fmt::Debug for Sound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sound").field("samples", &self.samples.len()).field("rate", &self.settings.rate).finish()
+        f.debug_struct("Sound")
+            .field("samples", &self.samples.len())
+            .field("rate", &self.settings.rate)
+            .finish()
     }
 }
 

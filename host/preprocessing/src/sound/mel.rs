@@ -36,7 +36,8 @@ pub(super) fn write(samples: &[f32], settings: &SoundSettings, frames: &mut [f32
             *magnitude = value.re.hypot(value.im);
         }
         for (to, Triangle { start, weights }) in destination.iter_mut().zip(&triangles) {
-            let sum: f64 = weights.iter().zip(&magnitudes[*start..]).map(|(weight, value)| weight * value).sum();
+            let sum: f64 =
+                weights.iter().zip(&magnitudes[*start..]).map(|(weight, value)| weight * value).sum();
             *to = (sum + settings.floor).ln() as f32;
         }
     }

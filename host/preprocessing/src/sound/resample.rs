@@ -3,16 +3,20 @@
 use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Fft, FixedSync, Resampler, WindowFunction};
 
-/// Samples of a block: long enough for a filter that cuts close below half the lower rate.
-const BLOCK: usize = 2048;
+/// Samples of a block, or a few more: long enough for a filter that cuts close below half the lower
+/// rate.
+const BLOCK: u32 = 2048;
 
 /// Resamples one channel by Fourier transforms of blocks. Of `n` samples become `n · to / from`,
 /// rounded up, aligned in time. An error is what the resampler says; rates within their caps raise
 /// none.
 pub(super) fn resample(samples: &[f32], from: u32, to: u32) -> Result<Vec<f32>, String> {
     let window = WindowFunction::BlackmanHarris2;
+    // An even number of the smallest blocks: half of one is the delay, which is then whole.
+    let smallest = 2 * (from / common_divisor(from, to));
+    let block = (BLOCK.div_ceil(smallest) * smallest) as usize;
     let mut resampler =
-        Fft::<f64>::new_custom(from as usize, to as usize, BLOCK, 1, 1, window, FixedSync::Both)
+        Fft::<f64>::new_custom(from as usize, to as usize, block, 1, 1, window, FixedSync::Both)
             .map_err(|error| error.to_string())?;
     let wide: Vec<f64> = samples.iter().copied().map(f64::from).collect();
     let input = InterleavedSlice::new(&wide, 1, wide.len()).map_err(|error| error.to_string())?;
@@ -22,4 +26,11 @@ pub(super) fn resample(samples: &[f32], from: u32, to: u32) -> Result<Vec<f32>, 
     // No more than the longest clip.
     resampled.resize(length as usize, 0.0);
     Ok(resampled)
+}
+
+fn common_divisor(mut a: u32, mut b: u32) -> u32 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes the files beside it that no crate of the tests can write: pictures by Pillow, sounds by
-libsndfile. Made with pillow 13.0.0, numpy 2.4.6 and soundfile of libsndfile 1.2.2.
+libsndfile. Numbers of Ogg streams are random, all else is the same on every run. Made with pillow 13.0.0, numpy 2.4.6 and soundfile of libsndfile 1.2.2.
 
     python make.py
 """
@@ -47,6 +47,10 @@ picture.save(at("smooth.webp"), lossless=True)
 frames = [Image.fromarray(noise(8, 8)), Image.fromarray(smooth(8, 8))]
 for name in ("moving.png", "moving.webp", "moving.gif"):
     frames[0].save(at(name), save_all=True, append_images=frames[1:], duration=100)
+two = Image.new('P', (2, 1))
+two.putpalette([200, 10, 20, 30, 40, 50])
+two.putdata([0, 1])
+two.save(at("palette.png"), bits=1)
 exif = Image.Exif()
 exif[0x0112] = 6
 picture.save(at("turned.png"), exif=exif)
@@ -57,3 +61,4 @@ soundfile.write(at("stereo_48k.flac"), stereo, 48000, subtype="PCM_24")
 soundfile.write(at("sine_44k.mp3"), sine(44100, 0.3), 44100)
 soundfile.write(at("sine_44k.ogg"), sine(44100, 0.3), 44100, format="OGG", subtype="VORBIS")
 soundfile.write(at("sine_48k.opus"), sine(48000, 0.1), 48000, format="OGG", subtype="OPUS")
+soundfile.write(at("tone.wav"), sine(8000, 0.05), 8000, subtype="PCM_24")
