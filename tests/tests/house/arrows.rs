@@ -138,6 +138,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["shardwright-shims", "shardwright-graph", "shardwright-shim-abi", "shardwright-vocabulary"],
     ),
     ("shardwright-text", &["shardwright-files", "shardwright-vocabulary"]),
+    ("shardwright-preprocessing", &["shardwright-files", "shardwright-vocabulary"]),
     // Opens files for all crates that read user-supplied paths.
     ("shardwright-files", &["shardwright-vocabulary"]),
     // The plain data that all others share; shims reach it through the contract.

@@ -25,11 +25,24 @@ const LICENCES: &[&str] = &[
 ];
 
 /// Single packages under other terms, and why they may stay.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[(
-    "generational-arena",
-    "MPL-2.0",
-    "through abi_stable; used unchanged, and its licence binds changes to its own files only",
-)];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    (
+        "generational-arena",
+        "MPL-2.0",
+        "through abi_stable; used unchanged, and its licence binds changes to its own files only",
+    ),
+    ("symphonia", "MPL-2.0", SYMPHONIA),
+    ("symphonia-bundle-mp3", "MPL-2.0", SYMPHONIA),
+    ("symphonia-codec-vorbis", "MPL-2.0", SYMPHONIA),
+    ("symphonia-common", "MPL-2.0", SYMPHONIA),
+    ("symphonia-core", "MPL-2.0", SYMPHONIA),
+    ("symphonia-format-ogg", "MPL-2.0", SYMPHONIA),
+    ("symphonia-metadata", "MPL-2.0", SYMPHONIA),
+];
+
+/// Why the packages of Symphonia may stay.
+const SYMPHONIA: &str = "behind the feature `mp3-ogg` of preprocessing, off by default; used unchanged, and \
+                         its licence binds changes to its own files only";
 
 fn metadata() -> cargo_metadata::Metadata {
     MetadataCommand::new()

@@ -89,7 +89,10 @@ fn positions_go_through_soft_tokens_one_by_one() {
     assert_eq!(positions, [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]);
 }
 
-/// A grid of one value a patch, in row-major order, with padding.
+/// The grid, patches, columns and rows.
+type Reordered = (Grid, Vec<f32>, Vec<i32>, Vec<i32>);
+
+/// A grid of one pixel a patch, in row-major order, with padding.
 struct Made {
     settings: PictureSettings,
     values: Vec<f32>,
@@ -106,7 +109,7 @@ impl Made {
         Made { settings, values, positions }
     }
 
-    fn reorder(&self, room: usize) -> Result<(Grid, Vec<f32>, Vec<i32>, Vec<i32>)> {
+    fn reorder(&self, room: usize) -> Result<Reordered> {
         let (mut patches, mut columns, mut rows) = (vec![9.0; room * 3], vec![9; room], vec![9; room]);
         let settings = &self.settings;
         settings

@@ -1,0 +1,51 @@
+//! What hostile headers claim is not allocated. A program of its own, since it measures itself.
+
+#![cfg(all(target_os = "linux", feature = "pictures", feature = "sounds"))]
+
+use std::fs;
+use std::path::Path;
+
+use shardwright_preprocessing::{Picture, Sound, SoundSettings};
+
+/// What decoders, tables and this test need; each claim is of hundreds of megabytes or more.
+const MEGABYTES: u64 = 32;
+
+/// The most memory this process ever had, in kilobytes.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("the kernel's file");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn claims_cost_nothing() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preprocessing/files");
+    let read = |name: &str| fs::read(folder.join(name)).expect("a file");
+    let before = peak();
+
+    // 65,535 by 65,535 pixels.
+    let mut jpeg = read("smooth.jpg");
+    let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("a frame");
+    jpeg[frame + 5..frame + 9].fill(0xff);
+    assert!(Picture::from_bytes(&jpeg).is_err());
+
+    // Nearly 2³⁶ samples.
+    let mut flac = read("sine_16k.flac");
+    flac[21] |= 0x0f;
+    flac[22..26].fill(0xff);
+    assert!(Sound::from_bytes(&flac, &SoundSettings::default()).is_err());
+
+    // Two thousand million bytes of samples.
+    let mut wav = read("tone.wav");
+    let data = wav.windows(4).position(|four| four == b"data").expect("the samples");
+    wav[data + 4..data + 8].copy_from_slice(&2_000_000_001u32.to_le_bytes());
+    assert!(Sound::from_bytes(&wav, &SoundSettings::default()).is_err());
+
+    // A block of metadata of 16 MB that is not there.
+    let mut flac = read("sine_16k.flac");
+    flac[43..46].fill(0xff);
+    assert!(Sound::from_bytes(&flac, &SoundSettings::default()).is_err());
+
+    let grown = (peak() - before) / 1024;
+    assert!(grown < MEGABYTES, "{grown} MB more");
+}
