@@ -47,9 +47,9 @@ impl ProcessorSettings {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::MissingFile`] without either file, [`PreprocessingError::InvalidJson`],
-    /// and [`PreprocessingError::InvalidField`] or [`PreprocessingError::UnsupportedField`] with
-    /// file and field.
+    /// [`PreprocessingError::MissingFile`] without either file,
+    /// [`PreprocessingError::InvalidJson`], and [`PreprocessingError::InvalidField`] or
+    /// [`PreprocessingError::UnsupportedField`] with file and field.
     pub fn read(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
         let nested = directory.join(NESTED);
