@@ -39,14 +39,14 @@ impl PictureSettings {
     /// Values of a patch: rows, then columns, then channels.
     pub fn patch_values(&self) -> usize {
         let side = self.patch as usize;
-        side * side * Self::CHANNELS as usize
+        side.saturating_mul(side).saturating_mul(Self::CHANNELS as usize)
     }
 
     /// The most patches of a picture of at most that many soft tokens: rows of a tower that takes
     /// any such picture.
     pub fn patches(&self, budget: u32) -> usize {
         let pool = self.pool as usize;
-        budget as usize * pool * pool
+        pool.saturating_mul(pool).saturating_mul(budget as usize)
     }
 
     /// Whether the numbers are in range.
@@ -114,18 +114,18 @@ impl SoundSettings {
     /// Frames that begin within a clip of that many samples, after it is extended with zeros. Only
     /// the [valid](Self::valid_frames) ones hold sound; the rest, one at most, is zeros.
     pub fn frames(&self, samples: usize) -> usize {
-        let padded = samples.next_multiple_of(Self::PADDING) + self.frame as usize / 2;
-        match padded.checked_sub(self.frame as usize + 1) {
-            Some(rest) => rest / self.hop as usize + 1,
-            None => 0,
-        }
+        // Settings may be unchecked here, so nothing may overflow.
+        let padded = samples.checked_next_multiple_of(Self::PADDING).unwrap_or(samples);
+        let rest = padded.saturating_add(self.frame as usize / 2).checked_sub(self.frame as usize + 1);
+        rest.and_then(|rest| rest.checked_div(self.hop as usize)).map_or(0, |further| further + 1)
     }
 
     /// Frames of a clip of that many samples that the sound fills to their end and one sample on.
     pub fn valid_frames(&self, samples: usize) -> usize {
         // Half a frame of zeros precedes the clip.
-        let known = samples + self.frame as usize / 2;
-        known.saturating_sub(self.frame as usize).div_ceil(self.hop as usize).min(self.frames(samples))
+        let known = samples.saturating_add(self.frame as usize / 2).saturating_sub(self.frame as usize);
+        // A hop of nothing has no frames, which the minimum says.
+        known.div_ceil(self.hop.max(1) as usize).min(self.frames(samples))
     }
 
     /// Soft tokens that a tower makes of that many valid frames.

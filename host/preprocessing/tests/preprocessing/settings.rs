@@ -234,6 +234,11 @@ fn frames_are_counted_as_the_library_does() {
         assert_eq!(settings.soft_tokens(valid), tokens, "{samples}");
     }
     assert_eq!((settings.frames_max(), settings.longest_seconds()), (2999, 30.0));
+    // Unchecked settings count without failing.
+    let none = SoundSettings { hop: 0, ..settings.clone() };
+    assert_eq!((none.frames(1000), none.valid_frames(1000), none.frames(usize::MAX)), (0, 0, 0));
+    let huge = PictureSettings { patch: u32::MAX, pool: u32::MAX, soft_tokens: u32::MAX };
+    assert_eq!((huge.patch_values(), huge.patches(u32::MAX)), (usize::MAX, usize::MAX));
     assert_eq!([0, 1, 4, 5, 8, 9].map(|frames| settings.soft_tokens(frames)), [0, 1, 1, 2, 2, 3]);
 }
 
