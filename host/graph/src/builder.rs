@@ -63,7 +63,15 @@ impl<'g> ComponentBuilder<'g> {
 
     /// A tensor passed from outside.
     pub fn input(&mut self, role: Role, shape: Vec<Dim>, dtype: DType) -> ValueId {
-        self.value(role.name().to_owned(), shape, dtype, ValueSource::Input(role))
+        // A component may read several of these; names are unique.
+        let name = match &role {
+            Role::Grid { axis } | Role::GatheredByGrid { axis, .. } => {
+                format!("{}.{}", role.name(), axis.name())
+            }
+            Role::Valid { rate } => format!("{}.{rate}", role.name()),
+            _ => role.name().to_owned(),
+        };
+        self.value(name, shape, dtype, ValueSource::Input(role))
     }
 
     /// Positions of the rows.

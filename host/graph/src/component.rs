@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use shardwright_vocabulary::{ComponentKind, DType};
+use shardwright_vocabulary::{ComponentKind, DType, Pass};
 
 use crate::{Asset, GraphError, Op, Role, State, StateId, Weight, WeightId};
 
@@ -11,6 +11,10 @@ pub enum Dim {
     Fixed(u64),
     /// Rows of the entry point.
     Rows,
+    /// So many times the rows.
+    RowsTimes(u32),
+    /// One for so many rows, of which the rows are a multiple.
+    RowsOver(u32),
     /// Capacity of a state.
     Capacity(StateId),
 }
@@ -92,6 +96,21 @@ pub struct Component {
 }
 
 impl Component {
+    /// What the rows of its entry points are a multiple of.
+    pub fn rows_multiple(&self) -> u64 {
+        let divisors = self.values.iter().flat_map(|value| &value.shape).filter_map(|dim| match dim {
+            Dim::RowsOver(divisor) => Some(u64::from(*divisor).max(1)),
+            _ => None,
+        });
+        divisors.fold(1, |multiple, divisor| {
+            let (mut a, mut b) = (multiple, divisor);
+            while b != 0 {
+                (a, b) = (b, a % b);
+            }
+            multiple / a * divisor
+        })
+    }
+
     /// Whether a node of these layers makes the value; without layers, whether any node does.
     pub(crate) fn is_made_within(&self, value: ValueId, layers: &Range<u32>) -> bool {
         let ValueSource::Node(node) = self.values[value.0 as usize].source else { return false };
@@ -99,16 +118,20 @@ impl Component {
     }
 }
 
-/// A model: components over one set of weights, assets and states.
+/// What one pass of a model computes: components in a line over one set of weights, assets and
+/// states. Most models are one; one that sees or hears has another for each tower, which gives rows
+/// for the prompt of the first.
 #[derive(Clone, Debug)]
 pub struct Graph {
+    /// What it runs for.
+    pub pass: Pass,
     /// A name for reports; no meaning.
     pub name: String,
     /// Values per row of the residual stream.
     pub hidden: u64,
     /// Rows of the embedding table and of the logits; 0 where there is no head.
     pub vocabulary: u64,
-    /// Positions the model was made for.
+    /// Positions it was made for; of a tower the most rows of an entry point.
     pub context: u64,
     /// Values per layer and row of the per-layer inputs; 0 for none.
     pub per_layer_width: u64,
@@ -133,12 +156,29 @@ impl Graph {
         self.components.iter().any(|component| component.kind == kind)
     }
 
-    /// Layers of the decoder.
+    /// Layers, of the one component that has some.
     pub fn layers(&self) -> u32 {
-        self.components
-            .iter()
-            .find(|component| component.kind == ComponentKind::Decoder)
-            .map_or(0, |c| c.layers)
+        self.layered().map_or(0, |component| component.layers)
+    }
+
+    /// The component that consists of layers.
+    pub fn layered(&self) -> Option<&Component> {
+        self.components.iter().find(|component| component.layers > 0)
+    }
+
+    /// How many features of a front end there are to a row; 1 where it reads none.
+    pub fn features_to_a_row(&self) -> u64 {
+        let values = self.components.iter().flat_map(|component| &component.values);
+        let mut features = values.filter(|value| value.source == ValueSource::Input(Role::Features));
+        match features.next().and_then(|value| value.shape.first()) {
+            Some(Dim::RowsTimes(factor)) => u64::from(*factor).max(1),
+            _ => 1,
+        }
+    }
+
+    /// What the rows of its entry points are a multiple of.
+    pub fn rows_multiple(&self) -> u64 {
+        self.components.iter().map(Component::rows_multiple).max().unwrap_or(1)
     }
 
     /// Whether text is generated step by step (there are states), or encoded in one pass.
@@ -153,7 +193,7 @@ impl Graph {
 
     /// The layer whose states `layer` reads without writing them, if it shares some.
     pub fn donor_of(&self, layer: u32) -> Option<u32> {
-        let decoder = self.component(ComponentKind::Decoder).ok()?;
+        let decoder = self.layered()?;
         let reads = decoder.nodes.iter().filter(|node| node.layer == Some(layer));
         for node in reads.filter(|node| matches!(node.op, Op::Attention(_))) {
             for input in &node.inputs {

@@ -66,14 +66,14 @@ pub fn range_key(entry: &EntryGraph, tensor: TensorId) -> String {
     let is_input = input.is_some();
     match input.or_else(|| role_in(&entry.outputs)) {
         Some(Role::Hidden) if is_input => match entry.segments.0.first() {
-            Some(Segment { component: ComponentKind::Head | ComponentKind::Pooling, .. }) => {
-                LAST_HIDDEN.to_owned()
-            }
+            Some(Segment { component, .. }) if component.ends_stream() => LAST_HIDDEN.to_owned(),
             first => hidden_key(first.map_or(0, |segment| segment.layers.0)),
         },
         Some(Role::Hidden) => hidden_key(entry.segments.stream_leaves().unwrap_or(0)),
         Some(Role::PerLayer { .. }) => PER_LAYER.to_owned(),
-        Some(Role::Gathered { asset }) => format!("gathered@{}", asset.0),
+        Some(Role::Gathered { asset } | Role::GatheredByGrid { asset, .. }) => {
+            format!("gathered@{}", asset.0)
+        }
         _ => match &entry.segments.0[..] {
             [segment] => format!("{}/{}", segment.component, entry.tensor(tensor).name),
             // Their names say the component, or are keys themselves where one segment passes
@@ -376,8 +376,10 @@ impl Inside<'_> {
                 continue;
             }
             match role {
-                Role::RotaryCos(_) | Role::RotarySin(_) => return Ok((-1.0, 1.0)),
-                Role::Pooling => return Ok((0.0, 1.0)),
+                Role::RotaryCos(_) | Role::RotarySin(_) | Role::AxialCos(_) | Role::AxialSin(_) => {
+                    return Ok((-1.0, 1.0));
+                }
+                Role::Pooling | Role::Valid { .. } => return Ok((0.0, 1.0)),
                 Role::Mask(_) => return self.mask_ends(*tensor),
                 // Fixed by the same key on both sides of a cut, whatever else the class contains.
                 Role::Hidden | Role::PerLayer { .. } => {

@@ -49,7 +49,7 @@ pub enum GraphError {
         /// Layers there are.
         layers: u32,
     },
-    /// A shard's segments are not in the order of a step, or one component occurs twice.
+    /// A shard's segments are not in the order of one pass, or one component occurs twice.
     #[error("`{segments}` are no segments of one shard")]
     Segments {
         /// Those asked for.
@@ -75,6 +75,16 @@ pub enum GraphError {
         /// Why.
         reason: &'static str,
     },
+    /// A component that makes one row of several has entry points of multiples of them alone.
+    #[error("`{component}` has no entry point of {rows} rows: they are no multiple of {multiple}")]
+    Rows {
+        /// The component.
+        component: ComponentKind,
+        /// Rows asked for.
+        rows: u64,
+        /// What they must be a multiple of.
+        multiple: u64,
+    },
     /// Rows or context are zero, or rows exceed the context.
     #[error("an entry point of {rows} rows in a context of {context} is not possible")]
     EntryPoint {
@@ -98,6 +108,9 @@ impl GraphError {
             GraphError::LayerRange { .. } | GraphError::Segments { .. } => {
                 Some("`shardwright show` lists the components in the order of a step, and their layers")
             }
+            GraphError::Rows { .. } => {
+                Some("take the next multiple; rows beyond the valid ones change nothing")
+            }
             _ => None,
         }
     }
@@ -107,9 +120,10 @@ impl GraphError {
 impl From<GraphError> for shardwright_vocabulary::Error {
     fn from(error: GraphError) -> Self {
         let kind = match error {
-            GraphError::EntryPoint { .. } | GraphError::LayerRange { .. } | GraphError::Segments { .. } => {
-                ErrorKind::Argument
-            }
+            GraphError::EntryPoint { .. }
+            | GraphError::Rows { .. }
+            | GraphError::LayerRange { .. }
+            | GraphError::Segments { .. } => ErrorKind::Argument,
             GraphError::WeightRange { .. } => ErrorKind::Invalid,
             _ => ErrorKind::Internal,
         };

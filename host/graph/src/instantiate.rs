@@ -33,7 +33,7 @@ impl Graph {
         self.entry_of(&Segment { component: kind, layers }.into(), point, options)
     }
 
-    /// The static graph of adjacent segments of the model under an entry point; `None` if there is
+    /// The static graph of adjacent segments of the pass under an entry point; `None` if there is
     /// nothing to do (a prefill of layers after which no state is written).
     ///
     /// Only nodes that a required result depends on are kept: a prefill requires the states of its
@@ -50,7 +50,7 @@ impl Graph {
         options: EntryOptions,
     ) -> Result<Option<EntryGraph>, GraphError> {
         point.validate()?;
-        if segments.0.is_empty() || segments.0.windows(2).any(|pair| pair[0].component >= pair[1].component) {
+        if !segments.is_ordered() {
             return Err(GraphError::Segments { segments: segments.clone() });
         }
         let mut parts = Vec::with_capacity(segments.0.len());
@@ -75,6 +75,10 @@ impl Graph {
                     return Err(refuse("the model has no states"));
                 }
                 _ => {}
+            }
+            let multiple = component.rows_multiple();
+            if !point.rows.is_multiple_of(multiple) {
+                return Err(GraphError::Rows { component: component.kind, rows: point.rows, multiple });
             }
             parts.push(Part { component, layers: start..end, wanted: Vec::new(), needed: Vec::new() });
         }
@@ -348,6 +352,8 @@ impl<'g> Instantiation<'g> {
             .map(|dim| match dim {
                 Dim::Fixed(extent) => *extent,
                 Dim::Rows => self.entry.point.rows,
+                Dim::RowsTimes(factor) => self.entry.point.rows.saturating_mul((*factor).into()),
+                Dim::RowsOver(divisor) => self.entry.point.rows / u64::from(*divisor).max(1),
                 Dim::Capacity(state) => self.capacity(*state),
             })
             .collect()

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use sha2::{Digest, Sha256};
 use shardwright_vocabulary::EntryKind;
 
-use crate::{ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role};
+use crate::{EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role};
 
 /// Layers grouped by equal structure: same operations, shapes and attributes; other weights, states
 /// and donors.
@@ -15,8 +15,7 @@ pub struct LayerKinds {
     pub representative: Vec<u32>,
 }
 
-/// Groups the decoder's layers by hashing the graphs of each single layer under every entry kind it
-/// has.
+/// Groups the layers by hashing the graphs of each single one under every entry kind it has.
 ///
 /// The prefill graph takes part, so the last layer that writes a state is a kind of its own where
 /// it computes less.
@@ -25,14 +24,14 @@ pub fn layer_kinds(graph: &Graph) -> Result<LayerKinds, GraphError> {
         if graph.is_generative() { &[EntryKind::Prefill, EntryKind::Decode] } else { &[EntryKind::Encode] };
     let mut kinds = HashMap::new();
     let mut found = LayerKinds { of_layer: Vec::new(), representative: Vec::new() };
+    let Some(component) = graph.layered().map(|component| component.kind) else { return Ok(found) };
     for layer in 0..graph.layers() {
         let mut digest = Sha256::new();
         for &kind in entry_kinds {
             // Any row count and context serve: both scale all layers alike. Distinct primes keep
             // extents apart.
             let point = EntryPoint { kind, rows: 3, context: 1 << 30, largest_rows: 7 };
-            let entry =
-                graph.entry(ComponentKind::Decoder, layer..layer + 1, point, EntryOptions::default())?;
+            let entry = graph.entry(component, layer..layer + 1, point, EntryOptions::default())?;
             digest.update(structure(entry.as_ref()));
         }
         let next = found.representative.len() as u32;

@@ -19,6 +19,38 @@ pub struct Rope {
     pub factor: f32,
 }
 
+/// Rotary position embedding of every head by two coordinates: the first half of a head turns by
+/// the column, the second half by the row, each as a [`Rope`] of half the size, all pairs turning.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AxialRope {
+    /// Values per head; a multiple of four.
+    pub head_dim: u32,
+    /// Base of the frequencies.
+    pub theta: f32,
+}
+
+impl AxialRope {
+    /// What each half of a head turns as.
+    pub const fn half(&self) -> Rope {
+        let head_dim = self.head_dim / 2;
+        Rope { head_dim, theta: self.theta, rotated_pairs: head_dim / 2, factor: 1.0 }
+    }
+}
+
+/// Attention of every row to itself and the rows before it within a window, with a vector for each
+/// distance that is added to the key: `softmax(soft-capped q_i · (k_j + distances[i − j])) · v_j`.
+///
+/// The window is the number of distances; a window as long as the entry is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RelativeAttention {
+    /// Heads.
+    pub heads: u32,
+    /// Values per head.
+    pub head_dim: u32,
+    /// `cap · tanh(score / cap)`; 0 for none.
+    pub softcap: f32,
+}
+
 /// Where attention keys come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -116,6 +148,36 @@ pub enum Op {
         /// Values per head.
         head_dim: u32,
     },
+    /// See [`AxialRope`]. Inputs `x [R, heads·head_dim]`, `columns i32 [R]`, `rows i32 [R]`.
+    AxialRope(AxialRope),
+    /// See [`RelativeAttention`]. Inputs `q`, `k`, `v`, each `[R, heads·d]`, and
+    /// `distances [window, heads·d]` → `[R, heads·d]`.
+    RelativeAttention(RelativeAttention),
+    /// 2-D, `x [H, W, C]` with zeros around it and `weight [O, C·kernel²]` → `[H', W', O]`, where
+    /// `H' = (H + 2·padding − kernel) / stride + 1` rounded down. Columns of the weight are channel
+    /// by channel, in each row by row: what `[O, C, kernel, kernel]` is in memory.
+    Convolution {
+        /// Rows and columns of the kernel.
+        kernel: u32,
+        /// Step between results, in both directions; 1 or 2.
+        stride: u32,
+        /// Rows and columns of zeros on every side, fewer than the kernel has.
+        padding: u32,
+    },
+    /// Along rows, each channel by itself: `Σⱼ weight[c, j] · x[r − kernel + 1 + j, c]` for
+    /// `x [R, C]` and `weight [C, kernel]`, with zeros before the first row.
+    DepthwiseConvolution,
+    /// `min(max(x, low), high)`; inputs `x`, `low [1]`, `high [1]`.
+    Clamp,
+    /// `1 / (1 + exp(−x))`.
+    Sigmoid,
+    /// `a · sigmoid(b)`, where a and b are the halves of the last axis.
+    Glu,
+    /// The mean of every `rows` consecutive rows: `[R·rows, K]` → `[R, K]`.
+    MeanRows {
+        /// Rows of each mean.
+        rows: u32,
+    },
 
     /// Elementwise with NumPy broadcasting.
     Add,
@@ -192,6 +254,10 @@ pub enum Op {
     Round,
     /// The same values in the encoding of the result.
     Convert,
+    /// The larger, elementwise with NumPy broadcasting.
+    Max,
+    /// The smaller, elementwise with NumPy broadcasting.
+    Min,
 }
 
 /// Value of an attribute as it crosses the shim contract.
@@ -233,6 +299,14 @@ impl Op {
             Op::DynamicLinear => OpKind::DynamicLinear,
             Op::Rotate { .. } => OpKind::Rotate,
             Op::LayerNorm { .. } => OpKind::LayerNorm,
+            Op::AxialRope(_) => OpKind::AxialRope,
+            Op::RelativeAttention(_) => OpKind::RelativeAttention,
+            Op::Convolution { .. } => OpKind::Convolution,
+            Op::DepthwiseConvolution => OpKind::DepthwiseConvolution,
+            Op::Clamp => OpKind::Clamp,
+            Op::Sigmoid => OpKind::Sigmoid,
+            Op::Glu => OpKind::Glu,
+            Op::MeanRows { .. } => OpKind::MeanRows,
             Op::Add => OpKind::Add,
             Op::Sub => OpKind::Sub,
             Op::Mul => OpKind::Mul,
@@ -256,6 +330,8 @@ impl Op {
             Op::MaxScalar { .. } => OpKind::MaxScalar,
             Op::Round => OpKind::Round,
             Op::Convert => OpKind::Convert,
+            Op::Max => OpKind::Max,
+            Op::Min => OpKind::Min,
         }
     }
 
@@ -325,6 +401,16 @@ impl Op {
                     KeySource::Rows => "rows",
                 }),
             ],
+            Op::AxialRope(rope) => vec![Integer(rope.head_dim.into()), Float(rope.theta.into())],
+            Op::RelativeAttention(attention) => vec![
+                Integer(attention.heads.into()),
+                Integer(attention.head_dim.into()),
+                Float(attention.softcap.into()),
+            ],
+            Op::Convolution { kernel, stride, padding } => {
+                vec![Integer((*kernel).into()), Integer((*stride).into()), Integer((*padding).into())]
+            }
+            Op::MeanRows { rows } => vec![Integer((*rows).into())],
             Op::Softcap { cap: value }
             | Op::AddScalar { value }
             | Op::MulScalar { value }
@@ -344,8 +430,14 @@ impl Op {
             | Op::StateUpdate
             | Op::L2Normalize
             | Op::DynamicLinear
+            | Op::DepthwiseConvolution
+            | Op::Clamp
+            | Op::Sigmoid
+            | Op::Glu
             | Op::Round
             | Op::Convert
+            | Op::Max
+            | Op::Min
             | Op::Add
             | Op::Sub
             | Op::Mul

@@ -6,11 +6,13 @@
 
 mod activation;
 pub(crate) mod attention;
+mod convolution;
 mod elementwise;
 mod infer;
 mod layout;
 mod norm;
 mod product;
+mod relative;
 mod rewrite;
 mod rotary;
 mod state;
@@ -127,6 +129,36 @@ pub(crate) fn rules(op: &Op) -> Rules<'_> {
             .require(attention.causal || !attention.reads_a_state(), || {
                 "attention over a state is causal".to_owned()
             }),
+        Op::AxialRope(rope) => Rules::new(3..=3, |shapes| rotary::axial_shape(shapes, rope))
+            .with_indices(2)
+            .decomposed(|rewrite, x| rotary::axial(rewrite, x, rope))
+            .require(rope.head_dim.is_multiple_of(4) && rotary::turns(&rope.half()), || {
+                format!("a head of {} has no two halves that turn", rope.head_dim)
+            })
+            .require(rotary::frequencies_are_numbers(&rope.half()), || {
+                format!("theta {} must be positive", rope.theta)
+            }),
+        Op::RelativeAttention(attention) => Rules::new(4..=4, |shapes| relative::shape(shapes, attention))
+            .decomposed(|rewrite, x| relative::attention(rewrite, x, attention))
+            .counted(relative::multiply_adds)
+            .require(attention.softcap >= 0.0, || format!("softcap {} is negative", attention.softcap)),
+        Op::Convolution { kernel, stride, padding } => {
+            let window = convolution::Window::new(*kernel, *stride, *padding);
+            Rules::new(2..=2, move |shapes| convolution::shape(shapes, window))
+                .decomposed(move |rewrite, x| convolution::convolution(rewrite, x, window))
+                .counted(convolution::multiply_adds)
+                .require(window.is_possible(), || {
+                    format!("a kernel of {kernel} by steps of {stride} beyond {padding} is not possible")
+                })
+        }
+        Op::DepthwiseConvolution => Rules::new(2..=2, convolution::depthwise_shape)
+            .decomposed(convolution::depthwise)
+            .counted(convolution::depthwise_multiply_adds),
+        Op::Clamp => Rules::new(3..=3, activation::clamp_shape).decomposed(activation::clamp),
+        Op::Sigmoid => Rules::unary().decomposed(activation::sigmoid),
+        Op::Glu => Rules::new(1..=1, activation::glu_shape).decomposed(activation::glu),
+        Op::MeanRows { rows } => Rules::new(1..=1, |shapes| layout::mean_rows_shape(shapes[0], *rows))
+            .decomposed(|rewrite, x| layout::mean_rows(rewrite, x, *rows)),
         Op::Gelu => Rules::unary().decomposed(activation::gelu),
         Op::Silu => Rules::unary().decomposed(activation::silu),
         Op::Softcap { cap } => Rules::unary()
@@ -135,7 +167,7 @@ pub(crate) fn rules(op: &Op) -> Rules<'_> {
         Op::Softmax => Rules::unary().decomposed(activation::softmax),
         // No decomposition: `legalise` turns it into rows for the runtime instead.
         Op::StateUpdate => Rules::new(3..=3, state::update_shape).with_indices(1),
-        Op::Add | Op::Sub | Op::Mul | Op::Div => Rules::binary(),
+        Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Max | Op::Min => Rules::binary(),
         Op::AddScalar { .. }
         | Op::MulScalar { .. }
         | Op::MaxScalar { .. }

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{AssetId, Rope, StateId};
+use crate::{AssetId, AxialRope, Rope, StateId};
 
 /// Mask value of an invisible key. Finite, so that a wholly invisible row gives numbers rather than
 /// NaN; far below any score, so that `exp` of the difference is exactly 0 in f32.
@@ -47,6 +47,26 @@ pub struct Mask {
     pub causal: bool,
 }
 
+/// A coordinate of a patch in its picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GridAxis {
+    /// From the left.
+    Column,
+    /// From the top.
+    Row,
+}
+
+impl GridAxis {
+    /// The name, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            GridAxis::Column => "column",
+            GridAxis::Row => "row",
+        }
+    }
+}
+
 /// What an input or output of an entry point means. A closed list: `legalise` may lift a
 /// sub-expression into a listed role and never invents one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,6 +93,33 @@ pub enum Role {
         /// The table.
         asset: AssetId,
     },
+    /// Step input `f32 [_, width]`: patches of a picture or frames of a sound, as a front end made
+    /// them; zeros beyond the valid ones. As many to a row as the component says.
+    Features,
+    /// Step input `i32 [R]`: where in its picture each row's patch stands; −1 beyond the valid
+    /// rows.
+    Grid {
+        /// Which coordinate.
+        axis: GridAxis,
+    },
+    /// Step input `f32 [rate·R, 1]`: 1 where `rate` rows to a row of the entry are valid, 0 beyond.
+    /// Of F valid features, where there are `most` to a row of the entry, `⌈F · rate / most⌉` are.
+    Valid {
+        /// Rows to a row of the entry.
+        rate: u32,
+    },
+    /// Step input `f32 [2·R, head_dim/4]`: cosines by the columns of all rows, then by their rows.
+    AxialCos(AxialRope),
+    /// Step input `f32 [2·R, head_dim/4]`: sines in the same order.
+    AxialSin(AxialRope),
+    /// Step input `f32 [R, width]`: rows the runtime gathered from an asset by a coordinate; zeros
+    /// beyond the valid rows.
+    GatheredByGrid {
+        /// The table.
+        asset: AssetId,
+        /// Which coordinate.
+        axis: GridAxis,
+    },
     /// Boundary `f32 [R, H]`: the residual stream.
     Hidden,
     /// Boundary `f32 [layers, R, P]`: per-layer inputs of the shard's layers, a contiguous slice of
@@ -87,6 +134,9 @@ pub enum Role {
     Logits,
     /// Output `f32 [D]`: a sentence vector.
     Embedding,
+    /// Output `f32 [_, H]`: rows that stand in a prompt where embedding rows stand, and are scaled
+    /// as those are.
+    SoftRows,
     /// Extra output for verification; never shipped.
     Tap {
         /// `layer.3`, `final-norm`, `pooled`, …
@@ -116,11 +166,18 @@ impl Role {
             Role::Mask(_) => 5,
             Role::Pooling => 6,
             Role::Gathered { .. } => 7,
+            Role::Features => 8,
+            Role::Grid { .. } => 9,
+            Role::Valid { .. } => 10,
+            Role::AxialCos(_) => 11,
+            Role::AxialSin(_) => 12,
+            Role::GatheredByGrid { .. } => 13,
             Role::Hidden => 16,
             Role::PerLayer { .. } => 17,
             Role::Logits => 18,
             Role::Embedding => 19,
             Role::Tap { .. } => 20,
+            Role::SoftRows => 21,
             Role::State { .. } => 32,
             Role::StateRows { .. } => 33,
         }
@@ -136,17 +193,25 @@ impl Role {
             Role::Mask(_) => "mask",
             Role::Pooling => "pooling",
             Role::Gathered { .. } => "gathered",
+            Role::Features => "features",
+            Role::Grid { .. } => "grid",
+            Role::Valid { .. } => "valid",
+            Role::AxialCos(_) => "axial-cos",
+            Role::AxialSin(_) => "axial-sin",
+            Role::GatheredByGrid { .. } => "gathered-by-grid",
             Role::Hidden => "hidden",
             Role::PerLayer { .. } => "per-layer",
             Role::Logits => "logits",
             Role::Embedding => "embedding",
             Role::Tap { .. } => "tap",
+            Role::SoftRows => "soft-rows",
             Role::State { .. } => "state",
             Role::StateRows { .. } => "state-rows",
         }
     }
 
-    /// Whether the runtime computes it once per step from positions and token ids.
+    /// Whether the runtime has it before a pass begins: from positions and token ids, or from what
+    /// a front end made of a picture or a clip.
     pub const fn is_step_input(&self) -> bool {
         self.number() < 16
     }

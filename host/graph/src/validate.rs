@@ -13,8 +13,8 @@ use shardwright_vocabulary::DType;
 use crate::operations::rules;
 use crate::operations::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
 use crate::{
-    AttributeValue, ComponentKind, EntryGraph, EntryNode, KeySource, Keys, Op, Role, Segments, StateId,
-    TensorId,
+    AttributeValue, ComponentKind, EntryGraph, EntryNode, GridAxis, KeySource, Keys, Op, Role, Segments,
+    StateId, TensorId,
 };
 
 /// Most operations of one entry graph. The largest model planned for has about 10 000 in
@@ -72,7 +72,7 @@ pub enum ValidateError {
         /// Largest row count.
         largest_rows: u64,
     },
-    /// There is none, one is no range of layers, or they are not in the order of a step.
+    /// There is none, one is no range of layers, or they are not in the order of one pass.
     #[error("`{segments}` are no segments of one shard")]
     Segments {
         /// Those of the graph.
@@ -475,7 +475,23 @@ impl<'g> Check<'g> {
                 vec![rows, Some(keys)]
             }
             Role::Pooling => vec![Some(1), rows],
-            Role::Gathered { .. } | Role::Hidden | Role::Logits => vec![rows, None],
+            Role::Gathered { .. } | Role::GatheredByGrid { .. } | Role::Hidden | Role::Logits => {
+                vec![rows, None]
+            }
+            // How many there are to a row is what the graph makes of them.
+            Role::Features | Role::SoftRows => vec![None, None],
+            Role::Grid { .. } => return Ok((Some(vec![rows]), true)),
+            Role::Valid { rate } => {
+                let rows = self.graph.point.rows.saturating_mul(u64::from(*rate));
+                if !(1..=EXTENT_LIMIT).contains(&rows) {
+                    return Err(format!("{rate} rows to each are not possible"));
+                }
+                vec![Some(rows), Some(1)]
+            }
+            Role::AxialCos(rope) | Role::AxialSin(rope) => {
+                rules(&Op::AxialRope(*rope)).attributes?;
+                vec![rows.map(|rows| rows.saturating_mul(2)), Some(u64::from(rope.head_dim / 4))]
+            }
             Role::PerLayer { first, layers } => {
                 let (start, end) = self.graph.segments.layers();
                 // A shard that makes them makes those of all layers.
@@ -538,6 +554,12 @@ impl<'g> Check<'g> {
         match &node.op {
             Op::Rope(_) | Op::Attention(_) if !integers.iter().all(is_positions) => {
                 return Err("its last operand is not the input `positions`".to_owned());
+            }
+            Op::AxialRope(_) => {
+                let wanted = [GridAxis::Column, GridAxis::Row].map(|axis| Role::Grid { axis });
+                if !integers.iter().zip(&wanted).all(|(tensor, role)| self.role_of(*tensor) == Some(role)) {
+                    return Err("its last operands are not the inputs `grid`, column and row".to_owned());
+                }
             }
             Op::Attention(attention) if attention.keys == KeySource::State => {
                 for input in &node.inputs[1..3] {

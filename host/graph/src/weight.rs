@@ -67,6 +67,15 @@ impl WeightData {
         WeightData { source: Arc::new(Vec::new()), offset: 0, length }
     }
 
+    /// A range of it, refused when it reaches beyond the end.
+    pub fn part(&self, range: Range<usize>) -> Result<Self, GraphError> {
+        let (offset, length) = (range.start, range.end.saturating_sub(range.start));
+        if range.end > self.length {
+            return Err(GraphError::WeightRange { offset, length, available: self.length });
+        }
+        Ok(WeightData { source: Arc::clone(&self.source), offset: self.offset + offset, length })
+    }
+
     /// The bytes, little-endian, row-major; empty for planned ones.
     pub fn bytes(&self) -> &[u8] {
         self.source.bytes().get(self.offset..self.offset + self.length).unwrap_or_default()

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
-use shardwright_graph::Graph;
+use shardwright_graph::{Graph, Pass};
 
 use crate::facts::{Facts, FileFacts};
 use crate::family::Family;
@@ -26,6 +26,7 @@ pub struct Checkpoint {
     directory: PathBuf,
     facts: Facts,
     graph: Graph,
+    towers: Vec<Graph>,
     unused: Vec<UnusedTensor>,
     notes: Vec<String>,
     fingerprint: [u8; 32],
@@ -41,8 +42,17 @@ impl Checkpoint {
     /// Tokenizer and chat template are not read here. A weight file that ends after its header is
     /// [`CheckpointError::NoWeights`]; an [`Outline`](crate::Outline) does with it.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+        Self::open_for(directory, &[Pass::Step])
+    }
+
+    /// The same with the towers of those passes beside what a step runs.
+    ///
+    /// # Errors
+    ///
+    /// Also [`CheckpointError::NoTower`] where the family has none for a pass.
+    pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self, CheckpointError> {
         let directory = directory.as_ref();
-        let reading = Reading::of(directory, Wanted::Values)?;
+        let reading = Reading::of(directory, Wanted::Values, passes)?;
         let mut digest = Sha256::new();
         reading.documents().for_each(|(name, bytes)| add_to(&mut digest, name, bytes));
         let mut unused = Vec::new();
@@ -61,13 +71,13 @@ impl Checkpoint {
                     .map(|tensor| UnusedTensor { name: format!("{folder}{}", tensor.name), ..tensor }),
             );
         }
-        let Reading { graph, settings, name, notes, .. } = reading;
+        let Reading { graph, towers, settings, name, notes, .. } = reading;
         let tables = graph.assets.iter().map(|asset| &asset.table);
         let dtypes: BTreeSet<_> =
             graph.weights.iter().chain(tables).map(|weight| weight.dtype.name()).collect();
         let facts = Facts::new(name, &settings, files, dtypes.into_iter().collect(), &unused);
         let fingerprint = digest.finalize().into();
-        Ok(Checkpoint { directory: directory.to_owned(), facts, graph, unused, notes, fingerprint })
+        Ok(Checkpoint { directory: directory.to_owned(), facts, graph, towers, unused, notes, fingerprint })
     }
 
     /// The directory it was opened from.
@@ -85,9 +95,14 @@ impl Checkpoint {
         &self.facts
     }
 
-    /// The graph. Cloning shares the mapped weights.
+    /// The graph of a step. Cloning shares the mapped weights.
     pub fn graph(&self) -> &Graph {
         &self.graph
+    }
+
+    /// The graph of a pass, if it was asked for.
+    pub fn graph_of(&self, pass: Pass) -> Option<&Graph> {
+        std::iter::once(&self.graph).chain(&self.towers).find(|graph| graph.pass == pass)
     }
 
     /// The graph; the mapped files stay open within it.

@@ -2,6 +2,8 @@ use std::path::{Path, PathBuf};
 
 use shardwright_graph::GraphError;
 
+use shardwright_vocabulary::Pass;
+
 use crate::family::Family;
 
 /// The kind of fault of a [`CheckpointError`].
@@ -97,6 +99,14 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The model type.
         found: String,
+    },
+    /// The family has nothing that runs in the pass.
+    #[error("{path}: this family has no tower that a {pass} goes through")]
+    NoTower {
+        /// The file that names the family.
+        path: PathBuf,
+        /// The pass asked for.
+        pass: Pass,
     },
     /// A file name in the checkpoint would leave its directory.
     #[error("{path}: `{name}` does not name a file of the checkpoint's directory")]
@@ -315,6 +325,7 @@ impl CheckpointError {
             CheckpointError::Read { .. } => ErrorKind::Unreadable,
             CheckpointError::UnsupportedField { .. }
             | CheckpointError::UnknownModelType { .. }
+            | CheckpointError::NoTower { .. }
             | CheckpointError::Misaligned { .. }
             | CheckpointError::TensorType { .. }
             | CheckpointError::NotHeld { .. }
@@ -350,6 +361,9 @@ impl CheckpointError {
             CheckpointError::UnknownModelType { .. } => {
                 let known: Vec<_> = Family::MODEL_TYPES.iter().map(|(name, _)| *name).collect();
                 return Some(format!("known model types: {}", known.join(", ")));
+            }
+            CheckpointError::NoTower { .. } => {
+                "pictures and sounds go through the towers of `gemma4` checkpoints"
             }
             CheckpointError::EscapesDirectory { .. } => {
                 "the files of a checkpoint lie in its own directory; this one should not be trusted"

@@ -9,6 +9,9 @@ use shardwright_files::{FileError, Links};
 
 use crate::CheckpointError;
 
+/// The settings of a model, in its folder.
+pub(crate) const CONFIG: &str = "config.json";
+
 /// Opens a regular file and tells its length. Pipes and devices are refused before they can block.
 pub(crate) fn open_file(path: &Path) -> Result<(File, u64), CheckpointError> {
     shardwright_files::open(path, Links::Followed).map_err(|error| match error {

@@ -48,6 +48,7 @@ mod rotary;
 mod safetensors;
 mod settings;
 mod store;
+mod towers;
 mod translation;
 mod weight_file;
 

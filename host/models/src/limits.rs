@@ -55,6 +55,33 @@ pub const CONTEXT: RangeInclusive<u64> = 1..=1 << 24;
 /// Visible distance of sliding layers.
 pub const WINDOW: RangeInclusive<u64> = 1..=1 << 24;
 
+/// The same, where 0 means that nothing is visible in that direction.
+pub const WINDOW_OR_NONE: RangeInclusive<u64> = 0..=1 << 24;
+
+/// Pixels of a patch along a side.
+pub const PATCH: RangeInclusive<u64> = 1..=256;
+
+/// Patches along a side that are pooled; all of them are operands of one mean.
+pub const POOL: RangeInclusive<u64> = 1..=16;
+
+/// Most rows of a prompt that one picture becomes: the largest budget of the family.
+pub const SOFT_TOKENS: u64 = 1120;
+
+/// Most rows of a prompt that one clip becomes: 30 seconds, 25 a second.
+pub const CLIP_ROWS: u64 = 750;
+
+/// Columns, and rows, of patches that have a position of their own.
+pub const GRID: RangeInclusive<u64> = 1..=1 << 20;
+
+/// Rows of an audio tower that one row sees and the row itself counted twice, as files count.
+pub const AUDIO_CONTEXT: RangeInclusive<u64> = 2..=1 << 12;
+
+/// Rows of a convolution along rows.
+pub const KERNEL: RangeInclusive<u64> = 1..=32;
+
+/// Channels of a convolution over frames.
+pub const CHANNELS: RangeInclusive<u64> = 1..=1 << 12;
+
 /// Values per layer of the per-layer inputs; 0 switches them off.
 pub const PER_LAYER_WIDTH: RangeInclusive<u64> = 0..=1 << 16;
 

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use shardwright_graph::Graph;
+use shardwright_graph::{Graph, Pass};
 
 use crate::family::Family;
-use crate::reading::{CONFIG, Reading, configured_dtype};
+use crate::json::CONFIG;
+use crate::reading::{Reading, configured_dtype};
 use crate::store::Wanted;
 use crate::{Checkpoint, CheckpointError};
 
@@ -16,6 +17,7 @@ use crate::{Checkpoint, CheckpointError};
 #[derive(Debug)]
 pub struct Outline {
     graph: Graph,
+    towers: Vec<Graph>,
     family: Family,
     name: String,
     notes: Vec<String>,
@@ -47,11 +49,16 @@ impl Outline {
     /// only where others of its index are here, and where `config.json` does not say its element
     /// type ([`CheckpointError::UnknownElementType`]).
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+        Self::open_for(directory, &[Pass::Step])
+    }
+
+    /// The same with the towers of those passes; see [`Checkpoint::open_for`].
+    pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self, CheckpointError> {
         let directory = directory.as_ref();
         // An element type that is not understood matters only where no header says it.
         let configured = configured_dtype(directory);
         let dtype = configured.as_ref().ok().copied().flatten();
-        let reading = match Reading::of(directory, Wanted::Outline(dtype)) {
+        let reading = match Reading::of(directory, Wanted::Outline(dtype), passes) {
             Err(CheckpointError::MissingFile { path }) if dtype.is_none() && is_weights(&path) => {
                 configured?;
                 return Err(CheckpointError::UnknownElementType {
@@ -72,11 +79,12 @@ impl Outline {
             });
         }
         let lack = reading.stores().find_map(|(_, store)| store.lack());
-        let Reading { graph, settings, name, notes, .. } = reading;
+        let Reading { graph, towers, settings, name, notes, .. } = reading;
         Ok(Outline {
             family: settings.family(),
             lack,
             graph,
+            towers,
             name,
             notes,
             basis,
@@ -97,6 +105,11 @@ impl Outline {
     /// The graph. Its weights have their types and shapes; those that are not here have no bytes.
     pub fn graph(&self) -> &Graph {
         &self.graph
+    }
+
+    /// The graph of a pass, if it was asked for.
+    pub fn graph_of(&self, pass: Pass) -> Option<&Graph> {
+        std::iter::once(&self.graph).chain(&self.towers).find(|graph| graph.pass == pass)
     }
 
     /// Choices made where the checkpoint is silent, as sentences for a report.

@@ -5,21 +5,20 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use shardwright_graph::Graph;
-use shardwright_vocabulary::{DType, Granularity};
+use shardwright_vocabulary::{DType, Granularity, Pass};
 
-use crate::json::Fields;
+use crate::json::{CONFIG, Fields};
 use crate::quantised::Scheme;
 use crate::settings::Settings;
 use crate::store::{Origin, TensorStore, Wanted};
 use crate::{CheckpointError, embeddinggemma, json, limits};
 
-/// Name of the settings file.
-pub(crate) const CONFIG: &str = "config.json";
-
 /// A directory, read and translated.
 pub(crate) struct Reading {
     pub settings: Settings,
     pub graph: Graph,
+    /// Those of the passes that were asked for.
+    pub towers: Vec<Graph>,
     pub name: String,
     /// Choices made where the checkpoint is silent.
     pub notes: Vec<String>,
@@ -31,12 +30,12 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Reads as much as is wanted.
-    pub fn of(directory: &Path, wanted: Wanted) -> Result<Self, CheckpointError> {
+    pub fn of(directory: &Path, wanted: Wanted, passes: &[Pass]) -> Result<Self, CheckpointError> {
         let path = directory.join(CONFIG);
         let config = json::read_capped(&path, limits::CONFIG_BYTES)?;
         let value = json::parse(&path, &config)?;
         let top = Fields::new(&path, &value)?;
-        let settings = Settings::read(directory, top)?;
+        let settings = Settings::read(directory, top, passes)?;
         let scheme = Scheme::read(top)?;
         let mut notes: Vec<String> = scheme.iter().filter_map(Scheme::note).collect();
         let store = TensorStore::open(directory, &Origin { family: settings.family(), scheme }, wanted)?;
@@ -45,7 +44,7 @@ impl Reading {
             Settings::Gemma3 { stack, redirect } => {
                 (stack.translate(store, name.clone(), redirect.clone())?, Vec::new())
             }
-            Settings::Gemma4 { stack, placeholders } => {
+            Settings::Gemma4 { stack, placeholders, .. } => {
                 (stack.translate(store, name.clone(), placeholders)?, Vec::new())
             }
             Settings::Qwen3(stack) => (stack.translate(store, name.clone())?, Vec::new()),
@@ -61,8 +60,12 @@ impl Reading {
             }
         };
         let (graph, store) = translation.finish();
+        let (towers, store) = match &settings {
+            Settings::Gemma4 { towers, .. } => towers.translate(store, &name)?,
+            _ => (Vec::new(), store),
+        };
         notes.extend(nameless(&graph));
-        Ok(Reading { settings, graph, name, notes, config, store, module_stores })
+        Ok(Reading { settings, graph, towers, name, notes, config, store, module_stores })
     }
 
     /// The settings files, by name.

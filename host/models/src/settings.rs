@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use shardwright_vocabulary::Pass;
+
 use crate::CheckpointError;
 use crate::embeddinggemma::SentenceModel;
 use crate::family::Family;
@@ -9,11 +11,12 @@ use crate::gemma3::Gemma3;
 use crate::gemma4::Gemma4;
 use crate::json::Fields;
 use crate::qwen3::Qwen3;
+use crate::towers::Towers;
 
 /// Checked settings of a checkpoint.
 pub(crate) enum Settings {
     Gemma3 { stack: Gemma3, redirect: Vec<(u32, u32)> },
-    Gemma4 { stack: Gemma4, placeholders: Vec<u32> },
+    Gemma4 { stack: Gemma4, placeholders: Vec<u32>, towers: Towers },
     Qwen3(Qwen3),
     EmbeddingGemma { stack: Gemma3, sentence: SentenceModel },
 }
@@ -21,7 +24,9 @@ pub(crate) enum Settings {
 impl Settings {
     /// Finds the family and checks everything it reads: the configuration and, for a sentence
     /// model, its modules.
-    pub fn read(directory: &Path, top: Fields<'_>) -> Result<Self, CheckpointError> {
+    ///
+    /// Towers are those of `passes`; a family without towers refuses every pass but that of a step.
+    pub fn read(directory: &Path, top: Fields<'_>, passes: &[Pass]) -> Result<Self, CheckpointError> {
         let model_type = top.text("model_type")?.ok_or_else(|| top.invalid("model_type", "is missing"))?;
         let known = Family::MODEL_TYPES.into_iter().find(|(name, _)| *name == model_type);
         let Some((_, family)) = known else {
@@ -30,6 +35,10 @@ impl Settings {
                 found: model_type.chars().take(80).collect(),
             });
         };
+        let tower = passes.iter().find(|pass| **pass != Pass::Step);
+        if let Some(&pass) = tower.filter(|_| model_type != "gemma4") {
+            return Err(CheckpointError::NoTower { path: top.path().to_owned(), pass });
+        }
         check_architectures(top)?;
         let text = text_fields(top, model_type)?;
         // The class a multimodal checkpoint is saved as decides by its own field, not by the text
@@ -54,7 +63,8 @@ impl Settings {
                 let mut stack = Gemma4::read(text)?;
                 stack.tied = tied.unwrap_or(stack.tied);
                 let placeholders = gemma4_placeholders(top, model_type)?;
-                Ok(Settings::Gemma4 { stack, placeholders })
+                let towers = Towers::read(top, passes, stack.dimensions.hidden)?;
+                Ok(Settings::Gemma4 { stack, placeholders, towers })
             }
             Family::Qwen3 => {
                 refuse_modules(directory)?;

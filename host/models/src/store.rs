@@ -11,9 +11,9 @@ use shardwright_vocabulary::{DType, scale_count};
 
 use crate::family::Family;
 use crate::gguf::{self, Blocks};
+use crate::json::CONFIG;
 use crate::made::made;
 use crate::quantised::{self, Found, Module, Scheme};
-use crate::reading::CONFIG;
 use crate::weight_file::{Content, StoredTensor, WeightFile};
 use crate::{CheckpointError, json, limits, safetensors};
 

@@ -3,9 +3,13 @@
 
 use std::path::Path;
 
-use shardwright_graph::{Asset, AssetId, Component, Graph, State, StateId, StateKind, Weight, WeightId};
+use shardwright_graph::{
+    Asset, AssetId, Component, Graph, Pass, State, StateId, StateKind, Weight, WeightData, WeightId,
+};
+use shardwright_vocabulary::DType;
 
 use crate::CheckpointError;
+use crate::made::made;
 use crate::store::TensorStore;
 
 /// Names under which published files keep the text model, most specific first; the last is none.
@@ -36,7 +40,25 @@ impl Translation {
         };
         let found = PREFIXES.into_iter().find(is_known);
         let prefix = found.ok_or_else(|| store.missing(&format!("{USUAL_PREFIX}{EMBEDDING}")))?;
+        Ok(Self::of(store, prefix, Pass::Step, name, hidden, context))
+    }
+
+    /// An empty graph for a tower, whose stream is `hidden` wide and whose entry points have at
+    /// most `rows` rows.
+    pub fn tower(store: TensorStore, pass: Pass, name: &str, hidden: u64, rows: u64) -> Self {
+        Self::of(store, "", pass, format!("{name}/{pass}"), hidden, rows)
+    }
+
+    fn of(
+        store: TensorStore,
+        prefix: &'static str,
+        pass: Pass,
+        name: String,
+        hidden: u64,
+        context: u64,
+    ) -> Self {
         let graph = Graph {
+            pass,
             name,
             hidden,
             vocabulary: 0,
@@ -47,7 +69,7 @@ impl Translation {
             states: Vec::new(),
             components: Vec::new(),
         };
-        Ok(Translation { store, prefix, graph })
+        Translation { store, prefix, graph }
     }
 
     /// The graph so far; what builders of components read.
@@ -91,6 +113,67 @@ impl Translation {
     ) -> Result<WeightId, CheckpointError> {
         let weight = self.store.weight(name, part, shape)?;
         Ok(self.push(weight))
+    }
+
+    /// Takes a tensor by its whole name as a matrix: all axes but the first side by side.
+    pub fn flattened(
+        &mut self,
+        name: &str,
+        part: &'static str,
+        shape: &[u64],
+    ) -> Result<WeightId, CheckpointError> {
+        let mut weight = self.store.weight(name, part, shape)?;
+        weight.shape = vec![shape[0], shape[1..].iter().product()];
+        Ok(self.push(weight))
+    }
+
+    /// A weight of shape `gives` in f32 that `make` computes of a tensor's values when it is first
+    /// read. Its name is the tensor's.
+    pub fn derived(
+        &mut self,
+        name: &str,
+        part: &'static str,
+        shape: &[u64],
+        gives: &[u64],
+        make: impl Fn(&[f32]) -> Vec<f32> + Send + Sync + 'static,
+    ) -> Result<WeightId, CheckpointError> {
+        let source = self.store.weight(name, part, shape)?;
+        let length = (4 * gives.iter().product::<u64>()) as usize;
+        let data = match source.data.is_present() {
+            false => WeightData::planned(length),
+            true => {
+                let from = source.clone();
+                made(length, move || {
+                    let width = from.shape.last().copied().unwrap_or(1) as usize;
+                    let mut values = vec![0.0; from.shape.iter().product::<u64>() as usize];
+                    for (row, values) in values.chunks_exact_mut(width).enumerate() {
+                        from.decode_row(row, values);
+                    }
+                    make(&values).into_iter().flat_map(f32::to_le_bytes).collect()
+                })?
+            }
+        };
+        Ok(self.push(Weight { shape: gives.to_vec(), dtype: DType::F32, data, quantisation: None, ..source }))
+    }
+
+    /// Takes the parts of a tensor `[N, entries, width]` as gathered tables.
+    pub fn stacked_tables<const N: usize>(
+        &mut self,
+        tensor: &str,
+        names: [&str; N],
+        [entries, width]: [u64; 2],
+    ) -> Result<[AssetId; N], CheckpointError> {
+        let whole = self.store.weight(tensor, "position", &[N as u64, entries, width])?;
+        let bytes = whole.data.length() / N;
+        let mut ids = [AssetId(0); N];
+        for (index, (name, id)) in names.into_iter().zip(&mut ids).enumerate() {
+            let data = whole.data.part(index * bytes..(index + 1) * bytes)?;
+            let name_of_part = format!("{tensor}.{index}");
+            let table = Weight { name: name_of_part, shape: vec![entries, width], data, ..whole.clone() };
+            self.graph.assets.push(Asset { name: name.to_owned(), table, redirect: Vec::new() });
+            *id = AssetId(self.graph.assets.len() as u32 - 1);
+        }
+        Ok(ids)
     }
 
     /// Adds a weight that was read elsewhere.

@@ -1,7 +1,7 @@
 //! Between our own types and those of interface version 0.2, both ways. A later version of the
 //! interface gets its own module like this one; nothing else changes.
 
-use shardwright_vocabulary as own;
+use shardwright_vocabulary::{self as own, ComponentKind, Pass};
 
 use crate::bindings::wit;
 use crate::check::PlanFault;
@@ -258,9 +258,6 @@ fn index_of<T: Copy + PartialEq>(list: &mut Vec<T>, item: T) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 
-/// What components run for: every step, or every text of a model without states.
-const EVERY_STEP: &str = "step";
-
 /// Where rows of tables are read.
 const GATHERED_BY_THE_RUNTIME: &str = "runtime";
 
@@ -323,11 +320,16 @@ fn guest_cost(row: &own::CostRow) -> wit::Cost {
     }
 }
 
+/// What a component runs for: every step, or what goes through its tower.
+fn runs_for(component: &str) -> &'static str {
+    ComponentKind::from_name(component).map_or(Pass::Step, ComponentKind::pass).name()
+}
+
 impl From<&Request> for wit::Request {
     fn from(request: &Request) -> Self {
         let component = |component: &crate::request::Component| wit::Component {
             name: component.name.clone(),
-            runs: EVERY_STEP.to_owned(),
+            runs: runs_for(&component.name).to_owned(),
             body: match &component.body {
                 Body::Whole(kind) => wit::Body::Whole(*kind),
                 Body::Layers(layers) => wit::Body::Layers(

@@ -163,6 +163,16 @@ pub enum ReferenceError {
         /// Number of assets.
         available: usize,
     },
+    /// A soft row has another width than embedding rows.
+    #[error("the soft row at position {position} has {found} values where embedding rows have {width}")]
+    SoftRow {
+        /// Its position.
+        position: u64,
+        /// Its values.
+        found: usize,
+        /// Values of an embedding row.
+        width: usize,
+    },
     /// The sequence does not fit the context.
     #[error("{wanted} positions do not fit a context of {context}")]
     Context {

@@ -3,14 +3,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_graph::{
-    ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, decompose_all,
-    dynamic_activations, encode, hidden_key, legalise,
+    AssetId, ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict,
+    decompose_all, dynamic_activations, encode, hidden_key, legalise,
 };
 use shardwright_vocabulary::{Encoding, EntryKind};
 
 use crate::ops::layout;
 use crate::states::state_encodings;
-use crate::step::{Step, slots, step_input};
+use crate::step::{Features, Step, feature_input, slots, step_input};
 use crate::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 
 /// The form in which the driver runs every entry graph.
@@ -57,6 +57,15 @@ pub struct Sequence {
     pub states: States,
     /// Position of the next row.
     pub position: u64,
+    /// Rows that stand where embedding rows stand, by position; ids at those positions are
+    /// placeholders.
+    pub soft: BTreeMap<u64, Vec<f32>>,
+}
+
+impl Sequence {
+    fn of(states: States) -> Self {
+        Sequence { states, position: 0, soft: BTreeMap::new() }
+    }
 }
 
 /// Everything a run over rows can show, valid rows only, in their encodings.
@@ -71,6 +80,8 @@ pub struct Trace {
     pub logits: Option<Array>,
     /// `[D]`.
     pub embedding: Option<Array>,
+    /// `[_, H]`: what a tower gives for the features of one picture or clip.
+    pub soft_rows: Option<Array>,
     /// Named taps; those with a row axis are cut to the valid rows.
     pub taps: BTreeMap<String, Array>,
 }
@@ -161,7 +172,7 @@ impl<'g> ReferenceModel<'g> {
     /// An empty sequence.
     pub fn start(&self) -> Sequence {
         let point = self.point(EntryKind::Decode, self.arrangement.rows);
-        Sequence { states: States::with_encodings(self.graph, &point, &self.state_encodings), position: 0 }
+        Sequence::of(States::with_encodings(self.graph, &point, &self.state_encodings))
     }
 
     /// Fills the states with `ids`, the next tokens of the sequence.
@@ -190,8 +201,27 @@ impl<'g> ReferenceModel<'g> {
         if ids.is_empty() {
             return Err(ReferenceError::NoTokens);
         }
-        let mut sequence = Sequence { states: States::none(), position: 0 };
+        let mut sequence = Sequence::of(States::none());
         self.run(EntryKind::Encode, self.arrangement.rows, &mut sequence, ids, taps, None)
+    }
+
+    /// Runs a tower over the features of one picture or clip, in one entry point.
+    pub fn soft_rows(&self, features: &Features<'_>, taps: bool) -> Result<Trace, ReferenceError> {
+        let (rows, limit) = (features.rows(self.graph), self.arrangement.rows);
+        if rows == 0 || rows > limit {
+            return Err(ReferenceError::Rows { rows, limit });
+        }
+        let mut run = Run {
+            model: self,
+            point: self.point(EntryKind::Encode, limit),
+            step: Step { first: 0, rows, of: limit },
+            input: Input::Features(features),
+            taps,
+            observe: None,
+            trace: Trace::default(),
+        };
+        run.tower()?;
+        Ok(run.trace)
     }
 
     /// Every layer and tap of a fresh sequence or text.
@@ -320,18 +350,19 @@ impl<'g> ReferenceModel<'g> {
             return Err(ReferenceError::Context { wanted, context: self.arrangement.context });
         }
         let step = Step { first: sequence.position, rows, of: entry_rows };
-        let mut pass = Pass {
+        let mut run = Run {
             model: self,
             point: self.point(kind, entry_rows),
             step,
-            ids,
+            input: Input::Tokens(ids, &sequence.soft),
             taps,
             observe,
             trace: Trace::default(),
         };
-        pass.run(&mut sequence.states)?;
+        run.step(&mut sequence.states)?;
+        let trace = run.trace;
         sequence.position += rows;
-        Ok(pass.trace)
+        Ok(trace)
     }
 
     fn evaluator(&self, key: Key) -> Result<Option<Arc<Evaluator>>, ReferenceError> {
@@ -365,19 +396,28 @@ impl<'g> ReferenceModel<'g> {
 /// Receives a key and values.
 type Observe<'o> = &'o mut (dyn FnMut(&str, &[f32]) + 'o);
 
-/// One run through the components.
-struct Pass<'a, 'g, 'o> {
+/// What the rows of a run are.
+#[derive(Clone, Copy)]
+enum Input<'a> {
+    /// Tokens, some of which may be placeholders of soft rows by their positions.
+    Tokens(&'a [u32], &'a BTreeMap<u64, Vec<f32>>),
+    /// What a front end made of a picture or a clip.
+    Features(&'a Features<'a>),
+}
+
+/// One run through the components of a pass.
+struct Run<'a, 'g, 'o> {
     model: &'a ReferenceModel<'g>,
     point: EntryPoint,
     step: Step,
-    ids: &'a [u32],
+    input: Input<'a>,
     taps: bool,
     observe: Option<Observe<'o>>,
     trace: Trace,
 }
 
-impl Pass<'_, '_, '_> {
-    fn run(&mut self, states: &mut States) -> Result<(), ReferenceError> {
+impl Run<'_, '_, '_> {
+    fn step(&mut self, states: &mut States) -> Result<(), ReferenceError> {
         let graph = self.model.graph;
         let mut carried = Bindings::new();
         self.component(ComponentKind::Embed, 0..0, &mut carried, states)?;
@@ -399,8 +439,59 @@ impl Pass<'_, '_, '_> {
         }
         self.trace.logits = carried.take(&Role::Logits).map(|logits| self.valid(&logits));
         self.trace.embedding = carried.take(&Role::Embedding);
-        self.trace.per_layer = self.trace.per_layer.take().map(|whole| whole.first_rows(1, self.ids.len()));
+        let rows = self.rows();
+        self.trace.per_layer = self.trace.per_layer.take().map(|whole| whole.first_rows(1, rows));
         Ok(())
+    }
+
+    fn tower(&mut self) -> Result<(), ReferenceError> {
+        let model = self.model;
+        let mut carried = Bindings::new();
+        let mut states = States::none();
+        for component in &model.graph.components {
+            let whole = std::slice::from_ref(&(0..0));
+            let shards = if component.layers > 0 { &model.shards[..] } else { whole };
+            for shard in shards {
+                self.component(component.kind, shard.clone(), &mut carried, &mut states)?;
+                if !component.kind.ends_stream() {
+                    self.show_hidden(&carried);
+                }
+            }
+        }
+        self.trace.soft_rows = carried.take(&Role::SoftRows).map(|rows| self.valid(&rows));
+        Ok(())
+    }
+
+    /// Valid rows.
+    fn rows(&self) -> usize {
+        self.step.rows as usize
+    }
+
+    /// The tensor of an input that is there before the run.
+    fn given(&self, role: &Role) -> Result<Option<Array>, ReferenceError> {
+        let assets = &self.model.graph.assets;
+        match self.input {
+            Input::Features(features) => {
+                let to_a_row = self.model.graph.features_to_a_row();
+                feature_input(role, self.step, to_a_row, features, assets)
+            }
+            Input::Tokens(ids, soft) => {
+                let array = step_input(role, self.step, ids, assets)?;
+                let (Some(array), Role::Gathered { asset: AssetId(0) }) = (&array, role) else {
+                    return Ok(array);
+                };
+                let (mut values, width) = (array.floats().into_owned(), array.shape()[1]);
+                let rows = self.step.first..self.step.first + self.step.rows;
+                for (&position, row) in soft.range(rows) {
+                    let at = (position - self.step.first) as usize * width;
+                    if row.len() != width {
+                        return Err(ReferenceError::SoftRow { position, found: row.len(), width });
+                    }
+                    values[at..at + width].copy_from_slice(row);
+                }
+                Array::floats_of(&[self.step.of, width as u64], values).map(Some)
+            }
+        }
     }
 
     /// Runs one entry graph; its outputs replace the carried tensors. Returns whether there was
@@ -414,13 +505,12 @@ impl Pass<'_, '_, '_> {
     ) -> Result<bool, ReferenceError> {
         let key = Key { component, layers: layers.clone(), point: self.point, taps: self.taps };
         let Some(evaluator) = self.model.evaluator(key)? else { return Ok(false) };
-        let graph = self.model.graph;
         let mut bindings = Bindings::new();
         for (_, role) in &evaluator.entry().inputs {
             let array = match role {
                 Role::PerLayer { first, layers } => self.trace.per_layer_slice(*first, *layers),
                 Role::State { .. } => continue,
-                _ if role.is_step_input() => step_input(role, self.step, self.ids, &graph.assets)?,
+                _ if role.is_step_input() => self.given(role)?,
                 _ => carried.get(role).cloned(),
             };
             if let Some(array) = array {
@@ -431,7 +521,7 @@ impl Pass<'_, '_, '_> {
             Some(observe) => evaluator.run_observed(&bindings, states, &mut **observe)?,
             None => evaluator.run(&bindings, states, self.step.rows)?,
         };
-        if component == ComponentKind::Decoder {
+        if component.is_layered() {
             // A prefill without a residual stream as output must leave none behind.
             carried.take(&Role::Hidden);
         }
@@ -468,9 +558,11 @@ impl Pass<'_, '_, '_> {
         }
     }
 
+    /// The valid rows of a result that has one for each row, or one for so many.
     fn valid(&self, array: &Array) -> Array {
-        let per_row = array.shape().len() > 1 && array.shape()[0] == self.step.of as usize;
-        array.first_rows(0, if per_row { self.ids.len() } else { array.shape()[0] })
+        let (all, rows) = (array.shape()[0], self.step.of as usize);
+        let to_one = rows.checked_div(all).filter(|to_one| array.shape().len() > 1 && to_one * all == rows);
+        array.first_rows(0, to_one.map_or(all, |to_one| self.rows().div_ceil(to_one)))
     }
 }
 
@@ -498,6 +590,7 @@ impl Trace {
             per_layer: join(1, &|trace| trace.per_layer.as_ref()),
             logits: join(0, &|trace| trace.logits.as_ref()),
             embedding: None,
+            soft_rows: None,
             taps: taps.collect(),
         })
     }

@@ -3,7 +3,7 @@
 //!
 //! A runtime computes the same tables in its own way; these functions define their content.
 
-use shardwright_graph::{Asset, INVISIBLE, Keys, Mask, Role, Rope};
+use shardwright_graph::{Asset, AxialRope, Graph, GridAxis, INVISIBLE, Keys, Mask, Role, Rope};
 
 use crate::weights::check_layout;
 use crate::{Array, ReferenceError};
@@ -24,6 +24,89 @@ impl Step {
     fn position(&self, row: u64) -> i64 {
         (self.first + row) as i64
     }
+}
+
+/// What a front end made of one picture or clip.
+#[derive(Clone, Debug)]
+pub struct Features<'f> {
+    /// `[F, width]`: patches or frames, all valid.
+    pub values: &'f Array,
+    /// For patches: the column of each; empty for frames.
+    pub columns: &'f [i32],
+    /// For patches: the row of each; empty for frames.
+    pub rows: &'f [i32],
+}
+
+impl Features<'_> {
+    /// Valid rows of a run over them.
+    pub(crate) fn rows(&self, graph: &Graph) -> u64 {
+        (self.values.shape()[0] as u64).div_ceil(graph.features_to_a_row())
+    }
+
+    fn along(&self, axis: GridAxis) -> &[i32] {
+        match axis {
+            GridAxis::Column => self.columns,
+            GridAxis::Row => self.rows,
+        }
+    }
+}
+
+/// The tensor of a step input of a tower; `None` for roles that are not step inputs. There are
+/// `to_a_row` features to a row.
+pub fn feature_input(
+    role: &Role,
+    step: Step,
+    to_a_row: u64,
+    features: &Features<'_>,
+    assets: &[Asset],
+) -> Result<Option<Array>, ReferenceError> {
+    let rows = step.of;
+    let array = match role {
+        Role::Features => {
+            let width = features.values.shape()[1];
+            let mut values = features.values.floats().into_owned();
+            values.resize((rows * to_a_row) as usize * width, 0.0);
+            Array::floats_of(&[rows * to_a_row, width as u64], values)
+        }
+        Role::Grid { axis } => Array::integers_of(&[rows], on_grid(step, features.along(*axis))),
+        Role::Valid { rate } => {
+            let valid = features.values.shape()[0] as u64 * u64::from(*rate);
+            let values = valid_rows(rows * u64::from(*rate), valid.div_ceil(to_a_row));
+            Array::floats_of(&[rows * u64::from(*rate), 1], values)
+        }
+        Role::AxialCos(rope) => axial(step, rope, features).map(|tables| tables.0),
+        Role::AxialSin(rope) => axial(step, rope, features).map(|tables| tables.1),
+        Role::GatheredByGrid { asset, axis } => {
+            let table = assets
+                .get(asset.0 as usize)
+                .ok_or(ReferenceError::NoAsset { asset: asset.0, available: assets.len() })?;
+            let indices: Vec<u32> = features.along(*axis).iter().map(|&index| index as u32).collect();
+            Array::floats_of(&[rows, table.width()], gathered(step, table, &indices)?)
+        }
+        _ => return step_input(role, step, &[], assets),
+    };
+    array.map(Some)
+}
+
+/// `i32 [R]`: a coordinate of each valid row, −1 beyond.
+fn on_grid(step: Step, along: &[i32]) -> Vec<i32> {
+    let beyond = std::iter::repeat(&-1);
+    along.iter().chain(beyond).copied().take(step.of as usize).collect()
+}
+
+/// `f32 [rows, 1]`: 1 for the valid ones, 0 beyond.
+fn valid_rows(rows: u64, valid: u64) -> Vec<f32> {
+    (0..rows).map(|row| if row < valid { 1.0 } else { 0.0 }).collect()
+}
+
+/// `f32 [2·R, head_dim/4]` twice: cosines and sines by columns, then by rows.
+fn axial(step: Step, rope: &AxialRope, features: &Features<'_>) -> Result<(Array, Array), ReferenceError> {
+    let half = rope.half();
+    let along = [GridAxis::Column, GridAxis::Row].into_iter();
+    let positions = along.flat_map(|axis| on_grid(step, features.along(axis)));
+    let (cos, sin) = positions.flat_map(|position| rotary_angles(&half, position)).unzip();
+    let shape = [2 * step.of, u64::from(half.head_dim / 2)];
+    Ok((Array::floats_of(&shape, cos)?, Array::floats_of(&shape, sin)?))
 }
 
 /// The tensor of a step input; `None` for roles that are not step inputs.

@@ -409,7 +409,9 @@ fn show_ports(
 fn role_detail(role: &Role) -> u64 {
     match role {
         Role::Slots { capacity } => *capacity,
-        Role::Gathered { asset } => u64::from(asset.0),
+        Role::Gathered { asset } | Role::GatheredByGrid { asset, .. } => u64::from(asset.0),
+        Role::Grid { axis } => *axis as u64,
+        Role::Valid { rate } => u64::from(*rate),
         Role::PerLayer { first, .. } => u64::from(*first),
         Role::State { state } | Role::StateRows { state } => u64::from(state.0),
         _ => 0,

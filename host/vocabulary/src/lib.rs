@@ -67,7 +67,7 @@ pub use record::{
     Beforehand, CompiledHere, FlagOutcome, NodePlacement, Notice, NoticeKind, PassedOver, Place,
     PlannerIdentity, ProcessPlacement, Rewrite, RewriteKind, ShardOrigin, ShimIdentity,
 };
-pub use segment::{ComponentKind, Segment, Segments};
+pub use segment::{ComponentKind, Pass, Segment, Segments};
 pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds};
 pub use table::{Quantisation, Table};
 pub use target::{Target, TargetKind};

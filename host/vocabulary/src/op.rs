@@ -64,6 +64,24 @@ macro_rules! operations {
             LayerNorm SW_OP_LAYER_NORM 13 "layer-norm"
                 ["x [.., K]", "weight [K]?", "bias [K]?"] [eps: Float]
                 "(x − mean(x)) / sqrt(variance(x) + eps) ⊙ weight + bias over the last axis; a bias needs a weight";
+            AxialRope SW_OP_AXIAL_ROPE 14 "axial-rope"
+                ["x [R, heads·head_dim]", "columns i32 [R]", "rows i32 [R]"] [head_dim: Integer, theta: Float]
+                "the first half of every head turns by its column, the second by its row, each as a `rope` of head_dim/2";
+            RelativeAttention SW_OP_RELATIVE_ATTENTION 15 "relative-attention"
+                ["q [R, heads·head_dim]", "k", "v", "distances [window, heads·head_dim]"]
+                [heads: Integer, head_dim: Integer, softcap: Float]
+                "row i sees rows i − window < j ≤ i by the score q_i · (k_j + distances[i − j]); `softcap` 0: none";
+            Convolution SW_OP_CONVOLUTION 16 "convolution"
+                ["x [H, W, C]", "weight [O, C·kernel·kernel]"] [kernel: Integer, stride: Integer, padding: Integer]
+                "2-D, zeros around x; columns of the weight are (channel, row, column); [H', W', O]";
+            DepthwiseConvolution SW_OP_DEPTHWISE_CONVOLUTION 17 "depthwise-convolution"
+                ["x [R, C]", "weight [C, kernel]"] []
+                "Σⱼ weight[c, j] · x[r − kernel + 1 + j, c]; rows before the first are zeros";
+            Clamp SW_OP_CLAMP 18 "clamp" ["x", "low [1]", "high [1]"] [] "min(max(x, low), high)";
+            Sigmoid SW_OP_SIGMOID 19 "sigmoid" ["x"] [] "1 / (1 + exp(−x))";
+            Glu SW_OP_GLU 20 "glu" ["x [.., 2·K]"] [] "a · sigmoid(b) for the halves a and b of the last axis; [.., K]";
+            MeanRows SW_OP_MEAN_ROWS 21 "mean-rows"
+                ["x [R·rows, K]"] [rows: Integer] "the mean of every `rows` consecutive rows; [R, K]";
             Add SW_OP_ADD 64 "add" ["a", "b"] [] "elementwise, broadcast like NumPy";
             Sub SW_OP_SUB 65 "sub" ["a", "b"] [] "elementwise, broadcast like NumPy";
             Mul SW_OP_MUL 66 "mul" ["a", "b"] [] "elementwise, broadcast like NumPy";
@@ -91,6 +109,8 @@ macro_rules! operations {
             MaxScalar SW_OP_MAX_SCALAR 84 "max-scalar" ["x"] [value: Float] "max(x, value)";
             Round SW_OP_ROUND 85 "round" ["x"] [] "to the nearest integer, ties to even";
             Convert SW_OP_CONVERT 86 "convert" ["x"] [] "the same values in the encoding of the result";
+            Max SW_OP_MAX 87 "max" ["a", "b"] [] "the larger, elementwise, broadcast like NumPy";
+            Min SW_OP_MIN 88 "min" ["a", "b"] [] "the smaller, elementwise, broadcast like NumPy";
         }
     };
 }

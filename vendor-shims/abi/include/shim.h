@@ -55,7 +55,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 
 /* Draft of that version: until the first tagged release the contract changes under one version number, together with all its
  * users. A host refuses a shim that was compiled from another draft. The number is a hash of this file's code; a test prints it. */
-#define SW_DRAFT 0x72afbd91u
+#define SW_DRAFT 0x9d659c51u
 
 /* The one exported symbol. */
 #define SW_ENTRY_SYMBOL "shardwright_shim_entry"
@@ -94,6 +94,14 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_OP_DYNAMIC_LINEAR 11u
 #define SW_OP_ROTATE 12u
 #define SW_OP_LAYER_NORM 13u
+#define SW_OP_AXIAL_ROPE 14u
+#define SW_OP_RELATIVE_ATTENTION 15u
+#define SW_OP_CONVOLUTION 16u
+#define SW_OP_DEPTHWISE_CONVOLUTION 17u
+#define SW_OP_CLAMP 18u
+#define SW_OP_SIGMOID 19u
+#define SW_OP_GLU 20u
+#define SW_OP_MEAN_ROWS 21u
 #define SW_OP_ADD 64u
 #define SW_OP_SUB 65u
 #define SW_OP_MUL 66u
@@ -117,6 +125,8 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_OP_MAX_SCALAR 84u
 #define SW_OP_ROUND 85u
 #define SW_OP_CONVERT 86u
+#define SW_OP_MAX 87u
+#define SW_OP_MIN 88u
 
 /* Roles of inputs and outputs: step inputs from 1, boundaries from 16, states from 32. */
 #define SW_ROLE_POSITIONS 1u
@@ -126,11 +136,18 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_ROLE_MASK 5u
 #define SW_ROLE_POOLING 6u
 #define SW_ROLE_GATHERED 7u
+#define SW_ROLE_FEATURES 8u
+#define SW_ROLE_GRID 9u
+#define SW_ROLE_VALID 10u
+#define SW_ROLE_AXIAL_COS 11u
+#define SW_ROLE_AXIAL_SIN 12u
+#define SW_ROLE_GATHERED_BY_GRID 13u
 #define SW_ROLE_HIDDEN 16u
 #define SW_ROLE_PER_LAYER 17u
 #define SW_ROLE_LOGITS 18u
 #define SW_ROLE_EMBEDDING 19u
 #define SW_ROLE_TAP 20u
+#define SW_ROLE_SOFT_ROWS 21u
 #define SW_ROLE_STATE 32u
 #define SW_ROLE_STATE_ROWS 33u
 
@@ -645,7 +662,7 @@ typedef struct sw_port {
     uint32_t tensor;  /* index in the entry's tensors */
     uint32_t role;    /* SW_ROLE_… */
     const char *name; /* [host, call, never null] a state's input and output share it; otherwise unique within the entry */
-    uint64_t index;   /* role detail: SLOTS capacity; GATHERED asset; PER_LAYER first layer; STATE and STATE_ROWS state; else 0 */
+    uint64_t index;   /* role detail: SLOTS capacity; GATHERED and GATHERED_BY_GRID asset; GRID axis; VALID rate; PER_LAYER first layer; STATE and STATE_ROWS state; else 0 */
     uint32_t dtype;   /* boundary encoding, SW_DTYPE_… dense row-major */
     uint32_t reserved;
     double scale;       /* real = (stored - zero_point) * scale; 1 for floats */

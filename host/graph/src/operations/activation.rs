@@ -1,5 +1,7 @@
 use std::f64::consts::PI;
 
+use super::infer::{expect, last};
+use super::layout::with_last;
 use super::rewrite::Rewrite;
 use crate::{Op, TensorId};
 
@@ -16,14 +18,47 @@ pub(crate) fn gelu(rewrite: &mut Rewrite, operands: &[TensorId]) {
     rewrite.step(Op::Mul, &[half, one_plus]);
 }
 
-/// Not through e^−x, which no 16-bit integer holds beside 1 once x is far below zero.
 pub(crate) fn silu(rewrite: &mut Rewrite, operands: &[TensorId]) {
-    let x = operands[0];
-    let half = rewrite.step(Op::MulScalar { value: 0.5 }, &[x]);
+    sigmoid(rewrite, operands);
+    if let Some(sigmoid) = rewrite.last() {
+        rewrite.step(Op::Mul, &[operands[0], sigmoid]);
+    }
+}
+
+/// Not through e^−x, which no 16-bit integer holds beside 1 once x is far below zero.
+pub(crate) fn sigmoid(rewrite: &mut Rewrite, operands: &[TensorId]) {
+    let half = rewrite.step(Op::MulScalar { value: 0.5 }, &[operands[0]]);
     let tanh = rewrite.step(Op::Tanh, &[half]);
     let half = rewrite.step(Op::MulScalar { value: 0.5 }, &[tanh]);
-    let sigmoid = rewrite.step(Op::AddScalar { value: 0.5 }, &[half]);
-    rewrite.step(Op::Mul, &[x, sigmoid]);
+    rewrite.step(Op::AddScalar { value: 0.5 }, &[half]);
+}
+
+pub(crate) fn glu_shape(shapes: &[&[u64]]) -> Result<Vec<u64>, String> {
+    let width = last(shapes[0]);
+    if width == 0 || !width.is_multiple_of(2) {
+        return Err(format!("the last axis of {:?} has no halves", shapes[0]));
+    }
+    Ok(with_last(shapes[0], width / 2))
+}
+
+pub(crate) fn glu(rewrite: &mut Rewrite, operands: &[TensorId]) {
+    let shape = rewrite.shape(operands[0]);
+    let (axis, width) = (shape.len() as u32 - 1, last(&shape));
+    let value = rewrite.step(Op::Slice { axis, start: 0, end: width / 2 }, operands);
+    let gate = rewrite.step(Op::Slice { axis, start: width / 2, end: width }, operands);
+    let gate = rewrite.step(Op::Sigmoid, &[gate]);
+    rewrite.step(Op::Mul, &[value, gate]);
+}
+
+pub(crate) fn clamp_shape(shapes: &[&[u64]]) -> Result<Vec<u64>, String> {
+    expect(shapes[1], &[1], "low")?;
+    expect(shapes[2], &[1], "high")?;
+    Ok(shapes[0].to_vec())
+}
+
+pub(crate) fn clamp(rewrite: &mut Rewrite, operands: &[TensorId]) {
+    let above = rewrite.step(Op::Max, &operands[..2]);
+    rewrite.step(Op::Min, &[above, operands[2]]);
 }
 
 pub(crate) fn softcap(rewrite: &mut Rewrite, operands: &[TensorId], cap: f32) {

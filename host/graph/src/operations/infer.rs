@@ -39,7 +39,7 @@ pub(crate) fn expect(shape: &[u64], wanted: &[u64], what: &str) -> Result<(), St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Attention, KeySource, Rope};
+    use crate::{Attention, AxialRope, KeySource, RelativeAttention, Rope};
 
     #[test]
     fn shapes_follow_the_definitions() {
@@ -54,6 +54,9 @@ mod tests {
             keys: KeySource::State,
         };
         let rope = Rope { head_dim: 8, theta: 1e4, rotated_pairs: 4, factor: 1.0 };
+        let axial = AxialRope { head_dim: 8, theta: 1e2 };
+        let relative = RelativeAttention { heads: 2, head_dim: 4, softcap: 0.0 };
+        let convolution = Op::Convolution { kernel: 3, stride: 2, padding: 1 };
         type Case<'a> = (Op, Vec<&'a [u64]>, Result<Vec<u64>, &'a str>);
         let cases: Vec<Case> = vec![
             (Op::Linear, vec![&[3, 4], &[5, 4]], Ok(vec![3, 5])),
@@ -109,6 +112,33 @@ mod tests {
             (Op::Slice { axis: 2, start: 0, end: 1 }, vec![&[3, 4]], Err("not a range")),
             (Op::Concat { axis: 1 }, vec![&[3, 4], &[3, 1]], Ok(vec![3, 5])),
             (Op::Concat { axis: 1 }, vec![&[3, 4], &[2, 1]], Err("does not join")),
+            (Op::AxialRope(axial), vec![&[3, 16], &[3], &[3]], Ok(vec![3, 16])),
+            (Op::AxialRope(axial), vec![&[3, 16], &[3], &[4]], Err("rows")),
+            (
+                Op::AxialRope(AxialRope { head_dim: 6, ..axial }),
+                vec![&[3, 12], &[3], &[3]],
+                Err("two halves"),
+            ),
+            (Op::RelativeAttention(relative), vec![&[3, 8], &[3, 8], &[3, 8], &[5, 8]], Ok(vec![3, 8])),
+            (Op::RelativeAttention(relative), vec![&[3, 8], &[2, 8], &[3, 8], &[5, 8]], Err("keys")),
+            (Op::RelativeAttention(relative), vec![&[3, 8], &[3, 8], &[3, 8], &[0, 8]], Err("distances")),
+            (Op::RelativeAttention(relative), vec![&[3, 9], &[3, 9], &[3, 9], &[5, 9]], Err("queries")),
+            (convolution.clone(), vec![&[5, 8, 2], &[7, 18]], Ok(vec![3, 4, 7])),
+            (convolution.clone(), vec![&[5, 8, 2], &[7, 9]], Err("does not fit")),
+            (convolution.clone(), vec![&[5, 16], &[7, 9]], Err("are not [H, W, C]")),
+            (Op::Convolution { kernel: 3, stride: 1, padding: 0 }, vec![&[2, 8, 1], &[7, 9]], Err("smaller")),
+            (Op::Convolution { kernel: 3, stride: 0, padding: 0 }, vec![&[4, 8, 1], &[7, 9]], Err("smaller")),
+            (Op::DepthwiseConvolution, vec![&[3, 4], &[4, 5]], Ok(vec![3, 4])),
+            (Op::DepthwiseConvolution, vec![&[3, 4], &[3, 5]], Err("are not [R, C]")),
+            (Op::DepthwiseConvolution, vec![&[3, 4], &[4, 33]], Err("are not [R, C]")),
+            (Op::Clamp, vec![&[3, 4], &[1], &[1]], Ok(vec![3, 4])),
+            (Op::Clamp, vec![&[3, 4], &[1], &[4]], Err("high")),
+            (Op::Glu, vec![&[3, 4]], Ok(vec![3, 2])),
+            (Op::Glu, vec![&[3, 5]], Err("no halves")),
+            (Op::MeanRows { rows: 3 }, vec![&[6, 4]], Ok(vec![2, 4])),
+            (Op::MeanRows { rows: 3 }, vec![&[7, 4]], Err("is not [R")),
+            (Op::MeanRows { rows: 0 }, vec![&[6, 4]], Err("is not [R")),
+            (Op::Max, vec![&[3, 1], &[4]], Ok(vec![3, 4])),
             (Op::ReduceMax, vec![&[3, 4]], Ok(vec![3, 1])),
             (Op::Neg, vec![&[1, 1, 1, 1, 1, 1, 1]], Err("rank")),
         ];

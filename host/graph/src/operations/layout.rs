@@ -1,4 +1,6 @@
 use super::infer::RANK_LIMIT;
+use super::rewrite::Rewrite;
+use crate::{Op, TensorId};
 
 pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1_u64, |product, &extent| product.checked_mul(extent))
@@ -68,4 +70,22 @@ pub(crate) fn concat_shape(shapes: &[&[u64]], axis: usize) -> Result<Vec<u64>, S
     let mut shape = first.to_vec();
     shape[axis] = total;
     Ok(shape)
+}
+
+pub(crate) fn mean_rows_shape(x: &[u64], rows: u32) -> Result<Vec<u64>, String> {
+    let rows = u64::from(rows);
+    match *x {
+        [all, width] if rows > 0 && all > 0 && all.is_multiple_of(rows) => Ok(vec![all / rows, width]),
+        _ => Err(format!("{x:?} is not [R · {rows}, K]")),
+    }
+}
+
+/// Means are of a last axis alone.
+pub(crate) fn mean_rows(rewrite: &mut Rewrite, operands: &[TensorId], rows: u32) {
+    let shape = rewrite.shape(operands[0]);
+    let (means, rows, width) = (shape[0] / u64::from(rows), u64::from(rows), shape[1]);
+    let groups = rewrite.step(Op::Reshape { shape: vec![means, rows, width] }, operands);
+    let last = rewrite.step(Op::Transpose { perm: vec![0, 2, 1] }, &[groups]);
+    let mean = rewrite.step(Op::ReduceMean, &[last]);
+    rewrite.step(Op::Reshape { shape: vec![means, width] }, &[mean]);
 }

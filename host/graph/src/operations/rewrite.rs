@@ -94,6 +94,11 @@ impl Rewrite {
         output
     }
 
+    /// What the last step gives.
+    pub(crate) fn last(&self) -> Option<TensorId> {
+        self.graph.nodes.last().map(|node| node.output)
+    }
+
     /// The tensor in f32, for a step that joins it to one.
     pub(crate) fn plain(&mut self, tensor: TensorId) -> TensorId {
         match self.graph.tensor(tensor).dtype {

@@ -2,7 +2,7 @@ use shardwright_vocabulary::DType;
 
 use super::infer::{expect, last};
 use super::rewrite::Rewrite;
-use crate::{Op, Role, Rope, TensorId};
+use crate::{AxialRope, Op, Role, Rope, TensorId};
 
 pub(crate) fn turns(rope: &Rope) -> bool {
     rope.head_dim != 0 && rope.head_dim.is_multiple_of(2) && rope.rotated_pairs <= rope.head_dim / 2
@@ -69,4 +69,35 @@ pub(crate) fn rotate(rewrite: &mut Rewrite, operands: &[TensorId], head: u64) {
     let turned_second = rewrite.step(Op::Add, &[second_cos, first_sin]);
     let joined = rewrite.step(Op::Concat { axis: 2 }, &[turned_first, turned_second]);
     rewrite.step(Op::Reshape { shape: whole }, &[joined]);
+}
+
+pub(crate) fn axial_shape(shapes: &[&[u64]], rope: &AxialRope) -> Result<Vec<u64>, String> {
+    let head = u64::from(rope.head_dim);
+    heads(shapes[0], head)?;
+    if !head.is_multiple_of(4) {
+        return Err(format!("a head of {head} has no two halves that turn"));
+    }
+    expect(shapes[1], &[shapes[0][0]], "columns")?;
+    expect(shapes[2], &[shapes[0][0]], "rows")?;
+    Ok(shapes[0].to_vec())
+}
+
+/// First halves of all heads under one another, then second halves: one rotation of twice the rows,
+/// by tables that are step inputs.
+pub(crate) fn axial(rewrite: &mut Rewrite, operands: &[TensorId], rope: &AxialRope) {
+    let whole = rewrite.shape(operands[0]);
+    let half = rope.head_dim / 2;
+    let (rows, heads) = (whole[0], whole[1] / u64::from(rope.head_dim));
+    let table = vec![2 * rows, u64::from(half / 2)];
+    let suffix = format!("{}.{}", rope.head_dim, rope.theta);
+    let cos = rewrite.input(Role::AxialCos(*rope), format!("axial-cos.{suffix}"), table.clone(), DType::F32);
+    let sin = rewrite.input(Role::AxialSin(*rope), format!("axial-sin.{suffix}"), table, DType::F32);
+    let width = u64::from(half);
+    let halves = rewrite.step(Op::Reshape { shape: vec![rows, heads, 2, width] }, &[operands[0]]);
+    let halves = rewrite.step(Op::Transpose { perm: vec![2, 0, 1, 3] }, &[halves]);
+    let halves = rewrite.step(Op::Reshape { shape: vec![2 * rows, heads * width] }, &[halves]);
+    let turned = rewrite.step(Op::Rotate { head_dim: half }, &[halves, cos, sin]);
+    let turned = rewrite.step(Op::Reshape { shape: vec![2, rows, heads, width] }, &[turned]);
+    let turned = rewrite.step(Op::Transpose { perm: vec![1, 2, 0, 3] }, &[turned]);
+    rewrite.step(Op::Reshape { shape: whole }, &[turned]);
 }

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use shardwright_graph::{
-    AssetId, Attention, AttributeValue, ComponentKind, KeySource, Keys, Mask, Op, Role, Rope, StateId,
+    AssetId, Attention, AttributeValue, AxialRope, ComponentKind, GridAxis, KeySource, Keys, Mask, Op, Pass,
+    RelativeAttention, Role, Rope, StateId,
 };
 use shardwright_vocabulary::{DType, EntryKind, OpKind};
 
@@ -22,11 +23,19 @@ pub(crate) fn every_role() -> Vec<Role> {
         mask(Keys::Rows),
         Role::Pooling,
         Role::Gathered { asset: AssetId(1) },
+        Role::Features,
+        Role::Grid { axis: GridAxis::Column },
+        Role::Grid { axis: GridAxis::Row },
+        Role::Valid { rate: 4 },
+        Role::AxialCos(AxialRope { head_dim: 8, theta: 100.0 }),
+        Role::AxialSin(AxialRope { head_dim: 8, theta: 100.0 }),
+        Role::GatheredByGrid { asset: AssetId(2), axis: GridAxis::Row },
         Role::Hidden,
         Role::PerLayer { first: 3, layers: 2 },
         Role::Logits,
         Role::Embedding,
         Role::Tap { name: "layer.3".to_owned() },
+        Role::SoftRows,
         Role::State { state: StateId(5) },
         Role::StateRows { state: StateId(6) },
     ]
@@ -48,6 +57,14 @@ fn operations_keep_numbers_names_and_attributes() {
 11 dynamic-linear v1
 12 rotate v1 head_dim
 13 layer-norm v1 eps
+14 axial-rope v1 head_dim theta
+15 relative-attention v1 heads head_dim softcap
+16 convolution v1 kernel stride padding
+17 depthwise-convolution v1
+18 clamp v1
+19 sigmoid v1
+20 glu v1
+21 mean-rows v1 rows
 64 add v1
 65 sub v1
 66 mul v1
@@ -71,6 +88,8 @@ fn operations_keep_numbers_names_and_attributes() {
 84 max-scalar v1 value
 85 round v1
 86 convert v1
+87 max v1
+88 min v1
 ";
     let mut found = String::new();
     for op in every_op() {
@@ -118,11 +137,19 @@ fn roles_keep_numbers_and_names() {
         (5, "mask"),
         (6, "pooling"),
         (7, "gathered"),
+        (8, "features"),
+        (9, "grid"),
+        (9, "grid"),
+        (10, "valid"),
+        (11, "axial-cos"),
+        (12, "axial-sin"),
+        (13, "gathered-by-grid"),
         (16, "hidden"),
         (17, "per-layer"),
         (18, "logits"),
         (19, "embedding"),
         (20, "tap"),
+        (21, "soft-rows"),
         (32, "state"),
         (33, "state-rows"),
     ];
@@ -157,7 +184,17 @@ fn element_types_keep_numbers_names_and_sizes() {
 #[test]
 fn components_and_entry_kinds_keep_their_names() {
     let names: Vec<&str> = ComponentKind::ALL.iter().map(|kind| kind.name()).collect();
-    assert_eq!(names, ["embed", "per-layer-input", "decoder", "head", "pooling"]);
+    let step = ["embed", "per-layer-input", "decoder", "head", "pooling"];
+    let picture = ["vision-embed", "vision-tower", "vision-projector"];
+    let clip = ["audio-embed", "audio-tower", "audio-projector"];
+    assert_eq!(names, [&step[..], &picture, &clip].concat());
+    for (pass, names) in [(Pass::Step, &step[..]), (Pass::Picture, &picture), (Pass::Clip, &clip)] {
+        for name in names {
+            assert_eq!(ComponentKind::from_name(name).map(ComponentKind::pass), Some(pass));
+        }
+        assert!(pass.layered().is_layered() && pass.layered().pass() == pass);
+    }
+    assert_eq!(Pass::ALL.iter().map(|pass| pass.name()).collect::<Vec<_>>(), ["step", "picture", "clip"]);
     for &kind in ComponentKind::ALL {
         assert_eq!(ComponentKind::from_name(kind.name()), Some(kind));
         assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());

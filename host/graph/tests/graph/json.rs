@@ -80,8 +80,12 @@ fn the_written_form_is_what_it_was() {
         port(5),
         r#"[1,{"capacity":9,"causal":true,"keys":"state-and-rows","role":"mask","window":7}]"#
     );
-    assert_eq!(port(10), r#"[1,{"first":3,"layers":2,"role":"per-layer"}]"#);
-    assert_eq!(port(14), r#"[1,{"role":"state","state":5}]"#);
+    assert_eq!(port(10), r#"[1,{"axis":"column","role":"grid"}]"#);
+    assert_eq!(port(12), r#"[1,{"rate":4,"role":"valid"}]"#);
+    assert_eq!(port(13), r#"[1,{"head_dim":8,"role":"axial-cos","theta":100.0}]"#);
+    assert_eq!(port(15), r#"[1,{"asset":2,"axis":"row","role":"gathered-by-grid"}]"#);
+    assert_eq!(port(17), r#"[1,{"first":3,"layers":2,"role":"per-layer"}]"#);
+    assert_eq!(port(22), r#"[1,{"role":"state","state":5}]"#);
     assert_eq!(text(graph["states"][1]["kind"].clone()), r#"{"kind":"ring","window":512}"#);
     assert_eq!(text(graph["point"]["kind"].clone()), r#""prefill""#);
 }

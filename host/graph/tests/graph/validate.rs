@@ -199,7 +199,7 @@ fn impossible_points_and_ranges_are_refused() {
         ("no segment", |graph| graph.segments.0.clear(), refused!(ValidateError::Segments { .. })),
         (
             "too many segments",
-            |graph| graph.segments.0 = vec![Segment::whole(ComponentKind::Head); 6],
+            |graph| graph.segments.0 = vec![Segment::whole(ComponentKind::Head); 12],
             refused!(ValidateError::Limit { what: "segments", .. }),
         ),
         (

@@ -28,6 +28,16 @@ pub(crate) fn every_op() -> Vec<Op> {
         OpKind::DynamicLinear => Op::DynamicLinear,
         OpKind::Rotate => Op::Rotate { head_dim: 8 },
         OpKind::LayerNorm => Op::LayerNorm { eps: 1e-6 },
+        OpKind::AxialRope => Op::AxialRope(AxialRope { head_dim: 8, theta: 100.0 }),
+        OpKind::RelativeAttention => {
+            Op::RelativeAttention(RelativeAttention { heads: 4, head_dim: 8, softcap: 50.0 })
+        }
+        OpKind::Convolution => Op::Convolution { kernel: 3, stride: 2, padding: 1 },
+        OpKind::DepthwiseConvolution => Op::DepthwiseConvolution,
+        OpKind::Clamp => Op::Clamp,
+        OpKind::Sigmoid => Op::Sigmoid,
+        OpKind::Glu => Op::Glu,
+        OpKind::MeanRows => Op::MeanRows { rows: 9 },
         OpKind::Add => Op::Add,
         OpKind::Sub => Op::Sub,
         OpKind::Mul => Op::Mul,
@@ -51,6 +61,8 @@ pub(crate) fn every_op() -> Vec<Op> {
         OpKind::MaxScalar => Op::MaxScalar { value: 1e-12 },
         OpKind::Round => Op::Round,
         OpKind::Convert => Op::Convert,
+        OpKind::Max => Op::Max,
+        OpKind::Min => Op::Min,
     };
     OpKind::ALL.iter().map(of).collect()
 }

@@ -7,8 +7,8 @@ pub mod quantise;
 
 use half::{bf16, f16};
 use shardwright_graph::{
-    Asset, AssetId, Attention, ComponentBuilder, ComponentKind, Dim, EntryPoint, Graph, KeySource, Op, Role,
-    Rope, Segment, Segments, State, StateId, StateKind, ValueId, Weight, WeightData, WeightId,
+    Asset, AssetId, Attention, ComponentBuilder, ComponentKind, Dim, EntryPoint, Graph, KeySource, Op, Pass,
+    Role, Rope, Segment, Segments, State, StateId, StateKind, ValueId, Weight, WeightData, WeightId,
 };
 use shardwright_vocabulary::{DType, EntryKind};
 
@@ -196,6 +196,7 @@ pub fn toy(recipe: &Recipe) -> Graph {
     let (hidden, per_layer) = (recipe.hidden, recipe.per_layer_width);
     let mut maker = Maker {
         graph: Graph {
+            pass: Pass::Step,
             name: "toy".to_owned(),
             hidden,
             vocabulary: if recipe.encoder { 0 } else { recipe.vocabulary },

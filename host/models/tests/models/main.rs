@@ -9,3 +9,4 @@ mod hostile;
 mod hostile_quantised;
 mod outline;
 mod quantised;
+mod towers;

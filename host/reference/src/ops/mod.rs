@@ -7,11 +7,13 @@
 
 pub(crate) mod activation;
 pub(crate) mod attention;
+pub(crate) mod convolution;
 pub(crate) mod elementwise;
 pub(crate) mod layout;
 pub(crate) mod norm;
 pub(crate) mod product;
 pub(crate) mod reduce;
+pub(crate) mod relative;
 pub(crate) mod rope;
 pub(crate) mod softmax;
 pub(crate) mod state;
@@ -36,6 +38,19 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
         Op::Attention(attention) => {
             attention::attention(x, inputs[1], inputs[2], inputs[3].integers(), attention, rows)
         }
+        Op::AxialRope(rope) => rope::axial_rope(x, inputs[1].integers(), inputs[2].integers(), rope),
+        Op::RelativeAttention(attention) => {
+            relative::relative_attention([x, inputs[1], inputs[2], inputs[3]], attention, rows)
+        }
+        Op::Convolution { kernel, stride, padding } => {
+            let window = [kernel, stride, padding].map(|number| *number as usize);
+            convolution::convolution(x, inputs[1], shape, window)
+        }
+        Op::DepthwiseConvolution => convolution::depthwise(x, inputs[1]),
+        Op::Clamp => activation::clamp(x, inputs[1], inputs[2]),
+        Op::Sigmoid => activation::sigmoid(x),
+        Op::Glu => activation::glu(x, shape),
+        Op::MeanRows { rows } => reduce::mean_rows(x, *rows as usize),
         Op::Gelu => activation::gelu(x),
         Op::Silu => activation::silu(x),
         Op::Softcap { cap } => activation::softcap(x, *cap),
@@ -47,6 +62,8 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
         Op::Sub => elementwise::binary(x, inputs[1], shape, |a, b| a - b),
         Op::Mul => elementwise::binary(x, inputs[1], shape, |a, b| a * b),
         Op::Div => elementwise::binary(x, inputs[1], shape, |a, b| a / b),
+        Op::Max => elementwise::binary(x, inputs[1], shape, f32::max),
+        Op::Min => elementwise::binary(x, inputs[1], shape, f32::min),
         Op::AddScalar { value } => elementwise::unary(x, |x| x + value),
         Op::MulScalar { value } => elementwise::unary(x, |x| x * value),
         Op::MaxScalar { value } => elementwise::unary(x, |x| x.max(*value)),

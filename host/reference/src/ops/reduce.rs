@@ -22,3 +22,17 @@ fn reduce(x: &Array, of_row: impl Fn(&[f32]) -> f64) -> Array {
     let width = shape.last_mut().map_or(1, |last| std::mem::replace(last, 1));
     Array::made(&shape, x.floats().chunks_exact(width).map(|row| of_row(row) as f32).collect())
 }
+
+/// The mean of every `rows` consecutive rows.
+pub(crate) fn mean_rows(x: &Array, rows: usize) -> Array {
+    let width = x.shape()[1];
+    let mean = |group: &[f32]| {
+        let of = |column: usize| {
+            let sum: f64 = group.iter().skip(column).step_by(width).map(|&x| f64::from(x)).sum();
+            (sum / rows as f64) as f32
+        };
+        (0..width).map(of).collect::<Vec<f32>>()
+    };
+    let values = x.floats().chunks_exact(rows * width).flat_map(mean).collect();
+    Array::made(&[x.shape()[0] / rows, width], values)
+}

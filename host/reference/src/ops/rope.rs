@@ -1,6 +1,6 @@
 //! Rotary position embedding.
 
-use shardwright_graph::Rope;
+use shardwright_graph::{AxialRope, Rope};
 
 use crate::Array;
 use crate::step::rotary_angles;
@@ -24,6 +24,21 @@ pub(crate) fn rotate(x: &Array, cos: &Array, sin: &Array, head_dim: usize) -> Ar
     for (row, (cos, sin)) in y.chunks_exact_mut(width).zip(tables) {
         let angles: Vec<(f32, f32)> = cos.iter().copied().zip(sin.iter().copied()).collect();
         turn(row, head_dim, &angles);
+    }
+    Array::made(x.shape(), y)
+}
+
+/// Rotates the first half of every head by its column, the second by its row.
+pub(crate) fn axial_rope(x: &Array, columns: &[i32], rows: &[i32], rope: &AxialRope) -> Array {
+    let (width, half) = (x.shape()[1], rope.half());
+    let mut y = x.floats().into_owned();
+    for ((row, &at_column), &at_row) in y.chunks_exact_mut(width).zip(columns).zip(rows) {
+        let [by_column, by_row] = [at_column, at_row].map(|position| rotary_angles(&half, position));
+        for head in row.chunks_exact_mut(rope.head_dim as usize) {
+            let (first, second) = head.split_at_mut(half.head_dim as usize);
+            turn(first, half.head_dim as usize, &by_column);
+            turn(second, half.head_dim as usize, &by_row);
+        }
     }
     Array::made(x.shape(), y)
 }

@@ -223,6 +223,10 @@ fn a_model_says_what_it_cannot_run() {
     assert!(matches!(model.logits(&[99]), Err(ReferenceError::Token { token: 99, .. })));
     let error = model.embedding(&[1]).unwrap_err();
     assert!(matches!(error, ReferenceError::Graph(GraphError::EntryKind { .. })), "{error}");
+    let mut sequence = model.start();
+    sequence.soft.insert(1, vec![0.5; 3]);
+    let error = model.decode(&mut sequence, &[1, 1], false).unwrap_err();
+    assert!(matches!(error, ReferenceError::SoftRow { position: 1, found: 3, .. }), "{error}");
 
     let model = ReferenceModel::new(&encoder, small).unwrap();
     assert!(matches!(model.encode(&[], false), Err(ReferenceError::NoTokens)));

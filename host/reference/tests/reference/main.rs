@@ -14,3 +14,4 @@ mod goldens;
 mod operations;
 mod quantised;
 mod steps;
+mod tower_operations;

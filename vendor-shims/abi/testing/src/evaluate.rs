@@ -311,6 +311,59 @@ fn one(node: &Node, inputs: &[&Tensor], shape: &[usize], rows: usize) -> Tensor 
             let length = row.iter().map(|v| v * v).sum::<f64>().sqrt().max(1e-12);
             row.iter().map(|v| v / length).collect()
         }),
+        SW_OP_LAYER_NORM => by_last(x, |row| {
+            let count = row.len() as f64;
+            let mean = row.iter().sum::<f64>() / count;
+            let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count;
+            let normed = row.iter().map(|v| (v - mean) / (variance + float(node, "eps")).sqrt());
+            let of = |place: usize, at: usize, without| inputs.get(place).map_or(without, |of| of.data[at]);
+            normed.enumerate().map(|(at, v)| v * of(1, at, 1.0) + of(2, at, 0.0)).collect()
+        }),
+        SW_OP_AXIAL_ROPE => {
+            let (d, theta) = (integer(node, "head_dim") as usize, float(node, "theta"));
+            let mut out = x.clone();
+            for (at, head) in out.data.chunks_exact_mut(d).enumerate() {
+                let row = at / (x.last() / d);
+                for (half, coordinate) in head.chunks_exact_mut(d / 2).zip(&inputs[1..]) {
+                    for pair in 0..d / 4 {
+                        let angle = coordinate.data[row] * theta.powf(-4.0 * pair as f64 / d as f64);
+                        let (a, b) = (half[pair], half[pair + d / 4]);
+                        half[pair] = a * angle.cos() - b * angle.sin();
+                        half[pair + d / 4] = b * angle.cos() + a * angle.sin();
+                    }
+                }
+            }
+            out
+        }
+        SW_OP_RELATIVE_ATTENTION => relative_attention(node, inputs),
+        SW_OP_CONVOLUTION => convolution(node, x, inputs[1], shape),
+        SW_OP_DEPTHWISE_CONVOLUTION => {
+            let kernel = inputs[1].last();
+            let of = |index: &Vec<usize>| {
+                let (row, channel) = (index[0], index[1]);
+                let places = (0..kernel).filter(|place| row + place + 1 >= kernel);
+                let product =
+                    |place| inputs[1].at(&[channel, place]) * x.at(&[row + place + 1 - kernel, channel]);
+                places.map(product).sum()
+            };
+            Tensor { shape: shape.to_vec(), data: indices(shape).iter().map(of).collect() }
+        }
+        SW_OP_CLAMP => x.map(|v| v.max(inputs[1].data[0]).min(inputs[2].data[0])),
+        SW_OP_SIGMOID => x.map(|v| 1.0 / (1.0 + (-v).exp())),
+        SW_OP_GLU => by_last(x, |row| {
+            let (values, gates) = row.split_at(row.len() / 2);
+            values.iter().zip(gates).map(|(value, gate)| value / (1.0 + (-gate).exp())).collect()
+        }),
+        SW_OP_MEAN_ROWS => {
+            let rows = integer(node, "rows") as usize;
+            let of = |index: &Vec<usize>| {
+                let sum: f64 = (0..rows).map(|row| x.at(&[index[0] * rows + row, index[1]])).sum();
+                sum / rows as f64
+            };
+            Tensor { shape: shape.to_vec(), data: indices(shape).iter().map(of).collect() }
+        }
+        SW_OP_MAX => pair(f64::max),
+        SW_OP_MIN => pair(f64::min),
         SW_OP_ADD => pair(|a, b| a + b),
         SW_OP_SUB => pair(|a, b| a - b),
         SW_OP_MUL => pair(|a, b| a * b),
@@ -424,4 +477,48 @@ fn attention(node: &Node, inputs: &[&Tensor], rows: usize) -> Tensor {
         }
     }
     out
+}
+
+/// Row i sees the rows from i − window + 1 to itself, by `q_i · (k_j + distances[i − j])`.
+fn relative_attention(node: &Node, inputs: &[&Tensor]) -> Tensor {
+    let [q, k, v, distances] = [inputs[0], inputs[1], inputs[2], inputs[3]];
+    let (d, cap) = (integer(node, "head_dim") as usize, float(node, "softcap"));
+    let (width, window) = (q.last(), distances.shape[0]);
+    let mut out = q.map(|_| 0.0);
+    for (at, out) in out.data.chunks_exact_mut(d).enumerate() {
+        let (row, first) = (at / (width / d), at % (width / d) * d);
+        let seen: Vec<usize> = ((row + 1).saturating_sub(window)..=row).collect();
+        let score = |key: &usize| {
+            let product = |at| q.at(&[row, at]) * (k.at(&[*key, at]) + distances.at(&[row - key, at]));
+            let score = (first..first + d).map(product).sum::<f64>();
+            if cap == 0.0 { score } else { cap * (score / cap).tanh() }
+        };
+        let scores: Vec<f64> = seen.iter().map(score).collect();
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        for (index, out) in out.iter_mut().enumerate() {
+            let mixed = seen.iter().zip(&weights).map(|(key, weight)| weight * v.at(&[*key, first + index]));
+            *out = mixed.sum::<f64>() / sum;
+        }
+    }
+    out
+}
+
+/// Columns of the weight are channel by channel, in each row by row.
+fn convolution(node: &Node, x: &Tensor, weight: &Tensor, shape: &[usize]) -> Tensor {
+    let [kernel, stride, padding] = ["kernel", "stride", "padding"].map(|name| integer(node, name) as usize);
+    let of = |index: &Vec<usize>| {
+        let product = |at: usize| {
+            let (channel, within) = (at / (kernel * kernel), at % (kernel * kernel));
+            let place = [index[0] * stride + within / kernel, index[1] * stride + within % kernel];
+            let inside = |axis: usize| place[axis].checked_sub(padding).filter(|at| *at < x.shape[axis]);
+            match (inside(0), inside(1)) {
+                (Some(row), Some(column)) => weight.at(&[index[2], at]) * x.at(&[row, column, channel]),
+                _ => 0.0,
+            }
+        };
+        (0..weight.last()).map(product).sum()
+    };
+    Tensor { shape: shape.to_vec(), data: indices(shape).iter().map(of).collect() }
 }

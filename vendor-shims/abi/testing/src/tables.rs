@@ -347,7 +347,10 @@ impl Builder {
 
     /// A tensor that is bound: indices or f32, as its role has it.
     pub fn input(&mut self, name: &str, role: u32, shape: &[u64]) -> TensorId {
-        let encoding = if role <= SW_ROLE_SLOTS { Encoding::I32 } else { Encoding::F32 };
+        let encoding = match role {
+            SW_ROLE_POSITIONS | SW_ROLE_SLOTS | SW_ROLE_GRID => Encoding::I32,
+            _ => Encoding::F32,
+        };
         self.input_as(name, role, shape, encoding)
     }
 

@@ -1,0 +1,385 @@
+//! The audio tower of Gemma 4: two convolutions that make one row of four frames, and a stack of
+//! layers with attention to the rows just before, convolution along rows and two feed-forwards.
+
+use shardwright_graph::{
+    ComponentBuilder, ComponentKind, Dim, Op, RelativeAttention, Role, ValueId, WeightId,
+};
+use shardwright_vocabulary::{DType, Pass};
+
+use super::clipped::ClippedLinear;
+use super::vision::PROJECTION;
+use super::{Prompt, component, prefix, soft_rows, stream};
+use crate::block::Norm;
+use crate::json::Fields;
+use crate::store::TensorStore;
+use crate::translation::Translation;
+use crate::{CheckpointError, limits};
+
+/// Values of a frame: mel bins, which the configuration of a tower does not name.
+const FRAME: u64 = 128;
+
+/// Frames that become one row: two convolutions halve them.
+const FRAMES_TO_A_ROW: u32 = 4;
+
+/// Added under the root of the norms between the convolutions, which the library does not
+/// configure.
+const CONVOLUTION_EPS: f32 = 1e-6;
+
+/// Checked settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Audio {
+    hidden: u64,
+    layers: u32,
+    heads: u32,
+    /// Channels after the first convolution and after the second.
+    channels: [u64; 2],
+    /// Rows that one row sees, itself and those before it.
+    window: u64,
+    softcap: f32,
+    /// Rows of the convolution along rows.
+    kernel: u64,
+    /// What the feed-forwards are multiplied by before they are added.
+    residual: f32,
+    eps: f32,
+    /// Values per row of what the tower gives.
+    output: u64,
+    clipped: bool,
+}
+
+struct FeedForward {
+    before: WeightId,
+    up: ClippedLinear,
+    down: ClippedLinear,
+    after: WeightId,
+}
+
+struct Layer {
+    feed_forwards: [FeedForward; 2],
+    attention_norms: [WeightId; 2],
+    q: ClippedLinear,
+    /// `softplus(per_dim_scale) / (√d · ln 2)`, once for each head.
+    q_scale: WeightId,
+    k: ClippedLinear,
+    v: ClippedLinear,
+    o: ClippedLinear,
+    /// `W_R · pe(distance)` of every distance in the window.
+    distances: WeightId,
+    convolution_norms: [WeightId; 2],
+    start: ClippedLinear,
+    kernel: WeightId,
+    end: ClippedLinear,
+    last: WeightId,
+}
+
+impl Audio {
+    /// Checks `audio_config`; defaults are the defining library's.
+    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+        match fields.text("model_type")? {
+            None | Some("gemma4_audio") => {}
+            Some(_) => return Err(fields.unsupported("model_type", "`gemma4_audio`")),
+        }
+        if fields.text("hidden_act")?.is_some_and(|name| name != "silu") {
+            return Err(fields.unsupported("hidden_act", "`silu`"));
+        }
+        let right = "attention_context_right";
+        if fields.whole(right, &limits::WINDOW_OR_NONE)?.unwrap_or(0) != 0 {
+            return Err(fields.unsupported(right, "0: rows see no later ones"));
+        }
+        let whole = |name, range, default: u64| {
+            Ok::<_, CheckpointError>(fields.whole(name, range)?.unwrap_or(default))
+        };
+        let hidden = whole("hidden_size", &limits::HIDDEN, 1024)?;
+        let heads = whole("num_attention_heads", &limits::HEADS, 8)?;
+        if !hidden.is_multiple_of(heads) || !hidden.is_multiple_of(2) || hidden < 4 {
+            let reason = format!("is {heads}, and a width of {hidden} has no such heads");
+            return Err(fields.invalid("num_attention_heads", reason));
+        }
+        let left = "attention_context_left";
+        let window = whole(left, &limits::AUDIO_CONTEXT, 13)? - 1;
+        Ok(Audio {
+            hidden,
+            layers: whole("num_hidden_layers", &limits::LAYERS, 12)? as u32,
+            heads: heads as u32,
+            channels: read_channels(fields)?,
+            window,
+            softcap: fields.positive("attention_logit_cap")?.unwrap_or(50.0),
+            kernel: whole("conv_kernel_size", &limits::KERNEL, 5)?,
+            residual: fields.positive("residual_weight")?.unwrap_or(0.5),
+            eps: fields.positive("rms_norm_eps")?.unwrap_or(1e-6),
+            output: whole("output_proj_dims", &limits::HIDDEN, 1536)?,
+            clipped: fields.flag("use_clipped_linears")?.unwrap_or(true),
+        })
+    }
+
+    fn norm(&self) -> Norm {
+        Norm { eps: self.eps, offset: 0.0 }
+    }
+
+    fn head_dim(&self) -> u64 {
+        self.hidden / u64::from(self.heads)
+    }
+
+    /// The graph of its three components.
+    pub fn translate(
+        &self,
+        store: TensorStore,
+        name: &str,
+        prompt: Prompt,
+    ) -> Result<Translation, CheckpointError> {
+        let rows = limits::CLIP_ROWS;
+        let mut translation = Translation::tower(store, Pass::Clip, name, self.hidden, rows);
+        let prefix = prefix(&translation, "audio_tower", "output_proj.weight");
+        self.embed(&mut translation, &prefix)?;
+        self.tower(&mut translation, &prefix)?;
+        self.projector(&mut translation, &prefix, prompt)?;
+        Ok(translation)
+    }
+
+    /// Two convolutions with stride 2, each normalised over its channels and cut off below 0. What
+    /// is beyond the valid frames is zero before each, as padding is.
+    fn embed(&self, translation: &mut Translation, prefix: &str) -> Result<(), CheckpointError> {
+        let prefix = format!("{prefix}subsample_conv_projection.");
+        let mut inputs = 1;
+        let mut convolutions = Vec::new();
+        for (index, &outputs) in self.channels.iter().enumerate() {
+            let name = format!("{prefix}layer{index}.conv.weight");
+            let weight = translation.flattened(&name, "convolution", &[outputs, inputs, 3, 3])?;
+            let name = format!("{prefix}layer{index}.norm.weight");
+            convolutions.push((weight, translation.whole_name(&name, "norm", &[outputs])?, outputs));
+            inputs = outputs;
+        }
+        let bins = FRAME / 4;
+        let name = format!("{prefix}input_proj_linear.weight");
+        let shape = [self.hidden, bins * self.channels[1]];
+        let projection = translation.whole_name(&name, "frame-projection", &shape)?;
+        component(translation, ComponentKind::AudioEmbed, |builder| {
+            let rows = |rate: u32| if rate == 1 { Dim::Rows } else { Dim::RowsTimes(rate) };
+            let valid = |builder: &mut ComponentBuilder<'_>, rate: u32| {
+                builder.input(Role::Valid { rate }, vec![rows(rate), Dim::Fixed(1)], DType::F32)
+            };
+            let mut rate = FRAMES_TO_A_ROW;
+            let frames = builder.input(Role::Features, vec![rows(rate), Dim::Fixed(FRAME)], DType::F32);
+            let mask = valid(builder, rate);
+            let frames = builder.op("frames", Op::Mul, &[frames, mask]);
+            let plane = vec![rows(rate), Dim::Fixed(FRAME), Dim::Fixed(1)];
+            let mut x = builder.reshape("plane", frames, plane);
+            let mut width = FRAME;
+            for (index, (weight, norm, channels)) in convolutions.into_iter().enumerate() {
+                if index > 0 {
+                    let mask = valid(builder, rate);
+                    let shape = vec![rows(rate), Dim::Fixed(1), Dim::Fixed(1)];
+                    let mask = builder.reshape(&format!("valid-plane.{index}"), mask, shape);
+                    x = builder.op(&format!("valid-rows.{index}"), Op::Mul, &[x, mask]);
+                }
+                (rate, width) = (rate / 2, width / 2);
+                let convolution = Op::Convolution { kernel: 3, stride: 2, padding: 1 };
+                let shape = vec![rows(rate), Dim::Fixed(width), Dim::Fixed(channels)];
+                let weight = builder.constant(weight);
+                x = builder.op_shaped(&format!("convolution.{index}"), convolution, &[x, weight], shape);
+                let norm = builder.constant(norm);
+                let normed = Op::LayerNorm { eps: CONVOLUTION_EPS };
+                x = builder.op(&format!("convolution-norm.{index}"), normed, &[x, norm]);
+                let positive = Op::MaxScalar { value: 0.0 };
+                x = builder.op(&format!("convolution-activation.{index}"), positive, &[x]);
+            }
+            let flat = vec![Dim::Rows, Dim::Fixed(width * self.channels[1])];
+            let flat = builder.reshape("flat", x, flat);
+            let x = builder.linear("frame-projection", flat, projection);
+            builder.output(x, Role::Hidden);
+        })
+    }
+
+    fn tower(&self, translation: &mut Translation, prefix: &str) -> Result<(), CheckpointError> {
+        let layers =
+            (0..self.layers).map(|index| self.take(translation, &format!("{prefix}layers.{index}.")));
+        let layers = layers.collect::<Result<Vec<Layer>, _>>()?;
+        component(translation, ComponentKind::AudioTower, |builder| {
+            let mut x = stream(builder, self.hidden);
+            for layer in &layers {
+                builder.begin_layer(x);
+                x = self.feed_forward(builder, "first", x, &layer.feed_forwards[0]);
+                x = self.attention(builder, x, layer);
+                x = self.convolution(builder, x, layer);
+                x = self.feed_forward(builder, "second", x, &layer.feed_forwards[1]);
+                x = self.norm().apply(builder, "layer-norm", x, Some(layer.last), self.hidden);
+            }
+            builder.end_layers(x);
+        })
+    }
+
+    /// `x + residual · norm(W₂ silu(W₁ norm(x)))`.
+    fn feed_forward(
+        &self,
+        builder: &mut ComponentBuilder<'_>,
+        which: &str,
+        x: ValueId,
+        weights: &FeedForward,
+    ) -> ValueId {
+        let name = |what: &str| format!("{which}-{what}");
+        let (norm, hidden) = (self.norm(), self.hidden);
+        let m = norm.apply(builder, &name("pre-feed-forward-norm"), x, Some(weights.before), hidden);
+        let m = weights.up.apply(builder, &name("up-projection"), m);
+        let m = builder.op(&name("up-activation"), Op::Silu, &[m]);
+        let m = weights.down.apply(builder, &name("down-projection"), m);
+        let m = norm.apply(builder, &name("post-feed-forward-norm"), m, Some(weights.after), hidden);
+        let m = builder.op(&name("feed-forward-share"), Op::MulScalar { value: self.residual }, &[m]);
+        builder.op(&name("feed-forward-residual"), Op::Add, &[x, m])
+    }
+
+    /// `x + norm(Wo · attention(norm(x)))`, with a vector for each distance.
+    fn attention(&self, builder: &mut ComponentBuilder<'_>, x: ValueId, layer: &Layer) -> ValueId {
+        let (norm, hidden) = (self.norm(), self.hidden);
+        let a = norm.apply(builder, "pre-attention-norm", x, Some(layer.attention_norms[0]), hidden);
+        let q = layer.q.apply(builder, "q-projection", a);
+        let q_scale = builder.constant(layer.q_scale);
+        let q = builder.op("q-scaled", Op::Mul, &[q, q_scale]);
+        let k = layer.k.apply(builder, "k-projection", a);
+        // ln(1 + e) / ln 2.
+        let value = (std::f64::consts::E.ln_1p() / std::f64::consts::LN_2) as f32;
+        let k = builder.op("k-scaled", Op::MulScalar { value }, &[k]);
+        let v = layer.v.apply(builder, "v-projection", a);
+        let distances = builder.constant(layer.distances);
+        let attention = Op::RelativeAttention(RelativeAttention {
+            heads: self.heads,
+            head_dim: self.head_dim() as u32,
+            softcap: self.softcap,
+        });
+        let mixed = builder.op("attention", attention, &[q, k, v, distances]);
+        let mixed = layer.o.apply(builder, "o-projection", mixed);
+        let mixed = norm.apply(builder, "post-attention-norm", mixed, Some(layer.attention_norms[1]), hidden);
+        builder.op("attention-residual", Op::Add, &[x, mixed])
+    }
+
+    /// `x + W_end silu(norm(convolution(glu(W_start norm(x)))))`.
+    fn convolution(&self, builder: &mut ComponentBuilder<'_>, x: ValueId, layer: &Layer) -> ValueId {
+        let (norm, hidden) = (self.norm(), self.hidden);
+        let c = norm.apply(builder, "pre-convolution-norm", x, Some(layer.convolution_norms[0]), hidden);
+        let c = layer.start.apply(builder, "start-projection", c);
+        let halves = vec![Dim::Rows, Dim::Fixed(hidden)];
+        let c = builder.op_shaped("gated", Op::Glu, &[c], halves);
+        let kernel = builder.constant(layer.kernel);
+        let c = builder.op("convolution", Op::DepthwiseConvolution, &[c, kernel]);
+        let c = norm.apply(builder, "convolution-norm", c, Some(layer.convolution_norms[1]), hidden);
+        let c = builder.op("convolution-activation", Op::Silu, &[c]);
+        let c = layer.end.apply(builder, "end-projection", c);
+        builder.op("convolution-residual", Op::Add, &[x, c])
+    }
+
+    fn take(&self, translation: &mut Translation, prefix: &str) -> Result<Layer, CheckpointError> {
+        let hidden = self.hidden;
+        let norm = |translation: &mut Translation, name: &str| {
+            translation.whole_name(&format!("{prefix}{name}.weight"), "norm", &[hidden])
+        };
+        let linear = |translation: &mut Translation, name: &str, part, shape: [u64; 2]| {
+            ClippedLinear::take(translation, &format!("{prefix}{name}"), part, &shape, self.clipped)
+        };
+        let feed_forward = |translation: &mut Translation, name: &str| {
+            // Published towers are four times as wide inside; no field says it.
+            let inner = 4 * hidden;
+            Ok::<_, CheckpointError>(FeedForward {
+                before: norm(translation, &format!("{name}.pre_layer_norm"))?,
+                up: linear(translation, &format!("{name}.ffw_layer_1"), "up", [inner, hidden])?,
+                down: linear(translation, &format!("{name}.ffw_layer_2"), "down", [hidden, inner])?,
+                after: norm(translation, &format!("{name}.post_layer_norm"))?,
+            })
+        };
+        let square = [hidden, hidden];
+        let kernel = format!("{prefix}lconv1d.depthwise_conv1d.weight");
+        Ok(Layer {
+            feed_forwards: [
+                feed_forward(translation, "feed_forward1")?,
+                feed_forward(translation, "feed_forward2")?,
+            ],
+            attention_norms: [norm(translation, "norm_pre_attn")?, norm(translation, "norm_post_attn")?],
+            q: linear(translation, "self_attn.q_proj", "q", square)?,
+            q_scale: self.q_scale(translation, &format!("{prefix}self_attn.per_dim_scale"))?,
+            k: linear(translation, "self_attn.k_proj", "k", square)?,
+            v: linear(translation, "self_attn.v_proj", "v", square)?,
+            o: linear(translation, "self_attn.post", "o", square)?,
+            distances: self.distances(translation, &format!("{prefix}self_attn.relative_k_proj.weight"))?,
+            convolution_norms: [
+                norm(translation, "lconv1d.pre_layer_norm")?,
+                norm(translation, "lconv1d.conv_norm")?,
+            ],
+            start: linear(translation, "lconv1d.linear_start", "convolution-start", [2 * hidden, hidden])?,
+            kernel: translation.flattened(&kernel, "kernel", &[hidden, 1, self.kernel])?,
+            end: linear(translation, "lconv1d.linear_end", "convolution-end", square)?,
+            last: norm(translation, "norm_out")?,
+        })
+    }
+
+    /// `softplus(s) / (√d · ln 2)` for the values of a head, as often as there are heads.
+    fn q_scale(&self, translation: &mut Translation, name: &str) -> Result<WeightId, CheckpointError> {
+        let (d, heads) = (self.head_dim() as usize, self.heads as usize);
+        translation.derived(name, "scale", &[d as u64], &[self.hidden], move |scales| {
+            let factor = 1.0 / ((d as f64).sqrt() * std::f64::consts::LN_2);
+            let of = |&scale: &f32| {
+                let scale = f64::from(scale);
+                // ln(1 + eˢ), which does not overflow so.
+                ((scale.max(0.0) + (-scale.abs()).exp().ln_1p()) * factor) as f32
+            };
+            let head: Vec<f32> = scales.iter().map(of).collect();
+            head.repeat(heads)
+        })
+    }
+
+    /// `pe(distance) · W_Rᵀ` for each distance in the window, where
+    /// `pe(r) = [sin(r · τ), cos(r · τ)]` with `τ_m = 10000^(−m / (hidden/2 − 1))`.
+    fn distances(&self, translation: &mut Translation, name: &str) -> Result<WeightId, CheckpointError> {
+        let (hidden, window) = (self.hidden as usize, self.window as usize);
+        let (shape, made) = ([self.hidden; 2], [self.window, self.hidden]);
+        translation.derived(name, "distances", &shape, &made, move |weight| {
+            let half = hidden / 2;
+            let step = 10_000_f64.ln() / (half as f64 - 1.0);
+            let mut rows = Vec::with_capacity(window * hidden);
+            for distance in 0..window {
+                let angle = |m: usize| distance as f64 * (-(m as f64) * step).exp();
+                let sines = (0..half).map(|m| angle(m).sin());
+                let encoding: Vec<f64> =
+                    sines.chain((0..half).map(|m| angle(m).cos())).map(|x| f64::from(x as f32)).collect();
+                rows.extend(weight.chunks_exact(hidden).map(|row| {
+                    row.iter().zip(&encoding).map(|(w, x)| f64::from(*w) * x).sum::<f64>() as f32
+                }));
+            }
+            rows
+        })
+    }
+
+    fn projector(
+        &self,
+        translation: &mut Translation,
+        prefix: &str,
+        prompt: Prompt,
+    ) -> Result<(), CheckpointError> {
+        let name = format!("{prefix}output_proj.weight");
+        let output = translation.whole_name(&name, "output-projection", &[self.output, self.hidden])?;
+        let name = format!("{prefix}output_proj.bias");
+        let bias = translation.whole_name(&name, "bias", &[self.output])?;
+        let embed = super::prefix(translation, "embed_audio", PROJECTION);
+        let shape = [prompt.hidden, self.output];
+        let projection = translation.whole_name(&format!("{embed}{PROJECTION}"), "projection", &shape)?;
+        component(translation, ComponentKind::AudioProjector, |builder| {
+            let x = stream(builder, self.hidden);
+            let inputs = [x, builder.constant(output), builder.constant(bias)];
+            let shape = vec![Dim::Rows, Dim::Fixed(self.output)];
+            let x = builder.op_shaped("output-projection", Op::Linear, &inputs, shape);
+            builder.tap("output-projection", x);
+            soft_rows(builder, x, self.norm(), self.output, projection, prompt);
+        })
+    }
+}
+
+/// Channels of the two convolutions.
+fn read_channels(fields: Fields<'_>) -> Result<[u64; 2], CheckpointError> {
+    let name = "subsampling_conv_channels";
+    let Some(list) = fields.list(name)? else { return Ok([128, 32]) };
+    let channels: Vec<u64> = list.iter().filter_map(serde_json::Value::as_u64).collect();
+    match channels[..] {
+        [first, second]
+            if list.len() == 2 && [first, second].iter().all(|one| limits::CHANNELS.contains(one)) =>
+        {
+            Ok([first, second])
+        }
+        _ => Err(fields.invalid(name, format!("is not two numbers of 1 to {}", limits::CHANNELS.end()))),
+    }
+}

@@ -1,0 +1,53 @@
+//! Linear layers whose operand and result are held within bounds that were trained with them.
+
+use shardwright_graph::{ComponentBuilder, Op, ValueId, WeightId};
+
+use crate::CheckpointError;
+use crate::translation::Translation;
+
+/// `clamp(W · clamp(x))`; without bounds where the checkpoint has none.
+pub(super) struct ClippedLinear {
+    weight: WeightId,
+    /// Of the operand, then of the result: low and high.
+    bounds: Option<[(WeightId, WeightId); 2]>,
+}
+
+impl ClippedLinear {
+    /// Takes `NAME.linear.weight` and, where there are bounds, `NAME.input_min` and the like.
+    pub fn take(
+        translation: &mut Translation,
+        name: &str,
+        part: &'static str,
+        shape: &[u64; 2],
+        clipped: bool,
+    ) -> Result<Self, CheckpointError> {
+        let weight = translation.whole_name(&format!("{name}.linear.weight"), part, shape)?;
+        let mut bound = |which: &str| translation.whole_name(&format!("{name}.{which}"), "bound", &[1]);
+        let bounds = match clipped {
+            true => Some([
+                (bound("input_min")?, bound("input_max")?),
+                (bound("output_min")?, bound("output_max")?),
+            ]),
+            false => None,
+        };
+        Ok(ClippedLinear { weight, bounds })
+    }
+
+    /// The layer, under that name.
+    pub fn apply(&self, builder: &mut ComponentBuilder<'_>, name: &str, x: ValueId) -> ValueId {
+        let Some([before, after]) = self.bounds else { return builder.linear(name, x, self.weight) };
+        let x = clamp(builder, &format!("{name}-input"), x, before);
+        let y = builder.linear(name, x, self.weight);
+        clamp(builder, &format!("{name}-clamped"), y, after)
+    }
+}
+
+fn clamp(
+    builder: &mut ComponentBuilder<'_>,
+    name: &str,
+    x: ValueId,
+    (low, high): (WeightId, WeightId),
+) -> ValueId {
+    let (low, high) = (builder.constant(low), builder.constant(high));
+    builder.op(name, Op::Clamp, &[x, low, high])
+}

@@ -1,0 +1,52 @@
+//! Convolutions: over the rows and columns of a plane, and along rows.
+
+use rayon::prelude::*;
+
+use crate::Array;
+
+/// `x [H, W, C]` with zeros around it, `weight [O, C·kernel²]` by channel, row and column.
+pub(crate) fn convolution(
+    x: &Array,
+    weight: &Array,
+    shape: &[usize],
+    [kernel, stride, padding]: [usize; 3],
+) -> Array {
+    let [height, width, channels] = [x.shape()[0], x.shape()[1], x.shape()[2]];
+    let (columns, outputs) = (shape[1], shape[2]);
+    let (x, weight) = (x.floats(), weight.floats());
+    let mut y = vec![0.0_f32; shape.iter().product()];
+    y.par_chunks_exact_mut(outputs).enumerate().for_each(|(place, y)| {
+        let (top, left) = (place / columns * stride, place % columns * stride);
+        for (y, weight) in y.iter_mut().zip(weight.chunks_exact(channels * kernel * kernel)) {
+            let mut sum = 0.0_f64;
+            for (index, &weight) in weight.iter().enumerate() {
+                let (channel, within) = (index / (kernel * kernel), index % (kernel * kernel));
+                let (row, column) = (top + within / kernel, left + within % kernel);
+                let inside = (padding..height + padding).contains(&row)
+                    && (padding..width + padding).contains(&column);
+                if inside {
+                    let at = ((row - padding) * width + column - padding) * channels + channel;
+                    sum += f64::from(weight) * f64::from(x[at]);
+                }
+            }
+            *y = sum as f32;
+        }
+    });
+    Array::made(shape, y)
+}
+
+/// `Σⱼ weight[c, j] · x[r − kernel + 1 + j, c]`, rows before the first being zeros.
+pub(crate) fn depthwise(x: &Array, weight: &Array) -> Array {
+    let (channels, kernel) = (weight.shape()[0], weight.shape()[1]);
+    let (values, weight) = (x.floats(), weight.floats());
+    let of = |index: usize| {
+        let (row, channel) = (index / channels, index % channels);
+        let places = (0..kernel).filter(|place| row + place + 1 >= kernel);
+        let product = |place: usize| {
+            let from = row + place + 1 - kernel;
+            f64::from(weight[channel * kernel + place]) * f64::from(values[from * channels + channel])
+        };
+        places.map(product).sum::<f64>() as f32
+    };
+    Array::made(x.shape(), (0..x.elements()).map(of).collect())
+}
