@@ -1,8 +1,8 @@
 //! Prints the throughput of the kernels on this machine, after checking that they give the bits of
 //! the scalar twin.
 //!
-//! `cargo bench -p shardwright-shim-cpu [-- PART… [THREADS…]]`, where PART is `read`, `integer`,
-//! `head`, `linear` or `attention`.
+//! `cargo bench -p shardwright-shim-cpu --bench kernels [-- PART… [THREADS…]]`, where PART is
+//! `read`, `integer`, `head`, `linear` or `attention`.
 //!
 //! `integer` multiplies the matrices of one token, in the shapes of Gemma 3 270M and 1B and in
 //! memory of their size, so that one row is memory-bound as in a model. The bandwidth of the same
@@ -29,7 +29,7 @@ use shardwright_shim_cpu::kernels::integer::split::{
 use shardwright_shim_cpu::kernels::integer::{
     Geometry, IntegerType, Map, Tiles, integer_linear, pack_tiles, scratch_values as integer_scratch,
 };
-use shardwright_shim_cpu::kernels::linear::{PanelData, Panels, Scales, linear, packed_elements};
+use shardwright_shim_cpu::kernels::linear::{Finish, PanelData, Panels, Scales, linear, packed_elements};
 use shardwright_shim_cpu::pool::Pool;
 use shardwright_shim_cpu::simd::dot::DotLevel;
 use shardwright_shim_cpu::simd::{LANES, Level};
@@ -164,7 +164,7 @@ fn integers() {
                     let mut scratch = vec![0.0; needed.max().unwrap_or(0)];
                     let mut run = |matrix: &Matrix| {
                         let tiles = matrix.tiles(kind, block);
-                        let map = Map { weights: tiles, bias: None, out: &mut out };
+                        let map = Map { weights: tiles, bias: None, bounds: None, out: &mut out };
                         integer_linear(level, dot, &pool, &x, [Some(map)], rows, &mut scratch);
                     };
                     // The scalar twin is slow, so only a few rows of a few panels are compared.
@@ -174,7 +174,7 @@ fn integers() {
                         let mut out = vec![0.0; some * 80];
                         let mut scratch =
                             vec![0.0; integer_scratch(few.geometry(), some, threads).expect("small")];
-                        let map = Map { weights: few, bias: None, out: &mut out };
+                        let map = Map { weights: few, bias: None, bounds: None, out: &mut out };
                         integer_linear(level, dot, &pool, &x, [Some(map)], some, &mut scratch);
                         out
                     });
@@ -261,7 +261,7 @@ fn heads() {
             let mut scratch = vec![0.0; integer_scratch(geometry, 1, threads).expect("small")];
             let mut expected = vec![0.0; OUTPUTS];
             let plain = best(threads, || {
-                let map = Map { weights: tiles, bias: None, out: &mut expected };
+                let map = Map { weights: tiles, bias: None, bounds: None, out: &mut expected };
                 integer_linear(level, dot, &pool, &x, [Some(map)], 1, &mut scratch);
             });
             let mut scratch = vec![0.0; split_scratch(inputs, threads).expect("small")];
@@ -362,14 +362,15 @@ fn linears() {
         // The scalar twin is slow, so only a few rows of a few panels are compared.
         let few = Panels { outputs: 80, ..weights };
         let mut twin = vec![0.0; 7 * 80];
-        linear(Level::Scalar, &Pool::new(1), &x, few, None, 7, &mut twin);
+        linear(Level::Scalar, &Pool::new(1), &x, few, Finish::default(), 7, &mut twin);
         for level in Level::available().into_iter().skip(1) {
             for threads in thread_counts() {
                 let pool = Pool::new(threads);
                 let mut out = vec![0.0; rows * outputs];
-                let one = best(threads, || linear(level, &pool, &x, weights, None, 1, &mut out));
+                let one = best(threads, || linear(level, &pool, &x, weights, Finish::default(), 1, &mut out));
                 assert_bits(&out[..80], &twin[..80], name);
-                let many = best(threads, || linear(level, &pool, &x, weights, None, rows, &mut out));
+                let many =
+                    best(threads, || linear(level, &pool, &x, weights, Finish::default(), rows, &mut out));
                 for row in 0..7 {
                     assert_bits(
                         &out[row * outputs..row * outputs + 80],

@@ -58,6 +58,14 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
                 let state = seen.saturating_mul(row);
                 (outputs.saturating_mul(seen).saturating_mul(2), 0, state)
             }
+            Operation::RelativeAttention(relative) => {
+                let seen = relative.window.min(graph.input(index, 1).map_or(0, |keys| keys.shape[0])) as u64;
+                (outputs.saturating_mul(seen).saturating_mul(3), 0, weights)
+            }
+            Operation::Convolution(_) | Operation::Depthwise { .. } => {
+                (outputs.saturating_mul(last(1)), outputs, weights)
+            }
+            Operation::MeanRows { rows } => (0, outputs.saturating_mul(rows as u64), 0),
             // Written in place: only the new rows move.
             Operation::StateUpdate => (0, graph.input(index, 1).map_or(0, |new| new.elements()) as u64, 0),
             Operation::Reshape => (0, 0, 0),

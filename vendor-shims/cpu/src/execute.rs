@@ -7,16 +7,20 @@ use shardwright_shim_abi::{Buffer, Control, Error, HostBuffer, Run, typed};
 
 use crate::artefact::Artefact;
 use crate::error::CpuError;
-use crate::kernels::attention::{self, Operands, Visible};
-use crate::kernels::elementwise::{binary, gated, unary};
+use crate::kernels::attention::{self, Everyone, Operands, Visible, attention_of_all};
+use crate::kernels::axial::{Tables, axial_rope};
+use crate::kernels::elementwise::{binary, gated, glu, unary};
 use crate::kernels::encoding::{Encoding, Stored, StoredMut, decode, encode, nearest};
 use crate::kernels::integer::split::{Split, split_linear};
 use crate::kernels::integer::{self, MANY, Map, Tiles, integer_linear};
-use crate::kernels::linear::{self, PanelData, PanelType, Panels, Scales, Sizes};
-use crate::kernels::norm::{l2_normalize, rms_norm, softmax};
+use crate::kernels::linear::{self, Finish, PanelData, PanelType, Panels, Scales, Sizes};
+use crate::kernels::norm::{l2_normalize, layer_norm, rms_norm, softmax};
+use crate::kernels::pooling::mean_rows;
 use crate::kernels::reduce::reduce;
+use crate::kernels::relative::{self, relative_attention};
 use crate::kernels::rotary::{rope, rotary_table};
 use crate::kernels::shape::{state_update, strided_copy};
+use crate::kernels::{convolution, depthwise};
 use crate::pool::{PIECES, Pool};
 use crate::program::{
     AttentionKeys, DynamicMap, Entry, MAX_MAPS, MAX_VALUES, Operand, PackedScales, PackedSplit, PackedTiles,
@@ -190,13 +194,12 @@ fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
                 AttentionKeys::State { capacity } => capacity,
                 AttentionKeys::Rows { .. } => rows,
             };
-            let encoded = [k, v].iter().any(|operand| match operand.place {
-                Place::Bound(port) => {
-                    entry.ports.get(port as usize).is_none_or(|port| !port.encoding.is_direct())
-                }
-                _ => false,
-            });
-            attention::scratch_values(*heads, usize::try_from(keys).ok()?, threads, encoded)
+            let encoded = [k, v].iter().any(|operand| is_encoded(entry, **operand));
+            let keys = usize::try_from(keys).ok()?;
+            match sees_all(entry, step) {
+                true => attention::scratch_of_all(*heads, keys, threads),
+                false => attention::scratch_values(*heads, keys, threads, encoded),
+            }
         }
         Step::MatMul { sizes: [m, k, n], transpose_b, .. } => linear::scratch_values(Sizes {
             m: usize::try_from(*m).ok()?,
@@ -211,8 +214,31 @@ fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
         Step::SplitLinear { weights, .. } => {
             integer::split::scratch_values(usize::try_from(weights.inputs).ok()?, threads)
         }
+        Step::RelativeAttention { relative, rows, .. } => {
+            let rows = usize::try_from(rows.most(entry.rows)?).ok()?;
+            relative::scratch_values(*relative, rows, threads)
+        }
+        Step::Convolution { plane, .. } => convolution::scratch_values(*plane, threads),
+        Step::Depthwise { sizes: [channels, kernel], .. } => {
+            depthwise::scratch_values(usize::try_from(*channels).ok()?, usize::try_from(*kernel).ok()?)
+        }
         _ => Some(0),
     }
+}
+
+fn is_encoded(entry: &Entry, operand: Operand) -> bool {
+    match operand.place {
+        Place::Bound(port) => entry.ports.get(port as usize).is_none_or(|port| !port.encoding.is_direct()),
+        _ => false,
+    }
+}
+
+/// Whether a step is an attention of unencoded rows that all see each other.
+fn sees_all(entry: &Entry, step: &Step) -> bool {
+    let Step::Attention { window: 0, keys: AttentionKeys::Rows { causal: false }, k, v, .. } = step else {
+        return false;
+    };
+    ![k, v].iter().any(|operand| is_encoded(entry, **operand))
 }
 
 /// The panels of a checked program, where they are mapped.
@@ -377,16 +403,21 @@ impl Stage<'_, '_> {
         // disjoint from what it reads.
         let write = |operand: &Operand| unsafe { memory.write(*operand) };
         match step {
-            Step::Linear { x, rows, weights, bias, out } => {
+            Step::Linear { x, rows, weights, bias, bounds, out } => {
                 let panels = packed(self.weights, weights)?;
-                let bias = bias.as_ref().map(read);
-                linear::linear(level, pool, read(x), panels, bias, rows.at(valid), write(out));
+                let finish = Finish { bias: bias.as_ref().map(read), bounds: *bounds };
+                linear::linear(level, pool, read(x), panels, finish, rows.at(valid), write(out));
             }
             Step::DynamicLinear { x, rows, maps } => {
                 let mut all = [const { None }; MAX_MAPS];
-                for (slot, DynamicMap { weights, bias, out }) in all.iter_mut().zip(maps) {
+                for (slot, DynamicMap { weights, bias, bounds, out }) in all.iter_mut().zip(maps) {
                     let weights = tiles(self.weights, weights)?;
-                    *slot = Some(Map { weights, bias: bias.as_ref().map(read), out: write(out) });
+                    *slot = Some(Map {
+                        weights,
+                        bias: bias.as_ref().map(read),
+                        bounds: *bounds,
+                        out: write(out),
+                    });
                 }
                 integer_linear(level, dot, pool, read(x), all, rows.at(valid), self.scratch);
             }
@@ -445,6 +476,11 @@ impl Stage<'_, '_> {
                     write(out),
                 );
             }
+            Step::Attention { heads, q, k, v, rows, out, .. } if sees_all(self.entry, step) => {
+                let operands = Everyone { q: read(q), k: read(k), v: read(v) };
+                let rows = rows.at(valid);
+                attention_of_all(level, pool, *heads, operands, rows, self.scratch, write(out));
+            }
             Step::Attention { heads, window, keys, q, k, v, positions, rows, out } => {
                 let rows = rows.at(valid);
                 let capacity = self.see(*keys, *window, memory.read_i32(*positions), rows)?;
@@ -496,7 +532,59 @@ impl Stage<'_, '_> {
             Step::Nearest { encoding, count, values } => {
                 nearest(level, pool, *encoding, count.at(valid), write(values));
             }
-            Step::ZeroTail { target, per_row } => write(target)[*per_row as usize * valid..].fill(0.0),
+            Step::ZeroTail { target, valid: values } => write(target)[values.at(valid)..].fill(0.0),
+            Step::LayerNorm { norm, x, weight, bias, groups, out } => {
+                let [weight, bias] = [weight, bias].map(|values| values.as_ref().map(read));
+                layer_norm(level, pool, *norm, read(x), weight, bias, groups.at(valid), write(out));
+            }
+            Step::AxialRope { x, cos, sin, sizes: [head_dim, heads], rows, out } => {
+                let tables = [0, 1].map(|half| Tables { cos: read(&cos[half]), sin: read(&sin[half]) });
+                let [head_dim, heads] = [*head_dim as usize, *heads as usize];
+                axial_rope(level, pool, read(x), tables, head_dim, heads, rows.at(valid), write(out));
+            }
+            Step::RelativeAttention { relative, q, k, v, distances, rows, out } => {
+                let operands =
+                    relative::Operands { q: read(q), k: read(k), v: read(v), distances: read(distances) };
+                let rows = rows.at(valid);
+                relative_attention(level, pool, *relative, operands, rows, self.scratch, write(out));
+            }
+            Step::Convolution { plane, x, weights, height, rows, out } => {
+                let panels = packed(self.weights, weights)?;
+                let [height, rows] = [height.at(valid), rows.at(valid)];
+                convolution::convolution(
+                    level,
+                    pool,
+                    *plane,
+                    read(x),
+                    panels,
+                    height,
+                    rows,
+                    self.scratch,
+                    write(out),
+                );
+            }
+            Step::Depthwise { x, weight, sizes: [channels, kernel], rows, out } => {
+                let [channels, kernel] = [*channels as usize, *kernel as usize];
+                let (x, weight, rows) = (read(x), read(weight), rows.at(valid));
+                depthwise::depthwise(
+                    level,
+                    pool,
+                    x,
+                    weight,
+                    channels,
+                    kernel,
+                    rows,
+                    self.scratch,
+                    write(out),
+                );
+            }
+            Step::Glu { x, width, groups, out } => {
+                glu(level, pool, read(x), *width as usize, groups.at(valid), write(out));
+            }
+            Step::MeanRows { x, sizes: [width, rows], valid: of, groups, out } => {
+                let [width, rows] = [*width as usize, *rows as usize];
+                mean_rows(level, pool, read(x), width, rows, of.at(valid), groups.at(valid), write(out));
+            }
         }
         Ok(())
     }

@@ -65,7 +65,7 @@ fn blocks(count: u64, rows: u64) -> Builder {
             Attribute::Float("scale", 0.25),
             Attribute::Float("softcap", 0.0),
             Attribute::Integer("window", 0),
-            Attribute::Integer("causal", 1),
+            Attribute::Integer("causal", (layer % 2) as i64),
             Attribute::Text("keys", "rows"),
         ];
         let o = b.node(SW_OP_ATTENTION, &[q, k, v, positions], &[rows, WIDTH], attributes);

@@ -56,6 +56,18 @@ pub fn silu<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(x, s.add(s.splat(1.0), exp(s, s.neg(x))))
 }
 
+/// `1 / (1 + e^(−x))`.
+#[inline(always)]
+pub fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
+    s.div(s.splat(1.0), s.add(s.splat(1.0), exp(s, s.neg(x))))
+}
+
+/// `min(max(x, low), high)`; the operand order propagates NaN.
+#[inline(always)]
+pub fn clamp<S: Simd>(s: S, x: S::V, low: f32, high: f32) -> S::V {
+    s.min(s.splat(high), s.max(s.splat(low), x))
+}
+
 /// `cap · tanh(x / cap)`.
 #[inline(always)]
 pub fn softcap<S: Simd>(s: S, x: S::V, cap: f32) -> S::V {

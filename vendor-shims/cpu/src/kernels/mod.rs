@@ -2,12 +2,17 @@
 //! written once over [`crate::simd::Simd`], and documents the order in which it reduces.
 
 pub mod attention;
+pub mod axial;
+pub mod convolution;
+pub mod depthwise;
 pub mod elementwise;
 pub mod encoding;
 pub mod integer;
 pub mod linear;
 pub mod math;
 pub mod norm;
+pub mod pooling;
 pub mod reduce;
+pub mod relative;
 pub mod rotary;
 pub mod shape;

@@ -58,8 +58,9 @@ fn reduce_groups<S: Simd>(s: S, kind: Reduction, width: usize, x: &[f32], out: &
     }
 }
 
+/// Sum of all values.
 #[inline(always)]
-fn total<S: Simd>(s: S, x: &[f32]) -> f32 {
+pub fn total<S: Simd>(s: S, x: &[f32]) -> f32 {
     let mut sum = s.splat(0.0);
     let mut at = 0;
     while at < x.len() {

@@ -89,42 +89,43 @@ dispatch! { fn row_at => one_row(x: &[f32], cos: &[f32], sin: &[f32], head_dim: 
 
 #[inline(always)]
 fn one_row<S: Simd>(s: S, x: &[f32], cos: &[f32], sin: &[f32], head_dim: usize, out: &mut [f32]) {
-    let half = head_dim / 2;
-    let pairs = cos.len();
     if head_dim == 0 {
         return;
     }
     for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
-        let mut at = 0;
-        while at < pairs {
-            let lanes = LANES.min(pairs - at);
-            // SAFETY: `at + lanes` ≤ `pairs` ≤ half of the head.
-            unsafe {
-                let (first, second) = (
-                    s.load_partial(x.as_ptr().add(at), lanes),
-                    s.load_partial(x.as_ptr().add(half + at), lanes),
-                );
-                let (cos, sin) = (
-                    s.load_partial(cos.as_ptr().add(at), lanes),
-                    s.load_partial(sin.as_ptr().add(at), lanes),
-                );
-                // Products are rounded before the sum, as in the decomposed form.
-                s.store_partial(
-                    out.as_mut_ptr().add(at),
-                    lanes,
-                    s.sub(s.mul(first, cos), s.mul(second, sin)),
-                );
-                s.store_partial(
-                    out.as_mut_ptr().add(half + at),
-                    lanes,
-                    s.add(s.mul(second, cos), s.mul(first, sin)),
-                );
-            }
-            at += lanes;
-        }
-        out[pairs..half].copy_from_slice(&x[pairs..half]);
-        out[half + pairs..].copy_from_slice(&x[half + pairs..]);
+        turn(s, x, cos, sin, out);
     }
+}
+
+/// Rotates pair `(x[i], x[i + half])` for as many pairs as there are cosines; copies the rest.
+///
+/// # Panics
+/// When lengths differ or there are more cosines than pairs.
+#[inline(always)]
+pub(super) fn turn<S: Simd>(s: S, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
+    let (half, pairs) = (x.len() / 2, cos.len());
+    assert!(pairs <= half && sin.len() == pairs && out.len() == x.len(), "tables of another head");
+    let mut at = 0;
+    while at < pairs {
+        let lanes = LANES.min(pairs - at);
+        // SAFETY: `at + lanes` ≤ `pairs` ≤ half of the head.
+        unsafe {
+            let (first, second) =
+                (s.load_partial(x.as_ptr().add(at), lanes), s.load_partial(x.as_ptr().add(half + at), lanes));
+            let (cos, sin) =
+                (s.load_partial(cos.as_ptr().add(at), lanes), s.load_partial(sin.as_ptr().add(at), lanes));
+            // Products are rounded before the sum, as in the decomposed form.
+            s.store_partial(out.as_mut_ptr().add(at), lanes, s.sub(s.mul(first, cos), s.mul(second, sin)));
+            s.store_partial(
+                out.as_mut_ptr().add(half + at),
+                lanes,
+                s.add(s.mul(second, cos), s.mul(first, sin)),
+            );
+        }
+        at += lanes;
+    }
+    out[pairs..half].copy_from_slice(&x[pairs..half]);
+    out[half + pairs..].copy_from_slice(&x[half + pairs..]);
 }
 
 #[cfg(test)]

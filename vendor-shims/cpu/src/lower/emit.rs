@@ -11,7 +11,7 @@ use super::storage::{Storage, TableKey};
 use super::weights::Weights;
 use crate::error::CpuError;
 use crate::kernels::elementwise::{Broadcast, Unary};
-use crate::kernels::norm::RmsNorm;
+use crate::kernels::norm::{LayerNorm, RmsNorm};
 use crate::kernels::rotary::inverse_frequencies;
 use crate::kernels::shape::Strided;
 use crate::program::{AttentionKeys, DynamicMap, Entry, Extent, MAX_MAPS, Operand, Place, Step};
@@ -35,14 +35,14 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
     for &(port, copy) in &storage.copies {
         let whole = storage.whole(copy);
         let source = Operand { place: Place::Bound(port as u32), ..whole };
-        let per_row = whole.elements / graph.rows() as u64;
+        let count = Extent::PerRow(whole.elements / graph.rows() as u64);
         emit.steps.push(Step::Unary {
             kind: Unary::Copy,
             x: Operand { offset: 0, ..source },
-            count: Extent::PerRow(per_row),
+            count,
             out: whole,
         });
-        emit.steps.push(Step::ZeroTail { target: whole, per_row });
+        emit.steps.push(Step::ZeroTail { target: whole, valid: count });
     }
     let crossed_roots: HashSet<usize> = (0..graph.tensors.len() as u32)
         .filter(|tensor| rows.crossed[*tensor as usize])
@@ -51,10 +51,10 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
     let mut tables = HashSet::new();
     for (index, operation) in operations.iter().enumerate() {
         let Some(operation) = operation else { continue };
-        if let Some(key) = TableKey::of(graph, index, operation, &rows)
-            && tables.insert(key)
-        {
-            emit.table(key)?;
+        for key in TableKey::of(graph, index, operation, &rows) {
+            if tables.insert(key) {
+                emit.table(key)?;
+            }
         }
         emit.decode(index, &crossed_roots);
         if fused.taken[index].is_some() {
@@ -78,7 +78,8 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
             && emit.cleaned.insert(root)
         {
             let target = storage.whole(root);
-            emit.steps.push(Step::ZeroTail { target, per_row: target.elements / graph.rows() as u64 });
+            let valid = emit.extent(output, target.elements as usize);
+            emit.steps.push(Step::ZeroTail { target, valid });
         }
     }
     emit.decode(operations.len(), &crossed_roots);
@@ -179,10 +180,19 @@ impl<'a> Emit<'_, 'a> {
 
     /// `units` in all; if the tensor follows rows, only as many as the valid rows need.
     fn extent(&self, tensor: u32, units: usize) -> Extent {
-        if self.rows.follows[tensor as usize] {
-            Extent::PerRow((units / self.graph.rows()) as u64)
-        } else {
-            Extent::Fixed(units as u64)
+        match self.rows.follows[tensor as usize] {
+            true => self.following(tensor, units),
+            false => Extent::Fixed(units as u64),
+        }
+    }
+
+    /// As many of `units` as the valid rows of a tensor need.
+    fn following(&self, tensor: u32, units: usize) -> Extent {
+        let (rows, shape) = (self.graph.rows(), &self.graph.tensors[tensor as usize].shape);
+        let first = shape.first().copied().unwrap_or(1);
+        match first.is_multiple_of(rows) {
+            true => Extent::PerRow((units / rows) as u64),
+            false => Extent::PerRows { rows: (rows / first) as u64, count: (units / first) as u64 },
         }
     }
 
@@ -195,9 +205,9 @@ impl<'a> Emit<'_, 'a> {
             let out = self.storage.whole(root);
             let count = self.extent(tensor, out.elements as usize);
             self.steps.push(Step::Decode { source, count, out });
-            if let (Extent::PerRow(per_row), true) = (count, crossed_roots.contains(&root)) {
+            if !matches!(count, Extent::Fixed(_)) && crossed_roots.contains(&root) {
                 self.cleaned.insert(root);
-                self.steps.push(Step::ZeroTail { target: out, per_row });
+                self.steps.push(Step::ZeroTail { target: out, valid: count });
             }
         }
     }
@@ -226,7 +236,10 @@ impl<'a> Emit<'_, 'a> {
         let inverse = self.weights.literal(values)?;
         let positions = self.operand(key.positions)?;
         let [cos, sin] = self.storage.tables[&key].map(|root| self.storage.whole(root));
-        let rows = if key.follows { Extent::PerRow(1) } else { Extent::Fixed(positions.elements) };
+        let rows = match key.follows {
+            true => self.following(key.positions, positions.elements as usize),
+            false => Extent::Fixed(positions.elements),
+        };
         self.steps.push(Step::RotaryTable { positions, inverse, rows, cos, sin });
         Ok(())
     }
@@ -253,6 +266,18 @@ impl<'a> Emit<'_, 'a> {
             }
             (Fusion::Gated(kind), _, Some(up)) => {
                 Step::Gated { kind, gate: x, up, count: self.extent(output, elements), out }
+            }
+            (Fusion::Clamped, &Some(Operation::Linear { dynamic }), _) => {
+                let last = self.graph.tensors[output as usize].shape.last().copied().unwrap_or(1);
+                let rows = self.extent(output, elements / last);
+                let (weight, bias) = (self.weight(taken.node)?, self.optional(taken.node, 2)?);
+                let bounds = Some(self.bounds(index)?);
+                if dynamic {
+                    let weights = self.weights.tiles(weight)?;
+                    self.dynamic_map(x, rows, DynamicMap { weights, bias, bounds, out });
+                    return Ok(());
+                }
+                Step::Linear { x, rows, weights: self.weights.panels(weight, false)?, bias, bounds, out }
             }
             (Fusion::Capped(cap), ..) if self.is_logits(output, out) => {
                 match self.weights.split(self.weight(taken.node)?)? {
@@ -327,10 +352,11 @@ impl<'a> Emit<'_, 'a> {
                 }
                 if dynamic {
                     let weights = self.weights.tiles(weight)?;
-                    self.dynamic_map(x, rows, DynamicMap { weights, bias, out });
+                    self.dynamic_map(x, rows, DynamicMap { weights, bias, bounds: None, out });
                     return Ok(());
                 }
-                Step::Linear { x, rows, weights: self.weights.panels(weight, false)?, bias, out }
+                let weights = self.weights.panels(weight, false)?;
+                Step::Linear { x, rows, weights, bias, bounds: None, out }
             }
             Operation::MatMul { transpose_b } => self.mat_mul(index, *transpose_b, out)?,
             &Operation::RmsNorm { width, eps, offset } => Step::RmsNorm {
@@ -361,12 +387,7 @@ impl<'a> Emit<'_, 'a> {
                 out,
             },
             &Operation::Rope { head_dim, pairs, .. } => {
-                let table =
-                    TableKey::of(graph, index, operation, self.rows).map(|key| self.storage.tables[&key]);
-                let Some(roots) = table else {
-                    return Err(self.missing(format!("node `{}` has no rotary table", node.name())));
-                };
-                let [cos, sin] = roots.map(|root| self.storage.whole(root));
+                let [[cos, sin]] = self.tables(index, operation)?;
                 Step::Rope {
                     x: self.input(index, 0)?,
                     cos,
@@ -382,6 +403,77 @@ impl<'a> Emit<'_, 'a> {
                 sin: self.input(index, 2)?,
                 sizes: [head_dim as u64, (last / head_dim) as u64, head_dim as u64 / 2],
                 rows: self.extent(out_tensor, x_shape[0]),
+                out,
+            },
+            &Operation::LayerNorm { eps } => Step::LayerNorm {
+                norm: LayerNorm { width: last, eps },
+                x: self.input(index, 0)?,
+                weight: self.optional(index, 1)?,
+                bias: self.optional(index, 2)?,
+                groups: self.extent(out_tensor, groups),
+                out,
+            },
+            &Operation::AxialRope { head_dim, .. } => {
+                let [first, second] = self.tables(index, operation)?;
+                Step::AxialRope {
+                    x: self.input(index, 0)?,
+                    cos: [first[0], second[0]],
+                    sin: [first[1], second[1]],
+                    sizes: [head_dim as u64, (last / head_dim) as u64],
+                    rows: self.extent(out_tensor, x_shape[0]),
+                    out,
+                }
+            }
+            &Operation::RelativeAttention(relative) => Step::RelativeAttention {
+                relative,
+                q: self.input(index, 0)?,
+                k: self.input(index, 1)?,
+                v: self.input(index, 2)?,
+                distances: self.input(index, 3)?,
+                rows: self.extent(out_tensor, x_shape[0]),
+                out,
+            },
+            &Operation::Convolution(plane) => Step::Convolution {
+                plane,
+                x: self.input(index, 0)?,
+                weights: self.weights.panels(self.weight(index)?, false)?,
+                height: match self.rows.follows[out_tensor as usize] {
+                    true => self.extent(x_tensor, x_shape[0]),
+                    false => Extent::Fixed(x_shape[0] as u64),
+                },
+                rows: self.extent(out_tensor, out_shape[0]),
+                out,
+            },
+            &Operation::Depthwise { kernel } => Step::Depthwise {
+                x: self.input(index, 0)?,
+                weight: self.input(index, 1)?,
+                sizes: [last as u64, kernel as u64],
+                rows: self.extent(out_tensor, x_shape[0]),
+                out,
+            },
+            Operation::Clamp => {
+                let [low, high] = self.bounds(index)?;
+                Step::Unary {
+                    kind: Unary::Clamp(low, high),
+                    x: self.input(index, 0)?,
+                    count: self.extent(out_tensor, groups * last),
+                    out,
+                }
+            }
+            Operation::Glu => Step::Glu {
+                x: self.input(index, 0)?,
+                width: last as u64 / 2,
+                groups: self.extent(out_tensor, groups),
+                out,
+            },
+            &Operation::MeanRows { rows } => Step::MeanRows {
+                x: self.input(index, 0)?,
+                sizes: [last as u64, rows as u64],
+                valid: match self.rows.follows[out_tensor as usize] {
+                    true => self.extent(x_tensor, x_shape[0]),
+                    false => Extent::Fixed(x_shape[0] as u64),
+                },
+                groups: self.extent(out_tensor, out_shape[0]),
                 out,
             },
             &Operation::Attention { heads, window, causal, state } => Step::Attention {
@@ -419,17 +511,10 @@ impl<'a> Emit<'_, 'a> {
                 let Some(broadcast) = Broadcast::of(x_shape, b_shape) else {
                     return Err(self.missing(format!("node `{}` does not broadcast", node.name())));
                 };
-                let follows = self.rows.follows[out_tensor as usize];
                 let flat = broadcast.merged(0);
-                let (broadcast, outer) = if !follows {
-                    let outer = Extent::Fixed(flat.shape[0] as u64);
-                    (flat, outer)
-                } else if flat.shape.len() == 1 {
-                    let outer = Extent::PerRow((flat.shape[0] / graph.rows()) as u64);
-                    (flat, outer)
-                } else {
-                    (broadcast.merged(1), Extent::PerRow(1))
-                };
+                let whole = !self.rows.follows[out_tensor as usize] || flat.shape.len() == 1;
+                let broadcast = if whole { flat } else { broadcast.merged(1) };
+                let outer = self.extent(out_tensor, broadcast.shape[0]);
                 Step::Binary {
                     kind,
                     broadcast,
@@ -490,6 +575,28 @@ impl<'a> Emit<'_, 'a> {
         Ok(())
     }
 
+    /// Cosines and sines of a rotary node, by operand with positions.
+    fn tables<const COUNT: usize>(
+        &self,
+        index: usize,
+        operation: &Operation,
+    ) -> Result<[[Operand; 2]; COUNT], CpuError> {
+        let keys = TableKey::of(self.graph, index, operation, self.rows);
+        let roots = keys.iter().filter_map(|key| self.storage.tables.get(key));
+        let tables = roots.map(|roots| roots.map(|root| self.storage.whole(root))).collect::<Vec<_>>();
+        let name = self.graph.nodes[index].name();
+        tables.try_into().map_err(|_| self.missing(format!("node `{name}` has no rotary table")))
+    }
+
+    /// The bounds of a clamp.
+    fn bounds(&mut self, node: usize) -> Result<[f32; 2], CpuError> {
+        let bounds = [1, 2].map(|place| self.graph.input(node, place).map(|tensor| tensor.source));
+        let [Some(Source::Constant(low)), Some(Source::Constant(high))] = bounds else {
+            return Err(self.missing(format!("node `{}` has no bounds", self.graph.nodes[node].name())));
+        };
+        Ok([self.weights.scalar(low)?, self.weights.scalar(high)?])
+    }
+
     fn steps_push_part(
         &mut self,
         index: usize,
@@ -523,6 +630,7 @@ impl<'a> Emit<'_, 'a> {
                 rows: self.extent(output, rows),
                 weights: self.weights.panels(weight, !transpose_b)?,
                 bias: None,
+                bounds: None,
                 out,
             });
         }

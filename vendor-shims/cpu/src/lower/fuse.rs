@@ -1,5 +1,6 @@
 //! Pairs of nodes that become one step: a function and the product that is its only reader, a norm
-//! and the sum that is its only reader, a split head and the cap of its logits.
+//! and the sum that is its only reader, a linear map and the clamp that is its only reader, a split
+//! head and the cap of its logits.
 
 use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
@@ -17,7 +18,7 @@ pub struct Taken {
     /// The node that is fused into the other.
     pub node: usize,
     /// The operand of the fusing node that the fused one does not produce; `None` for
-    /// [`Fusion::Capped`].
+    /// [`Fusion::Capped`] and [`Fusion::Clamped`].
     pub other: Option<u32>,
     /// Kind of fusion.
     pub what: Fusion,
@@ -32,6 +33,8 @@ pub enum Fusion {
     Residual,
     /// `cap · tanh(logits / cap)`
     Capped(f32),
+    /// `min(max(map(x), low), high)`
+    Clamped,
 }
 
 /// The pairs of an entry.
@@ -79,6 +82,25 @@ pub fn pairs<'a>(
             fused.takes[index] = Some(Taken { node: number, other: None, what: Fusion::Capped(*cap) });
             fused.taken[number] = Some(index);
         }
+        // The intermediate result is never stored, so it must have no other reader and must not be
+        // stored in another encoding.
+        let hidden = |inner: u32| {
+            let direct = |encoding: Encoding| encoding.is_direct();
+            readers[inner as usize] == 1
+                && !rows.crossed[inner as usize]
+                && graph.tensors[inner as usize].encoding.is_some_and(direct)
+        };
+        if matches!(operation, Some(Operation::Clamp))
+            && let (Some(inner), Some(&output)) = (node.optional_input(0), node.outputs().first())
+            && let Source::Node(number) = graph.tensors[inner as usize].source
+            && matches!(operations[number], Some(Operation::Linear { .. }))
+            && hidden(inner)
+            && rows.follows[inner as usize] == rows.follows[output as usize]
+            && updates[number] == updates[index]
+        {
+            fused.takes[index] = Some(Taken { node: number, other: None, what: Fusion::Clamped });
+            fused.taken[number] = Some(index);
+        }
         let Some(Operation::Binary(kind)) = operation else { continue };
         let (Some(a), Some(b), Some(&output)) =
             (node.optional_input(0), node.optional_input(1), node.outputs().first())
@@ -92,19 +114,15 @@ pub fn pairs<'a>(
             let what = match (kind, &operations[number]) {
                 (Binary::Mul, Some(Operation::Unary(Unary::Gelu))) => Fusion::Gated(Gate::Gelu),
                 (Binary::Mul, Some(Operation::Unary(Unary::Silu))) => Fusion::Gated(Gate::Silu),
+                (Binary::Mul, Some(Operation::Unary(Unary::Sigmoid))) => Fusion::Gated(Gate::Sigmoid),
                 (Binary::Add, Some(Operation::RmsNorm { .. })) => Fusion::Residual,
                 _ => continue,
             };
             let alike = inner_of.shape == result.shape && other_of.shape == result.shape;
             let follow = rows.follows[output as usize];
             let same_rows = [inner, other].iter().all(|tensor| rows.follows[*tensor as usize] == follow);
-            // The intermediate result is never stored, so it must have no other reader and must not
-            // be stored in another encoding.
-            let hidden = readers[inner as usize] == 1
-                && !rows.crossed[inner as usize]
-                && inner_of.encoding.is_some_and(|encoding: Encoding| encoding.is_direct());
             let unchanged = updates[number] == updates[index];
-            if alike && same_rows && hidden && unchanged && other != inner {
+            if alike && same_rows && hidden(inner) && unchanged && other != inner {
                 fused.takes[index] = Some(Taken { node: number, other: Some(other), what });
                 fused.taken[number] = Some(index);
                 break;

@@ -4,10 +4,12 @@ use shardwright_shim_abi::{Error, NodeView};
 use super::constant::Constant;
 use super::graph::{Graph, Source, Tensor};
 use crate::kernels::attention::Heads;
+use crate::kernels::convolution::Plane;
 use crate::kernels::elementwise::{Binary, Broadcast, Unary};
 use crate::kernels::encoding::{Element, Encoding};
 use crate::kernels::linear::PanelType;
 use crate::kernels::reduce::Reduction;
+use crate::kernels::relative::Relative;
 
 /// A node this shim can run, with its attributes.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +54,36 @@ pub enum Operation {
         causal: bool,
         /// Whether keys are a state.
         state: bool,
+    },
+    /// Mean and variance to 0 and 1.
+    LayerNorm {
+        /// Added under the root.
+        eps: f32,
+    },
+    /// Rotary embedding by two coordinates.
+    AxialRope {
+        /// Values per head.
+        head_dim: usize,
+        /// Base.
+        theta: f32,
+    },
+    /// Attention with a vector for each distance.
+    RelativeAttention(Relative),
+    /// Over a plane.
+    Convolution(Plane),
+    /// Along rows, channel by channel.
+    Depthwise {
+        /// Rows of the kernel.
+        kernel: usize,
+    },
+    /// Between two constants.
+    Clamp,
+    /// Halves of the last axis, one gated by the other.
+    Glu,
+    /// Means of consecutive rows.
+    MeanRows {
+        /// Rows of a mean.
+        rows: usize,
     },
     /// Rows to slots.
     StateUpdate,
@@ -351,12 +383,23 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
             }
             unary(Unary::Softcap(cap))
         }
+        raw::SW_OP_LAYER_NORM => layer_norm(&here),
+        raw::SW_OP_AXIAL_ROPE => axial_rope(&here),
+        raw::SW_OP_RELATIVE_ATTENTION => relative_attention(&here),
+        raw::SW_OP_CONVOLUTION => convolution(&here),
+        raw::SW_OP_DEPTHWISE_CONVOLUTION => depthwise(&here),
+        raw::SW_OP_CLAMP => clamp(&here),
+        raw::SW_OP_SIGMOID => unary(Unary::Sigmoid),
+        raw::SW_OP_GLU => glu(&here),
+        raw::SW_OP_MEAN_ROWS => mean_rows(&here),
         raw::SW_OP_SOFTMAX => here.last_axis().map(|()| Operation::Softmax),
         raw::SW_OP_L2_NORMALIZE => here.last_axis().map(|()| Operation::L2Normalize),
         raw::SW_OP_ADD => binary(&here, Binary::Add),
         raw::SW_OP_SUB => binary(&here, Binary::Sub),
         raw::SW_OP_MUL => binary(&here, Binary::Mul),
         raw::SW_OP_DIV => binary(&here, Binary::Div),
+        raw::SW_OP_MAX => binary(&here, Binary::Max),
+        raw::SW_OP_MIN => binary(&here, Binary::Min),
         raw::SW_OP_ADD_SCALAR => unary(Unary::Add(here.node.attribute_f32("value")?)),
         raw::SW_OP_MUL_SCALAR => unary(Unary::Mul(here.node.attribute_f32("value")?)),
         raw::SW_OP_MAX_SCALAR => unary(Unary::Max(here.node.attribute_f32("value")?)),
@@ -481,6 +524,125 @@ fn attention(here: &Here<'_, '_>) -> Recognised<Operation> {
         other => return unsupported(format!("keys from `{other}`")),
     };
     Ok(Operation::Attention { heads, window, causal, state })
+}
+
+fn layer_norm(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(1, 3)?;
+    let x = here.float(0)?;
+    let eps = here.finite("eps")?;
+    let Some(&width) = x.shape.last() else { return invalid("a scalar has no last axis") };
+    for place in 1..3 {
+        if here.node.optional_input(place).is_some() {
+            expect(&here.float(place)?.shape, &[width], place)?;
+        }
+    }
+    here.output_shape(&x.shape)?;
+    Ok(Operation::LayerNorm { eps })
+}
+
+fn axial_rope(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(3, 3)?;
+    let x = here.float(0)?;
+    let [rows, width] = matrix(x, 0)?;
+    let head_dim = here.positive("head_dim")?;
+    let theta = here.finite("theta")?;
+    if !head_dim.is_multiple_of(4) || width % head_dim != 0 || theta <= 0.0 {
+        return invalid(format!("heads of {head_dim} in rows of {width}, theta {theta}"));
+    }
+    for coordinate in 1..3 {
+        here.index_vector(coordinate, rows)?;
+    }
+    here.output_shape(&x.shape)?;
+    Ok(Operation::AxialRope { head_dim, theta })
+}
+
+fn relative_attention(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(4, 4)?;
+    let (q, distances) = (here.float(0)?, here.float(3)?);
+    let (heads, head_dim) = (here.positive("heads")?, here.positive("head_dim")?);
+    let softcap = here.finite("softcap")?;
+    let [rows, width] = matrix(q, 0)?;
+    if heads.checked_mul(head_dim) != Some(width) || softcap < 0.0 {
+        return invalid(format!("{heads} heads of {head_dim} in rows of {width}, capped at {softcap}"));
+    }
+    for place in 1..3 {
+        expect(&here.float(place)?.shape, &[rows, width], place)?;
+    }
+    let [window, of] = matrix(distances, 3)?;
+    expect(&[window, of], &[window, width], 3)?;
+    here.output_shape(&q.shape)?;
+    Ok(Operation::RelativeAttention(Relative { heads, head_dim, window, softcap }))
+}
+
+fn convolution(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(2, 2)?;
+    let x = here.float(0)?;
+    let [outputs, inputs] = matrix(here.weights(1, true)?.0, 1)?;
+    let [height, width, channels] = x.shape[..] else {
+        return invalid(format!("input 0 `{}` is {:?}, a plane expected", x.name, x.shape));
+    };
+    let (kernel, stride) = (here.positive("kernel")?, here.positive("stride")?);
+    let padding = here.node.attribute_usize("padding")?;
+    let plane = Plane { width, channels, kernel, stride, padding };
+    if !plane.is_possible() {
+        return unsupported(format!("a kernel of {kernel} with stride {stride} and padding {padding}"));
+    }
+    match (plane.results(height), plane.results(width)) {
+        (Some(rows), Some(columns)) if plane.inputs() == Some(inputs) => {
+            here.output_shape(&[rows, columns, outputs])?;
+        }
+        _ => return invalid(format!("{plane:?} over {:?}, the weights {outputs} by {inputs}", x.shape)),
+    }
+    Ok(Operation::Convolution(plane))
+}
+
+fn depthwise(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(2, 2)?;
+    let x = here.float(0)?;
+    let [_, channels] = matrix(x, 0)?;
+    let [of, kernel] = matrix(here.float(1)?, 1)?;
+    expect(&[of, kernel], &[channels, kernel], 1)?;
+    here.output_shape(&x.shape)?;
+    Ok(Operation::Depthwise { kernel })
+}
+
+fn clamp(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(3, 3)?;
+    let x = here.float(0)?;
+    for bound in 1..3 {
+        let tensor = here.float(bound)?;
+        expect(&tensor.shape, &[1], bound)?;
+        if tensor.weight().is_none() {
+            return unsupported(format!(
+                "the bound `{}` is computed; as the larger and the smaller it can be run",
+                tensor.name
+            ));
+        }
+    }
+    here.output_shape(&x.shape)?;
+    Ok(Operation::Clamp)
+}
+
+fn glu(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(1, 1)?;
+    let x = here.float(0)?;
+    match x.shape.split_last() {
+        Some((&last, leading)) if last % 2 == 0 => here.output_shape(&[leading, &[last / 2]].concat())?,
+        _ => return invalid(format!("the last axis of {:?} has no halves", x.shape)),
+    }
+    Ok(Operation::Glu)
+}
+
+fn mean_rows(here: &Here<'_, '_>) -> Recognised<Operation> {
+    here.operands(1, 1)?;
+    let x = here.float(0)?;
+    let [all, width] = matrix(x, 0)?;
+    let rows = here.positive("rows")?;
+    if all % rows != 0 {
+        return invalid(format!("means of {rows} of {all} rows"));
+    }
+    here.output_shape(&[all / rows, width])?;
+    Ok(Operation::MeanRows { rows })
 }
 
 fn state_update(here: &Here<'_, '_>) -> Recognised<Operation> {

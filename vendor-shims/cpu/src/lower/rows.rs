@@ -1,9 +1,10 @@
 //! Which tensors follow the valid rows of a run.
 //!
-//! A tensor *follows rows* when its first axis is the entry's row axis and each row is computed
-//! from the same row of other tensors. Then only the valid rows are computed, and the rest keeps
-//! its old contents. A node that looks across rows (a transposition, a product over rows) must not
-//! see those, so its operands are padded with zeros.
+//! A tensor *follows rows* when its first axis is the entry's row axis, or so many rows to each of
+//! those, or one to so many, and no row is computed from a row beyond the valid ones. Then only the
+//! valid rows are computed, and the rest keeps its old contents. A node that looks across rows (a
+//! transposition, a product over rows) must not see those, so its operands are padded with zeros.
+//! Of rows that stand for several, one is valid where one of those is.
 
 use shardwright_shim_abi::raw;
 
@@ -28,19 +29,27 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
         // One row is always valid.
         return result;
     }
-    let first = |tensor: u32| graph.tensors[tensor as usize].shape.first() == Some(&rows);
+    let extent = |tensor: u32| graph.tensors[tensor as usize].shape.first().copied().unwrap_or(1);
+    // One row for all of the entry's is always valid.
+    let by_rows = |tensor: u32| {
+        let extent = extent(tensor);
+        extent > 1 && (extent.is_multiple_of(rows) || rows.is_multiple_of(extent))
+    };
     for port in graph.entry.inputs() {
-        let by_row = matches!(
-            port.role(),
+        let by_row = match port.role() {
             raw::SW_ROLE_POSITIONS
-                | raw::SW_ROLE_SLOTS
-                | raw::SW_ROLE_ROTARY_COS
-                | raw::SW_ROLE_ROTARY_SIN
-                | raw::SW_ROLE_MASK
-                | raw::SW_ROLE_GATHERED
-                | raw::SW_ROLE_HIDDEN
-        );
-        result.follows[port.tensor() as usize] = by_row && first(port.tensor());
+            | raw::SW_ROLE_SLOTS
+            | raw::SW_ROLE_ROTARY_COS
+            | raw::SW_ROLE_ROTARY_SIN
+            | raw::SW_ROLE_MASK
+            | raw::SW_ROLE_GATHERED
+            | raw::SW_ROLE_GRID
+            | raw::SW_ROLE_GATHERED_BY_GRID
+            | raw::SW_ROLE_HIDDEN => extent(port.tensor()) == rows,
+            raw::SW_ROLE_FEATURES | raw::SW_ROLE_VALID => extent(port.tensor()).is_multiple_of(rows),
+            _ => false,
+        };
+        result.follows[port.tensor() as usize] = by_row;
     }
     for (index, operation) in operations.iter().enumerate() {
         let Some(operation) = operation else { continue };
@@ -56,13 +65,16 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
         };
         let x = inputs[0];
         let follow = match operation {
-            Operation::Unary(_) => follows(&result, x),
+            Operation::Unary(_) | Operation::Clamp => follows(&result, x),
             Operation::Linear { .. }
             | Operation::RmsNorm { .. }
+            | Operation::LayerNorm { .. }
+            | Operation::Glu
             | Operation::Softmax
             | Operation::L2Normalize
             | Operation::Reduce(_)
             | Operation::Rope { .. }
+            | Operation::AxialRope { .. }
             | Operation::Rotate { .. } => {
                 let row = rank(x) >= 2 && follows(&result, x);
                 if !row {
@@ -71,7 +83,33 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
                 row
             }
             Operation::Attention { .. } => {
+                // Of the entry's rows, however its queries were made: what is beyond the valid ones
+                // is no key either.
+                let row = extent(x) == rows;
+                if !row {
+                    cross(&mut result, &inputs);
+                }
+                row
+            }
+            // Rows see only valid rows, or only rows before them.
+            Operation::RelativeAttention(_) | Operation::Depthwise { .. } => {
                 let row = follows(&result, x);
+                if !row {
+                    cross(&mut result, &inputs);
+                }
+                row
+            }
+            // Zeros stand for rows beyond the valid ones.
+            Operation::Convolution(plane) => {
+                let even = extent(x) == plane.stride.saturating_mul(extent(output));
+                let row = follows(&result, x) && even && by_rows(output);
+                if !row {
+                    cross(&mut result, &inputs);
+                }
+                row
+            }
+            Operation::MeanRows { .. } => {
+                let row = follows(&result, x) && by_rows(output);
                 if !row {
                     cross(&mut result, &inputs);
                 }
@@ -81,7 +119,7 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
             Operation::Binary(_) => {
                 let aligned =
                     |rows: &Rows, tensor: u32| follows(rows, tensor) && rank(tensor) == rank(output);
-                let row = first(output) && inputs.iter().any(|tensor| aligned(&result, *tensor));
+                let row = by_rows(output) && inputs.iter().any(|tensor| aligned(&result, *tensor));
                 for &tensor in &inputs {
                     if !(row && aligned(&result, tensor)) {
                         cross(&mut result, &[tensor]);
@@ -97,8 +135,9 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
                 row
             }
             Operation::Reshape => {
-                let row = follows(&result, x) && first(output);
-                if !row {
+                let row = follows(&result, x) && by_rows(output);
+                // A row that stands for several may stand for some beyond the valid ones.
+                if !row || (extent(output) < rows && extent(output) != extent(x)) {
                     cross(&mut result, &inputs);
                 }
                 row

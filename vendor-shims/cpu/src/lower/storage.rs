@@ -76,19 +76,26 @@ pub struct TableKey {
 }
 
 impl TableKey {
-    /// The table of a rotary node.
-    pub fn of(graph: &Graph<'_>, node: usize, operation: &Operation, rows: &Rows) -> Option<TableKey> {
-        let &Operation::Rope { head_dim, theta, pairs, factor } = operation else { return None };
+    /// The tables of a rotary node: one for each operand with positions.
+    pub fn of(graph: &Graph<'_>, node: usize, operation: &Operation, rows: &Rows) -> Vec<TableKey> {
+        let (head_dim, theta, pairs, factor, operands) = match *operation {
+            Operation::Rope { head_dim, theta, pairs, factor } => (head_dim, theta, pairs, factor, 1..2),
+            // Each half of a head turns as a head of its own.
+            Operation::AxialRope { head_dim, theta } => (head_dim / 2, theta, head_dim / 4, 1.0, 1..3),
+            _ => return Vec::new(),
+        };
         let node = graph.nodes[node];
-        let (x, positions) = (node.optional_input(0)?, node.optional_input(1)?);
-        Some(TableKey {
+        let follows = node.optional_input(0).is_some_and(|x| rows.follows[x as usize]);
+        let positions = operands.filter_map(|place| node.optional_input(place));
+        let key = |positions| TableKey {
             positions,
             head_dim,
             theta: theta.to_bits(),
             pairs,
             factor: factor.to_bits(),
-            follows: rows.follows[x as usize],
-        })
+            follows,
+        };
+        positions.map(key).collect()
     }
 }
 
@@ -357,23 +364,21 @@ impl Storage {
 
     fn add_tables(&mut self, graph: &Graph<'_>, operations: &[Option<Operation>], rows: &Rows) {
         for (index, operation) in operations.iter().enumerate() {
-            let Some(key) =
-                operation.as_ref().and_then(|operation| TableKey::of(graph, index, operation, rows))
-            else {
-                continue;
-            };
-            let roots = match self.tables.get(&key) {
-                Some(roots) => *roots,
-                None => {
-                    let rows = graph.tensors[key.positions as usize].elements();
-                    let elements = rows as u64 * key.pairs as u64;
-                    let roots = [(); 2].map(|()| self.root(Place::Arena, elements, index));
-                    self.tables.insert(key, roots);
-                    roots
+            let Some(operation) = operation else { continue };
+            for key in TableKey::of(graph, index, operation, rows) {
+                let roots = match self.tables.get(&key) {
+                    Some(roots) => *roots,
+                    None => {
+                        let rows = graph.tensors[key.positions as usize].elements();
+                        let elements = rows as u64 * key.pairs as u64;
+                        let roots = [(); 2].map(|()| self.root(Place::Arena, elements, index));
+                        self.tables.insert(key, roots);
+                        roots
+                    }
+                };
+                for root in roots {
+                    self.roots[root].last = index;
                 }
-            };
-            for root in roots {
-                self.roots[root].last = index;
             }
         }
     }

@@ -282,6 +282,13 @@ impl<'a> Weights<'a> {
         Ok(Operand { place: Place::Constant, offset: offset / VALUE_BYTES, elements })
     }
 
+    /// The first value of a weight, which becomes part of a step.
+    pub fn scalar(&mut self, weight: WeightView<'a>) -> Result<f32, CpuError> {
+        let mut value = [0.0];
+        self.complete(weight)?.read(0, &mut value)?;
+        Ok(value[0])
+    }
+
     /// Values that follow from attributes.
     pub fn literal(&mut self, values: Vec<f32>) -> Result<Operand, CpuError> {
         let elements = values.len() as u64;

@@ -2,6 +2,7 @@
 //! places.
 
 use super::*;
+use crate::kernels::convolution::Plane;
 use crate::kernels::elementwise::Broadcast;
 use crate::kernels::encoding::Element;
 use crate::kernels::integer::split::Split;
@@ -254,7 +255,7 @@ impl Bounds<'_> {
 
     fn step(&self, step: &Step) -> Checked {
         match step {
-            Step::Linear { x, rows, weights, bias, out } => {
+            Step::Linear { x, rows, weights, bias, out, .. } => {
                 self.packed(weights)?;
                 self.linear(*x, *rows, [weights.inputs, weights.outputs], *bias, *out)
             }
@@ -262,7 +263,7 @@ impl Bounds<'_> {
                 ensure((1..=MAX_MAPS).contains(&maps.len()), || {
                     format!("{} maps of the same rows", maps.len())
                 })?;
-                for (index, DynamicMap { weights, bias, out }) in maps.iter().enumerate() {
+                for (index, DynamicMap { weights, bias, out, .. }) in maps.iter().enumerate() {
                     self.tiles(weights)?;
                     ensure(weights.geometry() == maps[0].weights.geometry(), || {
                         format!("{weights:?} cut rows otherwise than {:?}", maps[0].weights)
@@ -341,7 +342,11 @@ impl Bounds<'_> {
                         self.reads(*positions, rows)?;
                         *capacity
                     }
-                    AttentionKeys::Rows { .. } => rows,
+                    AttentionKeys::Rows { .. } => {
+                        // Located, although nothing depends on them.
+                        self.reads(*positions, 0)?;
+                        rows
+                    }
                 };
                 let existing = product(&[capacity, heads.kv_heads as u64, heads.head_dim as u64])?;
                 product(&[capacity + 1, heads.heads as u64])?;
@@ -411,8 +416,65 @@ impl Bounds<'_> {
                 ensure(value, || format!("values as {encoding:?}"))?;
                 self.writes(*values, self.most(*count)?, &[])
             }
-            Step::ZeroTail { target, per_row } => {
-                self.writes(*target, product(&[self.entry.rows, *per_row])?, &[])
+            Step::ZeroTail { target, valid } => self.writes(*target, self.most(*valid)?, &[]),
+            Step::LayerNorm { norm, x, weight, bias, groups, out } => {
+                let count = product(&[self.most(*groups)?, norm.width as u64])?;
+                self.reads(*x, count)?;
+                for values in [weight, bias].into_iter().flatten() {
+                    self.reads(*values, norm.width as u64)?;
+                }
+                self.writes(*out, count, &[&[*x], weight.as_slice(), bias.as_slice()].concat())
+            }
+            Step::AxialRope { x, cos, sin, sizes: [head_dim, heads], rows, out } => {
+                let rows = self.most(*rows)?;
+                ensure(*head_dim > 0 && head_dim % 4 == 0, || format!("halves of pairs of {head_dim}"))?;
+                let count = product(&[rows, *head_dim, *heads])?;
+                self.reads(*x, count)?;
+                for table in cos.iter().chain(sin) {
+                    self.reads(*table, product(&[rows, head_dim / 4])?)?;
+                }
+                self.writes(*out, count, &[&[*x], &cos[..], sin].concat())
+            }
+            Step::RelativeAttention { relative, q, k, v, distances, rows, out } => {
+                let width = product(&[relative.heads as u64, relative.head_dim as u64])?;
+                ensure(width > 0 && relative.window > 0, || format!("broken {relative:?}"))?;
+                let count = product(&[self.most(*rows)?, width])?;
+                for values in [q, k, v] {
+                    self.reads(*values, count)?;
+                }
+                self.reads(*distances, product(&[relative.window as u64, width])?)?;
+                self.writes(*out, count, &[*q, *k, *v, *distances])
+            }
+            Step::Convolution { plane, x, weights, height, rows, out } => {
+                self.packed(weights)?;
+                let Plane { width, channels, .. } = *plane;
+                let full = channels > 0 && weights.outputs > 0;
+                let columns = plane.results(width).filter(|_| full);
+                let columns = columns.ok_or_else(|| format!("broken {plane:?}"))?;
+                let inputs = plane.inputs().map(|inputs| inputs as u64);
+                ensure(inputs == Some(weights.inputs), || format!("{plane:?} with {weights:?}"))?;
+                self.reads(*x, product(&[self.most(*height)?, width as u64, channels as u64])?)?;
+                let count = product(&[self.most(*rows)?, columns as u64, weights.outputs])?;
+                self.writes(*out, count, &[*x])
+            }
+            Step::Depthwise { x, weight, sizes: [channels, kernel], rows, out } => {
+                ensure(*kernel > 0, || "a kernel of no rows".into())?;
+                let count = product(&[self.most(*rows)?, *channels])?;
+                self.reads(*x, count)?;
+                self.reads(*weight, product(&[*channels, *kernel])?)?;
+                self.writes(*out, count, &[*x, *weight])
+            }
+            Step::Glu { x, width, groups, out } => {
+                let groups = self.most(*groups)?;
+                self.reads(*x, product(&[2, groups, *width])?)?;
+                self.writes(*out, product(&[groups, *width])?, &[*x])
+            }
+            Step::MeanRows { x, sizes: [width, rows], valid, groups, out } => {
+                let groups = self.most(*groups)?;
+                ensure(*rows > 0, || "means of no rows".into())?;
+                product(&[groups, *rows])?;
+                self.reads(*x, product(&[self.most(*valid)?, *width])?)?;
+                self.writes(*out, product(&[groups, *width])?, &[*x])
             }
         }
     }

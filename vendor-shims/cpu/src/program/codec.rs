@@ -65,7 +65,8 @@ mod tests {
     #[test]
     fn steps_take_up_to_forty_times_their_bytes() {
         let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
-        let shortest = postcard::to_allocvec(&Step::ZeroTail { target: nothing, per_row: 0 }).unwrap();
+        let shortest =
+            postcard::to_allocvec(&Step::ZeroTail { target: nothing, valid: Extent::Fixed(0) }).unwrap();
         assert!(size_of::<Step>() <= 40 * shortest.len(), "{} bytes", size_of::<Step>());
     }
 

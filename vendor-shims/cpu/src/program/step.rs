@@ -1,13 +1,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::kernels::attention::Heads;
+use crate::kernels::convolution::Plane;
 use crate::kernels::elementwise::{Binary, Broadcast, Gate, Unary};
 use crate::kernels::encoding::Encoding;
 use crate::kernels::integer::split::{panel_bytes, row_bytes};
 use crate::kernels::integer::{Geometry, IntegerType};
 use crate::kernels::linear::PanelType;
-use crate::kernels::norm::RmsNorm;
+use crate::kernels::norm::{LayerNorm, RmsNorm};
 use crate::kernels::reduce::Reduction;
+use crate::kernels::relative::Relative;
 use crate::kernels::shape::Strided;
 use crate::simd::LANES;
 
@@ -41,6 +43,13 @@ pub enum Extent {
     Fixed(u64),
     /// A number per valid row.
     PerRow(u64),
+    /// A number per group of rows of which one is valid.
+    PerRows {
+        /// Rows of a group.
+        rows: u64,
+        /// The number.
+        count: u64,
+    },
 }
 
 impl Extent {
@@ -49,6 +58,7 @@ impl Extent {
         match self {
             Extent::Fixed(count) => count as usize,
             Extent::PerRow(count) => count as usize * rows,
+            Extent::PerRows { rows: group, count } => count as usize * rows.div_ceil(group as usize),
         }
     }
 
@@ -57,6 +67,8 @@ impl Extent {
         match self {
             Extent::Fixed(count) => Some(count),
             Extent::PerRow(count) => count.checked_mul(rows),
+            Extent::PerRows { rows: 0, .. } => None,
+            Extent::PerRows { rows: group, count } => count.checked_mul(rows.div_ceil(group)),
         }
     }
 }
@@ -190,6 +202,8 @@ pub struct DynamicMap {
     pub weights: PackedTiles,
     /// `[outputs]`
     pub bias: Option<Operand>,
+    /// Hold the results.
+    pub bounds: Option<[f32; 2]>,
     /// `[rows, outputs]`
     pub out: Operand,
 }
@@ -222,6 +236,8 @@ pub enum Step {
         weights: PackedWeights,
         /// `[outputs]`
         bias: Option<Operand>,
+        /// Hold the results.
+        bounds: Option<[f32; 2]>,
         /// `[rows, outputs]`
         out: Operand,
     },
@@ -451,9 +467,108 @@ pub enum Step {
     },
     /// Zeros in the rows beyond the valid ones, for a step that looks across rows.
     ZeroTail {
-        /// `[rows, per_row]`
+        /// All rows.
         target: Operand,
-        /// Values per row.
-        per_row: u64,
+        /// Values of the valid ones.
+        valid: Extent,
+    },
+    /// Mean and variance to 0 and 1.
+    LayerNorm {
+        /// Numbers.
+        norm: LayerNorm,
+        /// Values.
+        x: Operand,
+        /// `[width]`
+        weight: Option<Operand>,
+        /// `[width]`
+        bias: Option<Operand>,
+        /// Groups.
+        groups: Extent,
+        /// Result.
+        out: Operand,
+    },
+    /// Rotary embedding by two coordinates.
+    AxialRope {
+        /// `[rows, heads · head_dim]`
+        x: Operand,
+        /// `[rows, head_dim / 4]`, of the first halves, then of the second.
+        cos: [Operand; 2],
+        /// As `cos`.
+        sin: [Operand; 2],
+        /// Values per head, heads.
+        sizes: [u64; 2],
+        /// Rows.
+        rows: Extent,
+        /// As `x`.
+        out: Operand,
+    },
+    /// Attention with a vector for each distance.
+    RelativeAttention {
+        /// Dimensions.
+        relative: Relative,
+        /// `[rows, heads · head_dim]`
+        q: Operand,
+        /// As `q`.
+        k: Operand,
+        /// As `q`.
+        v: Operand,
+        /// `[window, heads · head_dim]`
+        distances: Operand,
+        /// Rows.
+        rows: Extent,
+        /// As `q`.
+        out: Operand,
+    },
+    /// Convolution over a plane; what a kernel covers is unfolded in scratch memory.
+    Convolution {
+        /// Dimensions.
+        plane: Plane,
+        /// `[height, width, channels]`
+        x: Operand,
+        /// Packed `[outputs, channels · kernel²]`.
+        weights: PackedWeights,
+        /// Rows of `x`; zeros stand for those beyond.
+        height: Extent,
+        /// Rows of the result.
+        rows: Extent,
+        /// `[rows, columns, outputs]`
+        out: Operand,
+    },
+    /// Convolution along rows; the weight is turned in scratch memory.
+    Depthwise {
+        /// `[rows, channels]`
+        x: Operand,
+        /// `[channels, kernel]`
+        weight: Operand,
+        /// Channels, kernel.
+        sizes: [u64; 2],
+        /// Rows.
+        rows: Extent,
+        /// As `x`.
+        out: Operand,
+    },
+    /// `a · sigmoid(b)` of the halves of each group.
+    Glu {
+        /// Values.
+        x: Operand,
+        /// Values per group of the result.
+        width: u64,
+        /// Groups.
+        groups: Extent,
+        /// Result.
+        out: Operand,
+    },
+    /// Means of consecutive rows.
+    MeanRows {
+        /// `[groups · rows, width]`
+        x: Operand,
+        /// Values per row, rows of a mean.
+        sizes: [u64; 2],
+        /// Rows of `x`; zeros stand for those beyond.
+        valid: Extent,
+        /// Means.
+        groups: Extent,
+        /// `[groups, width]`
+        out: Operand,
     },
 }

@@ -142,8 +142,8 @@ fn heads_decide_what_can_be_loaded() {
         (head.clone(), SW_COMPATIBILITY_OPTIMAL),
         (b"something else".to_vec(), SW_COMPATIBILITY_NOT_MINE),
         (Vec::new(), SW_COMPATIBILITY_NOT_MINE),
-        (text.replace("format=8", "format=7").into_bytes(), SW_COMPATIBILITY_RECOMPILE),
-        (text.replace("format=8", "format=9").into_bytes(), SW_COMPATIBILITY_UNSUPPORTED),
+        (text.replace("format=9", "format=8").into_bytes(), SW_COMPATIBILITY_RECOMPILE),
+        (text.replace("format=9", "format=10").into_bytes(), SW_COMPATIBILITY_UNSUPPORTED),
     ] {
         assert_eq!(host.compatibility(&head).expect("answered").0, answer);
     }

@@ -70,6 +70,13 @@ fn the_samples_reach_the_kernels_they_are_named_after() {
     has("attention-state", |step| matches!(step, Step::Attention { .. }));
     has("attention-state", |step| matches!(step, Step::StateUpdate { .. }));
     has("encoded", |step| matches!(step, Step::Decode { .. }));
+    has("tower", |step| matches!(step, Step::Convolution { .. }));
+    has("tower", |step| matches!(step, Step::LayerNorm { .. }));
+    has("tower", |step| matches!(step, Step::AxialRope { .. }));
+    has("tower", |step| matches!(step, Step::RelativeAttention { .. }));
+    has("tower", |step| matches!(step, Step::Depthwise { .. }));
+    has("tower", |step| matches!(step, Step::Glu { .. }));
+    has("tower", |step| matches!(step, Step::MeanRows { .. }));
 }
 
 /// The next of a sequence of numbers, the same in every run.

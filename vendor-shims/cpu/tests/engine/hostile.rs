@@ -1,16 +1,18 @@
 //! Damaged artefacts and malformed work orders: typed errors, never a crash, a panic or a wrong
 //! result.
 
-use crate::support::samples::{encoded_sample, head, sample};
+use crate::support::samples::{encoded_sample, head, sample, tower};
+use crate::support::towers::{Matrices, vision};
 use crate::support::*;
 use crate::targets::{bind, load_and_run, mend, program_of};
 use shardwright_shim_abi::raw::*;
+use shardwright_shim_cpu::kernels::attention::Heads;
 use shardwright_shim_cpu::kernels::elementwise::{Binary, Broadcast};
 use shardwright_shim_cpu::kernels::encoding;
 use shardwright_shim_cpu::kernels::shape::Strided;
 use shardwright_shim_cpu::program::{
-    Entry, Extent, MAX_ENTRIES, MAX_NAME, MAX_PORTS, MAX_RANK, MAX_STEPS, Operand, Place, Port,
-    PortDirection, Program, Step,
+    AttentionKeys, Entry, Extent, MAX_ENTRIES, MAX_NAME, MAX_PORTS, MAX_RANK, MAX_STEPS, Operand, Place,
+    Port, PortDirection, Program, Step,
 };
 
 /// Most bytes of activations and bindings of entries that are run.
@@ -127,10 +129,28 @@ fn steps_with_too_many_empty_iterations_are_refused() {
     }
 }
 
+/// Attention to rows locates its positions although nothing depends on them.
+#[test]
+fn positions_that_nothing_reads_are_checked() {
+    let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
+    let check = |positions: Operand| {
+        let heads = Heads { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, softcap: 0.0 };
+        let [x, out] = [0, 1].map(|offset| Operand { offset, elements: 1, ..nothing });
+        let (keys, rows) = (AttentionKeys::Rows { causal: true }, Extent::Fixed(1));
+        let step = Step::Attention { heads, window: 0, keys, q: x, k: x, v: x, positions, rows, out };
+        let (name, ports, steps) = ("one".to_owned(), Vec::new(), vec![step]);
+        let entry = Entry { name, rows: 1, context: 1, ports, arena: 2, steps };
+        Program { threads: 1, entries: vec![entry] }.check(0)
+    };
+    check(nothing).expect("no positions");
+    let foreign = Operand { place: Place::Bound(61), ..nothing };
+    assert!(check(foreign).expect_err("a foreign binding").contains("no binding 61"));
+}
+
 #[test]
 fn programs_beyond_a_limit_are_refused() {
     let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
-    let step = Step::ZeroTail { target: nothing, per_row: 0 };
+    let step = Step::ZeroTail { target: nothing, valid: Extent::Fixed(0) };
     let port = Port {
         name: "x".to_owned(),
         direction: PortDirection::Input,
@@ -185,6 +205,9 @@ fn forged_programs_are_refused_or_harmless() {
     forge(&artefact());
     for cap in [None, Some(30.0)] {
         forge(&open(&[]).expect("opened").compile(&[head(cap).build()], &[]).expect("compiled").artefact);
+    }
+    for order in [tower(), vision(6, Matrices::Dynamic, false)] {
+        forge(&open(&[]).expect("opened").compile(&[order.build()], &[]).expect("compiled").artefact);
     }
 }
 

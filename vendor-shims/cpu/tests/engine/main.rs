@@ -13,3 +13,4 @@ mod joined;
 mod largest;
 mod model;
 mod quantised;
+mod towers;

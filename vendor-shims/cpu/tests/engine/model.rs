@@ -229,7 +229,7 @@ fn every_operation_agrees_with_the_plain_evaluator() {
         outputs.push(b.node(op, &[x], &[rows, 1], vec![]));
     }
     let [row, matrix_t, wide_t, scalar_t] = [&row, &matrix, &wide, &scalar].map(|w| b.constant(w));
-    for op in [SW_OP_ADD, SW_OP_SUB, SW_OP_MUL, SW_OP_DIV] {
+    for op in [SW_OP_ADD, SW_OP_SUB, SW_OP_MUL, SW_OP_DIV, SW_OP_MAX, SW_OP_MIN] {
         outputs.push(b.binary(op, x, y));
         outputs.push(b.binary(op, x, row));
         outputs.push(b.binary(op, scalar_t, x));

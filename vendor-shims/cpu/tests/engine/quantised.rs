@@ -284,7 +284,7 @@ fn operations() -> Builder {
             Attribute::Text("keys", "rows"),
         ],
     ));
-    for op in [SW_OP_ADD, SW_OP_SUB, SW_OP_MUL] {
+    for op in [SW_OP_ADD, SW_OP_SUB, SW_OP_MUL, SW_OP_MAX, SW_OP_MIN] {
         outputs.push(b.binary(op, x, y));
     }
     outputs.push(b.binary(SW_OP_DIV, x, p));

@@ -2,6 +2,7 @@
 #![allow(unused_imports, dead_code, reason = "every test file uses another part")]
 
 pub mod samples;
+pub mod towers;
 
 pub use shardwright_shim_testing::host::EstimateInfo;
 pub use shardwright_shim_testing::*;

@@ -159,6 +159,48 @@ fn dynamic(of: fn(&str, u64, u64) -> Weight) -> Builder {
     b
 }
 
+/// The operations of towers, and tensors of several rows to a row and of one to several.
+pub fn tower() -> Builder {
+    let (rows, width) = (6, 8);
+    let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
+    let frames = b.input("features", SW_ROLE_FEATURES, &[2 * rows, 4]);
+    let valid = b.input("valid", SW_ROLE_VALID, &[2 * rows, 1]);
+    let grid = ["columns", "rows"].map(|name| b.input(name, SW_ROLE_GRID, &[rows]));
+    let float = |b: &mut Builder, name: &str, shape: &[u64]| {
+        let data = values(shape.iter().product::<u64>() as usize, shape[0], 0.9);
+        b.constant(&weight(name, shape, &data, SW_DTYPE_F32))
+    };
+    let x = b.binary(SW_OP_MUL, frames, valid);
+    let x = b.reshape(x, &[2 * rows, 4, 1]);
+    let planes = float(&mut b, "planes", &[4, 9]);
+    let window = [("kernel", 3), ("stride", 2), ("padding", 1)];
+    let window = window.map(|(name, value)| Attribute::Integer(name, value)).to_vec();
+    let x = b.node(SW_OP_CONVOLUTION, &[x, planes], &[rows, 2, 4], window);
+    let (gain, shift) = (float(&mut b, "gain", &[4]), float(&mut b, "shift", &[4]));
+    let eps = vec![Attribute::Float("eps", 1e-3)];
+    let x = b.node(SW_OP_LAYER_NORM, &[x, gain, shift], &[rows, 2, 4], eps);
+    let x = b.reshape(x, &[rows, width]);
+    let heads = vec![Attribute::Integer("head_dim", 4), Attribute::Float("theta", 100.0)];
+    let q = b.node(SW_OP_AXIAL_ROPE, &[x, grid[0], grid[1]], &[rows, width], heads);
+    let distances = float(&mut b, "distances", &[3, width]);
+    let attributes = vec![
+        Attribute::Integer("heads", 2),
+        Attribute::Integer("head_dim", 4),
+        Attribute::Float("softcap", 5.0),
+    ];
+    let x = b.node(SW_OP_RELATIVE_ATTENTION, &[q, x, x, distances], &[rows, width], attributes);
+    let kernel = float(&mut b, "kernel", &[width, 3]);
+    let x = b.node(SW_OP_DEPTHWISE_CONVOLUTION, &[x, kernel], &[rows, width], vec![]);
+    let [low, high] = [("low", -0.5), ("high", 0.5)]
+        .map(|(name, bound)| b.constant(&weight(name, &[1], &[bound], SW_DTYPE_F32)));
+    let x = b.node(SW_OP_CLAMP, &[x, low, high], &[rows, width], vec![]);
+    let x = b.node(SW_OP_GLU, &[x], &[rows, width / 2], vec![]);
+    let x = b.node(SW_OP_MEAN_ROWS, &[x], &[3, width / 2], vec![Attribute::Integer("rows", 2)]);
+    let x = b.unary(SW_OP_SIGMOID, x, vec![]);
+    b.output("soft", SW_ROLE_SOFT_ROWS, x);
+    b
+}
+
 /// Every sample of the corpus: its name and its artefact.
 pub fn artefacts() -> Vec<(&'static str, Region)> {
     let host = open(&[]).expect("opened");
@@ -170,6 +212,7 @@ pub fn artefacts() -> Vec<(&'static str, Region)> {
         ("capped-head", head(Some(30.0))),
         ("attention-state", sample()),
         ("encoded", encoded_sample()),
+        ("tower", tower()),
     ]
     .map(|(name, order)| (name, host.compile(&[order.build()], &[]).expect("compiled").artefact))
     .into()

@@ -1,16 +1,12 @@
 //! One block of rows against one key head: scores, weights, results.
 
 use super::element::KvElement;
+use super::weights::{divide, weigh};
 use super::{Block, Heads, Operands, Visible};
 use crate::kernels::encoding::{Stored, widen};
-use crate::kernels::math::{exp, softcap};
 use crate::pool::SharedOutput;
 use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 
-/// Scores this far below the largest get weight zero: all keys of the longest context together
-/// would add less than 2⁻⁶⁰ of the result. Without the cut, weights and sums become subnormal, and
-/// each operation on those costs processors a hundred cycles.
-const NEGLIGIBLE: f32 = -64.0;
 /// Keys whose rows stay in cache while all queries of a block pass over them.
 pub const KEY_BLOCK: usize = 64;
 
@@ -284,46 +280,7 @@ unsafe fn dots<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize, c
 
 #[inline(always)]
 fn weights<S: Simd>(s: S, heads: Heads, scores: &mut [f32]) -> f32 {
-    let count = scores.len();
-    let place = scores.as_mut_ptr();
-    let mut largest = s.splat(f32::NEG_INFINITY);
-    let mut at = 0;
-    while at < count {
-        let lanes = LANES.min(count - at);
-        // SAFETY: `at + lanes` ≤ `count`.
-        unsafe {
-            let mut score = s.mul(s.load_partial(place.add(at), lanes), s.splat(heads.scale));
-            if heads.softcap != 0.0 {
-                score = softcap(s, score, heads.softcap);
-            }
-            s.store_partial(place.add(at), lanes, score);
-            // The lanes beyond the end repeat the first one, which changes no maximum.
-            if lanes == LANES {
-                largest = s.max(score, largest);
-            } else {
-                for lane in 0..lanes {
-                    largest = s.max(s.splat(*place.add(at + lane)), largest);
-                }
-            }
-        }
-        at += lanes;
-    }
-    let largest = s.splat(s.reduce_max(largest));
-    let mut sum = s.splat(0.0);
-    let mut at = 0;
-    while at < count {
-        let lanes = LANES.min(count - at);
-        // SAFETY: `at + lanes` ≤ `count`.
-        unsafe {
-            let below = s.sub(s.load_partial(place.add(at), lanes), largest);
-            let weight = s.select_less(below, s.splat(NEGLIGIBLE), s.splat(0.0), exp(s, below));
-            s.store_partial(place.add(at), lanes, weight);
-            // Loaded again, so that lanes beyond the end add nothing.
-            sum = s.add(sum, s.load_partial(place.add(at), lanes));
-        }
-        at += lanes;
-    }
-    s.reduce_add(sum)
+    weigh(s, heads.scale, heads.softcap, scores)
 }
 
 #[inline(always)]
@@ -425,18 +382,6 @@ fn results<S: Simd>(
                 let sum = scratch.address(sums + query, 1).read();
                 divide(s, std::slice::from_raw_parts_mut(target(query), count), sum);
             }
-        }
-    }
-}
-
-#[inline(always)]
-fn divide<S: Simd>(s: S, values: &mut [f32], by: f32) {
-    let by = s.splat(by);
-    for chunk in values.chunks_mut(LANES) {
-        // SAFETY: the chunk has `len` ≤ 16 values.
-        unsafe {
-            let value = s.load_partial(chunk.as_ptr(), chunk.len());
-            s.store_partial(chunk.as_mut_ptr(), chunk.len(), s.div(value, by));
         }
     }
 }

@@ -14,9 +14,17 @@
 //!   16;
 //! * result: one accumulator per value, `fma(weight, v, accumulator)` key by key, divided by the
 //!   sum at the end.
+//!
+//! Rows that all see each other have products of their own, in `all.rs`.
 
+mod all;
 mod block;
 mod element;
+mod weights;
+
+pub use all::{Everyone, attention_of_all, scratch_of_all};
+
+pub(super) use weights::{divide, weigh};
 
 use serde::{Deserialize, Serialize};
 

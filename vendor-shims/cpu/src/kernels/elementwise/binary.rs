@@ -14,6 +14,10 @@ pub enum Binary {
     Mul,
     /// `a / b`
     Div,
+    /// The larger.
+    Max,
+    /// The smaller.
+    Min,
 }
 
 /// The dense result shape and how operands step through it; stride 0 repeats.
@@ -221,6 +225,26 @@ fn one_run<S: Simd>(s: S, kind: Binary, a: &[f32], a_step: usize, b: &[f32], b_s
             #[inline(always)]
             |x, y| s.div(x, y),
         ),
+        Binary::Max => each(
+            s,
+            a,
+            a_step,
+            b,
+            b_step,
+            out,
+            #[inline(always)]
+            |x, y| s.max(x, y),
+        ),
+        Binary::Min => each(
+            s,
+            a,
+            a_step,
+            b,
+            b_step,
+            out,
+            #[inline(always)]
+            |x, y| s.min(x, y),
+        ),
     }
 }
 
@@ -306,6 +330,8 @@ mod tests {
                     (Binary::Sub, |x, y| x - y),
                     (Binary::Mul, |x, y| x * y),
                     (Binary::Div, |x, y| x / y),
+                    (Binary::Max, f32::max),
+                    (Binary::Min, f32::min),
                 ] {
                     for level in Level::available() {
                         let mut out = vec![f32::NAN; total];

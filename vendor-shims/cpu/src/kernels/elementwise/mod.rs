@@ -5,5 +5,5 @@ mod gated;
 mod unary;
 
 pub use binary::{Binary, Broadcast, binary};
-pub use gated::{Gate, gated};
+pub use gated::{Gate, gated, glu};
 pub use unary::{Unary, unary};

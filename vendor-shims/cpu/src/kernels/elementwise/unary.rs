@@ -35,6 +35,10 @@ pub enum Unary {
     Reciprocal,
     /// To the nearest integer, ties to even.
     Round,
+    /// `1 / (1 + e^−x)`
+    Sigmoid,
+    /// `min(max(x, low), high)`; not a number where x is none.
+    Clamp(f32, f32),
 }
 
 /// Values of one task.
@@ -170,6 +174,20 @@ fn values<S: Simd>(s: S, kind: Unary, x: &[f32], out: &mut [f32]) {
             #[inline(always)]
             |v| s.round(v),
         ),
+        Unary::Sigmoid => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| math::sigmoid(s, v),
+        ),
+        Unary::Clamp(low, high) => each(
+            s,
+            x,
+            out,
+            #[inline(always)]
+            |v| math::clamp(s, v, low, high),
+        ),
     }
 }
 
@@ -181,7 +199,7 @@ mod tests {
     fn agrees_with_the_definition_at_every_level() {
         let x: Vec<f32> = (1..1000).map(|i| (i as f32 - 500.0) / 37.0).collect();
         type Meaning = fn(f64) -> f64;
-        let cases: [(Unary, Meaning); 14] = [
+        let cases: [(Unary, Meaning); 16] = [
             (Unary::Copy, |v| v),
             (Unary::Gelu, |v| {
                 0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v)).tanh())
@@ -198,6 +216,8 @@ mod tests {
             (Unary::Rsqrt, |v| 1.0 / v.sqrt()),
             (Unary::Reciprocal, |v| 1.0 / v),
             (Unary::Round, f64::round_ties_even),
+            (Unary::Sigmoid, |v| 1.0 / (1.0 + (-v).exp())),
+            (Unary::Clamp(-0.75, 2.5), |v| v.clamp(-0.75, 2.5)),
         ];
         for (kind, meaning) in cases {
             let run = |level, threads| {

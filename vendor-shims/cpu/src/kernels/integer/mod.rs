@@ -144,6 +144,8 @@ pub struct Map<'a> {
     pub weights: Tiles<'a>,
     /// `[outputs]`
     pub bias: Option<&'a [f32]>,
+    /// Hold the results, to the bits of [`clamp`](crate::kernels::math::clamp).
+    pub bounds: Option<[f32; 2]>,
     /// `[rows, outputs]`
     pub out: &'a mut [f32],
 }
@@ -177,16 +179,19 @@ pub fn integer_linear<const N: usize>(
     quantise_rows(level, pool, x, geometry, rows, q, sums, scales);
     let quantised = Rows { q, sums, scales };
     let maps = maps.map(|map| {
-        map.map(|Map { weights, bias, out }| {
+        map.map(|Map { weights, bias, bounds, out }| {
             weights.check(geometry);
             assert!(weights.geometry() == geometry, "maps of the same rows cut them into different blocks");
             assert!(out.len() >= rows * weights.outputs, "results shorter than the rows");
             assert!(bias.is_none_or(|bias| bias.len() >= weights.outputs), "bias shorter than the outputs");
             let target = Target { out: SharedOutput::new(out), stride: weights.outputs };
-            (Operands { weights, geometry, rows: quantised, bias }, target)
+            (Operands { weights, geometry, rows: quantised, bias, bounds }, target)
         })
     });
     let panels: usize = maps.iter().flatten().map(|(operands, _)| operands.weights.panels()).sum();
+    if panels == 0 {
+        return;
+    }
     let shared = pool.worth(rows as u64 * panels as u64 * (LANES * geometry.length) as u64 / CHEAPER);
     let threads = if shared { pool.threads() } else { 1 };
     // Tasks of one map after those of another.
@@ -264,6 +269,7 @@ pub struct Operands<'a> {
     geometry: Geometry,
     rows: Rows<'a>,
     bias: Option<&'a [f32]>,
+    bounds: Option<[f32; 2]>,
 }
 
 dispatch_dot! {

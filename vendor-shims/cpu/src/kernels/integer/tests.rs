@@ -50,8 +50,15 @@ fn everywhere(x: &[f32], tiles: Tiles<'_>, bias: Option<&[f32]>, rows: usize) ->
             let mut out = vec![f32::NAN; rows * tiles.outputs];
             let mut scratch = vec![f32::NAN; scratch_values(tiles.geometry(), rows, threads).expect("small")];
             let pool = Pool::eager(threads);
-            let map = Map { weights: tiles, bias, out: &mut out };
+            let map = Map { weights: tiles, bias, bounds: None, out: &mut out };
             integer_linear(Level::detect(), dot, &pool, x, [Some(map)], rows, &mut scratch);
+            // Bounds give the bits of a clamp after it.
+            let mut held = vec![f32::NAN; out.len()];
+            let map = Map { weights: tiles, bias, bounds: Some([-0.5, 0.75]), out: &mut held };
+            integer_linear(Level::detect(), dot, &pool, x, [Some(map)], rows, &mut scratch);
+            for (held, value) in held.iter().zip(&out) {
+                assert_eq!(held.to_bits(), value.clamp(-0.5, 0.75).to_bits(), "{}", dot.name());
+            }
             all.push((format!("{} with {threads} threads", dot.name()), out));
         }
     }
@@ -256,6 +263,8 @@ fn rows_of_zeros_without_inputs_and_of_nans() {
         same(&vec![0.0; 4 * rows], tiles, Some(&bias), rows, &expected).unwrap();
         let none = Tiles { data: &[], inputs: 0, ..tiles };
         same(&[], none, Some(&bias), rows, &expected).unwrap();
+        let no_results = Tiles { outputs: 0, ..tiles };
+        same(&vec![0.0; 4 * rows], no_results, Some(&bias), rows, &[]).unwrap();
         let mut x = vec![1.0; 4 * rows];
         x[5] = f32::NAN;
         for (how, out) in everywhere(&x, tiles, None, rows) {
@@ -294,13 +303,18 @@ fn maps_of_the_same_rows_give_what_each_gives_alone() {
                     let mut scratch = vec![f32::NAN; scratch_values(geometry, rows, threads).expect("small")];
                     let alone = [0, 1, 2].map(|at| {
                         let mut out = vec![f32::NAN; rows * widths[at]];
-                        let map = Map { weights: tiles(at), bias: (at == 1).then_some(&bias), out: &mut out };
+                        let map = Map {
+                            weights: tiles(at),
+                            bias: (at == 1).then_some(&bias),
+                            bounds: None,
+                            out: &mut out,
+                        };
                         integer_linear(Level::detect(), dot, &pool, &x, [Some(map)], rows, &mut scratch);
                         out
                     });
                     let mut outs = widths.map(|outputs| vec![f32::NAN; rows * outputs]);
                     let [a, b, c] = &mut outs;
-                    let map = |at, bias, out| Some(Map { weights: tiles(at), bias, out });
+                    let map = |at, bias, out| Some(Map { weights: tiles(at), bias, bounds: None, out });
                     let maps = [map(0, None, a), map(1, Some(&bias[..]), b), map(2, None, c), None];
                     integer_linear(Level::detect(), dot, &pool, &x, maps, rows, &mut scratch);
                     for (alone, together) in alone.iter().zip(&outs) {

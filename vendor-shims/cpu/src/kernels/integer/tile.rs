@@ -2,6 +2,7 @@
 
 use super::{GROUP, Operands};
 use crate::kernels::linear::Scales;
+use crate::kernels::math::clamp;
 use crate::pool::SharedOutput;
 use crate::simd::dot::{Dot, VECTOR};
 use crate::simd::{LANES, Registers, Simd};
@@ -279,6 +280,12 @@ impl Columns {
         for lane in 0..LANES {
             results[lane] = value(sums[lane], row_scale, self.scales[lane], self.bias[lane]);
         }
+        if let Some([low, high]) = operands.bounds {
+            for result in &mut results {
+                *result = if low > *result { low } else { *result };
+                *result = if high < *result { high } else { *result };
+            }
+        }
         match <&mut [f32; LANES]>::try_from(&mut *out) {
             Ok(out) => *out = results,
             Err(_) => out.copy_from_slice(&results[..self.count]),
@@ -315,12 +322,15 @@ pub(super) fn finish_scaled<F: Simd>(
     // SAFETY: the caller's task alone writes these results; so many columns of the bias exist.
     unsafe {
         let out = target.out.part(row * target.stride + column, columns);
-        let value = match operands.bias {
+        let mut value = match operands.bias {
             Some(bias) => {
                 f.fma(sums, scale, f.load_partial(bias[column..column + columns].as_ptr(), columns))
             }
             None => f.mul(sums, scale),
         };
+        if let Some([low, high]) = operands.bounds {
+            value = clamp(f, value, low, high);
+        }
         f.store_partial(out.as_mut_ptr(), columns, value);
     }
 }

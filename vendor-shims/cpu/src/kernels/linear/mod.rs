@@ -6,7 +6,8 @@
 //! accumulator in the output, which rounds nothing, so tiles, threads and rows are chosen for speed
 //! alone. Scales per output multiply the final sum, as `sum · scale` or `fma(sum, scale, bias)`;
 //! scales per block multiply the weights, which rounds nothing: the product of eight bits or four
-//! and the eleven of a binary16 is exact. A bias without scales is added last.
+//! and the eleven of a binary16 is exact. A bias without scales is added after that; bounds hold
+//! the result.
 
 mod pack;
 mod product;
@@ -16,6 +17,7 @@ pub use pack::{PanelType, pack_from_columns, pack_from_rows, pack_integers, pack
 pub use product::{Sizes, mat_mul, scratch_values};
 
 use crate::kernels::linear::tile::{Blocks, Element, rows_by_panels};
+use crate::kernels::math::clamp;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd};
 
@@ -107,6 +109,22 @@ const ROW_BLOCK: usize = 96;
 /// Panels of one task when several rows share them.
 const PANEL_GROUP: usize = 4;
 
+/// What becomes of a sum.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Finish<'a> {
+    /// Added, one per output.
+    pub bias: Option<&'a [f32]>,
+    /// Holds the result, to the bits of [`clamp`].
+    pub bounds: Option<[f32; 2]>,
+}
+
+impl<'a> Finish<'a> {
+    /// With a bias, if there is one.
+    pub fn biased(bias: Option<&'a [f32]>) -> Finish<'a> {
+        Finish { bias, bounds: None }
+    }
+}
+
 /// Writes `out[r][n]` for `rows` rows. `x` is `[rows, inputs]`, `out` `[rows, outputs]`, both
 /// dense.
 ///
@@ -117,14 +135,14 @@ pub fn linear(
     pool: &Pool,
     x: &[f32],
     weights: Panels<'_>,
-    bias: Option<&[f32]>,
+    finish: Finish<'_>,
     rows: usize,
     out: &mut [f32],
 ) {
     let Panels { inputs, outputs, .. } = weights;
     assert!(x.len() >= rows * inputs && out.len() >= rows * outputs, "activations shorter than the rows");
     weights.check();
-    assert!(bias.is_none_or(|bias| bias.len() >= outputs), "bias shorter than the outputs");
+    assert!(finish.bias.is_none_or(|bias| bias.len() >= outputs), "bias shorter than the outputs");
     if rows == 0 || outputs == 0 {
         return;
     }
@@ -136,7 +154,7 @@ pub fn linear(
         let run = if pool.worth(work) { panels.div_ceil(pool.threads() * 4).max(8) } else { panels };
         pool.run(panels.div_ceil(run), &|task| {
             let first = task * run;
-            task_at(level, x, weights, bias, 0, 1, first, run.min(panels - first), target);
+            task_at(level, x, weights, finish, 0, 1, first, run.min(panels - first), target);
         });
     } else {
         let groups = panels.div_ceil(PANEL_GROUP);
@@ -145,9 +163,26 @@ pub fn linear(
             let (group, block) = (task / blocks, task % blocks);
             let (panel, row) = (group * PANEL_GROUP, block * ROW_BLOCK);
             let count = PANEL_GROUP.min(panels - panel);
-            task_at(level, x, weights, bias, row, ROW_BLOCK.min(rows - row), panel, count, target);
+            task_at(level, x, weights, finish, row, ROW_BLOCK.min(rows - row), panel, count, target);
         };
         if pool.worth(work) { pool.run(groups * blocks, &body) } else { (0..groups * blocks).for_each(body) }
+    }
+}
+
+/// [`linear`] without a bias on the calling thread alone, as part of a task of several.
+///
+/// # Panics
+/// As [`linear`].
+pub fn linear_alone(level: Level, x: &[f32], weights: Panels<'_>, rows: usize, out: &mut [f32]) {
+    let Panels { inputs, outputs, .. } = weights;
+    assert!(x.len() >= rows * inputs && out.len() >= rows * outputs, "activations shorter than the rows");
+    weights.check();
+    let (panels, target) = (outputs.div_ceil(LANES), SharedOutput::new(out));
+    for panel in (0..panels).step_by(PANEL_GROUP) {
+        for row in (0..rows).step_by(ROW_BLOCK) {
+            let (count, rows) = (PANEL_GROUP.min(panels - panel), ROW_BLOCK.min(rows - row));
+            task_at(level, x, weights, Finish::default(), row, rows, panel, count, target);
+        }
     }
 }
 
@@ -157,7 +192,7 @@ fn task<S: Simd>(
     s: S,
     x: &[f32],
     weights: Panels<'_>,
-    bias: Option<&[f32]>,
+    finish: Finish<'_>,
     row: usize,
     rows: usize,
     panel: usize,
@@ -167,7 +202,7 @@ fn task<S: Simd>(
     macro_rules! with {
         ($steps:expr, $element:ty) => {{
             let steps = $steps.as_ptr().cast::<$element>();
-            block::<S, $element>(s, x, steps, weights, bias, row, rows, panel, panels, out)
+            block::<S, $element>(s, x, steps, weights, finish, row, rows, panel, panels, out)
         }};
     }
     match (weights.data, weights.scales) {
@@ -184,7 +219,7 @@ fn task<S: Simd>(
 
 crate::simd::dispatch! {
     fn task_at => task(
-        x: &[f32], weights: Panels<'_>, bias: Option<&[f32]>, row: usize, rows: usize, panel: usize, panels: usize,
+        x: &[f32], weights: Panels<'_>, finish: Finish<'_>, row: usize, rows: usize, panel: usize, panels: usize,
         out: SharedOutput<'_, f32>,
     )
 }
@@ -200,7 +235,7 @@ fn block<S: Simd, E: Element>(
     x: &[f32],
     steps: *const E,
     weights: Panels<'_>,
-    bias: Option<&[f32]>,
+    finish: Finish<'_>,
     row: usize,
     rows: usize,
     panel: usize,
@@ -275,7 +310,8 @@ fn block<S: Simd, E: Element>(
         Scales::PerOutput(scales) => Some(scales),
         _ => None,
     };
-    if bias.is_none() && scales.is_none() {
+    let Finish { bias, bounds } = finish;
+    if bias.is_none() && scales.is_none() && bounds.is_none() {
         return;
     }
     for r in 0..rows {
@@ -288,12 +324,15 @@ fn block<S: Simd, E: Element>(
                 let place = target.add(r * outputs + done);
                 let sum = s.load_partial(place.cast_const(), count);
                 let of = |values: &[f32]| s.load_partial(values.as_ptr().add(column + done), count);
-                let value = match (scales, bias) {
+                let mut value = match (scales, bias) {
                     (Some(scales), Some(bias)) => s.fma(sum, of(scales), of(bias)),
                     (Some(scales), None) => s.mul(sum, of(scales)),
                     (None, Some(bias)) => s.add(sum, of(bias)),
                     (None, None) => sum,
                 };
+                if let Some([low, high]) = bounds {
+                    value = clamp(s, value, low, high);
+                }
                 s.store_partial(place, count, value);
             }
             done += count;

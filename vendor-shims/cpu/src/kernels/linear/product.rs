@@ -1,4 +1,4 @@
-use super::{PanelData, Panels, Scales, linear, pack_from_columns, pack_from_rows, packed_elements};
+use super::{Finish, PanelData, Panels, Scales, linear, pack_from_columns, pack_from_rows, packed_elements};
 use crate::kernels::elementwise::Broadcast;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level};
@@ -70,7 +70,15 @@ pub fn mat_mul(
         let data = PanelData::F32(packed.as_chunks().0);
         let weights = Panels { data, scales: Scales::None, inputs: k, outputs: n };
         let rows = &a[a_at * a_size..(a_at + 1) * a_size];
-        linear(level, pool, rows, weights, None, m, &mut out[index * out_size..(index + 1) * out_size]);
+        linear(
+            level,
+            pool,
+            rows,
+            weights,
+            Finish::default(),
+            m,
+            &mut out[index * out_size..(index + 1) * out_size],
+        );
     }
 }
 

@@ -63,7 +63,7 @@ proptest! {
                 for threads in [1, 3] {
                     let pool = Pool::eager(threads);
                     let mut out = vec![f32::NAN; rows * outputs];
-                    linear(level, &pool, &x, float_panels(data, inputs, outputs), bias.as_deref(), rows, &mut out);
+                    linear(level, &pool, &x, float_panels(data, inputs, outputs), Finish::biased(bias.as_deref()), rows, &mut out);
                     prop_assert_eq!(&bits(&out), &expected, "{} form {} threads {}", level.name(), form, threads);
                 }
             }
@@ -81,10 +81,10 @@ fn a_row_alone_equals_the_row_among_many() {
     let pool = Pool::eager(2);
     for level in Level::available() {
         let mut all = vec![0.0; rows * outputs];
-        linear(level, &pool, &x, weights, None, rows, &mut all);
+        linear(level, &pool, &x, weights, Finish::default(), rows, &mut all);
         for row in [0, 5, 95, 96, 129] {
             let mut one = vec![0.0; outputs];
-            linear(level, &pool, &x[row * inputs..], weights, None, 1, &mut one);
+            linear(level, &pool, &x[row * inputs..], weights, Finish::default(), 1, &mut one);
             assert_eq!(bits(&one), bits(&all[row * outputs..(row + 1) * outputs]));
         }
     }
@@ -95,7 +95,15 @@ fn zero_inputs_give_the_bias() {
     for rows in [1, 2, 20] {
         let mut out = vec![9.0; rows * 3];
         let weights = float_panels(PanelData::Bf16(&[]), 0, 3);
-        linear(Level::detect(), &Pool::eager(1), &[], weights, Some(&[1.0, 2.0, 3.0]), rows, &mut out);
+        linear(
+            Level::detect(),
+            &Pool::eager(1),
+            &[],
+            weights,
+            Finish::biased(Some(&[1.0, 2.0, 3.0])),
+            rows,
+            &mut out,
+        );
         assert_eq!(out, [1.0, 2.0, 3.0].repeat(rows));
     }
 }
@@ -198,7 +206,14 @@ fn same_everywhere(
     for level in Level::available() {
         for threads in [1, 3] {
             let mut out = vec![f32::NAN; rows * panels.outputs];
-            linear(level, &Pool::eager(threads), x, panels, bias, rows, &mut out);
+            linear(level, &Pool::eager(threads), x, panels, Finish::biased(bias), rows, &mut out);
+            // Bounds give the bits of a clamp after it.
+            let mut held = vec![f32::NAN; out.len()];
+            let finish = Finish { bias, bounds: Some([-0.5, 0.75]) };
+            linear(level, &Pool::eager(threads), x, panels, finish, rows, &mut held);
+            for (held, value) in held.iter().zip(&out) {
+                prop_assert_eq!(held.to_bits(), value.clamp(-0.5, 0.75).to_bits());
+            }
             prop_assert_eq!(bits(&out), bits(expected), "{} with {} threads", level.name(), threads);
         }
     }

@@ -1,7 +1,11 @@
-//! Normalisations over the last axis: root mean square, Euclidean, softmax.
+//! Normalisations over the last axis: root mean square, mean and variance, Euclidean, softmax.
 //!
 //! Sums are taken in sixteen lanes, value i in lane i mod 16, and the lanes added as
 //! [`Simd::reduce_add`].
+
+mod layer;
+
+pub use layer::{LayerNorm, layer_norm};
 
 use serde::{Deserialize, Serialize};
 

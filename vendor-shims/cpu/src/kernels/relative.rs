@@ -1,0 +1,218 @@
+//! Attention of every row to itself and the rows before it within a window, with a vector for each
+//! distance that is added to the key.
+//!
+//! * score: `q·k` and `q·distance`, each in sixteen lanes over the head, whose lanes are added and
+//!   then summed as `Simd::reduce_add`; capped;
+//! * weights and result as in [`attention`](super::attention), from the first visible row on.
+
+use serde::{Deserialize, Serialize};
+
+use super::attention::{divide, weigh};
+use crate::pool::{Pool, SharedOutput};
+use crate::simd::{LANES, Level, Simd, dispatch};
+
+/// Dimensions and parameters of a relative attention.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Relative {
+    /// Heads.
+    pub heads: usize,
+    /// Values per head.
+    pub head_dim: usize,
+    /// Rows that a row sees, itself included.
+    pub window: usize,
+    /// `cap · tanh(score / cap)`, 0 for none.
+    pub softcap: f32,
+}
+
+/// Operands, dense, all of `heads · head_dim` values a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a> {
+    /// Queries.
+    pub q: &'a [f32],
+    /// Keys.
+    pub k: &'a [f32],
+    /// Values.
+    pub v: &'a [f32],
+    /// One row per distance.
+    pub distances: &'a [f32],
+}
+
+/// Number of scratch values that [`relative_attention`] needs with `threads` threads for at most
+/// `rows` rows; `None` on overflow.
+pub fn scratch_values(relative: Relative, rows: usize, threads: usize) -> Option<usize> {
+    relative.window.min(rows).checked_mul(threads)
+}
+
+/// Writes `out [rows, heads · head_dim]`.
+///
+/// # Panics
+/// When a length does not fit the dimensions.
+pub fn relative_attention(
+    level: Level,
+    pool: &Pool,
+    relative: Relative,
+    operands: Operands<'_>,
+    rows: usize,
+    scratch: &mut [f32],
+    out: &mut [f32],
+) {
+    let Relative { heads, head_dim, window, .. } = relative;
+    let Operands { q, k, v, distances } = operands;
+    let width = heads * head_dim;
+    assert!(window > 0 && distances.len() >= window * width, "fewer distances than the window");
+    let enough = |values: &[f32]| values.len() >= rows * width;
+    assert!([q, k, v, &*out].into_iter().all(enough), "values shorter than the rows");
+    let room = window.min(rows);
+    assert!(scratch.len() >= room * pool.threads(), "scratch too small");
+    let (out, scratch) = (SharedOutput::new(out), SharedOutput::new(scratch));
+    let body = |row: usize, worker: usize| {
+        // SAFETY: every task has its own row, and the pool numbers the threads of a job uniquely.
+        let (out, scores) = unsafe { (out.part(row * width, width), scratch.part(worker * room, room)) };
+        row_at(level, relative, operands, row, scores, out);
+    };
+    if pool.worth((3 * rows as u64 * width as u64).saturating_mul(room as u64)) {
+        pool.run_indexed(rows, &body);
+    } else {
+        (0..rows).for_each(|row| body(row, 0));
+    }
+}
+
+dispatch! {
+    fn row_at => one_row(
+        relative: Relative, operands: Operands<'_>, row: usize, scores: &mut [f32], out: &mut [f32],
+    )
+}
+
+#[inline(always)]
+fn one_row<S: Simd>(
+    s: S,
+    relative: Relative,
+    operands: Operands<'_>,
+    row: usize,
+    scores: &mut [f32],
+    out: &mut [f32],
+) {
+    let Relative { head_dim, window, softcap, .. } = relative;
+    let Operands { q, k, v, distances } = operands;
+    if head_dim == 0 {
+        return;
+    }
+    let width = out.len();
+    let first = (row + 1).saturating_sub(window);
+    let scores = &mut scores[..row + 1 - first];
+    for (head, out) in out.chunks_exact_mut(head_dim).enumerate() {
+        let of = |values, row: usize| -> &[f32] {
+            let values: &[f32] = values;
+            &values[row * width + head * head_dim..][..head_dim]
+        };
+        let query = of(q, row);
+        for (key, score) in (first..).zip(scores.iter_mut()) {
+            *score = dot_both(s, query, of(k, key), of(distances, row - key));
+        }
+        let sum = weigh(s, 1.0, softcap, scores);
+        let mut at = 0;
+        while at < head_dim {
+            let lanes = LANES.min(head_dim - at);
+            let mut mixed = s.splat(0.0);
+            for (key, weight) in (first..).zip(scores.iter()) {
+                // SAFETY: `at + lanes` ≤ `head_dim`, the length of the slice.
+                let value = unsafe { s.load_partial(of(v, key).as_ptr().add(at), lanes) };
+                mixed = s.fma(s.splat(*weight), value, mixed);
+            }
+            // SAFETY: as above, of the result.
+            unsafe { s.store_partial(out.as_mut_ptr().add(at), lanes, mixed) };
+            at += lanes;
+        }
+        divide(s, out, sum);
+    }
+}
+
+/// `q·a + q·b`.
+#[inline(always)]
+fn dot_both<S: Simd>(s: S, q: &[f32], a: &[f32], b: &[f32]) -> f32 {
+    assert!(a.len() == q.len() && b.len() == q.len(), "heads of different sizes");
+    let mut sums = [s.splat(0.0); 2];
+    let mut at = 0;
+    while at < q.len() {
+        let lanes = LANES.min(q.len() - at);
+        // SAFETY: `at + lanes` ≤ `len`, which all three have.
+        unsafe {
+            let q = s.load_partial(q.as_ptr().add(at), lanes);
+            sums[0] = s.fma(q, s.load_partial(a.as_ptr().add(at), lanes), sums[0]);
+            sums[1] = s.fma(q, s.load_partial(b.as_ptr().add(at), lanes), sums[1]);
+        }
+        at += lanes;
+    }
+    s.reduce_add(s.add(sums[0], sums[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shardwright_shim_testing::{bits, values};
+
+    fn exactly(relative: Relative, operands: Operands<'_>, rows: usize) -> Vec<f64> {
+        let Relative { heads, head_dim: d, window, softcap } = relative;
+        let width = heads * d;
+        let mut out = vec![0.0; rows * width];
+        for row in 0..rows {
+            for head in 0..heads {
+                let of =
+                    |values: &[f32], row: usize, at: usize| f64::from(values[row * width + head * d + at]);
+                let seen: Vec<usize> = ((row + 1).saturating_sub(window)..=row).collect();
+                let score = |key: &usize| {
+                    let sum = |at: usize| {
+                        let key = of(operands.k, *key, at) + of(operands.distances, row - key, at);
+                        of(operands.q, row, at) * key
+                    };
+                    let score = (0..d).map(sum).sum::<f64>();
+                    let cap = f64::from(softcap);
+                    if cap == 0.0 { score } else { cap * (score / cap).tanh() }
+                };
+                let scores: Vec<f64> = seen.iter().map(score).collect();
+                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for at in 0..d {
+                    let mixed = seen.iter().zip(&weights).map(|(key, w)| w / sum * of(operands.v, *key, at));
+                    out[row * width + head * d + at] = mixed.sum();
+                }
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn agrees_with_the_definition_at_every_level() {
+        for (heads, head_dim, window, rows, softcap) in [
+            (1, 1, 1, 3, 0.0),
+            (2, 17, 4, 9, 5.0),
+            (3, 16, 40, 21, 0.0),
+            (2, 128, 12, 30, 50.0),
+            (1, 8, 3, 0, 0.0),
+        ] {
+            let relative = Relative { heads, head_dim, window, softcap };
+            let width = heads * head_dim;
+            let [q, k, v] = [1, 2, 3].map(|seed| values(rows * width, seed, 1.5));
+            let distances = values(window * width, 4, 1.5);
+            let operands = Operands { q: &q, k: &k, v: &v, distances: &distances };
+            let run = |level, threads, rows| {
+                let mut out = vec![f32::NAN; rows * width];
+                let mut scratch = vec![f32::NAN; scratch_values(relative, rows, threads).unwrap()];
+                let pool = Pool::eager(threads);
+                relative_attention(level, &pool, relative, operands, rows, &mut scratch, &mut out);
+                out
+            };
+            let expected = run(Level::Scalar, 1, rows);
+            for (got, exact) in expected.iter().zip(exactly(relative, operands, rows)) {
+                assert!((f64::from(*got) - exact).abs() < 2e-5, "{got}, exactly {exact}");
+            }
+            for level in Level::available() {
+                for (threads, rows) in [(1, rows), (3, rows), (2, rows / 2)] {
+                    let got = run(level, threads, rows);
+                    assert_eq!(bits(&got), bits(&expected[..rows * width]), "{window} at {}", level.name());
+                }
+            }
+        }
+    }
+}
