@@ -7,6 +7,7 @@ mod moments;
 mod outline;
 mod path;
 mod texts;
+mod tower;
 
 pub use losses::{FormatShare, LossRow, SensitivityReport, measure_sensitivities, sensitivity_text};
 pub use making::CheckpointSource;
@@ -15,3 +16,4 @@ pub use moments::{checkpoint_moments, moment_text};
 pub use outline::OutlineSource;
 pub use path::{expect_checkpoint, open_checkpoint, plan_checkpoint};
 pub use texts::calibration_prompts;
+pub use tower::{TowerSource, tower_options};

@@ -102,9 +102,9 @@ pub use trying::{RecordedPlan, Trying};
 #[cfg(feature = "checkpoints")]
 pub use {
     checkpoint::{
-        CheckpointSource, FormatShare, LossRow, OutlineSource, SensitivityReport, calibration_prompts,
-        calibration_text, checkpoint_moments, expect_checkpoint, measure_sensitivities, moment_text,
-        open_checkpoint, plan_checkpoint, sensitivity_text,
+        CheckpointSource, FormatShare, LossRow, OutlineSource, SensitivityReport, TowerSource,
+        calibration_prompts, calibration_text, checkpoint_moments, expect_checkpoint, measure_sensitivities,
+        moment_text, open_checkpoint, plan_checkpoint, sensitivity_text, tower_options,
     },
     compiling::{CompileReport, compile, compile_trying},
     recorded::{CompiledAnew, compile_recorded, options_of},

@@ -21,15 +21,15 @@ pub(crate) fn boundary_ranges(graph: &Graph, ranges: &Ranges) -> Vec<BoundaryRan
     let per_layer = Role::PerLayer { first: 0, layers: 0 };
     for (index, component) in graph.components.iter().enumerate() {
         match component.kind {
-            ComponentKind::Head | ComponentKind::Pooling => add(&Role::Hidden, index, 0, LAST_HIDDEN),
-            ComponentKind::Decoder => {
+            kind if kind.ends_stream() => add(&Role::Hidden, index, 0, LAST_HIDDEN),
+            kind if kind.is_layered() => {
                 for layer in 0..component.layers {
                     add(&Role::Hidden, index, layer, &hidden_key(layer));
                     add(&per_layer, index, layer, PER_LAYER);
                 }
             }
             ComponentKind::PerLayerInput => add(&Role::Hidden, index, 0, &hidden_key(0)),
-            ComponentKind::Embed => {}
+            _ => {}
         }
     }
     found

@@ -282,6 +282,11 @@ fn boundaries(graph: &Graph, kind: ComponentKind) -> (Vec<String>, Vec<String>) 
         ComponentKind::Decoder => (vec![hidden.clone()], vec![hidden]),
         ComponentKind::Head => (vec![hidden], vec![name(&Role::Logits)]),
         ComponentKind::Pooling => (vec![hidden], vec![name(&Role::Embedding)]),
+        ComponentKind::VisionEmbed | ComponentKind::AudioEmbed => (vec![], vec![hidden]),
+        ComponentKind::VisionTower | ComponentKind::AudioTower => (vec![hidden.clone()], vec![hidden]),
+        ComponentKind::VisionProjector | ComponentKind::AudioProjector => {
+            (vec![hidden], vec![name(&Role::SoftRows)])
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
+use shardwright_graph::Role;
 use shardwright_shims::{Bound, Buffer, BufferRead, RunOptions, ShimError};
 use shardwright_vocabulary::ErrorClass;
 
@@ -12,8 +13,26 @@ use crate::chain::Chain;
 use crate::chain::layout::{BoundaryRows, CopyPlan, Located, PlacedRows, ShardRun, StepInput, computed_as};
 use crate::error::SessionError;
 use crate::placement::Counters;
-use crate::step::{self, RotaryTables, Step};
-use crate::storage::{convert, widen};
+use crate::step::{self, Given, RotaryTables, Step};
+use crate::storage::{Storage, convert, widen};
+
+/// Rows of one step.
+pub(crate) struct StepRows<'a> {
+    /// Position of the first.
+    pub position: usize,
+    /// How many are valid.
+    pub count: usize,
+    /// What they are of.
+    pub given: Given<'a>,
+}
+
+/// Has the front end write its features, and zeros beyond them.
+fn write_features(step: Step<'_>, width: usize, values: &mut [f32]) {
+    let Given::Features { features, .. } = step.given else { return values.fill(0.0) };
+    let (valid, beyond) = values.split_at_mut((features.count * width).min(values.len()));
+    (features.write)(valid);
+    beyond.fill(0.0);
+}
 
 /// Why a step did not complete.
 enum Stop {
@@ -86,19 +105,18 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Runs every shard of a schedule over `tokens` at `position`; `largest_logits` is the number
-    /// of top logits that must be exact, `None` for all. After a failure, state rows at and beyond
-    /// `position` are undefined.
+    /// Runs every shard of a schedule over these rows; `largest_logits` is the number of top logits
+    /// that must be exact, `None` for all. After a failure, state rows at and beyond their position
+    /// are undefined.
     pub(crate) fn step(
         &mut self,
         schedule: usize,
-        position: usize,
-        tokens: &[u32],
+        StepRows { position, count, given }: StepRows<'_>,
         largest_logits: Option<NonZeroUsize>,
     ) -> Result<(), SessionError> {
         let chain = self.chain.clone();
         let plan = &chain.layout().schedules[schedule];
-        let step = Step { position: position as u64, tokens, rows: plan.point.rows };
+        let step = Step { position: position as u64, valid: count as u64, rows: plan.point.rows, given };
         for input in &plan.inputs {
             let unwritten = |source| SessionError::Run {
                 shard: chain.description().shards[plan.runs[0].shard].name.clone(),
@@ -128,7 +146,7 @@ impl Engine {
         }
         let counter = &mut self.counters.entries[schedule];
         counter.steps += 1;
-        counter.rows += tokens.len() as u64;
+        counter.rows += count as u64;
         Ok(())
     }
 
@@ -142,8 +160,18 @@ impl Engine {
     ) -> Result<u64, SessionError> {
         let Engine { chain, memories, rotary, words, .. } = self;
         let computed = computed_as(input);
+        if let (Role::Features, [(memory, Storage::F32)]) = (&input.role, &input.targets[..]) {
+            let mut target = memories[*memory].write().map_err(&unwritten)?;
+            if let Ok(values) = bytemuck::try_cast_slice_mut(&mut target[..4 * input.elements]) {
+                write_features(step, input.width, values);
+                return Ok(4 * input.elements as u64);
+            }
+        }
         words.resize(input.elements, 0);
-        step::fill(&input.role, step, chain.assets(), rotary, words)?;
+        match input.role {
+            Role::Features => write_features(step, input.width, bytemuck::cast_slice_mut(words)),
+            _ => step::fill(&input.role, step, chain.assets(), rotary, words)?,
+        }
         let mut written = 0;
         for &(memory, storage) in &input.targets {
             let bytes = input.elements * storage.dtype.bytes() as usize;
@@ -160,7 +188,7 @@ impl Engine {
         step: Step<'_>,
         largest_logits: Option<NonZeroUsize>,
     ) -> Result<(), Stop> {
-        let rows = step.tokens.len() as u64;
+        let rows = step.valid;
         for copy in &run.copies {
             self.counters.boundaries[copy.boundary] += self.copy(copy, rows)?;
         }
@@ -326,6 +354,19 @@ impl Engine {
             widen(boundary.storage, &block[..valid], &mut values);
             values.iter().all(|value| value.is_finite())
         })
+    }
+
+    /// The error of a result that cannot be read: reading it is part of the last run.
+    pub(crate) fn not_read(&self, schedule: usize, position: usize, source: ShimError) -> SessionError {
+        let plan = &self.chain.layout().schedules[schedule];
+        let shard = &self.chain.description().shards[plan.runs[plan.runs.len() - 1].shard];
+        SessionError::Run {
+            shard: shard.name.clone(),
+            place: Box::new(shard.place.clone()),
+            entry: plan.name.clone(),
+            position,
+            source: Box::new(source),
+        }
     }
 
     /// The bytes of a result. No run can write it while it is borrowed.

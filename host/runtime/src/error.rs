@@ -442,6 +442,43 @@ pub enum SessionError {
         /// The entry.
         entry: String,
     },
+    /// Features that a tower cannot run over.
+    #[error("{count} patches or frames, where one run takes up to {most}: {reason}")]
+    Features {
+        /// How many there are.
+        count: usize,
+        /// Most of one run.
+        most: usize,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Values that are no rows.
+    #[error("{values} values are no rows of {width}")]
+    SoftRowsShape {
+        /// Values there are.
+        values: usize,
+        /// Values per row.
+        width: usize,
+    },
+    /// Rows for another model.
+    #[error("rows of {found} values do not stand for embedding rows of {width}")]
+    SoftRowsWidth {
+        /// Their width.
+        found: usize,
+        /// The width of the embedding.
+        width: usize,
+    },
+    /// A row with a NaN or infinity.
+    #[error("soft row {row} has the value {value}")]
+    SoftRowsNotFinite {
+        /// The row.
+        row: usize,
+        /// The value.
+        value: f32,
+    },
+    /// The chain gives no soft rows.
+    #[error("the model is no tower: it makes no rows for a prompt")]
+    NotATower,
     /// The model generates nothing.
     #[error("the model is an encoder: it does not generate")]
     NotGenerative,
@@ -521,13 +558,17 @@ impl SessionError {
             }
             SessionError::NoTokens
             | SessionError::Token { .. }
+            | SessionError::Features { .. }
+            | SessionError::SoftRowsShape { .. }
+            | SessionError::SoftRowsWidth { .. }
+            | SessionError::NotATower
             | SessionError::NotGenerative
             | SessionError::NotAnEncoder
             | SessionError::TruncateBeyond { .. } => Some(ErrorClass::InvalidArgument),
             SessionError::Deadline { .. } => Some(ErrorClass::Deadline),
-            SessionError::TableRow { .. } | SessionError::EmbeddingNotFinite { .. } => {
-                Some(ErrorClass::Internal)
-            }
+            SessionError::TableRow { .. }
+            | SessionError::EmbeddingNotFinite { .. }
+            | SessionError::SoftRowsNotFinite { .. } => Some(ErrorClass::Internal),
             SessionError::Allocate { source, .. } | SessionError::Run { source, .. } => source.class(),
             SessionError::Stranded { lost, .. } => lost.class(),
             SessionError::Cancelled { .. } | SessionError::Text(_) => None,
@@ -565,6 +606,15 @@ impl SessionError {
                  and plan other formats or run it on the CPU"
                     .to_owned()
             }
+            SessionError::SoftRowsNotFinite { .. } => {
+                "the picture or sound holds such values, or a format of the tower overflows (f16 ends at \
+                 65504): run the tower in wider formats"
+                    .to_owned()
+            }
+            SessionError::Features { .. } => {
+                "take a smaller budget of soft tokens or a shorter clip, or plan a larger entry point".to_owned()
+            }
+            SessionError::SoftRowsWidth { .. } => "run the tower of the same checkpoint".to_owned(),
             SessionError::NotGenerative => "ask it for an embedding instead".to_owned(),
             SessionError::Run { source, .. } | SessionError::Allocate { source, .. } => return source.help(),
             SessionError::Stranded { .. } => {
@@ -581,10 +631,17 @@ impl From<SessionError> for shardwright_vocabulary::Error {
     fn from(error: SessionError) -> Self {
         let kind = match &error {
             SessionError::PromptTooLong { .. } | SessionError::InputTooLong { .. } => ErrorKind::Context,
-            SessionError::NoTokens | SessionError::TruncateBeyond { .. } => ErrorKind::Argument,
-            SessionError::NotGenerative | SessionError::NotAnEncoder => ErrorKind::Unsupported,
+            SessionError::NoTokens
+            | SessionError::TruncateBeyond { .. }
+            | SessionError::Features { .. }
+            | SessionError::SoftRowsShape { .. } => ErrorKind::Argument,
+            SessionError::NotGenerative | SessionError::NotAnEncoder | SessionError::NotATower => {
+                ErrorKind::Unsupported
+            }
             SessionError::Token { .. }
             | SessionError::TableRow { .. }
+            | SessionError::SoftRowsWidth { .. }
+            | SessionError::SoftRowsNotFinite { .. }
             | SessionError::EmbeddingNotFinite { .. } => ErrorKind::Invalid,
             SessionError::Cancelled { .. } | SessionError::Deadline { .. } => ErrorKind::Cancelled,
             SessionError::Text(_) => ErrorKind::Invalid,

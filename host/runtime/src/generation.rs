@@ -9,6 +9,7 @@ use shardwright_text::{Reply, Sampler, SamplingParameters, Stop, StopRules, Toke
 
 use crate::error::SessionError;
 use crate::session::Session;
+use crate::soft::Prompt;
 
 /// Options of a reply.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +109,7 @@ pub enum GenerationEvent {
 /// Afterwards that session contains the prompt and the reply except the last token, and its logits
 /// are exact as far as sampling needs them.
 pub struct Generation {
-    prompt: Vec<u32>,
+    prompt: Prompt,
     sampler: Sampler,
     reply: Reply,
     max_tokens: usize,
@@ -132,13 +133,14 @@ enum Stage {
 }
 
 impl Generation {
-    /// Starts a reply to `prompt` (ids of the whole conversation so far; the prefix that the
-    /// session already has is not run again). Nothing runs before the first [`Generation::next`].
+    /// Starts a reply to `prompt` (the whole conversation so far; the prefix that the session
+    /// already has is not run again). Nothing runs before the first [`Generation::next`].
     pub fn new(
         tokenizer: &Tokenizer,
-        prompt: Vec<u32>,
+        prompt: impl Into<Prompt>,
         options: &GenerationOptions,
     ) -> Result<Self, SessionError> {
+        let prompt = prompt.into();
         Ok(Generation {
             sampler: Sampler::new(options.sampling)?,
             reply: Reply::new(tokenizer, &options.stop, !options.show_special),
@@ -146,7 +148,7 @@ impl Generation {
             events: VecDeque::new(),
             stage: Stage::Prompt,
             statistics: GenerationStatistics {
-                prompt_tokens: prompt.len(),
+                prompt_tokens: prompt.ids().len(),
                 ..GenerationStatistics::default()
             },
             first_token: None,
@@ -198,7 +200,7 @@ impl Generation {
             return Ok(());
         }
         let start = Instant::now();
-        let prompted = session.prompt(&self.prompt)?;
+        let prompted = session.prompt_parts(&self.prompt)?;
         self.statistics.prompt_time = start.elapsed();
         self.statistics.reused_tokens = prompted.reused;
         self.statistics.run_tokens = prompted.run;

@@ -43,23 +43,29 @@ mod compiled_for;
 mod description;
 mod engine;
 mod error;
+mod features;
 mod generation;
 mod next_chain;
 mod placement;
 mod session;
+mod soft;
 mod softcap;
 mod step;
 mod storage;
+mod tower;
 
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 pub use compiled_for::{devices_for, know_chip, only_compiled_for, only_compiles};
 pub use description::{ChainDescription, ShardDescription};
 pub use error::{ChainError, SessionError};
+pub use features::Features;
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
 pub use next_chain::{FallbackChains, NextChain, NextChainError};
 pub use placement::{
     BoundaryPlacement, EntryPlacement, Fallback, Move, PlacementRecord, ShardPlacement, StatePlacement,
 };
 pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
+pub use soft::{Prompt, SoftRows};
 pub use storage::Storage;
+pub use tower::Tower;

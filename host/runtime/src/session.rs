@@ -1,17 +1,18 @@
 mod failover;
 mod logits;
 
-use shardwright_shims::ShimError;
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;
-use crate::engine::Engine;
+use crate::engine::{Engine, StepRows};
 use crate::error::SessionError;
 use crate::next_chain::NextChain;
 use crate::placement::PlacementRecord;
+use crate::soft::{Prompt, SoftParts};
 use crate::softcap::softcap;
+use crate::step::Given;
 use failover::Failover;
 use logits::Logits;
 use shardwright_vocabulary::{EntryKind, ErrorClass};
@@ -25,8 +26,10 @@ use shardwright_vocabulary::{EntryKind, ErrorClass};
 /// same call.
 pub struct Session {
     engine: Engine,
-    /// The history.
+    /// The history; placeholders where it has soft rows.
     tokens: Vec<u32>,
+    /// Soft rows by position, those of a call in progress included.
+    soft: SoftParts,
     /// Positions with valid state rows; less than the history after states were lost.
     filled: usize,
     /// One past the last position that any run may have written since the states were last cleared.
@@ -166,6 +169,7 @@ impl Session {
         Ok(Session {
             engine: Engine::new(chain)?,
             tokens: Vec::new(),
+            soft: SoftParts::default(),
             filled: 0,
             high_water: 0,
             logits: Logits::default(),
@@ -184,6 +188,8 @@ impl Session {
         if !self.tokens.is_empty() {
             session.check_generative(&self.tokens)?;
             session.tokens.clone_from(&self.tokens);
+            session.soft.clone_from(&self.soft);
+            session.soft.trim(self.tokens.len());
         }
         Ok(session)
     }
@@ -193,7 +199,7 @@ impl Session {
         &self.engine.chain
     }
 
-    /// The history.
+    /// The history; placeholders where it has soft rows.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -267,6 +273,12 @@ impl Session {
 
     /// [`Session::append`] that shows every completed step.
     pub fn append_with(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
+        self.soft.trim(self.tokens.len());
+        self.append_placed(ids, visit)
+    }
+
+    /// [`Session::append_with`] where the soft rows of these positions are known.
+    fn append_placed(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
         self.extend(ids, &mut |session, work, _| {
             let last = work.len() - 1;
             session.prefill(work, last, visit)?;
@@ -274,9 +286,24 @@ impl Session {
         })
     }
 
+    /// The same for a prompt of tokens and soft rows.
+    ///
+    /// # Errors
+    ///
+    /// Also [`SessionError::SoftRowsWidth`].
+    pub fn append_parts(&mut self, prompt: &Prompt) -> Result<Appended, SessionError> {
+        let soft = SoftParts::of(prompt, self.tokens.len());
+        self.check_width(&soft)?;
+        // Before anything of an earlier call that failed is forgotten.
+        self.check_generative(prompt.ids())?;
+        self.soft.take(soft, self.tokens.len());
+        self.append_placed(prompt.ids(), &mut |_| {})
+    }
+
     /// Runs `ids` after the history through decode entries and shows every step:
     /// [`StepView::logits`] exist for each of them.
     pub fn score(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
+        self.soft.trim(self.tokens.len());
         self.extend(ids, &mut |session, work, recomputed| {
             session.prefill(work, recomputed, &mut |_| {})?;
             session.decode(&work[recomputed..], visit)
@@ -302,21 +329,38 @@ impl Session {
     /// Makes the history equal to `ids`, and [`Session::logits`] those after them, without running
     /// their common prefix again.
     pub fn prompt(&mut self, ids: &[u32]) -> Result<Prompted, SessionError> {
+        self.prompt_parts(&ids.into())
+    }
+
+    /// The same for a prompt of tokens and soft rows. Soft rows are common where their origin is,
+    /// and only as a whole.
+    ///
+    /// # Errors
+    ///
+    /// Also [`SessionError::SoftRowsWidth`].
+    pub fn prompt_parts(&mut self, prompt: &Prompt) -> Result<Prompted, SessionError> {
+        let (ids, soft) = (prompt.ids(), SoftParts::of(prompt, 0));
         if !self.engine.chain.is_generative() {
             return Err(SessionError::NotGenerative);
         }
         let Some(last) = ids.len().checked_sub(1) else { return Err(SessionError::NoTokens) };
         // Before anything is discarded.
         self.check_tokens(ids, 0)?;
-        let common = self.tokens.iter().zip(ids).take_while(|(existing, new)| existing == new).count();
+        self.check_width(&soft)?;
+        let is_common = |&position: &usize| {
+            self.tokens[position] == ids[position] && self.soft.identity(position) == soft.identity(position)
+        };
+        let shorter = self.tokens.len().min(ids.len());
+        let common = (0..shorter).take_while(is_common).count();
         if common == ids.len() && common == self.tokens.len() && self.holds_logits() {
             return Ok(Prompted { reused: common, run: 0 });
         }
         // The last token always runs: its logits are wanted.
-        let kept = common.min(last);
-        self.truncate(kept)?;
+        self.truncate(common.min(last))?;
+        let kept = self.tokens.len();
         let reused = self.filled;
-        self.append(&ids[kept..])?;
+        self.soft.take(soft, kept);
+        self.append_placed(&ids[kept..], &mut |_| {})?;
         Ok(Prompted { reused, run: ids.len() - reused })
     }
 
@@ -355,13 +399,14 @@ impl Session {
         else {
             return Err(SessionError::InputTooLong { tokens: ids.len(), rows: chain.context() });
         };
-        self.engine.step(schedule, 0, ids, None)?;
+        let given = Given::Tokens { ids, soft: &self.soft };
+        self.engine.step(schedule, StepRows { position: 0, count: ids.len(), given }, None)?;
         self.stepped();
         let mut embedding = Vec::new();
         if let Some(located) = &chain.layout().schedules[schedule].embedding {
             let elements = located.shape.iter().product::<u64>() as usize;
             let read = self.engine.read(located, elements, &mut embedding);
-            read.map_err(|source| not_read(&self.engine, schedule, 0, source))?;
+            read.map_err(|source| self.engine.not_read(schedule, 0, source))?;
         }
         let (engine, rows) = (&mut self.engine, ids.len());
         visit(&mut StepView { engine, schedule, position: 0, rows, logits: &[] });
@@ -387,14 +432,20 @@ impl Session {
     /// Linear states keep every position, so this is free. Rings keep the window and as many rows
     /// as the largest entry has: truncation that far back from the furthest position ever written
     /// is free too; further back it loses the states.
+    ///
+    /// Soft rows are not split: what would be cut within them is cut where they begin.
     pub fn truncate(&mut self, length: usize) -> Result<Truncation, SessionError> {
         if length > self.tokens.len() {
             return Err(SessionError::TruncateBeyond { length, tokens: self.tokens.len() });
         }
+        // Rows of a call that failed half-way go on where they are.
+        let whole = length == self.tokens.len();
+        let length = if whole { length } else { self.soft.boundary(length) };
         if length == self.tokens.len() {
             return Ok(Truncation::Free);
         }
         self.tokens.truncate(length);
+        self.soft.trim(length);
         self.logits.clear();
         if self.filled <= length {
             return Ok(Truncation::Free);
@@ -416,6 +467,7 @@ impl Session {
     /// Removes everything.
     pub fn clear(&mut self) {
         self.tokens.clear();
+        self.soft = SoftParts::default();
         self.logits.clear();
         self.lose_states();
     }
@@ -434,6 +486,14 @@ impl Session {
             return Err(SessionError::NoTokens);
         }
         self.check_tokens(ids, self.tokens.len())
+    }
+
+    fn check_width(&self, soft: &SoftParts) -> Result<(), SessionError> {
+        let width = self.engine.chain.description().structure.hidden as usize;
+        match soft.other_width(width) {
+            Some(found) => Err(SessionError::SoftRowsWidth { found, width }),
+            None => Ok(()),
+        }
     }
 
     fn check_tokens(&self, ids: &[u32], position: usize) -> Result<(), SessionError> {
@@ -503,7 +563,9 @@ impl Session {
         let cap = chain.description().logits_softcap();
         // Two different logits may be capped to the same value, and then the lower id ranks first.
         let largest_logits = self.largest_logits.filter(|_| cap.is_none());
-        if let Err(error) = self.engine.step(schedule, position, work, largest_logits) {
+        let given = Given::Tokens { ids: work, soft: &self.soft };
+        let step = StepRows { position, count: rows, given };
+        if let Err(error) = self.engine.step(schedule, step, largest_logits) {
             self.engine.clear_state_rows(position, rows);
             if let SessionError::Run { source, .. } = &error
                 && matches!(source.class(), Some(ErrorClass::StateLost | ErrorClass::DeviceLost))
@@ -518,7 +580,7 @@ impl Session {
             let width = located.shape.last().copied().unwrap_or(0) as usize;
             let Session { engine, logits, .. } = self;
             let taken = logits.take(engine, located, rows * width, cap);
-            taken.map_err(|source| not_read(engine, schedule, position, source))?;
+            taken.map_err(|source| engine.not_read(schedule, position, source))?;
             visit(&mut StepView { engine, schedule, position, rows, logits: logits.values() });
             // Only the last row's are kept.
             logits.keep_last(width);
@@ -531,18 +593,5 @@ impl Session {
         self.filled = position + rows;
         self.stepped();
         Ok(rows)
-    }
-}
-
-/// Reading a result back is part of the last run.
-fn not_read(engine: &Engine, schedule: usize, position: usize, source: ShimError) -> SessionError {
-    let plan = &engine.chain.layout().schedules[schedule];
-    let shard = &engine.chain.description().shards[plan.runs[plan.runs.len() - 1].shard];
-    SessionError::Run {
-        shard: shard.name.clone(),
-        place: Box::new(shard.place.clone()),
-        entry: plan.name.clone(),
-        position,
-        source: Box::new(source),
     }
 }

@@ -4,35 +4,57 @@ mod attention_mask;
 mod rotary;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use shardwright_graph::{Asset, Role};
+use shardwright_graph::{Asset, AssetId, AxialRope, GridAxis, Role};
 use shardwright_vocabulary::DType;
 
 use crate::error::SessionError;
+use crate::features::Features;
+use crate::soft::SoftParts;
 use crate::storage::Storage;
 
 pub(crate) use rotary::RotaryTables;
 
-/// Tokens and positions of one step.
-#[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
+/// Rows and positions of one step.
+#[derive(Clone, Copy)]
+pub(crate) struct Step<'a> {
     /// Position of the first row.
     pub position: u64,
-    /// Tokens of the valid rows.
-    pub tokens: &'a [u32],
-    /// Rows of the entry, at least as many as tokens.
+    /// Valid rows.
+    pub valid: u64,
+    /// Rows of the entry, at least as many.
     pub rows: u64,
+    /// What the valid rows are of.
+    pub given: Given<'a>,
 }
 
-impl Step<'_> {
+/// What the rows of a step are of.
+#[derive(Clone, Copy)]
+pub(crate) enum Given<'a> {
+    /// A token for each row. Those of positions with soft rows are placeholders.
+    Tokens { ids: &'a [u32], soft: &'a SoftParts },
+    /// What a front end made of a picture or clip, so many to a row.
+    Features { features: &'a Features<'a>, to_a_row: u64 },
+}
+
+impl<'a> Step<'a> {
     fn valid(&self) -> u64 {
-        self.tokens.len() as u64
+        self.valid
+    }
+
+    /// A coordinate of each valid patch; none of tokens.
+    fn along(&self, axis: GridAxis) -> &'a [i32] {
+        match (self.given, axis) {
+            (Given::Features { features, .. }, GridAxis::Column) => features.columns,
+            (Given::Features { features, .. }, GridAxis::Row) => features.rows,
+            (Given::Tokens { .. }, _) => &[],
+        }
     }
 }
 
 /// Type in which the values of a step input are computed; they may be stored differently.
 pub(crate) fn natural_storage(role: &Role) -> Storage {
     match role {
-        Role::Positions | Role::Slots { .. } => Storage::plain(DType::I32),
+        Role::Positions | Role::Slots { .. } | Role::Grid { .. } => Storage::plain(DType::I32),
         _ => Storage::F32,
     }
 }
@@ -41,11 +63,17 @@ pub(crate) fn natural_storage(role: &Role) -> Storage {
 /// or an asset that does not exist.
 pub(crate) fn natural_shape(role: &Role, rows: u64, assets: &[u64]) -> Option<Vec<u64>> {
     Some(match role {
-        Role::Positions | Role::Slots { .. } => vec![rows],
+        Role::Positions | Role::Slots { .. } | Role::Grid { .. } => vec![rows],
         Role::RotaryCos(rope) | Role::RotarySin(rope) => vec![rows, u64::from(rope.head_dim) / 2],
         Role::Mask(mask) => vec![rows, attention_mask::width(mask, rows)],
         Role::Pooling => vec![1, rows],
-        Role::Gathered { asset } => vec![rows, *assets.get(asset.0 as usize)?],
+        Role::Gathered { asset } | Role::GatheredByGrid { asset, .. } => {
+            vec![rows, *assets.get(asset.0 as usize)?]
+        }
+        Role::Valid { rate } => vec![rows.saturating_mul((*rate).into()), 1],
+        Role::AxialCos(rope) | Role::AxialSin(rope) => {
+            vec![rows.saturating_mul(2), u64::from(rope.head_dim) / 4]
+        }
         _ => return None,
     })
 }
@@ -67,7 +95,17 @@ pub(crate) fn fill(
         Role::RotarySin(rope) => rotary.fill(rope, step.position, f64::sin, cast_slice_mut(words)),
         Role::Mask(mask) => attention_mask::fill(mask, step, cast_slice_mut(words)),
         Role::Pooling => pooling(step, cast_slice_mut(words)),
-        Role::Gathered { asset } => return gather(&assets[asset.0 as usize], step, cast_slice_mut(words)),
+        Role::Gathered { asset } => return gather(*asset, assets, step, cast_slice_mut(words)),
+        Role::Grid { axis } => {
+            let along = step.along(*axis).iter().chain(std::iter::repeat(&-1));
+            cast_slice_mut(words).iter_mut().zip(along).for_each(|(value, &at)| *value = at);
+        }
+        Role::Valid { rate } => valid_rows(step, *rate, cast_slice_mut(words)),
+        Role::AxialCos(rope) => axial(rope, step, f64::cos, cast_slice_mut(words)),
+        Role::AxialSin(rope) => axial(rope, step, f64::sin, cast_slice_mut(words)),
+        Role::GatheredByGrid { asset, axis } => {
+            return gather_by_grid(&assets[asset.0 as usize], step.along(*axis), cast_slice_mut(words));
+        }
         _ => {}
     }
     Ok(())
@@ -106,14 +144,26 @@ fn pooling(step: Step<'_>, values: &mut [f32]) {
 /// of them is read.
 const KEPT_ROWS: u64 = 4;
 
+/// The table that soft rows stand for: the embedding.
+const EMBEDDING: AssetId = AssetId(0);
+
 /// Rows beyond the valid ones are zero. Only the needed rows of the table are read, and few pages
 /// stay in memory: the table may be larger than memory.
-fn gather(asset: &Asset, step: Step<'_>, values: &mut [f32]) -> Result<(), SessionError> {
+fn gather(id: AssetId, assets: &[Asset], step: Step<'_>, values: &mut [f32]) -> Result<(), SessionError> {
+    let asset = &assets[id.0 as usize];
+    let Given::Tokens { ids, soft } = step.given else {
+        values.fill(0.0);
+        return Ok(());
+    };
     for (row, values) in values.chunks_exact_mut(asset.width() as usize).enumerate() {
-        let Some(&token) = step.tokens.get(row) else {
+        let Some(&token) = ids.get(row) else {
             values.fill(0.0);
             continue;
         };
+        if let Some(soft) = soft.row(step.position as usize + row).filter(|_| id == EMBEDDING) {
+            values.copy_from_slice(soft);
+            continue;
+        }
         let read = asset.row_of(token);
         if !asset.table.decode_row(read as usize, values) {
             return Err(SessionError::TableRow { token, row: read, asset: asset.name.clone() });
@@ -125,9 +175,59 @@ fn gather(asset: &Asset, step: Step<'_>, values: &mut [f32]) -> Result<(), Sessi
     Ok(())
 }
 
+/// The same by a coordinate, which was checked against the table.
+fn gather_by_grid(asset: &Asset, along: &[i32], values: &mut [f32]) -> Result<(), SessionError> {
+    for (row, values) in values.chunks_exact_mut(asset.width() as usize).enumerate() {
+        let Some(&at) = along.get(row) else {
+            values.fill(0.0);
+            continue;
+        };
+        if !asset.table.decode_row(at as usize, values) {
+            let (token, row) = (at as u32, at as u32);
+            return Err(SessionError::TableRow { token, row, asset: asset.name.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// 1 for valid rows, of which there are `rate` to a row of the entry, and 0 beyond.
+fn valid_rows(step: Step<'_>, rate: u32, values: &mut [f32]) {
+    let rate = u64::from(rate);
+    let valid = match step.given {
+        Given::Features { features, to_a_row } => (features.count as u64 * rate).div_ceil(to_a_row),
+        Given::Tokens { .. } => step.valid() * rate,
+    };
+    for (row, value) in values.iter_mut().enumerate() {
+        *value = if (row as u64) < valid { 1.0 } else { 0.0 };
+    }
+}
+
+/// By the columns of all rows, then by their rows.
+fn axial(rope: &AxialRope, step: Step<'_>, of: fn(f64) -> f64, values: &mut [f32]) {
+    let half = rope.half();
+    let frequencies: Vec<f32> = rotary::frequencies(&half);
+    let per_axis = step.rows as usize * frequencies.len();
+    for (values, axis) in values.chunks_exact_mut(per_axis).zip([GridAxis::Column, GridAxis::Row]) {
+        let along = step.along(axis).iter().chain(std::iter::repeat(&-1));
+        for (values, &at) in values.chunks_exact_mut(frequencies.len()).zip(along) {
+            for (value, frequency) in values.iter_mut().zip(&frequencies) {
+                *value = of(f64::from(at as f32 * frequency)) as f32;
+            }
+        }
+    }
+}
+
 /// The words as they are stored.
 pub(crate) fn bytes_of(words: &[u32]) -> &[u8] {
     cast_slice(words)
+}
+
+/// A step over tokens alone.
+#[cfg(test)]
+pub(crate) fn of_tokens(position: u64, ids: &[u32], rows: u64) -> Step<'_> {
+    static NONE: std::sync::OnceLock<SoftParts> = std::sync::OnceLock::new();
+    let soft = NONE.get_or_init(SoftParts::default);
+    Step { position, valid: ids.len() as u64, rows, given: Given::Tokens { ids, soft } }
 }
 
 #[cfg(test)]
@@ -139,7 +239,7 @@ mod tests {
         let widths: Vec<u64> = assets.iter().map(Asset::width).collect();
         let shape = natural_shape(role, rows, &widths).unwrap();
         let mut words = vec![0xdead_beef; shape.iter().product::<u64>() as usize];
-        let step = Step { position, tokens, rows };
+        let step = of_tokens(position, tokens, rows);
         fill(role, step, assets, &mut RotaryTables::default(), &mut words).unwrap();
         words
     }
@@ -218,7 +318,8 @@ mod tests {
             [(table(DType::F32, vec![0; 8]), 9, 1), (table(DType::I8, vec![1; 4]), 0, 0)]
         {
             let role = Role::Gathered { asset: AssetId(0) };
-            let step = Step { position: 0, tokens: &[token], rows: 1 };
+            let tokens = [token];
+            let step = of_tokens(0, &tokens, 1);
             let error = fill(&role, step, &[table], &mut RotaryTables::default(), &mut [0; 2]).unwrap_err();
             assert!(
                 matches!(&error, SessionError::TableRow { row: found, asset, .. } if *found == row && asset == "embedding"),

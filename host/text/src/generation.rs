@@ -69,14 +69,14 @@ impl GenerationConfig {
 }
 
 /// An object of a file, and its path.
-struct Section {
+pub(crate) struct Section {
     path: PathBuf,
     prefix: &'static str,
     fields: Map<String, Value>,
 }
 
 impl Section {
-    fn read(files: &Files<'_>, name: &str) -> Result<Section> {
+    pub(crate) fn read(files: &Files<'_>, name: &str) -> Result<Section> {
         let fields = files.object(name)?.unwrap_or_default();
         Ok(Section { path: files.path(name), prefix: "", fields })
     }
@@ -100,7 +100,7 @@ impl Section {
         invalid_field(&self.path, &field, expected, found)
     }
 
-    fn id(&self, name: &str) -> Result<Option<u32>> {
+    pub(crate) fn id(&self, name: &str) -> Result<Option<u32>> {
         match self.present(name) {
             None => Ok(None),
             // In a list, the first id is *the* id.

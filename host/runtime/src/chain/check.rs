@@ -327,7 +327,7 @@ impl EntryCheck<'_> {
         };
         let expected = match (&port.role, port.direction) {
             (role, Direction::Input) if role.is_step_input() => {
-                if let Role::Gathered { asset } = role
+                if let Role::Gathered { asset } | Role::GatheredByGrid { asset, .. } = role
                     && asset.0 as usize >= self.description.assets.len()
                 {
                     return Err(ChainError::AssetUnknown {
@@ -338,7 +338,14 @@ impl EntryCheck<'_> {
                     });
                 }
                 let widths: Vec<u64> = self.description.assets.iter().map(|asset| asset.width).collect();
-                natural_shape(role, rows, &widths)
+                match role {
+                    // So many to a row, of a width that the front end is asked for.
+                    Role::Features => match port.shape[..] {
+                        [count, width] if count.is_multiple_of(rows) => Some(vec![count.max(rows), width]),
+                        _ => None,
+                    },
+                    _ => natural_shape(role, rows, &widths),
+                }
             }
             (Role::Hidden, Direction::Input | Direction::Output) => {
                 Some(vec![rows, self.description.structure.hidden])
@@ -358,6 +365,11 @@ impl EntryCheck<'_> {
             (Role::StateRows { state }, Direction::Output) => Some(vec![rows, of_state(*state).1]),
             (Role::Logits, Direction::Output) => Some(vec![rows, self.description.structure.vocabulary]),
             (Role::Embedding | Role::Tap { .. }, Direction::Output) => Some(port.shape.clone()),
+            // One for so many rows.
+            (Role::SoftRows, Direction::Output) => match port.shape[..] {
+                [count, width] if count > 0 && rows.is_multiple_of(count) => Some(vec![count, width]),
+                _ => None,
+            },
             _ => None,
         };
         let Some(expected) = expected else {

@@ -5,6 +5,7 @@ use shardwright_graph::{ComponentKind, EntryPoint, Role, Segment, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, LoadedShard, Port};
 use shardwright_vocabulary::{EntryKind, Place};
 
+use crate::chain::Chain;
 use crate::description::ChainDescription;
 use crate::error::ChainError;
 use crate::step::natural_storage;
@@ -63,6 +64,8 @@ pub(crate) struct Located {
 pub(crate) struct StepInput {
     pub role: Role,
     pub elements: usize,
+    /// Values per row.
+    pub width: usize,
     pub targets: Vec<(usize, Storage)>,
 }
 
@@ -133,8 +136,35 @@ pub(crate) struct Schedule {
     pub runs: Vec<ShardRun>,
     pub logits: Option<Located>,
     pub embedding: Option<Located>,
+    pub soft_rows: Option<Located>,
     /// Taps and residual streams by name.
     pub named: Vec<(String, Located)>,
+}
+
+impl Schedule {
+    /// How many features of a front end there are, and the values of each.
+    pub(crate) fn features(&self) -> Option<(usize, usize)> {
+        let input = self.inputs.iter().find(|input| input.role == Role::Features)?;
+        Some((input.elements / input.width.max(1), input.width))
+    }
+
+    /// Whether its rows stand on a grid of columns and rows.
+    pub(crate) fn reads_a_grid(&self) -> bool {
+        self.inputs.iter().any(|input| is_of_a_grid(&input.role))
+    }
+
+    /// Columns and rows that have a position in every table that is read by them.
+    pub(crate) fn grid_limit(&self, chain: &Chain) -> i64 {
+        let entries = self.inputs.iter().filter_map(|input| match input.role {
+            Role::GatheredByGrid { asset, .. } => chain.assets().get(asset.0 as usize),
+            _ => None,
+        });
+        entries.map(|asset| asset.entries() as i64).min().unwrap_or(i64::from(i32::MAX))
+    }
+}
+
+fn is_of_a_grid(role: &Role) -> bool {
+    matches!(role, Role::Grid { .. } | Role::GatheredByGrid { .. } | Role::AxialCos(_) | Role::AxialSin(_))
 }
 
 /// A state as it is stored.
@@ -423,6 +453,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
             runs: Vec::new(),
             logits: None,
             embedding: None,
+            soft_rows: None,
             named: Vec::new(),
         };
         Wiring { builder, schedule, stream: None, per_layer: None, copied: Vec::new() }
@@ -462,7 +493,9 @@ impl<'a, 'b> Wiring<'a, 'b> {
         }
         let missing = match point.kind {
             EntryKind::Decode if self.schedule.logits.is_none() => Some("logits"),
-            EntryKind::Encode if self.schedule.embedding.is_none() => Some("embedding"),
+            EntryKind::Encode if self.schedule.embedding.is_none() && self.schedule.soft_rows.is_none() => {
+                Some("embedding or soft rows")
+            }
             _ => None,
         };
         match missing {
@@ -541,7 +574,8 @@ impl<'a, 'b> Wiring<'a, 'b> {
             Some(index) => index,
             None => {
                 let (role, elements) = (port.role.clone(), elements_of(port) as usize);
-                inputs.push(StepInput { role, elements, targets: Vec::new() });
+                let width = port.shape.last().map_or(1, |width| *width as usize);
+                inputs.push(StepInput { role, elements, width, targets: Vec::new() });
                 inputs.len() - 1
             }
         };
@@ -659,7 +693,11 @@ impl<'a, 'b> Wiring<'a, 'b> {
                 let at = described.segments.stream_leaves().unwrap_or(0);
                 let name = match at.checked_sub(1) {
                     Some(layer) => format!("layer.{layer}"),
-                    None => ComponentKind::Embed.to_string(),
+                    None => described
+                        .segments
+                        .iter()
+                        .next()
+                        .map_or_else(String::new, |segment| segment.component.to_string()),
                 };
                 self.stream = Some((flowing, at));
                 self.schedule.named.push((name, located));
@@ -670,6 +708,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
             }
             Role::Logits => self.schedule.logits = Some(located),
             Role::Embedding => self.schedule.embedding = Some(located),
+            Role::SoftRows => self.schedule.soft_rows = Some(located),
             Role::Tap { name } => self.schedule.named.push((name.clone(), located)),
             Role::StateRows { state } => {
                 let Some(existing) = entry.states.iter().find(|existing| existing.id == *state) else {

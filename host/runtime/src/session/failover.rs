@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::SessionError;
 use crate::next_chain::NextChain;
 use crate::placement::{Counters, Move, PlacementRecord};
+use crate::soft::SoftParts;
 
 /// Most chains that one call requests: a plan names two or three. This bounds an implementation
 /// that returns the same broken chain forever.
@@ -61,6 +62,7 @@ impl Session {
         let mut session = Session {
             engine: successor.engine,
             tokens: Vec::new(),
+            soft: SoftParts::default(),
             filled: 0,
             high_water: 0,
             logits: Logits::default(),

@@ -60,6 +60,7 @@ fn rows(values: &mut [f32], mask: &Mask, query: u64, valid: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::of_tokens;
 
     /// The rule as the graph states it.
     fn visible(slot: u64, query: u64, capacity: u64, window: u64) -> bool {
@@ -77,7 +78,7 @@ mod tests {
                     break;
                 }
                 let mut values = vec![9.0; 2 * capacity as usize];
-                fill(&mask, Step { position, tokens: &[0, 0], rows: 2 }, &mut values);
+                fill(&mask, of_tokens(position, &[0, 0], 2), &mut values);
                 for (index, value) in values.iter().enumerate() {
                     let (row, slot) = (index as u64 / capacity, index as u64 % capacity);
                     let expected =
@@ -100,7 +101,7 @@ mod tests {
             for valid in 1..=rows {
                 let tokens = vec![0; valid as usize];
                 let mut values = vec![9.0; (rows * (capacity + rows)) as usize];
-                fill(&mask, Step { position, tokens: &tokens, rows }, &mut values);
+                fill(&mask, of_tokens(position, &tokens, rows), &mut values);
                 for row in 0..valid {
                     let line = &values[(row * (capacity + rows)) as usize..][..(capacity + rows) as usize];
                     let mut seen: Vec<u64> = Vec::new();
@@ -128,7 +129,7 @@ mod tests {
     fn rows_see_valid_rows_within_the_window_on_both_sides() {
         let mask = Mask { keys: Keys::Rows, window: 2, causal: false };
         let mut values = [9.0; 16];
-        fill(&mask, Step { position: 0, tokens: &[0, 0, 0], rows: 4 }, &mut values);
+        fill(&mask, of_tokens(0, &[0, 0, 0], 4), &mut values);
         let o = INVISIBLE;
         let expected = [[0.0, 0.0, o, o], [0.0, 0.0, 0.0, o], [o, 0.0, 0.0, o], [o, o, 0.0, o]];
         assert_eq!(values, expected.concat()[..]);

@@ -34,7 +34,7 @@ impl RotaryTables {
 
 /// Radians per position of each pair; 0 for pairs that are not rotated, which gives cosine 1 and
 /// sine 0.
-fn frequencies(rope: &Rotary) -> Vec<f32> {
+pub(super) fn frequencies(rope: &Rotary) -> Vec<f32> {
     (0..rope.head_dim / 2)
         .map(|pair| {
             if pair < rope.rotated_pairs {

@@ -1,0 +1,100 @@
+//! `config.json`: the tokens that stand around a part of a prompt that is no text, and in its
+//! place.
+
+use std::path::Path;
+
+use crate::error::Result;
+use crate::generation::Section;
+use crate::input::Files;
+
+/// The tokens of one kind of part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartTokens {
+    /// What a template puts for the part, and what stands in the place of each of its rows.
+    pub placeholder: u32,
+    /// Before the rows.
+    pub begin: u32,
+    /// After the rows.
+    pub end: u32,
+}
+
+/// The kinds of part that a checkpoint has tokens for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PromptTokens {
+    /// Of pictures.
+    pub picture: Option<PartTokens>,
+    /// Of sounds.
+    pub sound: Option<PartTokens>,
+}
+
+/// Names of each token, as newer files and older ones have them.
+type Names = [[&'static str; 2]; 3];
+
+const PICTURE: Names = [
+    ["image_token_id", "image_token_index"],
+    ["boi_token_id", "boi_token_index"],
+    ["eoi_token_id", "eoi_token_index"],
+];
+
+const SOUND: Names = [
+    ["audio_token_id", "audio_token_index"],
+    ["boa_token_id", "boa_token_index"],
+    ["eoa_token_id", "eoa_token_index"],
+];
+
+impl PromptTokens {
+    /// Reads `config.json` in `directory`; a kind without all three tokens is none.
+    pub fn from_directory(directory: impl AsRef<Path>) -> Result<Self> {
+        PromptTokens::read(&Files::of(directory.as_ref()))
+    }
+
+    /// The same from the contents of that file, requested by name. Errors name it as a file of
+    /// `directory`.
+    pub fn from_files(directory: impl AsRef<Path>, file: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Self> {
+        PromptTokens::read(&Files::from_source(directory.as_ref(), &file))
+    }
+
+    fn read(files: &Files<'_>) -> Result<Self> {
+        let config = Section::read(files, "config.json")?;
+        let id = |names: [&'static str; 2]| match config.id(names[0])? {
+            None => config.id(names[1]),
+            found => Ok(found),
+        };
+        let part = |[placeholder, begin, end]: Names| {
+            let found = (id(placeholder)?, id(begin)?, id(end)?);
+            Ok(match found {
+                (Some(placeholder), Some(begin), Some(end)) => Some(PartTokens { placeholder, begin, end }),
+                _ => None,
+            })
+        };
+        Ok(PromptTokens { picture: part(PICTURE)?, sound: part(SOUND)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TextError;
+
+    fn read(config: &str) -> Result<PromptTokens> {
+        PromptTokens::from_files("model", |name| (name == "config.json").then(|| config.as_bytes().to_vec()))
+    }
+
+    #[test]
+    fn kinds_have_all_three_tokens_or_none() {
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/gemma4_mm");
+        let found = PromptTokens::from_directory(fixture).unwrap();
+        assert_eq!(found.picture, Some(PartTokens { placeholder: 19, begin: 17, end: 18 }));
+        assert_eq!(found.sound, Some(PartTokens { placeholder: 22, begin: 20, end: 21 }));
+        let old = r#"{"image_token_index": 5, "boi_token_index": 6, "eoi_token_id": 7, "audio_token_id": 8}"#;
+        let found = read(old).unwrap();
+        assert_eq!(found.picture, Some(PartTokens { placeholder: 5, begin: 6, end: 7 }));
+        assert_eq!(found.sound, None);
+        assert_eq!(PromptTokens::from_files("model", |_| None).unwrap(), PromptTokens::default());
+        let error = read(r#"{"image_token_id": -1}"#).unwrap_err();
+        assert!(
+            matches!(&error, TextError::InvalidField { field, .. } if field == "image_token_id"),
+            "{error}"
+        );
+    }
+}
