@@ -16,6 +16,9 @@ pub const TEXT_FIXTURES: [&str; 4] = [
     "tests/fixtures/qwen3",
 ];
 
+/// The fixture with towers for pictures and sounds, whose text is one of [`TEXT_FIXTURES`].
+pub const MULTIMODAL_FIXTURE: &str = "tests/fixtures/gemma4_mm";
+
 /// The fixture that makes sentence vectors.
 pub const EMBEDDING_FIXTURE: &str = "tests/fixtures/embeddinggemma";
 

@@ -327,6 +327,17 @@ pub struct RunArguments {
     /// standard input.
     #[arg(long)]
     pub chat: bool,
+    /// A picture before the prompt of a turn: PNG or JPEG (may be repeated). Implies --chat.
+    #[arg(long, value_name = "FILE", requires = "prompt")]
+    pub image: Vec<PathBuf>,
+    /// A sound before the prompt of a turn, after the pictures: WAV or FLAC, up to 30 seconds (may
+    /// be repeated). Implies --chat.
+    #[arg(long, value_name = "FILE", requires = "prompt")]
+    pub audio: Vec<PathBuf>,
+    /// Most soft tokens that a picture becomes: 70, 140, 280, 560 or 1120. Default: the
+    /// checkpoint's.
+    #[arg(long, value_name = "TOKENS", requires = "image")]
+    pub soft_tokens: Option<u32>,
     /// A system turn before the first user turn.
     #[arg(long, requires = "chat")]
     pub system: Option<String>,

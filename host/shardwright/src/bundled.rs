@@ -21,6 +21,7 @@ use crate::load_flags;
 use crate::model::{BundleOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::run_options::{RunOptions, run_option_setters};
 use crate::text_side::TextSide;
+use crate::towers::Towers;
 use crate::{Error, ErrorKind, Model, Result};
 
 /// How to open a bundle.
@@ -98,6 +99,7 @@ impl BundleOptions {
             bundle.verify_all(|_| ())?;
         }
         let text = TextSide::of_bundle(&bundle, self.run.tokenizer_start())?;
+        let towers = Towers::new(bundle.directory().to_owned(), None);
         let reading = started.elapsed();
         let loading = Instant::now();
         let loader = Arc::new(Loader {
@@ -156,7 +158,7 @@ impl BundleOptions {
                 Box::new(LaterChains { loader: Arc::clone(&loader), next: index + 1 }) as Box<dyn NextChain>
             })),
         };
-        Ok(Model::new(chain, next, text, origin, times))
+        Ok(Model::new(chain, next, text, towers, origin, times))
     }
 }
 

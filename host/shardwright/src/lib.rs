@@ -40,6 +40,8 @@
 //! | `runtime` (default) | chains and sessions over loaded shards | no compiler, no checkpoint reader |
 //! | `planning` | plans by planner packs, carried out for a model the program brings | an interpreter, about a megabyte |
 //! | `build` | checkpoints, `.wasm` planners, compiling bundles | a WebAssembly compiler |
+//! | `pictures`, `sounds` | files, pixels and samples as parts of a turn | decoders, resizing, transforms |
+//! | `webp`, `mp3-ogg` | more kinds of files | decoders, those of sounds under MPL-2.0 |
 //! | `static-cpu` | the CPU shim linked in | the engine, two megabytes |
 
 #![forbid(unsafe_code)]
@@ -52,10 +54,12 @@ struct Readme;
 mod bundled;
 mod load_flags;
 mod model;
+mod parts;
 mod run_options;
 mod search;
 mod session;
 mod text_side;
+mod towers;
 
 #[cfg(feature = "planning")]
 mod loading;
@@ -66,6 +70,7 @@ mod options;
 
 pub use bundled::BundleOptions;
 pub use model::{EmbedOptions, Model, OpeningTimes};
+pub use parts::ChatPart;
 pub use search::{SearchPath, user_cache_directory};
 pub use session::{Reply, Session};
 pub use shardwright_bundle::is_bundle;

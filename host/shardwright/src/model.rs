@@ -10,6 +10,7 @@ use crate::session::check_modality;
 use crate::text_side::TextSide;
 #[cfg(feature = "build")]
 use crate::text_side::TokenizerStart;
+use crate::towers::Towers;
 use crate::{Error, ErrorKind, Result, Session};
 
 /// A loaded model: from a checkpoint, planned and compiled for it, or from a bundle. Cloning shares
@@ -23,6 +24,7 @@ struct Inner {
     chain: Chain,
     next: Option<Arc<NextChainMaker>>,
     text: Arc<TextSide>,
+    towers: Arc<Towers>,
     origin: Origin,
     times: OpeningTimes,
 }
@@ -93,10 +95,12 @@ impl Model {
         chain: Chain,
         next: Option<Arc<NextChainMaker>>,
         text: TextSide,
+        towers: Towers,
         origin: Origin,
         times: OpeningTimes,
     ) -> Self {
-        Model { inner: Arc::new(Inner { chain, next, text: Arc::new(text), origin, times }) }
+        let (text, towers) = (Arc::new(text), Arc::new(towers));
+        Model { inner: Arc::new(Inner { chain, next, text, towers, origin, times }) }
     }
 
     /// A chain that was loaded separately, with the texts of `bundle`. For tools that accompany
@@ -110,7 +114,8 @@ impl Model {
     ) -> Result<Self> {
         let text = TextSide::of_bundle(bundle, TokenizerStart::Beside)?;
         let origin = Origin::Built(Box::new(BuiltOrigin { plan, plan_id, compiled: Vec::new() }));
-        Ok(Model::new(chain, None, text, origin, OpeningTimes::default()))
+        let towers = Towers::new(bundle.directory().to_owned(), None);
+        Ok(Model::new(chain, None, text, towers, origin, OpeningTimes::default()))
     }
 
     /// Time taken to open it.
@@ -140,7 +145,7 @@ impl Model {
             Some(next) => self.inner.chain.session_with(next())?,
             None => self.inner.chain.session()?,
         };
-        Ok(Session::new(session, Arc::clone(&self.inner.text)))
+        Ok(Session::new(session, Arc::clone(&self.inner.text), Arc::clone(&self.inner.towers)))
     }
 
     /// The sentence vector of `text`, of length 1; for embedding models. A vector with a NaN or
@@ -158,7 +163,7 @@ impl Model {
         };
         prompt.push_str(text);
         let ids = self.tokenizer()?.encode(&prompt, true)?;
-        check_modality(&self.inner.chain, self.tokenizer()?, &ids)?;
+        check_modality(&self.inner.chain, self.tokenizer()?, &ids.clone().into())?;
         let mut session = match &self.inner.next {
             Some(next) => self.inner.chain.session_with(next())?,
             None => self.inner.chain.session()?,

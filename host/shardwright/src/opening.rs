@@ -17,7 +17,7 @@ use crate::load_flags;
 use crate::model::{BuiltOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Model, Result};
-use crate::{join, load};
+use crate::{join, load, towers};
 
 /// Progress once everything is compiled and nothing loaded, in thousandths.
 const SETTLED: u32 = 950;
@@ -83,7 +83,8 @@ pub(crate) fn open(
         false => Vec::new(),
     };
     let origin = BuiltOrigin { plan, plan_id, compiled };
-    Ok(Model::new(chain, next, text, Origin::Built(Box::new(origin)), times))
+    let towers = towers::of_checkpoint(directory.to_owned(), options.clone());
+    Ok(Model::new(chain, next, text, towers, Origin::Built(Box::new(origin)), times))
 }
 
 /// Notices about the flags that a chain was loaded with; under `strict` a flag without effect is an

@@ -3,12 +3,14 @@ use std::time::Instant;
 
 use shardwright_runtime::{
     CancelHandle, Chain, DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics,
-    PlacementRecord,
+    PlacementRecord, Prompt, SoftRows,
 };
-use shardwright_text::{Message, RenderOptions, Tokenizer};
+use shardwright_text::{Content, ContentPart, Message, PartTokens, RenderOptions, Tokenizer};
 
+use crate::parts::{Prepared, Sense, prepare};
 use crate::text_side::TextSide;
-use crate::{Error, ErrorKind, Result};
+use crate::towers::Towers;
+use crate::{ChatPart, Error, ErrorKind, Result};
 
 /// A conversation or a text in progress, with its own states (KV cache).
 ///
@@ -17,16 +19,21 @@ use crate::{Error, ErrorKind, Result};
 pub struct Session {
     inner: shardwright_runtime::Session,
     text: Arc<TextSide>,
+    towers: Arc<Towers>,
     messages: Vec<Message>,
+    /// Rows of the pictures and sounds of all messages, in their order.
+    soft: Vec<(Sense, Arc<SoftRows>)>,
     /// How replies are made; change it between replies.
     pub options: GenerationOptions,
     /// Variables for the chat template, such as `enable_thinking`, and whether control tokens in
     /// messages count; change them between replies.
     pub template: RenderOptions,
+    /// Most soft tokens that a picture becomes; `None` for what the checkpoint's processor says.
+    pub picture_tokens: Option<u32>,
 }
 
 impl Session {
-    pub(crate) fn new(inner: shardwright_runtime::Session, text: Arc<TextSide>) -> Self {
+    pub(crate) fn new(inner: shardwright_runtime::Session, text: Arc<TextSide>, towers: Arc<Towers>) -> Self {
         let options = GenerationOptions {
             sampling: text.generation.sampling,
             stop: shardwright_text::StopRules::from_generation(&text.generation),
@@ -34,7 +41,8 @@ impl Session {
             show_special: false,
         };
         let template = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-        Session { inner, text, messages: Vec::new(), options, template }
+        let (messages, soft) = (Vec::new(), Vec::new());
+        Session { inner, text, towers, messages, soft, options, template, picture_tokens: None }
     }
 
     /// Adds a system turn. Chat templates support one only before the first user turn.
@@ -51,12 +59,103 @@ impl Session {
     /// said before. `template.control_tokens_in_text` makes them tokens, as Hugging Face does.
     pub fn chat(&mut self, text: impl Into<String>) -> Result<Reply<'_>> {
         self.messages.push(Message::user(text));
-        match self.text.encode(&self.messages, &self.template).and_then(|ids| self.reply(ids, true)) {
-            Ok(generation) => Ok(Reply::new(self, generation, true)),
+        let known = self.soft.len();
+        self.reply_to_last(known)
+    }
+
+    /// The same for a turn with pictures and sounds, in the order of its parts. Their towers are
+    /// opened by the first of them, and equal pictures and sounds are not run again.
+    ///
+    /// Sizes and lengths are told before anything runs: a part that the model's processor does not
+    /// take, a conversation that exceeds the context.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] for a model without such a tower or template; those of reading
+    /// the parts; [`ErrorKind::Context`]; [`ErrorKind::Cancelled`] if the cancel handle was used
+    /// while a tower ran.
+    pub fn chat_parts(&mut self, parts: impl IntoIterator<Item = ChatPart>) -> Result<Reply<'_>> {
+        let known = self.soft.len();
+        let parts: Vec<ChatPart> = parts.into_iter().collect();
+        if parts.iter().all(|part| matches!(part, ChatPart::Text(_))) {
+            let texts = parts.into_iter().filter_map(|part| match part {
+                ChatPart::Text(text) => Some(ContentPart::text(text)),
+                _ => None,
+            });
+            self.messages.push(of_parts(texts.collect()));
+            return self.reply_to_last(known);
+        }
+        let processor = self.towers.processor()?;
+        let (mut contents, mut prepared) = (Vec::new(), Vec::new());
+        for part in parts {
+            let (content, more) = prepare(part, &processor, self.picture_tokens)?;
+            contents.push(content);
+            prepared.extend(more);
+        }
+        self.messages.push(of_parts(contents));
+        let encoded = self.fits(&prepared).and_then(|()| {
+            let cancel = self.inner.cancel_handle();
+            let encode = |part: &Prepared| Ok((part.sense, self.towers.encode(part, &processor, &cancel)?));
+            prepared.iter().map(encode).collect::<Result<Vec<_>>>()
+        });
+        match encoded {
+            Ok(rows) => self.soft.extend(rows),
             Err(error) => {
                 self.messages.pop();
+                return Err(error);
+            }
+        }
+        self.reply_to_last(known)
+    }
+
+    /// Starts the reply to the last turn; if it cannot be, the turn is removed, and rows beyond
+    /// those that were known before it.
+    fn reply_to_last(&mut self, known: usize) -> Result<Reply<'_>> {
+        match self.conversation(&self.soft).and_then(|prompt| self.reply(prompt, true)) {
+            Ok(generation) => Ok(Reply::new(self, generation, Some(known))),
+            Err(error) => {
+                self.messages.pop();
+                self.soft.truncate(known);
                 Err(error)
             }
+        }
+    }
+
+    /// Whether the context holds the conversation with these parts in its last turn.
+    fn fits(&self, prepared: &[Prepared]) -> Result<()> {
+        let ids = self.text.encode(&self.messages, &self.template)?;
+        let counts = self.soft.iter().map(|(_, rows)| rows.rows());
+        let counts = counts.chain(prepared.iter().map(|part| part.soft_tokens));
+        // Each placeholder becomes its rows, a token before and one after.
+        self.expect_context(ids.len() + counts.map(|count| count + 1).sum::<usize>(), true)
+    }
+
+    /// The conversation with rows in the place of its placeholders.
+    fn conversation(&self, soft: &[(Sense, Arc<SoftRows>)]) -> Result<Prompt> {
+        let ids = self.text.encode(&self.messages, &self.template)?;
+        if soft.is_empty() {
+            return Ok(ids.into());
+        }
+        let tokens = self.text.prompt_tokens();
+        let kinds = [(Sense::Picture, tokens.picture), (Sense::Sound, tokens.sound)];
+        let mut prompt = Prompt::new();
+        let mut left = soft.iter();
+        for id in ids {
+            let kind = kinds.iter().find_map(|(sense, tokens)| {
+                Some((*sense, tokens.filter(|tokens| tokens.placeholder == id)?))
+            });
+            let Some((sense, PartTokens { placeholder, begin, end })) = kind else {
+                prompt.push_tokens(&[id]);
+                continue;
+            };
+            let Some((_, rows)) = left.next().filter(|(of, _)| *of == sense) else { return Err(misplaced()) };
+            prompt.push_tokens(&[begin]);
+            prompt.push_soft(placeholder, rows);
+            prompt.push_tokens(&[end]);
+        }
+        match left.next() {
+            None => Ok(prompt),
+            Some(_) => Err(misplaced()),
         }
     }
 
@@ -66,36 +165,38 @@ impl Session {
     /// what it has in common with the new one is not run again.
     pub fn complete(&mut self, text: &str) -> Result<Reply<'_>> {
         let ids = self.text.tokenizer()?.encode(text, true)?;
-        self.messages.clear();
-        let generation = self.reply(ids, false)?;
-        Ok(Reply::new(self, generation, false))
+        self.complete_ids(ids)
     }
 
     /// Starts a continuation of token ids.
     pub fn complete_ids(&mut self, ids: Vec<u32>) -> Result<Reply<'_>> {
         self.messages.clear();
-        let generation = self.reply(ids, false)?;
-        Ok(Reply::new(self, generation, false))
+        self.soft.clear();
+        let generation = self.reply(ids.into(), false)?;
+        Ok(Reply::new(self, generation, None))
     }
 
-    fn reply(&self, ids: Vec<u32>, chat: bool) -> Result<Generation> {
-        if ids.is_empty() {
+    fn reply(&self, prompt: Prompt, chat: bool) -> Result<Generation> {
+        if prompt.ids().is_empty() {
             return Err(Error::new(
                 ErrorKind::Argument,
                 "the prompt is empty and the tokenizer puts nothing in front",
             )
             .with_help("give a prompt of at least one character"));
         }
+        self.expect_context(prompt.ids().len(), chat)?;
+        check_modality(self.inner.chain(), self.text.tokenizer()?, &prompt)?;
+        Ok(Generation::new(self.text.tokenizer()?, prompt, &self.options)?)
+    }
+
+    fn expect_context(&self, tokens: usize, chat: bool) -> Result<()> {
         let context = self.inner.chain().context();
-        if ids.len() as u64 > context {
-            let what = if chat { "conversation" } else { "prompt" };
-            return Err(Error::new(
-                ErrorKind::Context,
-                format!("the {what} has {} tokens, the context holds {context}", ids.len()),
-            ));
+        if tokens as u64 <= context {
+            return Ok(());
         }
-        check_modality(self.inner.chain(), self.text.tokenizer()?, &ids)?;
-        Ok(Generation::new(self.text.tokenizer()?, ids, &self.options)?)
+        let what = if chat { "conversation" } else { "prompt" };
+        let what = format!("the {what} has {tokens} tokens, the context holds {context}");
+        Err(Error::new(ErrorKind::Context, what))
     }
 
     /// Additional texts that end a reply.
@@ -134,13 +235,15 @@ impl Session {
         let Some(first) = self.messages.iter().position(is_user) else { return false };
         let end = self.messages[first + 1..].iter().position(is_user);
         let end = end.map_or(self.messages.len(), |next| first + 1 + next);
-        self.messages.drain(first..end);
+        let parts: usize = self.messages.drain(first..end).map(|message| parts_of(&message)).sum();
+        self.soft.drain(..parts);
         true
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.messages.clear();
+        self.soft.clear();
         self.inner.clear();
     }
 
@@ -167,18 +270,40 @@ impl Session {
 
 /// Refuses ids of pictures or sounds, in whose place only padding would be run. The tables of the
 /// model list those ids.
-pub(crate) fn check_modality(chain: &Chain, tokenizer: &Tokenizer, ids: &[u32]) -> Result<()> {
+pub(crate) fn check_modality(chain: &Chain, tokenizer: &Tokenizer, prompt: &Prompt) -> Result<()> {
     let stands_in = |id: u32| chain.assets().iter().any(|asset| asset.row_of(id) != id);
-    let Some((position, id)) = ids.iter().enumerate().find(|&(_, &id)| stands_in(id)) else {
+    let ids = prompt.ids().iter().enumerate();
+    let Some((position, id)) = ids.filter(|(at, _)| !prompt.is_soft(*at)).find(|&(_, &id)| stands_in(id))
+    else {
         return Ok(());
     };
     let token = tokenizer.id_to_token(*id).unwrap_or_default();
     let what = format!(
         "the prompt has `{token}` (token {id}) at position {position}, which stands for a picture or a sound: \
-         this modality is not supported"
+         there is none for it"
     );
     Err(Error::new(ErrorKind::Unsupported, what)
-        .with_help("leave the token out: of this model the part that reads and writes text is run"))
+        .with_help("give pictures and sounds as parts of a turn, and leave the token out"))
+}
+
+/// A template that has another number of places than there are parts, or in another order.
+fn misplaced() -> Error {
+    let what = "the chat template has no place for each picture and sound, in their order";
+    Error::new(ErrorKind::Unsupported, what)
+        .with_help("take the template that the checkpoint was published with")
+}
+
+/// A user's turn of these parts.
+fn of_parts(parts: Vec<ContentPart>) -> Message {
+    Message { role: "user".to_owned(), content: Some(Content::Parts(parts)), fields: Vec::new() }
+}
+
+/// Pictures and sounds of a message.
+fn parts_of(message: &Message) -> usize {
+    match &message.content {
+        Some(Content::Parts(parts)) => parts.iter().filter(|part| part.text.is_none()).count(),
+        _ => 0,
+    }
 }
 
 /// A reply in progress: an iterator over its events. Dropping it ends the reply.
@@ -186,7 +311,8 @@ pub struct Reply<'s> {
     session: &'s mut Session,
     generation: Generation,
     said: String,
-    chat: bool,
+    /// In a conversation: rows of pictures and sounds before its last turn.
+    chat: Option<usize>,
     ended: Ended,
     statistics: Option<GenerationStatistics>,
 }
@@ -202,7 +328,7 @@ enum Ended {
 }
 
 impl<'s> Reply<'s> {
-    fn new(session: &'s mut Session, generation: Generation, chat: bool) -> Self {
+    fn new(session: &'s mut Session, generation: Generation, chat: Option<usize>) -> Self {
         Reply { session, generation, said: String::new(), chat, ended: Ended::Early, statistics: None }
     }
 }
@@ -244,14 +370,13 @@ impl Iterator for Reply<'_> {
 
 impl Drop for Reply<'_> {
     fn drop(&mut self) {
-        if !self.chat {
-            return;
-        }
+        let Some(known) = self.chat else { return };
         let said = std::mem::take(&mut self.said);
-        match self.ended {
-            Ended::Failed => drop(self.session.messages.pop()),
-            Ended::Early if said.is_empty() => drop(self.session.messages.pop()),
-            Ended::Early | Ended::Done => self.session.messages.push(Message::assistant(said)),
+        if self.ended == Ended::Failed || (self.ended == Ended::Early && said.is_empty()) {
+            self.session.messages.pop();
+            self.session.soft.truncate(known);
+        } else {
+            self.session.messages.push(Message::assistant(said));
         }
     }
 }

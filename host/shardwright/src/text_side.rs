@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::Deserialize;
 use shardwright_bundle::{Bundle, TextFile};
-use shardwright_text::{ChatTemplate, GenerationConfig, Message, RenderOptions, Tokenizer, TokenizerLoading};
+use shardwright_text::{
+    ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions, Tokenizer, TokenizerLoading,
+};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -35,6 +37,7 @@ pub(crate) struct TextSide {
     tokenizer: OnceLock<Tokenizer>,
     template: Option<ChatTemplate>,
     pub(crate) generation: GenerationConfig,
+    prompt_tokens: PromptTokens,
 }
 
 impl TextSide {
@@ -46,6 +49,7 @@ impl TextSide {
         Ok(TextSide {
             template: ChatTemplate::from_directory(directory)?,
             generation: GenerationConfig::from_directory(directory)?,
+            prompt_tokens: PromptTokens::from_directory(directory)?,
             source: Source::Checkpoint(directory.to_owned()),
             loading: Mutex::new(loading),
             tokenizer: OnceLock::new(),
@@ -67,10 +71,16 @@ impl TextSide {
         Ok(TextSide {
             template: ChatTemplate::from_files(directory, read)?,
             generation: GenerationConfig::from_files(directory, read)?,
+            prompt_tokens: PromptTokens::from_files(directory, read)?,
             loading: Mutex::new(loading),
             source: Source::Bundle(Arc::clone(bundle)),
             tokenizer: OnceLock::new(),
         })
+    }
+
+    /// The tokens around pictures and sounds, and in their place.
+    pub(crate) fn prompt_tokens(&self) -> PromptTokens {
+        self.prompt_tokens
     }
 
     fn directory(&self) -> &Path {

@@ -82,6 +82,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-graph",
             "shardwright-models",
             "shardwright-text",
+            "shardwright-preprocessing",
             "shardwright-shims",
             "shardwright-bundle",
             "shardwright-worker",

@@ -1,5 +1,6 @@
 //! Whole models across every boundary: cuts, formats, fallbacks, revisions.
 
+mod chat_parts;
 mod exactness;
 mod failover;
 mod formats;
@@ -12,3 +13,4 @@ mod public_crate;
 mod quantised;
 mod revision;
 mod softcap;
+mod towers;

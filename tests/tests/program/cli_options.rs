@@ -42,6 +42,9 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
         "run",
         &[
             "--prompt",
+            "--image",
+            "--audio",
+            "--soft-tokens",
             "--chat",
             "--control-tokens-in-text",
             "--system",
@@ -202,6 +205,8 @@ fn an_option_is_refused_where_it_says_nothing() {
     for (arguments, word) in [
         (&["bench", generates, "--probe-mebibytes", "3"][..], "--probe"),
         (&["run", generates, "--system", "x"], "--chat"),
+        (&["run", generates, "--image", "x"], "--prompt"),
+        (&["run", generates, "--prompt", "x", "--soft-tokens", "70"], "--image"),
         (&["run", generates, "--threads", "0"], "--threads"),
         (&["shim", "list", "--planners", "x"], "--planners"),
         (&["doctor", "--trust", "x"], "--trust"),
@@ -306,7 +311,7 @@ fn a_prompt_with_a_picture_token_is_refused() {
         for (token, position) in [("<|image|>", "position 1"), ("<|audio|>", "position 1")] {
             let prompt = format!("{token} what is this?");
             let run = shardwright(["run", what, "--prompt", &prompt, "-n", "2"]);
-            refused(run, UNSUPPORTED, &[token, position, "modality"]);
+            refused(run, UNSUPPORTED, &[token, position, "a picture or a sound"]);
         }
         shardwright(["run", what, "--prompt", "what is this?", "-n", "2", "--greedy"]).succeeds();
     }

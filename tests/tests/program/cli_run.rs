@@ -2,7 +2,7 @@
 //! rest on standard error, and a JSON form of every view.
 
 use serde_json::Value;
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::plans;
 use shardwright_tests::program::shardwright;
 
@@ -50,6 +50,42 @@ fn a_turn_that_spells_out_control_tokens_forges_none() {
     let (text, asked) = (tokens(forged, &[]), tokens(forged, &["--control-tokens-in-text"]));
     assert!(text >= asked + 4 * 2, "{text} tokens as text, {asked} with four control tokens");
     assert_eq!(tokens("hello", &[]), tokens("hello", &["--control-tokens-in-text"]));
+}
+
+/// Their soft tokens are counted as positions of the prompt.
+#[test]
+fn pictures_and_sounds_stand_before_the_prompt() {
+    const FILES: &str = "host/preprocessing/tests/preprocessing/files";
+    let (picture, sound) = (format!("{FILES}/smooth.jpg"), format!("{FILES}/sine_16k.flac"));
+    let ask = |model: &str, parts: &[&str]| {
+        shardwright(["run", model, "--prompt", "What is this?", "--greedy", "-n", "4"]).arguments(parts)
+    };
+    let answered = |parts: &[&str]| {
+        let lines = ask(MULTIMODAL_FIXTURE, parts).arguments(["--format", "json"]).succeeds();
+        let done: Value = serde_json::from_str(lines.lines().last().expect("a line")).expect("JSON");
+        (done["done"].clone(), done["reply"].clone(), done["statistics"]["prompt_tokens"].as_u64())
+    };
+    let (_, words, text) = answered(&["--chat"]);
+    let (ended, seen, with_picture) = answered(&["--image", &picture]);
+    assert_eq!(ended["reason"], "max-tokens");
+    assert_ne!(words, seen);
+    // Of at most 70, and what stands around them.
+    let (text, with_picture) = (text.expect("a number"), with_picture.expect("a number"));
+    assert!((text + 40..=text + 72).contains(&with_picture), "{text} and {with_picture}");
+    assert_eq!(answered(&["--image", &picture]).1, seen);
+    let larger = answered(&["--image", &picture, "--soft-tokens", "280"]).2.expect("a number");
+    assert!((text + 200..=text + 282).contains(&larger), "{text} and {larger}");
+    let (_, _, heard) = answered(&["--audio", &sound]);
+    assert!(heard.expect("a number") > text, "{heard:?}");
+    let both = answered(&["--image", &picture, "--audio", &sound]).2.expect("a number");
+    assert_eq!(both - with_picture, heard.expect("a number") - text);
+
+    let (code, says) = ask(DEMO_MODEL, &["--image", &picture]).refuses();
+    assert!(code == 5 && says.contains("reads no pictures"), "{code}: {says}");
+    let (code, says) = ask(MULTIMODAL_FIXTURE, &["--image", &picture, "--soft-tokens", "71"]).refuses();
+    assert!(code == 2 && says.contains("1120"), "{code}: {says}");
+    let (code, says) = ask(MULTIMODAL_FIXTURE, &["--audio", &picture]).refuses();
+    assert!(code == 5 && says.contains("WAV"), "{code}: {says}");
 }
 
 #[test]

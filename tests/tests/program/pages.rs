@@ -9,7 +9,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{
+    Copy, DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES,
+};
 use shardwright_tests::{program, qnn, skipped, tree};
 use tempfile::TempDir;
 
@@ -178,6 +180,10 @@ fn clone() -> TempDir {
     link(&generates, "path/to/checkpoint");
     link(&generates, "CHECKPOINT");
     link(&root.join(EMBEDDING_FIXTURE), "path/to/embeddinggemma");
+    link(&root.join(MULTIMODAL_FIXTURE), "path/to/multimodal");
+    let files = root.join("host/preprocessing/tests/preprocessing/files");
+    link(&files.join("smooth.jpg"), "picture.jpg");
+    link(&files.join("sine_16k.flac"), "sound.flac");
     link(&program::executable(), "bin/shardwright");
     // Besides building, `cargo xtask run` sets the path of a fetched library.
     let fetched = std::env::var("SHARDWRIGHT_QNN_LIB").unwrap_or_default();

@@ -1,7 +1,7 @@
 use std::io::IsTerminal;
 
 use serde_json::json;
-use shardwright::{DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Session};
+use shardwright::{ChatPart, DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Session};
 use shardwright_runtime::Move;
 
 use super::{PROMPT_BYTES_MAX, json as json_line, open, say_notices, standard_input, write};
@@ -24,7 +24,9 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     let reply_to_end = session.cancel_handle();
     interrupt::call(move || reply_to_end.cancel());
 
-    if !arguments.chat {
+    session.picture_tokens = arguments.soft_tokens;
+    let seen = !arguments.image.is_empty() || !arguments.audio.is_empty();
+    if !arguments.chat && !seen {
         let prompt = match &arguments.prompt {
             Some(prompt) => prompt.clone(),
             None => prompt_from_stdin()?,
@@ -35,9 +37,19 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
         session.system(system);
     }
     match &arguments.prompt {
+        Some(prompt) if seen => {
+            reply(&mut session, Turn::Parts(parts(prompt, arguments)), arguments, format).map(outcome_of)
+        }
         Some(prompt) => reply(&mut session, Turn::Chat(prompt), arguments, format).map(outcome_of),
         None => super::chat::talk(&mut session, &model, arguments, format),
     }
+}
+
+/// Pictures, then sounds, then the prompt.
+fn parts(prompt: &str, arguments: &RunArguments) -> Vec<ChatPart> {
+    let pictures = arguments.image.iter().cloned().map(ChatPart::PictureFile);
+    let sounds = arguments.audio.iter().cloned().map(ChatPart::SoundFile);
+    pictures.chain(sounds).chain([prompt.into()]).collect()
 }
 
 /// The prompt from standard input. The final line end belongs to the file or `echo`, not to the
@@ -71,6 +83,8 @@ const THINKING: &str = "enable_thinking";
 pub enum Turn<'t> {
     /// A user's turn in a conversation.
     Chat(&'t str),
+    /// The same with pictures and sounds.
+    Parts(Vec<ChatPart>),
     /// A text to continue.
     Text(&'t str),
 }
@@ -182,6 +196,7 @@ fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
 fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Replied, Failure> {
     let mut reply = match turn {
         Turn::Chat(text) => session.chat(text)?,
+        Turn::Parts(parts) => session.chat_parts(parts)?,
         Turn::Text(text) => session.complete(text)?,
     };
     let mut said = String::new();

@@ -1,0 +1,267 @@
+//! Parts of a turn: text, pictures and sounds, and what is known of each before anything runs.
+
+use std::path::PathBuf;
+
+use shardwright_bundle::Digest;
+#[cfg(feature = "sounds")]
+use shardwright_preprocessing::Sound;
+#[cfg(feature = "pictures")]
+use shardwright_preprocessing::{Grid, Picture};
+use shardwright_preprocessing::{PictureSettings, ProcessorSettings, SoundSettings};
+use shardwright_runtime::Features;
+use shardwright_text::ContentPart;
+
+use crate::{Error, ErrorKind, Result};
+
+/// A part of a user's turn.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ChatPart {
+    /// Text.
+    Text(String),
+    /// A PNG or JPEG file, by its content; WebP with the feature `webp`.
+    PictureFile(PathBuf),
+    /// The bytes of such a file.
+    PictureBytes(Vec<u8>),
+    /// Rows of pixels, three bytes each (red, green, blue).
+    PictureRgb8 {
+        /// Pixels in a row.
+        width: u32,
+        /// Rows.
+        height: u32,
+        /// Bytes from one row to the next.
+        stride: usize,
+        /// All rows.
+        pixels: Vec<u8>,
+    },
+    /// Patches of a picture that the app made itself, row after row, as the checkpoint's processor
+    /// does.
+    Patches {
+        /// `[patches, patch² · 3]`
+        values: Vec<f32>,
+        /// Column and row of each; −1 for padding.
+        positions: Vec<[i32; 2]>,
+    },
+    /// A WAV or FLAC file, by its content; MP3 and OGG with the feature `mp3-ogg`.
+    SoundFile(PathBuf),
+    /// The bytes of such a file.
+    SoundBytes(Vec<u8>),
+    /// Samples of one channel, −1 to 1.
+    SoundSamples {
+        /// Samples a second.
+        rate: u32,
+        /// The samples.
+        samples: Vec<f32>,
+    },
+    /// Mel frames of a sound that the app made itself, as the checkpoint's processor does.
+    Frames(Vec<f32>),
+}
+
+impl From<&str> for ChatPart {
+    fn from(text: &str) -> Self {
+        ChatPart::Text(text.to_owned())
+    }
+}
+
+impl From<String> for ChatPart {
+    fn from(text: String) -> Self {
+        ChatPart::Text(text)
+    }
+}
+
+/// Which tower a part goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Sense {
+    Picture,
+    Sound,
+}
+
+impl Sense {
+    /// What a report calls it.
+    pub const fn noun(self) -> &'static str {
+        match self {
+            Sense::Picture => "picture",
+            Sense::Sound => "sound",
+        }
+    }
+
+    /// The kind of a part in a template.
+    const fn kind(self) -> &'static str {
+        match self {
+            Sense::Picture => "image",
+            Sense::Sound => "audio",
+        }
+    }
+}
+
+/// A part that is read and measured: how many positions it takes is known, and nothing was run.
+pub(crate) struct Prepared {
+    pub sense: Sense,
+    pub soft_tokens: usize,
+    /// The most soft tokens of the pictures that its tower has to take; 0 for sounds, which have
+    /// one length at most.
+    pub budget: u32,
+    /// What it is made of: equal parts have equal rows.
+    pub origin: [u8; 32],
+    count: usize,
+    columns: Vec<i32>,
+    rows: Vec<i32>,
+    values: Values,
+}
+
+enum Values {
+    #[cfg(feature = "pictures")]
+    Picture(Box<Picture>, Grid),
+    #[cfg(feature = "sounds")]
+    Sound(Sound),
+    Ready(Vec<f32>),
+}
+
+/// What a template sees of a part, and the part itself where it is no text.
+pub(crate) fn prepare(
+    part: ChatPart,
+    processor: &ProcessorSettings,
+    soft_tokens: Option<u32>,
+) -> Result<(ContentPart, Option<Prepared>)> {
+    let pictures = || {
+        let settings = processor.picture.as_ref().ok_or_else(|| blind(Sense::Picture))?;
+        Ok::<_, Error>((settings, soft_tokens.unwrap_or(settings.soft_tokens)))
+    };
+    let sounds = || processor.sound.as_ref().ok_or_else(|| blind(Sense::Sound));
+    let prepared = match part {
+        ChatPart::Text(text) => return Ok((ContentPart::text(text), None)),
+        #[cfg(feature = "pictures")]
+        ChatPart::PictureFile(path) => picture(Picture::from_path(path)?, pictures()?)?,
+        #[cfg(feature = "pictures")]
+        ChatPart::PictureBytes(bytes) => picture(Picture::from_bytes(&bytes)?, pictures()?)?,
+        #[cfg(feature = "pictures")]
+        ChatPart::PictureRgb8 { width, height, stride, pixels } => {
+            picture(Picture::from_rgb8(width, height, stride, &pixels)?, pictures()?)?
+        }
+        #[cfg(feature = "sounds")]
+        ChatPart::SoundFile(path) => sound(Sound::from_path(path, sounds()?)?),
+        #[cfg(feature = "sounds")]
+        ChatPart::SoundBytes(bytes) => sound(Sound::from_bytes(&bytes, sounds()?)?),
+        #[cfg(feature = "sounds")]
+        ChatPart::SoundSamples { rate, samples } => sound(Sound::from_samples(rate, &samples, sounds()?)?),
+        ChatPart::Patches { values, positions } => patches(&values, &positions, pictures()?)?,
+        ChatPart::Frames(values) => frames(values, sounds()?)?,
+        #[cfg(not(feature = "pictures"))]
+        ChatPart::PictureFile(_) | ChatPart::PictureBytes(_) | ChatPart::PictureRgb8 { .. } => {
+            return Err(unread(Sense::Picture, "pictures", "patches"));
+        }
+        #[cfg(not(feature = "sounds"))]
+        ChatPart::SoundFile(_) | ChatPart::SoundBytes(_) | ChatPart::SoundSamples { .. } => {
+            return Err(unread(Sense::Sound, "sounds", "frames"));
+        }
+    };
+    Ok((ContentPart::placeholder(prepared.sense.kind()), Some(prepared)))
+}
+
+/// The checkpoint's processor says nothing of this sense.
+fn blind(sense: Sense) -> Error {
+    let what = format!("the model's processor takes no {}", sense.noun());
+    Error::new(ErrorKind::Unsupported, what)
+        .with_help("a checkpoint that does has a `processor_config.json` that says how")
+}
+
+#[cfg(not(all(feature = "pictures", feature = "sounds")))]
+fn unread(sense: Sense, feature: &str, ready: &str) -> Error {
+    let what = format!("this program was built without reading a {}", sense.noun());
+    Error::new(ErrorKind::Unsupported, what)
+        .with_help(format!("build it with the feature `{feature}`, or give {ready}"))
+}
+
+#[cfg(feature = "pictures")]
+fn picture(picture: Picture, (settings, budget): (&PictureSettings, u32)) -> Result<Prepared> {
+    let (width, height) = picture.size();
+    let grid = settings.grid(width, height, budget)?;
+    let (columns, rows) = places(&grid);
+    let mut origin = picture.content_hash();
+    // Of one picture, by budget.
+    origin.iter_mut().zip(budget.to_le_bytes()).for_each(|(byte, with)| *byte ^= with);
+    Ok(Prepared {
+        sense: Sense::Picture,
+        budget,
+        soft_tokens: grid.soft_tokens(),
+        origin,
+        count: grid.patches(),
+        columns,
+        rows,
+        values: Values::Picture(Box::new(picture), grid),
+    })
+}
+
+#[cfg(feature = "pictures")]
+fn places(grid: &Grid) -> (Vec<i32>, Vec<i32>) {
+    // Both are far below 2³¹: a budget bounds their product.
+    grid.positions().map(|(column, row)| (column as i32, row as i32)).unzip()
+}
+
+#[cfg(feature = "sounds")]
+fn sound(sound: Sound) -> Prepared {
+    Prepared {
+        sense: Sense::Sound,
+        budget: 0,
+        soft_tokens: sound.soft_tokens(),
+        origin: sound.content_hash(),
+        count: sound.valid_frames(),
+        columns: Vec::new(),
+        rows: Vec::new(),
+        values: Values::Sound(sound),
+    }
+}
+
+fn patches(
+    given: &[f32],
+    positions: &[[i32; 2]],
+    (settings, budget): (&PictureSettings, u32),
+) -> Result<Prepared> {
+    let mut values = vec![0.0; given.len()];
+    let (mut columns, mut rows) = (vec![0; positions.len()], vec![0; positions.len()]);
+    let grid = settings.reorder_patches(given, positions, &mut values, &mut columns, &mut rows)?;
+    let (count, soft_tokens) = (grid.patches(), grid.soft_tokens());
+    if soft_tokens > budget as usize {
+        let what = format!("{count} patches become {soft_tokens} soft tokens, more than {budget}");
+        return Err(Error::new(ErrorKind::Argument, what).with_help("ask for a larger budget of soft tokens"));
+    }
+    columns.truncate(count);
+    rows.truncate(count);
+    let mut known_by = bytes_of(&values);
+    known_by.extend(columns.iter().chain(&rows).flat_map(|place| place.to_le_bytes()));
+    let origin = *Digest::of(&known_by).bytes();
+    let values = Values::Ready(values);
+    Ok(Prepared { sense: Sense::Picture, budget, soft_tokens, origin, count, columns, rows, values })
+}
+
+fn frames(values: Vec<f32>, settings: &SoundSettings) -> Result<Prepared> {
+    let count = settings.check_frames(&values)?;
+    let origin = *Digest::of(&bytes_of(&values)).bytes();
+    let (columns, rows) = (Vec::new(), Vec::new());
+    let (soft_tokens, values) = (settings.soft_tokens(count), Values::Ready(values));
+    Ok(Prepared { sense: Sense::Sound, budget: 0, soft_tokens, origin, count, columns, rows, values })
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+impl Prepared {
+    /// Has a tower run over it.
+    pub fn with_features<T>(&self, run: impl FnOnce(Features<'_>) -> T) -> T {
+        let write = |into: &mut [f32]| match &self.values {
+            #[cfg(feature = "pictures")]
+            Values::Picture(picture, grid) => {
+                let (mut columns, mut rows) = (vec![0; self.count], vec![0; self.count]);
+                // The lengths are the grid's own, so that nothing is refused.
+                let _ = picture.write_patches(grid, into, &mut columns, &mut rows);
+            }
+            #[cfg(feature = "sounds")]
+            Values::Sound(sound) => {
+                let _ = sound.write_frames(into);
+            }
+            Values::Ready(values) => into.copy_from_slice(&values[..into.len()]),
+        };
+        run(Features { count: self.count, columns: &self.columns, rows: &self.rows, write: &write })
+    }
+}

@@ -1,0 +1,133 @@
+//! The towers of a model: opened when the first picture or sound needs one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shardwright_preprocessing::{PreprocessingError, ProcessorSettings};
+use shardwright_runtime::{CancelHandle, Chain, SoftRows, Tower};
+
+use crate::parts::{Prepared, Sense};
+use crate::{Error, ErrorKind, Result};
+
+/// Opens the tower of a sense, with an entry point for pictures of so many soft tokens at most.
+type Open = dyn Fn(Sense, &ProcessorSettings, u32) -> Result<Chain> + Send + Sync;
+
+/// Rows of recent pictures and sounds that are kept: an equal one is not run again.
+const RECENT: usize = 8;
+
+/// What is opened and kept of the towers of one model. Sessions share it.
+pub(crate) struct Towers {
+    /// Where the settings of front ends lie.
+    directory: PathBuf,
+    open: Option<Box<Open>>,
+    /// Each with the soft tokens that it was opened for.
+    opened: Mutex<BTreeMap<Sense, (u32, Tower)>>,
+    recent: Mutex<VecDeque<(Sense, Arc<SoftRows>)>>,
+}
+
+impl Towers {
+    /// Those that `open` opens, with the settings of a directory.
+    pub fn new(directory: PathBuf, open: Option<Box<Open>>) -> Self {
+        Towers { directory, open, opened: Mutex::default(), recent: Mutex::default() }
+    }
+
+    /// How pictures and sounds become what towers read.
+    pub fn processor(&self) -> Result<ProcessorSettings> {
+        match self.open {
+            Some(_) => ProcessorSettings::read(&self.directory).map_err(|error| match error {
+                PreprocessingError::MissingFile { origin } => Error::new(
+                    ErrorKind::Unsupported,
+                    format!("{origin} is not there: the model reads no pictures or sounds"),
+                )
+                .with_help("models that see or hear are published with that file; download it too"),
+                error => error.into(),
+            }),
+            None => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{}: it holds no tower for pictures or sounds", self.directory.display()),
+            )
+            .with_help("open the checkpoint itself: bundles hold what reads and writes text")),
+        }
+    }
+
+    /// The rows of a picture or sound; `cancel` ends the run.
+    pub fn encode(
+        &self,
+        prepared: &Prepared,
+        processor: &ProcessorSettings,
+        cancel: &CancelHandle,
+    ) -> Result<Arc<SoftRows>> {
+        if let Some(known) = self.known(prepared) {
+            return Ok(known);
+        }
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let enough = opened.get(&prepared.sense).is_some_and(|(most, _)| *most >= prepared.budget);
+        if !enough {
+            let open = self.open.as_ref().ok_or_else(|| {
+                Error::new(ErrorKind::Internal, "a part was prepared for a tower that is not there")
+            })?;
+            let usual = processor.picture.as_ref().map_or(0, |picture| picture.soft_tokens);
+            let most = prepared.budget.max(usual);
+            // A smaller one is freed before the larger takes memory.
+            opened.remove(&prepared.sense);
+            opened.insert(prepared.sense, (most, open(prepared.sense, processor, most)?.tower()?));
+        }
+        let Some((_, tower)) = opened.get_mut(&prepared.sense) else {
+            return Err(Error::new(ErrorKind::Internal, "a tower that was opened is not there"));
+        };
+        tower.set_cancel_handle(cancel.clone());
+        let rows = prepared.with_features(|features| tower.encode(features, prepared.origin))?;
+        if rows.rows() != prepared.soft_tokens {
+            let (found, wanted) = (rows.rows(), prepared.soft_tokens);
+            let what = format!("the tower gave {found} rows where the processor counts {wanted}");
+            return Err(Error::new(ErrorKind::Incompatible, what)
+                .with_help("config.json and processor_config.json belong to different models"));
+        }
+        let rows = Arc::new(rows);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.push_front((prepared.sense, Arc::clone(&rows)));
+        recent.truncate(RECENT);
+        Ok(rows)
+    }
+
+    fn known(&self, prepared: &Prepared) -> Option<Arc<SoftRows>> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |(sense, rows): &(Sense, Arc<SoftRows>)| {
+            *sense == prepared.sense && rows.origin() == prepared.origin
+        };
+        let at = recent.iter().position(same)?;
+        let found = recent.remove(at)?;
+        recent.push_front(found.clone());
+        Some(found.1)
+    }
+}
+
+/// The tower of a checkpoint, planned, compiled and loaded on this machine's CPU.
+#[cfg(feature = "build")]
+pub(crate) fn of_checkpoint(directory: PathBuf, options: shardwright_build::PlanOptions) -> Towers {
+    use shardwright_build::{Purpose, TowerSource, settle, tower_options};
+    use shardwright_graph::Pass;
+    use shardwright_models::Checkpoint;
+    use shardwright_vocabulary::Beforehand;
+
+    let from = directory.clone();
+    let open = move |sense: Sense, processor: &ProcessorSettings, soft_tokens: u32| {
+        let pass = match sense {
+            Sense::Picture => Pass::Picture,
+            Sense::Sound => Pass::Clip,
+        };
+        let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
+        let rows = match (sense, &processor.picture, &processor.sound) {
+            (Sense::Picture, Some(picture), _) => picture.patches(soft_tokens),
+            (Sense::Sound, _, Some(sound)) => sound.soft_tokens(sound.frames_max()),
+            _ => 1,
+        };
+        let options = tower_options(&options, u32::try_from(rows).unwrap_or(u32::MAX));
+        let mut source = TowerSource::new(&checkpoint, pass)?;
+        let store = &mut shardwright_build::NoArtefactStore;
+        let settled = settle(&mut source, &options, Purpose::Run, store, &mut ())?;
+        crate::load(&settled, Beforehand::default())
+    };
+    Towers::new(directory, Some(Box::new(open)))
+}

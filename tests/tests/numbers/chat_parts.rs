@@ -1,0 +1,192 @@
+//! Turns with pictures and sounds through the public crate, on the CPU shim: from pixels and
+//! samples to the words that transformers recorded.
+
+use shardwright::{ChatPart, ErrorKind, GenerationEvent, Model, OpenOptions, Session, open_bundle};
+use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES};
+use shardwright_tests::program::search_path;
+use shardwright_tests::towers::{FIXTURE, Goldens};
+use shardwright_tests::tree;
+
+fn options() -> OpenOptions {
+    OpenOptions::new().search_path(search_path()).threads(2).context(512)
+}
+
+fn opened() -> Model {
+    options().open(tree::root().join(FIXTURE)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn greedy(model: &Model) -> Session {
+    let mut session = model.session().expect("a session");
+    session.options.sampling.do_sample = false;
+    session.options.max_tokens = Some(64);
+    session.options.stop = Default::default();
+    session
+}
+
+/// The recorded picture, as pixels.
+fn picture(goldens: &Goldens) -> ChatPart {
+    let pixels = goldens.integers("p1.image_rgb").into_iter().map(|value| value as u8).collect();
+    ChatPart::PictureRgb8 { width: 50, height: 38, stride: 150, pixels }
+}
+
+/// The recorded sound, as samples.
+fn sound(goldens: &Goldens) -> ChatPart {
+    ChatPart::SoundSamples { rate: 16_000, samples: goldens.floats("p2.waveform").1 }
+}
+
+/// The tokens of a reply.
+fn reply(session: &mut Session, parts: impl IntoIterator<Item = ChatPart>) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    for event in session.chat_parts(parts).unwrap_or_else(|error| panic!("{error}")) {
+        if let GenerationEvent::Token { id } = event.unwrap_or_else(|error| panic!("{error}")) {
+            tokens.push(id);
+        }
+    }
+    tokens
+}
+
+#[test]
+fn pixels_and_samples_are_answered_as_transformers_answers() {
+    let (model, goldens) = (opened(), Goldens::read());
+    let wanted = |prompt: &str| goldens.ids(&format!("{prompt}.greedy"));
+    let prompt_of = |session: &Session, prompt: &str| {
+        let ids = goldens.ids(&format!("{prompt}.input_ids"));
+        assert_eq!(session.tokens()[..ids.len()], ids, "{prompt}");
+    };
+    let mut session = greedy(&model);
+    assert_eq!(reply(&mut session, [picture(&goldens), "What is this?".into()]), wanted("p1"));
+    prompt_of(&session, "p1");
+    let mut session = greedy(&model);
+    assert_eq!(reply(&mut session, ["Listen:".into(), sound(&goldens)]), wanted("p2"));
+    prompt_of(&session, "p2");
+    let mut session = greedy(&model);
+    assert_eq!(reply(&mut session, [picture(&goldens), "and".into(), sound(&goldens)]), wanted("p3"));
+    prompt_of(&session, "p3");
+
+    // The same as patches and frames that the app made.
+    let (shape, values) = goldens.floats("p1.pixel_values");
+    let positions = goldens.integers("p1.image_position_ids");
+    let positions = positions.chunks_exact(2).map(|pair| [pair[0] as i32, pair[1] as i32]).collect();
+    assert_eq!(shape[0], 630);
+    let patches = ChatPart::Patches { values, positions };
+    let mut session = greedy(&model);
+    assert_eq!(reply(&mut session, [patches, "What is this?".into()]), wanted("p1"));
+    let valid = goldens.frames();
+    let mut session = greedy(&model);
+    assert_eq!(reply(&mut session, ["Listen:".into(), ChatPart::Frames(valid.values)]), wanted("p2"));
+}
+
+#[test]
+fn a_conversation_keeps_its_pictures() {
+    let (model, goldens) = (opened(), Goldens::read());
+    let mut session = greedy(&model);
+    session.options.max_tokens = Some(4);
+    reply(&mut session, [picture(&goldens), "What is this?".into()]);
+    let length = session.tokens().len();
+    let mut second = session.chat_parts([sound(&goldens), "and this?".into()]).expect("a reply");
+    for event in second.by_ref() {
+        event.expect("an event");
+    }
+    let statistics = second.statistics();
+    drop(second);
+    assert!(statistics.reused_tokens + 1 >= length, "{statistics:?} of {length}");
+    assert!(session.tokens().contains(&19) && session.tokens().contains(&22));
+    // A third turn of text alone, and the same conversation in a session that never saw it before.
+    session.chat("So?").expect("a reply").text().expect("text");
+    let logits = session.tokens().to_vec();
+    assert_eq!(session.messages().len(), 6);
+    // The oldest turn goes with its picture.
+    assert!(session.forget_oldest_turn());
+    session.chat("And now?").expect("a reply").text().expect("text");
+    assert!(!session.tokens().contains(&19) && session.tokens().contains(&22), "{:?}", session.tokens());
+    assert_ne!(session.tokens(), logits);
+    session.clear();
+    assert!(session.messages().is_empty() && session.tokens().is_empty());
+    session.chat("Hello").expect("a reply").text().expect("text");
+    assert!(!session.tokens().contains(&22));
+}
+
+fn kind(result: Result<shardwright::Reply<'_>, shardwright::Error>) -> (ErrorKind, String) {
+    match result {
+        Ok(_) => panic!("expected an error"),
+        Err(error) => {
+            assert!(
+                error.help().is_some() || matches!(error.kind(), ErrorKind::Context | ErrorKind::Cancelled),
+                "{error}"
+            );
+            (error.kind(), error.to_string())
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
+    let (model, goldens) = (opened(), Goldens::read());
+    let mut session = greedy(&model);
+    session.options.max_tokens = Some(2);
+    let missing = ChatPart::PictureFile("no/such/picture.png".into());
+    let (found, says) = kind(session.chat_parts([missing, "?".into()]));
+    assert_eq!(found, ErrorKind::Missing);
+    assert!(says.contains("no/such/picture.png"), "{says}");
+    let text = ChatPart::SoundBytes(b"RIFF".to_vec());
+    let (found, says) = kind(session.chat_parts([text, "?".into()]));
+    assert!(found == ErrorKind::Unsupported && says.contains("is text"), "{says}");
+    let cut = ChatPart::SoundBytes(b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x01\0".to_vec());
+    let (found, says) = kind(session.chat_parts([cut, "?".into()]));
+    assert_eq!(found, ErrorKind::Invalid, "{says}");
+    let (found, says) = kind(session.chat_parts([ChatPart::Frames(vec![f32::NAN; 128]), "?".into()]));
+    assert_eq!(found, ErrorKind::Argument, "{says}");
+    let short = ChatPart::SoundSamples { rate: 16_000, samples: vec![0.0; 12] };
+    kind(session.chat_parts([short, "?".into()]));
+    // More than the context holds, told before a tower is there.
+    let many = (0..9).map(|_| picture(&goldens)).chain(["?".into()]);
+    let (found, says) = kind(session.chat_parts(many));
+    assert_eq!(found, ErrorKind::Context, "{says}");
+    assert!(says.contains("the context holds 512"), "{says}");
+    session.picture_tokens = Some(4);
+    let positions = vec![[0, 0]; 9];
+    let (found, says) =
+        kind(session.chat_parts([ChatPart::Patches { values: vec![0.0; 9 * 48], positions }, "?".into()]));
+    assert_eq!(found, ErrorKind::Argument, "{says}");
+    let (shape, values) = goldens.floats("p1.pixel_values");
+    let positions = goldens.integers("p1.image_position_ids");
+    let positions = positions.chunks_exact(2).map(|pair| [pair[0] as i32, pair[1] as i32]).collect();
+    assert_eq!(shape[1], 48);
+    let (found, says) = kind(session.chat_parts([ChatPart::Patches { values, positions }, "?".into()]));
+    assert!(found == ErrorKind::Argument && says.contains("63 soft tokens"), "{says}");
+    session.picture_tokens = None;
+    session.cancel_handle().cancel();
+    let (found, says) = kind(session.chat_parts([picture(&goldens), "?".into()]));
+    assert_eq!(found, ErrorKind::Cancelled, "{says}");
+    assert!(session.messages().is_empty(), "{:?}", session.messages());
+    assert_eq!(
+        reply(&mut session, [picture(&goldens), "What is this?".into()]),
+        goldens.ids("p1.greedy")[..2]
+    );
+
+    // A template that has no place for it.
+    let deaf = Copy::of(FIXTURE).changed("chat_template.jinja", |text| {
+        *text = String::from_utf8_lossy(text).replace("'<|audio|>'", "'(a sound)'").into_bytes();
+    });
+    let model = options().open(deaf.path()).expect("it opens");
+    let mut session = greedy(&model);
+    let (found, says) = kind(session.chat_parts([sound(&goldens), "?".into()]));
+    assert!(found == ErrorKind::Unsupported && says.contains("no place"), "{says}");
+    assert!(session.messages().is_empty());
+
+    // Models and bundles without towers.
+    for checkpoint in [DEMO_MODEL, TEXT_FIXTURES[0]] {
+        let model = options().open(tree::root().join(checkpoint)).expect("it opens");
+        let mut session = greedy(&model);
+        let (found, says) = kind(session.chat_parts([picture(&goldens), "?".into()]));
+        assert!(found == ErrorKind::Unsupported, "{checkpoint}: {says}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    options().compile(tree::root().join(FIXTURE), folder.path().join("b"), &mut ()).expect("compiled");
+    let bundle = shardwright::BundleOptions::new().search_path(search_path()).open(folder.path().join("b"));
+    let bundle = bundle.expect("a bundle");
+    let mut session = greedy(&bundle);
+    let (found, says) = kind(session.chat_parts([picture(&goldens), "?".into()]));
+    assert!(found == ErrorKind::Unsupported && says.contains("no tower"), "{says}");
+    assert!(open_bundle(folder.path().join("none")).is_err());
+}
