@@ -134,7 +134,7 @@ fn scaled(spec: &Spec, tensor: &TensorSpec, number: f32) -> f32 {
         Part::HeadNorm => 0.8 * (1.0 + 0.25 * number),
         Part::FinalNorm => 12.0 * number.signum() * (1.0 + 0.25 * number.abs()),
         Part::Scalar => 0.8,
-        Part::PerLayerEmbedding | Part::Tower => 0.0,
+        Part::PerLayerEmbedding | Part::Tower | Part::Least | Part::Most => 0.0,
     }
 }
 

@@ -251,8 +251,16 @@ impl<'g> Bench<'g> {
     /// # Panics
     /// If the graph cannot be stored in one of them.
     pub fn in_formats(graph: &'g Graph, menu: &EntryMenu, tuples: &[FormatTuple]) -> Self {
+        Bench::cpu_in_formats(graph, menu, 1, tuples)
+    }
+
+    /// The same on so many threads.
+    ///
+    /// # Panics
+    /// If the graph cannot be stored in one of them.
+    pub fn cpu_in_formats(graph: &'g Graph, menu: &EntryMenu, threads: u32, tuples: &[FormatTuple]) -> Self {
         let formats = ModelFormats::counted(graph, tuples).unwrap_or_else(|error| panic!("{error}"));
-        Bench::with_formats(graph, formats, menu, vec![open(&Opened::cpu("cpu"))])
+        Bench::with_formats(graph, formats, menu, vec![open(&Opened { threads, ..Opened::cpu("cpu") })])
     }
 
     fn with_formats(

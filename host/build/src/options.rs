@@ -148,6 +148,8 @@ pub struct PlanOptions {
     pub answer_tokens: Option<u32>,
     /// Which measured times the plan rests on.
     pub times: MeasuredTimes,
+    /// Formats of towers for pictures and sounds. `None`: as stored.
+    pub tower_formats: Option<FormatChoice>,
     /// Whether entry graphs expose their layer outputs.
     pub taps: bool,
     /// Changes the graph before anything else sees it, for tests of verification.

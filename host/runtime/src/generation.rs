@@ -59,7 +59,9 @@ pub struct GenerationStatistics {
     pub run_tokens: usize,
     /// Tokens generated, a stop token included.
     pub generated_tokens: usize,
-    /// From the first call to the first token.
+    /// Time that pictures and sounds of the last turn took before the prompt was run: 0 without.
+    pub parts_time: Duration,
+    /// From the first call to the first token, and what pictures and sounds took before.
     pub time_to_first_token: Duration,
     /// Time to run the prompt.
     pub prompt_time: Duration,
@@ -156,6 +158,13 @@ impl Generation {
         })
     }
 
+    /// The same, where pictures and sounds of the last turn took so long.
+    #[must_use]
+    pub fn after_parts(mut self, took: Duration) -> Self {
+        self.statistics.parts_time = took;
+        self
+    }
+
     /// The next event; `None` after [`GenerationEvent::Done`] and after an error. Runs the session
     /// as far as needed.
     ///
@@ -219,7 +228,8 @@ impl Generation {
         match self.first_token {
             Some(first) => self.statistics.decode_time = now - first,
             None => {
-                self.statistics.time_to_first_token = self.statistics.prompt_time + (now - choosing);
+                self.statistics.time_to_first_token =
+                    self.statistics.parts_time + self.statistics.prompt_time + (now - choosing);
                 self.first_token = Some(now);
             }
         }

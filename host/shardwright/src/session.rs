@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shardwright_runtime::{
     CancelHandle, Chain, DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics,
@@ -60,7 +60,7 @@ impl Session {
     pub fn chat(&mut self, text: impl Into<String>) -> Result<Reply<'_>> {
         self.messages.push(Message::user(text));
         let known = self.soft.len();
-        self.reply_to_last(known)
+        self.reply_to_last(known, Duration::ZERO)
     }
 
     /// The same for a turn with pictures and sounds, in the order of its parts. Their towers are
@@ -83,8 +83,9 @@ impl Session {
                 _ => None,
             });
             self.messages.push(of_parts(texts.collect()));
-            return self.reply_to_last(known);
+            return self.reply_to_last(known, Duration::ZERO);
         }
+        let start = Instant::now();
         let processor = self.towers.processor()?;
         let (mut contents, mut prepared) = (Vec::new(), Vec::new());
         for part in parts {
@@ -105,14 +106,14 @@ impl Session {
                 return Err(error);
             }
         }
-        self.reply_to_last(known)
+        self.reply_to_last(known, start.elapsed())
     }
 
     /// Starts the reply to the last turn; if it cannot be, the turn is removed, and rows beyond
-    /// those that were known before it.
-    fn reply_to_last(&mut self, known: usize) -> Result<Reply<'_>> {
+    /// those that were known before it. `took` is the time of its pictures and sounds.
+    fn reply_to_last(&mut self, known: usize, took: Duration) -> Result<Reply<'_>> {
         match self.conversation(&self.soft).and_then(|prompt| self.reply(prompt, true)) {
-            Ok(generation) => Ok(Reply::new(self, generation, Some(known))),
+            Ok(generation) => Ok(Reply::new(self, generation.after_parts(took), Some(known))),
             Err(error) => {
                 self.messages.pop();
                 self.soft.truncate(known);

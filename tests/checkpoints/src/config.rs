@@ -3,7 +3,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::{Family, Part, Spec, Spelling, TensorSpec};
+use crate::{Family, Part, Spec, Spelling, TensorSpec, Towers};
 
 fn set(map: &mut Map<String, Value>, fields: Value) {
     let Value::Object(fields) = fields else { panic!("fields are an object") };
@@ -66,7 +66,7 @@ pub(crate) fn config(spec: &Spec) -> Value {
         Family::Gemma4 => ("gemma4", "Gemma4ForConditionalGeneration"),
         other => panic!("{other:?} has no multimodal form"),
     };
-    json!({
+    let mut whole = json!({
         "architectures": [architecture],
         "model_type": top,
         "image_token_id": 19,
@@ -75,7 +75,12 @@ pub(crate) fn config(spec: &Spec) -> Value {
         "tie_word_embeddings": spec.tied,
         "text_config": map,
         "vision_config": {"model_type": format!("{top}_vision")},
-    })
+    });
+    if let Some([vision, audio]) = spec.towers.as_ref().map(Towers::configs) {
+        whole["vision_config"] = vision;
+        whole["audio_config"] = audio;
+    }
+    whole
 }
 
 /// `layer_types`, or the number that stands for it.

@@ -22,6 +22,7 @@ mod resumable;
 mod spec;
 mod tensors;
 mod tokenizer;
+mod towers;
 
 pub use effort::{THOROUGH, cases};
 pub use file::{StoredTensor, raw_safetensors, write_safetensors};
@@ -29,3 +30,4 @@ pub use random::Random;
 pub use real::{REAL_SHAPES, real_shape, write_gguf, write_real};
 pub use spec::{Family, Fill, Spec, Spelling};
 pub use tensors::{Part, TensorSpec};
+pub use towers::Towers;

@@ -2,7 +2,7 @@ use std::io;
 use std::path::Path;
 
 use crate::file::{StoredTensor, write_safetensors};
-use crate::{TensorSpec, config, tensors};
+use crate::{TensorSpec, Towers, config, tensors};
 
 /// Which architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,8 @@ pub struct Spec {
     /// Whether the text model is part of a multimodal checkpoint, with `text_config` and a few
     /// tower tensors.
     pub multimodal: bool,
+    /// The towers of such a checkpoint; `None` for a few tensors that are none.
+    pub towers: Option<Towers>,
     /// Prefix of the tensor names; `None` for the library's own.
     pub prefix: Option<String>,
     /// Element type: `F32`, `F16` or `BF16`.
@@ -129,6 +131,7 @@ impl Spec {
             tied: true,
             dense: Vec::new(),
             multimodal: false,
+            towers: None,
             prefix: None,
             dtype: "BF16",
             files: 1,

@@ -1,6 +1,9 @@
 use crate::pool::stored;
 use crate::{Family, Random, Spec};
 
+/// Beyond most values of a tower, and not all.
+const CUT_OFF: f64 = 6.0;
+
 /// Use of a tensor, which decides how its content is scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -18,8 +21,12 @@ pub enum Part {
     FinalNorm,
     /// The factor of a whole layer.
     Scalar,
-    /// Something no text model reads.
+    /// A matrix or a kernel that no text model reads.
     Tower,
+    /// Where values of a tower are cut off below.
+    Least,
+    /// Where they are cut off above.
+    Most,
 }
 
 /// A tensor of a checkpoint.
@@ -92,7 +99,9 @@ pub(crate) fn tensors(spec: &Spec) -> Vec<TensorSpec> {
         let shape = vec![spec.vocabulary, hidden];
         all.push(TensorSpec { name: "lm_head.weight".to_owned(), shape, part: Part::Matrix });
     }
-    if spec.multimodal {
+    if let Some(towers) = spec.towers.as_ref().filter(|_| spec.multimodal) {
+        all.extend(towers.tensors(hidden));
+    } else if spec.multimodal {
         for name in
             ["vision_tower.patch_embedder.input_proj.weight", "embed_vision.embedding_projection.weight"]
         {
@@ -114,8 +123,12 @@ pub(crate) fn deviation(spec: &Spec, tensor: &TensorSpec) -> Option<f64> {
         Part::Embedding if spec.family == Family::Qwen3 => 1.0,
         Part::Embedding => 1.0 / (spec.hidden as f64).sqrt(),
         Part::PerLayerEmbedding => 1.0 / (spec.per_layer as f64).sqrt(),
-        Part::Matrix | Part::Tower => 1.5 / (tensor.shape[1] as f64).sqrt(),
-        Part::Norm | Part::HeadNorm | Part::FinalNorm | Part::Scalar => return None,
+        Part::Matrix => 1.5 / (tensor.shape[1] as f64).sqrt(),
+        // A kernel has so many values for each of its outputs.
+        Part::Tower => 1.5 / (tensor.shape[1..].iter().product::<u64>() as f64).sqrt(),
+        Part::Norm | Part::HeadNorm | Part::FinalNorm | Part::Scalar | Part::Least | Part::Most => {
+            return None;
+        }
     })
 }
 
@@ -143,6 +156,8 @@ pub(crate) fn values(spec: &Spec, tensor: &TensorSpec) -> impl Iterator<Item = f
                 sign * (if qwen { 1.2 } else { 12.0 }) * (1.0 + 0.25 * random.normal()) - offset
             }
             Part::Scalar => 0.6 + 0.5 * random.uniform(),
+            Part::Least => -CUT_OFF,
+            Part::Most => CUT_OFF,
         };
         value as f32
     })

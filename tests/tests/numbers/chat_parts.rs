@@ -190,3 +190,22 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
     assert!(found == ErrorKind::Unsupported && says.contains("no tower"), "{says}");
     assert!(open_bundle(folder.path().join("none")).is_err());
 }
+
+#[test]
+fn towers_have_formats_of_their_own() {
+    let goldens = Goldens::read();
+    let with = |formats: &str| {
+        let choice = formats.parse().expect("formats");
+        options().tower_formats(choice).open(tree::root().join(FIXTURE)).expect("it opens")
+    };
+    let model = with("w8-per-channel/a8-dynamic/f32");
+    let mut session = greedy(&model);
+    let tokens = reply(&mut session, [picture(&goldens), "What is this?".into()]);
+    assert_eq!(tokens.len(), goldens.ids("p1.greedy").len());
+    // What needs ranges has no text to take them from, and is refused when the first part comes.
+    let model = with("w8-per-channel/a16/a16");
+    let mut session = greedy(&model);
+    let (found, says) = kind(session.chat_parts([picture(&goldens), "?".into()]));
+    assert!(found == ErrorKind::Unsupported && says.contains("not calibrated"), "{found:?}: {says}");
+    assert!(session.messages().is_empty());
+}

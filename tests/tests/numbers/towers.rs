@@ -42,6 +42,24 @@ fn difference(found: &[f32], wanted: &[f32]) -> f32 {
     each.fold(0.0, |worst: f32, d| if d.is_nan() { f32::INFINITY } else { worst.max(d) })
 }
 
+/// Eight bits, each row quantised as it comes.
+#[test]
+fn towers_in_eight_bits_are_near() {
+    let (checkpoint, goldens) = (checkpoint(), Goldens::read());
+    for pass in [Pass::Clip, Pass::Picture] {
+        let (graph, rows) = (checkpoint.graph_of(pass).expect("a tower"), entry_rows(pass)[0]);
+        let formats = "w8-per-channel/a8-dynamic/f32".parse().expect("formats");
+        let bench = Bench::cpu_in_formats(graph, &encode_menu(rows), 2, &[formats]);
+        let mut tower = bench.chain(&Cut::default()).tower().expect("a tower");
+        let found = goldens.given(pass).encoded(&mut tower).expect("it runs");
+        let wanted = soft(&checkpoint, &goldens, pass);
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+        let (a, b) = (found.values(), wanted.values());
+        let cosine = dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
+        assert!(cosine > 0.99 && cosine < 1.0 - 1e-7, "{pass}: cosine {cosine}");
+    }
+}
+
 #[test]
 fn towers_are_those_of_transformers_however_they_are_cut() {
     let (checkpoint, goldens) = (checkpoint(), Goldens::read());

@@ -60,10 +60,14 @@ fn pictures_and_sounds_stand_before_the_prompt() {
     let ask = |model: &str, parts: &[&str]| {
         shardwright(["run", model, "--prompt", "What is this?", "--greedy", "-n", "4"]).arguments(parts)
     };
-    let answered = |parts: &[&str]| {
-        let lines = ask(MULTIMODAL_FIXTURE, parts).arguments(["--format", "json"]).succeeds();
+    let answered = |arguments: &[&str]| {
+        let lines = ask(MULTIMODAL_FIXTURE, arguments).arguments(["--format", "json"]).succeeds();
         let done: Value = serde_json::from_str(lines.lines().last().expect("a line")).expect("JSON");
-        (done["done"].clone(), done["reply"].clone(), done["statistics"]["prompt_tokens"].as_u64())
+        let statistics = &done["statistics"];
+        let [parts, first] = ["parts_seconds", "first_token_seconds"].map(|name| statistics[name].as_f64());
+        assert!(first > parts, "{statistics}");
+        assert_eq!(parts == Some(0.0), arguments == ["--chat"], "{statistics}");
+        (done["done"].clone(), done["reply"].clone(), statistics["prompt_tokens"].as_u64())
     };
     let (_, words, text) = answered(&["--chat"]);
     let (ended, seen, with_picture) = answered(&["--image", &picture]);

@@ -38,7 +38,7 @@ impl<'a> TowerSource<'a> {
 }
 
 /// The options of a tower beside a model that is planned by `options`: on this machine's CPU, with
-/// an entry point of so many rows. Goals, limits and formats are the model's.
+/// an entry point of so many rows, in formats of its own. Goals and limits are the model's.
 pub fn tower_options(options: &PlanOptions, rows: u32) -> PlanOptions {
     PlanOptions {
         soc: None,
@@ -49,7 +49,7 @@ pub fn tower_options(options: &PlanOptions, rows: u32) -> PlanOptions {
         planner: None,
         planner_options: Vec::new(),
         context: Some(rows),
-        formats: vec![FormatChoice::Stored],
+        formats: vec![options.tower_formats.clone().unwrap_or(FormatChoice::Stored)],
         tables: TableFormats::default(),
         calibration_text: None,
         quality_micronats: None,
@@ -91,6 +91,12 @@ impl ModelSource for TowerSource<'_> {
         plan: &CheckedPlan,
         _: &mut dyn Watch,
     ) -> Result<ModelFormats> {
+        if ModelFormats::needs_ranges(plan) {
+            let what =
+                format!("the tower of a {} needs calibrated ranges, and is not calibrated", self.graph.pass);
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .with_help("give towers activations in f32 or a8-dynamic"));
+        }
         let make = |graph: &Graph, weights| {
             Ok(quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut Unwatched)?)
         };

@@ -186,6 +186,7 @@ fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
         "reused_tokens": statistics.reused_tokens,
         "run_tokens": statistics.run_tokens,
         "generated_tokens": statistics.generated_tokens,
+        "parts_seconds": statistics.parts_time.as_secs_f64(),
         "prompt_seconds": statistics.prompt_time.as_secs_f64(),
         "decode_seconds": statistics.decode_time.as_secs_f64(),
         "first_token_seconds": statistics.time_to_first_token.as_secs_f64(),
@@ -264,8 +265,12 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
         0 => String::new(),
         reused => format!(" ({reused} reused)"),
     };
+    let parts = match statistics.parts_time.as_secs_f64() {
+        0.0 => String::new(),
+        seconds => format!("pictures and sounds took {:.1} ms, ", seconds * 1e3),
+    };
     format!(
-        "[{}{reused} at {:.1} tok/s, first token after {:.1} ms, {} at {:.1} tok/s, {reason}]",
+        "[{parts}{}{reused} at {:.1} tok/s, first token after {:.1} ms, {} at {:.1} tok/s, {reason}]",
         tokens(statistics.prompt_tokens, "prompt token"),
         statistics.prefill_tokens_per_second(),
         statistics.time_to_first_token.as_secs_f64() * 1e3,
