@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use shardwright::{FormatChoice, Preference, PromptLength, WeightFormat, WeightRounding};
 
 /// Runs language models on phone NPUs by plan: what is cut where, in which format, with which
@@ -316,6 +316,7 @@ pub enum Executor {
 }
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("turn").args(["chat", "image", "audio"]).multiple(true))]
 pub struct RunArguments {
     /// A directory as Hugging Face publishes it (config.json, *.safetensors, tokenizer.json), or a
     /// bundle.
@@ -339,14 +340,14 @@ pub struct RunArguments {
     #[arg(long, value_name = "TOKENS", requires = "image")]
     pub soft_tokens: Option<u32>,
     /// A system turn before the first user turn.
-    #[arg(long, requires = "chat")]
+    #[arg(long, requires = "turn")]
     pub system: Option<String>,
     /// Let the model think first, where its template offers that.
-    #[arg(long, requires = "chat")]
+    #[arg(long, requires = "turn")]
     pub thinking: bool,
     /// Take control tokens that a turn spells out, such as `<|turn>`, for those tokens; without it
     /// they stay text.
-    #[arg(long, requires = "chat")]
+    #[arg(long, requires = "turn")]
     pub control_tokens_in_text: bool,
     /// Most tokens to generate.
     #[arg(help_heading = "Sampling", short = 'n', long, default_value_t = 512, allow_negative_numbers = true, value_parser = tokens)]

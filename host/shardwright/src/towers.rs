@@ -106,7 +106,9 @@ impl Towers {
 /// The tower of a checkpoint, planned, compiled and loaded on this machine's CPU.
 #[cfg(feature = "build")]
 pub(crate) fn of_checkpoint(directory: PathBuf, options: shardwright_build::PlanOptions) -> Towers {
-    use shardwright_build::{Purpose, TowerSource, settle, tower_options};
+    use shardwright_build::{
+        ArtefactStore, KeptArtefacts, NoArtefactStore, Purpose, TowerSource, settle, tower_options,
+    };
     use shardwright_graph::Pass;
     use shardwright_models::Checkpoint;
     use shardwright_vocabulary::Beforehand;
@@ -125,7 +127,12 @@ pub(crate) fn of_checkpoint(directory: PathBuf, options: shardwright_build::Plan
         };
         let options = tower_options(&options, u32::try_from(rows).unwrap_or(u32::MAX));
         let mut source = TowerSource::new(&checkpoint, pass)?;
-        let store = &mut shardwright_build::NoArtefactStore;
+        // The notice of a cache that cannot be used was given when the text was opened.
+        let mut kept = checkpoint.graph_of(pass).and_then(|tower| KeptArtefacts::of(&options, tower)?.ok());
+        let store: &mut dyn ArtefactStore = match &mut kept {
+            Some(kept) => kept,
+            None => &mut NoArtefactStore,
+        };
         let settled = settle(&mut source, &options, Purpose::Run, store, &mut ())?;
         crate::load(&settled, Beforehand::default())
     };

@@ -197,7 +197,10 @@ fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
 fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Replied, Failure> {
     let mut reply = match turn {
         Turn::Chat(text) => session.chat(text)?,
-        Turn::Parts(parts) => session.chat_parts(parts)?,
+        Turn::Parts(parts) => {
+            let _busy = views::Busy::new("reading pictures and sounds");
+            session.chat_parts(parts)?
+        }
         Turn::Text(text) => session.complete(text)?,
     };
     let mut said = String::new();
