@@ -6,7 +6,8 @@
 //! cargo run --release -p shardwright-tests --example e2b_towers -- DIRECTORY [runs] [threads]
 //! ```
 //!
-//! `DIRECTORY` needs room for 1 GB of weights.
+//! `DIRECTORY` needs room for 1 GB of weights. Features and the stored towers' rows are left there
+//! for `e2b_towers.py`, which runs the same on PyTorch and compares.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -35,6 +36,10 @@ fn main() {
     std::fs::create_dir_all(&directory).expect("a folder");
     write_real(&spec, &directory).expect("a checkpoint");
     let before = resident_kib("RssAnon:");
+    let keep = |name: String, values: &[f32]| {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        std::fs::write(directory.join(name), bytes).expect("written");
+    };
     for (pass, rows, given) in [(Pass::Picture, 2520, patches()), (Pass::Clip, 750, frames())] {
         let checkpoint = Checkpoint::open_for(&directory, &[Pass::Step, pass]).expect("a checkpoint");
         let graph = checkpoint.graph_of(pass).expect("a tower");
@@ -60,6 +65,8 @@ fn main() {
                 resident_kib("RssAnon:").saturating_sub(before) / 1024,
             );
             if stored.is_empty() {
+                keep(format!("{pass}.features.f32"), &given.values);
+                keep(format!("{pass}.rows.f32"), &rows);
                 stored = rows;
                 continue;
             }

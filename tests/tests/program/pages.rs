@@ -31,6 +31,11 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo test -p shardwright-tests --bench plans", "takes minutes"),
     ("cargo test -p shardwright-tests --bench plans -- size=4000000000 e2b sm8850 mt6993", "takes minutes"),
     ("SHARDWRIGHT_QNN_LIB=… cargo test -p shardwright-tests --bench carried", "takes six minutes"),
+    (
+        "cargo run --release -p shardwright-tests --example e2b_towers -- DIRECTORY",
+        "builds in release and writes a gigabyte",
+    ),
+    ("python tests/examples/e2b_towers.py DIRECTORY", "needs PyTorch"),
     ("cargo xtask bench formats", "builds in release and takes minutes"),
     ("cargo xtask bench pair BUNDLE model.gguf", "builds llama.cpp; the tests of xtask play it"),
     ("cargo xtask sizes", "builds in release twice and takes minutes"),
