@@ -3,7 +3,7 @@
 //! rows quantised as they come. Prints times, memory, and how near 8 bits are to the stored.
 //!
 //! ```text
-//! cargo run --release -p shardwright-tests --example e2b_towers -- DIRECTORY [runs] [threads]
+//! cargo run --release -p shardwright-tests --example e2b_towers -- DIRECTORY [runs] [threads] [deviation]
 //! ```
 //!
 //! `DIRECTORY` needs room for 1 GB of weights. Features and the stored towers' rows are left there
@@ -21,19 +21,28 @@ use shardwright_tests::towers::FrontEnd;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [directory, rest @ ..] = &arguments[..] else { panic!("e2b_towers DIRECTORY [runs] [threads]") };
+    let [directory, rest @ ..] = &arguments[..] else {
+        panic!("e2b_towers DIRECTORY [runs] [threads] [deviation]")
+    };
     let number = |at: usize, other: u32| rest.get(at).map_or(other, |text| text.parse().expect("a number"));
     let (runs, threads) = (number(0, 5), number(1, 2));
+    let deviation: f64 = rest.get(2).map_or(1.5, |text| text.parse().expect("a number"));
     let directory = PathBuf::from(directory);
     // The text beside them is of the real width, and otherwise small.
     let spec = Spec {
-        towers: Some(Towers::e2b()),
+        towers: Some(Towers { deviation, ..Towers::e2b() }),
         vocabulary: 1024,
         layers: "SF".to_owned(),
         kv_shared: 0,
         ..Spec::e2b()
     };
     std::fs::create_dir_all(&directory).expect("a folder");
+    // Weights that are there are taken as they are.
+    let of_these = directory.join("deviation");
+    match std::fs::read_to_string(&of_these) {
+        Ok(before) => assert_eq!(before, deviation.to_string(), "these weights need another directory"),
+        Err(_) => std::fs::write(of_these, deviation.to_string()).expect("written"),
+    }
     write_real(&spec, &directory).expect("a checkpoint");
     let before = resident_kib("RssAnon:");
     let keep = |name: String, values: &[f32]| {

@@ -156,6 +156,22 @@ pub struct PlanOptions {
     pub alter: Option<fn(&mut Graph)>,
 }
 
+impl PlanOptions {
+    /// For this machine's CPU, without what was asked of a chip, its compiler and a planner.
+    pub(crate) fn without_a_chip(&self) -> PlanOptions {
+        PlanOptions {
+            soc: None,
+            on: None,
+            limits: Vec::new(),
+            flags: Vec::new(),
+            flags_left_out: Vec::new(),
+            planner: None,
+            planner_options: Vec::new(),
+            ..self.clone()
+        }
+    }
+}
+
 /// The built-in planner's option that names a format; if it is set, the formats of a CPU are
 /// offered too.
 pub(crate) const FORMAT_OPTION: &str = "format";

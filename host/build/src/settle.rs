@@ -335,18 +335,10 @@ pub fn on_the_cpu(options: &PlanOptions, settled: &Settled) -> Option<PlanOption
     let named = tuples.map(|tuple| FormatChoice::Tuple(tuple.clone()));
     let formats = named.chain([FormatChoice::Stored]).collect();
     Some(PlanOptions {
-        soc: None,
-        on: None,
-        limits: Vec::new(),
-        // The flags are for the chip's compiler.
-        flags: Vec::new(),
-        flags_left_out: Vec::new(),
-        planner: None,
-        planner_options: Vec::new(),
         formats,
         // Both chains gather from the same tables.
         tables: TableFormats::planned(&settled.graph, &settled.plan),
-        ..options.clone()
+        ..options.without_a_chip()
     })
 }
 

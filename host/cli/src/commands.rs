@@ -17,7 +17,7 @@ use std::io::{BufRead, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use shardwright::NoticeKind;
+use shardwright::{Notice, NoticeKind};
 
 use clap::CommandFactory;
 use serde::Serialize;
@@ -485,8 +485,12 @@ fn say_notices(model: &Model, quiet: bool) {
     }
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
-    let notices = planned.chain(model.bundle_notices());
-    for notice in notices.filter(|notice| !quiet || notice.kind == NoticeKind::Fallback) {
+    say_each(planned.chain(model.bundle_notices()), quiet);
+}
+
+/// Says notices, under `quiet` of fallbacks alone.
+fn say_each<'n>(notices: impl IntoIterator<Item = &'n Notice>, quiet: bool) {
+    for notice in notices.into_iter().filter(|notice| !quiet || notice.kind == NoticeKind::Fallback) {
         views::say(&format!("{}: {}", loudness(notice.kind), notice.text));
     }
 }

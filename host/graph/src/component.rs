@@ -102,13 +102,7 @@ impl Component {
             Dim::RowsOver(divisor) => Some(u64::from(*divisor).max(1)),
             _ => None,
         });
-        divisors.fold(1, |multiple, divisor| {
-            let (mut a, mut b) = (multiple, divisor);
-            while b != 0 {
-                (a, b) = (b, a % b);
-            }
-            multiple / a * divisor
-        })
+        divisors.fold(1, common_multiple)
     }
 
     /// Whether a node of these layers makes the value; without layers, whether any node does.
@@ -178,7 +172,7 @@ impl Graph {
 
     /// What the rows of its entry points are a multiple of.
     pub fn rows_multiple(&self) -> u64 {
-        self.components.iter().map(Component::rows_multiple).max().unwrap_or(1)
+        self.components.iter().map(Component::rows_multiple).fold(1, common_multiple)
     }
 
     /// Whether text is generated step by step (there are states), or encoded in one pass.
@@ -212,4 +206,13 @@ impl Graph {
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.0 as usize]
     }
+}
+
+/// The least of two numbers that are not 0.
+fn common_multiple(a: u64, b: u64) -> u64 {
+    let (mut divisor, mut rest) = (a, b);
+    while rest != 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (a / divisor).saturating_mul(b)
 }

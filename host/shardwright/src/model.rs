@@ -235,6 +235,12 @@ impl Model {
         self.split_notices().1
     }
 
+    /// What is to be said of the towers for pictures and sounds that were opened so far: they are
+    /// opened when the first part of a turn needs them.
+    pub fn notices_of_towers(&self) -> Vec<Notice> {
+        self.inner.towers.notices()
+    }
+
     fn split_notices(&self) -> (&[Notice], &[Notice]) {
         match &self.inner.origin {
             #[cfg(feature = "build")]

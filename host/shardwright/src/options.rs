@@ -7,7 +7,7 @@ use shardwright_build::{
 use shardwright_shims::Watch;
 
 use crate::run_options::{RunOptions, run_option_setters};
-use crate::{Model, Notice, Result, SensitivityReport};
+use crate::{Error, ErrorKind, Model, Notice, Result, SensitivityReport};
 
 /// How to open a checkpoint. The default plans for the generic profile and runs on this machine's
 /// CPU.
@@ -98,9 +98,8 @@ impl OpenOptions {
         self
     }
 
-    /// Formats of the towers for pictures and sounds, with activations that need no calibration:
-    /// `w8-per-channel/a8-dynamic/f32` takes a quarter of the memory and about two thirds of the
-    /// time. Default: as stored.
+    /// Formats of the towers for pictures and sounds where the model is opened, with activations
+    /// that need no calibration, such as `w8-per-channel/a8-dynamic/f32`. Default: as stored.
     #[must_use]
     pub fn tower_formats(mut self, choice: FormatChoice) -> Self {
         self.plan.tower_formats = Some(choice);
@@ -233,12 +232,21 @@ impl OpenOptions {
     /// Plans, compiles and writes a bundle into `directory`, which
     /// [`BundleOptions`](crate::BundleOptions) opens. Calling it again after an interruption
     /// resumes the work.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if formats of towers were asked for: a bundle holds none.
     pub fn compile(
         &self,
         checkpoint: impl AsRef<Path>,
         directory: impl AsRef<Path>,
         watch: &mut dyn Watch,
     ) -> Result<CompileReport> {
+        if self.plan.tower_formats.is_some() {
+            let what = "formats of towers were asked for, and bundles hold what reads and writes text";
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .with_help("leave them out, and open the checkpoint itself for pictures and sounds"));
+        }
         shardwright_build::compile(checkpoint.as_ref(), directory.as_ref(), &self.plan_options(), watch)
     }
 

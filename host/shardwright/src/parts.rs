@@ -1,5 +1,6 @@
 //! Parts of a turn: text, pictures and sounds, and what is known of each before anything runs.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 
 use shardwright_bundle::Digest;
@@ -7,7 +8,7 @@ use shardwright_bundle::Digest;
 use shardwright_preprocessing::Sound;
 #[cfg(feature = "pictures")]
 use shardwright_preprocessing::{Grid, Picture};
-use shardwright_preprocessing::{PictureSettings, ProcessorSettings, SoundSettings};
+use shardwright_preprocessing::{PictureSettings, PreprocessingError, ProcessorSettings, SoundSettings};
 use shardwright_runtime::Features;
 use shardwright_text::ContentPart;
 
@@ -103,6 +104,8 @@ pub(crate) struct Prepared {
     pub budget: u32,
     /// What it is made of: equal parts have equal rows.
     pub origin: [u8; 32],
+    /// Values of a patch or frame.
+    pub width: usize,
     count: usize,
     columns: Vec<i32>,
     rows: Vec<i32>,
@@ -116,6 +119,9 @@ enum Values {
     Sound(Sound),
     Ready(Vec<f32>),
 }
+
+/// Why a processor and a tower do not fit each other.
+pub(crate) const OTHER_MODEL: &str = "config.json and processor_config.json belong to different models";
 
 /// What a template sees of a part, and the part itself where it is no text.
 pub(crate) fn prepare(
@@ -139,11 +145,13 @@ pub(crate) fn prepare(
             picture(Picture::from_rgb8(width, height, stride, &pixels)?, pictures()?)?
         }
         #[cfg(feature = "sounds")]
-        ChatPart::SoundFile(path) => sound(Sound::from_path(path, sounds()?)?),
+        ChatPart::SoundFile(path) => sound(Sound::from_path(path, sounds()?)?, sounds()?),
         #[cfg(feature = "sounds")]
-        ChatPart::SoundBytes(bytes) => sound(Sound::from_bytes(&bytes, sounds()?)?),
+        ChatPart::SoundBytes(bytes) => sound(Sound::from_bytes(&bytes, sounds()?)?, sounds()?),
         #[cfg(feature = "sounds")]
-        ChatPart::SoundSamples { rate, samples } => sound(Sound::from_samples(rate, &samples, sounds()?)?),
+        ChatPart::SoundSamples { rate, samples } => {
+            sound(Sound::from_samples(rate, &samples, sounds()?)?, sounds()?)
+        }
         ChatPart::Patches { values, positions } => patches(&values, &positions, pictures()?)?,
         ChatPart::Frames(values) => frames(values, sounds()?)?,
         #[cfg(not(feature = "pictures"))]
@@ -185,6 +193,7 @@ fn picture(picture: Picture, (settings, budget): (&PictureSettings, u32)) -> Res
         budget,
         soft_tokens: grid.soft_tokens(),
         origin,
+        width: settings.patch_values(),
         count: grid.patches(),
         columns,
         rows,
@@ -199,12 +208,13 @@ fn places(grid: &Grid) -> (Vec<i32>, Vec<i32>) {
 }
 
 #[cfg(feature = "sounds")]
-fn sound(sound: Sound) -> Prepared {
+fn sound(sound: Sound, settings: &SoundSettings) -> Prepared {
     Prepared {
         sense: Sense::Sound,
         budget: 0,
         soft_tokens: sound.soft_tokens(),
         origin: sound.content_hash(),
+        width: settings.bins as usize,
         count: sound.valid_frames(),
         columns: Vec::new(),
         rows: Vec::new(),
@@ -230,16 +240,17 @@ fn patches(
     let mut known_by = bytes_of(&values);
     known_by.extend(columns.iter().chain(&rows).flat_map(|place| place.to_le_bytes()));
     let origin = *Digest::of(&known_by).bytes();
-    let values = Values::Ready(values);
-    Ok(Prepared { sense: Sense::Picture, budget, soft_tokens, origin, count, columns, rows, values })
+    let (width, values) = (settings.patch_values(), Values::Ready(values));
+    Ok(Prepared { sense: Sense::Picture, budget, soft_tokens, origin, width, count, columns, rows, values })
 }
 
 fn frames(values: Vec<f32>, settings: &SoundSettings) -> Result<Prepared> {
     let count = settings.check_frames(&values)?;
     let origin = *Digest::of(&bytes_of(&values)).bytes();
     let (columns, rows) = (Vec::new(), Vec::new());
-    let (soft_tokens, values) = (settings.soft_tokens(count), Values::Ready(values));
-    Ok(Prepared { sense: Sense::Sound, budget: 0, soft_tokens, origin, count, columns, rows, values })
+    let (soft_tokens, width) = (settings.soft_tokens(count), settings.bins as usize);
+    let values = Values::Ready(values);
+    Ok(Prepared { sense: Sense::Sound, budget: 0, soft_tokens, origin, width, count, columns, rows, values })
 }
 
 fn bytes_of(values: &[f32]) -> Vec<u8> {
@@ -247,21 +258,45 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 }
 
 impl Prepared {
-    /// Has a tower run over it.
-    pub fn with_features<T>(&self, run: impl FnOnce(Features<'_>) -> T) -> T {
-        let write = |into: &mut [f32]| match &self.values {
-            #[cfg(feature = "pictures")]
-            Values::Picture(picture, grid) => {
-                let (mut columns, mut rows) = (vec![0; self.count], vec![0; self.count]);
-                // The lengths are the grid's own, so that nothing is refused.
-                let _ = picture.write_patches(grid, into, &mut columns, &mut rows);
-            }
-            #[cfg(feature = "sounds")]
-            Values::Sound(sound) => {
-                let _ = sound.write_frames(into);
-            }
-            Values::Ready(values) => into.copy_from_slice(&values[..into.len()]),
+    /// Has a tower run over it that reads so many values of a patch or frame.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Incompatible`] if these are of another width; those of `run`.
+    pub fn with_features<T>(
+        &self,
+        width: usize,
+        run: impl FnOnce(Features<'_>) -> std::result::Result<T, shardwright_runtime::SessionError>,
+    ) -> Result<T> {
+        if self.width != width {
+            let (noun, found) = (self.sense.noun(), self.width);
+            let what =
+                format!("the processor of a {noun} gives {found} values where its tower reads {width}");
+            return Err(Error::new(ErrorKind::Incompatible, what).with_help(OTHER_MODEL));
+        }
+        let refused = Cell::new(None::<PreprocessingError>);
+        let write = |into: &mut [f32]| {
+            let written = match &self.values {
+                #[cfg(feature = "pictures")]
+                Values::Picture(picture, grid) => {
+                    let (mut columns, mut rows) = (vec![0; self.count], vec![0; self.count]);
+                    picture.write_patches(grid, into, &mut columns, &mut rows)
+                }
+                #[cfg(feature = "sounds")]
+                Values::Sound(sound) => sound.write_frames(into).map(drop),
+                // Padding of an application lies beyond the patches.
+                Values::Ready(values) => {
+                    into.copy_from_slice(&values[..into.len()]);
+                    Ok(())
+                }
+            };
+            refused.set(written.err());
         };
-        run(Features { count: self.count, columns: &self.columns, rows: &self.rows, write: &write })
+        let given = Features { count: self.count, columns: &self.columns, rows: &self.rows, write: &write };
+        let found = run(given);
+        match refused.into_inner() {
+            Some(error) => Err(error.into()),
+            None => Ok(found?),
+        }
     }
 }

@@ -125,7 +125,10 @@ pub(crate) fn deviation(spec: &Spec, tensor: &TensorSpec) -> Option<f64> {
         Part::PerLayerEmbedding => 1.0 / (spec.per_layer as f64).sqrt(),
         Part::Matrix => 1.5 / (tensor.shape[1] as f64).sqrt(),
         // A kernel has so many values for each of its outputs.
-        Part::Tower => 1.5 / (tensor.shape[1..].iter().product::<u64>() as f64).sqrt(),
+        Part::Tower => {
+            let inputs = tensor.shape[1..].iter().product::<u64>() as f64;
+            spec.towers.as_ref().map_or(1.5, |towers| towers.deviation) / inputs.sqrt()
+        }
         Part::Norm | Part::HeadNorm | Part::FinalNorm | Part::Scalar | Part::Least | Part::Most => {
             return None;
         }

@@ -5,6 +5,9 @@ use crate::{Part, TensorSpec};
 /// Sizes of the towers of Gemma 4.
 #[derive(Clone, Debug)]
 pub struct Towers {
+    /// Deviation of their matrices, times the root of what a result is summed from: 1 keeps that of
+    /// the operand.
+    pub deviation: f64,
     /// Values per row of the vision tower.
     pub vision: u64,
     /// Layers of the vision tower.
@@ -40,6 +43,7 @@ impl Towers {
     /// Those of Gemma 4 E2B and E4B.
     pub fn e2b() -> Self {
         Towers {
+            deviation: 1.5,
             vision: 768,
             vision_layers: 16,
             vision_heads: 12,

@@ -1,7 +1,9 @@
 //! Turns with pictures and sounds through the public crate, on the CPU shim: from pixels and
 //! samples to the words that transformers recorded.
 
-use shardwright::{ChatPart, ErrorKind, GenerationEvent, Model, OpenOptions, Session, open_bundle};
+use shardwright::{
+    ChatPart, ErrorKind, FormatChoice, GenerationEvent, Model, OpenOptions, Session, open_bundle,
+};
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::program::search_path;
 use shardwright_tests::towers::{FIXTURE, Goldens};
@@ -174,6 +176,21 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
     assert!(found == ErrorKind::Unsupported && says.contains("no place"), "{says}");
     assert!(session.messages().is_empty());
 
+    // A processor of another model: patches of other widths, and frames of half as many bins.
+    for (field, other, part) in [
+        ("\"patch_size\": 4", "\"patch_size\": 8", picture(&goldens)),
+        ("\"feature_size\": 128", "\"feature_size\": 64", sound(&goldens)),
+    ] {
+        let mixed = Copy::of(FIXTURE).changed("processor_config.json", |text| {
+            let changed = String::from_utf8_lossy(text).replace(field, other);
+            assert_ne!(changed.as_bytes(), text.as_slice(), "{field}");
+            *text = changed.into_bytes();
+        });
+        let model = options().open(mixed.path()).expect("it opens");
+        let (found, says) = kind(greedy(&model).chat_parts([part, "?".into()]));
+        assert!(found == ErrorKind::Incompatible && says.contains("where its tower reads"), "{says}");
+    }
+
     // Models and bundles without towers.
     for checkpoint in [DEMO_MODEL, TEXT_FIXTURES[0]] {
         let model = options().open(tree::root().join(checkpoint)).expect("it opens");
@@ -202,6 +219,10 @@ fn towers_have_formats_of_their_own() {
     let mut session = greedy(&model);
     let tokens = reply(&mut session, [picture(&goldens), "What is this?".into()]);
     assert_eq!(tokens.len(), goldens.ids("p1.greedy").len());
+    let refused = options().tower_formats(FormatChoice::Stored);
+    let folder = tempfile::tempdir().expect("a folder");
+    let refused = refused.compile(tree::root().join(FIXTURE), folder.path().join("b"), &mut ());
+    assert_eq!(refused.expect_err("a bundle holds no towers").kind(), ErrorKind::Unsupported);
     // What needs ranges has no text to take them from, and is refused when the first part comes.
     let model = with("w8-per-channel/a16/a16");
     let mut session = greedy(&model);

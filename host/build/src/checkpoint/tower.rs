@@ -38,16 +38,10 @@ impl<'a> TowerSource<'a> {
 }
 
 /// The options of a tower beside a model that is planned by `options`: on this machine's CPU, with
-/// an entry point of so many rows, in formats of its own. Goals and limits are the model's.
+/// an entry point of so many rows, in formats of its own. Goals, limits and flags are the text's
+/// and left out.
 pub fn tower_options(options: &PlanOptions, rows: u32) -> PlanOptions {
     PlanOptions {
-        soc: None,
-        on: None,
-        limits: Vec::new(),
-        flags: Vec::new(),
-        flags_left_out: Vec::new(),
-        planner: None,
-        planner_options: Vec::new(),
         context: Some(rows),
         formats: vec![options.tower_formats.clone().unwrap_or(FormatChoice::Stored)],
         tables: TableFormats::default(),
@@ -62,7 +56,7 @@ pub fn tower_options(options: &PlanOptions, rows: u32) -> PlanOptions {
         answer_tokens: None,
         taps: false,
         alter: None,
-        ..options.clone()
+        ..options.without_a_chip()
     }
 }
 

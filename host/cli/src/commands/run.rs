@@ -4,7 +4,7 @@ use serde_json::json;
 use shardwright::{ChatPart, DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Session};
 use shardwright_runtime::Move;
 
-use super::{PROMPT_BYTES_MAX, json as json_line, open, say_notices, standard_input, write};
+use super::{PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices, standard_input, write};
 use crate::arguments::{Format, RunArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
@@ -38,7 +38,11 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     }
     match &arguments.prompt {
         Some(prompt) if seen => {
-            reply(&mut session, Turn::Parts(parts(prompt, arguments)), arguments, format).map(outcome_of)
+            let turn = Turn::Parts(parts(prompt, arguments));
+            let reason = reply(&mut session, turn, arguments, format)?;
+            // Towers are opened by the turn itself.
+            say_each(&model.notices_of_towers(), arguments.quiet);
+            Ok(outcome_of(reason))
         }
         Some(prompt) => reply(&mut session, Turn::Chat(prompt), arguments, format).map(outcome_of),
         None => super::chat::talk(&mut session, &model, arguments, format),
