@@ -289,7 +289,7 @@ pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal
 
 /// Entry points a chain may have, best first: the smallest context that is enough, decode of one
 /// row, and the largest prefill that the goal allows or those that suit the usual prompts; without
-/// states the largest encode.
+/// states every encode, or else one of them.
 fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
     let invalid = |message: String| Refusal::new(RefusalKind::InvalidRequest, message);
     let rows = |kind: EntryKind, context: u32| {
@@ -311,7 +311,8 @@ fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
                 request.goals.max_prefill_rows
             )));
         }
-        return Ok(encodes.into_iter().map(|encode| vec![encode]).collect());
+        let all = (encodes.len() > 1).then(|| encodes.clone());
+        return Ok(all.into_iter().chain(encodes.into_iter().map(|encode| vec![encode])).collect());
     }
     let decode = request
         .entries

@@ -44,7 +44,7 @@ impl<'w> BundleStore<'w> {
     ) -> Result<Option<FileReference>, BuildError> {
         let Some(earlier) = self.earlier else { return Ok(None) };
         let by = executor.instance.shim().description();
-        let shards = earlier.manifest().chains.iter().flat_map(|chain| &chain.shards);
+        let shards = earlier.manifest().all_chains().flat_map(|chain| &chain.shards);
         let same = |shard: &&ShardEntry| {
             let compiled_by = &shard.compiled_by;
             shard.work_order.to_string() == order.name()

@@ -14,6 +14,7 @@ pub use making::CheckpointSource;
 pub use measuring::calibration_text;
 pub use moments::{checkpoint_moments, moment_text};
 pub use outline::OutlineSource;
+pub(crate) use path::passes_with;
 pub use path::{expect_checkpoint, open_checkpoint, plan_checkpoint};
 pub use texts::calibration_prompts;
-pub use tower::{TowerSource, tower_options};
+pub use tower::{SampleSet, TowerScope, TowerSource, tower_samples, towers_of};

@@ -4,13 +4,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, Structure};
+use shardwright_bundle::{
+    AssetEntry, Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, Structure, TowerEntry,
+};
+use shardwright_graph::Graph;
+use shardwright_models::Checkpoint;
+use shardwright_quantisation::content_hash;
 use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
+use crate::checkpoint::passes_with;
 use crate::{
-    BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, Trying, on_the_cpu,
-    open_checkpoint, settle, settle_trying,
+    BuildError, BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, TowerScope,
+    TowerSource, Trying, expect_checkpoint, on_the_cpu, settle, settle_trying, towers_of,
 };
 
 /// The result of compiling.
@@ -33,11 +39,13 @@ pub struct CompileReport {
 /// Progress once the first chain is made, in thousandths; a chain for the CPU and the writing of
 /// tables may follow.
 const PRIMARY: u32 = 850;
+/// The same where towers follow as well.
+const PRIMARY_BESIDE_TOWERS: u32 = 500;
 /// Progress once every chain is made, in thousandths.
 const WRITTEN: u32 = 970;
 
 /// Compiles a checkpoint into a bundle: the chain of the plan, and a CPU chain if the plan names
-/// fallback targets.
+/// fallback targets; and the same of each tower that the options ask for.
 pub fn compile(
     directory: &Path,
     into: &Path,
@@ -58,7 +66,9 @@ pub fn compile_trying(
     trying: Trying<'_>,
     watch: &mut dyn Watch,
 ) -> Result<CompileReport> {
-    let checkpoint = open_checkpoint(directory)?;
+    expect_checkpoint(directory)?;
+    let (scopes, left_out) = towers_of(directory, options)?;
+    let checkpoint = Checkpoint::open_for(directory, &passes_with(&scopes))?;
     let mut writer = BundleWriter::create(into)?;
     let identity = Digest::from(checkpoint.content_hash());
     let mut store = BundleStore::new(&mut writer)?;
@@ -69,7 +79,7 @@ pub fn compile_trying(
     watch.progress(0, "reading");
     let mut all = Part::new(watch, 0..1000);
     let mut source = CheckpointSource::new(&checkpoint, options);
-    let mut first = all.then(PRIMARY);
+    let mut first = all.then(if scopes.is_empty() { PRIMARY } else { PRIMARY_BESIDE_TOWERS });
     let primary = settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, &mut first)?;
     drop(first);
     let mut chains = vec![chain(&mut store, "primary", &primary)?];
@@ -78,13 +88,42 @@ pub fn compile_trying(
         let fallback = settle(&mut source, &cpu, Purpose::Compile, &mut store, &mut all.most_of_the_rest())?;
         chains.push(chain(&mut store, "cpu", &fallback)?);
     }
+    let mut towers = Vec::new();
+    for scope in &scopes {
+        towers.push(tower(&checkpoint, scope, options, &mut store, &mut all.most_of_the_rest())?);
+    }
     let artefacts_reused = store.recalled();
 
-    let plan = primary.report_now();
+    let mut plan = primary.report_now();
     let Settled { profile, graph, report, ranges, .. } = primary;
     all.progress(WRITTEN, "writing tables and texts");
-    let assets =
-        graph.assets.iter().map(|asset| writer.add_asset(asset)).collect::<std::result::Result<_, _>>()?;
+    let mut add_assets = |graph: &Graph| -> Result<Vec<AssetEntry>> {
+        let assets = graph.assets.iter().map(|asset| writer.add_asset(asset));
+        Ok(assets.collect::<std::result::Result<_, _>>()?)
+    };
+    let assets = add_assets(&graph)?;
+    let mut notices = report.notices.clone();
+    let mut say = |said: &[Notice]| {
+        for notice in said {
+            if notices.iter().all(|known| known.text != notice.text) {
+                notices.push(notice.clone());
+            }
+        }
+    };
+    say(left_out.as_slice());
+    plan.notices.extend(left_out);
+    let mut entries = Vec::new();
+    for CompiledTower { pass, graph, chains, report, shown } in towers {
+        say(&report.notices);
+        plan.towers.push(shown);
+        entries.push(TowerEntry {
+            pass,
+            weights: Digest::from(content_hash(&graph).map_err(BuildError::from)?),
+            structure: Structure::of(&graph),
+            assets: add_assets(&graph)?,
+            chains,
+        });
+    }
     let calibration = match ranges.map(|ranges| serde_json::to_vec(&ranges)).transpose() {
         Ok(bytes) => bytes.map(|bytes| Digest::of(&bytes)),
         Err(error) => return Err(Error::new(ErrorKind::Internal, format!("ranges as JSON: {error}"))),
@@ -105,10 +144,11 @@ pub fn compile_trying(
         assets,
         texts: writer.add_texts(directory)?,
         chains,
+        towers: entries,
         verifications: Vec::new(),
-        notices: report.notices.clone(),
+        notices,
     };
-    let names = manifest.chains.iter().map(|chain| chain.name.clone()).collect();
+    let names = manifest.all_chains().map(|chain| chain.name.clone()).collect();
     let bundle = writer.finish(&manifest)?;
     Ok(CompileReport {
         bundle: bundle.sha256().to_string(),
@@ -118,6 +158,43 @@ pub fn compile_trying(
         artefacts_reused,
         plan,
     })
+}
+
+/// A tower whose chains are compiled.
+struct CompiledTower {
+    pass: Pass,
+    graph: Graph,
+    chains: Vec<ChainEntry>,
+    /// The plan of the first chain: the same for the same inputs.
+    report: PlanReport,
+    /// The same with all that is to be said of this run.
+    shown: PlanReport,
+}
+
+/// Compiles a tower: the chain of its plan, and one for the CPU if the plan falls back to it.
+fn tower(
+    checkpoint: &Checkpoint,
+    scope: &TowerScope,
+    options: &PlanOptions,
+    store: &mut BundleStore<'_>,
+    watch: &mut dyn Watch,
+) -> Result<CompiledTower> {
+    let mut watch = Part::new(watch, 0..1000);
+    let own = scope.options(options);
+    let pass = scope.pass;
+    let mut compiled = |name: String, options: &PlanOptions, watch: &mut dyn Watch| {
+        let mut source = TowerSource::new(checkpoint, scope, options)?;
+        let settled = settle(&mut source, options, Purpose::Compile, store, watch)?;
+        Ok::<_, Error>((chain(store, &name, &settled)?, settled))
+    };
+    let (first, settled) = compiled(pass.to_string(), &own, &mut watch.then(PRIMARY))?;
+    let mut chains = vec![first];
+    if let Some(cpu) = on_the_cpu(&own, &settled) {
+        chains.push(compiled(format!("{pass}.cpu"), &cpu, &mut watch.most_of_the_rest())?.0);
+    }
+    let shown = settled.report_now();
+    let Settled { graph, report, .. } = settled;
+    Ok(CompiledTower { pass, graph, chains, report, shown })
 }
 
 fn chain(store: &mut BundleStore<'_>, name: &str, settled: &Settled) -> Result<ChainEntry> {
@@ -140,5 +217,6 @@ fn asked(options: &PlanOptions) -> BTreeMap<String, String> {
     for (name, format) in tables {
         asked.extend(format.map(|format| (format!("table.{name}"), format.to_string())));
     }
+    asked.extend(options.towers.asked());
     asked
 }

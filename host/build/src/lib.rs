@@ -76,7 +76,7 @@ pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use kept::KeptArtefacts;
 pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
-pub use options::{Executor, FormatChoice, PlanOptions, TableFormats, WeightRounding};
+pub use options::{Executor, FormatChoice, PlanOptions, TableFormats, TowerOptions, WeightRounding};
 pub use places::LoadedPart;
 pub use planners::{PlannerTools, find_planner};
 pub use proving::{Candidate, Prover, Proving};
@@ -102,9 +102,10 @@ pub use trying::{RecordedPlan, Trying};
 #[cfg(feature = "checkpoints")]
 pub use {
     checkpoint::{
-        CheckpointSource, FormatShare, LossRow, OutlineSource, SensitivityReport, TowerSource,
-        calibration_prompts, calibration_text, checkpoint_moments, expect_checkpoint, measure_sensitivities,
-        moment_text, open_checkpoint, plan_checkpoint, sensitivity_text, tower_options,
+        CheckpointSource, FormatShare, LossRow, OutlineSource, SampleSet, SensitivityReport, TowerScope,
+        TowerSource, calibration_prompts, calibration_text, checkpoint_moments, expect_checkpoint,
+        measure_sensitivities, moment_text, open_checkpoint, plan_checkpoint, sensitivity_text,
+        tower_samples, towers_of,
     },
     compiling::{CompileReport, compile, compile_trying},
     recorded::{CompiledAnew, compile_recorded, options_of},

@@ -63,6 +63,19 @@ impl EntryMenu {
         menu
     }
 
+    /// The menu of an encoder with an entry point for each of these row counts; the usual one if
+    /// there are none.
+    pub fn for_rows(graph: &Graph, context: u32, rows: &[u32]) -> Self {
+        let menu = Self::usual(graph, context);
+        if rows.is_empty() || graph.is_generative() {
+            return menu;
+        }
+        let of = |rows: &u32| EntryName { kind: EntryKind::Encode, rows: (*rows).min(context), context: 0 };
+        let mut entries: Vec<EntryName> = rows.iter().rev().map(of).collect();
+        entries.dedup();
+        EntryMenu { entries, ..menu }
+    }
+
     /// The largest row count; ring buffers are sized for it.
     pub fn largest_rows(&self) -> u32 {
         self.entries.iter().map(|entry| entry.rows).max().unwrap_or(1)

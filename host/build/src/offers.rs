@@ -5,8 +5,8 @@ use shardwright_planning::profile::{Fact, Profile};
 use shardwright_planning::request::{TargetFact, TargetSummary};
 use shardwright_shims::ShimInstance;
 use shardwright_vocabulary::{
-    Device, Error, ErrorKind, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Limit, Notice, Provenance,
-    Target, TargetKind,
+    Device, Error, ErrorKind, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Limit, Notice, Pass,
+    Provenance, Target, TargetKind, WeightFormat,
 };
 
 use crate::options::LossGoal;
@@ -15,6 +15,9 @@ use crate::{CPU_SHIM, FormatChoice, PlanOptions, Result, stored_formats};
 /// The formats a planner may choose from, best first: those the user names, else those the chip is
 /// known to support, then every weight as stored. `asked` is whether a planner option names a
 /// format.
+///
+/// Of a tower, whose losses nothing is known of, a chip is offered what keeps eight bits of every
+/// weight.
 ///
 /// A CPU supports every format, and speed alone is no reason to quantise weights unasked: weights
 /// stay as stored, unless losses count or the user says what to prefer. Then integers are offered
@@ -38,6 +41,10 @@ pub(crate) fn offered_formats(
             let quantised = known.filter(|tuple| tuple.weights.is_quantised());
             std::iter::once(stored.clone()).chain(quantised).collect()
         }
+        [] if graph.pass != Pass::Step => known
+            .filter(|tuple| tuple.roles.iter().map(|role| role.format).chain([tuple.weights]).all(is_wide))
+            .chain([stored])
+            .collect(),
         [] => known.chain([stored]).collect(),
         named => named
             .iter()
@@ -53,6 +60,11 @@ pub(crate) fn offered_formats(
         }
     }
     offered
+}
+
+/// Whether a format keeps eight bits of a weight.
+fn is_wide(format: WeightFormat) -> bool {
+    format.layout().0.bits() >= 8
 }
 
 /// The formats assumed to be supported by a chip whose shim is not available: those its profile

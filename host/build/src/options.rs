@@ -8,7 +8,9 @@ use shardwright_graph::Graph;
 use shardwright_planning::profile::{Preference, Profile};
 use shardwright_planning::request::PromptLength;
 use shardwright_shims::RegistryBuilder;
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Result, TargetKind, UnknownName, WeightFormat};
+use shardwright_vocabulary::{
+    ComponentKind, Error, ErrorKind, FormatTuple, Pass, Result, TargetKind, UnknownName, WeightFormat,
+};
 use shardwright_worker::Isolation;
 
 use crate::MeasuredTimes;
@@ -20,6 +22,15 @@ pub enum FormatChoice {
     Stored,
     /// This combination of weight, activation and state formats.
     Tuple(FormatTuple),
+}
+
+impl std::fmt::Display for FormatChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FormatChoice::Stored => f.write_str("stored"),
+            FormatChoice::Tuple(tuple) => tuple.fmt(f),
+        }
+    }
 }
 
 impl FromStr for FormatChoice {
@@ -65,6 +76,58 @@ impl Executor {
             Executor::Simulator => "simulator",
             Executor::Cpu => "cpu",
         }
+    }
+}
+
+/// What is asked of the towers that stand beside a model's text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TowerOptions {
+    /// The passes whose towers are planned and compiled with the text; `None` for all that the
+    /// checkpoint has.
+    pub passes: Option<Vec<Pass>>,
+    /// Formats offered to the planner. `None`: on the CPU as stored, for a chip those of its
+    /// profile that keep eight bits of every weight.
+    pub formats: Option<FormatChoice>,
+    /// Soft tokens of the pictures that entry points are made for; empty for as many as the
+    /// checkpoint's processor makes.
+    pub picture_tokens: Vec<u32>,
+    /// Seconds of the clips that entry points are made for; empty for the longest that the
+    /// checkpoint's processor takes.
+    pub clip_seconds: Vec<u32>,
+}
+
+impl TowerOptions {
+    /// What was asked beyond the defaults, by name: what [`TowerOptions::ask`] takes.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn asked(&self) -> Vec<(String, String)> {
+        fn joined<T: ToString>(items: &[T]) -> String {
+            items.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+        }
+        let mut asked = Vec::new();
+        asked.extend(self.passes.as_ref().map(|passes| ("tower.passes", joined(passes))));
+        asked.extend(self.formats.as_ref().map(|formats| ("tower.formats", formats.to_string())));
+        for (name, sizes) in
+            [("tower.picture-tokens", &self.picture_tokens), ("tower.clip-seconds", &self.clip_seconds)]
+        {
+            asked.extend((!sizes.is_empty()).then(|| (name, joined(sizes))));
+        }
+        asked.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// Takes what an earlier call asked for; `None` if that is not understood.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn ask(&mut self, name: &str, value: &str) -> Option<()> {
+        fn each<T: FromStr>(value: &str) -> Option<Vec<T>> {
+            value.split(',').filter(|item| !item.is_empty()).map(|item| item.parse().ok()).collect()
+        }
+        match name {
+            "passes" => self.passes = Some(each(value)?),
+            "formats" => self.formats = Some(value.parse().ok()?),
+            "picture-tokens" => self.picture_tokens = each(value)?,
+            "clip-seconds" => self.clip_seconds = each(value)?,
+            _ => return None,
+        }
+        Some(())
     }
 }
 
@@ -148,8 +211,10 @@ pub struct PlanOptions {
     pub answer_tokens: Option<u32>,
     /// Which measured times the plan rests on.
     pub times: MeasuredTimes,
-    /// Formats of towers for pictures and sounds. `None`: as stored.
-    pub tower_formats: Option<FormatChoice>,
+    /// What is asked of the towers for pictures and sounds.
+    pub towers: TowerOptions,
+    /// Rows of an encoder's entry points; empty for one of the context.
+    pub encode_rows: Vec<u32>,
     /// Whether entry graphs expose their layer outputs.
     pub taps: bool,
     /// Changes the graph before anything else sees it, for tests of verification.
@@ -170,6 +235,15 @@ impl PlanOptions {
             ..self.clone()
         }
     }
+}
+
+/// Beginning of the built-in planner's options that place a component.
+const PLACE_OPTION: &str = "place.";
+
+/// The pass of the component that a planner's option of this name places, if it does.
+pub(crate) fn placed(name: &str) -> Option<Pass> {
+    let component: ComponentKind = name.strip_prefix(PLACE_OPTION)?.parse().ok()?;
+    Some(component.pass())
 }
 
 /// The built-in planner's option that names a format; if it is set, the formats of a CPU are

@@ -19,7 +19,7 @@ use shardwright_worker::Shims;
 
 use crate::executors::{OwnShim, demand, executor, unusable};
 use crate::offers::{complete, known_formats, offered_formats, override_limits, targets};
-use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION};
+use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION, placed};
 use crate::places::RunPlaces;
 use crate::planners::planning_session;
 use crate::ranges::boundary_ranges;
@@ -204,11 +204,16 @@ impl Preparation {
         }
         let context = context(graph, options)?;
         let (mut prompts, prompt_tokens) = options.usual_prompts(context);
+        let mut encode_rows = options.encode_rows.clone();
         if profile.kind == TargetKind::Cpu {
-            // It computes no more rows than are filled, so that the largest prefill is best.
+            // It computes no more rows than are filled, so that the largest entry point is best.
             prompts.clear();
+            encode_rows = encode_rows.into_iter().max().into_iter().collect();
         }
-        let menu = EntryMenu::for_prompts(graph, context, &prompts);
+        let menu = match graph.is_generative() {
+            true => EntryMenu::for_prompts(graph, context, &prompts),
+            false => EntryMenu::for_rows(graph, context, &encode_rows),
+        };
         let loss_goal = options.loss_goal(&profile, graph);
         let goals = Goals {
             quality_micronats: options.quality_micronats,
@@ -225,6 +230,8 @@ impl Preparation {
         let mut planner_options: Vec<PlannerOption> = options
             .planner_options
             .iter()
+            // Where components of other passes go is for the plans of those.
+            .filter(|(name, _)| placed(name).is_none_or(|pass| pass == graph.pass))
             .map(|(name, value)| PlannerOption { name: name.clone(), value: value.clone() })
             .collect();
         let usual = options.usual_quality(&profile, graph);

@@ -151,6 +151,7 @@ fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> R
             Some(("planner", setting)) => {
                 options.planner_options.push((setting.to_owned(), value.clone()));
             }
+            Some(("tower", asked)) => options.towers.ask(asked, value).ok_or_else(invalid)?,
             Some(("table", table)) => {
                 let format = Some(value.parse().map_err(|_| invalid())?);
                 match table {

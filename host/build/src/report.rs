@@ -19,8 +19,8 @@ use shardwright_planning::cost::{EntryCost, ShardCost, weakest};
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{
-    Encoding, EntryKind, EntryName, Flag, Limit, Notice, PlannerIdentity, Provenance, Segments, SoftcapPlace,
-    TimeCost, WeightFormat,
+    Encoding, EntryKind, EntryName, Flag, Limit, Notice, Pass, PlannerIdentity, Provenance, Segments,
+    SoftcapPlace, TimeCost, WeightFormat,
 };
 
 /// A limit with the target it belongs to.
@@ -328,6 +328,16 @@ pub struct PlanReport {
     pub notices: Vec<Notice>,
     /// The executor, if it is not the planned targets; every report is headed with it then.
     pub emulated_on: Option<String>,
+    /// The plans of the towers beside it, in a report of all that was planned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub towers: Vec<PlanReport>,
+}
+
+impl PlanReport {
+    /// The pass it is for.
+    pub fn pass(&self) -> Pass {
+        self.shards.first().map_or(Pass::Step, |shard| shard.segments.pass())
+    }
 }
 
 /// The part of a report that does not come from the plan.
@@ -439,6 +449,7 @@ pub fn report_plan(
         reasons: reasons_of(None),
         notices: heading.notices,
         emulated_on: heading.emulated_on,
+        towers: Vec::new(),
     }
 }
 

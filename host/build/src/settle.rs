@@ -39,6 +39,8 @@ pub struct Planned {
     pub time_keys: Vec<Option<Digest>>,
     /// Settings of the planner that was asked, each with its legal values in words.
     pub settings: Vec<(String, String)>,
+    /// The plans of the towers beside it.
+    pub towers: Vec<Planned>,
 }
 
 /// Plans without compiling, for a model whose constants need not be here.
@@ -65,6 +67,7 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
         plan: planned.plan.plan().clone(),
         time_keys: preparation.time_keys,
         settings: described.map(|option| (option.name.clone(), option.values.clone())).collect(),
+        towers: Vec::new(),
     })
 }
 

@@ -153,9 +153,10 @@ impl Bundle {
         self.manifest.texts.get(&text).map(|reference| self.read(reference)).transpose()
     }
 
-    /// The gathered tables, verified and mapped, in the order of their ids.
-    pub fn assets(&self) -> Result<Vec<Asset>, BundleError> {
-        self.manifest.assets.iter().map(|entry| self.asset(entry)).collect()
+    /// The gathered tables of the text or of a tower, verified and mapped, in the order of their
+    /// ids.
+    pub fn assets_of(&self, entries: &[AssetEntry]) -> Result<Vec<Asset>, BundleError> {
+        entries.iter().map(|entry| self.asset(entry)).collect()
     }
 
     fn asset(&self, entry: &AssetEntry) -> Result<Asset, BundleError> {

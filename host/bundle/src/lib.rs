@@ -28,7 +28,7 @@
 //! |---|---|---|
 //! | [`Bundle::open`] | every byte | exist, regular, right length; up to [`TINY_FILE_BYTES`] every byte |
 //! | [`Bundle::read`], [`Bundle::text`] | | every byte |
-//! | [`Bundle::proved`], [`Bundle::map`], [`Bundle::assets`] | | every byte, or recorded by [`Proofs`] |
+//! | [`Bundle::proved`], [`Bundle::map`], [`Bundle::assets_of`] | | every byte, or recorded by [`Proofs`] |
 //! | [`Bundle::path`] | | exists, regular, right length: for display, not for running |
 //! | [`Bundle::verify_all`], [`inspect`] with [`Examine::Content`] | every byte | every byte |
 //!
@@ -120,6 +120,7 @@
 //!         assets,
 //!         texts,
 //!         chains: vec![chain],
+//!         towers: Vec::new(),
 //!         verifications: Vec::new(),
 //!         notices: Vec::new(),
 //!     })
@@ -144,7 +145,7 @@
 //! // On the phone: no checkpoint, no planner, no compiler.
 //! let bundle = Bundle::open(&directory)?;
 //! assert_eq!(bundle.sha256(), identity);
-//! let tables = bundle.assets()?;
+//! let tables = bundle.assets_of(&bundle.manifest().assets)?;
 //! assert_eq!(tables[0].table.data.bytes(), table.table.data.bytes());
 //! assert_eq!(bundle.text(TextFile::GenerationConfig)?.as_deref(), Some(&b"{\"eos_token_id\":1}"[..]));
 //! for shard in &bundle.manifest().chains[0].shards {
@@ -181,8 +182,8 @@ pub use file::MappedFile;
 pub use identify::{Kind, identify, is_bundle};
 pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
 pub use manifest::{
-    AssetEntry, ChainEntry, FileReference, Manifest, ModelIdentity, NAME_BYTES_MAX, ShardEntry, Structure,
-    TEXT_BYTES_MAX, TextFile, TwinEntry, Verification,
+    AssetEntry, ChainEntry, FileReference, Manifest, Model, ModelIdentity, NAME_BYTES_MAX, ShardEntry,
+    Structure, TEXT_BYTES_MAX, TextFile, TowerEntry, TwinEntry, Verification,
 };
 pub use proofs::Proofs;
 pub use writer::BundleWriter;

@@ -11,8 +11,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use shardwright_graph::{ComponentKind, Graph, Segments, State};
 use shardwright_vocabulary::{
-    EntryName, Flag, FlagOutcome, NodePlacement, Notice, PlannerIdentity, Rewrite, ShardFormats, ShardOrigin,
-    ShimIdentity, Table, Target,
+    EntryName, Flag, FlagOutcome, NodePlacement, Notice, Pass, PlannerIdentity, Rewrite, ShardFormats,
+    ShardOrigin, ShimIdentity, Table, Target,
 };
 
 use crate::Digest;
@@ -62,6 +62,9 @@ pub struct Manifest {
     pub texts: BTreeMap<TextFile, FileReference>,
     /// The chain to run, then those to continue on when it fails, in order; at least one.
     pub chains: Vec<ChainEntry>,
+    /// What pictures and sounds go through before the text, each pass once, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub towers: Vec<TowerEntry>,
     /// Results of verification.
     pub verifications: Vec<Verification>,
     /// Notices for the user.
@@ -160,6 +163,10 @@ text_files! {
     SentenceTransformers = "config_sentence_transformers.json",
     /// Sampling and stop ids.
     GenerationConfig = "generation_config.json",
+    /// How pictures and sounds become what towers read, as older checkpoints have it.
+    Preprocessor = "preprocessor_config.json",
+    /// How pictures and sounds become what towers read.
+    Processor = "processor_config.json",
     /// Roles of special tokens.
     SpecialTokensMap = "special_tokens_map.json",
     /// The tokenizer.
@@ -199,6 +206,37 @@ pub struct ChainEntry {
     pub report: Option<FileReference>,
     /// In the order in which a step runs them; at least one.
     pub shards: Vec<ShardEntry>,
+}
+
+/// The tower of a pass: a model of its own, whose rows go into the text's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TowerEntry {
+    /// When it runs; never that of a step.
+    pub pass: Pass,
+    /// Hash over the values of its weights and tables in the checkpoint.
+    pub weights: Digest,
+    /// Its properties; without states.
+    pub structure: Structure,
+    /// Its gathered tables, by [`AssetId`](shardwright_graph::AssetId).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assets: Vec<AssetEntry>,
+    /// The chain to run, then others to try, in order; at least one. Their names are unique within
+    /// the bundle.
+    pub chains: Vec<ChainEntry>,
+}
+
+/// What a chain runs: the text or a tower.
+#[derive(Clone, Copy, Debug)]
+pub struct Model<'m> {
+    /// When it runs.
+    pub pass: Pass,
+    /// Its properties.
+    pub structure: &'m Structure,
+    /// Its gathered tables.
+    pub assets: &'m [AssetEntry],
+    /// Its chains, in the order in which they are tried.
+    pub chains: &'m [ChainEntry],
 }
 
 /// One compiled shard.
@@ -286,34 +324,77 @@ pub struct TwinEntry {
 }
 
 impl Manifest {
+    /// The text and the towers.
+    pub fn models(&self) -> impl Iterator<Item = Model<'_>> {
+        let text = Model {
+            pass: Pass::Step,
+            structure: &self.structure,
+            assets: &self.assets,
+            chains: &self.chains,
+        };
+        let towers = self.towers.iter().map(|tower| Model {
+            pass: tower.pass,
+            structure: &tower.structure,
+            assets: &tower.assets,
+            chains: &tower.chains,
+        });
+        std::iter::once(text).chain(towers)
+    }
+
+    /// The text or the tower that runs in a pass.
+    pub fn model_of(&self, pass: Pass) -> Option<Model<'_>> {
+        self.models().find(|model| model.pass == pass)
+    }
+
+    /// Every chain, of the text and of towers.
+    pub fn all_chains(&self) -> impl Iterator<Item = &ChainEntry> {
+        self.models().flat_map(|model| model.chains)
+    }
+
     /// The chain of that name.
     pub fn chain(&self, name: &str) -> Option<&ChainEntry> {
-        self.chains.iter().find(|chain| chain.name == name)
+        self.all_chains().find(|chain| chain.name == name)
     }
 
     /// Every file named, with the field that names it, in the order of the fields.
     pub fn references(&self) -> Vec<(String, FileReference)> {
         let mut found = Vec::new();
-        for (index, asset) in self.assets.iter().enumerate() {
-            found.push((format!("assets[{index}].table"), asset.table));
-            if let Some(quantisation) = &asset.quantisation {
-                found.push((format!("assets[{index}].quantisation.scales"), quantisation.scales));
-            }
-        }
+        assets_of(&mut found, "", &self.assets);
         found.extend(self.texts.iter().map(|(name, file)| (format!("texts.{name}"), *file)));
-        for (index, chain) in self.chains.iter().enumerate() {
-            let at = format!("chains[{index}]");
-            found.extend([(format!("{at}.request"), chain.request), (format!("{at}.plan"), chain.plan)]);
-            found.extend(chain.report.map(|report| (format!("{at}.report"), report)));
-            for (index, shard) in chain.shards.iter().enumerate() {
-                found.push((format!("{at}.shards[{index}].artefact"), shard.artefact));
-                found.push((format!("{at}.shards[{index}].head"), shard.head));
-            }
+        chains_of(&mut found, "", &self.chains);
+        for (index, tower) in self.towers.iter().enumerate() {
+            let at = format!("towers[{index}].");
+            assets_of(&mut found, &at, &tower.assets);
+            chains_of(&mut found, &at, &tower.chains);
         }
         let verifications = self.verifications.iter().enumerate();
         found.extend(
             verifications.map(|(index, entry)| (format!("verifications[{index}].report"), entry.report)),
         );
         found
+    }
+}
+
+/// Files with the fields that name them.
+type Named = Vec<(String, FileReference)>;
+
+fn assets_of(found: &mut Named, at: &str, assets: &[AssetEntry]) {
+    for (index, asset) in assets.iter().enumerate() {
+        found.push((format!("{at}assets[{index}].table"), asset.table));
+        if let Some(quantisation) = &asset.quantisation {
+            found.push((format!("{at}assets[{index}].quantisation.scales"), quantisation.scales));
+        }
+    }
+}
+
+fn chains_of(found: &mut Named, at: &str, chains: &[ChainEntry]) {
+    for (index, chain) in chains.iter().enumerate() {
+        let at = format!("{at}chains[{index}]");
+        found.extend([(format!("{at}.request"), chain.request), (format!("{at}.plan"), chain.plan)]);
+        found.extend(chain.report.map(|report| (format!("{at}.report"), report)));
+        for (index, shard) in chain.shards.iter().enumerate() {
+            found.push((format!("{at}.shards[{index}].artefact"), shard.artefact));
+            found.push((format!("{at}.shards[{index}].head"), shard.head));
+        }
     }
 }

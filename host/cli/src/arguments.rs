@@ -195,6 +195,23 @@ pub struct TargetArguments {
     /// then `stored`; without a chip `stored` alone.
     #[arg(long, value_name = "FORMATS", value_parser = formats)]
     pub formats: Vec<FormatChoice>,
+    /// The towers that are planned and compiled beside the text. Default: all that the checkpoint
+    /// has. A checkpoint that is run opens a tower when a picture or sound needs it.
+    #[arg(long, value_name = "WHICH", value_delimiter = ',')]
+    pub towers: Vec<TowerArgument>,
+    /// Formats of the towers, as `--formats` has them. Default: on a CPU as stored, for a chip those
+    /// of its profile that keep eight bits of every weight.
+    #[arg(long, value_name = "FORMATS", value_parser = formats)]
+    pub tower_formats: Option<FormatChoice>,
+    /// Soft tokens of the pictures that entry points are made for: `70,140,280`. A chip, whose entry
+    /// points compute all their rows, takes the smallest that holds a picture. Default: as many as
+    /// the checkpoint's processor makes.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub picture_sizes: Vec<u32>,
+    /// Seconds of the sounds that entry points are made for: `5,30`. Default: the longest that the
+    /// checkpoint's processor takes.
+    #[arg(long, value_name = "SECONDS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub clip_lengths: Vec<u32>,
     /// The format of a gathered table (`embedding`, `per-layer`). Default: as stored, or narrower
     /// where `--size` asks for it.
     #[arg(long = "table", value_name = "NAME=FORMAT", value_parser = table_format)]
@@ -500,7 +517,8 @@ pub struct PlanArguments {
     /// what is there.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write the request a planner is asked to this file, for `planner replay`.
+    /// Write the request a planner is asked to this file, for `planner replay`; those of towers
+    /// beside it, as FILE.picture and FILE.clip.
     #[arg(long, value_name = "FILE")]
     pub write_request: Option<PathBuf>,
     #[command(flatten)]
@@ -902,6 +920,17 @@ fn name_and_text(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected NAME=VALUE".to_owned()),
     }
+}
+
+/// What stands beside the text of a model.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TowerArgument {
+    /// The tower of pictures.
+    Picture,
+    /// The tower of sounds.
+    Clip,
+    /// No tower: the text alone.
+    None,
 }
 
 /// A gathered table.

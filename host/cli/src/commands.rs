@@ -22,13 +22,13 @@ use shardwright::{Notice, NoticeKind};
 use clap::CommandFactory;
 use serde::Serialize;
 use shardwright::{
-    BundleOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, SearchPath, TableFormats,
+    BundleOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, Pass, SearchPath, TableFormats,
 };
 
 use crate::arguments::{
     Arguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format,
     Isolation as IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand, ShimPlaces,
-    Table, TargetArguments, TrustArguments,
+    Table, TargetArguments, TowerArgument, TrustArguments,
 };
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
@@ -121,6 +121,19 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     for formats in &target.formats {
         options = options.formats(formats.clone());
     }
+    if !target.towers.is_empty() {
+        options = options.towers(target.towers.iter().filter_map(|tower| match tower {
+            TowerArgument::Picture => Some(Pass::Picture),
+            TowerArgument::Clip => Some(Pass::Clip),
+            TowerArgument::None => None,
+        }));
+    }
+    if let Some(formats) = &target.tower_formats {
+        options = options.tower_formats(formats.clone());
+    }
+    options = options
+        .picture_sizes(target.picture_sizes.iter().copied())
+        .clip_lengths(target.clip_lengths.iter().copied());
     let table =
         |wanted: Table| target.tables.iter().find(|(table, _)| *table == wanted).map(|(_, format)| *format);
     options = options
@@ -414,6 +427,10 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         flags: _,
         flags_left_out,
         formats,
+        towers,
+        tower_formats,
+        picture_sizes,
+        clip_lengths,
         tables,
         quality,
         prefer,
@@ -441,6 +458,10 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         ("--limit", !limits.is_empty()),
         ("--without-flag", !flags_left_out.is_empty()),
         ("--formats", !formats.is_empty()),
+        ("--towers", !towers.is_empty()),
+        ("--tower-formats", tower_formats.is_some()),
+        ("--picture-sizes", !picture_sizes.is_empty()),
+        ("--clip-lengths", !clip_lengths.is_empty()),
         ("--table", !tables.is_empty()),
         ("--quality", quality.is_some()),
         ("--prefer", prefer.is_some()),

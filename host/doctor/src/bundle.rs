@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_bundle::{Bundle, ProvedFile, ShardEntry};
+use shardwright_bundle::{Bundle, Model, ProvedFile, ShardEntry};
 use shardwright_shims::{Artefact, ShimInstance};
-use shardwright_vocabulary::{Compatibility, Device, DeviceKind, TargetKind};
+use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Pass, TargetKind};
 use shardwright_worker::Shims;
 
 use crate::advised::{Advisers, FlagAdvice};
@@ -36,8 +36,24 @@ pub struct BundlePrognosis {
     pub would_run: Option<String>,
     /// What is wrong with the gathered tables, if anything: without them no chain runs.
     pub damaged_table: Option<String>,
+    /// The towers for pictures and sounds beside the text.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub towers: Vec<TowerPrognosis>,
     /// The verifications stored in it.
     pub verifications: Vec<ProofReport>,
+}
+
+/// A tower of the bundle.
+#[derive(Clone, Debug, Serialize)]
+pub struct TowerPrognosis {
+    /// When it runs.
+    pub pass: Pass,
+    /// Its chains, in the order in which they are tried.
+    pub chains: Vec<ChainPrognosis>,
+    /// The first chain whose shards can all be loaded. `None` if a table is damaged.
+    pub would_run: Option<String>,
+    /// What is wrong with its tables, if anything.
+    pub damaged_table: Option<String>,
 }
 
 /// One chain.
@@ -142,30 +158,22 @@ impl BundlePrognosis {
         let bundle = Bundle::open(directory)?;
         let mut asked = Asked { shims, advisers, opened: BTreeMap::new() };
         let manifest = bundle.manifest();
-        let chains: Vec<ChainPrognosis> = manifest
-            .chains
-            .iter()
-            .map(|chain| {
-                let shards: Vec<ShardPrognosis> =
-                    chain.shards.iter().map(|shard| asked.shard(&bundle, shard)).collect();
-                ChainPrognosis {
-                    name: chain.name.clone(),
-                    emulated_on: chain.emulated_on.clone(),
-                    runs: shards.iter().all(|shard| shard.state.loads()),
-                    shards,
-                }
-            })
-            .collect();
-        let damaged_table = bundle.assets().err().map(|error| error.to_string());
+        let mut models: Vec<TowerPrognosis> =
+            manifest.models().map(|model| asked.model(&bundle, model)).collect();
+        let towers = models.split_off(1);
+        let Some(TowerPrognosis { chains, would_run, damaged_table, .. }) = models.pop() else {
+            return Err(Error::new(ErrorKind::Invalid, "the bundle has no chain"));
+        };
         Ok(BundlePrognosis {
             directory: directory.display().to_string(),
             sha256: bundle.sha256().to_string(),
             program: manifest.program.clone(),
             model: manifest.model.name.clone(),
             soc: manifest.soc.clone(),
-            would_run: would_run(&chains).filter(|_| damaged_table.is_none()),
+            would_run,
             damaged_table,
             chains,
+            towers,
             verifications: manifest
                 .verifications
                 .iter()
@@ -181,7 +189,8 @@ impl BundlePrognosis {
 
     /// Shards compiled without recommended flags: they run, but slowly.
     pub(crate) fn wanting_flags(&self) -> Vec<Problem> {
-        let shards = self.chains.iter().flat_map(|chain| &chain.shards);
+        let towers = self.towers.iter().flat_map(|tower| &tower.chains);
+        let shards = self.chains.iter().chain(towers).flat_map(|chain| &chain.shards);
         let advice = shards.filter_map(|shard| shard.advice.as_ref().filter(|advice| advice.is_wanting()));
         let problem = |advice: &FlagAdvice| Problem {
             what: format!("shard {}: {}", advice.name, advice.summary()),
@@ -260,6 +269,26 @@ struct Opened {
 }
 
 impl Asked<'_> {
+    fn model(&mut self, bundle: &Bundle, model: Model<'_>) -> TowerPrognosis {
+        let chains: Vec<ChainPrognosis> = model
+            .chains
+            .iter()
+            .map(|chain| {
+                let shards: Vec<ShardPrognosis> =
+                    chain.shards.iter().map(|shard| self.shard(bundle, shard)).collect();
+                ChainPrognosis {
+                    name: chain.name.clone(),
+                    emulated_on: chain.emulated_on.clone(),
+                    runs: shards.iter().all(|shard| shard.state.loads()),
+                    shards,
+                }
+            })
+            .collect();
+        let damaged_table = bundle.assets_of(model.assets).err().map(|error| error.to_string());
+        let would_run = would_run(&chains).filter(|_| damaged_table.is_none());
+        TowerPrognosis { pass: model.pass, chains, would_run, damaged_table }
+    }
+
     fn shard(&mut self, bundle: &Bundle, shard: &ShardEntry) -> ShardPrognosis {
         let by = &shard.compiled_by;
         let here = self.shims.registry.get(&by.shim).map(|shim| shim.description().version.clone());

@@ -208,7 +208,7 @@ pub fn inspect(
 fn advice_on(inspection: &Inspection, advisers: &Advisers) -> Vec<ShardAdvice> {
     let manifest = &inspection.manifest;
     let mut found = Vec::new();
-    for chain in &manifest.chains {
+    for chain in manifest.all_chains() {
         let advice = chain.shards.iter().filter_map(|shard| advisers.on_shard(shard, &manifest.soc));
         found.extend(advice.map(|advice| ShardAdvice { chain: chain.name.clone(), advice }));
     }
@@ -272,7 +272,7 @@ impl<'a> Asked<'a> {
 
 fn shard_inspections(bundle: &Bundle, asked: &mut Asked<'_>) -> Vec<ShardInspection> {
     let mut found = Vec::new();
-    for chain in &bundle.manifest().chains {
+    for chain in bundle.manifest().all_chains() {
         for shard in &chain.shards {
             let artefact =
                 bundle.path(&shard.artefact).ok().and_then(|path| Artefact::open_unproved(&path).ok());

@@ -58,4 +58,5 @@ pub use facts::{Facts, FileFacts, LayerFacts};
 pub use family::Family;
 pub use outline::{Opened, Outline, OutlineBasis};
 pub use pattern::LayerType;
+pub use reading::passes_of;
 pub use store::UnusedTensor;

@@ -146,13 +146,18 @@ pub enum Opened {
 impl Opened {
     /// Opens the checkpoint, or its outline where weights are missing.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+        Self::open_for(directory, &[Pass::Step])
+    }
+
+    /// The same with the towers of those passes; see [`Checkpoint::open_for`].
+    pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self, CheckpointError> {
         let directory = directory.as_ref();
-        match Checkpoint::open(directory) {
+        match Checkpoint::open_for(directory, passes) {
             Err(CheckpointError::NoWeights { .. }) => {}
             Err(CheckpointError::MissingFile { path }) if is_weights(&path) => {}
             checkpoint => return Ok(Opened::Whole(Box::new(checkpoint?))),
         }
-        Ok(Opened::Outline(Box::new(Outline::open(directory)?)))
+        Ok(Opened::Outline(Box::new(Outline::open_for(directory, passes)?)))
     }
 }
 

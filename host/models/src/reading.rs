@@ -9,8 +9,9 @@ use shardwright_vocabulary::{DType, Granularity, Pass};
 
 use crate::json::{CONFIG, Fields};
 use crate::quantised::Scheme;
-use crate::settings::Settings;
+use crate::settings::{Settings, WITH_TOWERS};
 use crate::store::{Origin, TensorStore, Wanted};
+use crate::towers::TOWERS;
 use crate::{CheckpointError, embeddinggemma, json, limits};
 
 /// A directory, read and translated.
@@ -83,6 +84,26 @@ impl Reading {
         let modules = self.module_stores.iter().map(|(folder, store)| (format!("{folder}/"), store));
         std::iter::once((String::new(), &self.store)).chain(modules)
     }
+}
+
+/// The passes that a checkpoint has a graph for, by its `config.json`: that of a step, and one for
+/// each tower it describes. Nothing else of it is read.
+///
+/// # Errors
+///
+/// Those of reading the file, and of a family that is not known.
+pub fn passes_of(directory: impl AsRef<Path>) -> Result<Vec<Pass>, CheckpointError> {
+    let directory = directory.as_ref();
+    let path = directory.join(CONFIG);
+    let value = json::parse(&path, &json::read_capped(&path, limits::CONFIG_BYTES)?)?;
+    let top = Fields::new(&path, &value)?;
+    let mut passes = vec![Pass::Step];
+    if top.text("model_type")?.as_deref() == Some(WITH_TOWERS) {
+        for (pass, field) in TOWERS {
+            passes.extend(top.object(field)?.map(|_| pass));
+        }
+    }
+    Ok(passes)
 }
 
 /// A note on weights in formats that no name stands for.

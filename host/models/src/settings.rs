@@ -13,6 +13,9 @@ use crate::json::Fields;
 use crate::qwen3::Qwen3;
 use crate::towers::Towers;
 
+/// The `model_type` of checkpoints that may have towers.
+pub(crate) const WITH_TOWERS: &str = "gemma4";
+
 /// Checked settings of a checkpoint.
 pub(crate) enum Settings {
     Gemma3 { stack: Gemma3, redirect: Vec<(u32, u32)> },
@@ -36,7 +39,7 @@ impl Settings {
             });
         };
         let tower = passes.iter().find(|pass| **pass != Pass::Step);
-        if let Some(&pass) = tower.filter(|_| model_type != "gemma4") {
+        if let Some(&pass) = tower.filter(|_| model_type != WITH_TOWERS) {
             return Err(CheckpointError::NoTower { path: top.path().to_owned(), pass });
         }
         check_architectures(top)?;

@@ -16,6 +16,9 @@ use crate::json::Fields;
 use crate::store::TensorStore;
 use crate::translation::Translation;
 
+/// The passes of towers, and the field of `config.json` that describes each.
+pub(crate) const TOWERS: [(Pass, &str); 2] = [(Pass::Picture, "vision_config"), (Pass::Clip, "audio_config")];
+
 /// The towers that are asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Towers {
@@ -27,16 +30,16 @@ pub(crate) struct Towers {
 impl Towers {
     /// Checks the settings of the towers of `passes`; those of others are not looked at.
     pub fn read(top: Fields<'_>, passes: &[Pass], hidden: u64) -> Result<Self, CheckpointError> {
-        let of = |pass: Pass, name: &'static str| match passes.contains(&pass) {
+        let [vision, audio] = TOWERS.map(|(pass, name)| match passes.contains(&pass) {
             true => top
                 .object(name)?
                 .ok_or_else(|| top.invalid(name, "is missing, and its tower is asked for"))
                 .map(Some),
             false => Ok(None),
-        };
+        });
         Ok(Towers {
-            vision: of(Pass::Picture, "vision_config")?.map(Vision::read).transpose()?,
-            audio: of(Pass::Clip, "audio_config")?.map(Audio::read).transpose()?,
+            vision: vision?.map(Vision::read).transpose()?,
+            audio: audio?.map(Audio::read).transpose()?,
             prompt: Prompt { hidden, scale: (hidden as f64).sqrt() as f32 },
         })
     }

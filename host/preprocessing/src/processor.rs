@@ -52,8 +52,21 @@ impl ProcessorSettings {
     /// [`PreprocessingError::UnsupportedField`] with file and field.
     pub fn read(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref();
-        let nested = directory.join(NESTED);
-        let read = match Object::open(&nested) {
+        Self::from_files(directory, |name| file::read(&directory.join(name), limits::SETTINGS_BYTES))
+    }
+
+    /// The same from the bytes of files that `read` gives; `directory` is where errors say they
+    /// lie. One that is not there is [`PreprocessingError::MissingFile`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ProcessorSettings::read`] and of `read`.
+    pub fn from_files(directory: &Path, read: impl Fn(&str) -> Result<Vec<u8>>) -> Result<Self> {
+        let open = |name: &str| {
+            let bytes = read(name)?;
+            Object::parse(directory.join(name).display().to_string(), &bytes)
+        };
+        let read = match open(NESTED) {
             Err(PreprocessingError::MissingFile { .. }) => None,
             read => Some(read?),
         };
@@ -67,13 +80,14 @@ impl ProcessorSettings {
                 return Ok(ProcessorSettings { picture, sound });
             }
         }
-        let (origin, map) = match Object::open(&directory.join(FLAT)) {
+        let (origin, map) = match open(FLAT) {
             // Both are missing, or the first says nothing.
             Err(PreprocessingError::MissingFile { .. }) if read.is_some() => {
                 return Ok(ProcessorSettings { picture: None, sound: None });
             }
             Err(PreprocessingError::MissingFile { .. }) => {
-                return Err(PreprocessingError::MissingFile { origin: nested.display().to_string() });
+                let origin = directory.join(NESTED).display().to_string();
+                return Err(PreprocessingError::MissingFile { origin });
             }
             read => read?,
         };
@@ -242,10 +256,8 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    fn open(path: &Path) -> Result<(String, Map<String, Value>)> {
-        let bytes = file::read(path, limits::SETTINGS_BYTES)?;
-        let origin = path.display().to_string();
-        match serde_json::from_slice(&bytes) {
+    fn parse(origin: String, bytes: &[u8]) -> Result<(String, Map<String, Value>)> {
+        match serde_json::from_slice(bytes) {
             Ok(map) => Ok((origin, map)),
             Err(error) => Err(PreprocessingError::InvalidJson { origin, reason: error.to_string() }),
         }

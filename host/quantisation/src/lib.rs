@@ -48,7 +48,7 @@ mod source;
 mod store;
 mod watch;
 
-pub use calibration::{Calibration, Calibrator, IntegerBits, RangeMethod, content_hash};
+pub use calibration::{Calibration, Calibrator, FeatureSample, IntegerBits, RangeMethod, content_hash};
 pub use compensation::{
     DAMPING, Factors, GRADIENT_DAMPING, MatrixFactors, MatrixInputs, MomentSums, Moments, SecondMoments,
     sampled_gradient,

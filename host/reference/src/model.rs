@@ -211,15 +211,7 @@ impl<'g> ReferenceModel<'g> {
         if rows == 0 || rows > limit {
             return Err(ReferenceError::Rows { rows, limit });
         }
-        let mut run = Run {
-            model: self,
-            point: self.point(EntryKind::Encode, limit),
-            step: Step { first: 0, rows, of: limit },
-            input: Input::Features(features),
-            taps,
-            observe: None,
-            trace: Trace::default(),
-        };
+        let mut run = Run { taps, ..self.over(features, limit, None) };
         run.tower()?;
         Ok(run.trace)
     }
@@ -299,32 +291,76 @@ impl<'g> ReferenceModel<'g> {
     /// not count.
     pub fn observe(&self, ids: &[u32], observe: &mut dyn FnMut(&str, &[f32])) -> Result<(), ReferenceError> {
         let rows = ids.len() as u64;
-        let arrangement = Arrangement { form: Form::Decomposed, ..Arrangement::whole(rows.max(1)) };
-        let model = Self::arranged(self.graph, arrangement, self.encodings.clone())?;
-        let cuts = match self.graph.component(ComponentKind::Decoder) {
-            Ok(decoder) => decoder
-                .cuts
-                .iter()
-                .enumerate()
-                .map(|(layer, cut)| {
-                    let name = &decoder.values[cut.0 as usize].name;
-                    (format!("{}/{name}", ComponentKind::Decoder), hidden_key(layer as u32))
+        if ids.is_empty() {
+            return Err(ReferenceError::NoTokens);
+        }
+        let model = self.observed(rows)?;
+        let mut named = self.naming_streams(observe);
+        let kind = if self.graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
+        model.run(kind, rows, &mut model.start(), ids, false, Some(&mut named))?;
+        Ok(())
+    }
+
+    /// The same of a tower over the features of one picture or clip.
+    pub fn observe_features(
+        &self,
+        features: &Features<'_>,
+        observe: &mut dyn FnMut(&str, &[f32]),
+    ) -> Result<(), ReferenceError> {
+        let rows = features.rows(self.graph);
+        if rows == 0 {
+            return Err(ReferenceError::Rows { rows, limit: self.arrangement.rows });
+        }
+        let model = self.observed(rows)?;
+        let mut named = self.naming_streams(observe);
+        let mut run = model.over(features, rows, Some(&mut named));
+        run.tower()
+    }
+
+    /// This model whole and decomposed, with entry points of so many rows.
+    fn observed(&self, rows: u64) -> Result<ReferenceModel<'g>, ReferenceError> {
+        let arrangement = Arrangement { form: Form::Decomposed, ..Arrangement::whole(rows) };
+        Self::arranged(self.graph, arrangement, self.encodings.clone())
+    }
+
+    /// `observe`, with the residual stream before each layer under its [`hidden_key`] too.
+    fn naming_streams<'o>(
+        &self,
+        observe: &'o mut dyn FnMut(&str, &[f32]),
+    ) -> impl FnMut(&str, &[f32]) + use<'o> {
+        let layered = self.graph.components.iter().filter(|component| component.kind.is_layered());
+        let cuts: HashMap<String, String> = layered
+            .flat_map(|component| {
+                component.cuts.iter().enumerate().map(|(layer, cut)| {
+                    let name = &component.values[cut.0 as usize].name;
+                    (format!("{}/{name}", component.kind), hidden_key(layer as u32))
                 })
-                .collect(),
-            Err(_) => HashMap::new(),
-        };
-        let mut named = |key: &str, values: &[f32]| {
+            })
+            .collect();
+        move |key, values| {
             observe(key, values);
             if let Some(key) = cuts.get(key) {
                 observe(key, values);
             }
-        };
-        if ids.is_empty() {
-            return Err(ReferenceError::NoTokens);
         }
-        let kind = if self.graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
-        model.run(kind, rows, &mut model.start(), ids, false, Some(&mut named))?;
-        Ok(())
+    }
+
+    /// A run of a tower over features, in an entry point of so many rows.
+    fn over<'a, 'o>(
+        &'a self,
+        features: &'a Features<'a>,
+        of: u64,
+        observe: Option<Observe<'o>>,
+    ) -> Run<'a, 'g, 'o> {
+        Run {
+            model: self,
+            point: self.point(EntryKind::Encode, of),
+            step: Step { first: 0, rows: features.rows(self.graph), of },
+            input: Input::Features(features),
+            taps: false,
+            observe,
+            trace: Trace::default(),
+        }
     }
 
     fn chunk_rows(&self) -> usize {

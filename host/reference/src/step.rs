@@ -39,7 +39,7 @@ pub struct Features<'f> {
 
 impl Features<'_> {
     /// Valid rows of a run over them.
-    pub(crate) fn rows(&self, graph: &Graph) -> u64 {
+    pub fn rows(&self, graph: &Graph) -> u64 {
         (self.values.shape()[0] as u64).div_ceil(graph.features_to_a_row())
     }
 

@@ -6,14 +6,15 @@ use std::time::Instant;
 
 #[cfg(feature = "build")]
 use shardwright_build::{PlanOptions, compile_recorded};
-use shardwright_bundle::{Bundle, ChainEntry, Proofs, ProvedFile, ShardEntry};
+use shardwright_bundle::{Bundle, ChainEntry, Model as ModelEntry, Proofs, ProvedFile, ShardEntry};
 use shardwright_runtime::{
     Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
     know_chip, only_compiled_for, only_compiles,
 };
 use shardwright_shims::{Artefact, LoadedShard, ShimInstance};
 use shardwright_vocabulary::{
-    Beforehand, Compatibility, Flag, FlagOutcome, FlagSchema, FlagVerdict, Notice, NoticeKind, PassedOver,
+    Beforehand, Compatibility, Flag, FlagOutcome, FlagSchema, FlagVerdict, Notice, NoticeKind, Pass,
+    PassedOver,
 };
 use shardwright_worker::Shims;
 
@@ -99,7 +100,6 @@ impl BundleOptions {
             bundle.verify_all(|_| ())?;
         }
         let text = TextSide::of_bundle(&bundle, self.run.tokenizer_start())?;
-        let towers = Towers::new(bundle.directory().to_owned(), None);
         let reading = started.elapsed();
         let loading = Instant::now();
         let loader = Arc::new(Loader {
@@ -108,7 +108,8 @@ impl BundleOptions {
             flags: flags_of(&self.flags),
             options: self.clone(),
         });
-        let Found { chain, index, passed, compiled } = loader.first_that_loads()?;
+        let (tower_loader, tower_bundle) = (Arc::clone(&loader), Arc::clone(&bundle));
+        let Found { chain, index, passed, compiled } = loader.first_that_loads(Pass::Step)?;
         let times = OpeningTimes { reading, loading: loading.elapsed(), ..OpeningTimes::default() };
         let mut notices = bundle.manifest().notices.clone();
         let made = notices.len();
@@ -158,6 +159,7 @@ impl BundleOptions {
                 Box::new(LaterChains { loader: Arc::clone(&loader), next: index + 1 }) as Box<dyn NextChain>
             })),
         };
+        let towers = Towers::of_bundle(tower_bundle, move |pass| tower_loader.tower(pass));
         Ok(Model::new(chain, next, text, towers, origin, times))
     }
 }
@@ -190,19 +192,23 @@ struct Compiled {
 }
 
 impl Loader {
-    /// The first chain that loads, or is compiled here because its plan allows it.
-    fn first_that_loads(&self) -> Result<Found> {
+    /// The first chain of a pass that loads, or is compiled here because its plan allows it.
+    fn first_that_loads(&self, pass: Pass) -> Result<Found> {
         let mut passed = Vec::new();
         let mut beforehand = Beforehand::default();
         let mut first_error = None;
-        for (index, entry) in self.bundle.manifest().chains.iter().enumerate() {
-            let NotLoaded { error, ends, elsewhere } = match self.load(entry, &beforehand, index == 0) {
+        let model = self.model(pass)?;
+        for (index, entry) in model.chains.iter().enumerate() {
+            // Flags that no shim of a tower knows may be the text's.
+            let is_first = index == 0 && pass == Pass::Step;
+            let NotLoaded { error, ends, elsewhere } = match self.load(model, entry, &beforehand, is_first) {
                 Ok(chain) => return Ok(Found { chain, index, passed, compiled: Compiled::default() }),
                 Err(not_loaded) => not_loaded,
             };
             let error = match elsewhere {
                 // What is only compiled for here is no failure that compiling would mend.
                 true => error,
+                false if pass != Pass::Step => error,
                 false => match self.compile_here(entry, error, &beforehand) {
                     Ok((chain, compiled)) => return Ok(Found { chain, index, passed, compiled }),
                     Err(error) => error,
@@ -220,6 +226,25 @@ impl Loader {
             first_error.get_or_insert(error);
         }
         Err(first_error.unwrap_or_else(|| Error::new(ErrorKind::Invalid, "the bundle has no chain")))
+    }
+
+    fn model(&self, pass: Pass) -> Result<ModelEntry<'_>> {
+        self.bundle.manifest().model_of(pass).ok_or_else(|| {
+            let directory = self.bundle.directory().display();
+            Error::new(ErrorKind::Unsupported, format!("{directory}: it holds no tower of a {pass}"))
+                .with_help("compile the checkpoint with that tower, or open the checkpoint itself")
+        })
+    }
+
+    /// The tower of a pass, with what is to be said of it.
+    fn tower(&self, pass: Pass) -> Result<(Chain, Vec<Notice>)> {
+        let Found { chain, passed, .. } = self.first_that_loads(pass)?;
+        let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
+        let notices: Vec<Notice> = passed.into_iter().chain(stale).map(Notice::fallback).collect();
+        match notices.first().filter(|_| self.options.run.strict) {
+            Some(fallback) => Err(Error::new(ErrorKind::Strict, fallback.text.clone())),
+            None => Ok((chain, notices)),
+        }
     }
 
     /// The chain compiled on this machine, if its plan allows that and the checkpoint is available;
@@ -251,6 +276,7 @@ impl Loader {
     /// record.
     fn load(
         &self,
+        model: ModelEntry<'_>,
         entry: &ChainEntry,
         beforehand: &Beforehand,
         is_first: bool,
@@ -316,8 +342,8 @@ impl Loader {
                 shard.origin.loaded_with.push(FlagOutcome { flag: flag.clone(), verdict, reason });
             }
         }
-        let assets = self.bundle.assets()?;
-        let mut description = ChainDescription::of_bundle(self.bundle.manifest(), entry, shards)?;
+        let assets = self.bundle.assets_of(model.assets)?;
+        let mut description = ChainDescription::of_bundle(self.bundle.manifest(), model, entry, shards)?;
         description.beforehand.clone_from(beforehand);
         Ok(Chain::new(description, executors, assets)?)
     }
@@ -416,11 +442,12 @@ impl NextChain for LaterChains {
         _lost: &SessionError,
         _so_far: &PlacementRecord,
     ) -> Option<std::result::Result<Chain, NextChainError>> {
-        let entry = self.loader.bundle.manifest().chains.get(self.next)?;
+        let model = self.loader.model(Pass::Step).ok()?;
+        let entry = model.chains.get(self.next)?;
         self.next += 1;
-        Some(self.loader.load(entry, &Beforehand::default(), false).map_err(|NotLoaded { error, .. }| {
-            NextChainError::new(format_args!("chain `{}`: {error}", entry.name))
-        }))
+        Some(self.loader.load(model, entry, &Beforehand::default(), false).map_err(
+            |NotLoaded { error, .. }| NextChainError::new(format_args!("chain `{}`: {error}", entry.name)),
+        ))
     }
 }
 

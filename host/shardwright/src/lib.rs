@@ -80,8 +80,8 @@ pub use shardwright_runtime::{
 pub use shardwright_shims::Watch;
 pub use shardwright_text::{Message, RenderOptions, SamplingParameters, Tokenizer};
 pub use shardwright_vocabulary::{
-    Error, ErrorKind, FormatTuple, Notice, NoticeKind, PlannerIdentity, Provenance, Result, UnknownName,
-    WeightFormat,
+    Error, ErrorKind, FormatTuple, Notice, NoticeKind, Pass, PlannerIdentity, Provenance, Result,
+    UnknownName, WeightFormat,
 };
 pub use shardwright_worker::Isolation;
 

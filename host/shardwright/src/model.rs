@@ -114,7 +114,7 @@ impl Model {
     ) -> Result<Self> {
         let text = TextSide::of_bundle(bundle, TokenizerStart::Beside)?;
         let origin = Origin::Built(Box::new(BuiltOrigin { plan, plan_id, compiled: Vec::new() }));
-        let towers = Towers::new(bundle.directory().to_owned(), None);
+        let towers = Towers::absent(Arc::clone(bundle));
         Ok(Model::new(chain, None, text, towers, origin, OpeningTimes::default()))
     }
 

@@ -83,7 +83,7 @@ pub(crate) fn open(
         false => Vec::new(),
     };
     let origin = BuiltOrigin { plan, plan_id, compiled };
-    let towers = towers::of_checkpoint(directory.to_owned(), options.clone());
+    let towers = towers::of_checkpoint(directory, options.clone());
     Ok(Model::new(chain, next, text, towers, Origin::Built(Box::new(origin)), times))
 }
 

@@ -5,9 +5,10 @@ use shardwright_build::{
     WeightRounding,
 };
 use shardwright_shims::Watch;
+use shardwright_vocabulary::Pass;
 
 use crate::run_options::{RunOptions, run_option_setters};
-use crate::{Error, ErrorKind, Model, Notice, Result, SensitivityReport};
+use crate::{Model, Notice, Result, SensitivityReport};
 
 /// How to open a checkpoint. The default plans for the generic profile and runs on this machine's
 /// CPU.
@@ -98,11 +99,39 @@ impl OpenOptions {
         self
     }
 
-    /// Formats of the towers for pictures and sounds where the model is opened, with activations
-    /// that need no calibration, such as `w8-per-channel/a8-dynamic/f32`. Default: as stored.
+    /// The towers that are planned and compiled with the text, by their passes; none for the text
+    /// alone. Default: all that the checkpoint has. Where a checkpoint is opened, towers are opened
+    /// when a picture or sound needs them, whatever is said here.
+    #[must_use]
+    pub fn towers(mut self, passes: impl IntoIterator<Item = Pass>) -> Self {
+        self.plan.towers.passes = Some(passes.into_iter().filter(|pass| *pass != Pass::Step).collect());
+        self
+    }
+
+    /// Formats of the towers for pictures and sounds, such as `w8-per-channel/a8-dynamic/f32`.
+    /// Default: on a CPU as stored, for a chip those of its profile that keep eight bits of every
+    /// weight.
     #[must_use]
     pub fn tower_formats(mut self, choice: FormatChoice) -> Self {
-        self.plan.tower_formats = Some(choice);
+        self.plan.towers.formats = Some(choice);
+        self
+    }
+
+    /// Soft tokens of pictures that entry points of the tower are made for. A chip, whose entry
+    /// points compute all their rows, takes the smallest that holds a picture. Default: as many as
+    /// the checkpoint's processor makes.
+    #[must_use]
+    pub fn picture_sizes(mut self, soft_tokens: impl IntoIterator<Item = u32>) -> Self {
+        self.plan.towers.picture_tokens = soft_tokens.into_iter().collect();
+        self
+    }
+
+    /// Seconds of clips that entry points of the tower are made for, as
+    /// [`picture_sizes`](Self::picture_sizes). Default: the longest that the checkpoint's processor
+    /// takes.
+    #[must_use]
+    pub fn clip_lengths(mut self, seconds: impl IntoIterator<Item = u32>) -> Self {
+        self.plan.towers.clip_seconds = seconds.into_iter().collect();
         self
     }
 
@@ -232,21 +261,12 @@ impl OpenOptions {
     /// Plans, compiles and writes a bundle into `directory`, which
     /// [`BundleOptions`](crate::BundleOptions) opens. Calling it again after an interruption
     /// resumes the work.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unsupported`] if formats of towers were asked for: a bundle holds none.
     pub fn compile(
         &self,
         checkpoint: impl AsRef<Path>,
         directory: impl AsRef<Path>,
         watch: &mut dyn Watch,
     ) -> Result<CompileReport> {
-        if self.plan.tower_formats.is_some() {
-            let what = "formats of towers were asked for, and bundles hold what reads and writes text";
-            return Err(Error::new(ErrorKind::Unsupported, what)
-                .with_help("leave them out, and open the checkpoint itself for pictures and sounds"));
-        }
         shardwright_build::compile(checkpoint.as_ref(), directory.as_ref(), &self.plan_options(), watch)
     }
 

@@ -11,6 +11,7 @@ use shardwright_preprocessing::{Grid, Picture};
 use shardwright_preprocessing::{PictureSettings, PreprocessingError, ProcessorSettings, SoundSettings};
 use shardwright_runtime::Features;
 use shardwright_text::ContentPart;
+use shardwright_vocabulary::Pass;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -58,6 +59,23 @@ pub enum ChatPart {
     Frames(Vec<f32>),
 }
 
+impl ChatPart {
+    /// The sense it is for, if it is no text.
+    pub(crate) fn sense(&self) -> Option<Sense> {
+        match self {
+            ChatPart::Text(_) => None,
+            ChatPart::PictureFile(_)
+            | ChatPart::PictureBytes(_)
+            | ChatPart::PictureRgb8 { .. }
+            | ChatPart::Patches { .. } => Some(Sense::Picture),
+            ChatPart::SoundFile(_)
+            | ChatPart::SoundBytes(_)
+            | ChatPart::SoundSamples { .. }
+            | ChatPart::Frames(_) => Some(Sense::Sound),
+        }
+    }
+}
+
 impl From<&str> for ChatPart {
     fn from(text: &str) -> Self {
         ChatPart::Text(text.to_owned())
@@ -83,6 +101,14 @@ impl Sense {
         match self {
             Sense::Picture => "picture",
             Sense::Sound => "sound",
+        }
+    }
+
+    /// When its tower runs.
+    pub const fn pass(self) -> Pass {
+        match self {
+            Sense::Picture => Pass::Picture,
+            Sense::Sound => Pass::Clip,
         }
     }
 

@@ -87,9 +87,12 @@ impl Session {
         }
         let start = Instant::now();
         let processor = self.towers.processor()?;
+        let senses: Vec<Sense> = parts.iter().filter_map(ChatPart::sense).collect();
+        senses.into_iter().try_for_each(|sense| self.towers.expect(sense))?;
         let (mut contents, mut prepared) = (Vec::new(), Vec::new());
         for part in parts {
             let (content, more) = prepare(part, &processor, self.picture_tokens)?;
+            more.iter().try_for_each(|part| self.towers.expect_room(part, &processor))?;
             contents.push(content);
             prepared.extend(more);
         }

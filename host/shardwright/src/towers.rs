@@ -1,29 +1,46 @@
 //! The towers of a model: opened when the first picture or sound needs one.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+#[cfg(feature = "build")]
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shardwright_preprocessing::{PreprocessingError, ProcessorSettings};
+use shardwright_bundle::{Bundle, TextFile};
+use shardwright_preprocessing::{PreprocessingError, ProcessorSettings, SoundSettings};
 use shardwright_runtime::{CancelHandle, Chain, SoftRows, Tower};
-use shardwright_vocabulary::Notice;
+use shardwright_vocabulary::{EntryName, Notice, Pass};
 
 use crate::parts::{OTHER_MODEL, Prepared, Sense};
 use crate::{Error, ErrorKind, Result};
 
-/// Opens the tower of a sense, with an entry point for pictures of so many soft tokens at most. A
-/// request to cancel ends it. The notices are of what was opened.
-type Open =
-    dyn Fn(Sense, &ProcessorSettings, u32, &CancelHandle) -> Result<(Chain, Vec<Notice>)> + Send + Sync;
+/// Opens the tower of a sense for a picture of so many soft tokens. A request to cancel ends it.
+type Open = dyn Fn(Sense, &ProcessorSettings, u32, &CancelHandle) -> Result<Opened> + Send + Sync;
+
+/// A tower that was opened.
+pub(crate) struct Opened {
+    pub chain: Chain,
+    /// The most soft tokens of a picture that it takes.
+    pub picture_tokens: u32,
+    /// What is to be said of it.
+    pub notices: Vec<Notice>,
+}
 
 /// Rows of recent pictures and sounds that are kept: an equal one is not run again.
 const RECENT: usize = 8;
 
+/// Where the settings of front ends lie.
+enum Settings {
+    /// In the files of a checkpoint.
+    #[cfg(feature = "build")]
+    Checkpoint(PathBuf),
+    /// In a bundle, whose towers bound them.
+    Bundle(Arc<Bundle>),
+}
+
 /// What is opened and kept of the towers of one model. Sessions share it.
 pub(crate) struct Towers {
-    /// Where the settings of front ends lie.
-    directory: PathBuf,
-    open: Option<Box<Open>>,
+    settings: Settings,
+    open: Box<Open>,
     /// Each with the soft tokens that it was opened for.
     opened: Mutex<BTreeMap<Sense, (u32, Tower)>>,
     recent: Mutex<VecDeque<(Sense, Arc<SoftRows>)>>,
@@ -31,10 +48,9 @@ pub(crate) struct Towers {
 }
 
 impl Towers {
-    /// Those that `open` opens, with the settings of a directory.
-    pub fn new(directory: PathBuf, open: Option<Box<Open>>) -> Self {
+    fn new(settings: Settings, open: Box<Open>) -> Self {
         Towers {
-            directory,
+            settings,
             open,
             opened: Mutex::default(),
             recent: Mutex::default(),
@@ -42,28 +58,98 @@ impl Towers {
         }
     }
 
+    /// Those of a bundle, which `load` loads by their pass.
+    pub fn of_bundle(
+        bundle: Arc<Bundle>,
+        load: impl Fn(Pass) -> Result<(Chain, Vec<Notice>)> + Send + Sync + 'static,
+    ) -> Self {
+        let settings = Settings::Bundle(Arc::clone(&bundle));
+        let open = move |sense: Sense, processor: &ProcessorSettings, _: u32, _: &CancelHandle| {
+            let most = largest_picture(&bundle, processor).unwrap_or(0);
+            let (chain, notices) = load(sense.pass())?;
+            Ok(Opened { chain, picture_tokens: most, notices })
+        };
+        Towers::new(settings, Box::new(open))
+    }
+
+    /// None, beside a text that was loaded by itself.
+    #[cfg(feature = "build")]
+    pub fn absent(bundle: Arc<Bundle>) -> Self {
+        let refuse = |_: Sense, _: &ProcessorSettings, _: u32, _: &CancelHandle| {
+            Err(Error::new(ErrorKind::Unsupported, "towers were not loaded with this chain")
+                .with_help("open the bundle itself"))
+        };
+        Towers::new(Settings::Bundle(bundle), Box::new(refuse))
+    }
+
     /// What is to be said of the towers opened so far, in the order of their opening.
     pub fn notices(&self) -> Vec<Notice> {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How pictures and sounds become what towers read.
+    /// How pictures and sounds become what towers read; of a bundle, within what its towers take.
     pub fn processor(&self) -> Result<ProcessorSettings> {
-        match self.open {
-            Some(_) => ProcessorSettings::read(&self.directory).map_err(|error| match error {
-                PreprocessingError::MissingFile { origin } => Error::new(
-                    ErrorKind::Unsupported,
-                    format!("{origin} is not there: the model reads no pictures or sounds"),
-                )
-                .with_help("models that see or hear are published with that file; download it too"),
-                error => error.into(),
-            }),
-            None => Err(Error::new(
+        let missing = |origin: &str, help: &str| {
+            Error::new(
                 ErrorKind::Unsupported,
-                format!("{}: it holds no tower for pictures or sounds", self.directory.display()),
+                format!("{origin} is not there: the model reads no pictures or sounds"),
             )
-            .with_help("open the checkpoint itself: bundles hold what reads and writes text")),
+            .with_help(help)
+        };
+        match &self.settings {
+            #[cfg(feature = "build")]
+            Settings::Checkpoint(directory) => {
+                ProcessorSettings::read(directory).map_err(|error| match error {
+                    PreprocessingError::MissingFile { origin } => missing(
+                        &origin,
+                        "models that see or hear are published with that file; download it too",
+                    ),
+                    error => error.into(),
+                })
+            }
+            Settings::Bundle(bundle) => {
+                let directory = bundle.directory();
+                if bundle.manifest().towers.is_empty() {
+                    let what = format!("{}: it holds no tower for pictures or sounds", directory.display());
+                    return Err(Error::new(ErrorKind::Unsupported, what)
+                        .with_help("compile the checkpoint with its towers, or open the checkpoint itself"));
+                }
+                let mut settings = processor_of(bundle)?.ok_or_else(|| {
+                    missing(
+                        &directory.join(TextFile::Processor.name()).display().to_string(),
+                        "compile the checkpoint again",
+                    )
+                })?;
+                bound(&mut settings, bundle);
+                Ok(settings)
+            }
         }
+    }
+
+    /// Whether there is a tower for parts of this sense. Of a checkpoint its processor knows.
+    pub fn expect(&self, sense: Sense) -> Result<()> {
+        match &self.settings {
+            Settings::Bundle(bundle) if bundle.manifest().model_of(sense.pass()).is_none() => {
+                let (directory, noun) = (bundle.directory().display(), sense.noun());
+                let what = format!("{directory}: it holds no tower for a {noun}");
+                Err(Error::new(ErrorKind::Unsupported, what)
+                    .with_help("compile the checkpoint with that tower, or open the checkpoint itself"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the tower of a bundle takes a part. That of a checkpoint is made for it.
+    pub fn expect_room(&self, prepared: &Prepared, processor: &ProcessorSettings) -> Result<()> {
+        let Settings::Bundle(bundle) = &self.settings else { return Ok(()) };
+        let most = largest_picture(bundle, processor).unwrap_or(0);
+        if prepared.sense == Sense::Sound || prepared.budget <= most {
+            return Ok(());
+        }
+        let (directory, asked) = (bundle.directory().display(), prepared.budget);
+        let what = format!("a picture of {asked} soft tokens: the tower of {directory} takes {most} at most");
+        let help = "compile the checkpoint with `--picture-sizes`, or ask for fewer soft tokens";
+        Err(Error::new(ErrorKind::Argument, what).with_help(help))
     }
 
     /// The rows of a picture or sound; `cancel` ends the run.
@@ -79,16 +165,12 @@ impl Towers {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let enough = opened.get(&prepared.sense).is_some_and(|(most, _)| *most >= prepared.budget);
         if !enough {
-            let open = self.open.as_ref().ok_or_else(|| {
-                Error::new(ErrorKind::Internal, "a part was prepared for a tower that is not there")
-            })?;
-            let usual = processor.picture.as_ref().map_or(0, |picture| picture.soft_tokens);
-            let most = prepared.budget.max(usual);
             // A smaller one is freed before the larger takes memory.
             opened.remove(&prepared.sense);
-            let (chain, said) = open(prepared.sense, processor, most, cancel)?;
-            opened.insert(prepared.sense, (most, chain.tower()?));
-            self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(said);
+            let Opened { chain, picture_tokens, notices } =
+                (self.open)(prepared.sense, processor, prepared.budget, cancel)?;
+            opened.insert(prepared.sense, (picture_tokens, chain.tower()?));
+            self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(notices);
         }
         let Some((_, tower)) = opened.get_mut(&prepared.sense) else {
             return Err(Error::new(ErrorKind::Internal, "a tower that was opened is not there"));
@@ -120,38 +202,76 @@ impl Towers {
     }
 }
 
-/// The towers of a checkpoint, planned, compiled and loaded on this machine's CPU.
-#[cfg(feature = "build")]
-pub(crate) fn of_checkpoint(directory: PathBuf, options: shardwright_build::PlanOptions) -> Towers {
-    use shardwright_build::{
-        ArtefactStore, KeptArtefacts, NoArtefactStore, Purpose, TowerSource, settle, tower_options,
+/// The settings in a bundle's files, if it has any.
+fn processor_of(bundle: &Bundle) -> Result<Option<ProcessorSettings>> {
+    let mut files = BTreeMap::new();
+    for file in [TextFile::Processor, TextFile::Preprocessor] {
+        files.extend(bundle.text(file)?.map(|bytes| (file.name(), bytes)));
+    }
+    let directory = bundle.directory();
+    let read = |name: &str| {
+        let missing =
+            || PreprocessingError::MissingFile { origin: directory.join(name).display().to_string() };
+        files.get(name).cloned().ok_or_else(missing)
     };
-    use shardwright_graph::Pass;
+    match ProcessorSettings::from_files(directory, read) {
+        Err(PreprocessingError::MissingFile { .. }) => Ok(None),
+        settings => Ok(Some(settings?)),
+    }
+}
+
+/// Rows of the largest entry point of a tower; `None` if the bundle does not hold it.
+fn largest_rows(bundle: &Bundle, pass: Pass) -> Option<u32> {
+    let model = bundle.manifest().model_of(pass)?;
+    let entries = &model.chains.first()?.shards.first()?.entries;
+    entries.iter().map(|entry: &EntryName| entry.rows).max()
+}
+
+/// The most soft tokens of a picture that a bundle's tower takes.
+fn largest_picture(bundle: &Bundle, processor: &ProcessorSettings) -> Option<u32> {
+    let patches = u32::try_from(processor.picture.as_ref()?.patches(1)).ok()?;
+    largest_rows(bundle, Pass::Picture)?.checked_div(patches)
+}
+
+/// Settings without what the bundle has no tower for, and within what its towers take.
+fn bound(settings: &mut ProcessorSettings, bundle: &Bundle) {
+    let most = largest_picture(bundle, settings);
+    settings.picture = settings.picture.take().zip(most).map(|(mut picture, most)| {
+        picture.soft_tokens = picture.soft_tokens.min(most);
+        picture
+    });
+    let rows = largest_rows(bundle, Pass::Clip);
+    settings.sound = settings.sound.take().zip(rows).map(|(mut sound, rows)| {
+        let frames = rows.saturating_mul(SoundSettings::FRAMES_PER_SOFT_TOKEN as u32);
+        sound.longest = sound.longest.min(frames.saturating_mul(sound.hop));
+        sound
+    });
+}
+
+/// The towers of a checkpoint: planned, compiled and loaded where its text is.
+#[cfg(feature = "build")]
+pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOptions) -> Towers {
+    use shardwright_build::{
+        ArtefactStore, KeptArtefacts, NoArtefactStore, Purpose, TowerScope, TowerSource, settle,
+    };
     use shardwright_models::Checkpoint;
     use shardwright_vocabulary::Beforehand;
 
-    let from = directory.clone();
+    let from = directory.to_owned();
     let open = move |sense: Sense, processor: &ProcessorSettings, soft_tokens: u32, cancel: &CancelHandle| {
-        let pass = match sense {
-            Sense::Picture => Pass::Picture,
-            Sense::Sound => Pass::Clip,
-        };
+        let pass = sense.pass();
         let mut notices = Vec::new();
-        if let Some(soc) = &options.soc {
-            let what = format!("the tower of a {pass} runs on this machine's CPU, not on {soc}");
-            if options.strict {
-                return Err(Error::new(ErrorKind::Strict, what).with_help("plan for this machine's CPU"));
-            }
-            notices.push(Notice::fallback(what));
-        }
         let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
-        let rows = match (sense, &processor.picture, &processor.sound) {
-            (Sense::Picture, Some(picture), _) => picture.patches(soft_tokens),
-            (Sense::Sound, _, Some(sound)) => sound.soft_tokens(sound.frames_max()),
-            _ => return Err(Error::new(ErrorKind::Internal, "a part without settings was prepared")),
+        let usual = processor.picture.as_ref().map_or(0, |picture| picture.soft_tokens);
+        let asked = &options.towers.picture_tokens;
+        let picture_tokens = asked.iter().copied().fold(soft_tokens.max(usual), u32::max);
+        let sizes = match sense {
+            Sense::Picture => [asked.clone(), vec![picture_tokens]].concat(),
+            Sense::Sound => options.towers.clip_seconds.clone(),
         };
-        let options = tower_options(&options, u32::try_from(rows).unwrap_or(u32::MAX));
-        let mut source = TowerSource::new(&checkpoint, pass)?;
+        let scope = TowerScope::new(pass, processor, &sizes)?;
+        let options = scope.options(&options);
+        let mut source = TowerSource::new(&checkpoint, &scope, &options)?;
         let mut kept = match checkpoint.graph_of(pass).and_then(|tower| KeptArtefacts::of(&options, tower)) {
             Some(Ok(kept)) => Some(kept),
             Some(Err(why)) => {
@@ -170,9 +290,9 @@ pub(crate) fn of_checkpoint(directory: PathBuf, options: shardwright_build::Plan
         notices.extend(settled.report_now().notices);
         notices
             .extend(kept.and_then(|kept| kept.notice(times.planning + times.quantising + times.compiling)));
-        Ok((crate::load(&settled, Beforehand::default())?, notices))
+        Ok(Opened { chain: crate::load(&settled, Beforehand::default())?, picture_tokens, notices })
     };
-    Towers::new(directory, Some(Box::new(open)))
+    Towers::new(Settings::Checkpoint(directory.to_owned()), Box::new(open))
 }
 
 /// Work that goes on until a session is cancelled.

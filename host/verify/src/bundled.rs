@@ -258,7 +258,7 @@ impl ArtefactStore for Recorded<'_> {
         executor: &TargetExecutor,
     ) -> std::result::Result<Option<Artefact>, BuildError> {
         let name = order.name();
-        let mut shards = self.bundle.manifest().chains.iter().flat_map(|chain| &chain.shards);
+        let mut shards = self.bundle.manifest().all_chains().flat_map(|chain| &chain.shards);
         let made = shards.find(|shard| shard.work_order.to_string() == name);
         let shard = made.ok_or_else(|| BuildError::Store {
             shard: format!("for {}", executor.device),

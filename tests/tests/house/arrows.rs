@@ -104,6 +104,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-quantisation",
             "shardwright-forward",
             "shardwright-text",
+            "shardwright-preprocessing",
         ],
     ),
     // Looks into a model on a shim, for what is measured of it.

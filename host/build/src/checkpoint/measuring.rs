@@ -30,10 +30,13 @@ pub(super) fn calibrate(
     let started = Instant::now();
     let conversations = conversations(checkpoint, graph, options, CALIBRATION)?;
     let hash = checkpoint.content_hash();
-    let kept = kept_as(options, "calibrations", hash, &conversations);
-    if let Some(calibration) =
-        kept.as_ref().filter(|path| is_own(path)).and_then(|path| Calibration::read(path, hash).ok())
-    {
+    let mut ids = Vec::new();
+    for sequence in &conversations {
+        ids.extend((sequence.len() as u64).to_le_bytes());
+        ids.extend(sequence.iter().flat_map(|id| id.to_le_bytes()));
+    }
+    let kept = Kept::new(options, "calibrations", hash, &ids);
+    if let Some(calibration) = kept.read(|path| Calibration::read(path, hash).ok()) {
         return Ok(calibration);
     }
     let mut calibrator = Calibrator::new(graph, hash).map_err(calibration_error)?;
@@ -51,7 +54,7 @@ pub(super) fn calibrate(
         texts::named(options),
         started.elapsed().as_secs_f64()
     )));
-    keep(kept, notices, |path| calibration.write(path).map_err(|error| error.to_string()));
+    kept.write(notices, |path| calibration.write(path).map_err(|error| error.to_string()));
     Ok(calibration)
 }
 
@@ -67,40 +70,37 @@ pub(super) fn quantised_formats(tuples: &[FormatTuple]) -> Vec<WeightFormat> {
     formats
 }
 
-/// Path of the cached measurement of these sequences.
-fn kept_as(
-    options: &PlanOptions,
-    what: &str,
-    checkpoint: [u8; 32],
-    sequences: &[Vec<u32>],
-) -> Option<PathBuf> {
-    let mut ids = Vec::new();
-    for sequence in sequences {
-        ids.extend((sequence.len() as u64).to_le_bytes());
-        ids.extend(sequence.iter().flat_map(|id| id.to_le_bytes()));
+/// Where a measurement is kept in the cache, if there is one.
+pub(super) struct Kept(Option<PathBuf>);
+
+impl Kept {
+    /// The place of what was measured of a checkpoint on inputs of these bytes.
+    pub fn new(options: &PlanOptions, what: &str, checkpoint: [u8; 32], inputs: &[u8]) -> Self {
+        let name = format!("{}-{}", Digest::from(checkpoint), &Digest::of(inputs).to_string()[..16]);
+        Kept(options.cache.as_ref().map(|cache| cache.join(what).join(name)))
     }
-    let name = format!("{}-{}", Digest::from(checkpoint), &Digest::of(&ids).to_string()[..16]);
-    options.cache.as_ref().map(|cache| cache.join(what).join(name))
-}
 
-/// Whether only this user can have written it.
-fn is_own(path: &Path) -> bool {
-    own::open_file(path).is_ok()
-}
+    /// What is kept there, if only this user can have written it.
+    pub fn read<T>(&self, read: impl FnOnce(&Path) -> Option<T>) -> Option<T> {
+        let path = self.0.as_deref()?;
+        own::open_file(path).ok()?;
+        read(path)
+    }
 
-/// Writes a measurement to the cache; a failure is only reported, since it costs nothing but time.
-fn keep(
-    path: Option<PathBuf>,
-    notices: &mut Vec<Notice>,
-    write: impl FnOnce(&Path) -> std::result::Result<(), String>,
-) {
-    let Some(path) = path else { return };
-    let own_folder = |folder: &Path| {
-        own::create_folder(folder).map_err(|error| error.to_string())?;
-        own::expect_folder(folder).map_err(|error| error.to_string())
-    };
-    if let Err(reason) = path.parent().map_or(Ok(()), own_folder).and_then(|()| write(&path)) {
-        notices.push(Notice::note(format!("a measurement was not kept in {}: {reason}", path.display())));
+    /// Writes a measurement; a failure is only reported, since it costs nothing but time.
+    pub fn write(
+        &self,
+        notices: &mut Vec<Notice>,
+        write: impl FnOnce(&Path) -> std::result::Result<(), String>,
+    ) {
+        let Some(path) = &self.0 else { return };
+        let own_folder = |folder: &Path| {
+            own::create_folder(folder).map_err(|error| error.to_string())?;
+            own::expect_folder(folder).map_err(|error| error.to_string())
+        };
+        if let Err(reason) = path.parent().map_or(Ok(()), own_folder).and_then(|()| write(path)) {
+            notices.push(Notice::note(format!("a measurement was not kept in {}: {reason}", path.display())));
+        }
     }
 }
 
@@ -126,11 +126,12 @@ mod tests {
         let path = folder.path().join("calibrations").join("one");
         let mut notices = Vec::new();
         let write = |path: &Path| std::fs::write(path, b"ranges").map_err(|error| error.to_string());
-        keep(Some(path.clone()), &mut notices, write);
-        assert!(is_own(&path) && notices.is_empty(), "{notices:?}");
+        let kept = Kept(Some(path.clone()));
+        kept.write(&mut notices, write);
+        assert!(kept.read(|_| Some(())).is_some() && notices.is_empty(), "{notices:?}");
         set_permissions(path.parent().unwrap(), Permissions::from_mode(0o777)).unwrap();
-        assert!(!is_own(&path));
-        keep(Some(path.clone()), &mut notices, write);
+        assert!(kept.read(|_| Some(())).is_none());
+        kept.write(&mut notices, write);
         assert!(notices.len() == 1 && notices[0].text.contains("may be written by others"), "{notices:?}");
     }
 }

@@ -5,13 +5,17 @@ use std::path::Path;
 
 use shardwright_bundle::is_bundle;
 use shardwright_models::{Checkpoint, Opened};
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{Error, ErrorKind, Pass};
 
-use crate::{CheckpointSource, OutlineSource, PlanOptions, Planned, Result, plan};
+use super::tower::{TowerScope, TowerSource, towers_of};
+use crate::{CheckpointSource, OutlineSource, PlanOptions, PlanSource, Planned, Result, plan};
 
 /// Magic bytes of a GGUF file.
 const GGUF: &[u8; 4] = b"GGUF";
+
+/// Progress once the text is planned and towers are not, in thousandths.
+const TEXT_PLANNED: u32 = 500;
 
 /// Opens a checkpoint.
 ///
@@ -22,17 +26,42 @@ pub fn open_checkpoint(path: &Path) -> Result<Checkpoint> {
     Ok(Checkpoint::open(path)?)
 }
 
-/// Plans for a checkpoint without compiling. Where its weights are elsewhere, headers or
-/// `config.json` alone do, and a notice of the report says so.
+/// Plans for a checkpoint without compiling: its text, and each tower that the options ask for.
+/// Where its weights are elsewhere, headers or `config.json` alone do, and a notice of the report
+/// says so.
 ///
 /// # Errors
 /// As [`open_checkpoint`] except for weights that are not here, and errors of planning.
 pub fn plan_checkpoint(path: &Path, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
     expect_checkpoint(path)?;
-    match Opened::open(path)? {
-        Opened::Whole(checkpoint) => plan(&mut CheckpointSource::new(&checkpoint, options), options, watch),
-        Opened::Outline(outline) => plan(&mut OutlineSource::new(&outline, options), options, watch),
+    let (scopes, left_out) = towers_of(path, options)?;
+    let opened = Opened::open_for(path, &passes_with(&scopes))?;
+    let mut watch = Part::new(watch, 0..1000);
+    let share = if scopes.is_empty() { 1000 } else { TEXT_PLANNED };
+    let mut planned = {
+        let mut source: Box<dyn PlanSource + '_> = match &opened {
+            Opened::Whole(checkpoint) => Box::new(CheckpointSource::new(checkpoint, options)),
+            Opened::Outline(outline) => Box::new(OutlineSource::new(outline, options)),
+        };
+        plan(&mut *source, options, &mut watch.then(share))?
+    };
+    planned.report.notices.extend(left_out);
+    for scope in &scopes {
+        let own = scope.options(options);
+        let mut source = match &opened {
+            Opened::Whole(checkpoint) => TowerSource::new(checkpoint, scope, &own)?,
+            Opened::Outline(outline) => TowerSource::of_outline(outline, scope, &own)?,
+        };
+        let tower = plan(&mut source, &own, &mut watch.most_of_the_rest())?;
+        planned.report.towers.push(tower.report.clone());
+        planned.towers.push(tower);
     }
+    Ok(planned)
+}
+
+/// The passes of a step and of towers.
+pub(crate) fn passes_with(scopes: &[TowerScope]) -> Vec<Pass> {
+    std::iter::once(Pass::Step).chain(scopes.iter().map(|scope| scope.pass)).collect()
 }
 
 /// Refuses a path that is no checkpoint directory, and says what it is instead.

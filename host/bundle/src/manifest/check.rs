@@ -6,10 +6,10 @@ use std::path::Path;
 
 use shardwright_graph::ComponentKind;
 use shardwright_vocabulary::{
-    DType, FlagVerdict, FormatTuple, Segment, SegmentFormats, Segments, ShardFormats,
+    DType, FlagVerdict, FormatTuple, Pass, Segment, SegmentFormats, Segments, ShardFormats,
 };
 
-use super::{AssetEntry, ChainEntry, FileReference, Manifest, ShardEntry, Structure};
+use super::{AssetEntry, ChainEntry, FileReference, Manifest, Model, ShardEntry, Structure};
 use crate::{BundleError, Digest};
 
 /// Bytes of a name.
@@ -29,6 +29,9 @@ const HEAD_BYTES: u64 = 64 << 10;
 
 /// A primary chain and its fallbacks; plans name two or three targets.
 const CHAINS: u64 = 16;
+
+/// Towers; there are fewer passes.
+const TOWERS: u64 = 8;
 
 /// Shards of a chain; as many as a runtime accepts.
 const SHARDS: u64 = 1024;
@@ -158,13 +161,6 @@ impl Manifest {
             name("options", key)?;
             text(&format!("options.{key}"), value)?;
         }
-        structure(&self.structure)?;
-
-        cap("assets", self.assets.len(), ASSETS)?;
-        unique("assets", self.assets.iter().map(|asset| asset.name.as_str()))?;
-        for (index, entry) in self.assets.iter().enumerate() {
-            asset(&format!("assets[{index}]"), entry)?;
-        }
         for (file, reference) in &self.texts {
             let (field, limit) = (format!("texts.{file}"), TEXT_FILE_BYTES);
             if reference.bytes > limit {
@@ -172,13 +168,30 @@ impl Manifest {
             }
         }
 
-        cap("chains", self.chains.len(), CHAINS)?;
-        if self.chains.is_empty() {
-            return Err(invalid("chains", "there is none"));
+        cap("towers", self.towers.len(), TOWERS)?;
+        // In the order of passes, which also means without repetition.
+        if !self.towers.is_sorted_by(|one, next| one.pass < next.pass) {
+            return Err(invalid("towers", "are not in the order of passes, each once"));
         }
-        unique("chains", self.chains.iter().map(|chain| chain.name.as_str()))?;
-        for (index, entry) in self.chains.iter().enumerate() {
-            chain(&format!("chains[{index}]"), entry, &self.structure)?;
+        for (index, entry) in self.towers.iter().enumerate() {
+            if entry.pass == Pass::Step {
+                return Err(invalid(
+                    format!("towers[{index}].pass"),
+                    "is that of a step, which the text runs",
+                ));
+            }
+            if entry.structure.is_generative() {
+                return Err(invalid(
+                    format!("towers[{index}].structure.states"),
+                    "are there, and towers have none",
+                ));
+            }
+        }
+        let places = std::iter::once(String::new())
+            .chain((0..self.towers.len()).map(|index| format!("towers[{index}].")));
+        let mut names = HashSet::new();
+        for (at, part) in places.zip(self.models()) {
+            model(&at, part, &mut names)?;
         }
 
         cap("verifications", self.verifications.len(), REPORTS)?;
@@ -209,24 +222,54 @@ impl Manifest {
     }
 }
 
-fn structure(structure: &Structure) -> Checked {
-    cap("structure.states", structure.states.len(), STATES)?;
-    unique("structure.states", structure.states.iter().map(|state| state.name.as_str()))?;
+/// The text or a tower; `names` are those of the chains before it.
+fn model<'m>(at: &str, model: Model<'m>, names: &mut HashSet<&'m str>) -> Checked {
+    structure(&format!("{at}structure"), model.structure, model.pass)?;
+    let field = format!("{at}assets");
+    cap(&field, model.assets.len(), ASSETS)?;
+    unique(&field, model.assets.iter().map(|asset| asset.name.as_str()))?;
+    for (index, entry) in model.assets.iter().enumerate() {
+        asset(&format!("{field}[{index}]"), entry)?;
+    }
+    let field = format!("{at}chains");
+    cap(&field, model.chains.len(), CHAINS)?;
+    if model.chains.is_empty() {
+        return Err(invalid(field, "there is none"));
+    }
+    unique(&field, model.chains.iter().map(|chain| chain.name.as_str()))?;
+    for (index, entry) in model.chains.iter().enumerate() {
+        if !names.insert(&entry.name) {
+            let reason = format!("`{}` is the name of another chain of the bundle", entry.name);
+            return Err(invalid(format!("{field}[{index}].name"), reason));
+        }
+        chain(&format!("{field}[{index}]"), entry, model.structure)?;
+    }
+    Ok(())
+}
+
+fn structure(at: &str, structure: &Structure, pass: Pass) -> Checked {
+    let states = format!("{at}.states");
+    cap(&states, structure.states.len(), STATES)?;
+    unique(&states, structure.states.iter().map(|state| state.name.as_str()))?;
     for (index, state) in structure.states.iter().enumerate() {
         if state.layer >= structure.layers {
             return Err(invalid(
-                format!("structure.states[{index}].layer"),
+                format!("{states}[{index}].layer"),
                 format!("is {} of {} layers", state.layer, structure.layers),
             ));
         }
         if state.width == 0 {
-            return Err(invalid(format!("structure.states[{index}].width"), "is 0"));
+            return Err(invalid(format!("{states}[{index}].width"), "is 0"));
         }
     }
-    cap("structure.components", structure.components.len(), COMPONENTS)?;
+    let components = format!("{at}.components");
+    cap(&components, structure.components.len(), COMPONENTS)?;
     // In the order of a step, which also means without repetition.
     if !structure.components.is_sorted_by(|one, next| one < next) {
-        return Err(invalid("structure.components", "are not in the order of a step, each once"));
+        return Err(invalid(components, "are not in the order of a step, each once"));
+    }
+    if let Some(other) = structure.components.iter().find(|kind| kind.pass() != pass) {
+        return Err(invalid(components, format!("name `{other}`, which runs in a {}", other.pass())));
     }
     Ok(())
 }

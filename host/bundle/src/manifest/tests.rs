@@ -123,6 +123,36 @@ fn sample() -> Manifest {
                 shard("head", ComponentKind::Head, (0, 0)),
             ],
         }],
+        towers: vec![TowerEntry {
+            pass: Pass::Picture,
+            weights: Digest::of(b"weights of the tower"),
+            structure: Structure {
+                hidden: 4,
+                vocabulary: 0,
+                context: 630,
+                per_layer_width: 0,
+                layers: 0,
+                components: vec![ComponentKind::VisionEmbed],
+                states: Vec::new(),
+            },
+            assets: vec![AssetEntry {
+                name: "places".to_owned(),
+                entries: 3,
+                width: 2,
+                dtype: DType::F32,
+                table: sized("places", 24),
+                quantisation: None,
+                redirect: Vec::new(),
+            }],
+            chains: vec![ChainEntry {
+                name: "picture".to_owned(),
+                emulated_on: None,
+                request: file("request of a tower"),
+                plan: file("plan of a tower"),
+                report: None,
+                shards: vec![shard("vision-embed", ComponentKind::VisionEmbed, (0, 0))],
+            }],
+        }],
         verifications: vec![Verification {
             name: "boundaries".to_owned(),
             chain: "primary".to_owned(),
@@ -190,6 +220,11 @@ fn every_file_is_found_with_the_field_that_names_it() {
             "chains[0].shards[1].head",
             "chains[0].shards[2].artefact",
             "chains[0].shards[2].head",
+            "towers[0].assets[0].table",
+            "towers[0].chains[0].request",
+            "towers[0].chains[0].plan",
+            "towers[0].chains[0].shards[0].artefact",
+            "towers[0].chains[0].shards[0].head",
             "verifications[0].report",
         ]
     );
@@ -231,6 +266,7 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("structure.states[0].layer", |m| m.structure.states[0].layer = 2),
         ("structure.states[0].width", |m| m.structure.states[0].width = 0),
         ("structure.components", |m| m.structure.components.reverse()),
+        ("structure.components", |m| m.structure.components.push(ComponentKind::VisionEmbed)),
         ("structure.components", |m| m.structure.components.insert(0, ComponentKind::Embed)),
         ("assets[1].name", |m| m.assets.push(m.assets[0].clone())),
         ("assets[0]", |m| m.assets[0].width = 0),
@@ -299,6 +335,19 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("chains[0].shards[0].rewritten[0].name", |m| shard(m).rewritten[0].name.clear()),
         ("chains[0].shards[0].placements[0].node", |m| shard(m).placements[0].node.clear()),
         ("chains[0].shards[0].placements[0].place", |m| shard(m).placements[0].place.clear()),
+        ("towers", |m| m.towers.push(m.towers[0].clone())),
+        ("towers[0].pass", |m| m.towers[0].pass = Pass::Step),
+        ("towers[0].structure.states", |m| {
+            m.towers[0].structure.layers = 1;
+            m.towers[0].structure.states = m.structure.states.clone();
+        }),
+        ("towers[0].structure.components", |m| m.towers[0].pass = Pass::Clip),
+        ("towers[0].assets[0].table", |m| m.towers[0].assets[0].entries = 4),
+        ("towers[0].chains", |m| m.towers[0].chains.clear()),
+        ("towers[0].chains[0].name", |m| m.towers[0].chains[0].name = "primary".to_owned()),
+        ("towers[0].chains[0].shards[0].segments", |m| {
+            m.towers[0].chains[0].shards[0].segments = Segment::whole(ComponentKind::Head).into();
+        }),
         ("verifications[1].name", |m| m.verifications.push(m.verifications[0].clone())),
         ("verifications[0].twin", |m| {
             m.verifications[0].twin.as_mut().unwrap().artefacts.clear();
@@ -586,6 +635,15 @@ fn segment(component: ComponentKind, first: u32, count: u32) -> Segment {
     }
 }
 
+/// The components of text.
+const OF_A_STEP: &[ComponentKind] = &[
+    ComponentKind::Embed,
+    ComponentKind::PerLayerInput,
+    ComponentKind::Decoder,
+    ComponentKind::Head,
+    ComponentKind::Pooling,
+];
+
 fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
     let rewrite = one_of(&[RewriteKind::Decomposed, RewriteKind::ByRuntime]);
     let rewritten = (entry_name(), word(), rewrite, sentence())
@@ -617,7 +675,7 @@ fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
         proptest::collection::vec(rewritten, 0..3),
         proptest::collection::vec(placement, 0..3),
     );
-    (word(), one_of(ComponentKind::ALL), (0..3_u32, 0..3_u32), target, shim, formats, files, lists).prop_map(
+    (word(), one_of(OF_A_STEP), (0..3_u32, 0..3_u32), target, shim, formats, files, lists).prop_map(
         move |(name, component, (first, count), target, compiled_by, formats, files, lists)| ShardEntry {
             name: format!("{name} {index}"),
             segments: segment(component, first, count).into(),
@@ -669,6 +727,7 @@ prop_compose! {
         assets in several(asset_entry, 0..3),
         texts in proptest::collection::btree_map(one_of(TextFile::ALL), reference(), 0..9),
         chains in several(chain_entry, 1..3),
+        towers in any::<bool>(),
         verifications in proptest::collection::vec((any::<bool>(), sentence(), reference()), 0..3),
         notices in proptest::collection::vec((any::<bool>(), sentence()), 0..3),
     ) -> Manifest {
@@ -684,7 +743,7 @@ prop_compose! {
                 context,
                 per_layer_width,
                 layers: 9,
-                components: ComponentKind::ALL.to_vec(),
+                components: OF_A_STEP.to_vec(),
                 states: states.into_iter().enumerate().map(|(index, (layer, width, window))| State {
                     name: format!("state {index}"),
                     layer,
@@ -707,6 +766,7 @@ prop_compose! {
                 }),
             }).collect(),
             chains,
+            towers: if towers { sample().towers } else { Vec::new() },
             notices: notices.into_iter().map(|(fallback, text)| Notice {
                 kind: if fallback { NoticeKind::Fallback } else { NoticeKind::Note },
                 text,

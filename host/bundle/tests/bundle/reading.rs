@@ -42,7 +42,7 @@ fn a_bundle_returns_the_content_that_was_added() {
 fn tables_come_back_as_tables() {
     let (_parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
-    let read = bundle.assets().unwrap();
+    let read = bundle.assets_of(&bundle.manifest().assets).unwrap();
     assert_eq!(read.len(), 2);
     for (read, made) in read.iter().zip(&tables()) {
         assert_eq!(
@@ -202,7 +202,7 @@ fn a_remembered_proof_is_of_every_byte() {
     let bundle = opened();
     assert!(bundle.proofs().is_some());
     bundle.proved(&reference).unwrap();
-    bundle.assets().unwrap();
+    bundle.assets_of(&bundle.manifest().assets).unwrap();
     let recorded = fs::read_dir(&notes).map_or(0, Iterator::count);
     let tables = bundle.manifest().assets.iter().map(|asset| {
         1 + asset.quantisation.as_ref().map_or(0, |scheme| usize::from(scheme.scales != asset.table))
@@ -212,7 +212,7 @@ fn a_remembered_proof_is_of_every_byte() {
     assert!(recorded == 0 || recorded == expected, "{recorded} of {expected}");
     println!("{recorded} proofs remembered");
     opened().proved(&reference).unwrap();
-    opened().assets().unwrap();
+    opened().assets_of(&bundle.manifest().assets).unwrap();
 
     let path = bundle.path(&reference).unwrap();
     let mut bytes = fs::read(&path).unwrap();

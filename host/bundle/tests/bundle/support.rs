@@ -133,6 +133,7 @@ pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest, Bundl
         assets,
         texts,
         chains,
+        towers: Vec::new(),
         verifications: vec![Verification {
             name: "boundaries".to_owned(),
             chain: "primary".to_owned(),

@@ -28,6 +28,12 @@ fn made(
     drop(watch);
     if let Some(path) = &arguments.write_request {
         std::fs::write(path, &planned.request).map_err(io(path.display().to_string()))?;
+        for tower in &planned.towers {
+            let mut own = path.clone().into_os_string();
+            own.push(format!(".{}", tower.report.pass()));
+            let shown = std::path::Path::new(&own).display().to_string();
+            std::fs::write(&own, &tower.request).map_err(io(shown))?;
+        }
     }
     if let Some(path) = &arguments.html {
         let page = views::page(&planned.report);

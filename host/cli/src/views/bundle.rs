@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use shardwright::CompileReport;
+use shardwright::{CompileReport, Pass};
 use shardwright_bundle as bundle;
 use shardwright_doctor::{FlagAdvice, Inspected, ShimAnswer};
 
@@ -120,6 +120,37 @@ fn chain_shards<'m>(manifest: &'m bundle::Manifest, chain: &str) -> impl Iterato
     shards.map(|shard| shard.name.as_str())
 }
 
+/// A chain and its shards.
+fn chain_view(chain: &bundle::ChainEntry) -> String {
+    let mut text = String::new();
+    let emulated = chain.emulated_on.as_ref().map(|on| format!(" *emulated on {on}*"));
+    let _ = writeln!(text, "\nchain {}{}", chain.name, emulated.unwrap_or_default());
+    let mut shards = table(&["shard", "target", "shim", "formats", "entry points", "artefact", "flags"]);
+    for shard in &chain.shards {
+        let entries: Vec<String> = shard.entries.iter().map(ToString::to_string).collect();
+        let compiled = shard.flags.iter();
+        let compiled = compiled.map(|existing| format!("{} {}", existing.flag, existing.verdict.name()));
+        let loaded = shard.load_flags.iter().map(|flag| format!("{flag} at loading"));
+        let flags: Vec<String> = compiled.chain(loaded).collect();
+        shards.add_row([
+            shard.name.clone(),
+            shard.target.name.clone(),
+            format!("{} {}", shard.compiled_by.shim, shard.compiled_by.version),
+            shard.formats.to_string(),
+            entries.join(" "),
+            bytes(shard.artefact.bytes),
+            flags.join(", "),
+        ]);
+    }
+    let _ = writeln!(text, "{shards}");
+    for shard in &chain.shards {
+        if let Some(cap) = shard.logits_softcap {
+            let _ = writeln!(text, "soft-cap {cap} of what {} gives: by the runtime, in f32", shard.name);
+        }
+    }
+    text
+}
+
 fn bundle_view(inspection: &bundle::Inspection) -> String {
     let manifest = &inspection.manifest;
     let model = &manifest.model;
@@ -140,43 +171,22 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
     for (name, value) in &manifest.options {
         let _ = writeln!(text, "asked: {name}={value}");
     }
-    for chain in &manifest.chains {
-        let emulated = chain.emulated_on.as_ref().map(|on| format!(" *emulated on {on}*"));
-        let _ = writeln!(text, "\nchain {}{}", chain.name, emulated.unwrap_or_default());
-        let mut shards = table(&["shard", "target", "shim", "formats", "entry points", "artefact", "flags"]);
-        for shard in &chain.shards {
-            let entries: Vec<String> = shard.entries.iter().map(ToString::to_string).collect();
-            let compiled = shard.flags.iter();
-            let compiled = compiled.map(|existing| format!("{} {}", existing.flag, existing.verdict.name()));
-            let loaded = shard.load_flags.iter().map(|flag| format!("{flag} at loading"));
-            let flags: Vec<String> = compiled.chain(loaded).collect();
-            shards.add_row([
-                shard.name.clone(),
-                shard.target.name.clone(),
-                format!("{} {}", shard.compiled_by.shim, shard.compiled_by.version),
-                shard.formats.to_string(),
-                entries.join(" "),
-                bytes(shard.artefact.bytes),
-                flags.join(", "),
-            ]);
+    for model in manifest.models() {
+        if model.pass != Pass::Step {
+            let _ = writeln!(text, "\ntower of a {}", model.pass);
         }
-        let _ = writeln!(text, "{shards}");
-        for shard in &chain.shards {
-            if let Some(cap) = shard.logits_softcap {
-                let _ = writeln!(text, "soft-cap {cap} of what {} gives: by the runtime, in f32", shard.name);
-            }
+        model.chains.iter().for_each(|chain| text.push_str(&chain_view(chain)));
+        for asset in model.assets {
+            let _ = writeln!(
+                text,
+                "table {} [{}, {}] {}, {}",
+                asset.name,
+                asset.entries,
+                asset.width,
+                asset.dtype,
+                bytes(asset.table.bytes)
+            );
         }
-    }
-    for asset in &manifest.assets {
-        let _ = writeln!(
-            text,
-            "table {} [{}, {}] {}, {}",
-            asset.name,
-            asset.entries,
-            asset.width,
-            asset.dtype,
-            bytes(asset.table.bytes)
-        );
     }
     for verification in &manifest.verifications {
         let outcome = if verification.passed { "held" } else { "did not hold" };

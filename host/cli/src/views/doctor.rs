@@ -180,8 +180,9 @@ fn prognosis(bundle: &BundlePrognosis) -> String {
         "\nbundle {}: {} for {}, by {}\n",
         bundle.directory, bundle.model, bundle.soc, bundle.program
     );
+    let towers = bundle.towers.iter().flat_map(|tower| &tower.chains);
     let mut rows = table(&["chain", "shard", "", "compiled by", "here", "device", "why"]);
-    for chain in &bundle.chains {
+    for chain in bundle.chains.iter().chain(towers) {
         let mut name = match &chain.emulated_on {
             Some(executor) => format!("{} (emulated on {executor})", chain.name),
             None => chain.name.clone(),
@@ -208,6 +209,13 @@ fn prognosis(bundle: &BundlePrognosis) -> String {
             let _ = writeln!(text, "chain {chain} would run");
         }
         None => text.push_str("no chain would run\n"),
+    }
+    for tower in &bundle.towers {
+        let _ = match (&tower.would_run, &tower.damaged_table) {
+            (Some(chain), _) => writeln!(text, "tower of a {}: chain {chain} would run", tower.pass),
+            (None, Some(why)) => writeln!(text, "tower of a {}: no chain would run: {why}", tower.pass),
+            (None, None) => writeln!(text, "tower of a {}: no chain would run", tower.pass),
+        };
     }
     text
 }

@@ -1,6 +1,6 @@
 //! What a plan asks of a device, in words: the verdict, memory, download, speed.
 
-use shardwright::PlanReport;
+use shardwright::{Pass, PlanReport};
 use shardwright_build::{Download, DownloadBasis, Figure, Fits, Phase, PhaseMemory, Predicted, Speed};
 
 use super::plan::MEMBER;
@@ -89,8 +89,8 @@ pub fn predicted(time: &Predicted) -> String {
     format!("{:.1} ms ({}{left_out})", time.microseconds as f64 / 1000.0, time.provenance)
 }
 
-/// Predicted times.
-pub fn speed(speed: &Speed) -> String {
+/// Predicted times of a plan for a pass.
+pub fn speed(speed: &Speed, pass: Pass) -> String {
     let time = |time: &Option<Predicted>| time.as_ref().map_or_else(|| "not known".to_owned(), predicted);
     match speed {
         Speed::Tokens { prompt_tokens, first, each, per_1000_seconds } => {
@@ -99,6 +99,13 @@ pub fn speed(speed: &Speed) -> String {
             let (first, each) = (time(first), time(each));
             format!("first token {first} after a prompt of {prompt_tokens}; each further token {each}{rate}")
         }
-        Speed::Vector { tokens, each } => format!("a text of up to {tokens} tokens {}", time(each)),
+        Speed::Vector { tokens, each } => {
+            let what = match pass {
+                Pass::Step => format!("a text of up to {tokens} tokens"),
+                Pass::Picture => format!("a picture of up to {tokens} patches"),
+                Pass::Clip => format!("a clip of up to {tokens} soft tokens"),
+            };
+            format!("{what} {}", time(each))
+        }
     }
 }

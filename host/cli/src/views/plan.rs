@@ -19,12 +19,18 @@ pub fn plan(report: &PlanReport, detail: Detail) -> String {
         };
         let _ = writeln!(text, "{}", wrapped(&format!("{kind}: {}", super::printable(&notice.text)), 2));
     }
-    text + &body(report, detail)
+    text + &body(report, detail) + &towers(report, &|tower| plan(tower, detail))
 }
 
 /// The plan without notices, for after they were shown.
 pub fn plan_without_notices(report: &PlanReport, detail: Detail) -> String {
-    head(report) + &body(report, detail)
+    head(report) + &body(report, detail) + &towers(report, &|tower| plan_without_notices(tower, detail))
+}
+
+/// The plans of the towers beside a text, each under its name.
+fn towers(report: &PlanReport, show: &dyn Fn(&PlanReport) -> String) -> String {
+    let shown = report.towers.iter().map(|tower| format!("\ntower of a {}\n{}", tower.pass(), show(tower)));
+    shown.collect()
 }
 
 fn head(report: &PlanReport) -> String {
@@ -127,7 +133,7 @@ fn body(report: &PlanReport, detail: Detail) -> String {
     times(&mut text, &report.totals);
     let loading = forecast.loading.as_ref();
     let loading = loading.map_or_else(String::new, |loading| format!("; loading {}", predicted(loading)));
-    member(&mut text, "speed", &(speed(&forecast.speed) + &loading));
+    member(&mut text, "speed", &(speed(&forecast.speed, report.pass()) + &loading));
     loss(&mut text, &report.totals);
     if !report.limits.is_empty() {
         let limits = report.limits.iter().map(|entry| {

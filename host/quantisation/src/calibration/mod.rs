@@ -7,7 +7,8 @@ mod histogram;
 use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
-use shardwright_reference::{Arrangement, ReferenceModel};
+use shardwright_reference::step::Features;
+use shardwright_reference::{Arrangement, Array, ReferenceError, ReferenceModel};
 
 use crate::error::CalibrationError;
 use crate::{QuantiseError, RowSource};
@@ -104,6 +105,21 @@ impl Seen {
     }
 }
 
+/// What a front end made of one picture or clip.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FeatureSample {
+    /// Patches or frames, each `width` values.
+    pub values: Vec<f32>,
+    /// Values of a patch or frame.
+    pub width: usize,
+    /// For patches: the column of each; empty for frames.
+    pub columns: Vec<i32>,
+    /// For patches: the row of each; empty for frames.
+    pub rows: Vec<i32>,
+    /// A hash of what it was made of.
+    pub origin: [u8; 32],
+}
+
 /// Collects what values the tensors of a model take.
 ///
 /// Any order and grouping of the same sequences gives the same calibration, bit for bit.
@@ -123,10 +139,32 @@ impl<'g> Calibrator<'g> {
     /// Runs one sequence, or text of an encoder, and collects. Ids are those a session would see:
     /// through the chat template, special and placeholder ids included.
     pub fn add(&mut self, ids: &[u32]) -> Result<(), CalibrationError> {
+        let mut digest = Sha256::new();
+        ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
+        let origin = digest.finalize().into();
+        self.collect(origin, ids.len() as u64, |model, observe| model.observe(ids, observe))
+    }
+
+    /// Runs a tower over one picture or clip, and collects. Its rows count as tokens.
+    pub fn add_features(&mut self, sample: &FeatureSample) -> Result<(), CalibrationError> {
+        let FeatureSample { values, width, columns, rows, origin } = sample;
+        let count = (values.len() / width.max(&1)) as u64;
+        let values = Array::floats_of(&[count, *width as u64], values.clone())?;
+        let features = Features { values: &values, columns, rows };
+        let rows = features.rows(self.model.graph());
+        self.collect(*origin, rows, |model, observe| model.observe_features(&features, observe))
+    }
+
+    fn collect(
+        &mut self,
+        origin: [u8; 32],
+        tokens: u64,
+        run: impl FnOnce(&ReferenceModel<'g>, &mut dyn FnMut(&str, &[f32])) -> Result<(), ReferenceError>,
+    ) -> Result<(), CalibrationError> {
         let mut fault = None;
         // Collected apart, so that a fault leaves what was collected before as it was.
         let mut tensors: BTreeMap<String, Seen> = BTreeMap::new();
-        self.model.observe(ids, &mut |key, values| {
+        run(&self.model, &mut |key, values| {
             let seen = match tensors.get_mut(key) {
                 Some(seen) => seen,
                 None => tensors.entry(key.to_owned()).or_insert_with(Seen::new),
@@ -138,15 +176,8 @@ impl<'g> Calibrator<'g> {
         if let Some(fault) = fault {
             return Err(fault);
         }
-        let mut digest = Sha256::new();
-        ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
-        let one = Calibration {
-            checkpoint: self.collected.checkpoint,
-            sequences: vec![digest.finalize().into()],
-            tokens: ids.len() as u64,
-            tensors,
-        };
-        self.collected.merge(one)
+        let checkpoint = self.collected.checkpoint;
+        self.collected.merge(Calibration { checkpoint, sequences: vec![origin], tokens, tensors })
     }
 
     /// What was collected.

@@ -75,6 +75,7 @@ fn write(directory: &std::path::Path, parts: &Parts) -> Bundle {
             assets,
             texts: BTreeMap::new(),
             chains: vec![chain],
+            towers: Vec::new(),
             verifications: Vec::new(),
             notices: Vec::new(),
         })
@@ -92,7 +93,8 @@ fn loaded_shards_must_be_those_that_the_manifest_names() {
         let mut shards = made.description.shards.clone();
         change(&mut shards);
         let manifest = bundle.manifest();
-        ChainDescription::of_bundle(manifest, &manifest.chains[0], shards).unwrap_err()
+        let text = manifest.models().next().unwrap();
+        ChainDescription::of_bundle(manifest, text, &manifest.chains[0], shards).unwrap_err()
     };
     let error = refused(&|shards| {
         shards.pop();

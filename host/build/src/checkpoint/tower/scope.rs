@@ -1,0 +1,149 @@
+//! Which towers a checkpoint has, and how large their entry points are.
+
+use std::path::Path;
+
+use shardwright_models::passes_of;
+use shardwright_preprocessing::{PreprocessingError, ProcessorSettings};
+use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
+
+use crate::options::placed;
+use crate::{PlanOptions, Result, TableFormats, WeightRounding};
+
+/// A tower to plan, with the settings of its front end and the sizes of what goes in.
+#[derive(Clone, Debug)]
+pub struct TowerScope {
+    /// Its pass.
+    pub pass: Pass,
+    /// How pictures and sounds become what it reads.
+    pub processor: ProcessorSettings,
+    /// Rows of its entry points, the most last: patches of pictures, or soft tokens of clips.
+    rows: Vec<u32>,
+}
+
+impl TowerScope {
+    /// The tower of a pass with an entry point for each of `sizes`: the most soft tokens of a
+    /// picture, or the most seconds of a clip. Without any, for pictures of the processor's own
+    /// size and for the longest clip.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the processor says nothing of such parts, and
+    /// [`ErrorKind::Argument`] for a size of nothing or beyond the longest clip.
+    pub fn new(pass: Pass, processor: &ProcessorSettings, sizes: &[u32]) -> Result<Self> {
+        let lacking = || {
+            let what = format!("the checkpoint's processor says nothing of what a {pass} is");
+            Error::new(ErrorKind::Unsupported, what).with_help(
+                "processor_config.json has `image_processor` for pictures and `feature_extractor` for sounds",
+            )
+        };
+        let argument = |what: String, help: &str| Error::new(ErrorKind::Argument, what).with_help(help);
+        if sizes.contains(&0) {
+            return Err(argument(
+                format!("an entry point for a {pass} of nothing"),
+                "name sizes of 1 and more",
+            ));
+        }
+        let mut rows = Vec::new();
+        match pass {
+            Pass::Picture => {
+                let picture = processor.picture.as_ref().ok_or_else(lacking)?;
+                let usual = [picture.soft_tokens];
+                let budgets = if sizes.is_empty() { &usual[..] } else { sizes };
+                rows.extend(budgets.iter().map(|budget| picture.patches(*budget)));
+            }
+            _ => {
+                let sound = processor.sound.as_ref().ok_or_else(lacking)?;
+                let longest = sound.longest_seconds();
+                if let Some(seconds) = sizes.iter().find(|seconds| f64::from(**seconds) > longest) {
+                    let help = format!("the checkpoint's processor takes {longest:.0} seconds at most");
+                    return Err(argument(format!("an entry point for clips of {seconds} seconds"), &help));
+                }
+                let frames = |seconds: &u32| sound.frames(*seconds as usize * sound.rate as usize);
+                match sizes {
+                    [] => rows.push(sound.soft_tokens(sound.frames_max())),
+                    sizes => rows.extend(sizes.iter().map(|seconds| sound.soft_tokens(frames(seconds)))),
+                }
+            }
+        }
+        let mut rows: Vec<u32> =
+            rows.into_iter().map(|rows| u32::try_from(rows).unwrap_or(u32::MAX)).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        Ok(TowerScope { pass, processor: processor.clone(), rows })
+    }
+
+    /// The options of this tower beside a text that is planned by `options`: for the same chip and
+    /// executor, with the same limits and flags, in formats of its own. Goals are the text's and
+    /// left out, and so are a planner of the user's own and its settings, except for where
+    /// components of the tower are placed.
+    pub fn options(&self, options: &PlanOptions) -> PlanOptions {
+        PlanOptions {
+            context: self.rows.last().copied(),
+            encode_rows: self.rows.clone(),
+            formats: options.towers.formats.iter().cloned().collect(),
+            tables: TableFormats::default(),
+            planner: None,
+            planner_options: placements(options, self.pass),
+            calibration_text: None,
+            rounding: WeightRounding::default(),
+            quality_micronats: None,
+            prefers: None,
+            memory_bytes: None,
+            size_bytes: None,
+            token_microseconds: None,
+            first_token_microseconds: None,
+            prompts: Vec::new(),
+            answer_tokens: None,
+            taps: false,
+            alter: None,
+            ..options.clone()
+        }
+    }
+}
+
+/// The settings that place components of a pass.
+fn placements(options: &PlanOptions, pass: Pass) -> Vec<(String, String)> {
+    let settings = options.planner_options.iter();
+    settings.filter(|(name, _)| placed(name) == Some(pass)).cloned().collect()
+}
+
+/// The towers of a checkpoint that `options` ask for, and what is to be said of others.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unsupported`] for one that is asked for by name and not there; errors of reading
+/// `config.json` and the processor's settings.
+pub fn towers_of(directory: &Path, options: &PlanOptions) -> Result<(Vec<TowerScope>, Option<Notice>)> {
+    let asked = options.towers.passes.as_deref();
+    if asked == Some(&[]) {
+        return Ok((Vec::new(), None));
+    }
+    let there: Vec<Pass> = passes_of(directory)?.into_iter().filter(|pass| *pass != Pass::Step).collect();
+    let lacking = asked.and_then(|asked| asked.iter().find(|pass| !there.contains(pass)));
+    if let Some(pass) = lacking {
+        let what = format!("{}: its config.json describes no tower of a {pass}", directory.display());
+        return Err(Error::new(ErrorKind::Unsupported, what).with_help("leave the tower out"));
+    }
+    if there.is_empty() {
+        return Ok((Vec::new(), None));
+    }
+    let processor = match ProcessorSettings::read(directory) {
+        Ok(processor) => processor,
+        Err(PreprocessingError::MissingFile { origin }) if asked.is_none() => {
+            let what = format!(
+                "towers for pictures and sounds are left out: {origin} is not there, which says what goes into them"
+            );
+            return Ok((Vec::new(), Some(Notice::note(what))));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let is_asked = |pass: &Pass| asked.is_none_or(|asked| asked.contains(pass));
+    let scopes = there.into_iter().filter(is_asked).map(|pass| {
+        let sizes = match pass {
+            Pass::Picture => &options.towers.picture_tokens,
+            _ => &options.towers.clip_seconds,
+        };
+        TowerScope::new(pass, &processor, sizes)
+    });
+    Ok((scopes.collect::<Result<_>>()?, None))
+}

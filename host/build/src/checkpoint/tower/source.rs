@@ -1,0 +1,168 @@
+//! The tower of a checkpoint as a source of a model to plan and compile.
+
+use std::time::Instant;
+
+use shardwright_graph::{Asset, Graph, Pass, Ranges};
+use shardwright_models::{Checkpoint, Outline};
+use shardwright_planning::check::CheckedPlan;
+use shardwright_quantisation::{Calibration, Calibrator, Recipe, Unwatched, content_hash, quantise};
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice};
+
+use super::samples::{SampleSet, tower_samples};
+use super::scope::TowerScope;
+use crate::checkpoint::measuring::{self, Kept};
+use crate::{
+    BuildError, LossGround, Losses, ModelFormats, ModelName, ModelSource, PlanOptions, PlanSource, Result,
+    TableFormats,
+};
+
+/// What a pass of a checkpoint computes beside the steps of text. Weights are rounded to the
+/// nearest; ranges of integers are those over pictures and sounds of the project's own making.
+pub struct TowerSource<'a> {
+    graph: &'a Graph,
+    name: ModelName,
+    scope: &'a TowerScope,
+    options: &'a PlanOptions,
+    calibration: Option<Calibration>,
+    ranges: Option<Ranges>,
+    notices: Vec<Notice>,
+}
+
+/// Progress once ranges are calibrated, in thousandths.
+const CALIBRATED: u32 = 700;
+
+impl<'a> TowerSource<'a> {
+    /// The tower of a checkpoint, which was opened for its pass.
+    ///
+    /// # Errors
+    ///
+    /// That it was not.
+    pub fn new(checkpoint: &'a Checkpoint, scope: &'a TowerScope, options: &'a PlanOptions) -> Result<Self> {
+        let family = checkpoint.facts().family.to_string();
+        Self::of(checkpoint.graph_of(scope.pass), family, scope, options)
+    }
+
+    /// The same of an outline, to plan for.
+    ///
+    /// # Errors
+    ///
+    /// As [`TowerSource::new`].
+    pub fn of_outline(outline: &'a Outline, scope: &'a TowerScope, options: &'a PlanOptions) -> Result<Self> {
+        Self::of(outline.graph_of(scope.pass), outline.family().to_string(), scope, options)
+    }
+
+    fn of(
+        graph: Option<&'a Graph>,
+        family: String,
+        scope: &'a TowerScope,
+        options: &'a PlanOptions,
+    ) -> Result<Self> {
+        let graph = graph.ok_or_else(|| {
+            let pass: Pass = scope.pass;
+            Error::new(
+                ErrorKind::Internal,
+                format!("the checkpoint was opened without its tower of a {pass}"),
+            )
+        })?;
+        let name = ModelName { name: graph.name.clone(), family };
+        Ok(TowerSource { graph, name, scope, options, calibration: None, ranges: None, notices: Vec::new() })
+    }
+
+    /// The calibration, which is made if it is not there yet.
+    fn calibrated(&mut self, watch: &mut dyn Watch) -> Result<&Calibration> {
+        let TowerSource { graph, scope, options, notices, calibration, .. } = self;
+        match calibration {
+            Some(found) => Ok(found),
+            none => Ok(none.insert(calibrate(graph, scope, options, notices, watch)?)),
+        }
+    }
+}
+
+/// The value ranges of the float tower's tensors, from the cache if it has them.
+fn calibrate(
+    graph: &Graph,
+    scope: &TowerScope,
+    options: &PlanOptions,
+    notices: &mut Vec<Notice>,
+    watch: &mut dyn Watch,
+) -> Result<Calibration> {
+    let started = Instant::now();
+    let most = options.context.unwrap_or(u32::MAX);
+    let samples = tower_samples(scope.pass, &scope.processor, most, SampleSet::Calibration)?;
+    let hash = content_hash(graph).map_err(BuildError::from)?;
+    let origins: Vec<u8> = samples.iter().flat_map(|(_, sample)| sample.origin).collect();
+    let kept = Kept::new(options, "calibrations", hash, &origins);
+    if let Some(calibration) = kept.read(|path| Calibration::read(path, hash).ok()) {
+        return Ok(calibration);
+    }
+    let mut calibrator = Calibrator::new(graph, hash).map_err(measuring::calibration_error)?;
+    for (index, (name, sample)) in samples.iter().enumerate() {
+        if watch.cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, "calibration was cancelled"));
+        }
+        let done = index * 1000 / samples.len();
+        watch.progress(done as u32, &format!("calibrating the tower of a {}: {name}", scope.pass));
+        calibrator.add_features(sample).map_err(measuring::calibration_error)?;
+    }
+    let calibration = calibrator.finish().map_err(measuring::calibration_error)?;
+    notices.push(Notice::note(format!(
+        "ranges of the tower of a {} were calibrated on {} of the project's own making, {} rows, in {:.1} s",
+        scope.pass,
+        match scope.pass {
+            Pass::Picture => format!("{} pictures", samples.len()),
+            _ => format!("{} sounds", samples.len()),
+        },
+        calibration.tokens(),
+        started.elapsed().as_secs_f64()
+    )));
+    kept.write(notices, |path| calibration.write(path).map_err(|error| error.to_string()));
+    Ok(calibration)
+}
+
+impl PlanSource for TowerSource<'_> {
+    fn name(&self) -> ModelName {
+        self.name.clone()
+    }
+
+    fn graph(&self) -> &Graph {
+        self.graph
+    }
+
+    fn losses(&mut self, _: &[FormatTuple], _: LossGround, _: &mut dyn Watch) -> Result<Losses> {
+        Ok(Losses::default())
+    }
+
+    fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+}
+
+impl ModelSource for TowerSource<'_> {
+    fn made(
+        &mut self,
+        counted: &ModelFormats,
+        plan: &CheckedPlan,
+        watch: &mut dyn Watch,
+    ) -> Result<ModelFormats> {
+        let mut watch = Part::new(watch, 0..1000);
+        if ModelFormats::needs_ranges(plan) {
+            let used: Vec<FormatTuple> =
+                plan.shards().iter().flat_map(|shard| shard.formats.tuples()).cloned().collect();
+            let calibration = self.calibrated(&mut watch.then(CALIBRATED))?;
+            self.ranges = Some(calibration.ranges_for(&used).map_err(measuring::calibration_error)?);
+        }
+        let make = |graph: &Graph, weights| {
+            Ok(quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut Unwatched)?)
+        };
+        Ok(counted.made(self.graph, plan, self.ranges.clone(), make)?)
+    }
+
+    fn tables(&mut self, _: TableFormats, _: &mut dyn Watch) -> Result<Vec<Asset>> {
+        Ok(self.graph.assets.clone())
+    }
+
+    fn ranges(&self) -> Option<&Ranges> {
+        self.ranges.as_ref()
+    }
+}
