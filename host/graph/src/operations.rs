@@ -27,7 +27,7 @@ use infer::last;
 
 type Shape<'o> = dyn Fn(&[&[u64]]) -> Result<Vec<u64>, String> + 'o;
 type Decompose<'o> = dyn Fn(&mut Rewrite, &[TensorId]) + 'o;
-type MultiplyAdds = fn(&[&[u64]], &[u64]) -> u64;
+type MultiplyAdds<'o> = dyn Fn(&[&[u64]], &[u64]) -> u64 + 'o;
 
 /// What the graph knows of an operation with certain attributes.
 pub(crate) struct Rules<'o> {
@@ -43,7 +43,7 @@ pub(crate) struct Rules<'o> {
     pub(crate) decompose: Option<Box<Decompose<'o>>>,
     /// Multiply-adds for the shapes of its operands and its result; elementwise work is not
     /// counted.
-    pub(crate) multiply_adds: MultiplyAdds,
+    pub(crate) multiply_adds: Box<MultiplyAdds<'o>>,
 }
 
 impl<'o> Rules<'o> {
@@ -57,7 +57,7 @@ impl<'o> Rules<'o> {
             attributes: Ok(()),
             shape: Box::new(shape),
             decompose: None,
-            multiply_adds: |_, _| 0,
+            multiply_adds: Box::new(|_, _| 0),
         }
     }
 
@@ -84,8 +84,8 @@ impl<'o> Rules<'o> {
         Rules { indices, ..self }
     }
 
-    fn counted(self, multiply_adds: MultiplyAdds) -> Self {
-        Rules { multiply_adds, ..self }
+    fn counted(self, multiply_adds: impl Fn(&[&[u64]], &[u64]) -> u64 + 'o) -> Self {
+        Rules { multiply_adds: Box::new(multiply_adds), ..self }
     }
 
     fn require(self, holds: bool, otherwise: impl FnOnce() -> String) -> Self {
@@ -140,7 +140,7 @@ pub(crate) fn rules(op: &Op) -> Rules<'_> {
             }),
         Op::RelativeAttention(attention) => Rules::new(4..=4, |shapes| relative::shape(shapes, attention))
             .decomposed(|rewrite, x| relative::attention(rewrite, x, attention))
-            .counted(relative::multiply_adds)
+            .counted(|shapes, result| relative::multiply_adds(shapes, result, attention))
             .require(attention.softcap >= 0.0, || format!("softcap {} is negative", attention.softcap)),
         Op::Convolution { kernel, stride, padding } => {
             let window = convolution::Window::new(*kernel, *stride, *padding);

@@ -68,9 +68,9 @@ macro_rules! operations {
                 ["x [R, heads·head_dim]", "columns i32 [R]", "rows i32 [R]"] [head_dim: Integer, theta: Float]
                 "the first half of every head turns by its column, the second by its row, each as a `rope` of head_dim/2";
             RelativeAttention SW_OP_RELATIVE_ATTENTION 15 "relative-attention"
-                ["q [R, heads·head_dim]", "k", "v", "distances [window, heads·head_dim]"]
+                ["q [R, heads·head_dim]", "k", "v", "by_distance [R, heads·window]"]
                 [heads: Integer, head_dim: Integer, softcap: Float]
-                "row i sees rows i − window < j ≤ i by the score q_i · (k_j + distances[i − j]); `softcap` 0: none";
+                "row i sees rows i − window < j ≤ i by the score q_i · k_j + by_distance[i, h·window + window − 1 − (i − j)] of head h; `softcap` 0: none";
             Convolution SW_OP_CONVOLUTION 16 "convolution"
                 ["x [H, W, C]", "weight [O, C·kernel·kernel]"] [kernel: Integer, stride: Integer, padding: Integer]
                 "2-D, zeros around x; columns of the weight are (channel, row, column); [H', W', O]";

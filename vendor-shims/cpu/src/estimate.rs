@@ -60,7 +60,7 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
             }
             Operation::RelativeAttention(relative) => {
                 let seen = relative.window.min(graph.input(index, 1).map_or(0, |keys| keys.shape[0])) as u64;
-                (outputs.saturating_mul(seen).saturating_mul(3), 0, weights)
+                (outputs.saturating_mul(seen).saturating_mul(2), 0, weights)
             }
             Operation::Convolution(_) | Operation::Depthwise { .. } => {
                 (outputs.saturating_mul(last(1)), outputs, weights)

@@ -542,9 +542,9 @@ impl Stage<'_, '_> {
                 let [head_dim, heads] = [*head_dim as usize, *heads as usize];
                 axial_rope(level, pool, read(x), tables, head_dim, heads, rows.at(valid), write(out));
             }
-            Step::RelativeAttention { relative, q, k, v, distances, rows, out } => {
+            Step::RelativeAttention { relative, q, k, v, by_distance, rows, out } => {
                 let operands =
-                    relative::Operands { q: read(q), k: read(k), v: read(v), distances: read(distances) };
+                    relative::Operands { q: read(q), k: read(k), v: read(v), by_distance: read(by_distance) };
                 let rows = rows.at(valid);
                 relative_attention(level, pool, *relative, operands, rows, self.scratch, write(out));
             }

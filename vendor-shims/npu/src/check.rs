@@ -220,6 +220,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
             }
             op @ (raw::SW_OP_GELU
             | raw::SW_OP_SILU
+            | raw::SW_OP_SIGMOID
             | raw::SW_OP_TANH
             | raw::SW_OP_EXP
             | raw::SW_OP_NEG
@@ -238,7 +239,13 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
                 self.pointwise().map(drop)
             }
             raw::SW_OP_SOFTMAX | raw::SW_OP_L2_NORMALIZE => self.pointwise().map(drop),
-            raw::SW_OP_ADD | raw::SW_OP_SUB | raw::SW_OP_MUL | raw::SW_OP_DIV => self.binary(),
+            raw::SW_OP_ADD
+            | raw::SW_OP_SUB
+            | raw::SW_OP_MUL
+            | raw::SW_OP_DIV
+            | raw::SW_OP_MAX
+            | raw::SW_OP_MIN => self.binary(),
+            raw::SW_OP_CLAMP => self.clamp(),
             raw::SW_OP_REDUCE_SUM | raw::SW_OP_REDUCE_MEAN | raw::SW_OP_REDUCE_MAX => self
                 .unary(|shape| {
                     let mut shape = shape.to_vec();
@@ -376,6 +383,21 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         }
         self.rules.together(&encodings)?;
         self.expect(out, &broadcast(self.shape(a), self.shape(b))?)
+    }
+
+    /// x between two constants.
+    fn clamp(&self) -> Checked {
+        self.inputs(3, 3)?;
+        let (x, out) = (self.input(0)?, self.output()?);
+        self.rules.together(&[self.value(x)?, self.value(out)?])?;
+        for bound in [self.input(1)?, self.input(2)?] {
+            let Some(constant) = self.source.weight(bound) else {
+                return Err(format!("`{}` is no constant", self.name(bound)));
+            };
+            self.expect(bound, &[1])?;
+            check_small(&constant)?;
+        }
+        self.expect(out, self.shape(x))
     }
 
     fn movement(&self) -> Checked {

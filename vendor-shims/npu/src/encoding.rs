@@ -35,6 +35,9 @@ pub trait Encoding: Copy + Debug + PartialEq {
     /// The same stored values, each standing for `factor` times as much; itself for floats.
     fn scaled(self, factor: f32) -> Self;
 
+    /// The least and the most value it can hold, if those are bounds to reckon with: of integers.
+    fn ends(self) -> Option<(f32, f32)>;
+
     /// For reasons: `i16 (scale 1e-3)`.
     fn describe(self) -> String;
 }

@@ -4,6 +4,7 @@
 use shardwright_shim_abi::{NodeView, WeightView, raw};
 
 use crate::attention::{Attention, Step, steps};
+use crate::constant::small_values;
 use crate::{Constant, Encoding, LowerError, ValueId, Work};
 
 /// An operation on each value of one operand.
@@ -38,6 +39,8 @@ pub enum Binary {
     Divide,
     /// The larger of both.
     Maximum,
+    /// The smaller of both.
+    Minimum,
 }
 
 /// Reduction of the last axis, which is kept with extent 1.
@@ -293,12 +296,24 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
                 let x = self.value(first)?;
                 self.l2_normalize(x, target)
             }
-            raw::SW_OP_ADD | raw::SW_OP_SUB | raw::SW_OP_MUL | raw::SW_OP_DIV => {
+            raw::SW_OP_CLAMP => {
+                let work = self.work();
+                let (low, high) = (work.read(node.input(1))?, work.read(node.input(2))?);
+                self.clamp(first, (low, high), target)?
+            }
+            raw::SW_OP_ADD
+            | raw::SW_OP_SUB
+            | raw::SW_OP_MUL
+            | raw::SW_OP_DIV
+            | raw::SW_OP_MAX
+            | raw::SW_OP_MIN => {
                 let op = match node.op() {
                     raw::SW_OP_ADD => Binary::Add,
                     raw::SW_OP_SUB => Binary::Subtract,
                     raw::SW_OP_MUL => Binary::Multiply,
-                    _ => Binary::Divide,
+                    raw::SW_OP_DIV => Binary::Divide,
+                    raw::SW_OP_MAX => Binary::Maximum,
+                    _ => Binary::Minimum,
                 };
                 let second = self.work().read(node.input(1))?;
                 let (beside, rank) = (Self::beside(op, target), shape.len());
@@ -322,6 +337,38 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         self.deliver(out, result)
     }
 
+    /// A value between two constants. Integers are cut off at the ends of their range anyway, so
+    /// that a bound beyond those of operand and result needs no operation.
+    fn clamp(
+        &mut self,
+        x: u32,
+        (low, high): (u32, u32),
+        target: Self::Encoding,
+    ) -> Result<ValueId, LowerError> {
+        let mut value = self.value(x)?;
+        let ends = self.work().encoding_of(value).ends();
+        for (op, bound) in [(Binary::Maximum, low), (Binary::Minimum, high)] {
+            let number = self.small_number(bound)?;
+            let is_within = match (op, ends, number) {
+                (_, _, None) | (_, None, _) => true,
+                (Binary::Maximum, Some((least, _)), Some(low)) => low > least,
+                (_, Some((_, most)), Some(high)) => high < most,
+            };
+            if is_within {
+                let bound = self.operand(bound, Self::beside(op, target), 1)?;
+                value = self.binary(op, value, bound, target);
+            }
+        }
+        Ok(value)
+    }
+
+    /// The value of a constant of one number; `None` if its bytes are not here.
+    fn small_number(&mut self, tensor: u32) -> Result<Option<f32>, LowerError> {
+        let weight = self.work().weight(tensor)?;
+        let values = small_values(&weight).map_err(|reason| self.work().bad_weight(tensor, reason))?;
+        Ok(values.and_then(|values| values.first().copied()))
+    }
+
     /// An operation value by value with one operand, on a value of any shape.
     fn pointwise(
         &mut self,
@@ -333,6 +380,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         Ok(match node.op() {
             raw::SW_OP_GELU => self.unary(Unary::Gelu, x, target),
             raw::SW_OP_TANH => self.unary(Unary::Tanh, x, target),
+            raw::SW_OP_SIGMOID => self.unary(Unary::Sigmoid, x, fraction(Self::Encoding::FRACTION)),
             raw::SW_OP_EXP => self.unary(Unary::Exp, x, target),
             raw::SW_OP_NEG => self.unary(Unary::Negate, x, target),
             raw::SW_OP_SQRT => self.unary(Unary::Root, x, target),

@@ -135,30 +135,27 @@ pub(crate) fn depthwise_multiply_adds(shapes: &[&[u64]], result: &[u64]) -> u64 
     elements(result).unwrap_or(u64::MAX).saturating_mul(last(shapes[1]))
 }
 
-/// The rows moved down by each place of the kernel, times a column of the weight, summed.
+/// What each place of the kernel reads, side by side as the weight has it, times the weight,
+/// summed: no part of the weight is read by itself, which compilers of neural processors do not do.
 pub(crate) fn depthwise(rewrite: &mut Rewrite, operands: &[TensorId]) {
     let [x, weight] = [operands[0], operands[1]];
     let (rows, channels) = (rewrite.shape(x)[0], rewrite.shape(x)[1]);
     let kernel = rewrite.shape(weight)[1];
-    let moved = match kernel {
-        1 => x,
+    let one = Op::Reshape { shape: vec![rows, channels, 1] };
+    let joined = match kernel {
+        1 => rewrite.step(one, &[x]),
         _ => {
             let zeros = zeros(rewrite, x, 0, kernel - 1);
-            rewrite.step(Op::Concat { axis: 0 }, &[zeros, x])
+            let moved = rewrite.step(Op::Concat { axis: 0 }, &[zeros, x]);
+            let mut places = Vec::new();
+            for place in 0..kernel {
+                let run = rewrite.step(Op::Slice { axis: 0, start: place, end: place + rows }, &[moved]);
+                places.push(rewrite.step(one.clone(), &[run]));
+            }
+            rewrite.step(Op::Concat { axis: 2 }, &places)
         }
     };
-    let mut sum = None;
-    for place in 0..kernel {
-        let run = match kernel {
-            1 => moved,
-            _ => rewrite.step(Op::Slice { axis: 0, start: place, end: place + rows }, &[moved]),
-        };
-        let column = rewrite.step(Op::Slice { axis: 1, start: place, end: place + 1 }, &[weight]);
-        let column = rewrite.step(Op::Reshape { shape: vec![1, channels] }, &[column]);
-        let product = rewrite.step(Op::Mul, &[run, column]);
-        sum = Some(match sum {
-            Some(sum) => rewrite.step(Op::Add, &[sum, product]),
-            None => product,
-        });
-    }
+    let products = rewrite.step(Op::Mul, &[joined, weight]);
+    let sum = rewrite.step(Op::ReduceSum, &[products]);
+    rewrite.step(Op::Reshape { shape: vec![rows, channels] }, &[sum]);
 }

@@ -1,4 +1,4 @@
-//! Attention with a vector for each distance.
+//! Attention to the rows just before, with scores for each distance.
 
 use super::infer::expect;
 use super::layout::elements;
@@ -7,49 +7,45 @@ use crate::{Keys, Mask, Op, RelativeAttention, Role, TensorId};
 use shardwright_vocabulary::DType;
 
 pub(crate) fn shape(shapes: &[&[u64]], attention: &RelativeAttention) -> Result<Vec<u64>, String> {
-    let [q, k, v, distances] = [shapes[0], shapes[1], shapes[2], shapes[3]];
-    let width = u64::from(attention.heads) * u64::from(attention.head_dim);
+    let [q, k, v, by_distance] = [shapes[0], shapes[1], shapes[2], shapes[3]];
+    let heads = u64::from(attention.heads);
+    let width = heads * u64::from(attention.head_dim);
     if q.len() != 2 || width == 0 || q[1] != width {
         return Err(format!("queries {q:?} are not [rows, {width}]"));
     }
     expect(k, q, "keys")?;
     expect(v, q, "values")?;
-    match *distances {
-        [window, values] if values == width && (1..=u64::from(u32::MAX)).contains(&window) => Ok(q.to_vec()),
-        _ => Err(format!("distances {distances:?} are not [window, {width}]")),
+    let is_window =
+        |values: u64| values > 0 && values.is_multiple_of(heads) && u32::try_from(values / heads).is_ok();
+    match *by_distance {
+        [rows, values] if rows == q[0] && is_window(values) => Ok(q.to_vec()),
+        _ => Err(format!("scores by distance {by_distance:?} are not [{}, {heads} times a window]", q[0])),
     }
 }
 
-/// Products with keys, distances and values within the window.
-pub(crate) fn multiply_adds(shapes: &[&[u64]], result: &[u64]) -> u64 {
-    let window = shapes[3][0].min(result[0]);
-    elements(result).unwrap_or(u64::MAX).saturating_mul(window).saturating_mul(3)
+/// Products with keys and values within the window.
+pub(crate) fn multiply_adds(shapes: &[&[u64]], result: &[u64], attention: &RelativeAttention) -> u64 {
+    let window = shapes[3][1] / u64::from(attention.heads.max(1));
+    elements(result).unwrap_or(u64::MAX).saturating_mul(window.min(result[0])).saturating_mul(2)
 }
 
 /// Scores over all rows, with the mask of the window as a step input.
 ///
-/// The products with distances come as `[heads, R, window]`, by how far a key lies back. Reversed
-/// distances followed by R zeros, `R + window` to a row, read as rows of one less: row i moves
-/// right by i, so that the column of a key is its row and a constant.
+/// The scores by distance come as `[heads, R, window]`, the farthest key first. Followed by R zeros,
+/// `R + window` to a row, they read as rows of one less: row i moves right by i, so that the column
+/// of a key is its row and a constant.
 pub(crate) fn attention(rewrite: &mut Rewrite, operands: &[TensorId], attention: &RelativeAttention) {
-    let [q, k, v, distances] = [operands[0], operands[1], operands[2], operands[3]];
+    let [q, k, v, by_distance] = [operands[0], operands[1], operands[2], operands[3]];
     let (heads, d) = (u64::from(attention.heads), u64::from(attention.head_dim));
     let rows = rewrite.shape(q)[0];
-    let window = rewrite.shape(distances)[0];
-    let mut per_head = |tensor, rows| {
-        let tensor = rewrite.step(Op::Reshape { shape: vec![rows, heads, d] }, &[tensor]);
+    let window = rewrite.shape(by_distance)[1] / heads;
+    let mut per_head = |tensor, width| {
+        let tensor = rewrite.step(Op::Reshape { shape: vec![rows, heads, width] }, &[tensor]);
         rewrite.step(Op::Transpose { perm: vec![1, 0, 2] }, &[tensor])
     };
-    let (q, k, v) = (per_head(q, rows), per_head(k, rows), per_head(v, rows));
-    let distances = per_head(distances, window);
+    let (q, k, v) = (per_head(q, d), per_head(k, d), per_head(v, d));
+    let by_distance = per_head(by_distance, window);
     let by_key = rewrite.step(Op::MatMul { transpose_b: true }, &[q, k]);
-    let mut backwards = Vec::new();
-    for distance in (0..window).rev() {
-        let slice = Op::Slice { axis: 1, start: distance, end: distance + 1 };
-        backwards.push(rewrite.step(slice, &[distances]));
-    }
-    let backwards = joined(rewrite, backwards);
-    let by_distance = rewrite.step(Op::MatMul { transpose_b: true }, &[q, backwards]);
     let zeros = rewrite.step(Op::MulScalar { value: 0.0 }, &[by_key]);
     let wide = rewrite.step(Op::Concat { axis: 2 }, &[by_distance, zeros]);
     let flat = rewrite.step(Op::Reshape { shape: vec![heads, rows * (rows + window)] }, &[wide]);
@@ -70,14 +66,4 @@ pub(crate) fn attention(rewrite: &mut Rewrite, operands: &[TensorId], attention:
     let mixed = rewrite.step(Op::MatMul { transpose_b: false }, &[weights, v]);
     let mixed = rewrite.step(Op::Transpose { perm: vec![1, 0, 2] }, &[mixed]);
     rewrite.step(Op::Reshape { shape: vec![rows, heads * d] }, &[mixed]);
-}
-
-/// All of them along the second axis, however many an operation may join.
-fn joined(rewrite: &mut Rewrite, mut parts: Vec<TensorId>) -> TensorId {
-    while parts.len() > 1 {
-        let groups: Vec<Vec<TensorId>> =
-            parts.chunks(super::OPERAND_LIMIT).map(<[TensorId]>::to_vec).collect();
-        parts = groups.iter().map(|group| rewrite.step(Op::Concat { axis: 1 }, group)).collect();
-    }
-    parts[0]
 }

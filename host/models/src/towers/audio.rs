@@ -62,7 +62,7 @@ struct Layer {
     k: ClippedLinear,
     v: ClippedLinear,
     o: ClippedLinear,
-    /// `W_R · pe(distance)` of every distance in the window.
+    /// What makes scores by distance of queries, see [`Audio::distances`].
     distances: WeightId,
     convolution_norms: [WeightId; 2],
     start: ClippedLinear,
@@ -226,7 +226,7 @@ impl Audio {
         builder.op(&name("feed-forward-residual"), Op::Add, &[x, m])
     }
 
-    /// `x + norm(Wo · attention(norm(x)))`, with a vector for each distance.
+    /// `x + norm(Wo · attention(norm(x)))`, with scores for each distance.
     fn attention(&self, builder: &mut ComponentBuilder<'_>, x: ValueId, layer: &Layer) -> ValueId {
         let (norm, hidden) = (self.norm(), self.hidden);
         let a = norm.apply(builder, "pre-attention-norm", x, Some(layer.attention_norms[0]), hidden);
@@ -238,13 +238,13 @@ impl Audio {
         let value = (std::f64::consts::E.ln_1p() / std::f64::consts::LN_2) as f32;
         let k = builder.op("k-scaled", Op::MulScalar { value }, &[k]);
         let v = layer.v.apply(builder, "v-projection", a);
-        let distances = builder.constant(layer.distances);
+        let by_distance = builder.linear("by-distance", q, layer.distances);
         let attention = Op::RelativeAttention(RelativeAttention {
             heads: self.heads,
             head_dim: self.head_dim() as u32,
             softcap: self.softcap,
         });
-        let mixed = builder.op("attention", attention, &[q, k, v, distances]);
+        let mixed = builder.op("attention", attention, &[q, k, v, by_distance]);
         let mixed = layer.o.apply(builder, "o-projection", mixed);
         let mixed = norm.apply(builder, "post-attention-norm", mixed, Some(layer.attention_norms[1]), hidden);
         builder.op("attention-residual", Op::Add, &[x, mixed])
@@ -323,25 +323,30 @@ impl Audio {
         })
     }
 
-    /// `pe(distance) · W_Rᵀ` for each distance in the window, where
-    /// `pe(r) = [sin(r · τ), cos(r · τ)]` with `τ_m = 10000^(−m / (hidden/2 − 1))`.
+    /// The matrix that makes of a query what each distance adds to the scores of each head: row
+    /// `h · window + w` holds, in the columns of head h, those of `pe(r) · W_Rᵀ` for the distance
+    /// `r = window − 1 − w`, and zeros elsewhere. `pe(r) = [sin(r · τ), cos(r · τ)]` with
+    /// `τ_m = 10000^(−m / (hidden/2 − 1))`.
     fn distances(&self, translation: &mut Translation, name: &str) -> Result<WeightId, CheckpointError> {
         let (hidden, window) = (self.hidden as usize, self.window as usize);
-        let (shape, made) = ([self.hidden; 2], [self.window, self.hidden]);
+        let (heads, d) = (self.heads as usize, self.head_dim() as usize);
+        let (shape, made) = ([self.hidden; 2], [u64::from(self.heads) * self.window, self.hidden]);
         translation.derived(name, "distances", &shape, &made, move |weight| {
             let half = hidden / 2;
             let step = 10_000_f64.ln() / (half as f64 - 1.0);
-            let mut rows = Vec::with_capacity(window * hidden);
+            let mut made = vec![0.0; heads * window * hidden];
             for distance in 0..window {
                 let angle = |m: usize| distance as f64 * (-(m as f64) * step).exp();
                 let sines = (0..half).map(|m| angle(m).sin());
                 let encoding: Vec<f64> =
                     sines.chain((0..half).map(|m| angle(m).cos())).map(|x| f64::from(x as f32)).collect();
-                rows.extend(weight.chunks_exact(hidden).map(|row| {
-                    row.iter().zip(&encoding).map(|(w, x)| f64::from(*w) * x).sum::<f64>() as f32
-                }));
+                for (column, row) in weight.chunks_exact(hidden).enumerate() {
+                    let value = row.iter().zip(&encoding).map(|(w, x)| f64::from(*w) * x).sum::<f64>();
+                    let place = column / d * window + window - 1 - distance;
+                    made[place * hidden + column] = value as f32;
+                }
             }
-            rows
+            made
         })
     }
 

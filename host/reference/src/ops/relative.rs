@@ -1,4 +1,4 @@
-//! Attention with a vector for each distance.
+//! Attention to the rows just before, with scores for each distance.
 
 use rayon::prelude::*;
 use shardwright_graph::RelativeAttention;
@@ -9,16 +9,18 @@ use crate::ops::softmax::softmax_in_place;
 use crate::step::row_is_visible;
 
 /// Every row mixes the values of itself and the rows before it within the window, by
-/// `q_i · k_j + q_i · distances[i − j]`, soft-capped.
+/// `q_i · k_j` and the score by their distance, soft-capped.
 pub(crate) fn relative_attention(
-    [q, k, v, distances]: [&Array; 4],
+    [q, k, v, by_distance]: [&Array; 4],
     attention: &RelativeAttention,
     rows: usize,
 ) -> Array {
     let d = attention.head_dim as usize;
-    let (shape, width, window) = (q.shape(), q.shape()[1], distances.shape()[0]);
+    let (shape, width) = (q.shape(), q.shape()[1]);
+    let all = by_distance.shape()[1];
+    let window = all / (attention.heads as usize).max(1);
     let widened = |array: &Array| array.floats().iter().map(|&value| f64::from(value)).collect::<Vec<f64>>();
-    let [q, k, v, distances] = [q, k, v, distances].map(widened);
+    let [q, k, v, by_distance] = [q, k, v, by_distance].map(widened);
     let mut y = vec![0.0_f32; q.len()];
     y.par_chunks_exact_mut(width).enumerate().for_each(|(row, y)| {
         let visible: Vec<usize> = (row.saturating_sub(window - 1)..=row)
@@ -31,7 +33,8 @@ pub(crate) fn relative_attention(
             let at = |values: &[f64], row: usize| values[row * width + head * d..][..d].to_vec();
             let query = at(&q, row);
             let score = |&key: &usize| {
-                let score = dot(&query, &at(&k, key)) + dot(&query, &at(&distances, row - key));
+                let column = head * window + window - 1 - (row - key);
+                let score = dot(&query, &at(&k, key)) + by_distance[row * all + column];
                 match f64::from(attention.softcap) {
                     0.0 => score,
                     cap => cap * (score / cap).tanh(),

@@ -146,7 +146,7 @@ fn by_hand() {
         (std::f32::consts::E / (1.0 + std::f32::consts::E), 1.0 / (1.0 + std::f32::consts::E));
     gives(
         &attention,
-        &[ones, ones, (&[3, 1], &[1.0, 2.0, 4.0]), (&[2, 1], &[0.0, 1.0])],
+        &[ones, ones, (&[3, 1], &[1.0, 2.0, 4.0]), (&[3, 2], &[1.0, 0.0, 1.0, 0.0, 1.0, 0.0])],
         &[1.0, before + 2.0 * itself, 2.0 * before + 4.0 * itself],
     );
 }
@@ -173,7 +173,8 @@ fn in_primitives() {
         for softcap in [0.0, 2.0] {
             let op = Op::RelativeAttention(RelativeAttention { heads: 3, head_dim: 4, softcap });
             let shape = [rows, 12];
-            let operands = [noise(5, &shape), noise(6, &shape), noise(7, &shape), noise(8, &[window, 12])];
+            let operands =
+                [noise(5, &shape), noise(6, &shape), noise(7, &shape), noise(8, &[rows, 3 * window])];
             let places = vec![0; valid];
             let [whole, primitive] = of(&op, &operands, &places, &places, rows);
             let shown = valid * 12;

@@ -481,16 +481,18 @@ fn attention(node: &Node, inputs: &[&Tensor], rows: usize) -> Tensor {
 
 /// Row i sees the rows from i − window + 1 to itself, by `q_i · (k_j + distances[i − j])`.
 fn relative_attention(node: &Node, inputs: &[&Tensor]) -> Tensor {
-    let [q, k, v, distances] = [inputs[0], inputs[1], inputs[2], inputs[3]];
+    let [q, k, v, by_distance] = [inputs[0], inputs[1], inputs[2], inputs[3]];
     let (d, cap) = (integer(node, "head_dim") as usize, float(node, "softcap"));
-    let (width, window) = (q.last(), distances.shape[0]);
+    let width = q.last();
+    let window = by_distance.last() / (width / d);
     let mut out = q.map(|_| 0.0);
     for (at, out) in out.data.chunks_exact_mut(d).enumerate() {
         let (row, first) = (at / (width / d), at % (width / d) * d);
         let seen: Vec<usize> = ((row + 1).saturating_sub(window)..=row).collect();
         let score = |key: &usize| {
-            let product = |at| q.at(&[row, at]) * (k.at(&[*key, at]) + distances.at(&[row - key, at]));
-            let score = (first..first + d).map(product).sum::<f64>();
+            let product = |at| q.at(&[row, at]) * k.at(&[*key, at]);
+            let column = first / d * window + window - 1 - (row - key);
+            let score = (first..first + d).map(product).sum::<f64>() + by_distance.at(&[row, column]);
             if cap == 0.0 { score } else { cap * (score / cap).tanh() }
         };
         let scores: Vec<f64> = seen.iter().map(score).collect();

@@ -1,8 +1,8 @@
-//! Attention of every row to itself and the rows before it within a window, with a vector for each
-//! distance that is added to the key.
+//! Attention of every row to itself and the rows before it within a window, with scores for each
+//! distance.
 //!
-//! * score: `q·k` and `q·distance`, each in sixteen lanes over the head, whose lanes are added and
-//!   then summed as `Simd::reduce_add`; capped;
+//! * score: `q·k` in sixteen lanes over the head, summed as `Simd::reduce_add`, plus the score by
+//!   distance; capped;
 //! * weights and result as in [`attention`](super::attention), from the first visible row on.
 
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub struct Relative {
     pub softcap: f32,
 }
 
-/// Operands, dense, all of `heads · head_dim` values a row.
+/// Operands, dense, of `heads · head_dim` values a row if nothing else is said.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands<'a> {
     /// Queries.
@@ -33,8 +33,8 @@ pub struct Operands<'a> {
     pub k: &'a [f32],
     /// Values.
     pub v: &'a [f32],
-    /// One row per distance.
-    pub distances: &'a [f32],
+    /// `heads · window` values a row, those of a head from the farthest row to the row itself.
+    pub by_distance: &'a [f32],
 }
 
 /// Number of scratch values that [`relative_attention`] needs with `threads` threads for at most
@@ -57,9 +57,9 @@ pub fn relative_attention(
     out: &mut [f32],
 ) {
     let Relative { heads, head_dim, window, .. } = relative;
-    let Operands { q, k, v, distances } = operands;
+    let Operands { q, k, v, by_distance } = operands;
     let width = heads * head_dim;
-    assert!(window > 0 && distances.len() >= window * width, "fewer distances than the window");
+    assert!(window > 0 && by_distance.len() >= rows * heads * window, "fewer scores than the window");
     let enough = |values: &[f32]| values.len() >= rows * width;
     assert!([q, k, v, &*out].into_iter().all(enough), "values shorter than the rows");
     let room = window.min(rows);
@@ -70,7 +70,7 @@ pub fn relative_attention(
         let (out, scores) = unsafe { (out.part(row * width, width), scratch.part(worker * room, room)) };
         row_at(level, relative, operands, row, scores, out);
     };
-    if pool.worth((3 * rows as u64 * width as u64).saturating_mul(room as u64)) {
+    if pool.worth((2 * rows as u64 * width as u64).saturating_mul(room as u64)) {
         pool.run_indexed(rows, &body);
     } else {
         (0..rows).for_each(|row| body(row, 0));
@@ -92,8 +92,8 @@ fn one_row<S: Simd>(
     scores: &mut [f32],
     out: &mut [f32],
 ) {
-    let Relative { head_dim, window, softcap, .. } = relative;
-    let Operands { q, k, v, distances } = operands;
+    let Relative { heads, head_dim, window, softcap } = relative;
+    let Operands { q, k, v, by_distance } = operands;
     if head_dim == 0 {
         return;
     }
@@ -106,8 +106,10 @@ fn one_row<S: Simd>(
             &values[row * width + head * head_dim..][..head_dim]
         };
         let query = of(q, row);
-        for (key, score) in (first..).zip(scores.iter_mut()) {
-            *score = dot_both(s, query, of(k, key), of(distances, row - key));
+        let added = &by_distance[(row * heads + head) * window..][..window];
+        let added = &added[window - scores.len()..];
+        for ((key, score), added) in (first..).zip(scores.iter_mut()).zip(added) {
+            *score = dot(s, query, of(k, key)) + added;
         }
         let sum = weigh(s, 1.0, softcap, scores);
         let mut at = 0;
@@ -127,23 +129,22 @@ fn one_row<S: Simd>(
     }
 }
 
-/// `q·a + q·b`.
+/// `q·k`.
 #[inline(always)]
-fn dot_both<S: Simd>(s: S, q: &[f32], a: &[f32], b: &[f32]) -> f32 {
-    assert!(a.len() == q.len() && b.len() == q.len(), "heads of different sizes");
-    let mut sums = [s.splat(0.0); 2];
+fn dot<S: Simd>(s: S, q: &[f32], k: &[f32]) -> f32 {
+    assert!(k.len() == q.len(), "heads of different sizes");
+    let mut sum = s.splat(0.0);
     let mut at = 0;
     while at < q.len() {
         let lanes = LANES.min(q.len() - at);
-        // SAFETY: `at + lanes` ≤ `len`, which all three have.
+        // SAFETY: `at + lanes` ≤ `len`, which both have.
         unsafe {
             let q = s.load_partial(q.as_ptr().add(at), lanes);
-            sums[0] = s.fma(q, s.load_partial(a.as_ptr().add(at), lanes), sums[0]);
-            sums[1] = s.fma(q, s.load_partial(b.as_ptr().add(at), lanes), sums[1]);
+            sum = s.fma(q, s.load_partial(k.as_ptr().add(at), lanes), sum);
         }
         at += lanes;
     }
-    s.reduce_add(s.add(sums[0], sums[1]))
+    s.reduce_add(sum)
 }
 
 #[cfg(test)]
@@ -161,11 +162,10 @@ mod tests {
                     |values: &[f32], row: usize, at: usize| f64::from(values[row * width + head * d + at]);
                 let seen: Vec<usize> = ((row + 1).saturating_sub(window)..=row).collect();
                 let score = |key: &usize| {
-                    let sum = |at: usize| {
-                        let key = of(operands.k, *key, at) + of(operands.distances, row - key, at);
-                        of(operands.q, row, at) * key
-                    };
-                    let score = (0..d).map(sum).sum::<f64>();
+                    let product = |at: usize| of(operands.q, row, at) * of(operands.k, *key, at);
+                    let column = head * window + window - 1 - (row - key);
+                    let added = f64::from(operands.by_distance[row * heads * window + column]);
+                    let score = (0..d).map(product).sum::<f64>() + added;
                     let cap = f64::from(softcap);
                     if cap == 0.0 { score } else { cap * (score / cap).tanh() }
                 };
@@ -194,8 +194,8 @@ mod tests {
             let relative = Relative { heads, head_dim, window, softcap };
             let width = heads * head_dim;
             let [q, k, v] = [1, 2, 3].map(|seed| values(rows * width, seed, 1.5));
-            let distances = values(window * width, 4, 1.5);
-            let operands = Operands { q: &q, k: &k, v: &v, distances: &distances };
+            let by_distance = values(rows * heads * window, 4, 1.5);
+            let operands = Operands { q: &q, k: &k, v: &v, by_distance: &by_distance };
             let run = |level, threads, rows| {
                 let mut out = vec![f32::NAN; rows * width];
                 let mut scratch = vec![f32::NAN; scratch_values(relative, rows, threads).unwrap()];

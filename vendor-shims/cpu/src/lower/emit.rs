@@ -429,7 +429,7 @@ impl<'a> Emit<'_, 'a> {
                 q: self.input(index, 0)?,
                 k: self.input(index, 1)?,
                 v: self.input(index, 2)?,
-                distances: self.input(index, 3)?,
+                by_distance: self.input(index, 3)?,
                 rows: self.extent(out_tensor, x_shape[0]),
                 out,
             },

@@ -558,7 +558,7 @@ fn axial_rope(here: &Here<'_, '_>) -> Recognised<Operation> {
 
 fn relative_attention(here: &Here<'_, '_>) -> Recognised<Operation> {
     here.operands(4, 4)?;
-    let (q, distances) = (here.float(0)?, here.float(3)?);
+    let (q, by_distance) = (here.float(0)?, here.float(3)?);
     let (heads, head_dim) = (here.positive("heads")?, here.positive("head_dim")?);
     let softcap = here.finite("softcap")?;
     let [rows, width] = matrix(q, 0)?;
@@ -568,8 +568,12 @@ fn relative_attention(here: &Here<'_, '_>) -> Recognised<Operation> {
     for place in 1..3 {
         expect(&here.float(place)?.shape, &[rows, width], place)?;
     }
-    let [window, of] = matrix(distances, 3)?;
-    expect(&[window, of], &[window, width], 3)?;
+    let [of, all] = matrix(by_distance, 3)?;
+    let window = all / heads;
+    if window == 0 {
+        return invalid(format!("{all} scores by distance for {heads} heads"));
+    }
+    expect(&[of, all], &[rows, heads * window], 3)?;
     here.output_shape(&q.shape)?;
     Ok(Operation::RelativeAttention(Relative { heads, head_dim, window, softcap }))
 }

@@ -435,15 +435,16 @@ impl Bounds<'_> {
                 }
                 self.writes(*out, count, &[&[*x], &cos[..], sin].concat())
             }
-            Step::RelativeAttention { relative, q, k, v, distances, rows, out } => {
+            Step::RelativeAttention { relative, q, k, v, by_distance, rows, out } => {
                 let width = product(&[relative.heads as u64, relative.head_dim as u64])?;
                 ensure(width > 0 && relative.window > 0, || format!("broken {relative:?}"))?;
-                let count = product(&[self.most(*rows)?, width])?;
+                let rows = self.most(*rows)?;
+                let count = product(&[rows, width])?;
                 for values in [q, k, v] {
                     self.reads(*values, count)?;
                 }
-                self.reads(*distances, product(&[relative.window as u64, width])?)?;
-                self.writes(*out, count, &[*q, *k, *v, *distances])
+                self.reads(*by_distance, product(&[rows, relative.heads as u64, relative.window as u64])?)?;
+                self.writes(*out, count, &[*q, *k, *v, *by_distance])
             }
             Step::Convolution { plane, x, weights, height, rows, out } => {
                 self.packed(weights)?;

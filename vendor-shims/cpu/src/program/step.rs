@@ -502,7 +502,7 @@ pub enum Step {
         /// As `x`.
         out: Operand,
     },
-    /// Attention with a vector for each distance.
+    /// Attention to the rows just before, with scores for each distance.
     RelativeAttention {
         /// Dimensions.
         relative: Relative,
@@ -512,8 +512,8 @@ pub enum Step {
         k: Operand,
         /// As `q`.
         v: Operand,
-        /// `[window, heads · head_dim]`
-        distances: Operand,
+        /// `[rows, heads · window]`
+        by_distance: Operand,
         /// Rows.
         rows: Extent,
         /// As `q`.

@@ -173,8 +173,8 @@ fn operations() -> Builder {
     let (gain, bias) = (float(&mut b, "gain", &[24], 1.0), float(&mut b, "shift", &[24], 0.4));
     let [low, high] = [("low", -0.3), ("highest", 0.5)]
         .map(|(name, bound)| b.constant(&weight(name, &[1], &[bound], SW_DTYPE_F32)));
-    let (distances, kernel) =
-        (float(&mut b, "distances", &[4, 24], 1.0), float(&mut b, "kernel", &[24, 3], 1.0));
+    let kernel = float(&mut b, "kernel", &[24, 3], 1.0);
+    let by_distance = b.input("by-distance", SW_ROLE_TAP, &[rows, 8]);
     let planes = float(&mut b, "planes", &[7, 27], 0.5);
     let heads = || vec![Attribute::Integer("head_dim", 12), Attribute::Float("theta", 100.0)];
     let relative = ["heads", "head_dim"].into_iter().zip([2, 12]);
@@ -190,7 +190,7 @@ fn operations() -> Builder {
         b.node(SW_OP_LAYER_NORM, &[x, gain, bias], &same, eps()),
         b.node(SW_OP_LAYER_NORM, &[y], &same, eps()),
         b.node(SW_OP_AXIAL_ROPE, &[x, grid[0], grid[1]], &same, heads()),
-        b.node(SW_OP_RELATIVE_ATTENTION, &[x, y, x, distances], &same, relative),
+        b.node(SW_OP_RELATIVE_ATTENTION, &[x, y, x, by_distance], &same, relative),
         b.node(SW_OP_CONVOLUTION, &[plane, planes], &[rows, 3, 7], window(2)),
         b.node(SW_OP_CONVOLUTION, &[plane, planes], &[2 * rows, 5, 7], window(1)),
         b.node(SW_OP_DEPTHWISE_CONVOLUTION, &[x, kernel], &same, vec![]),
@@ -262,14 +262,14 @@ fn nodes_of_towers_must_be_consistent() {
         b.nodes[node].attributes[place] = attribute;
     }
     let cases: &[(usize, &str, Change)] = &[
-        (0, "input 1 is [4, 24], expected [24]", |b| b.nodes[0].inputs[1] = b.nodes[3].inputs[3]),
+        (0, "input 1 is [7, 27], expected [24]", |b| b.nodes[0].inputs[1] = b.nodes[4].inputs[1]),
         (0, "attribute `eps` is inf", |b| set(b, 0, 0, Attribute::Float("eps", f64::INFINITY))),
         (2, "heads of 6", |b| set(b, 2, 0, Attribute::Integer("head_dim", 6))),
         (2, "theta -1", |b| set(b, 2, 1, Attribute::Float("theta", -1.0))),
         (2, "is not a bound i32 tensor", |b| b.nodes[2].inputs[2] = b.nodes[2].inputs[0]),
         (3, "3 heads of 12", |b| set(b, 3, 0, Attribute::Integer("heads", 3))),
         (3, "capped at -1", |b| set(b, 3, 2, Attribute::Float("softcap", -1.0))),
-        (3, "input 3 is [7, 27], expected [7, 24]", |b| b.nodes[3].inputs[3] = b.nodes[4].inputs[1]),
+        (3, "input 3 is [7, 27], expected [6, 26]", |b| b.nodes[3].inputs[3] = b.nodes[4].inputs[1]),
         (3, "input 1 is [12, 5, 3], expected [6, 24]", |b| b.nodes[3].inputs[1] = b.nodes[4].inputs[0]),
         (4, "a plane expected", |b| b.nodes[4].inputs[0] = b.nodes[0].inputs[0]),
         (4, "are computed", |b| b.nodes[4].inputs[1] = b.nodes[0].inputs[0]),
@@ -277,7 +277,7 @@ fn nodes_of_towers_must_be_consistent() {
         (4, "and padding 3", |b| set(b, 4, 2, Attribute::Integer("padding", 3))),
         (4, "a kernel of 8", |b| set(b, 4, 0, Attribute::Integer("kernel", 8))),
         (4, "the weights 7 by 27", |b| set(b, 4, 0, Attribute::Integer("kernel", 2))),
-        (6, "input 1 is [4, 24], expected [24, 24]", |b| b.nodes[6].inputs[1] = b.nodes[3].inputs[3]),
+        (6, "input 1 is [7, 27], expected [24, 27]", |b| b.nodes[6].inputs[1] = b.nodes[4].inputs[1]),
         (7, "input 1 is [24], expected [1]", |b| b.nodes[7].inputs[1] = b.nodes[0].inputs[1]),
         (9, "has no halves", |b| b.nodes[9].inputs[0] = b.nodes[4].inputs[0]),
         (10, "means of 4 of 6 rows", |b| set(b, 10, 0, Attribute::Integer("rows", 4))),

@@ -182,13 +182,13 @@ pub fn tower() -> Builder {
     let x = b.reshape(x, &[rows, width]);
     let heads = vec![Attribute::Integer("head_dim", 4), Attribute::Float("theta", 100.0)];
     let q = b.node(SW_OP_AXIAL_ROPE, &[x, grid[0], grid[1]], &[rows, width], heads);
-    let distances = float(&mut b, "distances", &[3, width]);
+    let by_distance = b.slice(x, 1, 0, 6);
     let attributes = vec![
         Attribute::Integer("heads", 2),
         Attribute::Integer("head_dim", 4),
         Attribute::Float("softcap", 5.0),
     ];
-    let x = b.node(SW_OP_RELATIVE_ATTENTION, &[q, x, x, distances], &[rows, width], attributes);
+    let x = b.node(SW_OP_RELATIVE_ATTENTION, &[q, x, x, by_distance], &[rows, width], attributes);
     let kernel = float(&mut b, "kernel", &[width, 3]);
     let x = b.node(SW_OP_DEPTHWISE_CONVOLUTION, &[x, kernel], &[rows, width], vec![]);
     let [low, high] = [("low", -0.5), ("high", 0.5)]

@@ -231,13 +231,13 @@ pub fn audio(rows: u64, matrices: Matrices, decomposed: bool) -> Builder {
         x = t.add(x, m);
         let a = t.norm(x, hidden);
         let [q, k, v] = [(); 3].map(|()| t.clipped(a, heads * d));
-        let distances = t.floats(&[5, heads * d], 1.0);
+        let by_distance = t.linear(q, 5 * heads);
         let attributes = vec![
             Attribute::Integer("heads", heads as i64),
             Attribute::Integer("head_dim", d as i64),
             Attribute::Float("softcap", 5.0),
         ];
-        let operands = [q, k, v, distances];
+        let operands = [q, k, v, by_distance];
         let mixed = t.b.node(SW_OP_RELATIVE_ATTENTION, &operands, &[rows, heads * d], attributes);
         let mixed = t.clipped(mixed, hidden);
         x = t.add(x, mixed);

@@ -71,6 +71,10 @@ impl npu::Encoding for Encoding {
         }
     }
 
+    fn ends(self) -> Option<(f32, f32)> {
+        self.reach().map(|most| (-most, most))
+    }
+
     fn describe(self) -> String {
         match self {
             Encoding::Single => "f32".to_owned(),

@@ -93,7 +93,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
 
     fn beside(op: Binary, target: Encoding) -> Encoding {
         match op {
-            Binary::Divide | Binary::Maximum => island::inside(target),
+            Binary::Divide | Binary::Maximum | Binary::Minimum => island::inside(target),
             Binary::Add | Binary::Subtract | Binary::Multiply => target,
         }
     }
@@ -124,6 +124,9 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
             Binary::Divide => return island::binary(self, Compute::Fused(operation::DIV), a, b, target),
             Binary::Maximum => {
                 return island::binary(self, Compute::Binary(operation::MAXIMUM), a, b, target);
+            }
+            Binary::Minimum => {
+                return island::binary(self, Compute::Binary(operation::MINIMUM), a, b, target);
             }
         };
         self.work.act_broadcast(Compute::Fused(kind), a, b, target)

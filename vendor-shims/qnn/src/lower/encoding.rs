@@ -3,6 +3,7 @@
 use shardwright_shim_abi::{TensorView, raw};
 
 use shardwright_shim_npu as npu;
+use shardwright_shim_npu::Encoding as _;
 use shardwright_shim_npu::encoding::{dtype_name, per_tensor};
 
 use crate::graph::{DataType, QnnEncoding, ScaleOffset};
@@ -82,6 +83,16 @@ impl npu::Encoding for Encoding {
         }
     }
 
+    fn ends(self) -> Option<(f32, f32)> {
+        let (affine, largest) = match self {
+            Encoding::Fixed16(affine) => (affine, LARGEST_16),
+            Encoding::Fixed8(affine) => (affine, LARGEST_8),
+            _ => return None,
+        };
+        let zero = affine.zero as f32;
+        Some((-zero * affine.scale, (largest - zero) * affine.scale))
+    }
+
     fn describe(self) -> String {
         match self {
             Encoding::Single => "f32".to_owned(),
@@ -102,17 +113,6 @@ impl Encoding {
         let scale = ((high - low) / LARGEST_16).max(f32::MIN_POSITIVE);
         let zero = (-low / scale).round_ties_even().clamp(0.0, LARGEST_16) as i32;
         Encoding::Fixed16(Affine { scale, zero })
-    }
-
-    /// The range of the encoding, for fixed point.
-    pub fn ends(self) -> Option<(f32, f32)> {
-        let (affine, largest) = match self {
-            Encoding::Fixed16(affine) => (affine, LARGEST_16),
-            Encoding::Fixed8(affine) => (affine, LARGEST_8),
-            _ => return None,
-        };
-        let zero = affine.zero as f32;
-        Some((-zero * affine.scale, (largest - zero) * affine.scale))
     }
 
     /// 16 bits over the same interval, which represent exactly the same values: 65,535 is 257 times

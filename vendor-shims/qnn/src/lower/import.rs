@@ -135,6 +135,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
             Binary::Multiply => "ElementWiseMultiply",
             Binary::Divide => "ElementWiseDivide",
             Binary::Maximum => "ElementWiseMaximum",
+            Binary::Minimum => "ElementWiseMinimum",
         };
         self.work.act_broadcast(Compute::Binary(name), a, b, target)
     }
