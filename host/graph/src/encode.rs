@@ -433,8 +433,12 @@ impl Inside<'_> {
     /// A mask is low enough to push any score below the lowest visible one.
     fn mask_ends(&self, mask: TensorId) -> Result<(f32, f32), EncodeError> {
         let mut width = 0.0_f32;
-        for node in self.entry.nodes.iter().filter(|node| node.inputs.contains(&mask)) {
-            for other in node.inputs.iter().filter(|input| **input != mask) {
+        let class = self.classes.class(mask.0 as usize);
+        // What moves a mask passes it on.
+        let is_mask = |tensor: &TensorId| self.classes.class(tensor.0 as usize) == class;
+        let reads = |node: &&EntryNode| !node.op.is_movement() && node.inputs.iter().any(is_mask);
+        for node in self.entry.nodes.iter().filter(reads) {
+            for other in node.inputs.iter().filter(|input| !is_mask(input)) {
                 let key = range_key(self.entry, *other);
                 let scores = self
                     .members(self.classes.class(other.0 as usize))

@@ -48,6 +48,14 @@ pub trait Rules {
     ///
     /// What is wrong with the matrix.
     fn matrix(&self, weight: &WeightView<'_>, x: Self::Encoding) -> Result<(), String>;
+
+    /// Whether a convolution over a plane of values stored as `x` takes a constant of this type,
+    /// `[O, C · kernel²]`.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not taken whole.
+    fn convolution(&self, weight: &WeightView<'_>, x: Self::Encoding) -> Result<(), String>;
 }
 
 type Checked<T = ()> = Result<T, String>;
@@ -246,6 +254,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
             | raw::SW_OP_MAX
             | raw::SW_OP_MIN => self.binary(),
             raw::SW_OP_CLAMP => self.clamp(),
+            raw::SW_OP_CONVOLUTION => self.convolution(),
             raw::SW_OP_REDUCE_SUM | raw::SW_OP_REDUCE_MEAN | raw::SW_OP_REDUCE_MAX => self
                 .unary(|shape| {
                     let mut shape = shape.to_vec();
@@ -383,6 +392,39 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         }
         self.rules.together(&encodings)?;
         self.expect(out, &broadcast(self.shape(a), self.shape(b))?)
+    }
+
+    /// x `[H, W, C]` by a constant `[O, C · kernel²]`.
+    fn convolution(&self) -> Checked {
+        self.inputs(2, 2)?;
+        let (x, weight, out) = (self.input(0)?, self.input(1)?, self.output()?);
+        let encoding = self.value(x)?;
+        self.rules.together(&[encoding, self.value(out)?])?;
+        let Some(constant) = self.source.weight(weight) else {
+            return Err(format!("`{}` is no constant", self.name(weight)));
+        };
+        self.rules.convolution(&constant, encoding)?;
+        let [kernel, stride, padding] =
+            [self.count("kernel")?, self.count("stride")?, self.count("padding")?];
+        let (&[height, width, channels], &[outputs, columns]) = (self.shape(x), self.shape(weight)) else {
+            return Err(format!(
+                "{:?} and {:?} are no plane and its kernels",
+                self.shape(x),
+                self.shape(weight)
+            ));
+        };
+        let square = kernel.checked_mul(kernel).and_then(|square| square.checked_mul(channels));
+        if kernel == 0 || stride == 0 || square != Some(columns) {
+            return Err(format!("kernels of {kernel} by steps of {stride} do not fit {columns} columns"));
+        }
+        let along = |extent: u64| {
+            let room = extent.checked_add(padding.checked_mul(2)?)?.checked_sub(kernel)?;
+            Some(room / stride + 1)
+        };
+        match (along(height), along(width)) {
+            (Some(height), Some(width)) => self.expect(out, &[height, width, outputs]),
+            _ => Err(format!("{:?} is smaller than a kernel of {kernel}", self.shape(x))),
+        }
     }
 
     /// x between two constants.

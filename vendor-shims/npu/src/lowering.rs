@@ -82,6 +82,23 @@ pub struct Rotation {
     pub layer: Option<u32>,
 }
 
+/// A convolution over a plane: tensors of the entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Convolution {
+    /// `[H, W, C]`
+    pub x: u32,
+    /// `[O, C · kernel²]`, columns by channel, row and column.
+    pub weight: u32,
+    /// `[H', W', O]`
+    pub out: u32,
+    /// Rows and columns of the kernel.
+    pub kernel: u64,
+    /// From one result to the next.
+    pub stride: u64,
+    /// Zeros on each side.
+    pub padding: u64,
+}
+
 /// Passes the nodes of an entry that passed `check` to one vendor's compiler: the walk over them is
 /// provided, the operations are the vendor's.
 ///
@@ -142,6 +159,9 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
 
     /// Writes x `[.., K]` by a constant `[N, K]`, all three tensors of the entry.
     fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, LowerError>;
+
+    /// Writes a convolution, which [`Rules::convolution`](crate::check::Rules::convolution) took.
+    fn convolution(&mut self, convolution: Convolution) -> Result<ValueId, LowerError>;
 
     /// Writes a norm.
     fn rms_norm(&mut self, norm: RmsNorm, target: Self::Encoding) -> Result<ValueId, LowerError>;
@@ -265,6 +285,14 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
                         self.work().reshape(product, shape)
                     }
                 }
+            }
+            raw::SW_OP_CONVOLUTION => {
+                let work = self.work();
+                let weight = work.read(node.input(1))?;
+                let [kernel, stride, padding] = ["kernel", "stride", "padding"]
+                    .map(|name| work.read(node.attribute_usize(name)).map(|value| value as u64));
+                let (kernel, stride, padding) = (kernel?, stride?, padding?);
+                self.convolution(Convolution { x: first, weight, out, kernel, stride, padding })?
             }
             raw::SW_OP_RMS_NORM => {
                 let work = self.work();

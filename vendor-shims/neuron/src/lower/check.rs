@@ -43,6 +43,10 @@ impl Rules for Adapter<'_> {
         Ok(())
     }
 
+    fn convolution(&self, _: &WeightView<'_>, _: Encoding) -> Result<(), String> {
+        Err("as a product of what each place of the kernel reads it is taken".to_owned())
+    }
+
     fn matrix(&self, weight: &WeightView<'_>, x: Encoding) -> Result<(), String> {
         matrix_form(weight, x, self.0).map(drop)
     }

@@ -5,7 +5,7 @@ use shardwright_neuron_adapter::{operand, operation};
 use shardwright_shim_abi::{WeightView, raw};
 use shardwright_shim_npu as npu;
 use shardwright_shim_npu::attention::{Attention, recognise};
-use shardwright_shim_npu::lowering::{Binary, Reduction, RmsNorm, Rotation, Unary};
+use shardwright_shim_npu::lowering::{Binary, Convolution, Reduction, RmsNorm, Rotation, Unary};
 use shardwright_shim_npu::{Encoding as _, LowerError, Lowering as _, Movements, ValueId};
 
 use super::draft::{Compute, Constant, Content, Draft, Source, Work};
@@ -167,6 +167,10 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         let matrix = self.work.constant(matrix);
         let product = self.fully_connected(value, matrix, target);
         Ok(self.work.reshape(product, self.work.source.tensor(out).shape))
+    }
+
+    fn convolution(&mut self, _: Convolution) -> Result<ValueId, LowerError> {
+        Err(self.work.refused("a convolution is not taken whole".to_owned()))
     }
 
     fn rms_norm(&mut self, norm: RmsNorm, target: Encoding) -> Result<ValueId, LowerError> {

@@ -5,10 +5,11 @@
 //! numbers, the reason says so.
 
 use shardwright_shim_abi::{WeightView, raw};
+use shardwright_shim_npu::encoding::dtype_name;
 use shardwright_shim_npu::{Encoding as _, Rules};
 
 use super::encoding::Encoding;
-use super::weights::matrix_form;
+use super::weights::{MatrixForm, matrix_form};
 
 /// The operations that the library computes correctly, the same for every known chip.
 pub(super) struct Hexagon;
@@ -56,6 +57,19 @@ impl Rules for Hexagon {
                 Err(format!("the library's root of {} is wrong by a thousandth of its range", x.describe()))
             }
             _ => Ok(()),
+        }
+    }
+
+    fn convolution(&self, weight: &WeightView<'_>, x: Encoding) -> Result<(), String> {
+        match matrix_form(weight, x)? {
+            MatrixForm::PerChannel { bits: 8 } | MatrixForm::PerTensor { bits: 8 } | MatrixForm::Half => {
+                Ok(())
+            }
+            _ => Err(format!(
+                "weight `{}` is {}; kernels of more than one place are taken in i8, or f16 beside f16",
+                weight.name(),
+                dtype_name(weight.dtype())
+            )),
         }
     }
 

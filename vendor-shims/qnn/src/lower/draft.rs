@@ -36,6 +36,13 @@ pub(super) enum Compute {
     FullyConnected,
     /// x `[1, 1, R, K]`, constant `[1, 1, K, N]` → `[1, 1, R, N]`.
     Pixel,
+    /// x `[1, H, W, C]`, constant `[kernel, kernel, C, O]` → `[1, H', W', O]`.
+    Plane {
+        /// From one result to the next.
+        stride: u32,
+        /// Zeros on each side.
+        padding: u32,
+    },
     /// Of the two innermost axes, the others broadcast.
     MatMul {
         /// The second operand is `[.., N, K]`.

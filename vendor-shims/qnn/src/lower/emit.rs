@@ -131,6 +131,13 @@ impl<'w> Emitter<'_, 'w> {
                     ("pad_amount", Param::U32Block(vec![0; 4], vec![2, 2])),
                 ],
             ),
+            ActKind::Compute(Compute::Plane { stride, padding }) => (
+                "Conv2d",
+                vec![
+                    ("stride", Param::U32s(vec![*stride; 2])),
+                    ("pad_amount", Param::U32Block(vec![*padding; 4], vec![2, 2])),
+                ],
+            ),
             ActKind::Compute(Compute::MatMul { transpose_second }) => (
                 "MatMul",
                 vec![

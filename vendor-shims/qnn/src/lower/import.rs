@@ -4,14 +4,14 @@
 use shardwright_shim_abi::WeightView;
 use shardwright_shim_npu as npu;
 use shardwright_shim_npu::attention::{Attention, recognise};
-use shardwright_shim_npu::lowering::{Binary, Reduction, RmsNorm, Rotation, Unary};
+use shardwright_shim_npu::lowering::{Binary, Convolution, Reduction, RmsNorm, Rotation, Unary};
 use shardwright_shim_npu::{Encoding as _, LowerError, Lowering as _, Movements, ValueId};
 
 use super::attention;
 use super::draft::{Compute, Constant, Content, Draft, Source, Work};
 use super::encoding::Encoding;
 use super::variants::{Heads, Product, Rotary, Variants};
-use super::weights::{MatrixForm, MatrixLayout, matrix, matrix_form, scalar, small};
+use super::weights::{MatrixForm, MatrixLayout, kernels, matrix, matrix_form, scalar, small};
 
 /// Position of the head axis of `[rows, heads · d]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +197,24 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         }
         let joined = self.work.concat(&parts, axis);
         Ok(self.work.reshape(joined, self.work.source.tensor(out).shape))
+    }
+
+    fn convolution(&mut self, convolution: Convolution) -> Result<ValueId, LowerError> {
+        let Convolution { x, weight, out, kernel, stride, padding } = convolution;
+        let target = self.work.encoding(out)?.computed();
+        let value = self.value(x)?;
+        let plane = [&[1], self.work.source.tensor(x).shape].concat();
+        let value = self.work.reshape(value, &plane);
+        let constant = self.work.weight(weight)?;
+        let form = matrix_form(&constant, self.work.encoding_of(value))
+            .map_err(|reason| self.work.refused(reason))?;
+        let kernels =
+            kernels(constant, form, kernel).map_err(|reason| self.work.bad_weight(weight, reason))?;
+        let kernels = self.work.constant(kernels);
+        let kind = Compute::Plane { stride: stride as u32, padding: padding as u32 };
+        let shape = self.work.source.tensor(out).shape;
+        let result = self.work.act(kind, &[value, kernels], [&[1], shape].concat(), target);
+        Ok(self.work.reshape(result, shape))
     }
 
     fn rms_norm(&mut self, norm: RmsNorm, target: Encoding) -> Result<ValueId, LowerError> {

@@ -255,6 +255,52 @@ pub(super) fn matrix<'w>(
     Ok(constant(name, dims, DataType::Sfixed8, encoding, data))
 }
 
+/// Kernels `[O, C · kernel²]` of i8 or f16 as `[kernel, kernel, C, O]`.
+pub(super) fn kernels<'w>(
+    weight: WeightView<'w>,
+    form: MatrixForm,
+    kernel: u64,
+) -> Result<Constant<'w>, String> {
+    let (bits, dtype) = match form {
+        MatrixForm::Half => (16, DataType::Float16),
+        MatrixForm::PerChannel { bits: 8 } | MatrixForm::PerTensor { bits: 8 } => (8, DataType::Sfixed8),
+        _ => return Err("kernels are i8 or f16".to_owned()),
+    };
+    let (outputs, columns, _) = rows_of_bits(&weight, bits)?;
+    let channels = columns / kernel.saturating_mul(kernel).max(1);
+    let name = format!("{}.kernels", weight.name());
+    let data = match weight.bytes() {
+        Err(_) => StaticData::Stand { seed: seed(&name) },
+        Ok(bytes) => {
+            let width = bits as usize / 8;
+            let mut turned = Vec::with_capacity(bytes.len());
+            for place in 0..kernel * kernel {
+                for channel in 0..channels {
+                    for output in 0..outputs {
+                        let at = (output * columns + channel * kernel * kernel + place) as usize * width;
+                        turned.extend(&bytes[at..at + width]);
+                    }
+                }
+            }
+            StaticData::Bytes(Cow::Owned(turned))
+        }
+    };
+    let known = match weight.quantisation() {
+        Some(quantisation) => scales(&quantisation)?,
+        None => None,
+    };
+    let guess = 1.0 / (128.0 * (columns as f32).sqrt());
+    let encoding = match form {
+        MatrixForm::Half => QnnEncoding::None,
+        MatrixForm::PerTensor { .. } => {
+            let scale = known.as_ref().and_then(|scales| scales.first().copied()).unwrap_or(guess);
+            QnnEncoding::PerTensor(ScaleOffset { scale, offset: 0 })
+        }
+        _ => QnnEncoding::PerAxis { axis: 3, scales: known.unwrap_or_else(|| vec![guess; outputs as usize]) },
+    };
+    Ok(constant(name, vec![kernel, kernel, channels, outputs], dtype, encoding, data))
+}
+
 fn constant<'w>(
     name: String,
     dims: Vec<u64>,
