@@ -17,4 +17,4 @@ pub use outline::OutlineSource;
 pub(crate) use path::passes_with;
 pub use path::{expect_checkpoint, open_checkpoint, plan_checkpoint};
 pub use texts::calibration_prompts;
-pub use tower::{SampleSet, TowerScope, TowerSource, tower_samples, towers_of};
+pub use tower::{SampleSet, TowerScope, TowerSource, tower_samples, tower_weights, towers_of};

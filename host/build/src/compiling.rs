@@ -9,14 +9,13 @@ use shardwright_bundle::{
 };
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
-use shardwright_quantisation::content_hash;
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use crate::checkpoint::passes_with;
 use crate::{
-    BuildError, BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, TowerScope,
-    TowerSource, Trying, expect_checkpoint, on_the_cpu, settle, settle_trying, towers_of,
+    BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, TowerScope,
+    TowerSource, Trying, expect_checkpoint, on_the_cpu, settle, settle_trying, tower_weights, towers_of,
 };
 
 /// The result of compiling.
@@ -118,7 +117,7 @@ pub fn compile_trying(
         plan.towers.push(shown);
         entries.push(TowerEntry {
             pass,
-            weights: Digest::from(content_hash(&graph).map_err(BuildError::from)?),
+            weights: Digest::from(tower_weights(&graph)?),
             structure: Structure::of(&graph),
             assets: add_assets(&graph)?,
             chains,

@@ -105,10 +105,11 @@ pub use {
         CheckpointSource, FormatShare, LossRow, OutlineSource, SampleSet, SensitivityReport, TowerScope,
         TowerSource, calibration_prompts, calibration_text, checkpoint_moments, expect_checkpoint,
         measure_sensitivities, moment_text, open_checkpoint, plan_checkpoint, sensitivity_text,
-        tower_samples, towers_of,
+        tower_samples, tower_weights, towers_of,
     },
     compiling::{CompileReport, compile, compile_trying},
     recorded::{CompiledAnew, compile_recorded, options_of},
+    shardwright_quantisation::FeatureSample,
 };
 
 use shardwright_vocabulary::Result;

@@ -8,7 +8,7 @@ use shardwright_build::CompiledGraphs;
 use shardwright_graph::{Asset, EntryPoint, Graph};
 use shardwright_runtime::{Chain, ShardDescription};
 use shardwright_shims::LoadedShard;
-use shardwright_vocabulary::EntryKind;
+use shardwright_vocabulary::{EntryKind, Pass};
 
 use crate::next_norm::NextNorm;
 use crate::progress::{Progress, reference_fault};
@@ -16,13 +16,13 @@ use crate::report::{BoundaryVerification, EntryVerification, ShardVerification};
 use crate::rows::RowErrors;
 use crate::shard_run::{Feed, Observed, Rows, ShardMemory, Twin};
 use crate::thresholds::Thresholds;
-use crate::trace::{Chunk, Trace};
+use crate::trace::{Chunk, Given, Trace};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// A prompt to run.
 pub(crate) struct Prompt<'a> {
     pub(crate) name: String,
-    pub(crate) ids: &'a [u32],
+    pub(crate) given: Given<'a>,
 }
 
 /// Loaded shards to run one by one.
@@ -129,21 +129,25 @@ impl BoundaryCheck<'_> {
             .collect();
         let mut norms = Norms { graph: self.graph, found: BTreeMap::new() };
         let context = usize::try_from(self.shards.context()).unwrap_or(usize::MAX);
-        let all_rows: usize = prompts.iter().map(|prompt| prompt.ids.len().min(self.rows)).sum();
+        let rows_of = |prompt: &Prompt<'_>| prompt.given.rows(self.graph);
+        let all_rows: usize = prompts.iter().map(|prompt| rows_of(prompt).min(self.rows)).sum();
         let mut rows_done = 0;
         for prompt in prompts {
-            let ids = match self.graph.is_generative() {
-                true => &prompt.ids[..prompt.ids.len().min(self.rows).min(context)],
+            let given = match prompt.given {
+                Given::Ids(ids) if self.graph.is_generative() => {
+                    Given::Ids(&ids[..ids.len().min(self.rows).min(context)])
+                }
                 // An encoder sees all of its text or another text.
-                false if prompt.ids.len() <= context => prompt.ids,
-                false => continue,
+                given if rows_of(prompt) <= context => given,
+                _ => continue,
             };
-            if ids.is_empty() {
+            let all = given.rows(self.graph);
+            if all == 0 {
                 continue;
             }
-            let singles = spread(ids.len(), self.steps);
+            let singles = spread(all, self.steps);
             let mut trace =
-                Trace::new(self.graph, ids, self.largest_rows(&memories)).map_err(reference_fault)?;
+                Trace::new(self.graph, given, self.largest_rows(&memories)).map_err(reference_fault)?;
             while let Some(chunk) = trace.next().map_err(reference_fault)? {
                 for shard in 0..shards {
                     let name = &self.shards.descriptions()[shard].name;
@@ -195,6 +199,9 @@ impl BoundaryCheck<'_> {
     fn why_not_run(&self, point: EntryPoint) -> String {
         let most = point.rows;
         match (point.kind, most) {
+            (EntryKind::Encode, _) if self.graph.pass != Pass::Step => {
+                format!("no {} that was made has at most {most} rows", self.graph.pass)
+            }
             (EntryKind::Encode, _) => format!("no recorded text has at most {most} tokens"),
             (_, 1) if self.steps == 0 => "`--steps 0` takes no position of any prompt".to_owned(),
             _ if self.rows == 0 => "`--rows 0` takes no row of any prompt".to_owned(),
@@ -407,6 +414,7 @@ mod tests {
             per_layer: Vec::new(),
             logits: Vec::new(),
             embedding: Vec::new(),
+            soft_rows: Vec::new(),
         };
         let singles = BTreeSet::from([3, 8, 20]);
         let of = |kind, most, chunk: &Chunk| -> Vec<(usize, usize)> {

@@ -20,11 +20,12 @@ use shardwright_worker::Shims;
 use crate::options::VerifyOptions;
 use crate::report::{TwinArtefact, TwinReport, VerifyReport};
 use crate::thresholds::Thresholds;
+use crate::tower::{Bundled, prove_towers};
 use crate::verification::{OPENED, Verification};
 
 /// How far proving a bundle is when it is proved, of 1000: where it fails, it is compiled once
 /// more.
-const PROVED: u32 = 800;
+const PROVED: u32 = 700;
 
 /// Proves the chain of `bundle` that runs here, as [`verify`](crate::verify) does: the artefacts of
 /// the bundle themselves are run.
@@ -70,6 +71,9 @@ pub fn verify_bundle(
     }
     report.bundle_chain = Some(chain);
     report.twin = twin;
+    let mut store = Recorded { bundle: &existing, made_here: report.twin.is_none() };
+    let bundled = Bundled { bundle: &existing, store: &mut store };
+    prove_towers(&mut report, checkpoint, &open.plan_options(), options, Some(bundled), &mut all)?;
     Ok(report)
 }
 

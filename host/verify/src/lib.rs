@@ -34,6 +34,7 @@ mod report;
 mod rows;
 mod shard_run;
 mod thresholds;
+mod tower;
 mod trace;
 mod values;
 mod verification;
@@ -45,7 +46,8 @@ pub use options::VerifyOptions;
 pub use repair::{COMPILATIONS, Evidence, FaultyPlace, RepairAttempt, RepairReport, RepairedBundle, repair};
 pub use report::{
     BoundaryVerification, Comparison, EntryVerification, NotRun, RowComparison, SelfTestReport,
-    ShardVerification, TokenVerification, TwinArtefact, TwinReport, VerifyReport, tolerance,
+    ShardVerification, TokenVerification, TowerVerification, TwinArtefact, TwinReport, VerifyReport,
+    tolerance,
 };
 pub use thresholds::Thresholds;
 pub use verification::{self_test, verify};

@@ -23,14 +23,13 @@ impl NextNorm {
     /// The norm after cut number `cut` (`cut` layers lie before it): that of the next layer, or of
     /// what follows the last. `None` where nothing reads the stream through a norm.
     pub(crate) fn after(graph: &Graph, cut: usize) -> Result<Option<NextNorm>, ReferenceError> {
-        let decoder = graph.component(ComponentKind::Decoder).ok();
-        let inside = decoder.and_then(|decoder| {
-            let stream = *decoder.cuts.get(cut)?;
-            first_norm(decoder, stream, Some(cut as u32))
+        let layered = graph.components.iter().find(|component| component.kind.is_layered());
+        let inside = layered.and_then(|layered| {
+            let stream = *layered.cuts.get(cut)?;
+            first_norm(layered, stream, Some(cut as u32))
         });
         let behind = || {
-            let kinds = [ComponentKind::Head, ComponentKind::Pooling];
-            kinds.into_iter().filter_map(|kind| graph.component(kind).ok()).find_map(|component| {
+            graph.components.iter().filter(|component| component.kind.ends_stream()).find_map(|component| {
                 let streams = component.values.iter().enumerate().filter(
                     |(_, value)| matches!(&value.source, ValueSource::Input(role) if *role == Role::Hidden),
                 );

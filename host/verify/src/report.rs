@@ -2,6 +2,7 @@ use serde::Serialize;
 
 use crate::effort::EffortReport;
 use crate::thresholds::Thresholds;
+use shardwright_vocabulary::Pass;
 
 /// Largest absolute differences that pass, from what two f32 implementations of the same network
 /// differ by.
@@ -75,6 +76,28 @@ pub struct VerifyReport {
     pub bundle_chain: Option<String>,
     /// What ran in place of the bundle's artefacts, if they do not run here.
     pub twin: Option<TwinReport>,
+    /// The towers for pictures and sounds, each proved by itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub towers: Vec<TowerVerification>,
+}
+
+/// A tower over pictures or sounds of the project's own making, other ones than it was calibrated
+/// on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TowerVerification {
+    /// When it runs.
+    pub pass: Pass,
+    /// Pictures or sounds.
+    pub samples: usize,
+    /// Whether every shard keeps the checkpoint's values.
+    pub exact: bool,
+    /// The tower running by itself, against the checkpoint in float. It is judged where the tower
+    /// is exact.
+    pub soft_rows: RowComparison,
+    /// Every shard alone, once for each graph it is compared with.
+    pub boundaries: Vec<BoundaryVerification>,
+    /// Whether everything that is judged passed.
+    pub passed: bool,
 }
 
 /// Artefacts made of the work orders of a bundle for another device than the bundle's.
@@ -101,7 +124,9 @@ impl VerifyReport {
     /// Entry points of shards that nothing was run through, each with the reason.
     pub fn not_run(&self) -> impl Iterator<Item = NotRun<'_>> {
         // All boundaries are of the same runs.
-        let shards = self.boundaries.first().into_iter().flat_map(|boundaries| &boundaries.shards);
+        let towers = self.towers.iter().filter_map(|tower| tower.boundaries.first());
+        let shards = self.boundaries.first().into_iter().chain(towers);
+        let shards = shards.flat_map(|boundaries| &boundaries.shards);
         shards.flat_map(|shard| {
             shard.entries.iter().filter_map(|entry| {
                 let reason = entry.not_run.as_deref()?;
@@ -128,6 +153,10 @@ impl VerifyReport {
         if let Some(tokens) = &self.tokens {
             parts.push(format!("{:.4} nats per token ({:+.2} %)", tokens.nll, tokens.loss * 100.0));
             parts.push(format!("{} of {} tokens as wanted", tokens.greedy_agreed, tokens.greedy_tokens));
+        }
+        for tower in &self.towers {
+            let cosine = tower.soft_rows.cosine_mean;
+            parts.push(format!("the rows of a {} at a cosine of {cosine:.5} to float", tower.pass));
         }
         let failed = self.comparisons.iter().filter(|comparison| comparison.judged && !comparison.passed);
         parts.extend(failed.map(|comparison| format!("{} differ", comparison.what)));

@@ -7,7 +7,7 @@ use shardwright_build::CompiledGraphs;
 use shardwright_graph::{
     Asset, ComponentKind, EntryGraph, EntryPoint, Graph, Role, Segments, StateId, TensorId,
 };
-use shardwright_reference::step::{Step, step_input};
+use shardwright_reference::step::Step;
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 use shardwright_shims::{Bound, Buffer, Direction, LoadedEntry, LoadedShard, Port, RunOptions, ShimError};
 
@@ -331,8 +331,9 @@ impl<'a> Place<'a> {
     /// ones are zero.
     fn input(&self, role: &Role) -> Result<Input> {
         let step = Step { first: self.position as u64, rows: self.rows.rows as u64, of: self.point.rows };
-        let tokens = &self.feed.trace.ids()[self.position..self.position + self.rows.rows];
-        if let Some(array) = step_input(role, step, tokens, self.feed.assets).map_err(reference_fault)? {
+        if let Some(array) =
+            self.feed.trace.step_input(role, step, self.feed.assets).map_err(reference_fault)?
+        {
             return Ok(match array.dtype().is_float() {
                 true => Input::Floats(array.into_floats()),
                 false => Input::Indices(array.integers().to_vec()),
@@ -477,6 +478,13 @@ impl<'a> Place<'a> {
                 plain("embedding", elements, actual.to_vec(), self.feed.chunk.embedding.clone())
             }
             Role::StateRows { state } => self.state(*state, got(1)),
+            Role::SoftRows => {
+                let width = shape.last().map_or(1, |width| *width as usize);
+                let wanted = self.feed.chunk.soft_rows.clone();
+                // Of some rows together, so that there are as many as the reference gives.
+                let got = actual.get(..wanted.len()).unwrap_or(actual).to_vec();
+                plain("soft rows", width, got, wanted)
+            }
             _ => return None,
         })
     }

@@ -1,6 +1,7 @@
 //! The reference's own run over a prompt: inputs and expected results of shards.
 
-use shardwright_graph::{Graph, StateId};
+use shardwright_graph::{Asset, Graph, Role, StateId};
+use shardwright_reference::step::{Features, Step, feature_input, step_input};
 use shardwright_reference::{Arrangement, Array, ReferenceError, ReferenceModel, Sequence};
 
 /// Most logits the reference computes at once: 64 MiB. Large vocabularies are run in fewer rows at
@@ -9,10 +10,30 @@ const LOGITS_AT_ONCE: u64 = 16 << 20;
 /// Rows it never goes below for that.
 const ROWS_MIN: u64 = 16;
 
+/// What a model is run over.
+#[derive(Clone, Copy)]
+pub(crate) enum Given<'p> {
+    /// The tokens of a text.
+    Ids(&'p [u32]),
+    /// What a front end made of a picture or a clip.
+    Features(&'p Features<'p>),
+}
+
+impl Given<'_> {
+    /// Rows of the model.
+    pub(crate) fn rows(&self, graph: &Graph) -> usize {
+        match self {
+            Given::Ids(ids) => ids.len(),
+            Given::Features(features) => features.rows(graph) as usize,
+        }
+    }
+}
+
 /// A prompt on its way through the reference, some rows at a time.
 pub(crate) struct Trace<'p, 'g> {
     graph: &'g Graph,
-    ids: &'p [u32],
+    given: Given<'p>,
+    all: usize,
     reference: ReferenceModel<'g>,
     rows: usize,
     sequence: Sequence,
@@ -35,13 +56,15 @@ pub(crate) struct Chunk {
     pub(crate) logits: Vec<f32>,
     /// A sentence vector; empty for generative models.
     pub(crate) embedding: Vec<f32>,
+    /// What a tower gives; empty for texts.
+    pub(crate) soft_rows: Vec<f32>,
 }
 
 impl<'p, 'g> Trace<'p, 'g> {
-    /// Begins before the first of `ids`, which are not empty; at most `rows` rows at a time,
-    /// encoders all at once.
-    pub(crate) fn new(graph: &'g Graph, ids: &'p [u32], rows: u64) -> Result<Self, ReferenceError> {
-        let all = ids.len().max(1) as u64;
+    /// Begins before the first row of what is `given`, which is not empty; at most `rows` rows at a
+    /// time, encoders all at once.
+    pub(crate) fn new(graph: &'g Graph, given: Given<'p>, rows: u64) -> Result<Self, ReferenceError> {
+        let all = given.rows(graph).max(1) as u64;
         let rows = match graph.is_generative() {
             true => rows.min((LOGITS_AT_ONCE / graph.vocabulary.max(1)).max(ROWS_MIN)).clamp(1, all),
             false => all,
@@ -50,7 +73,8 @@ impl<'p, 'g> Trace<'p, 'g> {
         let reference = ReferenceModel::new(graph, arrangement)?;
         Ok(Trace {
             graph,
-            ids,
+            given,
+            all: given.rows(graph),
             rows: rows as usize,
             sequence: reference.start(),
             reference,
@@ -59,9 +83,22 @@ impl<'p, 'g> Trace<'p, 'g> {
         })
     }
 
-    /// The ids of the prompt.
-    pub(crate) fn ids(&self) -> &'p [u32] {
-        self.ids
+    /// The tensor of a step input of a run from row `first` on; `None` for roles that are none.
+    pub(crate) fn step_input(
+        &self,
+        role: &Role,
+        step: Step,
+        assets: &[Asset],
+    ) -> Result<Option<Array>, ReferenceError> {
+        match self.given {
+            Given::Ids(ids) => {
+                let rows = step.first as usize..(step.first + step.rows) as usize;
+                step_input(role, step, ids.get(rows).unwrap_or_default(), assets)
+            }
+            Given::Features(features) => {
+                feature_input(role, step, self.graph.features_to_a_row(), features, assets)
+            }
+        }
     }
 
     /// The rows of a state from position `start` to before `end`, which were run.
@@ -73,17 +110,18 @@ impl<'p, 'g> Trace<'p, 'g> {
 
     /// Runs the next rows; `None` after the last.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>, ReferenceError> {
-        let left = &self.ids[self.position..];
-        if left.is_empty() {
+        let (first, end) = (self.position, (self.position + self.rows).min(self.all));
+        if first == end {
             return Ok(None);
         }
-        let ids = &left[..left.len().min(self.rows)];
-        let trace = match self.graph.is_generative() {
-            true => self.reference.decode(&mut self.sequence, ids, true)?,
-            false => self.reference.encode(ids, true)?,
+        let trace = match self.given {
+            Given::Ids(ids) if self.graph.is_generative() => {
+                self.reference.decode(&mut self.sequence, &ids[first..end], true)?
+            }
+            Given::Ids(ids) => self.reference.encode(&ids[first..end], true)?,
+            Given::Features(features) => self.reference.soft_rows(features, true)?,
         };
-        let first = self.position;
-        self.position += ids.len();
+        self.position = end;
         for (index, rows) in self.states.iter_mut().enumerate() {
             let Some(existing) = self.sequence.states.get(StateId(index as u32)) else { continue };
             let (capacity, width) = (existing.shape()[0].max(1), existing.shape()[1]);
@@ -96,11 +134,12 @@ impl<'p, 'g> Trace<'p, 'g> {
         let values = |array: Option<Array>| array.map(Array::into_floats).unwrap_or_default();
         Ok(Some(Chunk {
             first,
-            rows: ids.len(),
+            rows: end - first,
             hidden: trace.hidden.into_iter().map(Array::into_floats).collect(),
             per_layer: values(trace.per_layer),
             logits: values(trace.logits),
             embedding: values(trace.embedding),
+            soft_rows: values(trace.soft_rows),
         }))
     }
 }

@@ -6,6 +6,7 @@ use shardwright::{Model, OpenOptions};
 use shardwright_build::{CPU_SHIM, CompiledGraphs, open_checkpoint};
 use shardwright_graph::{Asset, ComponentKind, Graph, Op, ValueSource, Weight, WeightData, WeightId};
 use shardwright_models::Checkpoint;
+use shardwright_runtime::Chain;
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{DType, Error, ErrorKind, Result};
 
@@ -16,10 +17,14 @@ use crate::options::VerifyOptions;
 use crate::progress::Progress;
 use crate::report::{SelfTestReport, VerifyReport};
 use crate::thresholds::Thresholds;
+use crate::tower::prove_towers;
+use crate::trace::Given;
 use crate::whole::Whole;
 
 /// How far a verification is when the model is open, of 1000.
 pub(crate) const OPENED: u32 = 300;
+/// How far a verification is when the text is proved, of 1000: towers follow.
+pub(crate) const TEXT: u32 = 800;
 /// How far proving is when the model has run as a whole, of 1000: its shards follow.
 const WHOLE: u32 = 400;
 
@@ -50,7 +55,10 @@ pub fn verify(
     let model = open.clone().taps(true).open_watched(checkpoint, &mut all.then(OPENED))?;
     let intact = open_checkpoint(checkpoint)?;
     let verification = Verification { model: &model, compiled: model.compiled(), intact: &intact, options };
-    verification.run(goldens, &mut all)
+    let mut report = verification.run(goldens, &mut all.then(TEXT))?;
+    let plan = open.clone().taps(true).plan_options();
+    prove_towers(&mut report, checkpoint, &plan, options, None, &mut all)?;
+    Ok(report)
 }
 
 /// Verifies, then breaks one norm scale in one layer and verifies again: the second must fail, and
@@ -105,7 +113,7 @@ impl Verification<'_> {
             || Error::new(ErrorKind::Unsupported, "the bundle does not hold the report of its plan");
         let plan = self.model.plan().ok_or_else(no_plan)?;
         let exact = is_exact(graph, self.compiled, self.model.chain().assets());
-        let thresholds = self.options.thresholds(match (exact, self.is_vendors()) {
+        let thresholds = self.options.thresholds(match (exact, is_vendors(self.model.chain())) {
             (true, _) => Thresholds::SAME_FLOATS,
             (false, false) => Thresholds::SAME_ENCODED,
             (false, true) => Thresholds::VENDOR,
@@ -124,7 +132,7 @@ impl Verification<'_> {
         }
 
         let evaluation = goldens::read_evaluation(directory)?;
-        let simulated = self.is_simulated();
+        let simulated = is_simulated(self.model.chain());
         let effort = self.options.asked.settled(simulated);
         let recorded: Vec<&Golden> = usable.iter().map(|(_, golden)| *golden).collect();
         let taken =
@@ -137,8 +145,10 @@ impl Verification<'_> {
         let found = whole.finish(exact);
 
         let mut progress = Progress(all.then(1000));
-        let prompts: Vec<Prompt<'_>> =
-            usable.iter().map(|(name, golden)| Prompt { name: name.clone(), ids: &golden.ids }).collect();
+        let prompts: Vec<Prompt<'_>> = usable
+            .iter()
+            .map(|(name, golden)| Prompt { name: name.clone(), given: Given::Ids(&golden.ids) })
+            .collect();
         // If the runtime caps the logits, the head's output is not capped; the whole chain is
         // compared with capped ones.
         let uncapped =
@@ -177,24 +187,12 @@ impl Verification<'_> {
             skipped,
             bundle_chain: None,
             twin: None,
+            towers: Vec::new(),
             notices: {
                 let planned = plan.notices.iter().map(|notice| notice.text.clone());
                 planned.chain(self.options.asked.unused(graph.is_generative())).collect()
             },
         })
-    }
-
-    /// Whether a shard runs on anything but the CPU of this project, which rounds where the
-    /// reference does.
-    fn is_vendors(&self) -> bool {
-        let shards = &self.model.chain().description().shards;
-        shards.iter().any(|shard| shard.place.shim != CPU_SHIM)
-    }
-
-    /// Whether a vendor's simulator runs a shard, and takes its time.
-    fn is_simulated(&self) -> bool {
-        let shards = &self.model.chain().description().shards;
-        shards.iter().any(|shard| shard.origin.compiled_by.as_ref().is_some_and(|made| made.simulated))
     }
 
     /// Whether the prompt holds placeholders, whose rows only the towers could provide.
@@ -204,9 +202,21 @@ impl Verification<'_> {
     }
 }
 
+/// Whether a shard runs on anything but the CPU of this project, which rounds where the reference
+/// does.
+pub(crate) fn is_vendors(chain: &Chain) -> bool {
+    chain.description().shards.iter().any(|shard| shard.place.shim != CPU_SHIM)
+}
+
+/// Whether a vendor's simulator runs a shard, and takes its time.
+pub(crate) fn is_simulated(chain: &Chain) -> bool {
+    let shards = &chain.description().shards;
+    shards.iter().any(|shard| shard.origin.compiled_by.as_ref().is_some_and(|made| made.simulated))
+}
+
 /// Whether shards compiled from these graphs, over these tables, give what the checkpoint's graph
 /// gives: no constant, activation, state or table holds less than there.
-fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Asset]) -> bool {
+pub(crate) fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Asset]) -> bool {
     let keeps = |made: &Weight, from: &Weight| {
         made.quantisation.is_none() && (made.dtype == from.dtype || made.dtype == DType::F32)
     };

@@ -7,4 +7,4 @@ mod source;
 
 pub use samples::{SampleSet, tower_samples};
 pub use scope::{TowerScope, towers_of};
-pub use source::TowerSource;
+pub use source::{TowerSource, tower_weights};

@@ -54,11 +54,22 @@ pub fn verify(report: &VerifyReport) -> String {
     if let Some(layer) = report.first_divergent_layer {
         let _ = writeln!(text, "first divergent layer: {layer}");
     }
-    match report.boundaries.as_slice() {
-        [judged, float] if judged.judged && !float.judged => {
-            text.push_str(&boundary_table(judged, Some(float)));
-        }
-        all => text.extend(all.iter().map(|boundaries| boundary_table(boundaries, None))),
+    text.push_str(&boundary_tables(&report.boundaries));
+    for tower in &report.towers {
+        let rows = &tower.soft_rows;
+        let _ = writeln!(
+            text,
+            "\ntower of a {}, over {} that were made for it\n{} soft rows against the checkpoint in float: {} rows, error of 95 % {:.1e}, worst {:.1e} at {}, cosine {:.6} in the mean",
+            tower.pass,
+            tower.samples,
+            verdict(rows.passed, tower.exact),
+            rows.rows,
+            rows.relative_p95,
+            rows.relative_worst,
+            rows.worst_at,
+            rows.cosine_mean
+        );
+        text.push_str(&boundary_tables(&tower.boundaries));
     }
     let outcome = match (report.passed, report.not_run().count()) {
         (false, _) => "FAILED".to_owned(),
@@ -68,6 +79,14 @@ pub fn verify(report: &VerifyReport) -> String {
     };
     let _ = writeln!(text, "\n{outcome}");
     text
+}
+
+/// Every shard alone; what the formats cost beside what is judged.
+fn boundary_tables(all: &[BoundaryVerification]) -> String {
+    match all {
+        [judged, float] if judged.judged && !float.judged => boundary_table(judged, Some(float)),
+        all => all.iter().map(|boundaries| boundary_table(boundaries, None)).collect(),
+    }
 }
 
 /// What was taken, and what was not.

@@ -18,7 +18,7 @@ use crate::report::{RowComparison, ShardVerification};
 use crate::rows::RowErrors;
 use crate::shard_run::{Feed, Own, Rows, ShardMemory, Twin};
 use crate::thresholds::Thresholds;
-use crate::trace::Trace;
+use crate::trace::{Given, Trace};
 
 /// Share of the largest own error that another has to reach to be a fault of its own: rounding is
 /// far below what overflows.
@@ -101,7 +101,8 @@ impl<'s> Search<'s> {
         let graph = self.graph(tapped);
         let (graph, assets) = (graph.as_ref().unwrap_or(self.intact.graph()), &candidate.graph().assets);
         let entries = memory.entries.iter().map(|entry| entry.interface.point.rows);
-        let mut trace = Trace::new(graph, case.ids, entries.max().unwrap_or(1)).map_err(reference_fault)?;
+        let mut trace =
+            Trace::new(graph, Given::Ids(case.ids), entries.max().unwrap_or(1)).map_err(reference_fault)?;
         let mut found: Vec<(Role, RowErrors)> = Vec::new();
         while let Some(chunk) = trace.next().map_err(reference_fault)? {
             progress.step(chunk.first as f64 / case.ids.len() as f64, || {
@@ -246,7 +247,7 @@ impl<'s> Search<'s> {
             rows: case.ids.len(),
             steps: 1,
         };
-        let prompt = Prompt { name: case.name.clone(), ids: case.ids };
+        let prompt = Prompt { name: case.name.clone(), given: Given::Ids(case.ids) };
         let found = check.run(&[prompt], &mut Progress(all))?;
         Ok(Some(found.iter().any(|boundaries| boundaries.judged && !boundaries.passed)))
     }

@@ -46,6 +46,16 @@ impl Encoding for Plain {
         }
     }
 
+    fn ends(self) -> Option<(f32, f32)> {
+        match self {
+            Plain::Fixed(scale, zero) => {
+                let end = |stored: i32| scale * (stored - zero) as f32;
+                Some((end(-32_768), end(32_767)))
+            }
+            _ => None,
+        }
+    }
+
     fn describe(self) -> String {
         format!("{self:?}")
     }
@@ -80,6 +90,10 @@ impl Rules for Any {
     }
 
     fn matrix(&self, weight: &WeightView<'_>, _: Plain) -> Result<(), String> {
+        symmetric(weight).map(drop)
+    }
+
+    fn convolution(&self, weight: &WeightView<'_>, _: Plain) -> Result<(), String> {
         symmetric(weight).map(drop)
     }
 }

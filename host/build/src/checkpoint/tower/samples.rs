@@ -7,7 +7,7 @@
 
 use std::f32::consts::TAU;
 
-use shardwright_preprocessing::{Picture, ProcessorSettings, Sound};
+use shardwright_preprocessing::{Picture, PictureSettings, ProcessorSettings, Sound};
 use shardwright_quantisation::FeatureSample;
 use shardwright_vocabulary::{Error, ErrorKind, Pass};
 
@@ -22,15 +22,16 @@ pub enum SampleSet {
     Verification,
 }
 
-/// Most soft tokens of a picture: ranges do not grow with a picture, and the time to see them does.
-const SOFT_TOKENS: u32 = 70;
+/// Soft tokens of a picture, where its processor makes no fewer: ranges do not grow with a picture,
+/// and the time to see them does.
+const SOFT_TOKENS: u32 = PictureSettings::BUDGETS[0];
 /// Pixels of a picture's sides, by turns: wide, tall, square.
 const SIZES: [(u32, u32); 3] = [(320, 200), (180, 300), (256, 256)];
 /// Seconds of the sounds, by turns.
 const SECONDS: [f32; 3] = [1.5, 2.0, 1.0];
 
-/// What a front end makes of the pictures or sounds of a set, each with its name. `most` bounds
-/// the soft tokens of each.
+/// What a front end makes of the pictures or sounds of a set, each with its name. A clip has `most`
+/// soft tokens at most, a picture the fewest that its processor makes.
 ///
 /// # Errors
 ///
@@ -50,7 +51,7 @@ pub fn tower_samples(
     match pass {
         Pass::Picture => {
             let settings = processor.picture.as_ref().ok_or_else(lacking)?;
-            let budget = settings.soft_tokens.min(SOFT_TOKENS).min(most.max(1));
+            let budget = settings.soft_tokens.min(SOFT_TOKENS);
             let sample = |(index, (name, paint)): (usize, (&'static str, Paint))| {
                 let size = SIZES[(index + usize::from(set == SampleSet::Verification)) % SIZES.len()];
                 let (width, height) = size;

@@ -49,6 +49,8 @@ impl TowerScope {
                 let picture = processor.picture.as_ref().ok_or_else(lacking)?;
                 let usual = [picture.soft_tokens];
                 let budgets = if sizes.is_empty() { &usual[..] } else { sizes };
+                // Other budgets than the processor's are refused.
+                budgets.iter().try_for_each(|budget| picture.grid(1, 1, *budget).map(drop))?;
                 rows.extend(budgets.iter().map(|budget| picture.patches(*budget)));
             }
             _ => {

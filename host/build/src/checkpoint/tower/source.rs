@@ -79,6 +79,15 @@ impl<'a> TowerSource<'a> {
     }
 }
 
+/// A hash over every value of a tower's weights and tables, by which bundles know them.
+///
+/// # Errors
+///
+/// A weight that cannot be read.
+pub fn tower_weights(graph: &Graph) -> Result<[u8; 32]> {
+    Ok(content_hash(graph).map_err(BuildError::from)?)
+}
+
 /// The value ranges of the float tower's tensors, from the cache if it has them.
 fn calibrate(
     graph: &Graph,
@@ -88,9 +97,9 @@ fn calibrate(
     watch: &mut dyn Watch,
 ) -> Result<Calibration> {
     let started = Instant::now();
-    let most = options.context.unwrap_or(u32::MAX);
-    let samples = tower_samples(scope.pass, &scope.processor, most, SampleSet::Calibration)?;
-    let hash = content_hash(graph).map_err(BuildError::from)?;
+    let rows = options.context.unwrap_or(u32::MAX);
+    let samples = tower_samples(scope.pass, &scope.processor, rows, SampleSet::Calibration)?;
+    let hash = tower_weights(graph)?;
     let origins: Vec<u8> = samples.iter().flat_map(|(_, sample)| sample.origin).collect();
     let kept = Kept::new(options, "calibrations", hash, &origins);
     if let Some(calibration) = kept.read(|path| Calibration::read(path, hash).ok()) {
