@@ -33,6 +33,18 @@ const OPERATIONS: &[(&str, Make, (f64, f64))] = &[
     ("add-scalar", |b, x, _| b.unary(SW_OP_ADD_SCALAR, x, number("value", 0.7)), (-3.0, 3.0)),
     ("mul-scalar", |b, x, _| b.unary(SW_OP_MUL_SCALAR, x, number("value", -1.3)), (-3.0, 3.0)),
     ("max-scalar", |b, x, _| b.unary(SW_OP_MAX_SCALAR, x, number("value", 0.4)), (-3.0, 3.0)),
+    ("max", |b, x, y| b.binary(SW_OP_MAX, x, y), (-3.0, 3.0)),
+    ("min", |b, x, y| b.binary(SW_OP_MIN, x, y), (-3.0, 3.0)),
+    (
+        "clamp",
+        |b, x, _| {
+            let bounds = [("low", -1.5), ("high", 2.0)];
+            let bounds = bounds.map(|(name, bound)| b.constant(&weight(name, &[1], &[bound], SW_DTYPE_F32)));
+            b.node(SW_OP_CLAMP, &[x, bounds[0], bounds[1]], &[ROWS, 16], vec![])
+        },
+        (-3.0, 3.0),
+    ),
+    ("sigmoid", |b, x, _| b.unary(SW_OP_SIGMOID, x, vec![]), (-6.0, 6.0)),
     ("gelu", |b, x, _| b.unary(SW_OP_GELU, x, vec![]), (-9.0, 9.0)),
     ("silu", |b, x, _| b.unary(SW_OP_SILU, x, vec![]), (-9.0, 9.0)),
     ("tanh", |b, x, _| b.unary(SW_OP_TANH, x, vec![]), (-3.0, 3.0)),

@@ -145,6 +145,14 @@ fn matrix(outputs: u64, inputs: u64) -> Weight {
     Weight::matrix("w", [outputs, inputs], &values((outputs * inputs) as usize, 3, 0.2), 8)
 }
 
+/// A convolution of kernels of 3 with a zero on each side.
+fn convolved(b: &mut Builder, plane: u32, kernels: &Weight, stride: i64, shape: &[u64]) -> u32 {
+    let kernels = b.constant(kernels);
+    let window = [("kernel", 3), ("stride", stride), ("padding", 1)];
+    let window = window.map(|(name, value)| Attribute::Integer(name, value)).to_vec();
+    b.node(SW_OP_CONVOLUTION, &[plane, kernels], shape, window)
+}
+
 #[test]
 fn what_holds_for_every_compiler_is_taken() {
     let taken: &[Make] = &[
@@ -152,6 +160,17 @@ fn what_holds_for_every_compiler_is_taken() {
         |b, x, _| b.unary(SW_OP_GELU, x, vec![]),
         |b, x, _| b.unary(SW_OP_SOFTCAP, x, number("cap", 3.0)),
         |b, x, _| b.unary(SW_OP_MUL_SCALAR, x, number("value", 3.0)),
+        |b, x, _| b.unary(SW_OP_SIGMOID, x, vec![]),
+        |b, x, y| b.binary(SW_OP_MIN, x, y),
+        |b, x, _| {
+            let bounds =
+                [b.constant(&Weight::vector("low", &[-1.0])), b.constant(&Weight::vector("high", &[1.0]))];
+            like(b, SW_OP_CLAMP, &[x, bounds[0], bounds[1]], vec![])
+        },
+        |b, x, _| {
+            let plane = b.reshape(x, &[4, 6, 2]);
+            convolved(b, plane, &matrix(5, 18), 2, &[2, 3, 5])
+        },
         |b, x, _| b.unary(SW_OP_SOFTMAX, x, vec![]),
         |b, x, _| b.node(SW_OP_REDUCE_SUM, &[x], &[3, 1], vec![]),
         |b, x, _| b.linear(x, &matrix(5, 16)),
@@ -195,6 +214,30 @@ fn what_is_at_fault_is_said() {
         ("is no constant", |b, x, y| b.node(SW_OP_LINEAR, &[x, y], &[3, 3], vec![])),
         ("without scales", |b, x, _| {
             b.linear(x, &Weight::raw("w", &[1, 16], SW_DTYPE_I8, vec![0; 16], None))
+        }),
+        ("`y` is no constant", |b, x, y| {
+            let low = b.constant(&Weight::vector("low", &[-1.0]));
+            like(b, SW_OP_CLAMP, &[x, low, y], vec![])
+        }),
+        ("not [1]", |b, x, _| {
+            let low = b.constant(&Weight::vector("low", &[-1.0, 0.0]));
+            like(b, SW_OP_CLAMP, &[x, low, low], vec![])
+        }),
+        ("do not fit 9 columns", |b, x, _| {
+            let plane = b.reshape(x, &[4, 6, 2]);
+            convolved(b, plane, &matrix(5, 9), 2, &[2, 3, 5])
+        }),
+        ("steps of 0", |b, x, _| {
+            let plane = b.reshape(x, &[4, 6, 2]);
+            convolved(b, plane, &matrix(5, 18), 0, &[2, 3, 5])
+        }),
+        ("no plane", |b, x, _| convolved(b, x, &matrix(5, 18), 2, &[2, 3, 5])),
+        ("is smaller than a kernel", |b, x, _| {
+            let plane = b.reshape(x, &[48, 1, 1]);
+            let window = ["kernel", "stride", "padding"].into_iter().zip([3, 1, 0]);
+            let window = window.map(|(name, value)| Attribute::Integer(name, value)).collect();
+            let kernels = b.constant(&matrix(5, 9));
+            b.node(SW_OP_CONVOLUTION, &[plane, kernels], &[46, 1, 5], window)
         }),
         ("groups of 5 do not divide", |b, x, _| b.norm(x, None, 5, 0.0)),
         ("is no range of axis 1", |b, x, _| {

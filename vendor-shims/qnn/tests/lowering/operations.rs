@@ -115,6 +115,7 @@ fn pointwise() -> Vec<Trial> {
         add("silu", SW_OP_SILU, wide, s(-0.3, 6.0), vec![], 8.0);
         add("tanh", SW_OP_TANH, wide, s(-1.0, 1.0), vec![], 8.0);
         add("exp", SW_OP_EXP, (s(-6.0, 1.0), (-6.0, 1.0)), s(0.0, 3.0), vec![], 8.0);
+        add("sigmoid", SW_OP_SIGMOID, wide, s(0.0, 1.0), vec![], 8.0);
         add("neg", SW_OP_NEG, wide, s(-6.0, 6.0), vec![], 2.0);
         if half {
             add("sqrt", SW_OP_SQRT, positive, s(0.0, 2.5), vec![], 8.0);
@@ -154,6 +155,50 @@ fn along_rows() -> Vec<Trial> {
             let y = trial.tables.outputs[0].tensor as usize;
             trial.tables.tensors[y].1 = vec![5, 1];
             trials.push(trial);
+        }
+    }
+    trials
+}
+
+/// Values between two constants, and kernels over a plane.
+fn of_towers() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (family, half) in FAMILIES {
+        let s = |low, high| store(half, low, high);
+        for (name, low, high) in
+            [("clamp", -1.5, 2.0), ("clamp above", -100.0, 2.0), ("clamp to nothing", -9.0, 9.0)]
+        {
+            let mut tables = Tables::new("trial", 5);
+            let x = tables.input("x", SW_ROLE_HIDDEN, &[5, 96], s(-6.0, 6.0));
+            let bounds = [("low", low), ("high", high)]
+                .map(|(name, bound)| tables.constant(Weight::stored(name, &[1], s(-100.0, 100.0), &[bound])));
+            let to = s(-6.0, 6.0);
+            let y = tables.node("y", SW_OP_CLAMP, &[x, bounds[0], bounds[1]], (&[5, 96], to), vec![]);
+            tables.output("y", SW_ROLE_HIDDEN, y);
+            // The bounds are rounded to steps of their own, wider than those of the result.
+            trials.push(Trial::new(format!("{name} {family}"), tables, &[(-6.0, 6.0)], 12.0));
+        }
+        for (height, width, channels, stride) in [(12u64, 16u64, 1u64, 2i64), (7, 9, 4, 1), (6, 8, 32, 2)] {
+            let (along, outputs, columns) = (|side: u64| (side - 1) / stride as u64 + 1, 8, channels * 9);
+            let weight = match half {
+                true => Weight::stored(
+                    "w",
+                    &[outputs, columns],
+                    Store::F16,
+                    &Random(5).values(outputs * columns, -0.2, 0.2),
+                ),
+                false => Weight::matrix("w", [outputs, columns], SW_DTYPE_I8, &mut Random(5)),
+            };
+            let mut tables = Tables::new("trial", height);
+            let x = tables.input("x", SW_ROLE_HIDDEN, &[height, width, channels], s(-3.0, 2.0));
+            let kernels = tables.constant(weight);
+            let window = [("kernel", 3), ("stride", stride), ("padding", 1)];
+            let window = window.map(|(name, value)| Attribute::Integer(name, value)).to_vec();
+            let shape = [along(height), along(width), outputs];
+            let y = tables.node("y", SW_OP_CONVOLUTION, &[x, kernels], (&shape, s(-8.0, 8.0)), window);
+            tables.output("y", SW_ROLE_HIDDEN, y);
+            let name = format!("convolution {family} {height} x {width} x {channels} by {stride}");
+            trials.push(Trial::new(name, tables, &[(-3.0, 2.0)], 8.0));
         }
     }
     trials
@@ -353,7 +398,14 @@ fn products_of_activations() -> Vec<Trial> {
 fn binaries() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (family, half) in FAMILIES {
-        for (name, op) in [("add", SW_OP_ADD), ("sub", SW_OP_SUB), ("mul", SW_OP_MUL), ("div", SW_OP_DIV)] {
+        for (name, op) in [
+            ("add", SW_OP_ADD),
+            ("sub", SW_OP_SUB),
+            ("mul", SW_OP_MUL),
+            ("div", SW_OP_DIV),
+            ("max", SW_OP_MAX),
+            ("min", SW_OP_MIN),
+        ] {
             let s = |low, high| store(half, low, high);
             let to = if op == SW_OP_MUL { s(-12.0, 12.0) } else { s(-8.0, 8.0) };
             // Extents, and which operand is a constant.
@@ -509,6 +561,11 @@ fn values_one_by_one() {
 #[test]
 fn values_along_rows() {
     examine("values_along_rows", 69, along_rows());
+}
+
+#[test]
+fn clamps_and_convolutions() {
+    examine("clamps_and_convolutions", 69, of_towers());
 }
 
 #[test]
