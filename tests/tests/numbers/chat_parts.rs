@@ -1,9 +1,7 @@
 //! Turns with pictures and sounds through the public crate, on the CPU shim: from pixels and
 //! samples to the words that transformers recorded.
 
-use shardwright::{
-    ChatPart, ErrorKind, FormatChoice, GenerationEvent, Model, OpenOptions, Session, open_bundle,
-};
+use shardwright::{ChatPart, ErrorKind, GenerationEvent, Model, OpenOptions, Pass, Session, open_bundle};
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::program::search_path;
 use shardwright_tests::towers::{FIXTURE, Goldens};
@@ -199,7 +197,8 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
         assert!(found == ErrorKind::Unsupported, "{checkpoint}: {says}");
     }
     let folder = tempfile::tempdir().expect("a folder");
-    options().compile(tree::root().join(FIXTURE), folder.path().join("b"), &mut ()).expect("compiled");
+    let text = options().towers([]);
+    text.compile(tree::root().join(FIXTURE), folder.path().join("b"), &mut ()).expect("compiled");
     let bundle = shardwright::BundleOptions::new().search_path(search_path()).open(folder.path().join("b"));
     let bundle = bundle.expect("a bundle");
     let mut session = greedy(&bundle);
@@ -211,22 +210,96 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
 #[test]
 fn towers_have_formats_of_their_own() {
     let goldens = Goldens::read();
+    let cache = tempfile::tempdir().expect("a folder");
     let with = |formats: &str| {
         let choice = formats.parse().expect("formats");
-        options().tower_formats(choice).open(tree::root().join(FIXTURE)).expect("it opens")
+        options()
+            .cache_directory(cache.path())
+            .tower_formats(choice)
+            .open(tree::root().join(FIXTURE))
+            .expect("it opens")
     };
     let model = with("w8-per-channel/a8-dynamic/f32");
     let mut session = greedy(&model);
     let tokens = reply(&mut session, [picture(&goldens), "What is this?".into()]);
     assert_eq!(tokens.len(), goldens.ids("p1.greedy").len());
-    let refused = options().tower_formats(FormatChoice::Stored);
-    let folder = tempfile::tempdir().expect("a folder");
-    let refused = refused.compile(tree::root().join(FIXTURE), folder.path().join("b"), &mut ());
-    assert_eq!(refused.expect_err("a bundle holds no towers").kind(), ErrorKind::Unsupported);
-    // What needs ranges has no text to take them from, and is refused when the first part comes.
+    // Ranges are those over pictures of the project's own making.
     let model = with("w8-per-channel/a16/a16");
     let mut session = greedy(&model);
-    let (found, says) = kind(session.chat_parts([picture(&goldens), "?".into()]));
-    assert!(found == ErrorKind::Unsupported && says.contains("not calibrated"), "{found:?}: {says}");
-    assert!(session.messages().is_empty());
+    let tokens = reply(&mut session, [picture(&goldens), "What is this?".into()]);
+    assert_eq!(tokens.len(), goldens.ids("p1.greedy").len());
+    let said = model.notices_of_towers();
+    assert!(said.iter().any(|notice| notice.text.contains("were calibrated on 8 pictures")), "{said:?}");
+}
+
+/// One bundle holds the text and both towers, and answers in the same words as the checkpoint, with
+/// nothing but the bundle and the shim.
+#[test]
+fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
+    let goldens = Goldens::read();
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let compiled = |name: &str, options: OpenOptions| {
+        let report = options.compile(tree::root().join(FIXTURE), at(name), &mut ()).expect("compiled");
+        let bundle = shardwright::BundleOptions::new().search_path(search_path());
+        (report, bundle.open(at(name)).expect("a bundle"))
+    };
+    let (report, whole) = compiled("whole", options());
+    assert_eq!(report.chains, ["primary", "picture", "clip"]);
+    assert_eq!(
+        report.plan.towers.iter().map(|plan| plan.pass()).collect::<Vec<_>>(),
+        [Pass::Picture, Pass::Clip]
+    );
+    for (prompt, parts) in [
+        ("p1", vec![picture(&goldens), "What is this?".into()]),
+        ("p2", vec!["Listen:".into(), sound(&goldens)]),
+        ("p3", vec![picture(&goldens), "and".into(), sound(&goldens)]),
+    ] {
+        let mut session = greedy(&whole);
+        assert_eq!(reply(&mut session, parts), goldens.ids(&format!("{prompt}.greedy")), "{prompt}");
+    }
+    // Compiled again, it is the same bundle; and a text alone opens no tower.
+    assert_eq!(compiled("again", options()).0.bundle, report.bundle);
+    let (_, unused) = compiled("unused", options());
+    reply(&mut greedy(&unused), ["hello".into()]);
+    std::fs::remove_file(
+        unused.bundle().expect("a bundle").path(&artefact_of(&unused, Pass::Picture)).expect("there"),
+    )
+    .expect("removed");
+    let (found, says) = kind(greedy(&unused).chat_parts([picture(&goldens), "?".into()]));
+    assert!(found == ErrorKind::Invalid && says.contains("is missing"), "{found:?}: {says}");
+
+    // One tower alone, for one size of pictures.
+    let (_, seeing) = compiled("seeing", options().towers([Pass::Picture]));
+    let (found, says) = kind(greedy(&seeing).chat_parts([sound(&goldens), "?".into()]));
+    assert!(found == ErrorKind::Unsupported && says.contains("no tower for a sound"), "{says}");
+    let mut larger = greedy(&seeing);
+    larger.picture_tokens = Some(280);
+    let (found, says) = kind(larger.chat_parts([picture(&goldens), "?".into()]));
+    assert!(found == ErrorKind::Argument && says.contains("takes 70 at most"), "{says}");
+    assert!(larger.messages().is_empty());
+    let (_, larger) = compiled("larger", options().towers([Pass::Picture]).picture_sizes([280]));
+    let mut session = greedy(&larger);
+    session.picture_tokens = Some(280);
+    assert!(!reply(&mut session, [picture(&goldens), "?".into()]).is_empty());
+
+    // What cannot be asked of a tower.
+    for (options, part) in [
+        (options().picture_sizes([71]), "71 soft tokens"),
+        (options().clip_lengths([31]), "31 seconds"),
+        (options().clip_lengths([0]), "a clip of nothing"),
+    ] {
+        let refused = options.compile(tree::root().join(FIXTURE), at("refused"), &mut ());
+        let error = refused.expect_err(part);
+        assert!(error.kind() == ErrorKind::Argument && error.to_string().contains(part), "{error}");
+    }
+    let refused =
+        options().towers([Pass::Clip]).compile(tree::root().join(TEXT_FIXTURES[0]), at("none"), &mut ());
+    assert_eq!(refused.expect_err("no tower").kind(), ErrorKind::Unsupported);
+}
+
+/// The artefact of the first shard of a pass.
+fn artefact_of(model: &Model, pass: Pass) -> shardwright_bundle::FileReference {
+    let manifest = model.bundle().expect("a bundle").manifest();
+    manifest.model_of(pass).expect("a tower").chains[0].shards[0].artefact
 }

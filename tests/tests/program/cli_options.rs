@@ -96,8 +96,8 @@ const OF_THIS_MACHINE: [&str; 13] = [
 ];
 
 /// Values, of which each option accepts one.
-const VALUES: [&str; 8] =
-    ["ops=400", "embedding=w8-per-channel", "stored", "128", "cpu", "500ms", "speed", "nearest"];
+const VALUES: [&str; 9] =
+    ["ops=400", "embedding=w8-per-channel", "stored", "128", "cpu", "500ms", "speed", "nearest", "picture"];
 
 /// The command with an option and the first value that it accepts.
 fn with_option(command: &[&str], name: &str, has_value: bool) -> Run {

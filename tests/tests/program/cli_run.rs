@@ -84,14 +84,16 @@ fn pictures_and_sounds_stand_before_the_prompt() {
     let both = answered(&["--image", &picture, "--audio", &sound]).2.expect("a number");
     assert_eq!(both - with_picture, heard.expect("a number") - text);
 
-    // A tower runs on this machine wherever the text does, which is said, or refused.
+    // A tower is planned for the chip that the text is planned for. Where a part of it is placed
+    // elsewhere, that is said, or refused.
     let chip = ["--image", &picture, "--soc", "mt6989", "--on", "cpu"];
-    let outcome = ask(MULTIMODAL_FIXTURE, &chip).outcome();
+    ask(MULTIMODAL_FIXTURE, &chip).arguments(["--strict"]).succeeds();
+    let placed = ["--planner-option", "place.vision-embed=cpu"];
+    let outcome = ask(MULTIMODAL_FIXTURE, &chip).arguments(placed).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    let fallback = "fallback: the tower of a picture runs on this machine's CPU, not on mt6989";
-    assert!(outcome.stderr.contains(fallback), "{}", outcome.stderr);
-    let (code, says) = ask(MULTIMODAL_FIXTURE, &chip).arguments(["--strict"]).refuses();
-    assert!(code == 9 && says.contains("the tower of a picture"), "{code}: {says}");
+    assert!(outcome.stderr.contains("vision-embed runs on the CPU, not on mt6989"), "{}", outcome.stderr);
+    let (code, says) = ask(MULTIMODAL_FIXTURE, &chip).arguments(placed).arguments(["--strict"]).refuses();
+    assert!(code == 9 && says.contains("vision-embed"), "{code}: {says}");
 
     let (code, says) = ask(DEMO_MODEL, &["--image", &picture]).refuses();
     assert!(code == 5 && says.contains("reads no pictures"), "{code}: {says}");

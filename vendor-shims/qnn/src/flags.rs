@@ -28,6 +28,9 @@ const MAX_KEY: usize = 256;
 /// hours to compile.
 const WIDEST_RANGE: (i64, i64) = (256, 1 << 20);
 
+/// Bounds on the rows of products: fewer would be cut into thousands.
+const TALLEST_RANGE: (i64, i64) = (16, 1 << 20);
+
 const SWITCH: &[&str] = &["true", "false"];
 const AUTO: &str = "auto";
 
@@ -100,6 +103,12 @@ const WAYS: &[Way] = &[
         field: "widest",
         values: Values::Number(WIDEST_RANGE.0, WIDEST_RANGE.1),
         description: "outputs of one product with weights; a wider one is cut and joined",
+    },
+    Way {
+        flag: "tallest",
+        field: "tallest",
+        values: Values::Number(TALLEST_RANGE.0, TALLEST_RANGE.1),
+        description: "rows of one product with weights; more are cut and joined",
     },
 ];
 

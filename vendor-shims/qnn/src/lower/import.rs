@@ -158,7 +158,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         self.work.act_like(Compute::L2Norm, x, target)
     }
 
-    /// In blocks of outputs if there are too many.
+    /// In blocks of outputs and of rows if there are too many.
     fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, LowerError> {
         let target = self.work.encoding(out)?.computed();
         let value = self.value(x)?;
@@ -183,6 +183,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         let value = self.work.reshape(value, &flat);
         let axis = flat.len() - 1;
         let widest = self.variants.widest.max(1);
+        let tallest = rows.div_ceil(rows.div_ceil(self.variants.tallest.max(1)).max(1));
         let mut parts = Vec::new();
         let mut start = 0;
         while start < outputs {
@@ -190,9 +191,17 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
             let block = matrix(constant, form, layout, start..end)
                 .map_err(|reason| self.work.bad_weight(weight, reason))?;
             let block = self.work.constant(block);
-            let mut shape = flat.clone();
-            shape[axis] = end - start;
-            parts.push(self.work.act(kind.clone(), &[value, block], shape, target));
+            let mut blocks = Vec::new();
+            let mut first = 0;
+            while first < rows {
+                let last = rows.min(first.saturating_add(tallest));
+                let some = self.work.slice(value, axis - 1, first, last);
+                let mut shape = flat.clone();
+                (shape[axis - 1], shape[axis]) = (last - first, end - start);
+                blocks.push(self.work.act(kind.clone(), &[some, block], shape, target));
+                first = last;
+            }
+            parts.push(self.work.concat(&blocks, axis - 1));
             start = end;
         }
         let joined = self.work.concat(&parts, axis);

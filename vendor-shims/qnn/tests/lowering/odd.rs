@@ -181,6 +181,7 @@ fn judge_and_lower(seed: u64, form: usize) {
         leaving: [Leaving::Whole, Leaving::Rows, Leaving::Columns][form / 4 % 3],
         turned: form / 4 % 4 < 2,
         widest: [3, 1 << 15][form / 2 % 2],
+        tallest: [2, 1 << 15][form / 7 % 2],
     };
     let _ = lower(tables.view(), &soc("sm8750"), &variants);
     let Some(taken) = taken_part(tables) else { return };

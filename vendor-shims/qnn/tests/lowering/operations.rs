@@ -345,11 +345,12 @@ fn matrix_products() -> Vec<Trial> {
             }
         }
     }
-    // In blocks of outputs, with a batch, and of eight bits in and out.
-    for (name, widest, shape, eight) in [
-        ("cut", 40, &[7u64, 128][..], false),
-        ("batch", 1 << 20, &[2, 3, 128], false),
-        ("u8", 1 << 20, &[7, 128], true),
+    // In blocks of outputs and rows, with a batch, and of eight bits in and out.
+    for (name, widest, tallest, shape, eight) in [
+        ("cut", 40, 1 << 20, &[7u64, 128][..], false),
+        ("cut both ways", 40, 3, &[7, 128], false),
+        ("batch", 1 << 20, 1 << 20, &[2, 3, 128], false),
+        ("u8", 1 << 20, 1 << 20, &[7, 128], true),
     ] {
         let weight = Weight::matrix("w", [96, 128], SW_DTYPE_I4, &mut Random(6));
         let mut tables = Tables::new("trial", shape[0]);
@@ -360,7 +361,7 @@ fn matrix_products() -> Vec<Trial> {
         let x = tables.input("x", SW_ROLE_HIDDEN, shape, from);
         let y = tables.linear("y", x, weight, to);
         tables.output("y", SW_ROLE_HIDDEN, y);
-        let variants = Variants { widest, ..Variants::default() };
+        let variants = Variants { widest, tallest, ..Variants::default() };
         let steps = if eight { 1.0 } else { 8.0 };
         trials.push(Trial::new(format!("linear {name}"), tables, &[(-3.0, 2.0)], steps).with(variants));
     }
