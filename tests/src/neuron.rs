@@ -89,6 +89,26 @@ impl Case {
         }
     }
 
+    /// How it is opened with a shim in its lowering.
+    ///
+    /// # Panics
+    /// If the formats are none.
+    pub fn options(&self, shim: &Shim, cache: &Path) -> OpenOptions {
+        let choice: FormatChoice = A16W8.parse().expect("formats");
+        let open = match self.context {
+            Some(tokens) => OpenOptions::new().context(tokens),
+            None => OpenOptions::new(),
+        };
+        open.search_path(shim.search_path())
+            .cache_directory(cache)
+            .soc(self.soc)
+            .on(Executor::Simulator)
+            .planner("even")
+            .planner_option("pieces", self.pieces.to_string())
+            .strict(true)
+            .formats(choice)
+    }
+
     /// Compares every shard alone with the reference and the chain as a whole with recorded
     /// outputs, on the simulator.
     ///
@@ -96,20 +116,7 @@ impl Case {
     /// If it cannot be run, or another plan than the one asked for is.
     pub fn verify(&self, recorded: Option<&Recorded>, effort: Effort, cache: &Path) -> VerifyReport {
         let shim = Shim::with(self.lowering);
-        let choice: FormatChoice = A16W8.parse().expect("formats");
-        let open = match self.context {
-            Some(tokens) => OpenOptions::new().context(tokens),
-            None => OpenOptions::new(),
-        };
-        let open = open
-            .search_path(shim.search_path())
-            .cache_directory(cache)
-            .soc(self.soc)
-            .on(Executor::Simulator)
-            .planner("even")
-            .planner_option("pieces", self.pieces.to_string())
-            .strict(true)
-            .formats(choice);
+        let open = self.options(&shim, cache);
         let checkpoint = tree::root().join(self.checkpoint);
         let goldens = recorded.map_or(checkpoint.clone(), Recorded::folder);
         let options = VerifyOptions::new()

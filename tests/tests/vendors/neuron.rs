@@ -6,15 +6,17 @@
 use std::ops::Range;
 
 use serde_json::Value;
+use shardwright::Pass;
 use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, legalise_encoded};
 use shardwright_models::Checkpoint;
 use shardwright_shims::ShimRegistry;
 use shardwright_test_checkpoints::cases;
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::neuron::{A16W8, Case, Shim};
 use shardwright_tests::program::shardwright;
 use shardwright_tests::qnn::{COSINE, Finding, LOSS, ROW_P95, ROW_WORST, float_nll};
+use shardwright_tests::tower_cases::tower;
 use shardwright_tests::{SIMULATED_CONTEXT, profiles, tree};
 use shardwright_vocabulary::{EntryKind, EntryName, FormatTuple, Provenance};
 
@@ -61,6 +63,27 @@ fn qwen3_gives_the_reference_s_numbers() {
 #[test]
 fn an_encoder_gives_the_reference_s_numbers() {
     fixture(EMBEDDING_FIXTURE, "lean");
+}
+
+/// Whole towers, in both lowerings.
+#[test]
+fn towers_give_the_reference_s_numbers() {
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    for lowering in ["lean", "plain"] {
+        let case =
+            Case { checkpoint: MULTIMODAL_FIXTURE, pieces: 1, lowering, soc: "mt6989", context: context() };
+        let shim = Shim::with(lowering);
+        let open = case.options(&shim, cache.path());
+        for (pass, formats, cosine) in [
+            (Pass::Clip, A16W8, 0.999),
+            (Pass::Clip, "f16/f16/f16", 0.9999),
+            (Pass::Picture, A16W8, 0.999),
+            (Pass::Picture, "f16/f16/f16", 0.9999),
+        ] {
+            let tower = tower(&open, pass, formats);
+            assert!(tower.soft_rows.cosine_mean >= cosine, "{lowering}: {:?}", tower.soft_rows);
+        }
+    }
 }
 
 #[test]

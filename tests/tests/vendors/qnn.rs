@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use shardwright::Pass;
 use shardwright_shims::Artefact;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents};
@@ -15,6 +16,7 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::qnn::{COSINE, Case, Finding, LOSS, ROW_P95, ROW_WORST, float_nll, library};
+use shardwright_tests::tower_cases::tower;
 use shardwright_tests::{SIMULATED_CONTEXT, plans, tree};
 
 const GEMMA3: &str = "tests/fixtures/gemma3_text";
@@ -83,6 +85,29 @@ fn two_shards_of_the_demo_model_give_the_reference_s_numbers_and_keep_its_likeli
     assert!(finding.float_cosine_mean >= 0.99, "{finding:?}");
     assert!(finding.nll.1.abs() <= LOSS, "{finding:?}");
     assert_eq!(finding.greedy.1, greedy as u64, "{finding:?}");
+}
+
+/// Whole towers on the chip: sixteen-bit activations over weights of eight bits, and floats of
+/// sixteen.
+#[test]
+fn towers_give_the_reference_s_numbers() {
+    if !library() {
+        return;
+    }
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let case = Case { checkpoint: GEMMA4, formats: FORMATS, pieces: 1, soc: "sm8850", context: context() };
+    let open = case.options(cache.path());
+    let all = [
+        (Pass::Clip, FORMATS, 0.999),
+        (Pass::Clip, "f16/f16/f16", 0.9999),
+        (Pass::Picture, FORMATS, 0.999),
+        (Pass::Picture, "f16/f16/f16", 0.9999),
+    ];
+    // The last takes most of the time.
+    for (pass, formats, cosine) in &all[..cases(3, 4)] {
+        let tower = tower(&open, *pass, formats);
+        assert!(tower.soft_rows.cosine_mean >= *cosine, "{:?}", tower.soft_rows);
+    }
 }
 
 #[test]
