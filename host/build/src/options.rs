@@ -375,3 +375,49 @@ impl PlanOptions {
         String::from_utf8(read_named(path, CALIBRATION_TEXT_BYTES)?).map_err(fault).map(Some)
     }
 }
+
+#[cfg(all(test, feature = "checkpoints"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_of_towers_is_written_down_and_read_again() {
+        let all = [
+            TowerOptions::default(),
+            TowerOptions { passes: Some(Vec::new()), ..TowerOptions::default() },
+            TowerOptions {
+                passes: Some(vec![Pass::Picture, Pass::Clip]),
+                formats: Some("w8-per-channel[head=f16]/a16/a8".parse().unwrap()),
+                picture_tokens: vec![70, 280],
+                clip_seconds: vec![5],
+            },
+            TowerOptions { formats: Some(FormatChoice::Stored), ..TowerOptions::default() },
+        ];
+        for asked in all {
+            let mut read = TowerOptions::default();
+            for (name, value) in asked.asked() {
+                let name = name.strip_prefix("tower.").unwrap();
+                assert_eq!(read.ask(name, &value), Some(()), "{name}={value}");
+            }
+            assert_eq!(read, asked);
+        }
+        let mut read = TowerOptions::default();
+        for (name, value) in [("passes", "nose"), ("formats", "w9"), ("picture-tokens", "-1"), ("smell", "1")]
+        {
+            assert_eq!(read.ask(name, value), None, "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn a_setting_that_places_a_component_is_of_its_pass() {
+        for (name, pass) in [
+            ("place.head", Some(Pass::Step)),
+            ("place.vision-tower", Some(Pass::Picture)),
+            ("place.audio-embed", Some(Pass::Clip)),
+            ("place.nothing", None),
+            ("format", None),
+        ] {
+            assert_eq!(placed(name), pass, "{name}");
+        }
+    }
+}

@@ -23,7 +23,7 @@ const MANIFEST_FILE: &str = "bundle.json";
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Inspected {
     /// A bundle, damaged or not.
-    Bundle(BundleReport),
+    Bundle(Box<BundleReport>),
     /// A compiled artefact; its hash was checked.
     Artefact(ArtefactReport),
     /// A work order; its hash was checked.
@@ -165,7 +165,7 @@ pub fn inspect(
                 .map(|bundle| shard_inspections(&bundle, &mut Asked::new(search, &advisers, soc)))
                 .unwrap_or_default();
             let advice = advice_on(&inspection, &advisers);
-            Ok(Inspected::Bundle(BundleReport { inspection, artefacts, advice }))
+            Ok(Inspected::Bundle(Box::new(BundleReport { inspection, artefacts, advice })))
         }
         Kind::Artefact => {
             let artefact =

@@ -98,7 +98,7 @@ pub fn passes_of(directory: impl AsRef<Path>) -> Result<Vec<Pass>, CheckpointErr
     let value = json::parse(&path, &json::read_capped(&path, limits::CONFIG_BYTES)?)?;
     let top = Fields::new(&path, &value)?;
     let mut passes = vec![Pass::Step];
-    if top.text("model_type")?.as_deref() == Some(WITH_TOWERS) {
+    if top.text("model_type")? == Some(WITH_TOWERS) {
         for (pass, field) in TOWERS {
             passes.extend(top.object(field)?.map(|_| pass));
         }

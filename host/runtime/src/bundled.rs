@@ -10,10 +10,10 @@ use crate::description::{ChainDescription, ShardDescription};
 use crate::error::ChainError;
 
 impl ChainDescription {
-    /// Describes a chain of a bundle, of its text or of a tower, whose artefacts are loaded: `shards`
-    /// are those of [`ShardDescription::of`], in the chain's order. Each must match the manifest; its origin
-    /// becomes the manifest's, except for a fallback already recorded and the flags it was loaded
-    /// with.
+    /// Describes a chain of a bundle, of its text or of a tower, whose artefacts are loaded:
+    /// `shards` are those of [`ShardDescription::of`], in the chain's order. Each must match the
+    /// manifest; its origin becomes the manifest's, except for a fallback already recorded and the
+    /// flags it was loaded with.
     pub fn of_bundle(
         manifest: &Manifest,
         model: Model<'_>,

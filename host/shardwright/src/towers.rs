@@ -37,6 +37,16 @@ enum Settings {
     Bundle(Arc<Bundle>),
 }
 
+impl Settings {
+    fn bundle(&self) -> Option<&Bundle> {
+        match self {
+            #[cfg(feature = "build")]
+            Settings::Checkpoint(_) => None,
+            Settings::Bundle(bundle) => Some(bundle),
+        }
+    }
+}
+
 /// What is opened and kept of the towers of one model. Sessions share it.
 pub(crate) struct Towers {
     settings: Settings,
@@ -128,20 +138,19 @@ impl Towers {
 
     /// Whether there is a tower for parts of this sense. Of a checkpoint its processor knows.
     pub fn expect(&self, sense: Sense) -> Result<()> {
-        match &self.settings {
-            Settings::Bundle(bundle) if bundle.manifest().model_of(sense.pass()).is_none() => {
-                let (directory, noun) = (bundle.directory().display(), sense.noun());
-                let what = format!("{directory}: it holds no tower for a {noun}");
-                Err(Error::new(ErrorKind::Unsupported, what)
-                    .with_help("compile the checkpoint with that tower, or open the checkpoint itself"))
-            }
-            _ => Ok(()),
+        let Some(bundle) = self.settings.bundle() else { return Ok(()) };
+        if bundle.manifest().model_of(sense.pass()).is_some() {
+            return Ok(());
         }
+        let (directory, noun) = (bundle.directory().display(), sense.noun());
+        let what = format!("{directory}: it holds no tower for a {noun}");
+        Err(Error::new(ErrorKind::Unsupported, what)
+            .with_help("compile the checkpoint with that tower, or open the checkpoint itself"))
     }
 
     /// Whether the tower of a bundle takes a part. That of a checkpoint is made for it.
     pub fn expect_room(&self, prepared: &Prepared, processor: &ProcessorSettings) -> Result<()> {
-        let Settings::Bundle(bundle) = &self.settings else { return Ok(()) };
+        let Some(bundle) = self.settings.bundle() else { return Ok(()) };
         let most = largest_picture(bundle, processor).unwrap_or(0);
         if prepared.sense == Sense::Sound || prepared.budget <= most {
             return Ok(());

@@ -47,8 +47,8 @@ fn blocks(rows: u64, window: u64) -> u64 {
 /// mask of the window as a step input, of which each block reads its part.
 ///
 /// The scores by distance come as `[heads · blocks, B, window]`, the farthest key first. Followed
-/// by B zeros, `B + window` to a row, they read as rows of one less: row i moves right by i, so that
-/// the column of a key is its row and a constant.
+/// by B zeros, `B + window` to a row, they read as rows of one less: row i moves right by i, so
+/// that the column of a key is its row and a constant.
 pub(crate) fn attention(rewrite: &mut Rewrite, operands: &[TensorId], attention: &RelativeAttention) {
     let [q, k, v, by_distance] = [operands[0], operands[1], operands[2], operands[3]];
     let (heads, d) = (u64::from(attention.heads), u64::from(attention.head_dim));

@@ -123,8 +123,8 @@ pub enum Leaving {
 pub const WIDEST: u64 = 32_768;
 
 /// Rows of one product. With 2,520 rows a layer of Gemma 4's tower for pictures, in eight bits, has
-/// twelve times the simulated cycles (562 ms on SoC 72) of one whose products are taken in two parts
-/// of 1,260 (44.7 ms): their operands and results then fit the fast memory.
+/// twelve times the simulated cycles (562 ms on SoC 72) of one whose products are taken in two
+/// parts of 1,260 (44.7 ms): their operands and results then fit the fast memory.
 pub const TALLEST: u64 = 1_280;
 
 impl Default for Variants {

@@ -2,8 +2,8 @@
 //!
 //! Ranges of a tower's tensors depend on contrast, edges, textures and loudness, not on what a
 //! picture shows. So the pictures are gradients, stripes, checks, noise at several scales, discs,
-//! strokes like those of writing, and plain surfaces; the sounds are chords, a chirp, noise, clicks,
-//! a voice-like pulse train through resonances, and near silence.
+//! strokes like those of writing, and plain surfaces; the sounds are chords, a chirp, noise,
+//! clicks, a voice-like pulse train through resonances, and near silence.
 
 use std::f32::consts::TAU;
 
@@ -241,5 +241,38 @@ impl Random {
 
     fn colour(&mut self) -> [f32; 3] {
         std::array::from_fn(|_| self.unit())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn samples_are_the_same_every_time_and_no_two_are_alike() {
+        let processor =
+            ProcessorSettings { picture: Some(PictureSettings::default()), sound: Some(Default::default()) };
+        let mut origins = BTreeSet::new();
+        for pass in [Pass::Picture, Pass::Clip] {
+            for set in [SampleSet::Calibration, SampleSet::Verification] {
+                let samples = tower_samples(pass, &processor, 750, set).expect("made");
+                assert_eq!(samples, tower_samples(pass, &processor, 750, set).expect("made"));
+                for (name, sample) in samples {
+                    assert!(origins.insert(sample.origin) || name == "plain", "{name} twice");
+                    let count = sample.values.len() / sample.width;
+                    assert!(count > 0 && sample.values.iter().all(|value| value.is_finite()), "{name}");
+                    let places = if pass == Pass::Picture { count } else { 0 };
+                    assert!(sample.columns.len() == places && sample.rows.len() == places, "{name}");
+                }
+            }
+        }
+        // No longer than was asked for: two soft tokens are eight frames.
+        let short = tower_samples(Pass::Clip, &processor, 2, SampleSet::Calibration).expect("made");
+        assert!(short.iter().all(|(_, sample)| sample.values.len() <= 8 * sample.width));
+        let deaf = ProcessorSettings { sound: None, ..processor };
+        let error = tower_samples(Pass::Clip, &deaf, 2, SampleSet::Calibration).expect_err("deaf");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
 }
