@@ -283,6 +283,16 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
     session.picture_tokens = Some(280);
     assert!(!reply(&mut session, [picture(&goldens), "?".into()]).is_empty());
 
+    // Without the settings of its front ends a checkpoint is a text, which is said in words that are
+    // the same everywhere.
+    let blind = Copy::of(FIXTURE).without("processor_config.json");
+    options().compile(blind.path(), at("blind"), &mut ()).expect("compiled");
+    let bundle = shardwright_bundle::Bundle::open(at("blind")).expect("a bundle");
+    let notices = &bundle.manifest().notices;
+    let said =
+        notices.iter().find(|notice| notice.text.contains("towers for pictures and sounds are left out"));
+    assert!(said.is_some_and(|notice| !notice.text.contains('/')), "{notices:?}");
+
     // What cannot be asked of a tower.
     for (options, part) in [
         (options().picture_sizes([71]), "71 soft tokens"),

@@ -131,10 +131,10 @@ pub fn towers_of(directory: &Path, options: &PlanOptions) -> Result<(Vec<TowerSc
     }
     let processor = match ProcessorSettings::read(directory) {
         Ok(processor) => processor,
-        Err(PreprocessingError::MissingFile { origin }) if asked.is_none() => {
-            let what = format!(
-                "towers for pictures and sounds are left out: {origin} is not there, which says what goes into them"
-            );
+        Err(PreprocessingError::MissingFile { .. }) if asked.is_none() => {
+            // Without its path: notices are part of a bundle, which is the same wherever it is made.
+            let what = "towers for pictures and sounds are left out: processor_config.json is not there, which says \
+                        what goes into them";
             return Ok((Vec::new(), Some(Notice::note(what))));
         }
         Err(error) => return Err(error.into()),
