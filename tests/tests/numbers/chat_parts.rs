@@ -283,8 +283,8 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
     session.picture_tokens = Some(280);
     assert!(!reply(&mut session, [picture(&goldens), "?".into()]).is_empty());
 
-    // Without the settings of its front ends a checkpoint is a text, which is said in words that are
-    // the same everywhere.
+    // Without the settings of its front ends a checkpoint is a text, which is said in words that
+    // are the same everywhere.
     let blind = Copy::of(FIXTURE).without("processor_config.json");
     options().compile(blind.path(), at("blind"), &mut ()).expect("compiled");
     let bundle = shardwright_bundle::Bundle::open(at("blind")).expect("a bundle");

@@ -132,7 +132,7 @@ pub fn towers_of(directory: &Path, options: &PlanOptions) -> Result<(Vec<TowerSc
     let processor = match ProcessorSettings::read(directory) {
         Ok(processor) => processor,
         Err(PreprocessingError::MissingFile { .. }) if asked.is_none() => {
-            // Without its path: notices are part of a bundle, which is the same wherever it is made.
+            // Without its path: notices go into a bundle, which is the same wherever it is made.
             let what = "towers for pictures and sounds are left out: processor_config.json is not there, which says \
                         what goes into them";
             return Ok((Vec::new(), Some(Notice::note(what))));
