@@ -68,4 +68,4 @@ pub use placement::{
 pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
 pub use soft::{Prompt, SoftRows};
 pub use storage::Storage;
-pub use tower::Tower;
+pub use tower::{Tower, TowerMove};

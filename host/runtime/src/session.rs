@@ -1,4 +1,4 @@
-mod failover;
+pub(crate) mod failover;
 mod logits;
 
 use std::num::NonZeroUsize;

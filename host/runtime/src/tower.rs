@@ -5,14 +5,29 @@ use crate::chain::Chain;
 use crate::engine::{Engine, StepRows};
 use crate::error::SessionError;
 use crate::features::Features;
+use crate::next_chain::NextChain;
 use crate::placement::PlacementRecord;
+use crate::session::failover::{Successor, is_loss, take};
 use crate::soft::SoftRows;
 use crate::step::Given;
-use shardwright_vocabulary::EntryKind;
+use shardwright_vocabulary::{EntryKind, Place};
 
 /// A tower with memories of its own. It keeps nothing from one picture or clip to the next.
 pub struct Tower {
     engine: Engine,
+    next: Option<Box<dyn NextChain>>,
+    moves: Vec<TowerMove>,
+}
+
+/// A picture or clip that was run again on another chain because its chain was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TowerMove {
+    /// What was lost, and where.
+    pub lost: String,
+    /// Where the shards of the new chain run; each place once, in their order.
+    pub to: Vec<Place>,
+    /// Chains tried before and unusable, with the reason.
+    pub passed_over: Vec<String>,
 }
 
 impl std::fmt::Debug for Tower {
@@ -28,15 +43,38 @@ impl Chain {
     ///
     /// [`SessionError::NotATower`] if it gives something else than soft rows; those of allocating.
     pub fn tower(&self) -> Result<Tower, SessionError> {
-        let gives_rows = |schedule: &crate::chain::layout::Schedule| schedule.soft_rows.is_some();
-        match self.layout().schedules.iter().all(gives_rows) {
-            true => Ok(Tower { engine: Engine::new(self.clone())? }),
+        match is_tower(self) {
+            true => Ok(Tower { engine: Engine::new(self.clone())?, next: None, moves: Vec::new() }),
             false => Err(SessionError::NotATower),
         }
     }
 }
 
+/// Whether all that a chain gives are soft rows.
+fn is_tower(chain: &Chain) -> bool {
+    chain.layout().schedules.iter().all(|schedule| schedule.soft_rows.is_some())
+}
+
+/// The entry points that take features.
+fn inputs(chain: &Chain) -> impl Iterator<Item = (usize, FeatureInput)> + '_ {
+    chain.schedules(EntryKind::Encode).filter_map(|index| {
+        let schedule = &chain.layout().schedules[index];
+        let (count, width) = schedule.features()?;
+        Some((index, FeatureInput { count, width, to_a_row: count / schedule.point.rows as usize }))
+    })
+}
+
 impl Tower {
+    /// Sets what goes on when the chain is lost; `None`: losing it is an error.
+    pub fn set_next_chain(&mut self, next: Option<Box<dyn NextChain>>) {
+        self.next = next;
+    }
+
+    /// What was run again on another chain so far.
+    pub fn moves(&self) -> &[TowerMove] {
+        &self.moves
+    }
+
     /// The chain it runs on.
     pub fn chain(&self) -> &Chain {
         &self.engine.chain
@@ -68,22 +106,61 @@ impl Tower {
     }
 
     fn schedules(&self) -> impl Iterator<Item = (usize, FeatureInput)> + '_ {
-        let chain = &self.engine.chain;
-        chain.schedules(EntryKind::Encode).filter_map(|index| {
-            let schedule = &chain.layout().schedules[index];
-            let (count, width) = schedule.features()?;
-            Some((index, FeatureInput { count, width, to_a_row: count / schedule.point.rows as usize }))
-        })
+        inputs(&self.engine.chain)
     }
 
     /// The soft rows of a picture or clip of that origin, in the smallest entry point that holds
-    /// it.
+    /// it. Where the chain is lost and another is set, it is run again there.
     ///
     /// # Errors
     ///
     /// [`SessionError::Features`] if there are none, more than the largest entry point takes, or
-    /// patches without positions; [`SessionError::SoftRowsNotFinite`]; those of running shards.
+    /// patches without positions; [`SessionError::SoftRowsNotFinite`]; those of running shards;
+    /// [`SessionError::Stranded`] if no other chain takes over.
     pub fn encode(&mut self, features: Features<'_>, origin: [u8; 32]) -> Result<SoftRows, SessionError> {
+        let mut asked = 0;
+        loop {
+            match self.encode_here(&features, origin) {
+                Err(error) if is_loss(&error) => self.go_on(error, &features, &mut asked)?,
+                done => return done,
+            }
+        }
+    }
+
+    fn go_on(
+        &mut self,
+        lost: SessionError,
+        features: &Features<'_>,
+        asked: &mut usize,
+    ) -> Result<(), SessionError> {
+        let Some(mut next) = self.next.take() else { return Err(lost) };
+        let (count, width) = (features.count, self.feature_width());
+        let fits = &mut |chain: &Chain| {
+            let holds = |input: FeatureInput| input.count >= count && input.width == width;
+            match is_tower(chain) && inputs(chain).any(|(_, input)| holds(input)) {
+                true => Ok(()),
+                false => Err("the next chain takes no such features".to_owned()),
+            }
+        };
+        let record = self.placement();
+        let interrupted = &mut || self.engine.interrupted(0);
+        let taken = take(next.as_mut(), lost, &record, asked, fits, interrupted);
+        self.next = Some(next);
+        let (lost, Successor { mut engine, passed_over }) = taken?;
+        // The cancel handle must keep working across chains.
+        engine.cancel = self.engine.cancel.clone();
+        self.engine = engine;
+        let mut to: Vec<Place> = Vec::new();
+        for shard in &self.engine.chain.description().shards {
+            if !to.contains(&shard.place) {
+                to.push(shard.place.clone());
+            }
+        }
+        self.moves.push(TowerMove { lost: lost.to_string(), to, passed_over });
+        Ok(())
+    }
+
+    fn encode_here(&mut self, features: &Features<'_>, origin: [u8; 32]) -> Result<SoftRows, SessionError> {
         let most = self.most_features();
         let refused = |reason| SessionError::Features { count: features.count, most, reason };
         if features.count == 0 {
@@ -106,7 +183,7 @@ impl Tower {
             return Err(refused("a column or row is beyond the table of positions"));
         }
         let valid = features.count.div_ceil(input.to_a_row);
-        let given = Given::Features { features: &features, to_a_row: input.to_a_row as u64 };
+        let given = Given::Features { features, to_a_row: input.to_a_row as u64 };
         self.engine.step(schedule, StepRows { position: 0, count: valid, given }, None)?;
         let Some(located) = &plan.soft_rows else { return Err(SessionError::NotATower) };
         let (all, width) = (located.shape[0] as usize, located.shape[1] as usize);

@@ -22,7 +22,7 @@ use crate::load_flags;
 use crate::model::{BundleOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::run_options::{RunOptions, run_option_setters};
 use crate::text_side::TextSide;
-use crate::towers::Towers;
+use crate::towers::{LoadedTower, Towers};
 use crate::{Error, ErrorKind, Model, Result};
 
 /// How to open a bundle.
@@ -156,7 +156,8 @@ impl BundleOptions {
             // A fallback is an error then: there is no chain to fall back to.
             true => None,
             false => Some(Arc::new(move || {
-                Box::new(LaterChains { loader: Arc::clone(&loader), next: index + 1 }) as Box<dyn NextChain>
+                let loader = Arc::clone(&loader);
+                Box::new(LaterChains { loader, pass: Pass::Step, next: index + 1 }) as Box<dyn NextChain>
             })),
         };
         let towers = Towers::of_bundle(tower_bundle, move |pass| tower_loader.tower(pass));
@@ -237,13 +238,17 @@ impl Loader {
     }
 
     /// The tower of a pass, with what is to be said of it.
-    fn tower(&self, pass: Pass) -> Result<(Chain, Vec<Notice>)> {
-        let Found { chain, passed, .. } = self.first_that_loads(pass)?;
+    fn tower(self: &Arc<Self>, pass: Pass) -> Result<LoadedTower> {
+        let Found { chain, index, passed, .. } = self.first_that_loads(pass)?;
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
         let notices: Vec<Notice> = passed.into_iter().chain(stale).map(Notice::fallback).collect();
         match notices.first().filter(|_| self.options.run.strict) {
             Some(fallback) => Err(Error::new(ErrorKind::Strict, fallback.text.clone())),
-            None => Ok((chain, notices)),
+            None => {
+                let next = LaterChains { loader: Arc::clone(self), pass, next: index + 1 };
+                let next = (!self.options.run.strict).then(|| Box::new(next) as Box<dyn NextChain>);
+                Ok(LoadedTower { chain, notices, next })
+            }
         }
     }
 
@@ -430,9 +435,10 @@ impl<E: Into<Error>> From<E> for NotLoaded {
     }
 }
 
-/// The chains of a bundle after the one that runs, loaded when they are needed.
+/// The chains of a pass of a bundle after the one that runs, loaded when they are needed.
 struct LaterChains {
     loader: Arc<Loader>,
+    pass: Pass,
     next: usize,
 }
 
@@ -442,7 +448,7 @@ impl NextChain for LaterChains {
         _lost: &SessionError,
         _so_far: &PlacementRecord,
     ) -> Option<std::result::Result<Chain, NextChainError>> {
-        let model = self.loader.model(Pass::Step).ok()?;
+        let model = self.loader.model(self.pass).ok()?;
         let entry = model.chains.get(self.next)?;
         self.next += 1;
         Some(self.loader.load(model, entry, &Beforehand::default(), false).map_err(

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_bundle::{Bundle, TextFile};
 use shardwright_preprocessing::{PreprocessingError, ProcessorSettings, SoundSettings};
-use shardwright_runtime::{CancelHandle, Chain, SoftRows, Tower};
+use shardwright_runtime::{CancelHandle, Chain, NextChain, SoftRows, Tower, TowerMove};
 use shardwright_vocabulary::{EntryName, Notice, Pass};
 
 use crate::parts::{OTHER_MODEL, Prepared, Sense};
@@ -23,6 +23,15 @@ pub(crate) struct Opened {
     pub picture_tokens: u32,
     /// What is to be said of it.
     pub notices: Vec<Notice>,
+    /// What goes on when it is lost.
+    pub next: Option<Box<dyn NextChain>>,
+}
+
+/// A tower of a bundle.
+pub(crate) struct LoadedTower {
+    pub chain: Chain,
+    pub notices: Vec<Notice>,
+    pub next: Option<Box<dyn NextChain>>,
 }
 
 /// Rows of recent pictures and sounds that are kept: an equal one is not run again.
@@ -71,13 +80,13 @@ impl Towers {
     /// Those of a bundle, which `load` loads by their pass.
     pub fn of_bundle(
         bundle: Arc<Bundle>,
-        load: impl Fn(Pass) -> Result<(Chain, Vec<Notice>)> + Send + Sync + 'static,
+        load: impl Fn(Pass) -> Result<LoadedTower> + Send + Sync + 'static,
     ) -> Self {
         let settings = Settings::Bundle(Arc::clone(&bundle));
         let open = move |sense: Sense, processor: &ProcessorSettings, _: u32, _: &CancelHandle| {
             let most = largest_picture(&bundle, processor).unwrap_or(0);
-            let (chain, notices) = load(sense.pass())?;
-            Ok(Opened { chain, picture_tokens: most, notices })
+            let LoadedTower { chain, notices, next } = load(sense.pass())?;
+            Ok(Opened { chain, picture_tokens: most, notices, next })
         };
         Towers::new(settings, Box::new(open))
     }
@@ -176,9 +185,11 @@ impl Towers {
         if !enough {
             // A smaller one is freed before the larger takes memory.
             opened.remove(&prepared.sense);
-            let Opened { chain, picture_tokens, notices } =
+            let Opened { chain, picture_tokens, notices, next } =
                 (self.open)(prepared.sense, processor, prepared.budget, cancel)?;
-            opened.insert(prepared.sense, (picture_tokens, chain.tower()?));
+            let mut tower = chain.tower()?;
+            tower.set_next_chain(next);
+            opened.insert(prepared.sense, (picture_tokens, tower));
             self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(notices);
         }
         let Some((_, tower)) = opened.get_mut(&prepared.sense) else {
@@ -186,7 +197,10 @@ impl Towers {
         };
         tower.set_cancel_handle(cancel.clone());
         let width = tower.feature_width();
+        let moved = tower.moves().len();
         let rows = prepared.with_features(width, |features| tower.encode(features, prepared.origin))?;
+        let moves = tower.moves()[moved..].iter().map(|moved| notice_of(prepared.sense, moved));
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(moves);
         if rows.rows() != prepared.soft_tokens {
             let (found, wanted) = (rows.rows(), prepared.soft_tokens);
             let what = format!("the tower gave {found} rows where the processor counts {wanted}");
@@ -209,6 +223,15 @@ impl Towers {
         recent.push_front(found.clone());
         Some(found.1)
     }
+}
+
+/// What is said of a tower that was lost and resumed elsewhere.
+fn notice_of(sense: Sense, moved: &TowerMove) -> Notice {
+    let to = moved.to.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let passed = moved.passed_over.iter().map(|reason| format!("; passed over: {reason}"));
+    let passed: String = passed.collect();
+    let noun = sense.noun();
+    Notice::fallback(format!("the tower of a {noun} was lost and resumed on {to}: {}{passed}", moved.lost))
 }
 
 /// The settings in a bundle's files, if it has any.
@@ -261,7 +284,7 @@ fn bound(settings: &mut ProcessorSettings, bundle: &Bundle) {
 #[cfg(feature = "build")]
 pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOptions) -> Towers {
     use shardwright_build::{
-        ArtefactStore, KeptArtefacts, NoArtefactStore, Purpose, TowerScope, TowerSource, settle,
+        ArtefactStore, KeptArtefacts, NoArtefactStore, Purpose, TowerScope, TowerSource, on_the_cpu, settle,
     };
     use shardwright_models::Checkpoint;
     use shardwright_vocabulary::Beforehand;
@@ -299,9 +322,37 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
         notices.extend(settled.report_now().notices);
         notices
             .extend(kept.and_then(|kept| kept.notice(times.planning + times.quantising + times.compiling)));
-        Ok(Opened { chain: crate::load(&settled, Beforehand::default())?, picture_tokens, notices })
+        let chain = crate::load(&settled, Beforehand::default())?;
+        let next = on_the_cpu(&options, &settled).map(|cpu| on_demand(from.clone(), scope, cpu));
+        Ok(Opened { chain, picture_tokens, notices, next })
     };
     Towers::new(Settings::Checkpoint(directory.to_owned()), Box::new(open))
+}
+
+/// A tower built on this machine's CPU when the chip is lost.
+#[cfg(feature = "build")]
+fn on_demand(
+    directory: PathBuf,
+    scope: shardwright_build::TowerScope,
+    options: shardwright_build::PlanOptions,
+) -> Box<dyn NextChain> {
+    use shardwright_build::{NoArtefactStore, Purpose, TowerSource, settle};
+    use shardwright_models::Checkpoint;
+    use shardwright_runtime::{NextChainError, PlacementRecord, SessionError};
+
+    let mut tried = false;
+    Box::new(move |_: &SessionError, _: &PlacementRecord| {
+        (!std::mem::replace(&mut tried, true)).then(|| {
+            let built = || {
+                let checkpoint = Checkpoint::open_for(&directory, &[Pass::Step, scope.pass])?;
+                let mut source = TowerSource::new(&checkpoint, &scope, &options)?;
+                let store = &mut NoArtefactStore;
+                let settled = settle(&mut source, &options, Purpose::Run, store, &mut ())?;
+                crate::load(&settled, shardwright_vocabulary::Beforehand::default())
+            };
+            built().map_err(|error: Error| NextChainError::new(error))
+        })
+    })
 }
 
 /// Work that goes on until a session is cancelled.

@@ -6,14 +6,15 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use shardwright::{BundleOptions, EmbedOptions, ErrorKind, Isolation, Model, OpenOptions, Session};
+use shardwright::{BundleOptions, ChatPart, EmbedOptions, ErrorKind, Isolation, Model, OpenOptions, Session};
 use shardwright_runtime::FallbackChains;
 use shardwright_shims::ShimRegistry;
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::chain::{Bench, Cut, committed, menu, tokens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::{self, Outcome, Run, shardwright};
+use shardwright_tests::towers::Goldens;
 use shardwright_tests::{skipped, tree};
 use shardwright_vocabulary::ProcessPlacement;
 use shardwright_worker::{Caps, Launcher, WorkerEnd, WorkerFailure};
@@ -290,4 +291,41 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
     let shardwright_runtime::SessionError::Run { source, .. } = &error else { panic!("{error:?}") };
     let end = &WorkerFailure::of(source).expect("a worker's end").end;
     assert!(matches!(end, WorkerEnd::OverTime { limit_ms: 1500 }), "{end:?}");
+}
+
+/// The rows of a picture are those of the tower that took over, the reply is the undisturbed one,
+/// and the text stays where it was: of a checkpoint and of a bundle.
+#[test]
+fn a_tower_that_is_lost_is_run_again_elsewhere() {
+    let chip = Chip::new();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    let options = on_the_chip(&chip, Isolation::Off).tower_formats("stored".parse().expect("a choice"));
+    let checkpoint = tree::root().join(MULTIMODAL_FIXTURE);
+    options.compile(&checkpoint, &bundle, &mut ()).unwrap_or_else(|error| panic!("{error}"));
+    let of_bundle = BundleOptions::new().search_path(chip.search_path()).isolation(Isolation::Off);
+    let goldens = Goldens::read();
+    let pixels: Vec<u8> = goldens.integers("p1.image_rgb").into_iter().map(|value| value as u8).collect();
+    let seen = |model: &Model| {
+        let mut session = model.session().expect("a session");
+        (session.options.sampling.do_sample, session.options.max_tokens) = (false, Some(12));
+        let picture = ChatPart::PictureRgb8 { width: 50, height: 38, stride: 150, pixels: pixels.clone() };
+        let text = session.chat_parts([picture, "What is this?".into()]).and_then(|reply| reply.text());
+        text.map(|text| (text, session.placement().moves.len()))
+    };
+    let undisturbed = seen(&options.open(&checkpoint).expect("opened")).expect("a reply").0;
+    let opened = [options.open(&checkpoint).expect("opened"), of_bundle.open(&bundle).expect("a bundle")];
+    // Of instances that are opened from now on: those of towers.
+    chip.fails_in("lost", 1);
+    for model in opened {
+        assert_eq!(seen(&model).expect("a reply"), (undisturbed.clone(), 0));
+        let said: Vec<String> = model.notices_of_towers().into_iter().map(|notice| notice.text).collect();
+        let moved = said.iter().find(|text| text.contains("was lost and resumed on cpu"));
+        assert!(moved.is_some_and(|text| text.contains("fell off its bus")), "{said:?}");
+    }
+    chip.fails_in("nothing", 0);
+    let strict = options.clone().strict(true).open(&checkpoint).expect("opened");
+    chip.fails_in("lost", 1);
+    let error = seen(&strict).expect_err("a fallback is an error");
+    assert!(error.to_string().contains("fell off its bus"), "{error}");
 }

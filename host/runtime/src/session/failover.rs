@@ -27,13 +27,13 @@ pub(super) struct Failover {
 }
 
 /// A chain that takes over, with its memory allocated.
-struct Successor {
-    engine: Engine,
-    passed_over: Vec<String>,
+pub(crate) struct Successor {
+    pub(crate) engine: Engine,
+    pub(crate) passed_over: Vec<String>,
 }
 
 /// Whether a device was lost, or the worker process in front of it.
-fn is_loss(error: &SessionError) -> bool {
+pub(crate) fn is_loss(error: &SessionError) -> bool {
     error.class() == Some(ErrorClass::DeviceLost) && error.at().is_some()
 }
 
@@ -165,7 +165,7 @@ impl Session {
 }
 
 /// The first of the next chains that can take over, and the loss that it replaces.
-fn take(
+pub(crate) fn take(
     next: &mut dyn NextChain,
     lost: SessionError,
     record: &PlacementRecord,
