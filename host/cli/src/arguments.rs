@@ -514,11 +514,11 @@ pub struct PlanArguments {
     #[arg(required = true)]
     pub checkpoint: Option<PathBuf>,
     /// Also write the plan to this file as one page of HTML that needs no other file, in place of
-    /// what is there.
+    /// what is there; those of towers beside it, with `picture` and `clip` before the ending.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Write the request a planner is asked to this file, for `planner replay`; those of towers
-    /// beside it, as FILE.picture and FILE.clip.
+    /// beside it, with `picture` and `clip` before the ending.
     #[arg(long, value_name = "FILE")]
     pub write_request: Option<PathBuf>,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use shardwright_tests::browser::{self, Browser};
-use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::checkpoints::{DEMO_MODEL, MULTIMODAL_FIXTURE};
 use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::{skipped, tree};
 use tempfile::TempDir;
@@ -47,6 +47,30 @@ fn a_page_is_written_beside_the_usual_output() {
     assert!(code == 3 && stderr.contains("nowhere/page.html"), "{stderr}");
     let (code, stderr) = plan(DEMO_MODEL, folder.path()).refuses();
     assert!(code == 3 && stderr.contains(&folder.path().display().to_string()), "{stderr}");
+}
+
+/// The fixture plans both its towers; each writes a page and a request of its own.
+#[test]
+fn the_files_of_towers_lie_beside_those_of_the_text() {
+    let folder = TempDir::new().expect("a folder");
+    let file = |name: &str| folder.path().join(name);
+    plan(MULTIMODAL_FIXTURE, &file("plan.html"))
+        .argument("--write-request")
+        .argument(file("request.bin"))
+        .succeeds();
+    let read = |name: &str| fs::read(file(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    for names in [
+        ["plan.html", "plan.picture.html", "plan.clip.html"],
+        ["request.bin", "request.picture.bin", "request.clip.bin"],
+    ] {
+        let [text, picture, clip] = names.map(read);
+        assert!(!picture.is_empty() && picture != text && picture != clip && clip != text);
+    }
+    assert!(read("plan.clip.html").starts_with(b"<!doctype html>"));
+
+    fs::create_dir(file("other.picture.html")).expect("a folder in the way");
+    let (code, stderr) = plan(MULTIMODAL_FIXTURE, &file("other.html")).refuses();
+    assert!(code == 3 && stderr.contains("other.picture.html"), "{stderr}");
 }
 
 #[test]

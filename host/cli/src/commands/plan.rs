@@ -1,6 +1,8 @@
 //! Plans made, as a report and a page, and plans compared.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use shardwright::Pass;
 
 use super::{open_options, print};
 use crate::arguments::{Format, PlanArguments, PlanCommand};
@@ -29,17 +31,27 @@ fn made(
     if let Some(path) = &arguments.write_request {
         std::fs::write(path, &planned.request).map_err(io(path.display().to_string()))?;
         for tower in &planned.towers {
-            let mut own = path.clone().into_os_string();
-            own.push(format!(".{}", tower.report.pass()));
-            let shown = std::path::Path::new(&own).display().to_string();
-            std::fs::write(&own, &tower.request).map_err(io(shown))?;
+            let own = beside(path, tower.report.pass());
+            std::fs::write(&own, &tower.request).map_err(io(own.display().to_string()))?;
         }
     }
     if let Some(path) = &arguments.html {
         let page = views::page(&planned.report);
         std::fs::write(path, page).map_err(io(path.display().to_string()))?;
+        for tower in &planned.report.towers {
+            let own = beside(path, tower.pass());
+            std::fs::write(&own, views::page(tower)).map_err(io(own.display().to_string()))?;
+        }
     }
     print(format, &planned.report, |report| views::plan(report, detail))
+}
+
+/// Where the file of a tower lies beside that of the text: `plan.picture.html`.
+fn beside(path: &Path, pass: Pass) -> PathBuf {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some(extension) => path.with_extension(format!("{pass}.{extension}")),
+        None => path.with_extension(pass.to_string()),
+    }
 }
 
 /// Plans that differ are an outcome of their own.
