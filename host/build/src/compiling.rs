@@ -14,8 +14,9 @@ use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use crate::checkpoint::passes_with;
 use crate::{
-    BundleStore, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled, TowerScope,
-    TowerSource, Trying, expect_checkpoint, on_the_cpu, settle, settle_trying, tower_weights, towers_of,
+    BundleStore, BundleTrying, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled,
+    TowerScope, TowerSource, Trying, expect_checkpoint, on_the_cpu, settle, settle_trying, tower_weights,
+    towers_of,
 };
 
 /// The result of compiling.
@@ -51,10 +52,10 @@ pub fn compile(
     options: &PlanOptions,
     watch: &mut dyn Watch,
 ) -> Result<CompileReport> {
-    compile_trying(directory, into, options, None, Trying::default(), watch)
+    compile_trying(directory, into, options, None, BundleTrying::default(), watch)
 }
 
-/// The same, in which the plan of the first chain also has to be proved, or is known. What
+/// The same, in which the plans of first chains also have to be proved, or are known. What
 /// `earlier` holds of the same work orders is copied from there. Nothing but a whole bundle is ever
 /// named by a manifest; what an interrupted or failed run compiled is there for the next.
 pub fn compile_trying(
@@ -62,7 +63,7 @@ pub fn compile_trying(
     into: &Path,
     options: &PlanOptions,
     earlier: Option<&Bundle>,
-    trying: Trying<'_>,
+    mut trying: BundleTrying<'_>,
     watch: &mut dyn Watch,
 ) -> Result<CompileReport> {
     expect_checkpoint(directory)?;
@@ -79,7 +80,7 @@ pub fn compile_trying(
     let mut all = Part::new(watch, 0..1000);
     let mut source = CheckpointSource::new(&checkpoint, options);
     let mut first = all.then(if scopes.is_empty() { PRIMARY } else { PRIMARY_BESIDE_TOWERS });
-    let primary = settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, &mut first)?;
+    let primary = settle_trying(&mut source, options, Purpose::Compile, &mut store, trying.text, &mut first)?;
     drop(first);
     let mut chains = vec![chain(&mut store, "primary", &primary)?];
     if let Some(cpu) = on_the_cpu(options, &primary) {
@@ -89,7 +90,8 @@ pub fn compile_trying(
     }
     let mut towers = Vec::new();
     for scope in &scopes {
-        towers.push(tower(&checkpoint, scope, options, &mut store, &mut all.most_of_the_rest())?);
+        let trying = trying.towers.remove(&scope.pass).unwrap_or_default();
+        towers.push(tower(&checkpoint, scope, options, &mut store, trying, &mut all.most_of_the_rest())?);
     }
     let artefacts_reused = store.recalled();
 
@@ -176,20 +178,22 @@ fn tower(
     scope: &TowerScope,
     options: &PlanOptions,
     store: &mut BundleStore<'_>,
+    trying: Trying<'_>,
     watch: &mut dyn Watch,
 ) -> Result<CompiledTower> {
     let mut watch = Part::new(watch, 0..1000);
     let own = scope.options(options);
     let pass = scope.pass;
-    let mut compiled = |name: String, options: &PlanOptions, watch: &mut dyn Watch| {
+    let mut compiled = |name: String, options: &PlanOptions, trying, watch: &mut dyn Watch| {
         let mut source = TowerSource::new(checkpoint, scope, options)?;
-        let settled = settle(&mut source, options, Purpose::Compile, store, watch)?;
+        let settled = settle_trying(&mut source, options, Purpose::Compile, store, trying, watch)?;
         Ok::<_, Error>((chain(store, &name, &settled)?, settled))
     };
-    let (first, settled) = compiled(pass.to_string(), &own, &mut watch.then(PRIMARY))?;
+    let (first, settled) = compiled(pass.to_string(), &own, trying, &mut watch.then(PRIMARY))?;
     let mut chains = vec![first];
     if let Some(cpu) = on_the_cpu(&own, &settled) {
-        chains.push(compiled(format!("{pass}.cpu"), &cpu, &mut watch.most_of_the_rest())?.0);
+        chains
+            .push(compiled(format!("{pass}.cpu"), &cpu, Trying::default(), &mut watch.most_of_the_rest())?.0);
     }
     let shown = settled.report_now();
     let Settled { graph, report, .. } = settled;

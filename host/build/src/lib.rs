@@ -94,10 +94,10 @@ pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::PromptLength;
 pub use shim_judge::ShimJudge;
 pub use source::{LossGround, Losses, Making, ModelSource, PlanSource};
-pub use store::{ArtefactStore, NoArtefactStore};
+pub use store::{ArtefactStore, Compilations, NoArtefactStore};
 pub use tables::TableLoss;
 pub use times::{MeasuredTimes, TIMES, Times, Unmeasured};
-pub use trying::{RecordedPlan, Trying};
+pub use trying::{BundleTrying, RecordedPlan, Trying};
 
 #[cfg(feature = "checkpoints")]
 pub use {

@@ -85,9 +85,9 @@ pub struct TowerOptions {
     /// The passes whose towers are planned and compiled with the text; `None` for all that the
     /// checkpoint has.
     pub passes: Option<Vec<Pass>>,
-    /// Formats offered to the planner. `None`: on the CPU as stored, for a chip those of its
-    /// profile that keep eight bits of every weight.
-    pub formats: Option<FormatChoice>,
+    /// Formats offered to the planner, best first. Empty: on the CPU as stored, for a chip those of
+    /// its profile that keep eight bits of every weight.
+    pub formats: Vec<FormatChoice>,
     /// Soft tokens of the pictures that entry points are made for; empty for as many as the
     /// checkpoint's processor makes.
     pub picture_tokens: Vec<u32>,
@@ -105,7 +105,7 @@ impl TowerOptions {
         }
         let mut asked = Vec::new();
         asked.extend(self.passes.as_ref().map(|passes| ("tower.passes", joined(passes))));
-        asked.extend(self.formats.as_ref().map(|formats| ("tower.formats", formats.to_string())));
+        asked.extend((!self.formats.is_empty()).then(|| ("tower.formats", joined(&self.formats))));
         for (name, sizes) in
             [("tower.picture-tokens", &self.picture_tokens), ("tower.clip-seconds", &self.clip_seconds)]
         {
@@ -122,7 +122,7 @@ impl TowerOptions {
         }
         match name {
             "passes" => self.passes = Some(each(value)?),
-            "formats" => self.formats = Some(value.parse().ok()?),
+            "formats" => self.formats = each(value)?,
             "picture-tokens" => self.picture_tokens = each(value)?,
             "clip-seconds" => self.clip_seconds = each(value)?,
             _ => return None,
@@ -387,11 +387,14 @@ mod tests {
             TowerOptions { passes: Some(Vec::new()), ..TowerOptions::default() },
             TowerOptions {
                 passes: Some(vec![Pass::Picture, Pass::Clip]),
-                formats: Some("w8-per-channel[head=f16]/a16/a8".parse().unwrap()),
+                formats: vec![
+                    "w8-per-channel[head=f16][mlp-output=f16]/a16/a8".parse().unwrap(),
+                    FormatChoice::Stored,
+                ],
                 picture_tokens: vec![70, 280],
                 clip_seconds: vec![5],
             },
-            TowerOptions { formats: Some(FormatChoice::Stored), ..TowerOptions::default() },
+            TowerOptions { formats: vec![FormatChoice::Stored], ..TowerOptions::default() },
         ];
         for asked in all {
             let mut read = TowerOptions::default();

@@ -26,8 +26,8 @@ pub trait Prover {
 pub struct Proving<'p> {
     /// What judges them.
     pub prover: &'p mut dyn Prover,
-    /// Most compilations, of shards of plans and of parts of them.
-    pub compilations: usize,
+    /// Compilations of shards of plans and of parts of them, and how many there may be.
+    pub compilations: &'p Compilations,
 }
 
 /// A plan that was compiled and not yet accepted.
@@ -70,7 +70,7 @@ impl<'c> Candidate<'c> {
 
     /// Compilations so far, of all plans and of parts of them.
     pub fn compilations(&self) -> usize {
-        self.compilations.made.get()
+        self.compilations.made()
     }
 
     /// What compiles and runs a shard.

@@ -1,6 +1,5 @@
 //! The loop: plan, quantise, legalise, compile, and revise when a compiler refuses.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use shardwright_bundle::Digest;
@@ -238,9 +237,9 @@ pub fn settle_trying(
             "the recorded plan is of other targets, formats or tables than there are here: it is planned anew",
         ));
     }
-    let limit = proving.as_ref().map_or(usize::MAX, |proving| proving.compilations);
-    let compilations = Compilations { made: Cell::new(0), limit };
-    let mut store = RevisedStore::new(store, &compilations);
+    let uncounted = Compilations::at_most(usize::MAX);
+    let compilations = proving.as_ref().map_or(&uncounted, |proving| proving.compilations);
+    let mut store = RevisedStore::new(store, compilations);
     let mut tried = before.len();
     let settled = RevisionLoop::new(&preparation.session).after(before).first(first).run(
         &preparation.request,
@@ -268,7 +267,7 @@ pub fn settle_trying(
                         report: preparation.report(planned, tried - 1, Vec::new())?,
                         threads: options.threads,
                         store: &mut store,
-                        compilations: &compilations,
+                        compilations,
                     };
                     let feedback = proving.prover.prove(&mut candidate, &mut attempt)?;
                     Ok(if feedback.is_empty() { Trial::Accepted(shards) } else { Trial::Refused(feedback) })

@@ -55,11 +55,23 @@ impl ArtefactStore for NoArtefactStore {
     }
 }
 
-/// Compilations so far, and how many there may be.
+/// Compilations so far, of every model of a bundle, and how many there may be.
 #[derive(Debug)]
-pub(crate) struct Compilations {
-    pub(crate) made: Cell<usize>,
-    pub(crate) limit: usize,
+pub struct Compilations {
+    made: Cell<usize>,
+    limit: usize,
+}
+
+impl Compilations {
+    /// None so far, and at most `limit`.
+    pub fn at_most(limit: usize) -> Self {
+        Compilations { made: Cell::new(0), limit }
+    }
+
+    /// How many there were.
+    pub fn made(&self) -> usize {
+        self.made.get()
+    }
 }
 
 /// Wraps another store and remembers artefacts of refused plans: a shard that the next plan keeps
@@ -117,12 +129,12 @@ mod tests {
     #[test]
     fn compilations_are_counted_and_end_at_their_limit() {
         let mut behind = NoArtefactStore;
-        let compilations = Compilations { made: Cell::new(0), limit: 2 };
+        let compilations = Compilations::at_most(2);
         let store = RevisedStore::new(&mut behind, &compilations);
         assert!(store.place().is_ok() && store.place().is_ok());
         let error = store.place().unwrap_err();
         assert!(matches!(error, BuildError::Compilations { limit: 2 }), "{error}");
         assert!(error.help().is_some_and(|help| help.contains("--compilations")));
-        assert_eq!(compilations.made.get(), 2);
+        assert_eq!(compilations.made(), 2);
     }
 }

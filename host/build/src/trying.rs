@@ -1,10 +1,12 @@
 //! What a planning loop begins with, and what else decides whether a plan is accepted.
 
+use std::collections::BTreeMap;
+
 use shardwright_bundle::{Bundle, ChainEntry, FileReference};
 use shardwright_planning::feedback::Attempt;
 use shardwright_planning::plan::Plan;
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_vocabulary::{Error, ErrorKind, Pass};
 
 use crate::{Proving, Result};
 
@@ -17,6 +19,15 @@ pub struct Trying<'p> {
     pub before: Vec<Attempt>,
     /// The plan to begin with.
     pub first: Option<RecordedPlan>,
+}
+
+/// The same for each model of a bundle.
+#[derive(Default)]
+pub struct BundleTrying<'p> {
+    /// The text.
+    pub text: Trying<'p>,
+    /// Towers; one that is not among them begins with nothing.
+    pub towers: BTreeMap<Pass, Trying<'p>>,
 }
 
 /// A plan with the request that it answers.

@@ -199,10 +199,11 @@ pub struct TargetArguments {
     /// has. A checkpoint that is run opens a tower when a picture or sound needs it.
     #[arg(long, value_name = "WHICH", value_delimiter = ',')]
     pub towers: Vec<TowerArgument>,
-    /// Formats of the towers, as `--formats` has them. Default: on a CPU as stored, for a chip
-    /// those of its profile that keep eight bits of every weight.
+    /// Offer these formats for the towers, best first (may be repeated), as `--formats` has them.
+    /// Default: on a CPU as stored, for a chip those of its profile that keep eight bits of every
+    /// weight.
     #[arg(long, value_name = "FORMATS", value_parser = formats)]
-    pub tower_formats: Option<FormatChoice>,
+    pub tower_formats: Vec<FormatChoice>,
     /// Soft tokens of the pictures that entry points are made for: `70,140,280`. A chip, whose
     /// entry points compute all their rows, takes the smallest that holds a picture. Default: as
     /// many as the checkpoint's processor makes.

@@ -128,7 +128,7 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
             TowerArgument::None => None,
         }));
     }
-    if let Some(formats) = &target.tower_formats {
+    for formats in &target.tower_formats {
         options = options.tower_formats(formats.clone());
     }
     options = options
@@ -459,7 +459,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         ("--without-flag", !flags_left_out.is_empty()),
         ("--formats", !formats.is_empty()),
         ("--towers", !towers.is_empty()),
-        ("--tower-formats", tower_formats.is_some()),
+        ("--tower-formats", !tower_formats.is_empty()),
         ("--picture-sizes", !picture_sizes.is_empty()),
         ("--clip-lengths", !clip_lengths.is_empty()),
         ("--table", !tables.is_empty()),

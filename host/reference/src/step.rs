@@ -27,7 +27,7 @@ impl Step {
 }
 
 /// What a front end made of one picture or clip.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Features<'f> {
     /// `[F, width]`: patches or frames, all valid.
     pub values: &'f Array,

@@ -108,12 +108,12 @@ impl OpenOptions {
         self
     }
 
-    /// Formats of the towers for pictures and sounds, such as `w8-per-channel/a8-dynamic/f32`.
-    /// Default: on a CPU as stored, for a chip those of its profile that keep eight bits of every
-    /// weight.
+    /// Offers these formats for the towers for pictures and sounds, best first, such as
+    /// `w8-per-channel/a8-dynamic/f32`. May be called several times. Default: on a CPU as stored,
+    /// for a chip those of its profile that keep eight bits of every weight.
     #[must_use]
     pub fn tower_formats(mut self, choice: FormatChoice) -> Self {
-        self.plan.towers.formats = Some(choice);
+        self.plan.towers.formats.push(choice);
         self
     }
 

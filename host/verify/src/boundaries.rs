@@ -20,6 +20,7 @@ use crate::trace::{Chunk, Given, Trace};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// A prompt to run.
+#[derive(Clone)]
 pub(crate) struct Prompt<'a> {
     pub(crate) name: String,
     pub(crate) given: Given<'a>,
@@ -368,7 +369,7 @@ impl Run<'_, '_> {
 
 /// The runs of an entry point over a chunk: as many rows at a time as it takes; those of one row at
 /// some positions only.
-fn pieces(kind: EntryKind, most: usize, chunk: &Chunk, singles: &BTreeSet<usize>) -> Vec<Rows> {
+pub(crate) fn pieces(kind: EntryKind, most: usize, chunk: &Chunk, singles: &BTreeSet<usize>) -> Vec<Rows> {
     match (kind, most) {
         (EntryKind::Encode, _) if chunk.rows > most => Vec::new(),
         (EntryKind::Encode, _) => vec![Rows { offset: 0, rows: chunk.rows }],

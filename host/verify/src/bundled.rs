@@ -91,21 +91,29 @@ fn first_layer(
         Ok(tapped) => tapped,
         Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
         Err(error) => {
-            return Ok(format!(
-                "which layer differs first is not known, its layers cannot be shown: {error}"
-            ));
+            return Ok(no_layer(&error));
         }
     };
     let again = Verification { model: &tapped, compiled: tapped.compiled(), intact, options };
     let layers = again.run(goldens, watch)?.boundaries;
     let named = layers.iter().find(|boundaries| boundaries.judged);
     let named = named.and_then(|boundaries| boundaries.first_divergent_layer);
-    Ok(match named {
+    Ok(named_layer(named))
+}
+
+/// What is said where a model cannot be compiled with its layers shown.
+pub(crate) fn no_layer(error: &Error) -> String {
+    format!("which layer differs first is not known, its layers cannot be shown: {error}")
+}
+
+/// What is said of the first layer that differs in a model that was compiled with its layers shown.
+pub(crate) fn named_layer(layer: Option<u32>) -> String {
+    match layer {
         Some(layer) => {
             format!("compiled once more with its layers shown, layer {layer} is the first that differs")
         }
         None => "compiled once more with its layers shown, no layer differs: the artefacts of the bundle are not what is compiled today".to_owned(),
-    })
+    }
 }
 
 /// A bundle whose files are all intact, and the checkpoint it was compiled from.

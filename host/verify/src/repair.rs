@@ -5,20 +5,28 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright::OpenOptions;
-use shardwright_build::{CompileReport, Proving, RecordedPlan, Trying, compile_trying};
+use shardwright_build::{
+    BundleTrying, Compilations, CompileReport, PlanOptions, Proving, RecordedPlan, TowerScope, Trying,
+    compile_trying, towers_of,
+};
+use shardwright_bundle::Bundle;
+use shardwright_models::Checkpoint;
 use shardwright_shims::Watch;
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{Error, ErrorKind, Pass, Result};
 
 use crate::bundled::bundle_of;
 use crate::options::VerifyOptions;
 use crate::report::VerifyReport;
 use crate::thresholds::Thresholds;
+use crate::tower::{TowerProof, recorded};
 
 mod place;
 mod prover;
 mod search;
+mod subject;
 
-use prover::BundleProver;
+use prover::ModelProver;
+use subject::Text;
 
 /// Most compilations of a repair, unless another number is asked for: two faults of 35 layers
 /// without taps, and as many again.
@@ -27,11 +35,12 @@ pub const COMPILATIONS: usize = 32;
 /// The outcome of a repair.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RepairReport {
-    /// The plans that did not hold, oldest first; empty if there was nothing to repair.
+    /// The plans that did not hold, oldest first, those of the text before those of towers; empty
+    /// if there was nothing to repair.
     pub attempts: Vec<RepairAttempt>,
     /// Compilations in all: of shards of new plans, and of what was compiled to find the faults.
     pub compilations: usize,
-    /// The verification of the plan that holds.
+    /// The verification of the plans that hold.
     pub verification: VerifyReport,
     /// The bundle of it.
     pub compiled: RepairedBundle,
@@ -40,6 +49,8 @@ pub struct RepairReport {
 /// A plan that did not hold.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RepairAttempt {
+    /// Of what it is: `step` of the text, `picture` and `clip` of towers.
+    pub pass: Pass,
     /// Its shards.
     pub shards: usize,
     /// Where it is wrong; empty if it failed otherwise.
@@ -122,7 +133,8 @@ impl From<CompileReport> for RepairedBundle {
     }
 }
 
-/// Verifies `bundle` and, where it drifts, repairs it: writes to `into` a bundle that verifies.
+/// Verifies `bundle` and, where it drifts, repairs it: writes to `into` a bundle that verifies, its
+/// text and its towers.
 ///
 /// `open` are the options it was compiled with; formats may be added. Its plan
 /// and its artefacts are tried first. Each shard that is out of bounds is compiled once more
@@ -157,15 +169,68 @@ pub fn repair(
         return Err(Error::new(ErrorKind::Argument, what)
             .with_help("name another directory with `--output`: the bundle stays as it is"));
     }
-    let mut prover = BundleProver::new(&existing, &intact, goldens, options)?;
+    let plan = open.plan_options();
+    let (plan, towers) = towers_in(&existing, checkpoint, &plan)?;
+    let mut proofs = Vec::new();
+    for Tower { intact, scope, plan } in &towers {
+        let proof = TowerProof::new(intact, scope, plan, options)?;
+        let first = recorded(&existing, &proof)?;
+        proofs.push((first, ModelProver::new(proof)));
+    }
+    let compilations = Compilations::at_most(compilations);
     let chain = existing.manifest().chains.first();
     let first = chain.map(|chain| RecordedPlan::of(&existing, chain)).transpose()?;
-    let proving = Some(Proving { prover: &mut prover, compilations });
-    let trying = Trying { proving, before: Vec::new(), first };
-    let options = open.plan_options();
-    let compiled = compile_trying(checkpoint, into, &options, Some(&existing), trying, watch)?;
-    let (attempts, verification, compilations) = prover.finish()?;
+    let mut text = ModelProver::new(Text::new(&existing, &intact, goldens, options)?);
+    let trying = BundleTrying {
+        text: Trying {
+            proving: Some(Proving { prover: &mut text, compilations: &compilations }),
+            first,
+            ..Trying::default()
+        },
+        towers: proofs
+            .iter_mut()
+            .zip(&towers)
+            .map(|((first, prover), tower)| {
+                let proving = Some(Proving { prover, compilations: &compilations });
+                (tower.scope.pass, Trying { proving, first: first.take(), ..Trying::default() })
+            })
+            .collect(),
+    };
+    let compiled = compile_trying(checkpoint, into, &plan, Some(&existing), trying, watch)?;
+    let (mut attempts, mut verification) = text.finish()?;
+    for (_, prover) in proofs {
+        let (of_tower, proved) = prover.finish()?;
+        attempts.extend(of_tower);
+        verification.passed &= proved.passed;
+        verification.towers.push(proved);
+    }
+    let compilations = compilations.made();
     Ok(RepairReport { attempts, compilations, verification, compiled: compiled.into() })
+}
+
+/// A tower of the bundle, and the checkpoint opened for it.
+struct Tower {
+    intact: Checkpoint,
+    scope: TowerScope,
+    plan: PlanOptions,
+}
+
+/// The towers of a bundle, and the options with which those alone are compiled again.
+fn towers_in(bundle: &Bundle, checkpoint: &Path, plan: &PlanOptions) -> Result<(PlanOptions, Vec<Tower>)> {
+    let (mut scopes, _) = towers_of(checkpoint, plan)?;
+    let every = scopes.len();
+    scopes.retain(|scope| bundle.manifest().model_of(scope.pass).is_some());
+    let mut own = plan.clone();
+    if scopes.len() < every {
+        own.towers.passes = Some(scopes.iter().map(|scope| scope.pass).collect());
+    }
+    let opened = scopes.into_iter().map(|scope| {
+        let intact = Checkpoint::open_for(checkpoint, &[Pass::Step, scope.pass])?;
+        let plan = scope.options(&own);
+        Ok(Tower { intact, scope, plan })
+    });
+    let opened = opened.collect::<Result<Vec<_>>>()?;
+    Ok((own, opened))
 }
 
 /// Whether both paths are one directory.

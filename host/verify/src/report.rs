@@ -100,6 +100,14 @@ pub struct TowerVerification {
     pub passed: bool,
 }
 
+impl TowerVerification {
+    /// One sentence with numbers.
+    pub fn summary(&self) -> String {
+        let cosine = self.soft_rows.cosine_mean;
+        format!("the rows of a {} at a cosine of {cosine:.5} to float", self.pass)
+    }
+}
+
 /// Artefacts made of the work orders of a bundle for another device than the bundle's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TwinReport {
@@ -154,10 +162,7 @@ impl VerifyReport {
             parts.push(format!("{:.4} nats per token ({:+.2} %)", tokens.nll, tokens.loss * 100.0));
             parts.push(format!("{} of {} tokens as wanted", tokens.greedy_agreed, tokens.greedy_tokens));
         }
-        for tower in &self.towers {
-            let cosine = tower.soft_rows.cosine_mean;
-            parts.push(format!("the rows of a {} at a cosine of {cosine:.5} to float", tower.pass));
-        }
+        parts.extend(self.towers.iter().map(TowerVerification::summary));
         let failed = self.comparisons.iter().filter(|comparison| comparison.judged && !comparison.passed);
         parts.extend(failed.map(|comparison| format!("{} differ", comparison.what)));
         parts.join("; ")

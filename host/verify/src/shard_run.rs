@@ -566,9 +566,11 @@ impl<'a> Place<'a> {
             let (_, role) = entry.outputs.iter().find(|(output, _)| *output == tensor)?;
             let (_, got) = left.iter().find(|(left, _)| *left == role)?;
             let width = computed.shape().last().copied().unwrap_or(1).max(1);
+            let all = got.len() / width;
             let rows: Vec<usize> = match role {
-                Role::State { .. } => self.slots(got.len() / width).collect(),
-                _ => (0..self.rows.rows).collect(),
+                Role::State { .. } => self.slots(all).collect(),
+                // A tower's values may have several rows to one of the entry point, or one to several.
+                _ => (0..(self.rows.rows * all).div_ceil(self.point.rows as usize)).collect(),
             };
             let mut values = computed.floats().into_owned();
             if values.len() != got.len() {

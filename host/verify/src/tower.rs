@@ -3,19 +3,20 @@
 use std::path::Path;
 
 use shardwright_build::{
-    ArtefactStore, NoArtefactStore, PlanOptions, Purpose, RecordedPlan, SampleSet, TowerScope, TowerSource,
-    Trying, settle_trying, tower_samples, towers_of,
+    ArtefactStore, CompiledGraphs, NoArtefactStore, PlanOptions, Purpose, RecordedPlan, SampleSet,
+    TowerScope, TowerSource, Trying, settle_trying, tower_samples, towers_of,
 };
 use shardwright_bundle::{Bundle, Digest};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_reference::step::Features;
 use shardwright_reference::{Arrangement, Array, ReferenceModel};
-use shardwright_runtime::Tower;
+use shardwright_runtime::{Chain, Tower};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Beforehand, Error, ErrorKind, Pass, Result};
 
 use crate::boundaries::{BoundaryCheck, Prompt};
+use crate::bundled::{named_layer, no_layer};
 use crate::options::VerifyOptions;
 use crate::progress::{Progress, reference_fault};
 use crate::report::{RowComparison, TowerVerification, VerifyReport};
@@ -55,10 +56,34 @@ pub(crate) fn prove_towers(
     for scope in &scopes {
         let mut own = all.most_of_the_rest();
         let tower = prove(checkpoint, scope, plan, options, bundled.as_mut(), &mut own)?;
+        if bundled.is_some() && !tower.passed {
+            let mut again = all.most_of_the_rest();
+            report.notices.push(first_layer(checkpoint, scope, plan, options, &mut again)?);
+        }
         report.passed &= tower.passed;
         report.towers.push(tower);
     }
     Ok(())
+}
+
+/// What compiling a tower once more with its layers shown says of the first that differs.
+fn first_layer(
+    checkpoint: &Path,
+    scope: &TowerScope,
+    plan: &PlanOptions,
+    options: &VerifyOptions,
+    watch: &mut dyn Watch,
+) -> Result<String> {
+    let tapped = PlanOptions { taps: true, ..plan.clone() };
+    let said = match prove(checkpoint, scope, &tapped, options, None, watch) {
+        Ok(again) => {
+            let named = again.boundaries.iter().find(|boundaries| boundaries.judged);
+            named_layer(named.and_then(|boundaries| boundaries.first_divergent_layer))
+        }
+        Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
+        Err(error) => no_layer(&error),
+    };
+    Ok(format!("the tower of a {}: {said}", scope.pass))
 }
 
 fn prove(
@@ -72,21 +97,13 @@ fn prove(
     let pass = scope.pass;
     let intact = Checkpoint::open_for(checkpoint, &[Pass::Step, pass])?;
     let plan = PlanOptions { taps: plan.taps, ..scope.options(plan) };
+    let proof = TowerProof::new(&intact, scope, &plan, options)?;
     let mut source = TowerSource::new(&intact, scope, &plan)?;
-    let graph = intact.graph_of(pass).ok_or_else(|| {
-        Error::new(ErrorKind::Internal, format!("the checkpoint was opened without its tower of a {pass}"))
-    })?;
     let mut all = Part::new(watch, 0..1000);
     let mut trying = Trying::default();
     let store: &mut dyn ArtefactStore = match bundled {
         Some(Bundled { bundle, store }) => {
-            let towers = &bundle.manifest().towers;
-            let tower = towers.iter().find(|tower| tower.pass == pass);
-            if let Some(tower) = tower {
-                same_weights(bundle, tower.weights, graph, pass)?;
-            }
-            let chain = tower.and_then(|tower| tower.chains.first());
-            trying.first = chain.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
+            trying.first = recorded(bundle, &proof)?;
             &mut **store
         }
         None => &mut NoArtefactStore,
@@ -95,53 +112,109 @@ fn prove(
     let chain = shardwright::load(&settled, Beforehand::default())?;
     let formats = settled.report.shards.iter().map(|shard| shard.formats.clone()).collect();
     let compiled: Vec<_> = settled.shards.into_iter().map(|shard| shard.compiled).collect();
-    let exact = is_exact(graph, &compiled, chain.assets());
-    let thresholds = options.thresholds(match (exact, is_vendors(&chain)) {
-        (true, _) => Thresholds::SAME_FLOATS,
-        (false, false) => Thresholds::SAME_ENCODED,
-        (false, true) => Thresholds::VENDOR,
-    })?;
+    proof.run(&chain, &compiled, formats, &mut all)
+}
 
-    let rows = plan.context.unwrap_or(u32::MAX);
-    let made = tower_samples(pass, &scope.processor, rows, SampleSet::Verification)?;
-    let count = if is_simulated(&chain) && !options.asked.all { SIMULATED } else { made.len() };
-    let samples = made.into_iter().take(count).map(|(name, sample)| Sample::new(name, sample));
-    let samples = samples.collect::<Result<Vec<_>>>()?;
-    let mut progress = Progress(all.then(WHOLE));
-    let soft_rows = whole(&mut chain.tower()?, graph, &samples, &thresholds, &mut progress)?;
+/// The plan of a bundle's tower, if the bundle has it.
+///
+/// # Errors
+///
+/// That it was compiled from other weights than those that are proved.
+pub(crate) fn recorded(bundle: &Bundle, proof: &TowerProof<'_>) -> Result<Option<RecordedPlan>> {
+    let mut towers = bundle.manifest().towers.iter();
+    let Some(tower) = towers.find(|tower| tower.pass == proof.pass()) else { return Ok(None) };
+    same_weights(bundle, tower.weights, proof.graph)?;
+    tower.chains.first().map(|chain| RecordedPlan::of(bundle, chain)).transpose()
+}
 
-    let features: Vec<Features<'_>> = samples.iter().map(Sample::features).collect();
-    let prompts: Vec<Prompt<'_>> = samples
-        .iter()
-        .zip(&features)
-        .map(|(sample, features)| Prompt { name: sample.name.to_owned(), given: Given::Features(features) })
-        .collect();
-    let check = BoundaryCheck {
-        shards: &chain,
-        graph,
-        assets: chain.assets(),
-        compiled: &compiled,
-        exact,
-        formats,
-        thresholds,
-        rows: usize::MAX,
-        steps: 0,
-    };
-    let boundaries = check.run(&prompts, &mut Progress(all.then(1000)))?;
-    let passed = (!exact || soft_rows.passed)
-        && boundaries.iter().filter(|boundaries| boundaries.judged).all(|boundaries| boundaries.passed);
-    Ok(TowerVerification { pass, samples: samples.len(), exact, soft_rows, boundaries, passed })
+/// A tower to be proved, with what it is run over.
+pub(crate) struct TowerProof<'p> {
+    /// As it is in the checkpoint.
+    pub(crate) graph: &'p Graph,
+    samples: Vec<Sample>,
+    options: &'p VerifyOptions,
+}
+
+impl<'p> TowerProof<'p> {
+    /// Of a checkpoint that was opened for its pass, planned by `plan`.
+    pub(crate) fn new(
+        intact: &'p Checkpoint,
+        scope: &TowerScope,
+        plan: &PlanOptions,
+        options: &'p VerifyOptions,
+    ) -> Result<Self> {
+        let pass = scope.pass;
+        let graph = intact.graph_of(pass).ok_or_else(|| {
+            let what = format!("the checkpoint was opened without its tower of a {pass}");
+            Error::new(ErrorKind::Internal, what)
+        })?;
+        let rows = plan.context.unwrap_or(u32::MAX);
+        let made = tower_samples(pass, &scope.processor, rows, SampleSet::Verification)?;
+        let samples = made.into_iter().map(|(name, sample)| Sample::new(name, sample));
+        Ok(TowerProof { graph, samples: samples.collect::<Result<_>>()?, options })
+    }
+
+    /// When it runs.
+    pub(crate) fn pass(&self) -> Pass {
+        self.graph.pass
+    }
+
+    /// What it is run over, the first `count`.
+    pub(crate) fn prompts(&self, count: usize) -> Vec<Prompt<'_>> {
+        let samples = self.samples.iter().take(count);
+        let prompts = samples
+            .map(|sample| Prompt { name: sample.name.to_owned(), given: Given::Features(sample.features()) });
+        prompts.collect()
+    }
+
+    /// Runs a chain of it, compiled from these graphs in these formats.
+    pub(crate) fn run(
+        &self,
+        chain: &Chain,
+        compiled: &[CompiledGraphs],
+        formats: Vec<String>,
+        watch: &mut dyn Watch,
+    ) -> Result<TowerVerification> {
+        let mut all = Part::new(watch, 0..1000);
+        let exact = is_exact(self.graph, compiled, chain.assets());
+        let thresholds = self.options.thresholds(match (exact, is_vendors(chain)) {
+            (true, _) => Thresholds::SAME_FLOATS,
+            (false, false) => Thresholds::SAME_ENCODED,
+            (false, true) => Thresholds::VENDOR,
+        })?;
+        let every = self.samples.len();
+        let count = if is_simulated(chain) && !self.options.asked.all { SIMULATED.min(every) } else { every };
+        let mut progress = Progress(all.then(WHOLE));
+        let samples = &self.samples[..count];
+        let soft_rows = whole(&mut chain.tower()?, self.graph, samples, &thresholds, &mut progress)?;
+        let check = BoundaryCheck {
+            shards: chain,
+            graph: self.graph,
+            assets: chain.assets(),
+            compiled,
+            exact,
+            formats,
+            thresholds,
+            rows: usize::MAX,
+            steps: 0,
+        };
+        let boundaries = check.run(&self.prompts(count), &mut Progress(all.then(1000)))?;
+        let passed = (!exact || soft_rows.passed)
+            && boundaries.iter().filter(|boundaries| boundaries.judged).all(|boundaries| boundaries.passed);
+        Ok(TowerVerification { pass: self.pass(), samples: count, exact, soft_rows, boundaries, passed })
+    }
 }
 
 /// Refuses a tower whose weights are others than those that the bundle was compiled from.
-fn same_weights(bundle: &Bundle, stored: Digest, graph: &Graph, pass: Pass) -> Result<()> {
+fn same_weights(bundle: &Bundle, stored: Digest, graph: &Graph) -> Result<()> {
     let own = Digest::from(shardwright_build::tower_weights(graph)?);
     if own == stored {
         return Ok(());
     }
     let what = format!(
-        "{}: its tower of a {pass} was compiled from weights {stored}, and the checkpoint's are {own}",
-        bundle.directory().display()
+        "{}: its tower of a {} was compiled from weights {stored}, and the checkpoint's are {own}",
+        bundle.directory().display(),
+        graph.pass
     );
     Err(Error::new(ErrorKind::Incompatible, what)
         .with_help("name the checkpoint the bundle was compiled from"))

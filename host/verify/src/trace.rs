@@ -16,7 +16,7 @@ pub(crate) enum Given<'p> {
     /// The tokens of a text.
     Ids(&'p [u32]),
     /// What a front end made of a picture or a clip.
-    Features(&'p Features<'p>),
+    Features(Features<'p>),
 }
 
 impl Given<'_> {
@@ -96,7 +96,7 @@ impl<'p, 'g> Trace<'p, 'g> {
                 step_input(role, step, ids.get(rows).unwrap_or_default(), assets)
             }
             Given::Features(features) => {
-                feature_input(role, step, self.graph.features_to_a_row(), features, assets)
+                feature_input(role, step, self.graph.features_to_a_row(), &features, assets)
             }
         }
     }
@@ -119,7 +119,7 @@ impl<'p, 'g> Trace<'p, 'g> {
                 self.reference.decode(&mut self.sequence, &ids[first..end], true)?
             }
             Given::Ids(ids) => self.reference.encode(&ids[first..end], true)?,
-            Given::Features(features) => self.reference.soft_rows(features, true)?,
+            Given::Features(features) => self.reference.soft_rows(&features, true)?,
         };
         self.position = end;
         for (index, rows) in self.states.iter_mut().enumerate() {

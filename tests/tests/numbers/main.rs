@@ -13,4 +13,5 @@ mod public_crate;
 mod quantised;
 mod revision;
 mod softcap;
+mod tower_repair;
 mod towers;

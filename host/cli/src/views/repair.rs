@@ -1,12 +1,21 @@
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use shardwright::Pass;
 use shardwright_verify::RepairReport;
 
 /// What was wrong, what it took, and the verification of the bundle that holds.
 pub fn repair(report: &RepairReport) -> String {
     let mut text = String::new();
-    for (index, attempt) in report.attempts.iter().enumerate() {
-        let _ = writeln!(text, "plan {} does not hold:", index + 1);
+    let mut counted: BTreeMap<Pass, usize> = BTreeMap::new();
+    for attempt in &report.attempts {
+        let number = counted.entry(attempt.pass).or_default();
+        *number += 1;
+        let of = match attempt.pass {
+            Pass::Step => String::new(),
+            pass => format!(" of the tower of a {pass}"),
+        };
+        let _ = writeln!(text, "plan {number}{of} does not hold:");
         for reason in &attempt.reasons {
             let _ = writeln!(text, "  {}", super::printable(reason));
         }

@@ -1,55 +1,37 @@
 //! Verifies plans as they are compiled, and says of those that do not hold where.
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use shardwright::{Model, join};
+use shardwright::join;
 use shardwright_build::{Candidate, CompiledGraphs, Feedback, MeasuredTime, Prover, Stage, feedback_of};
-use shardwright_bundle::{Bundle, Digest};
-use shardwright_models::Checkpoint;
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Result};
 
 use super::search::Search;
+use super::subject::{Proved, Subject};
 use super::{FaultyPlace, RepairAttempt};
-use crate::goldens::{self, Golden};
-use crate::options::VerifyOptions;
-use crate::report::{BoundaryVerification, ShardVerification, VerifyReport};
-use crate::verification::Verification;
+use crate::report::{BoundaryVerification, ShardVerification};
 
 /// How far a proof is when the plan was verified, in thousandths; the search for its faults
 /// follows.
 const VERIFIED: u32 = 500;
 
-/// Proves the plans of a bundle's first chain.
-pub(super) struct BundleProver<'b> {
-    /// The bundle that is repaired, for its texts.
-    bundle: &'b Arc<Bundle>,
-    intact: &'b Checkpoint,
-    directory: &'b Path,
-    goldens: Vec<Golden>,
-    options: &'b VerifyOptions,
+/// Proves the plans of a model of a bundle.
+pub(super) struct ModelProver<S: Subject> {
+    subject: S,
     attempts: Vec<RepairAttempt>,
-    held: Option<(VerifyReport, usize)>,
+    held: Option<S::Report>,
 }
 
-impl<'b> BundleProver<'b> {
-    pub(super) fn new(
-        bundle: &'b Arc<Bundle>,
-        intact: &'b Checkpoint,
-        directory: &'b Path,
-        options: &'b VerifyOptions,
-    ) -> Result<Self> {
-        let goldens = goldens::read_goldens(directory)?;
-        Ok(BundleProver { bundle, intact, directory, goldens, options, attempts: Vec::new(), held: None })
+impl<S: Subject> ModelProver<S> {
+    pub(super) fn new(subject: S) -> Self {
+        ModelProver { subject, attempts: Vec::new(), held: None }
     }
 
-    /// The plans that did not hold, the verification of the one that does, and compilations.
-    pub(super) fn finish(self) -> Result<(Vec<RepairAttempt>, VerifyReport, usize)> {
+    /// The plans that did not hold, and the verification of the one that does.
+    pub(super) fn finish(self) -> Result<(Vec<RepairAttempt>, S::Report)> {
         let missing = || Error::new(ErrorKind::Internal, "a plan was accepted that nothing proved");
-        let (report, compilations) = self.held.ok_or_else(missing)?;
-        Ok((self.attempts, report, compilations))
+        Ok((self.attempts, self.held.ok_or_else(missing)?))
     }
 
     /// Remembers why a plan did not hold.
@@ -60,6 +42,7 @@ impl<'b> BundleProver<'b> {
         feedback: Vec<Feedback>,
     ) -> Vec<Feedback> {
         self.attempts.push(RepairAttempt {
+            pass: self.subject.pass(),
             shards: candidate.shards().len(),
             faults,
             reasons: feedback.iter().map(|feedback| feedback.message.clone()).collect(),
@@ -69,7 +52,7 @@ impl<'b> BundleProver<'b> {
     }
 }
 
-impl Prover for BundleProver<'_> {
+impl<S: Subject> Prover for ModelProver<S> {
     fn prove(&mut self, candidate: &mut Candidate<'_>, watch: &mut dyn Watch) -> Result<Vec<Feedback>> {
         let mut all = Part::new(watch, 0..1000);
         let mut parts = Vec::new();
@@ -91,25 +74,18 @@ impl Prover for BundleProver<'_> {
         }
         let emulated_on = candidate.report().emulated_on.clone();
         let chain = join(parts, candidate.graph(), emulated_on, Beforehand::default())?;
-        let id = Digest::of(&candidate.plan().plan().canonical_bytes()).to_string();
-        let model = Model::of_chain(chain, self.bundle, candidate.report().clone(), id)?;
         let compiled: Vec<CompiledGraphs> =
             candidate.shards().iter().map(|shard| shard.compiled.clone()).collect();
-        let verification =
-            Verification { model: &model, compiled: &compiled, intact: self.intact, options: self.options };
-        let report = verification.run(self.directory, &mut all.then(VERIFIED))?;
-        // A chip may hold few shards at a time.
-        drop(model);
-        let judged = report.boundaries.iter().find(|boundaries| boundaries.judged);
+        // The chain is let go of: a chip may hold few shards at a time.
+        let report = self.subject.run(candidate, chain, &compiled, &mut all.then(VERIFIED))?;
+        let judged = report.boundaries().iter().find(|boundaries| boundaries.judged);
         let measured: Vec<Vec<MeasuredTime>> = (0..candidate.shards().len())
             .map(|index| judged.map_or_else(Vec::new, |judged| times(candidate, judged, index)))
             .collect();
-        if report.passed {
+        if report.passed() {
             let told = too_slow(candidate, measured);
             if told.is_empty() {
-                let chain = self.bundle.manifest().chains.first().map(|chain| chain.name.clone());
-                let report = VerifyReport { bundle_chain: chain, ..report };
-                self.held = Some((report, candidate.compilations()));
+                self.held = Some(report);
                 return Ok(told);
             }
             return Ok(self.refuse(candidate, Vec::new(), told));
@@ -124,16 +100,15 @@ impl Prover for BundleProver<'_> {
                 "no shard alone is out of bounds, and all of them together are: {}",
                 report.summary()
             );
-            return Err(Error::new(ErrorKind::Planning, what).with_help(
-                "`--threshold nll=SHARE` accepts a larger loss; `--quality good` has a plan of less loss made",
-            ));
+            return Err(Error::new(ErrorKind::Planning, what).with_help(self.subject.help()));
         }
+        let prompts = self.subject.prompts();
         let (mut faults, mut feedback) = (Vec::new(), Vec::new());
         for (index, shard) in failed {
             let search = Search {
-                intact: self.intact,
-                goldens: &self.goldens,
-                exact: report.exact,
+                graph: self.subject.graph(),
+                prompts: &prompts,
+                exact: report.exact(),
                 thresholds: judged.map_or(crate::Thresholds::VENDOR, |judged| judged.thresholds),
                 index,
                 failed: shard,
@@ -143,6 +118,7 @@ impl Prover for BundleProver<'_> {
                 faults.push(place);
             }
         }
+        drop(prompts);
         Ok(self.refuse(candidate, faults, feedback))
     }
 }

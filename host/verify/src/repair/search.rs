@@ -1,22 +1,20 @@
 //! Finds what is wrong in a shard that is out of bounds: by its own values, or by parts of it.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shardwright_build::{BuildError, BuiltShard, Candidate, LoadedPart};
 use shardwright_graph::{Asset, Graph, Role, Segment, Segments};
-use shardwright_models::Checkpoint;
 use shardwright_runtime::ShardDescription;
 use shardwright_shims::{LoadedShard, Part, Watch};
 use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Result};
 
 use super::FaultyPlace;
-use crate::boundaries::{BoundaryCheck, Prompt, Shards};
-use crate::goldens::Golden;
+use crate::boundaries::{BoundaryCheck, Prompt, Shards, pieces};
 use crate::progress::{Progress, reference_fault};
 use crate::report::{RowComparison, ShardVerification};
 use crate::rows::RowErrors;
-use crate::shard_run::{Feed, Own, Rows, ShardMemory, Twin};
+use crate::shard_run::{Feed, Own, ShardMemory, Twin};
 use crate::thresholds::Thresholds;
 use crate::trace::{Given, Trace};
 
@@ -29,19 +27,15 @@ const PLACES: usize = 8;
 
 /// A shard that is out of bounds.
 pub(super) struct Search<'s> {
-    pub(super) intact: &'s Checkpoint,
-    pub(super) goldens: &'s [Golden],
+    /// The model as it is in the checkpoint.
+    pub(super) graph: &'s Graph,
+    /// What it was run over.
+    pub(super) prompts: &'s [Prompt<'s>],
     pub(super) exact: bool,
     pub(super) thresholds: Thresholds,
     pub(super) index: usize,
     /// What its verification found.
     pub(super) failed: &'s ShardVerification,
-}
-
-/// Where its worst row is: of which prompt, and how many tokens lead to it.
-struct Case<'s> {
-    name: String,
-    ids: &'s [u32],
 }
 
 impl<'s> Search<'s> {
@@ -70,14 +64,18 @@ impl<'s> Search<'s> {
     }
 
     /// The worst of its results, by which the fault is looked for: one prompt, as far as that row.
-    fn case(&self) -> Result<Case<'s>> {
+    fn case(&self) -> Result<Prompt<'s>> {
         let failed = self.outputs().filter(|output| !output.passed);
         let worst = failed.max_by(|one, other| one.relative_worst.total_cmp(&other.relative_worst));
         let place = worst.and_then(|worst| {
             let (prompt, position) = worst.worst_place.as_ref()?;
-            let golden = self.goldens.get(prompt.strip_prefix('p')?.parse::<usize>().ok()?)?;
-            let rows = if self.intact.graph().is_generative() { position + 1 } else { golden.ids.len() };
-            Some(Case { name: prompt.clone(), ids: golden.ids.get(..rows)? })
+            let prompt = self.prompts.iter().find(|known| known.name == *prompt)?;
+            Some(match prompt.given {
+                Given::Ids(ids) if self.graph.is_generative() => {
+                    Prompt { given: Given::Ids(ids.get(..=*position)?), ..prompt.clone() }
+                }
+                _ => prompt.clone(),
+            })
         });
         place.ok_or_else(|| {
             let what = format!("shard {} failed without a row that differs", self.failed.shard);
@@ -91,21 +89,23 @@ impl<'s> Search<'s> {
         &self,
         candidate: &Candidate<'_>,
         tapped: &BuiltShard,
-        case: &Case<'_>,
+        case: &Prompt<'_>,
         watch: &mut dyn Watch,
     ) -> Result<Vec<FaultyPlace>> {
         let mut progress = Progress(Part::new(watch, 0..1000));
         let mut part = candidate.load(tapped).map_err(Error::from)?;
         let mut memory = ShardMemory::new(&part.shard)?;
         let twin = Twin::new(&tapped.compiled).map_err(reference_fault)?;
-        let graph = self.graph(tapped);
-        let (graph, assets) = (graph.as_ref().unwrap_or(self.intact.graph()), &candidate.graph().assets);
+        let graph = self.uncapped(tapped);
+        let (graph, assets) = (graph.as_ref().unwrap_or(self.graph), &candidate.graph().assets);
+        let all = case.given.rows(graph);
+        // The row that is off.
+        let last = BTreeSet::from([all.saturating_sub(1)]);
         let entries = memory.entries.iter().map(|entry| entry.interface.point.rows);
-        let mut trace =
-            Trace::new(graph, Given::Ids(case.ids), entries.max().unwrap_or(1)).map_err(reference_fault)?;
+        let mut trace = Trace::new(graph, case.given, entries.max().unwrap_or(1)).map_err(reference_fault)?;
         let mut found: Vec<(Role, RowErrors)> = Vec::new();
         while let Some(chunk) = trace.next().map_err(reference_fault)? {
-            progress.step(chunk.first as f64 / case.ids.len() as f64, || {
+            progress.step(chunk.first as f64 / all.max(1) as f64, || {
                 format!("comparing every operation of {}", tapped.name)
             })?;
             let uncapped = tapped.logits_softcap.is_some();
@@ -116,19 +116,7 @@ impl<'s> Search<'s> {
                 if point.kind == EntryKind::Prefill {
                     continue;
                 }
-                let most = point.rows as usize;
-                let rows = match most {
-                    // The row that is off.
-                    1 if chunk.first + chunk.rows == case.ids.len() => {
-                        vec![Rows { offset: chunk.rows - 1, rows: 1 }]
-                    }
-                    1 => Vec::new(),
-                    most => (0..chunk.rows)
-                        .step_by(most)
-                        .map(|offset| Rows { offset, rows: most.min(chunk.rows - offset) })
-                        .collect(),
-                };
-                for rows in rows {
+                for rows in pieces(point.kind, point.rows as usize, &chunk, &last) {
                     progress.check()?;
                     enter(&mut found, memory.run_own(&mut part.shard, entry, &feed, rows)?);
                 }
@@ -160,15 +148,15 @@ impl<'s> Search<'s> {
     }
 
     /// The graph that the logits are compared with, if the runtime caps them.
-    fn graph(&self, shard: &BuiltShard) -> Option<Graph> {
-        shard.logits_softcap.map(|_| self.intact.graph().without_logits_softcap())
+    fn uncapped(&self, shard: &BuiltShard) -> Option<Graph> {
+        shard.logits_softcap.map(|_| self.graph.without_logits_softcap())
     }
 
     /// The first unit of the shard with which it is off, by compiling ever shorter parts of it.
     fn narrowed(
         &self,
         candidate: &mut Candidate<'_>,
-        case: &Case<'_>,
+        case: &Prompt<'_>,
         watch: &mut dyn Watch,
     ) -> Result<FaultyPlace> {
         let mut all = Part::new(watch, 0..1000);
@@ -221,7 +209,7 @@ impl<'s> Search<'s> {
         &self,
         candidate: &mut Candidate<'_>,
         segments: &Segments,
-        case: &Case<'_>,
+        case: &Prompt<'_>,
         watch: &mut dyn Watch,
     ) -> Result<Option<bool>> {
         let mut all = Part::new(watch, 0..1000);
@@ -233,22 +221,22 @@ impl<'s> Search<'s> {
         let part = candidate.load(&built).map_err(Error::from)?;
         let context = candidate.plan().plan().shards[self.index].context;
         let assets: &[Asset] = &candidate.graph().assets;
-        let alone = Alone::new(part, u64::from(context).max(case.ids.len() as u64))?;
-        let graph = self.graph(&built);
+        let rows = case.given.rows(self.graph);
+        let alone = Alone::new(part, u64::from(context).max(rows as u64))?;
+        let graph = self.uncapped(&built);
         let compiled = [built.compiled];
         let check = BoundaryCheck {
             shards: &alone,
-            graph: graph.as_ref().unwrap_or(self.intact.graph()),
+            graph: graph.as_ref().unwrap_or(self.graph),
             assets,
             compiled: &compiled,
             exact: self.exact,
             formats: vec![built.formats.to_string()],
             thresholds: self.thresholds,
-            rows: case.ids.len(),
+            rows,
             steps: 1,
         };
-        let prompt = Prompt { name: case.name.clone(), given: Given::Ids(case.ids) };
-        let found = check.run(&[prompt], &mut Progress(all))?;
+        let found = check.run(std::slice::from_ref(case), &mut Progress(all))?;
         Ok(Some(found.iter().any(|boundaries| boundaries.judged && !boundaries.passed)))
     }
 }

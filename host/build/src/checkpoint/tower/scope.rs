@@ -82,7 +82,7 @@ impl TowerScope {
         PlanOptions {
             context: self.rows.last().copied(),
             encode_rows: self.rows.clone(),
-            formats: options.towers.formats.iter().cloned().collect(),
+            formats: options.towers.formats.clone(),
             tables: TableFormats::default(),
             planner: None,
             planner_options: placements(options, self.pass),

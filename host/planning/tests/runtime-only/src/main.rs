@@ -32,7 +32,7 @@ fn run() -> Result<String, Box<dyn std::error::Error>> {
         return Err("usage: runtime-only PACK KEY REQUEST.json".into());
     };
     let request: Request = serde_json::from_slice(&std::fs::read(Path::new(request))?)?;
-    let planner = PlannerTools::new(None, &[key.clone()])?.load(&PlannerEntry::from_path(pack));
+    let planner = PlannerTools::new(None, std::slice::from_ref(key))?.load(&PlannerEntry::from_path(pack));
     let planned = PlanningSession::with_planner(planner, None).strict(true).plan(&request)?;
     Ok(String::from_utf8(planned.plan.plan().canonical_bytes())?)
 }

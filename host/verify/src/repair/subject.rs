@@ -1,0 +1,186 @@
+//! What a repair proves: a bundle's text, and each of its towers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use shardwright::Model;
+use shardwright_build::{Candidate, CompiledGraphs};
+use shardwright_bundle::{Bundle, Digest};
+use shardwright_graph::Graph;
+use shardwright_models::Checkpoint;
+use shardwright_runtime::Chain;
+use shardwright_shims::Watch;
+use shardwright_vocabulary::{Pass, Result};
+
+use crate::boundaries::Prompt;
+use crate::goldens::{self, Golden};
+use crate::options::VerifyOptions;
+use crate::report::{BoundaryVerification, TowerVerification, VerifyReport};
+use crate::tower::TowerProof;
+use crate::trace::Given;
+use crate::verification::Verification;
+
+/// A model whose plans are proved.
+pub(super) trait Subject {
+    /// What a verification of it gives.
+    type Report: Proved;
+
+    /// When it runs.
+    fn pass(&self) -> Pass;
+
+    /// The model as it is in the checkpoint.
+    fn graph(&self) -> &Graph;
+
+    /// What it is run over.
+    fn prompts(&self) -> Vec<Prompt<'_>>;
+
+    /// Verifies a candidate, whose shards are joined in `chain` and let go of afterwards.
+    fn run(
+        &self,
+        candidate: &Candidate<'_>,
+        chain: Chain,
+        compiled: &[CompiledGraphs],
+        watch: &mut dyn Watch,
+    ) -> Result<Self::Report>;
+
+    /// What helps where no shard alone is out of bounds.
+    fn help(&self) -> &'static str;
+}
+
+/// The outcome of a verification.
+pub(super) trait Proved {
+    fn passed(&self) -> bool;
+    fn exact(&self) -> bool;
+    fn boundaries(&self) -> &[BoundaryVerification];
+    fn summary(&self) -> String;
+}
+
+impl Proved for VerifyReport {
+    fn passed(&self) -> bool {
+        self.passed
+    }
+
+    fn exact(&self) -> bool {
+        self.exact
+    }
+
+    fn boundaries(&self) -> &[BoundaryVerification] {
+        &self.boundaries
+    }
+
+    fn summary(&self) -> String {
+        VerifyReport::summary(self)
+    }
+}
+
+impl Proved for TowerVerification {
+    fn passed(&self) -> bool {
+        self.passed
+    }
+
+    fn exact(&self) -> bool {
+        self.exact
+    }
+
+    fn boundaries(&self) -> &[BoundaryVerification] {
+        &self.boundaries
+    }
+
+    fn summary(&self) -> String {
+        TowerVerification::summary(self)
+    }
+}
+
+/// The text.
+pub(super) struct Text<'b> {
+    /// The bundle that is repaired, for its texts.
+    bundle: &'b Arc<Bundle>,
+    intact: &'b Checkpoint,
+    directory: &'b Path,
+    goldens: Vec<Golden>,
+    options: &'b VerifyOptions,
+}
+
+impl<'b> Text<'b> {
+    /// By the outputs that were recorded in `directory`.
+    pub(super) fn new(
+        bundle: &'b Arc<Bundle>,
+        intact: &'b Checkpoint,
+        directory: &'b Path,
+        options: &'b VerifyOptions,
+    ) -> Result<Self> {
+        let goldens = goldens::read_goldens(directory)?;
+        Ok(Text { bundle, intact, directory, goldens, options })
+    }
+}
+
+impl Subject for Text<'_> {
+    type Report = VerifyReport;
+
+    fn pass(&self) -> Pass {
+        Pass::Step
+    }
+
+    fn graph(&self) -> &Graph {
+        self.intact.graph()
+    }
+
+    fn prompts(&self) -> Vec<Prompt<'_>> {
+        let goldens = self.goldens.iter().enumerate();
+        let prompts = goldens
+            .map(|(index, golden)| Prompt { name: format!("p{index}"), given: Given::Ids(&golden.ids) });
+        prompts.collect()
+    }
+
+    fn run(
+        &self,
+        candidate: &Candidate<'_>,
+        chain: Chain,
+        compiled: &[CompiledGraphs],
+        watch: &mut dyn Watch,
+    ) -> Result<VerifyReport> {
+        let id = Digest::of(&candidate.plan().plan().canonical_bytes()).to_string();
+        let model = Model::of_chain(chain, self.bundle, candidate.report().clone(), id)?;
+        let verification =
+            Verification { model: &model, compiled, intact: self.intact, options: self.options };
+        let report = verification.run(self.directory, watch)?;
+        let chain = self.bundle.manifest().chains.first().map(|chain| chain.name.clone());
+        Ok(VerifyReport { bundle_chain: chain, ..report })
+    }
+
+    fn help(&self) -> &'static str {
+        "`--threshold nll=SHARE` accepts a larger loss; `--quality good` has a plan of less loss made"
+    }
+}
+
+/// A tower for pictures or sounds.
+impl Subject for TowerProof<'_> {
+    type Report = TowerVerification;
+
+    fn pass(&self) -> Pass {
+        TowerProof::pass(self)
+    }
+
+    fn graph(&self) -> &Graph {
+        self.graph
+    }
+
+    fn prompts(&self) -> Vec<Prompt<'_>> {
+        TowerProof::prompts(self, usize::MAX)
+    }
+
+    fn run(
+        &self,
+        candidate: &Candidate<'_>,
+        chain: Chain,
+        compiled: &[CompiledGraphs],
+        watch: &mut dyn Watch,
+    ) -> Result<TowerVerification> {
+        let formats = candidate.report().shards.iter().map(|shard| shard.formats.clone()).collect();
+        TowerProof::run(self, &chain, compiled, formats, watch)
+    }
+
+    fn help(&self) -> &'static str {
+        "`--threshold` accepts a larger difference; `--tower-formats` with wider formats has fewer"
+    }
+}
