@@ -569,7 +569,8 @@ impl<'a> Place<'a> {
             let all = got.len() / width;
             let rows: Vec<usize> = match role {
                 Role::State { .. } => self.slots(all).collect(),
-                // A tower's values may have several rows to one of the entry point, or one to several.
+                // A tower's values may have several rows to one of the entry point, or one row
+                // to several.
                 _ => (0..(self.rows.rows * all).div_ceil(self.point.rows as usize)).collect(),
             };
             let mut values = computed.floats().into_owned();
