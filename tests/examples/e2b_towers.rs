@@ -1,9 +1,11 @@
 //! Runs the towers of Gemma 4 E2B at their real shapes, with random weights, on the CPU shim: a
 //! picture of 280 soft tokens and a clip of 30 seconds, with weights as stored and in 8 bits with
-//! rows quantised as they come. Prints times, memory, and how near 8 bits are to the stored.
+//! rows quantised as they come, or in the formats that are named. Prints times, memory, and how near
+//! the rows are to those of the stored weights.
 //!
 //! ```text
-//! cargo run --release -p shardwright-tests --example e2b_towers -- DIRECTORY [runs] [threads] [deviation]
+//! cargo run --release -p shardwright-tests --example e2b_towers -- \
+//!     DIRECTORY [runs] [threads] [deviation] [FORMATS…]
 //! ```
 //!
 //! `DIRECTORY` needs room for 1 GB of weights. Features and the stored towers' rows are left there
@@ -22,11 +24,13 @@ use shardwright_tests::towers::FrontEnd;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, rest @ ..] = &arguments[..] else {
-        panic!("e2b_towers DIRECTORY [runs] [threads] [deviation]")
+        panic!("e2b_towers DIRECTORY [runs] [threads] [deviation] [FORMATS…]")
     };
     let number = |at: usize, other: u32| rest.get(at).map_or(other, |text| text.parse().expect("a number"));
     let (runs, threads) = (number(0, 5), number(1, 2));
     let deviation: f64 = rest.get(2).map_or(1.5, |text| text.parse().expect("a number"));
+    let named: Vec<&str> = rest.iter().skip(3).map(String::as_str).collect();
+    let formats = if named.is_empty() { vec!["w8-per-channel/a8-dynamic/f32"] } else { named };
     let directory = PathBuf::from(directory);
     // The text beside them is of the real width, and otherwise small.
     let spec = Spec {
@@ -53,8 +57,8 @@ fn main() {
         let checkpoint = Checkpoint::open_for(&directory, &[Pass::Step, pass]).expect("a checkpoint");
         let graph = checkpoint.graph_of(pass).expect("a tower");
         let mut stored = Vec::new();
-        for format in ["stored", "w8-per-channel/a8-dynamic/f32"] {
-            let bench = match format {
+        for format in ["stored"].iter().chain(&formats) {
+            let bench = match *format {
                 "stored" => Bench::cpu(graph, &encode_menu(rows), threads),
                 tuple => {
                     let tuple = tuple.parse().expect("a tuple of formats");

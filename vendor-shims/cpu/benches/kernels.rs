@@ -2,7 +2,7 @@
 //! the scalar twin.
 //!
 //! `cargo bench -p shardwright-shim-cpu --bench kernels [-- PART… [THREADS…]]`, where PART is
-//! `read`, `integer`, `head`, `linear` or `attention`.
+//! `peak`, `read`, `integer`, `head`, `linear` or `attention`.
 //!
 //! `integer` multiplies the matrices of one token, in the shapes of Gemma 3 270M and 1B and in
 //! memory of their size, so that one row is memory-bound as in a model. The bandwidth of the same
@@ -15,8 +15,8 @@
 //! time.
 //!
 //! Bandwidth of one row is bound by memory: compare it with the line `read`. Rate of many rows is
-//! bound by the multiply-add units: 16 lanes, 2 units and 3 GHz are 192 GFLOP/s per core with
-//! AVX-512, half of it with AVX2.
+//! bound by the multiply-add units: compare it with the lines `peak`, of registers alone. AMX's
+//! tiles have no such line.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -32,7 +32,7 @@ use shardwright_shim_cpu::kernels::integer::{
 use shardwright_shim_cpu::kernels::linear::{Finish, PanelData, Panels, Scales, linear, packed_elements};
 use shardwright_shim_cpu::pool::Pool;
 use shardwright_shim_cpu::simd::dot::DotLevel;
-use shardwright_shim_cpu::simd::{LANES, Level};
+use shardwright_shim_cpu::simd::{LANES, Level, peak};
 
 fn values(count: usize) -> Vec<f32> {
     shardwright_shim_testing::values(count, count as u64, 1.0)
@@ -297,7 +297,8 @@ fn main() {
             .peekable();
         words.peek().is_none() || words.any(|word| word == name)
     };
-    let sections: [(&str, fn()); 5] = [
+    let sections: [(&str, fn()); 6] = [
+        ("peak", peaks),
         ("read", reads),
         ("integer", integers),
         ("head", heads),
@@ -305,6 +306,43 @@ fn main() {
         ("attention", attentions),
     ];
     sections.into_iter().filter(|(name, _)| chosen(name)).for_each(|(_, section)| section());
+}
+
+/// What the multiply-add units do at most, on all threads.
+fn peaks() {
+    const ROUNDS: usize = 1 << 20;
+    for threads in thread_counts() {
+        let pool = Pool::new(threads);
+        for level in Level::available().into_iter().skip(1) {
+            let made = peak::floats(level, 1) * ROUNDS * threads;
+            let seconds = best(threads, || {
+                pool.run(threads, &|_| {
+                    black_box(peak::floats(level, ROUNDS));
+                });
+            });
+            println!(
+                "peak f32  {:12} {threads} threads  {:7.1} GFLOP/s",
+                level.name(),
+                2.0 * made as f64 / seconds / 1e9
+            );
+        }
+        // Where a product of four bytes is several instructions, the first of them leave the loop.
+        let single = |level: &DotLevel| !matches!(level.name(), "scalar" | "avx2" | "neon");
+        for level in DotLevel::available().into_iter().filter(single) {
+            let mut made = 0;
+            peak::bytes(level, ROUNDS, &mut made);
+            let seconds = best(threads, || {
+                pool.run(threads, &|_| {
+                    peak::bytes(level, ROUNDS, &mut black_box(0));
+                });
+            });
+            println!(
+                "peak i8   {:12} {threads} threads  {:7.1} GMAC/s",
+                level.name(),
+                (made * threads) as f64 / seconds / 1e9
+            );
+        }
+    }
 }
 
 fn reads() {

@@ -5,6 +5,7 @@
 //! bit for bit.
 
 pub mod dot;
+pub mod peak;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
