@@ -1,14 +1,18 @@
 //! Loading a tokenizer: time and memory, for the demo model's and for one with as many tokens as
-//! Gemma's.
+//! Gemma's, beside the library that both rest on.
 //!
-//! The large one is generated: 262,144 tokens, each but the first ones the union of two earlier
-//! ones, with one merge each (the published file has about two merges per token, so it takes longer
-//! than this).
+//! The large one is generated: 262,144 tokens, of which 6,204 are added ones and each word but the
+//! first ones is the union of earlier ones, with 505,593 merges (Gemma's file has 520,853).
+//!
+//! *library* reads `tokenizer.json` alone; *file* reads it and makes its index in memory; *kept
+//! index* hashes the file and reads the index that was kept of it; *index in memory* is what a
+//! bundle's costs, which is mapped and was verified before.
 
-use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::{env, fs, process};
 
+use serde_json::{Value, json};
 use shardwright_measure::resident_memory;
 use shardwright_tests::measure::{row, timed};
 use shardwright_tests::tree;
@@ -18,47 +22,89 @@ use shardwright_text::Tokenizer;
 /// can measure that, since an earlier load leaves memory allocated.
 const MEMORY_OF: &str = "--memory-of";
 
-fn main() {
-    let arguments: Vec<String> = env::args().collect();
-    if let [_, flag, path, ..] = &arguments[..]
-        && flag == MEMORY_OF
-    {
-        return print_memory(Path::new(path));
-    }
+/// How a tokenizer is loaded.
+const WAYS: [&str; 4] = ["library", "file", "kept index", "index in memory"];
 
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let large = folder.path().join("tokenizer.json");
-    fs::write(&large, generated(262_144)).expect("written");
-    println!("tokenizer");
-    for (name, path, repetitions) in [
-        ("demo model, 4,096 tokens", tree::root().join("demo-model/tokenizer.json"), 21),
-        ("generated, 262,144 tokens", large, 5),
-    ] {
-        let timing = timed(repetitions, || Tokenizer::from_file(&path).expect("a good tokenizer"));
-        row(&format!("load ({name})"), timing);
-        let memory = process::Command::new(env::current_exe().expect("this program"))
-            .arg(MEMORY_OF)
-            .arg(&path)
-            .output()
-            .expect("starts again");
-        row(&format!("memory ({name})"), String::from_utf8_lossy(&memory.stdout).trim());
-    }
-
-    let tokenizer =
-        Tokenizer::from_file(tree::root().join("demo-model/tokenizer.json")).expect("a good tokenizer");
-    let text = fs::read_to_string(tree::root().join("LICENSE-APACHE")).expect("a text");
-    let ids = tokenizer.encode(&text, true).expect("encodes");
-    assert!(tokenizer.decode(&ids, true).expect("decodes") == text, "what is timed must be right");
-    let timing = timed(21, || tokenizer.encode(&text, true).expect("encodes"));
-    row(&format!("encode {} kB of text to {} ids (demo model)", text.len() / 1000, ids.len()), timing);
+enum Loaded {
+    Ours(Tokenizer),
+    Library(Box<tokenizers::Tokenizer>),
 }
 
-fn print_memory(path: &Path) {
+impl Loaded {
+    fn ids(&self, text: &str) -> Vec<u32> {
+        match self {
+            Loaded::Ours(tokenizer) => tokenizer.encode(text, false).expect("encodes"),
+            Loaded::Library(tokenizer) => {
+                tokenizer.encode_fast(text, false).expect("encodes").get_ids().to_vec()
+            }
+        }
+    }
+}
+
+/// Loads `folder/tokenizer.json`, of which `folder` has the index.
+fn load(way: &str, folder: &Path) -> Loaded {
+    let path = folder.join("tokenizer.json");
+    Loaded::Ours(match way {
+        "library" => {
+            let library = tokenizers::Tokenizer::from_file(&path).expect("a good tokenizer");
+            return Loaded::Library(Box::new(library));
+        }
+        "file" => Tokenizer::from_file(&path).expect("a good tokenizer"),
+        "kept index" => Tokenizer::from_file_indexed(&path, folder.join("kept")).expect("a good tokenizer"),
+        _ => {
+            let index = fs::read(folder.join("tokenizer.index")).expect("an index");
+            Tokenizer::from_index(Arc::new(index), &path).expect("a good index")
+        }
+    })
+}
+
+fn main() {
+    let arguments: Vec<String> = env::args().collect();
+    if let [_, flag, way, folder, ..] = &arguments[..]
+        && flag == MEMORY_OF
+    {
+        return print_memory(way, Path::new(folder));
+    }
+
+    let demo = fs::read_to_string(tree::root().join("demo-model/tokenizer.json")).expect("a tokenizer");
+    let text = fs::read_to_string(tree::root().join("LICENSE-APACHE")).expect("a text");
+    println!("tokenizer");
+    for (name, content, repetitions) in
+        [("demo model, 4,096 tokens", demo.clone(), 21), ("generated, 262,144 tokens", generated(&demo), 5)]
+    {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        fs::write(folder.path().join("tokenizer.json"), content).expect("written");
+        // Makes and keeps the index.
+        let Loaded::Ours(ours) = load("kept index", folder.path()) else { unreachable!() };
+        fs::write(folder.path().join("tokenizer.index"), ours.index().expect("an index")).expect("written");
+        let expected = load("library", folder.path()).ids(&text);
+        for way in WAYS {
+            let ids = load(way, folder.path()).ids(&text);
+            assert!(ids == expected, "what is timed must be right");
+            row(&format!("load ({name}, {way})"), timed(repetitions, || load(way, folder.path())));
+            let memory = process::Command::new(env::current_exe().expect("this program"))
+                .arg(MEMORY_OF)
+                .arg(way)
+                .arg(folder.path())
+                .output()
+                .expect("starts again");
+            row(&format!("memory ({name}, {way})"), String::from_utf8_lossy(&memory.stdout).trim());
+        }
+        for way in ["library", "index in memory"] {
+            let tokenizer = load(way, folder.path());
+            let timing = timed(21, || tokenizer.ids(&text));
+            let what = format!("{} kB of text to {} ids", text.len() / 1000, expected.len());
+            row(&format!("encode {what} ({name}, {way})"), timing);
+        }
+    }
+}
+
+fn print_memory(way: &str, folder: &Path) {
     let Some((before, _)) = resident_memory() else {
         println!("not measured: this system does not say");
         return;
     };
-    let tokenizer = Tokenizer::from_file(path).expect("a good tokenizer");
+    let tokenizer = load(way, folder);
     let Some((after, peak)) = resident_memory() else { return };
     let mega = |bytes: u64| bytes as f64 / 1e6;
     println!(
@@ -69,23 +115,53 @@ fn print_memory(path: &Path) {
     drop(tokenizer);
 }
 
-/// A byte-fallback BPE with this many tokens.
-fn generated(count: usize) -> String {
-    let mut tokens: Vec<String> = ('a'..='z').chain('A'..='Z').map(String::from).collect();
-    let base = tokens.len();
-    let mut merges = String::new();
+/// The same settings with a vocabulary of Gemma's size: special and unused tokens, bytes, and
+/// words.
+fn generated(settings: &str) -> String {
+    const TOKENS: usize = 262_144;
+    let added = |id: usize, content: &str, special: bool| {
+        json!({ "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": special })
+    };
+    let mut tokens: Vec<String> = ["<pad>", "<eos>", "<bos>", "<unk>"].map(String::from).into();
+    tokens.extend((0..6200).map(|unused| format!("<unused{unused}>")));
+    let added: Vec<Value> = tokens.iter().enumerate().map(|(id, token)| added(id, token, id < 4)).collect();
+    tokens.extend((0..=255u8).map(|byte| format!("<0x{byte:02X}>")));
+    let letters = ['▁', '\n'].into_iter().chain(' '..='~').filter(|letter| *letter != ' ');
+    let letters: Vec<String> = letters.map(String::from).collect();
+    let words = TOKENS - tokens.len();
+    let mut known: Vec<String> = letters.clone();
+    let mut merges = Vec::new();
     // Left halves in order, right halves of one letter: every union is new, and lengths stay near
     // those of words.
-    for at in 0..count.saturating_sub(base) {
-        let (left, right) = (tokens[at / base].clone(), tokens[at % base].clone());
-        let _ = write!(merges, "{}\"{left} {right}\"", if at == 0 { "" } else { "," });
-        tokens.push(left + &right);
+    for at in 0..words - letters.len() {
+        let (left, right) = (&known[at / letters.len()], &known[at % letters.len()]);
+        merges.push(json!([left, right]));
+        let whole = format!("{left}{right}");
+        // A word is the union of its first letter and the rest, too.
+        let first = whole.chars().next().map_or(0, char::len_utf8);
+        if left.len() > first {
+            merges.push(json!([whole[..first], whole[first..]]));
+        }
+        known.push(whole);
     }
-    let mut vocabulary = String::new();
-    for (id, token) in tokens.iter().enumerate() {
-        let _ = write!(vocabulary, "{}\"{token}\":{id}", if id == 0 { "" } else { "," });
-    }
-    format!(
-        r#"{{"version":"1.0","added_tokens":[],"model":{{"type":"BPE","vocab":{{{vocabulary}}},"merges":[{merges}]}}}}"#
-    )
+    tokens.extend(known);
+    let vocabulary: serde_json::Map<String, Value> =
+        tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
+    // The rest of a word of three letters is one of two; of longer ones it need not be there.
+    let merges: Vec<Value> = merges
+        .into_iter()
+        .filter(|pair| {
+            pair.as_array().is_some_and(|pair| {
+                pair.iter().all(|half| half.as_str().is_some_and(|half| vocabulary.contains_key(half)))
+            })
+        })
+        .collect();
+    let mut file: Value = serde_json::from_str(settings).expect("JSON");
+    file["added_tokens"] = json!(added);
+    file["post_processor"] = Value::Null;
+    file["model"]["vocab"] = Value::Object(vocabulary);
+    println!("generated: {} tokens, {} merges", tokens.len(), merges.len());
+    file["model"]["merges"] = json!(merges);
+    file.to_string()
 }

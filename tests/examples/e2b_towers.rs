@@ -1,7 +1,7 @@
 //! Runs the towers of Gemma 4 E2B at their real shapes, with random weights, on the CPU shim: a
 //! picture of 280 soft tokens and a clip of 30 seconds, with weights as stored and in 8 bits with
-//! rows quantised as they come, or in the formats that are named. Prints times, memory, and how near
-//! the rows are to those of the stored weights.
+//! rows quantised as they come, or in the formats that are named. Prints times, memory, and how
+//! near the rows are to those of the stored weights.
 //!
 //! ```text
 //! cargo run --release -p shardwright-tests --example e2b_towers -- \

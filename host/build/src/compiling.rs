@@ -5,11 +5,13 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::{
-    AssetEntry, Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, Structure, TowerEntry,
+    AssetEntry, Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, Structure, TextFile,
+    TowerEntry,
 };
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_shims::{Part, Watch};
+use shardwright_text::Tokenizer;
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use crate::checkpoint::passes_with;
@@ -129,6 +131,14 @@ pub fn compile_trying(
         Ok(bytes) => bytes.map(|bytes| Digest::of(&bytes)),
         Err(error) => return Err(Error::new(ErrorKind::Internal, format!("ranges as JSON: {error}"))),
     };
+    let texts = writer.add_texts(directory)?;
+    let tokenizer_index = match texts.contains_key(&TextFile::Tokenizer) {
+        true => Tokenizer::from_file(directory.join(TextFile::Tokenizer.name()))?
+            .index()
+            .map(|index| writer.add_bytes(index))
+            .transpose()?,
+        false => None,
+    };
     let facts = checkpoint.facts();
     let manifest = Manifest {
         program: concat!("shardwright ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -143,7 +153,8 @@ pub fn compile_trying(
         options: asked(options),
         structure: Structure::of(&graph),
         assets,
-        texts: writer.add_texts(directory)?,
+        texts,
+        tokenizer_index,
         chains,
         towers: entries,
         verifications: Vec::new(),

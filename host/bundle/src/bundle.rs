@@ -153,6 +153,11 @@ impl Bundle {
         self.manifest.texts.get(&text).map(|reference| self.read(reference)).transpose()
     }
 
+    /// The index of the tokenizer, verified and mapped, if the bundle has one.
+    pub fn tokenizer_index(&self) -> Result<Option<MappedFile>, BundleError> {
+        self.manifest.tokenizer_index.as_ref().map(|reference| self.map(reference)).transpose()
+    }
+
     /// The gathered tables of the text or of a tower, verified and mapped, in the order of their
     /// ids.
     pub fn assets_of(&self, entries: &[AssetEntry]) -> Result<Vec<Asset>, BundleError> {

@@ -112,6 +112,12 @@ impl Deref for MappedFile {
     }
 }
 
+impl AsRef<[u8]> for MappedFile {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl WeightBytes for MappedFile {
     fn bytes(&self) -> &[u8] {
         &self.0

@@ -119,6 +119,7 @@
 //!         },
 //!         assets,
 //!         texts,
+//!         tokenizer_index: None,
 //!         chains: vec![chain],
 //!         towers: Vec::new(),
 //!         verifications: Vec::new(),

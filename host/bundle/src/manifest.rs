@@ -60,6 +60,9 @@ pub struct Manifest {
     pub assets: Vec<AssetEntry>,
     /// Files of the checkpoint for text processing.
     pub texts: BTreeMap<TextFile, FileReference>,
+    /// What the tokenizer is used by without reading its file, which it was made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer_index: Option<FileReference>,
     /// The chain to run, then those to continue on when it fails, in order; at least one.
     pub chains: Vec<ChainEntry>,
     /// What pictures and sounds go through before the text, each pass once, in their order.
@@ -361,6 +364,7 @@ impl Manifest {
         let mut found = Vec::new();
         assets_of(&mut found, "", &self.assets);
         found.extend(self.texts.iter().map(|(name, file)| (format!("texts.{name}"), *file)));
+        found.extend(self.tokenizer_index.map(|file| ("tokenizer_index".to_owned(), file)));
         chains_of(&mut found, "", &self.chains);
         for (index, tower) in self.towers.iter().enumerate() {
             let at = format!("towers[{index}].");

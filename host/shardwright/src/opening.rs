@@ -32,7 +32,7 @@ pub(crate) fn open(
     let started = Instant::now();
     expect_checkpoint(directory)?;
     // Its thread begins before the checkpoint is read.
-    let text = TextSide::load(directory, start)?;
+    let text = TextSide::load(directory, options.cache.as_deref(), start)?;
     let checkpoint = Checkpoint::open(directory)?;
     let reading = started.elapsed();
     watch.progress(0, "reading");

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use serde::Deserialize;
 use shardwright_bundle::{Bundle, TextFile};
 use shardwright_text::{
-    ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions, Tokenizer, TokenizerLoading,
+    ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions, TextError, Tokenizer,
+    TokenizerLoading,
 };
 
 use crate::{Error, ErrorKind, Result};
@@ -16,7 +17,11 @@ use crate::{Error, ErrorKind, Result};
 /// Where the files lie.
 enum Source {
     #[cfg(feature = "build")]
-    Checkpoint(PathBuf),
+    Checkpoint {
+        directory: PathBuf,
+        /// Where indexes of tokenizers are kept.
+        indexes: Option<PathBuf>,
+    },
     Bundle(Arc<Bundle>),
 }
 
@@ -43,14 +48,18 @@ pub(crate) struct TextSide {
 impl TextSide {
     /// Of a checkpoint directory.
     #[cfg(feature = "build")]
-    pub(crate) fn load(directory: &Path, start: TokenizerStart) -> Result<Self> {
-        let path = directory.join(TextFile::Tokenizer.name());
-        let loading = (start == TokenizerStart::Beside).then(|| Tokenizer::load_in_background(path));
+    pub(crate) fn load(directory: &Path, cache: Option<&Path>, start: TokenizerStart) -> Result<Self> {
+        let indexes = cache.map(|cache| cache.join("tokenizers"));
+        let loading = (start == TokenizerStart::Beside).then(|| {
+            let path = directory.join(TextFile::Tokenizer.name());
+            let (inside, indexes) = (path.clone(), indexes.clone());
+            Tokenizer::load_in_background(path, move || read_tokenizer(&inside, indexes.as_deref()))
+        });
         Ok(TextSide {
             template: ChatTemplate::from_directory(directory)?,
             generation: GenerationConfig::from_directory(directory)?,
             prompt_tokens: PromptTokens::from_directory(directory)?,
-            source: Source::Checkpoint(directory.to_owned()),
+            source: Source::Checkpoint { directory: directory.to_owned(), indexes },
             loading: Mutex::new(loading),
             tokenizer: OnceLock::new(),
         })
@@ -86,7 +95,7 @@ impl TextSide {
     fn directory(&self) -> &Path {
         match &self.source {
             #[cfg(feature = "build")]
-            Source::Checkpoint(directory) => directory,
+            Source::Checkpoint { directory, .. } => directory,
             Source::Bundle(bundle) => bundle.directory(),
         }
     }
@@ -103,8 +112,8 @@ impl TextSide {
                 Some(tokenizer) => return Ok(tokenizer),
                 None => match &self.source {
                     #[cfg(feature = "build")]
-                    Source::Checkpoint(directory) => {
-                        Tokenizer::from_file(directory.join(TextFile::Tokenizer.name()))?
+                    Source::Checkpoint { directory, indexes } => {
+                        read_tokenizer(&directory.join(TextFile::Tokenizer.name()), indexes.as_deref())?
                     }
                     Source::Bundle(bundle) => load_tokenizer(bundle).join()?,
                 },
@@ -128,7 +137,7 @@ impl TextSide {
                 .text(TextFile::SentenceTransformers)?
                 .ok_or_else(|| fault(ErrorKind::Missing, &"the bundle has no prompts"))?,
             #[cfg(feature = "build")]
-            Source::Checkpoint(_) => shardwright_files::read_named(&path, SENTENCE_CONFIG_BYTES_MAX)?,
+            Source::Checkpoint { .. } => shardwright_files::read_named(&path, SENTENCE_CONFIG_BYTES_MAX)?,
         };
         let config: SentencePrompts =
             serde_json::from_slice(&bytes).map_err(|error| fault(ErrorKind::Invalid, &error))?;
@@ -160,13 +169,35 @@ impl TextSide {
     }
 }
 
+/// A checkpoint's tokenizer, by its index where indexes are kept.
+#[cfg(feature = "build")]
+fn read_tokenizer(path: &Path, indexes: Option<&Path>) -> shardwright_text::Result<Tokenizer> {
+    match indexes {
+        Some(indexes) => Tokenizer::from_file_indexed(path, indexes),
+        None => Tokenizer::from_file(path),
+    }
+}
+
 fn load_tokenizer(bundle: &Arc<Bundle>) -> TokenizerLoading {
     let path = bundle.directory().join(TextFile::Tokenizer.name());
-    let bundle = Arc::clone(bundle);
-    Tokenizer::load_bytes_in_background(path, move || match bundle.text(TextFile::Tokenizer) {
-        Ok(Some(bytes)) => Ok(bytes),
-        Ok(None) => Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the bundle has no tokenizer")),
-        Err(error) => Err(std::io::Error::other(error)),
+    let (inside, bundle) = (path.clone(), Arc::clone(bundle));
+    Tokenizer::load_in_background(path, move || {
+        let fault = |source| TextError::Read { path: inside.clone(), source };
+        let index = bundle.tokenizer_index().map_err(|error| fault(std::io::Error::other(error)))?;
+        if let Some(index) = index {
+            match Tokenizer::from_index(Arc::new(index), &inside) {
+                Ok(tokenizer) => return Ok(tokenizer),
+                Err(error) => tracing::warn!("the bundle's tokenizer is read without its index: {error}"),
+            }
+        }
+        match bundle.text(TextFile::Tokenizer) {
+            Ok(Some(bytes)) => Tokenizer::from_bytes(&bytes, &inside),
+            Ok(None) => {
+                let missing = std::io::ErrorKind::NotFound;
+                Err(fault(std::io::Error::new(missing, "the bundle has no tokenizer")))
+            }
+            Err(error) => Err(fault(std::io::Error::other(error))),
+        }
     })
 }
 

@@ -3,8 +3,8 @@
 //!
 //! This crate knows ids and rows of logits. It does **not** know tensors, models, sessions or files
 //! other than the text files of a checkpoint (`tokenizer.json`, `tokenizer_config.json`,
-//! `chat_template.jinja`, `generation_config.json`, and the stop ids of `config.json`), and it
-//! depends on no other crate of the project except `vocabulary` and `files`.
+//! `chat_template.jinja`, `generation_config.json`, and the stop ids of `config.json`) and indexes
+//! of tokenizers, and it depends on no other crate of the project except `vocabulary` and `files`.
 //!
 //! Everything it reads is treated as hostile: sizes and nesting are capped by named constants,
 //! templates run under fuel, a byte budget and a clock, and each failure is a [`TextError`] that
@@ -15,7 +15,8 @@
 //!
 //! # fn main() -> Result<()> {
 //! # let checkpoint = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
-//! let loading = Tokenizer::load_in_background(format!("{checkpoint}/tokenizer.json"));
+//! let path = format!("{checkpoint}/tokenizer.json");
+//! let loading = Tokenizer::load_in_background(path.clone(), || Tokenizer::from_file(path));
 //! let config = GenerationConfig::from_directory(checkpoint)?;
 //! let template = ChatTemplate::from_directory(checkpoint)?.expect("the demo model has a template");
 //! let tokenizer = loading.join()?;
@@ -41,10 +42,11 @@
 
 #![forbid(unsafe_code)]
 
-mod byte_pairs;
 mod decoding;
+mod engine;
 mod error;
 mod generation;
+mod index;
 mod input;
 mod part_tokens;
 mod random;
@@ -58,6 +60,7 @@ mod tokenizer;
 
 pub use error::{Result, TextError};
 pub use generation::GenerationConfig;
+pub use index::{IndexBytes, is_index_of};
 pub use input::{CONFIG_BYTES_MAX, JSON_NESTING_MAX, utf8_text};
 pub use part_tokens::{PartTokens, PromptTokens};
 pub use random::Random;

@@ -12,9 +12,10 @@ use tokenizers::{
     Token,
 };
 
-use crate::byte_pairs;
 use crate::decoding::Decoding;
+use crate::engine::{Engine, each};
 use crate::error::{Result, TextError};
+use crate::index::{self, IndexBytes};
 use crate::input::{check_nesting, invalid_json, read_capped, utf8_text};
 use crate::spelled::{ControlTokens, SeparatedText};
 
@@ -36,7 +37,7 @@ pub struct Tokenizer {
 
 struct Shared {
     path: PathBuf,
-    engine: tokenizers::Tokenizer,
+    engine: Engine,
     decoding: Decoding,
     special_ids: Vec<u32>,
 }
@@ -68,16 +69,16 @@ impl Tokenizer {
         check_nesting(bytes, path)?;
 
         let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
-        let mut engine = match guarded(|| Ok(byte_pairs::read(bytes))).map_err(invalid)? {
-            Some(engine) => engine,
-            None => {
-                // The library panics on some malformed JSON, and reports no position for the rest,
-                // so the syntax is checked first.
-                serde_json::from_slice::<serde::de::IgnoredAny>(bytes)
-                    .map_err(|error| invalid_json(path, &error))?;
-                guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?
-            }
-        };
+        let index = guarded(|| Ok(index::build(bytes))).map_err(invalid)?;
+        if let Some(index) = index
+            && let Ok(engine) = guarded(|| index::open(Arc::new(index)).map_err(Into::into))
+        {
+            return Tokenizer::of(Engine::Indexed(Box::new(engine)), path);
+        }
+        // The library panics on some malformed JSON, and reports no position for the rest, so the
+        // syntax is checked first.
+        serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(|error| invalid_json(path, &error))?;
+        let mut engine = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?;
         engine.with_padding(None);
         engine.with_truncation(None).map_err(|error| invalid(error.to_string()))?;
         if let ModelWrapper::BPE(model) = engine.get_model()
@@ -88,42 +89,58 @@ impl Tokenizer {
                 what: "dropout of merges (the same text would give different ids)",
             });
         }
-        let decoder = match engine.get_decoder() {
+        Tokenizer::of(Engine::Library(Box::new(engine)), path)
+    }
+
+    /// The tokenizer of an [index](Tokenizer::index) that was stored; errors name `path`. It is used
+    /// where it lies, and whoever stored it vouches for its bytes: those of another tokenizer give
+    /// other ids.
+    pub fn from_index(index: IndexBytes, path: impl AsRef<Path>) -> Result<Tokenizer> {
+        let path = path.as_ref();
+        let engine = guarded(|| index::open(index).map_err(Into::into))
+            .map_err(|reason| TextError::InvalidTokenizer { path: path.to_owned(), reason })?;
+        Tokenizer::of(Engine::Indexed(Box::new(engine)), path)
+    }
+
+    fn of(engine: Engine, path: &Path) -> Result<Tokenizer> {
+        let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
+        let decoder = match each!(&engine, engine => engine.get_decoder()) {
             Some(decoder) => Some(serde_json::to_value(decoder).map_err(|error| invalid(error.to_string()))?),
             None => None,
         };
-        let mut special_ids: Vec<u32> = engine
-            .get_added_tokens_decoder()
-            .iter()
-            .filter(|(_, token)| token.special)
-            .map(|(&id, _)| id)
-            .collect();
+        let added = each!(&engine, engine => engine.get_added_tokens_decoder());
+        let mut special_ids: Vec<u32> =
+            added.iter().filter(|(_, token)| token.special).map(|(&id, _)| id).collect();
         special_ids.sort_unstable();
         let decoding = Decoding::of(decoder.as_ref());
         Ok(Tokenizer { shared: Arc::new(Shared { path: path.to_owned(), engine, decoding, special_ids }) })
     }
 
-    /// Starts reading `path` on a thread of its own: a large vocabulary takes about a second, in
-    /// which the caller can map weights. A failure to start the thread is reported by
-    /// [`TokenizerLoading::join`].
-    pub fn load_in_background(path: impl Into<PathBuf>) -> TokenizerLoading {
-        let path = path.into();
-        let inside = path.clone();
-        TokenizerLoading::start(path, move || Tokenizer::from_file(&inside))
+    /// What [`Tokenizer::from_index`] takes, to be stored; `None` of a tokenizer that only the
+    /// library reads.
+    pub fn index(&self) -> Option<&[u8]> {
+        match &self.shared.engine {
+            Engine::Indexed(engine) => Some(engine.get_model().bytes()),
+            Engine::Library(_) => None,
+        }
     }
 
-    /// The same with the contents of the file, which `read` returns on that thread. Errors name
-    /// `path`.
-    pub fn load_bytes_in_background<B: AsRef<[u8]>>(
+    /// Reads `tokenizer.json` at `path` by the index that `folder` has of it; if there is none, or
+    /// a damaged one, it is made and kept there. A large vocabulary takes a tenth of a second to
+    /// read, its index some milliseconds and the time to hash the file.
+    ///
+    /// Only an index that no one but this user can have written is used.
+    pub fn from_file_indexed(path: impl AsRef<Path>, folder: impl AsRef<Path>) -> Result<Tokenizer> {
+        index::kept::read(path.as_ref(), folder.as_ref())
+    }
+
+    /// Starts `load` on a thread of its own, so that the caller can map weights meanwhile. A
+    /// failure to start the thread is reported by [`TokenizerLoading::join`], with `path`.
+    pub fn load_in_background(
         path: impl Into<PathBuf>,
-        read: impl FnOnce() -> std::io::Result<B> + Send + 'static,
+        load: impl FnOnce() -> Result<Tokenizer> + Send + 'static,
     ) -> TokenizerLoading {
-        let path = path.into();
-        let inside = path.clone();
-        TokenizerLoading::start(path, move || match read() {
-            Ok(bytes) => Tokenizer::from_bytes(bytes.as_ref(), &inside),
-            Err(source) => Err(TextError::Read { path: inside, source }),
-        })
+        TokenizerLoading::start(path.into(), load)
     }
 
     /// The file it was read from.
@@ -139,14 +156,14 @@ impl Tokenizer {
         if text.len() > TEXT_BYTES_MAX {
             return Err(TextError::TextTooLong { bytes: text.len(), max: TEXT_BYTES_MAX });
         }
-        guarded(|| self.shared.engine.encode_fast(text, add_special))
+        guarded(|| each!(&self.shared.engine, engine => engine.encode_fast(text, add_special)))
             .map(|encoding| encoding.get_ids().to_vec())
             .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })
     }
 
     /// The added tokens that a template may write and a message may not.
     pub(crate) fn control_tokens(&self, template: &str) -> ControlTokens {
-        let added = self.shared.engine.get_added_tokens_decoder();
+        let added = each!(&self.shared.engine, engine => engine.get_added_tokens_decoder());
         ControlTokens::new(added.values().map(|token| (token.content.as_str(), token.special)), template)
     }
 
@@ -162,8 +179,9 @@ impl Tokenizer {
 
     fn encode_pieces(&self, separated: &SeparatedText<'_>) -> tokenizers::Result<Vec<u32>> {
         let engine = &self.shared.engine;
-        let normalizer = engine.get_normalizer();
-        let found = engine.get_added_vocabulary().extract_and_normalize(normalizer, separated.broken());
+        let normalizer = each!(engine, engine => engine.get_normalizer());
+        let added = each!(engine, engine => engine.get_added_vocabulary());
+        let found = added.extract_and_normalize(normalizer, separated.broken());
         let found = found.get_splits(OffsetReferential::Original, OffsetType::Byte);
         let found = found
             .into_iter()
@@ -175,10 +193,10 @@ impl Tokenizer {
         if let Some(normalizer) = normalizer {
             pieces.normalize(|piece| normalizer.normalize(piece))?;
         }
-        if let Some(pre_tokenizer) = engine.get_pre_tokenizer() {
+        if let Some(pre_tokenizer) = each!(engine, engine => engine.get_pre_tokenizer()) {
             pre_tokenizer.pre_tokenize(&mut pieces)?;
         }
-        pieces.tokenize(|piece| engine.get_model().tokenize(piece.get()))?;
+        pieces.tokenize(|piece| each!(engine, engine => engine.get_model().tokenize(piece.get())))?;
         Ok(pieces.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
     }
 
@@ -186,23 +204,23 @@ impl Tokenizer {
     /// model's table may have more rows than its tokenizer has tokens) give no text, as in Hugging
     /// Face.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        guarded(|| self.shared.engine.decode(ids, skip_special))
+        guarded(|| each!(&self.shared.engine, engine => engine.decode(ids, skip_special)))
             .map_err(|reason| TextError::Decode { path: self.shared.path.clone(), reason })
     }
 
     /// Tokens in the vocabulary, added ones included.
     pub fn vocabulary_size(&self) -> usize {
-        self.shared.engine.get_vocab_size(true)
+        self.shared.engine.vocabulary_size()
     }
 
     /// The id of a token, spelled as in the vocabulary.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
-        self.shared.engine.token_to_id(token)
+        each!(&self.shared.engine, engine => engine.token_to_id(token))
     }
 
     /// The token of an id, spelled as in the vocabulary.
     pub fn id_to_token(&self, id: u32) -> Option<String> {
-        self.shared.engine.id_to_token(id)
+        each!(&self.shared.engine, engine => engine.id_to_token(id))
     }
 
     /// The ids of the special tokens, ascending.
@@ -222,8 +240,9 @@ impl Tokenizer {
     /// The spelling of `id` that [`Tokenizer::decode`] passes to the decoder; `None` if it skips
     /// the id.
     pub(crate) fn visible_token(&self, id: u32, skip_special: bool) -> Option<String> {
-        let token = self.shared.engine.id_to_token(id)?;
-        let hidden = skip_special && self.shared.engine.get_added_vocabulary().is_special_token(&token);
+        let token = self.id_to_token(id)?;
+        let added = each!(&self.shared.engine, engine => engine.get_added_vocabulary());
+        let hidden = skip_special && added.is_special_token(&token);
         (!hidden).then_some(token)
     }
 }

@@ -9,7 +9,7 @@ use shardwright_vocabulary::{
     DType, FlagVerdict, FormatTuple, Pass, Segment, SegmentFormats, Segments, ShardFormats,
 };
 
-use super::{AssetEntry, ChainEntry, FileReference, Manifest, Model, ShardEntry, Structure};
+use super::{AssetEntry, ChainEntry, FileReference, Manifest, Model, ShardEntry, Structure, TextFile};
 use crate::{BundleError, Digest};
 
 /// Bytes of a name.
@@ -166,6 +166,9 @@ impl Manifest {
             if reference.bytes > limit {
                 return Err(Fault::Limit { field, value: reference.bytes, limit });
             }
+        }
+        if self.tokenizer_index.is_some() && !self.texts.contains_key(&TextFile::Tokenizer) {
+            return Err(invalid("tokenizer_index", "is there, and no tokenizer that it was made of"));
         }
 
         cap("towers", self.towers.len(), TOWERS)?;

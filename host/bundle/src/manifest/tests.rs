@@ -111,6 +111,7 @@ fn sample() -> Manifest {
             redirect: vec![(3, 0), (5, 0)],
         }],
         texts: BTreeMap::from([(TextFile::Tokenizer, file("tokenizer"))]),
+        tokenizer_index: Some(file("index")),
         chains: vec![ChainEntry {
             name: "primary".to_owned(),
             emulated_on: Some("cpu".to_owned()),
@@ -211,6 +212,7 @@ fn every_file_is_found_with_the_field_that_names_it() {
             "assets[0].table",
             "assets[0].quantisation.scales",
             "texts.tokenizer.json",
+            "tokenizer_index",
             "chains[0].request",
             "chains[0].plan",
             "chains[0].report",
@@ -262,6 +264,7 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("planner.name", |m| m.planner.name.clear()),
         ("planner.version", |m| m.planner.version.clear()),
         ("options", |m| drop(m.options.insert(String::new(), String::new()))),
+        ("tokenizer_index", |m| m.texts.clear()),
         ("structure.states[1].name", |m| m.structure.states.push(m.structure.states[0].clone())),
         ("structure.states[0].layer", |m| m.structure.states[0].layer = 2),
         ("structure.states[0].width", |m| m.structure.states[0].width = 0),
@@ -725,12 +728,16 @@ prop_compose! {
         (hidden, vocabulary, context, per_layer_width) in any::<(u64, u64, u64, u64)>(),
         states in proptest::collection::vec((0..9_u32, 1..=u64::MAX, proptest::option::of(any::<u32>())), 0..5),
         assets in several(asset_entry, 0..3),
-        texts in proptest::collection::btree_map(one_of(TextFile::ALL), reference(), 0..9),
+        mut texts in proptest::collection::btree_map(one_of(TextFile::ALL), reference(), 0..9),
+        tokenizer_index in proptest::option::of(reference()),
         chains in several(chain_entry, 1..3),
         towers in any::<bool>(),
         verifications in proptest::collection::vec((any::<bool>(), sentence(), reference()), 0..3),
         notices in proptest::collection::vec((any::<bool>(), sentence()), 0..3),
     ) -> Manifest {
+        if let Some(index) = tokenizer_index {
+            texts.insert(TextFile::Tokenizer, index);
+        }
         Manifest {
             program,
             model: ModelIdentity { name, family, checkpoint, calibration },
@@ -753,6 +760,7 @@ prop_compose! {
             },
             assets,
             texts,
+            tokenizer_index,
             verifications: verifications.into_iter().enumerate().map(|(index, (passed, summary, report))| Verification {
                 name: format!("verification {index}"),
                 chain: chains[0].name.clone(),

@@ -132,6 +132,7 @@ pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest, Bundl
         },
         assets,
         texts,
+        tokenizer_index: None,
         chains,
         towers: Vec::new(),
         verifications: vec![Verification {

@@ -74,6 +74,7 @@ fn write(directory: &std::path::Path, parts: &Parts) -> Bundle {
             structure: parts.description.structure.clone(),
             assets,
             texts: BTreeMap::new(),
+            tokenizer_index: None,
             chains: vec![chain],
             towers: Vec::new(),
             verifications: Vec::new(),

@@ -53,7 +53,7 @@ fn tokenizers_agree_with_hugging_face() {
         let path = checkpoint.join("tokenizer.json");
         let inside = path.clone();
         let tokenizer =
-            Tokenizer::load_bytes_in_background(path, move || std::fs::read(inside)).join().unwrap();
+            Tokenizer::load_in_background(path, move || Tokenizer::from_file(inside)).join().unwrap();
         let goldens: Vec<TokenizerGolden> = read(&checkpoint.join("tokenizer_goldens.json"));
         assert!(goldens.len() >= 20);
         for golden in goldens {

@@ -3,4 +3,5 @@
 mod damaged_templates;
 mod goldens;
 mod hostile_tokenizers;
+mod index;
 mod streaming;

@@ -1,0 +1,62 @@
+//! Indexes in a folder of this user's, by the hash of the `tokenizer.json` they were made of.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use shardwright_files::{FileError, Links, hex, open, own};
+
+use super::is_index_of;
+use crate::error::Result;
+use crate::tokenizer::{TOKENIZER_BYTES_MAX, Tokenizer};
+
+/// Largest index read. That of a vocabulary of 262,144 tokens has 14 MB, a third of its file.
+const INDEX_BYTES_MAX: u64 = TOKENIZER_BYTES_MAX;
+
+/// The tokenizer of a `tokenizer.json`, by the index that `folder` has of it. If there is none, it
+/// is made and kept.
+pub(crate) fn read(path: &Path, folder: &Path) -> Result<Tokenizer> {
+    let Ok(hash) = hash_of(path) else {
+        // Reading it says what is wrong.
+        return Tokenizer::from_file(path);
+    };
+    let kept = folder.join(format!("{}.index", hex::encode(&hash)));
+    match own::read(&kept, INDEX_BYTES_MAX) {
+        Ok(Some(index)) if is_index_of(&index, hash) => {
+            // One that is whole and cannot be used is of another version.
+            if let Ok(tokenizer) = Tokenizer::from_index(Arc::new(index), path) {
+                return Ok(tokenizer);
+            }
+        }
+        Ok(Some(_)) => tracing::warn!(
+            "{}: damaged, or of another version; the index of the tokenizer is made anew",
+            kept.display()
+        ),
+        Ok(None) => {}
+        Err(error) => tracing::warn!("{}: not used: {error}", kept.display()),
+    }
+    let tokenizer = Tokenizer::from_file(path)?;
+    if let Some(index) = tokenizer.index()
+        && is_index_of(index, hash)
+        && let Err(error) = own::write(&kept, index)
+    {
+        tracing::warn!("{}: not kept, so that the next start takes as long: {error}", kept.display());
+    }
+    Ok(tokenizer)
+}
+
+fn hash_of(path: &Path) -> std::result::Result<[u8; 32], FileError> {
+    let (file, _) = open(path, Links::Followed)?;
+    let mut file = file.take(TOKENIZER_BYTES_MAX + 1);
+    let mut hasher = Sha256::new();
+    let mut chunk = vec![0; 1 << 18];
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(hasher.finalize().into()),
+            Ok(count) => hasher.update(&chunk[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
