@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
-use shardwright_bundle::{BundleWriter, Digest};
+use shardwright_bundle::{Bundle, BundleWriter, Digest, TextFile};
 use shardwright_graph::{ComponentKind, EntryOptions};
 use shardwright_shims::WorkOrderBuilder;
 use shardwright_test_checkpoints::cases;
@@ -83,6 +83,22 @@ fn the_demo_model_answers_from_its_bundle_and_says_where() {
     for line in from_checkpoint.stderr.lines().filter(lasting) {
         assert!(from_bundle.stderr.contains(line), "`{line}` is not in {}", from_bundle.stderr);
     }
+}
+
+#[test]
+fn a_bundle_has_the_index_of_its_tokenizer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("bundle");
+    shardwright(["compile", TEXT_FIXTURES[0], "--context", "64", "-o"]).argument(&path).succeeds();
+    let bundle = Bundle::open(&path).expect("a bundle");
+    let source = *bundle.manifest().texts[&TextFile::Tokenizer].sha256.bytes();
+    let index = bundle.tokenizer_index().expect("its index").expect("there is one");
+    assert!(shardwright_text::is_index_of(&index, source));
+    let ask = || shardwright(["run", "--prompt", "a", "-n", "4", "--greedy"]).argument(&path);
+    assert_eq!(ask().outcome().code, Some(0));
+    fs::remove_file(bundle.path(&bundle.manifest().tokenizer_index.expect("named")).expect("its path"))
+        .expect("removed");
+    refused(ask(), 4, &["which is tokenizer_index, is missing"]);
 }
 
 #[test]
