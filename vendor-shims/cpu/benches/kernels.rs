@@ -11,8 +11,7 @@
 //! `head` finds the top-k logits of split heads, and compares with computing all logits, split and
 //! unsplit.
 //!
-//! Timings of one thread use CPU time, so they hold on a busy machine; the others use wall-clock
-//! time.
+//! Timings are medians of wall-clock time, of a machine that does nothing else.
 //!
 //! Bandwidth of one row is bound by memory: compare it with the line `read`. Rate of many rows is
 //! bound by the multiply-add units: compare it with the lines `peak`, of registers alone. AMX's
@@ -27,7 +26,7 @@ use shardwright_shim_cpu::kernels::integer::split::{
     Split, pack_high, pack_low, panel_bytes, row_bytes, scratch_values as split_scratch, split_linear,
 };
 use shardwright_shim_cpu::kernels::integer::{
-    Geometry, IntegerType, Map, Tiles, integer_linear, pack_tiles, scratch_values as integer_scratch,
+    Geometry, IntegerType, Map, Streams, Tiles, integer_linear, pack_tiles, scratch_values as integer_scratch,
 };
 use shardwright_shim_cpu::kernels::linear::{Finish, PanelData, Panels, Scales, linear, packed_elements};
 use shardwright_shim_cpu::pool::Pool;
@@ -38,33 +37,21 @@ fn values(count: usize) -> Vec<f32> {
     shardwright_shim_testing::values(count, count as u64, 1.0)
 }
 
-/// CPU time of this thread in seconds, if the system reports it; for figures on a busy machine.
-fn on_core() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    Some(text.split_whitespace().next()?.parse::<f64>().ok()? / 1e9)
-}
-
-/// Shortest of several timings, in seconds: wall-clock time, or with one thread CPU time.
-fn best(threads: usize, mut run: impl FnMut()) -> f64 {
+/// Median of several timings, in seconds of wall-clock time. CPU time will not do, although it
+/// would suit a busy machine: it is counted in ticks, of which the shortest timing misses some.
+fn median(mut run: impl FnMut()) -> f64 {
     let first = Instant::now();
     run();
-    // The system counts CPU time coarsely: a timing covers at least 20 ms.
     let times = (0.02 / first.elapsed().as_secs_f64()).clamp(1.0, 1000.0) as usize;
-    let mut best = f64::INFINITY;
+    let mut timings = Vec::new();
     let start = Instant::now();
-    for _ in 0..20 {
-        let each = (Instant::now(), on_core());
+    while timings.len() < 20 && (timings.len() < 5 || start.elapsed().as_secs_f64() < 1.0) {
+        let each = Instant::now();
         (0..times).for_each(|_| run());
-        let seconds = match (threads, each.1, on_core()) {
-            (1, Some(before), Some(after)) if after > before => after - before,
-            _ => each.0.elapsed().as_secs_f64(),
-        };
-        best = best.min(seconds / times as f64);
-        if start.elapsed().as_secs_f64() > 1.0 {
-            break;
-        }
+        timings.push(each.elapsed().as_secs_f64() / times as f64);
     }
-    best
+    timings.sort_unstable_by(f64::total_cmp);
+    timings[timings.len() / 2]
 }
 
 /// The matrices of a model: name, layers, inputs and outputs of each matrix of a layer, and of the
@@ -120,7 +107,7 @@ impl Matrix {
 fn probe(pool: &Pool, matrices: &[Matrix]) -> f64 {
     const PART: usize = 1 << 20;
     let parts: Vec<&[u8]> = matrices.iter().flat_map(|matrix| matrix.data.chunks(PART)).collect();
-    let seconds = best(pool.threads(), || {
+    let seconds = median(|| {
         pool.run(parts.len(), &|part| {
             let mut sums = [0u64; 64];
             for bytes in parts[part].as_chunks::<512>().0 {
@@ -162,10 +149,10 @@ fn integers() {
                         integer_scratch(Geometry::new(matrix.inputs, block), rows, threads).expect("small")
                     });
                     let mut scratch = vec![0.0; needed.max().unwrap_or(0)];
-                    let mut run = |matrix: &Matrix| {
+                    let mut run = |streams: Streams, matrix: &Matrix| {
                         let tiles = matrix.tiles(kind, block);
                         let map = Map { weights: tiles, bias: None, bounds: None, out: &mut out };
-                        integer_linear(level, dot, &pool, &x, [Some(map)], rows, &mut scratch);
+                        integer_linear(level, dot, streams, &pool, &x, [Some(map)], rows, &mut scratch);
                     };
                     // The scalar twin is slow, so only a few rows of a few panels are compared.
                     let few = Tiles { outputs: 80, ..matrices[0].tiles(kind, block) };
@@ -175,25 +162,29 @@ fn integers() {
                         let mut scratch =
                             vec![0.0; integer_scratch(few.geometry(), some, threads).expect("small")];
                         let map = Map { weights: few, bias: None, bounds: None, out: &mut out };
-                        integer_linear(level, dot, &pool, &x, [Some(map)], some, &mut scratch);
+                        integer_linear(level, dot, Streams::One, &pool, &x, [Some(map)], some, &mut scratch);
                         out
                     });
                     assert_bits(&got, &twin, name);
                     if rows == 1 {
-                        let before = probe(&pool, matrices);
-                        let seconds = best(threads, || matrices.iter().for_each(&mut run));
-                        let after = probe(&pool, matrices);
-                        let rate = bytes as f64 / seconds / 1e9;
-                        println!(
-                            "integer {model:5} {name:5} {:11} {threads} threads    1 row   {rate:6.1} GB/s, read {before:5.1} and {after:5.1}: {:3.0} %, {:6.1} tokens/s",
-                            dot.name(),
-                            200.0 * rate / (before + after),
-                            1.0 / seconds,
-                        );
+                        for streams in Streams::of(dot) {
+                            let before = probe(&pool, matrices);
+                            let all = || matrices.iter().for_each(|matrix| run(*streams, matrix));
+                            let seconds = median(all);
+                            let after = probe(&pool, matrices);
+                            let rate = bytes as f64 / seconds / 1e9;
+                            println!(
+                                "integer {model:5} {name:5} {:11} {threads} threads    1 row, {} streams {rate:6.1} GB/s, read {before:5.1} and {after:5.1}: {:3.0} %, {:6.1} tokens/s",
+                                dot.name(),
+                                streams.count(),
+                                200.0 * rate / (before + after),
+                                1.0 / seconds,
+                            );
+                        }
                         continue;
                     }
                     let products: usize = matrices.iter().map(|matrix| matrix.inputs * matrix.outputs).sum();
-                    let seconds = best(threads, || matrices.iter().for_each(&mut run));
+                    let seconds = median(|| matrices.iter().for_each(|matrix| run(Streams::One, matrix)));
                     println!(
                         "integer {model:5} {name:5} {:11} {threads} threads  {rows:3} rows  {:6.1} GMAC/s, {:7.1} tokens/s",
                         dot.name(),
@@ -260,9 +251,9 @@ fn heads() {
             let pool = Pool::new(threads);
             let mut scratch = vec![0.0; integer_scratch(geometry, 1, threads).expect("small")];
             let mut expected = vec![0.0; OUTPUTS];
-            let plain = best(threads, || {
+            let plain = median(|| {
                 let map = Map { weights: tiles, bias: None, bounds: None, out: &mut expected };
-                integer_linear(level, dot, &pool, &x, [Some(map)], 1, &mut scratch);
+                integer_linear(level, dot, Streams::One, &pool, &x, [Some(map)], 1, &mut scratch);
             });
             let mut scratch = vec![0.0; split_scratch(inputs, threads).expect("small")];
             let mut out = vec![0.0; OUTPUTS];
@@ -271,7 +262,7 @@ fn heads() {
             print!("head {inputs}x{OUTPUTS} {threads} threads: whole {:.2} ms", plain * 1e3);
             for wanted in [0, 1, 64] {
                 let largest = std::num::NonZeroUsize::new(wanted);
-                let seconds = best(threads, || {
+                let seconds = median(|| {
                     split_linear(level, dot, &pool, &x, split, None, largest, &mut scratch, &mut out);
                 });
                 match wanted {
@@ -315,7 +306,7 @@ fn peaks() {
         let pool = Pool::new(threads);
         for level in Level::available().into_iter().skip(1) {
             let made = peak::floats(level, 1) * ROUNDS * threads;
-            let seconds = best(threads, || {
+            let seconds = median(|| {
                 pool.run(threads, &|_| {
                     black_box(peak::floats(level, ROUNDS));
                 });
@@ -331,7 +322,7 @@ fn peaks() {
         for level in DotLevel::available().into_iter().filter(single) {
             let mut made = 0;
             peak::bytes(level, ROUNDS, &mut made);
-            let seconds = best(threads, || {
+            let seconds = median(|| {
                 pool.run(threads, &|_| {
                     peak::bytes(level, ROUNDS, &mut black_box(0));
                 });
@@ -350,7 +341,7 @@ fn reads() {
     for threads in thread_counts() {
         let pool = Pool::new(threads);
         let parts = 16;
-        let seconds = best(threads, || {
+        let seconds = median(|| {
             pool.run(parts, &|part| {
                 let chunk = &wide[part * wide.len() / parts..(part + 1) * wide.len() / parts];
                 let mut sums = [0.0f32; 64];
@@ -405,10 +396,9 @@ fn linears() {
             for threads in thread_counts() {
                 let pool = Pool::new(threads);
                 let mut out = vec![0.0; rows * outputs];
-                let one = best(threads, || linear(level, &pool, &x, weights, Finish::default(), 1, &mut out));
+                let one = median(|| linear(level, &pool, &x, weights, Finish::default(), 1, &mut out));
                 assert_bits(&out[..80], &twin[..80], name);
-                let many =
-                    best(threads, || linear(level, &pool, &x, weights, Finish::default(), rows, &mut out));
+                let many = median(|| linear(level, &pool, &x, weights, Finish::default(), rows, &mut out));
                 for row in 0..7 {
                     assert_bits(
                         &out[row * outputs..row * outputs + 80],
@@ -461,7 +451,7 @@ fn attentions() {
                         vec![0.0; scratch_values(heads, capacity, threads, true).expect("small")];
                     let mut out = vec![0.0; rows * 2048];
                     let mut blocks = Vec::new();
-                    let seconds = best(threads, || {
+                    let seconds = median(|| {
                         attention(
                             level,
                             &pool,

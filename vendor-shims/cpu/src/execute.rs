@@ -2,8 +2,10 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use shardwright_shim_abi::{Buffer, Control, Error, HostBuffer, Run, typed};
+use shardwright_shim_abi::raw::SW_LOG_INFO;
+use shardwright_shim_abi::{Buffer, Control, Error, HostBuffer, Run, log, typed};
 
 use crate::artefact::Artefact;
 use crate::error::CpuError;
@@ -12,7 +14,7 @@ use crate::kernels::axial::{Tables, axial_rope};
 use crate::kernels::elementwise::{binary, gated, glu, unary};
 use crate::kernels::encoding::{Encoding, Stored, StoredMut, decode, encode, nearest};
 use crate::kernels::integer::split::{Split, split_linear};
-use crate::kernels::integer::{self, MANY, Map, Tiles, integer_linear};
+use crate::kernels::integer::{self, Choice, MANY, Map, Streams, Tiles, integer_linear};
 use crate::kernels::linear::{self, Finish, PanelData, PanelType, Panels, Scales, Sizes};
 use crate::kernels::norm::{l2_normalize, layer_norm, rms_norm, softmax};
 use crate::kernels::pooling::mean_rows;
@@ -60,6 +62,8 @@ pub struct Engine<'m> {
     pool: Arc<Pool>,
     level: Level,
     dot: DotLevel,
+    /// How the weights of one row are read.
+    streams: Choice,
     /// Buffer reused from run to run.
     visible: Vec<Visible>,
     blocks: Vec<attention::Block>,
@@ -83,8 +87,14 @@ struct Base {
 
 impl<'m> Engine<'m> {
     /// Allocates what the program planned; weights stay where they are.
-    pub fn new(artefact: Artefact<'m>, pool: Arc<Pool>, level: Level) -> Result<Engine<'m>, CpuError> {
+    pub fn new(
+        artefact: Artefact<'m>,
+        pool: Arc<Pool>,
+        level: Level,
+        streams: Option<Streams>,
+    ) -> Result<Engine<'m>, CpuError> {
         let Artefact { program, weights, .. } = artefact;
+        let dot = DotLevel::within(level);
         let whole = weights.len() / VALUE_BYTES as usize * VALUE_BYTES as usize;
         let constants = typed::<f32>(&weights[..whole])
             .map_err(|_| CpuError::InvalidRun { reason: "the artefact is not mapped at a page".into() })?;
@@ -106,7 +116,11 @@ impl<'m> Engine<'m> {
             constants,
             pool,
             level,
-            dot: DotLevel::within(level),
+            dot,
+            streams: match streams {
+                Some(streams) => Choice::forced(dot, streams),
+                None => Choice::of(dot),
+            },
             visible: Vec::new(),
             blocks: Vec::new(),
             bases: Bases::default(),
@@ -175,12 +189,21 @@ impl<'m> Engine<'m> {
             pool: &self.pool,
             level: self.level,
             dot: self.dot,
+            streams: self.streams.now(),
+            streamed: (0, Duration::ZERO),
             visible: &mut self.visible,
             blocks: &mut self.blocks,
             rows,
             largest: run.largest_logits,
         };
-        stage.steps(run.control)
+        stage.steps(run.control)?;
+        let (bytes, time) = stage.streamed;
+        if bytes > 0
+            && let Some(said) = self.streams.took(bytes, time)
+        {
+            log(SW_LOG_INFO, &said);
+        }
+        Ok(())
     }
 }
 
@@ -372,6 +395,9 @@ struct Stage<'r, 'e> {
     pool: &'e Pool,
     level: Level,
     dot: DotLevel,
+    streams: Streams,
+    /// Bytes of weights that products of one row have read, and the time of these products.
+    streamed: (u64, Duration),
     visible: &'e mut Vec<Visible>,
     blocks: &'e mut Vec<attention::Block>,
     rows: usize,
@@ -397,7 +423,7 @@ impl Stage<'_, '_> {
     }
 
     fn step(&mut self, step: &Step) -> Result<(), Error> {
-        let Stage { memory, level, dot, pool, rows: valid, .. } = *self;
+        let Stage { memory, level, dot, streams, pool, rows: valid, .. } = *self;
         let read = |operand: &Operand| memory.read(*operand);
         // SAFETY: `Program::check` proved for every step that the memory it writes is writable and
         // disjoint from what it reads.
@@ -419,7 +445,14 @@ impl Stage<'_, '_> {
                         out: write(out),
                     });
                 }
-                integer_linear(level, dot, pool, read(x), all, rows.at(valid), self.scratch);
+                let rows = rows.at(valid);
+                let begun = (rows == 1).then(Instant::now);
+                integer_linear(level, dot, streams, pool, read(x), all, rows, self.scratch);
+                if let Some(begun) = begun {
+                    let bytes = |map: &DynamicMap| map.weights.bytes().iter().sum::<u64>();
+                    self.streamed.0 += maps.iter().map(bytes).sum::<u64>();
+                    self.streamed.1 += begun.elapsed();
+                }
             }
             Step::SplitLinear { x, weights, cap, out } => {
                 let split = split(self.weights, weights)?;

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use shardwright_shim_abi::raw;
 use shardwright_shim_abi::{
     Artefact as MappedArtefact, Binding, Compatibility, CompileOutput, Description, Device, DeviceKind,
-    Direction, EntryView, Estimate, Flag, FlagKind, FlagOutcome, FlagStage, Limit, LoadedEntry, LoadedShard,
-    MemoryKinds, Options, Provenance, Result, Run, Shim, Verdict, WorkOrderView,
+    Direction, EntryView, Estimate, Flag, FlagKind, FlagOutcome, FlagReport, FlagStage, Limit, LoadedEntry,
+    LoadedShard, MemoryKinds, Options, Provenance, Result, Run, Shim, Verdict, WorkOrderView,
 };
 
 use crate::artefact::{self, Artefact};
 use crate::error::CpuError;
 use crate::estimate;
 use crate::execute::Engine;
+use crate::kernels::integer::Streams;
 use crate::lower::{self, Graph, Weights};
 use crate::pool::{MAX_THREADS, Pool, performance_cores};
 use crate::program::{MAX_ENTRIES, MAX_STEPS, PortDirection, Program};
@@ -20,6 +21,9 @@ use crate::simd::Level;
 
 const DEVICE: &str = "cpu";
 const THREADS: &str = "threads";
+const STREAMS: &str = "streams";
+/// Lets the engine measure which is fastest.
+const MEASURED: &str = "measured";
 
 /// One instance.
 ///
@@ -102,13 +106,22 @@ impl Shim for CpuShim {
 
     fn flags(&self, device: &str) -> Result<Vec<Flag>> {
         known_device(device)?;
-        Ok(vec![Flag {
+        let streams = Streams::ALL.iter().map(|streams| streams.count().to_string());
+        let streams = Flag {
+            name: STREAMS.into(),
+            description: "runs of weights that are read side by side for one token; measured: whichever is fastest where it runs. No result depends on it".into(),
+            kind: FlagKind::Choice([MEASURED.to_owned()].into_iter().chain(streams).collect()),
+            default: Some(MEASURED.into()),
+            stage: FlagStage::Load,
+        };
+        let threads = Flag {
             name: THREADS.into(),
             description: "threads that a loaded artefact asks for when neither load nor instance say; 0 is one per core".into(),
             kind: FlagKind::Integer { minimum: 0, maximum: MAX_THREADS as i64 },
             default: Some("0".into()),
             stage: FlagStage::Compile,
-        }])
+        };
+        Ok(vec![threads, streams])
     }
 
     fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
@@ -209,7 +222,7 @@ impl Shim for CpuShim {
         options: &Options<'_>,
     ) -> Result<Box<dyn LoadedShard + 'm>> {
         known_device(device)?;
-        options.only(&[THREADS, "simd", "verify-weights"])?;
+        options.only(&[THREADS, STREAMS, "simd", "verify-weights"])?;
         let read = Artefact::read(mapped.bytes())?;
         let choice = |name: &str, value: &str, expected: String| CpuError::InvalidValue {
             name: name.to_owned(),
@@ -230,21 +243,41 @@ impl Shim for CpuShim {
                 *found.ok_or_else(|| choice("simd", name, names.join(", ")))?
             }
         };
+        let streams = match options.get(STREAMS) {
+            None | Some(MEASURED) => None,
+            Some(count) => {
+                let found = Streams::ALL.into_iter().find(|streams| streams.count().to_string() == count);
+                let counts = Streams::ALL.map(|streams| streams.count().to_string()).join(", ");
+                Some(found.ok_or_else(|| choice(STREAMS, count, format!("{MEASURED}, {counts}")))?)
+            }
+        };
+        let flags = options.get(STREAMS).map(|value| FlagReport {
+            name: STREAMS.into(),
+            outcome: FlagOutcome::Applied,
+            evidence: match value {
+                MEASURED => "tokens take turns until each way was timed".into(),
+                _ => "where a processor has no registers for as many, the next fewer".into(),
+            },
+        });
         let threads = match (thread_count(options)?, self.threads) {
             (Some(asked), _) => asked,
             (None, 0) => (read.program.threads as usize).min(MAX_THREADS),
             (None, instance) => instance,
         };
-        Ok(Box::new(CpuShard(Engine::new(read, self.pool(threads), level)?)))
+        let engine = Engine::new(read, self.pool(threads), level, streams)?;
+        Ok(Box::new(CpuShard { engine, flags: flags.into_iter().collect() }))
     }
 }
 
-struct CpuShard<'m>(Engine<'m>);
+struct CpuShard<'m> {
+    engine: Engine<'m>,
+    flags: Vec<FlagReport>,
+}
 
 impl LoadedShard for CpuShard<'_> {
     fn entries(&self) -> Result<Vec<LoadedEntry>> {
         Ok(self
-            .0
+            .engine
             .program()
             .entries
             .iter()
@@ -285,7 +318,11 @@ impl LoadedShard for CpuShard<'_> {
             .collect())
     }
 
+    fn flag_verdicts(&self) -> Vec<FlagReport> {
+        self.flags.clone()
+    }
+
     fn run(&mut self, run: Run<'_>) -> Result<()> {
-        self.0.run(run)
+        self.engine.run(run)
     }
 }

@@ -61,7 +61,7 @@ fn lists_one_device_with_its_features_and_limits() {
     let devices = host.devices(None).expect("devices");
     let (flags, limits) = host.told().expect("flags and limits");
     assert_eq!(devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(), ["cpu"]);
-    assert_eq!(flags, ["threads"]);
+    assert_eq!(flags, ["threads", "streams"]);
     assert_eq!(limits.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["ops"]);
     assert!(host.devices(Some("mt6989")).expect("devices").is_empty());
 }
@@ -77,6 +77,7 @@ fn options_are_supported_or_refused() {
         (("speed", "2"), "speed"),
         (("threads", "-1"), "-1"),
         (("simd", "mmx"), "scalar"),
+        (("streams", "3"), "measured, 1, 4, 8"),
         (("verify-weights", "maybe"), "maybe"),
     ] {
         refused(host.load(&artefact, &[option]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, part);

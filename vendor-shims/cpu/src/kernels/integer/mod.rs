@@ -13,7 +13,7 @@
 //!
 //! Weights lie in tiles ([`pack`]) that all instruction sets read unchanged: sixteen outputs by
 //! four inputs in 64 bytes, which is one operand of the wide products, four of the narrow ones. One
-//! row streams them once from front to back. For many rows, the operands of a group of tiles are
+//! row streams them once from front to back, some of them side by side ([`Streams`]). For many rows, the operands of a group of tiles are
 //! unpacked once, into memory that stays in cache, and multiplied in registers.
 
 #[cfg(target_arch = "x86_64")]
@@ -23,10 +23,12 @@ mod i8mm;
 pub mod pack;
 mod quantise;
 pub mod split;
+mod streams;
 mod tile;
 
 pub use pack::{Geometry, IntegerType, pack_tiles};
 pub use quantise::quantise_rows;
+pub use streams::{Choice, Streams};
 
 use crate::kernels::linear::Scales;
 use crate::pool::{Pool, SharedOutput};
@@ -163,6 +165,7 @@ type MapTask<'t> = dyn Fn(&(Operands<'_>, Target<'_>), usize, usize) + Sync + 't
 pub fn integer_linear<const N: usize>(
     level: Level,
     dot: DotLevel,
+    streams: Streams,
     pool: &Pool,
     x: &[f32],
     maps: [Option<Map<'_>>; N],
@@ -226,7 +229,7 @@ pub fn integer_linear<const N: usize>(
             let first = task / tasks * range + task % tasks * part;
             let end = (first + part).min((task / tasks + 1) * range).min(panels);
             if first < end {
-                stream_at(dot, *operands, rows, first, end - first, *target);
+                stream_at(dot, *operands, streams, rows, first, end - first, *target);
             }
         });
         return;
@@ -273,7 +276,7 @@ pub struct Operands<'a> {
 }
 
 dispatch_dot! {
-    fn stream_at => stream(operands: Operands<'_>, rows: usize, panel: usize, panels: usize, target: Target<'_>)
+    fn stream_at => stream(operands: Operands<'_>, streams: Streams, rows: usize, panel: usize, panels: usize, target: Target<'_>)
 }
 
 /// All of a few rows by a run of panels, whose weights are read in place.
@@ -281,15 +284,16 @@ dispatch_dot! {
 fn stream<D: Dot>(
     d: D,
     operands: Operands<'_>,
+    streams: Streams,
     rows: usize,
     panel: usize,
     panels: usize,
     target: Target<'_>,
 ) {
     match operands.weights.kind {
-        IntegerType::I8 => tile::stream::<D, tile::I8>(d, operands, rows, panel, panels, target),
-        IntegerType::I4 => tile::stream::<D, tile::I4>(d, operands, rows, panel, panels, target),
-        IntegerType::I2 => tile::stream::<D, tile::I2>(d, operands, rows, panel, panels, target),
+        IntegerType::I8 => tile::stream::<D, tile::I8>(d, operands, streams, rows, panel, panels, target),
+        IntegerType::I4 => tile::stream::<D, tile::I4>(d, operands, streams, rows, panel, panels, target),
+        IntegerType::I2 => tile::stream::<D, tile::I2>(d, operands, streams, rows, panel, panels, target),
     }
 }
 

@@ -45,21 +45,23 @@ fn quantised(x: &[f32], inputs: usize) -> Vec<(f32, Vec<i64>)> {
 /// The result at every level and thread count.
 fn everywhere(x: &[f32], tiles: Tiles<'_>, bias: Option<&[f32]>, rows: usize) -> Vec<(String, Vec<f32>)> {
     let mut all = Vec::new();
+    // More rows than one are read in one way.
+    let ways = |dot| if rows == 1 { Streams::of(dot) } else { &Streams::ALL[..1] };
     for dot in DotLevel::available() {
-        for threads in [1, 3] {
+        for (threads, streams) in [1, 3].into_iter().flat_map(|n| ways(dot).iter().map(move |s| (n, *s))) {
             let mut out = vec![f32::NAN; rows * tiles.outputs];
             let mut scratch = vec![f32::NAN; scratch_values(tiles.geometry(), rows, threads).expect("small")];
             let pool = Pool::eager(threads);
             let map = Map { weights: tiles, bias, bounds: None, out: &mut out };
-            integer_linear(Level::detect(), dot, &pool, x, [Some(map)], rows, &mut scratch);
+            integer_linear(Level::detect(), dot, streams, &pool, x, [Some(map)], rows, &mut scratch);
             // Bounds give the bits of a clamp after it.
             let mut held = vec![f32::NAN; out.len()];
             let map = Map { weights: tiles, bias, bounds: Some([-0.5, 0.75]), out: &mut held };
-            integer_linear(Level::detect(), dot, &pool, x, [Some(map)], rows, &mut scratch);
+            integer_linear(Level::detect(), dot, streams, &pool, x, [Some(map)], rows, &mut scratch);
             for (held, value) in held.iter().zip(&out) {
                 assert_eq!(held.to_bits(), value.clamp(-0.5, 0.75).to_bits(), "{}", dot.name());
             }
-            all.push((format!("{} with {threads} threads", dot.name()), out));
+            all.push((format!("{} with {threads} threads, {streams:?}", dot.name()), out));
         }
     }
     all
@@ -309,14 +311,23 @@ fn maps_of_the_same_rows_give_what_each_gives_alone() {
                             bounds: None,
                             out: &mut out,
                         };
-                        integer_linear(Level::detect(), dot, &pool, &x, [Some(map)], rows, &mut scratch);
+                        integer_linear(
+                            Level::detect(),
+                            dot,
+                            Streams::Four,
+                            &pool,
+                            &x,
+                            [Some(map)],
+                            rows,
+                            &mut scratch,
+                        );
                         out
                     });
                     let mut outs = widths.map(|outputs| vec![f32::NAN; rows * outputs]);
                     let [a, b, c] = &mut outs;
                     let map = |at, bias, out| Some(Map { weights: tiles(at), bias, bounds: None, out });
                     let maps = [map(0, None, a), map(1, Some(&bias[..]), b), map(2, None, c), None];
-                    integer_linear(Level::detect(), dot, &pool, &x, maps, rows, &mut scratch);
+                    integer_linear(Level::detect(), dot, Streams::Eight, &pool, &x, maps, rows, &mut scratch);
                     for (alone, together) in alone.iter().zip(&outs) {
                         assert_eq!(bits(alone), bits(together), "{} with {threads} threads", dot.name());
                     }

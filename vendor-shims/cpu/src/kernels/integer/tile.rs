@@ -1,5 +1,6 @@
 //! The register tile: some rows by some panels, sums in registers over a block of inputs.
 
+use super::streams::Streams;
 use super::{GROUP, Operands};
 use crate::kernels::linear::Scales;
 use crate::kernels::math::clamp;
@@ -82,8 +83,7 @@ impl<const S: bool> Stored for Ready<S> {
 /// Prefetch distance of a stream in bytes: the hardware prefetches within a page only. Measured: 1,
 /// 2 and 4 KiB are within a few per cent of each other; without it throughput drops by a tenth.
 pub(super) const AHEAD: usize = 2048;
-/// Most panels that are read side by side for a single row: eight streams get a tenth more memory
-/// bandwidth than four.
+/// Most panels that are read side by side for a single row; see [`Streams`].
 pub(super) const STREAMS: usize = 8;
 /// The same where the sums of eight do not fit into registers.
 pub(super) const FEWER_STREAMS: usize = 4;
@@ -136,6 +136,9 @@ unsafe fn tile<
     let mut values = [[f.splat(0.0); PANELS]; ROWS];
     let mut lanes = [[[0i32; LANES]; PANELS]; ROWS];
     let mut totals = [[[0.0f64; LANES]; PANELS]; ROWS];
+    // A pointer for each panel, and distances that all share: the registers hold no more addresses.
+    // SAFETY: the panels exist.
+    let mut streams: [*const u8; PANELS] = std::array::from_fn(|p| unsafe { w.add(p * panel_bytes) });
     let (mut place, mut ahead) = (0, AHEAD);
     for block in 0..if MODE == WHOLE { 1 } else { blocks } {
         let end = if MODE == WHOLE { length } else { place + geometry.places(block) };
@@ -154,12 +157,12 @@ unsafe fn tile<
                 ahead = AHEAD + (PANELS - 1) * panel_bytes;
             }
             for vector in 0..4 / W::PARTS {
-                // SAFETY: a step of sixteen inputs is 4 / PARTS vectors, and `place` is a multiple
-                // of it within the panel.
+                // SAFETY: a step of sixteen inputs is 4 / PARTS vectors, of which the panel has as
+                // many as the row has steps.
                 let bytes: [D::Bytes; PANELS] = std::array::from_fn(
                     #[inline(always)]
                     |p| unsafe {
-                        let at = w.add(p * panel_bytes + (place / (4 * W::PARTS) + vector) * VECTOR);
+                        let at = streams[p].add(vector * VECTOR);
                         if ROWS == 1 {
                             d.prefetch(at.wrapping_add(ahead));
                         }
@@ -183,6 +186,10 @@ unsafe fn tile<
                 }
             }
             place += super::pack::STEP;
+            for stream in &mut streams {
+                // SAFETY: at most to the end of the panel.
+                *stream = unsafe { stream.add(4 / W::PARTS * VECTOR) };
+            }
         }
         for p in 0..PANELS {
             let scale = match weights.scales {
@@ -340,6 +347,7 @@ pub(super) fn finish_scaled<F: Simd>(
 pub fn stream<D: Dot, W: Stored>(
     d: D,
     operands: Operands<'_>,
+    streams: Streams,
     rows: usize,
     panel: usize,
     panels: usize,
@@ -368,9 +376,9 @@ pub fn stream<D: Dot, W: Stored>(
                 }
             };
         }
-        // One row is bound by memory, which several streams read faster than one.
         if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) }
             && rows == 1
+            && streams == Streams::Eight
             && panels - index >= STREAMS
         {
             match mode {
@@ -382,7 +390,7 @@ pub fn stream<D: Dot, W: Stored>(
             continue;
         }
         let several = const { !matches!(<D::F as Simd>::REGISTERS, Registers::None) };
-        if several && rows == 1 && panels - index >= FEWER_STREAMS {
+        if several && rows == 1 && streams != Streams::One && panels - index >= FEWER_STREAMS {
             match mode {
                 WHOLE => cover!(WHOLE, 0, 1, 4, 1),
                 SCALED => cover!(SCALED, 0, 1, 4, 1),
