@@ -88,6 +88,9 @@ pub(super) const STREAMS: usize = 8;
 /// The same where the sums of eight do not fit into registers.
 pub(super) const FEWER_STREAMS: usize = 4;
 
+/// Rows of the tallest tile of many rows.
+const TALLEST: usize = 6;
+
 /// A row is one block, whose exact sum is the result.
 pub(super) const WHOLE: u8 = 0;
 /// Blocks have scales.
@@ -481,8 +484,17 @@ pub fn multiply<D: Dot, W: Stored>(
     let mode = mode(&operands);
     let end = row + rows;
     let mut first = row;
+    // The next group is usually this thread's next task: it is fetched while this one is multiplied,
+    // some lines with every tile of rows.
+    let stored = operands.geometry.panel_bytes(operands.weights.kind);
+    let mut ahead = operands.weights.data.as_ptr().wrapping_add((panel + panels) * stored);
+    let fetched = (panels * stored / VECTOR).div_ceil(rows.div_ceil(TALLEST).max(1));
     while first < end {
         let left = end - first;
+        for _ in 0..fetched {
+            d.prefetch(ahead);
+            ahead = ahead.wrapping_add(VECTOR);
+        }
         macro_rules! cover {
             ($mode:ident, $rows:literal, $panels:literal) => {{
                 let mut index = 0;
