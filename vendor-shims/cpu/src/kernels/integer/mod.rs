@@ -13,8 +13,9 @@
 //!
 //! Weights lie in tiles ([`pack`]) that all instruction sets read unchanged: sixteen outputs by
 //! four inputs in 64 bytes, which is one operand of the wide products, four of the narrow ones. One
-//! row streams them once from front to back, some of them side by side ([`Streams`]). For many rows, the operands of a group of tiles are
-//! unpacked once, into memory that stays in cache, and multiplied in registers.
+//! row streams them once from front to back, some of them side by side ([`Streams`]). For many
+//! rows, the operands of a group of tiles are unpacked once, into memory that stays in cache, and
+//! multiplied in registers.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -1,9 +1,9 @@
 //! How many panels are read side by side for one row, chosen where it runs.
 //!
 //! One row is bound by memory, and processors differ in what they read fastest: an Intel Xeon with
-//! eight streams, an AMD EPYC (Zen 5) with one, by a tenth to a third. No bit of a result depends on
-//! it. So the engine measures while it runs: tokens take turns in the ways there are until each was
-//! timed [`ROUNDS`] times, the way with the best median is kept, and after [`AGAIN`] bytes the
+//! eight streams, an AMD EPYC (Zen 5) with one, by a tenth to a third. No bit of a result depends
+//! on it. So the engine measures while it runs: tokens take turns in the ways there are until each
+//! was timed [`ROUNDS`] times, the way with the best median is kept, and after [`AGAIN`] bytes the
 //! question is asked again, since a thread may have moved to another core, or the memory become
 //! busy.
 

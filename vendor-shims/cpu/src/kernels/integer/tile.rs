@@ -484,8 +484,8 @@ pub fn multiply<D: Dot, W: Stored>(
     let mode = mode(&operands);
     let end = row + rows;
     let mut first = row;
-    // The next group is usually this thread's next task: it is fetched while this one is multiplied,
-    // some lines with every tile of rows.
+    // The next group is usually this thread's next task: it is fetched while this one is
+    // multiplied, some lines with every tile of rows.
     let stored = operands.geometry.panel_bytes(operands.weights.kind);
     let mut ahead = operands.weights.data.as_ptr().wrapping_add((panel + panels) * stored);
     let fetched = (panels * stored / VECTOR).div_ceil(rows.div_ceil(TALLEST).max(1));
