@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::{env, fs, process};
 
 use serde_json::{Value, json};
+use shardwright_bundle::Digest;
 use shardwright_measure::resident_memory;
 use shardwright_tests::measure::{row, timed};
 use shardwright_tests::tree;
@@ -53,7 +54,9 @@ fn load(way: &str, folder: &Path) -> Loaded {
         "kept index" => Tokenizer::from_file_indexed(&path, folder.join("kept")).expect("a good tokenizer"),
         _ => {
             let index = fs::read(folder.join("tokenizer.index")).expect("an index");
-            Tokenizer::from_index(Arc::new(index), &path).expect("a good index")
+            let source = fs::read(folder.join("source")).expect("a hash");
+            let source = source.try_into().expect("a SHA-256");
+            Tokenizer::from_index(Arc::new(index), source, &path).expect("a good index")
         }
     })
 }
@@ -73,6 +76,7 @@ fn main() {
         [("demo model, 4,096 tokens", demo.clone(), 21), ("generated, 262,144 tokens", generated(&demo), 5)]
     {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        fs::write(folder.path().join("source"), Digest::of(content.as_bytes()).bytes()).expect("written");
         fs::write(folder.path().join("tokenizer.json"), content).expect("written");
         // Makes and keeps the index.
         let Loaded::Ours(ours) = load("kept index", folder.path()) else { unreachable!() };

@@ -60,7 +60,7 @@ pub struct Manifest {
     pub assets: Vec<AssetEntry>,
     /// Files of the checkpoint for text processing.
     pub texts: BTreeMap<TextFile, FileReference>,
-    /// What the tokenizer is used by without reading its file, which it was made of.
+    /// The index of the tokenizer, by which it is loaded without reading `tokenizer.json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer_index: Option<FileReference>,
     /// The chain to run, then those to continue on when it fails, in order; at least one.

@@ -184,8 +184,9 @@ fn load_tokenizer(bundle: &Arc<Bundle>) -> TokenizerLoading {
     Tokenizer::load_in_background(path, move || {
         let fault = |source| TextError::Read { path: inside.clone(), source };
         let index = bundle.tokenizer_index().map_err(|error| fault(std::io::Error::other(error)))?;
-        if let Some(index) = index {
-            match Tokenizer::from_index(Arc::new(index), &inside) {
+        let source = bundle.manifest().texts.get(&TextFile::Tokenizer);
+        if let (Some(index), Some(source)) = (index, source) {
+            match Tokenizer::from_index(Arc::new(index), *source.sha256.bytes(), &inside) {
                 Ok(tokenizer) => return Ok(tokenizer),
                 Err(error) => tracing::warn!("the bundle's tokenizer is read without its index: {error}"),
             }

@@ -69,10 +69,7 @@ impl Tokenizer {
         check_nesting(bytes, path)?;
 
         let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
-        let index = guarded(|| Ok(index::build(bytes))).map_err(invalid)?;
-        if let Some(index) = index
-            && let Ok(engine) = guarded(|| index::open(Arc::new(index)).map_err(Into::into))
-        {
+        if let Ok(Some(engine)) = guarded(|| Ok(index::read(bytes))) {
             return Tokenizer::of(Engine::Indexed(Box::new(engine)), path);
         }
         // The library panics on some malformed JSON, and reports no position for the rest, so the
@@ -92,12 +89,12 @@ impl Tokenizer {
         Tokenizer::of(Engine::Library(Box::new(engine)), path)
     }
 
-    /// The tokenizer of an [index](Tokenizer::index) that was stored; errors name `path`. It is used
-    /// where it lies, and whoever stored it vouches for its bytes: those of another tokenizer give
-    /// other ids.
-    pub fn from_index(index: IndexBytes, path: impl AsRef<Path>) -> Result<Tokenizer> {
+    /// The tokenizer of an [index](Tokenizer::index) that was stored, of a `tokenizer.json` with
+    /// the SHA-256 `source`; errors name `path`. It is used where it lies. Its own bytes are not
+    /// hashed: a caller has them verified, or asks [`is_index_of`](crate::is_index_of) first.
+    pub fn from_index(index: IndexBytes, source: [u8; 32], path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
-        let engine = guarded(|| index::open(index).map_err(Into::into))
+        let engine = guarded(|| index::open(index, source).map_err(Into::into))
             .map_err(|reason| TextError::InvalidTokenizer { path: path.to_owned(), reason })?;
         Tokenizer::of(Engine::Indexed(Box::new(engine)), path)
     }

@@ -13,11 +13,12 @@ use crate::artefact::{self, Artefact};
 use crate::error::CpuError;
 use crate::estimate;
 use crate::execute::Engine;
-use crate::kernels::integer::Streams;
+use crate::kernels::integer::{Choice, Streams};
 use crate::lower::{self, Graph, Weights};
 use crate::pool::{MAX_THREADS, Pool, performance_cores};
 use crate::program::{MAX_ENTRIES, MAX_STEPS, PortDirection, Program};
 use crate::simd::Level;
+use crate::simd::dot::DotLevel;
 
 const DEVICE: &str = "cpu";
 const THREADS: &str = "threads";
@@ -251,13 +252,19 @@ impl Shim for CpuShim {
                 Some(found.ok_or_else(|| choice(STREAMS, count, format!("{MEASURED}, {counts}")))?)
             }
         };
-        let flags = options.get(STREAMS).map(|value| FlagReport {
-            name: STREAMS.into(),
-            outcome: FlagOutcome::Applied,
-            evidence: match value {
-                MEASURED => "tokens take turns until each way was timed".into(),
-                _ => "where a processor has no registers for as many, the next fewer".into(),
-            },
+        let used = streams.map(|streams| (streams, Choice::forced(DotLevel::within(level), streams).now()));
+        let flags = options.get(STREAMS).map(|_| {
+            let (outcome, evidence) = match used {
+                None => (FlagOutcome::Applied, "tokens take turns until one way is found faster".to_owned()),
+                Some((wanted, used)) if wanted == used => {
+                    (FlagOutcome::Applied, format!("side by side: {}", used.count()))
+                }
+                Some((_, used)) => {
+                    let evidence = format!("the registers hold the sums of {}, which is used", used.count());
+                    (FlagOutcome::Refused, evidence)
+                }
+            };
+            FlagReport { name: STREAMS.into(), outcome, evidence }
         });
         let threads = match (thread_count(options)?, self.threads) {
             (Some(asked), _) => asked,

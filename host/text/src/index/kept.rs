@@ -23,16 +23,17 @@ pub(crate) fn read(path: &Path, folder: &Path) -> Result<Tokenizer> {
     };
     let kept = folder.join(format!("{}.index", hex::encode(&hash)));
     match own::read(&kept, INDEX_BYTES_MAX) {
-        Ok(Some(index)) if is_index_of(&index, hash) => {
-            // One that is whole and cannot be used is of another version.
-            if let Ok(tokenizer) = Tokenizer::from_index(Arc::new(index), path) {
+        Ok(Some(index)) => {
+            if is_index_of(&index, hash)
+                && let Ok(tokenizer) = Tokenizer::from_index(Arc::new(index), hash, path)
+            {
                 return Ok(tokenizer);
             }
+            tracing::warn!(
+                "{}: damaged, or of another version; the index of the tokenizer is made anew",
+                kept.display()
+            );
         }
-        Ok(Some(_)) => tracing::warn!(
-            "{}: damaged, or of another version; the index of the tokenizer is made anew",
-            kept.display()
-        ),
         Ok(None) => {}
         Err(error) => tracing::warn!("{}: not used: {error}", kept.display()),
     }

@@ -23,6 +23,9 @@ const HEAD: usize = MAGIC.len() + 4 * 6 + 8 * 2;
 pub(super) const HASH: usize = 32;
 /// Bytes of a merge.
 const MERGE: usize = 12;
+/// Most slots that are looked at for a token. Of the vocabularies known here none needs more than a
+/// tenth of it; one that was made so that its tokens meet would take hours.
+const PROBES_MAX: u32 = 512;
 /// In place of an id that there is not.
 const NONE: u32 = u32::MAX;
 
@@ -133,7 +136,7 @@ impl Layout {
     pub fn find(self, bytes: &[u8], token: &[u8]) -> Option<u32> {
         let mask = self.head.slots - 1;
         let mut slot = spread(token) & mask;
-        for _ in 0..self.head.slots {
+        for _ in 0..PROBES_MAX.min(self.head.slots) {
             let id = number(bytes, self.slots, slot as usize)?.checked_sub(1)?;
             if self.token(bytes, id)? == token {
                 return Some(id);
@@ -197,9 +200,10 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Of tokens in the order of their ids. `None` if two are equal, or there are too many.
+    /// Of tokens in the order of their ids. `None` if two are equal, there are too many, or too
+    /// many have the same place.
     pub fn new(
-        source: &[u8],
+        source: [u8; HASH],
         tokens: &[&str],
         merges: usize,
         unknown: Option<&str>,
@@ -219,7 +223,7 @@ impl Writer {
         u32::try_from(head.token_bytes).ok()?;
         let layout = Layout::of(head)?;
         let mut writer = Writer { bytes: vec![0; layout.hash + HASH], layout };
-        writer.bytes[HEAD..layout.ends].copy_from_slice(&Sha256::digest(source));
+        writer.bytes[HEAD..layout.ends].copy_from_slice(&source);
         writer.bytes[layout.rest..layout.hash].copy_from_slice(rest);
         let mut end = 0;
         for (id, token) in tokens.iter().enumerate() {
@@ -240,19 +244,21 @@ impl Writer {
         self.bytes[part + 4 * at..][..4].copy_from_slice(&number.to_le_bytes());
     }
 
-    /// `None` if the token is there.
+    /// `None` if the token is there, or finds no place.
     fn enter(&mut self, id: u32, token: &[u8]) -> Option<()> {
         let mask = self.layout.head.slots - 1;
         let mut slot = spread(token) & mask;
-        loop {
+        for _ in 0..PROBES_MAX {
             match number(&self.bytes, self.layout.slots, slot as usize)?.checked_sub(1) {
-                None => break,
+                None => {
+                    self.put(self.layout.slots, slot as usize, id + 1);
+                    return Some(());
+                }
                 Some(other) if self.layout.token(&self.bytes, other)? == token => return None,
                 Some(_) => slot = (slot + 1) & mask,
             }
         }
-        self.put(self.layout.slots, slot as usize, id + 1);
-        Some(())
+        None
     }
 
     /// The id of a token.
@@ -295,5 +301,37 @@ impl Writer {
         let hash = Sha256::digest(&self.bytes[..layout.hash]);
         self.bytes[layout.hash..].copy_from_slice(&hash);
         Some(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(tokens: &[String]) -> Option<Vec<u8>> {
+        let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+        Writer::new([0; HASH], &tokens, 0, None, Rules::default(), b"{}")?.finish(Vec::new())
+    }
+
+    /// A vocabulary that was made so that its tokens have one place would take a time that grows
+    /// with its square, to be written and with every search.
+    #[test]
+    fn tokens_that_meet_are_left_to_the_library() {
+        let slots = 2048;
+        let all = (0u32..).map(|number| format!("{number:x}"));
+        let meeting = all.filter(|token| spread(token.as_bytes()).is_multiple_of(slots));
+        let meeting: Vec<String> = meeting.take(1 + PROBES_MAX as usize).collect();
+        let few = index(&meeting[..PROBES_MAX as usize]).expect("each finds a place");
+        let layout = Layout::read(&few).expect("an index");
+        for (id, token) in meeting[..PROBES_MAX as usize].iter().enumerate() {
+            assert_eq!(layout.find(&few, token.as_bytes()), Some(id as u32));
+        }
+        assert_eq!(layout.head.slots, slots);
+        assert_eq!(index(&meeting), None);
+    }
+
+    #[test]
+    fn tokens_that_are_equal_are_left_to_the_library() {
+        assert_eq!(index(&["a".to_owned(), "b".to_owned(), "a".to_owned()]), None);
     }
 }

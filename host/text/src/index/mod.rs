@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use tokenizers::{
     AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
 };
@@ -37,8 +38,14 @@ pub fn is_index_of(index: &[u8], source: [u8; 32]) -> bool {
     Layout::read(index).is_some_and(|layout| layout.source(index) == source && layout.is_whole(index))
 }
 
-/// Makes the index of a `tokenizer.json`; `None` if the library must read the file.
-pub(crate) fn build(bytes: &[u8]) -> Option<Vec<u8>> {
+/// The tokenizer of a `tokenizer.json` over an index in memory; `None` if the library must read the
+/// file.
+pub(crate) fn read(bytes: &[u8]) -> Option<IndexedTokenizer> {
+    let source = Sha256::digest(bytes).into();
+    open(Arc::new(build(bytes, source)?), source).ok()
+}
+
+fn build(bytes: &[u8], source: [u8; 32]) -> Option<Vec<u8>> {
     let source::File {
         version, added_tokens, normalizer, pre_tokenizer, post_processor, decoder, model, ..
     } = serde_json::from_slice(bytes).ok()?;
@@ -72,7 +79,7 @@ pub(crate) fn build(bytes: &[u8]) -> Option<Vec<u8>> {
     };
     let unknown = model.unk_token.as_deref();
     let rest = serde_json::to_vec(&rest).ok()?;
-    let writer = Writer::new(bytes, &tokens, model.merges.len(), unknown, rules, &rest)?;
+    let writer = Writer::new(source, &tokens, model.merges.len(), unknown, rules, &rest)?;
     let mut whole = String::new();
     let merges = model.merges.iter().enumerate().map(|(rank, source::Merge(left, right))| {
         whole.clear();
@@ -102,10 +109,14 @@ struct Added {
     token: AddedToken,
 }
 
-/// The tokenizer of an index, equal to the library's; otherwise what is wrong with the index.
-pub(crate) fn open(bytes: IndexBytes) -> Result<IndexedTokenizer, String> {
+/// The tokenizer of an index of a `tokenizer.json` with this SHA-256, equal to the library's;
+/// otherwise what is wrong with the index.
+pub(crate) fn open(bytes: IndexBytes, source: [u8; 32]) -> Result<IndexedTokenizer, String> {
     let index = (*bytes).as_ref();
     let layout = Layout::read(index).ok_or_else(|| damaged("its head and its length do not agree"))?;
+    if layout.source(index) != source {
+        return Err("the index is of another tokenizer.json".to_owned());
+    }
     let rest: Rest = serde_json::from_slice(layout.rest(index)).map_err(|error| error.to_string())?;
     let mut tokenizer = TokenizerImpl::new(IndexedModel::new(bytes, layout));
     tokenizer.with_normalizer(rest.normalizer);

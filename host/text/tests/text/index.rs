@@ -86,7 +86,10 @@ fn an_index_gives_what_the_library_gives() {
         let made = Tokenizer::from_bytes(&bytes, &path).expect("a tokenizer");
         let index = made.index().expect("an index").to_vec();
         assert!(is_index_of(&index, Sha256::digest(&bytes).into()));
-        let stored = Tokenizer::from_index(Arc::new(index.clone()), &path).expect("its index");
+        let source = Sha256::digest(&bytes).into();
+        let stored = Tokenizer::from_index(Arc::new(index.clone()), source, &path).expect("its index");
+        let other = Tokenizer::from_index(Arc::new(index.clone()), [7; 32], &path).unwrap_err();
+        assert!(other.to_string().contains("of another tokenizer.json"), "{other}");
         assert_eq!(stored.index(), Some(&*index));
         assert_eq!(stored.special_ids(), made.special_ids());
         agree(folder, &stored, &library, TEXTS / FIXTURES.len() + 1);
@@ -189,7 +192,7 @@ fn a_damaged_index_ends_in_an_error_or_in_other_ids() {
     let source: [u8; 32] = Sha256::digest(&bytes).into();
     let whole = Tokenizer::from_bytes(&bytes, &path).unwrap().index().unwrap().to_vec();
     let tries = |index: Vec<u8>| {
-        let opened = catch_unwind(AssertUnwindSafe(|| Tokenizer::from_index(Arc::new(index), &path)));
+        let opened = catch_unwind(AssertUnwindSafe(|| Tokenizer::from_index(Arc::new(index), source, &path)));
         match opened.expect("no panic") {
             Ok(tokenizer) => {
                 let _ = tokenizer.encode("In the beginning 日本 <bos>", true);

@@ -55,41 +55,28 @@ pub(super) trait Proved {
     fn summary(&self) -> String;
 }
 
-impl Proved for VerifyReport {
-    fn passed(&self) -> bool {
-        self.passed
-    }
+macro_rules! proved {
+    ($($report:ident),*) => {
+        $(impl Proved for $report {
+            fn passed(&self) -> bool {
+                self.passed
+            }
 
-    fn exact(&self) -> bool {
-        self.exact
-    }
+            fn exact(&self) -> bool {
+                self.exact
+            }
 
-    fn boundaries(&self) -> &[BoundaryVerification] {
-        &self.boundaries
-    }
+            fn boundaries(&self) -> &[BoundaryVerification] {
+                &self.boundaries
+            }
 
-    fn summary(&self) -> String {
-        VerifyReport::summary(self)
-    }
+            fn summary(&self) -> String {
+                $report::summary(self)
+            }
+        })*
+    };
 }
-
-impl Proved for TowerVerification {
-    fn passed(&self) -> bool {
-        self.passed
-    }
-
-    fn exact(&self) -> bool {
-        self.exact
-    }
-
-    fn boundaries(&self) -> &[BoundaryVerification] {
-        &self.boundaries
-    }
-
-    fn summary(&self) -> String {
-        TowerVerification::summary(self)
-    }
-}
+proved!(VerifyReport, TowerVerification);
 
 /// The text.
 pub(super) struct Text<'b> {

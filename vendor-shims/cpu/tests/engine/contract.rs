@@ -84,6 +84,25 @@ fn options_are_supported_or_refused() {
     }
 }
 
+/// What the registers do not hold is not said to be applied.
+#[test]
+fn streams_end_with_a_verdict() {
+    let host = open(&[("threads", "1")]).expect("opened");
+    let artefact = host.compile(&[simple().build()], &[]).expect("compiled").artefact;
+    for (count, outcome, part) in [
+        ("measured", SW_FLAG_APPLIED, "take turns"),
+        ("1", SW_FLAG_APPLIED, "side by side: 1"),
+        ("8", SW_FLAG_REFUSED, "of 1, which is used"),
+    ] {
+        let loaded = host.load(&artefact, &[("simd", "scalar"), ("streams", count)]).expect("loaded");
+        let verdicts = loaded.flags().expect("verdicts");
+        let [(name, found, evidence)] = &verdicts[..] else { panic!("{verdicts:?}") };
+        assert_eq!((name.as_str(), *found), ("streams", outcome), "{evidence}");
+        assert!(evidence.contains(part), "{evidence}");
+    }
+    assert!(host.load(&artefact, &[]).expect("loaded").flags().expect("verdicts").is_empty());
+}
+
 #[test]
 fn another_device_is_unknown_everywhere() {
     let host = open(&[]).expect("opened");
