@@ -70,6 +70,7 @@ pub unsafe fn multiply(
                 // SAFETY: as the caller grants; panels are ready as above.
                 unsafe {
                     whole(
+                        d,
                         &configured,
                         operands,
                         [first, count],
@@ -125,6 +126,7 @@ fn make_signed<W: Stored>(d: Avx512Vnni, weights: &[u8], offset: i32, ready: &mu
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
 unsafe fn whole(
+    d: Avx512Vnni,
     configured: &Configured,
     operands: Operands<'_>,
     [row, rows]: [usize; 2],
@@ -146,7 +148,7 @@ unsafe fn whole(
     for (side, index) in pair.iter().enumerate().take(columns) {
         let columns = Columns::of(operands, panel + index);
         for at in 0..rows {
-            columns.write(sums[at / SIDE * 2 + side].0[at % SIDE].map(f64::from), operands, row + at, target);
+            columns.write(d, d.sums(&sums[at / SIDE * 2 + side].0[at % SIDE]), operands, row + at, target);
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::arch::aarch64::*;
 
 use super::pack::IntegerType;
-use super::tile::{I2, I4, I8, SCALED, Stored, Target, WHOLE, finish, finish_scaled, mode};
+use super::tile::{Columns, I2, I4, I8, SCALED, Stored, Target, WHOLE, finish_scaled, mode};
 use super::{GROUP, Operands};
 use crate::kernels::linear::Scales;
 use crate::simd::LANES;
@@ -170,6 +170,7 @@ fn whole<const PAIRS: usize>(
         // many.
         unsafe { step(i8mm, &rows, place, weights.as_ptr().add(place * LANES), &mut sums) };
     }
+    let (d, columns) = (i8mm.vectors(), Columns::of(operands, panel));
     for (pair, sums) in sums.iter().enumerate() {
         for at in 0..2.min(count - 2 * pair) {
             let mut lanes = [0i32; LANES];
@@ -181,7 +182,7 @@ fn whole<const PAIRS: usize>(
                     vst1q_s32(lanes.as_mut_ptr().add(4 * quarter), vreinterpretq_s32_s64(row));
                 }
             }
-            finish(lanes.map(f64::from), operands, first + 2 * pair + at, panel, target);
+            columns.write(d, d.sums(&lanes), operands, first + 2 * pair + at, target);
         }
     }
 }

@@ -15,7 +15,9 @@
 //! four inputs in 64 bytes, which is one operand of the wide products, four of the narrow ones. One
 //! row streams them once from front to back, some of them side by side ([`Streams`]). For many
 //! rows, the operands of a group of tiles are unpacked once, into memory that stays in cache, and
-//! multiplied in registers.
+//! multiplied in registers. Where products are of an unsigned and a signed byte, many rows are
+//! unsigned and bytes of weights stay as they are: `Σ (q + 128) · w = Σ q · w + 128 · Σ w`, and a
+//! group of tiles is summed once for all rows.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -180,8 +182,14 @@ pub fn integer_linear<const N: usize>(
     let (sums, rest) = rest.split_at_mut(layout.scales - layout.sums);
     let (scales, ready) = rest.split_at_mut(layout.ready - layout.scales);
     let (q, sums, ready) = (bytes_of(q), integers_of(sums), bytes_of(ready));
-    quantise_rows(level, pool, x, geometry, rows, q, sums, scales);
-    let quantised = Rows { q, sums, scales };
+    // Raised rows are multiplied by bytes as they are stored.
+    let bytes = |map: &Map<'_>| {
+        map.weights.kind == IntegerType::I8 && !matches!(map.weights.scales, Scales::PerBlock { .. })
+    };
+    let raised =
+        rows >= MANY && geometry.blocks == 1 && dot.raises() && maps.iter().flatten().all(bytes);
+    quantise_rows(level, pool, x, geometry, rows, raised, q, sums, scales);
+    let quantised = Rows { q, sums, scales, raised };
     let maps = maps.map(|map| {
         map.map(|Map { weights, bias, bounds, out }| {
             weights.check(geometry);
@@ -318,6 +326,11 @@ fn multiply<D: Dot>(
     target: Target<'_>,
 ) {
     match operands.weights.kind {
+        IntegerType::I8 if operands.rows.raised => {
+            if const { D::RAISES } {
+                tile::multiply::<D, tile::Raised>(d, operands, row, rows, panel, panels, &[], target);
+            }
+        }
         IntegerType::I8 => {
             tile::make_ready::<D, tile::I8>(d, operands, panel, panels, ready);
             tile::multiply::<D, tile::Ready<false>>(d, operands, row, rows, panel, panels, ready, target);

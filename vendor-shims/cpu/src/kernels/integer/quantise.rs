@@ -14,7 +14,9 @@ const COST: u64 = 4;
 /// Quantises each row of `x [rows, inputs]`: `scales[r] = max(max|x|, 1e-30) · (1/127)` and `q =
 /// round(x / scale)`, ties to even, within −127 and 127; all in f32. `q` gets rows of
 /// `geometry.length`, blocks padded with zeros, and `sums` the sum of `q` of every block of every
-/// row. A row with a NaN or an infinity has scale NaN, so its products are NaN.
+/// row. A row with a NaN or an infinity has scale NaN, so its products are NaN. With `raised`, all
+/// of `q` is stored plus 128, as unsigned bytes.
+///
 /// # Panics
 /// When a length does not fit the dimensions.
 #[allow(clippy::too_many_arguments, reason = "operands and three results")]
@@ -24,6 +26,7 @@ pub fn quantise_rows(
     x: &[f32],
     geometry: Geometry,
     rows: usize,
+    raised: bool,
     q: &mut [i8],
     sums: &mut [i32],
     scales: &mut [f32],
@@ -36,7 +39,7 @@ pub fn quantise_rows(
         // SAFETY: every task has its own row.
         let (q, sums, scale) =
             unsafe { (q.part(row * length, length), sums.part(row * blocks, blocks), scales.part(row, 1)) };
-        quantise_at(level, &x[row * inputs..][..inputs], geometry, q, sums, &mut scale[0]);
+        quantise_at(level, &x[row * inputs..][..inputs], geometry, raised, q, sums, &mut scale[0]);
     };
     if pool.worth(COST * rows as u64 * inputs as u64) && rows > 1 {
         // Rows are short: several make a task.
@@ -47,10 +50,22 @@ pub fn quantise_rows(
     }
 }
 
-dispatch! { fn quantise_at => quantise(x: &[f32], geometry: Geometry, q: &mut [i8], sums: &mut [i32], scale: &mut f32) }
+dispatch! {
+    fn quantise_at => quantise(
+        x: &[f32], geometry: Geometry, raised: bool, q: &mut [i8], sums: &mut [i32], scale: &mut f32,
+    )
+}
 
 #[inline(always)]
-fn quantise<S: Simd>(s: S, x: &[f32], geometry: Geometry, q: &mut [i8], sums: &mut [i32], scale: &mut f32) {
+fn quantise<S: Simd>(
+    s: S,
+    x: &[f32],
+    geometry: Geometry,
+    raised: bool,
+    q: &mut [i8],
+    sums: &mut [i32],
+    scale: &mut f32,
+) {
     let (mut largest, mut poison) = (s.splat(LEAST), s.splat(0.0));
     for chunk in x.chunks(LANES) {
         // SAFETY: the chunk has `len` ≤ 16 values; lanes beyond are zero.
@@ -81,6 +96,9 @@ fn quantise<S: Simd>(s: S, x: &[f32], geometry: Geometry, q: &mut [i8], sums: &m
         let sum = s.reduce_add(sum) as i32;
         sums[index] = sum;
     }
+    if raised {
+        q.iter_mut().for_each(|q| *q ^= i8::MIN);
+    }
 }
 
 #[cfg(test)]
@@ -98,7 +116,10 @@ mod tests {
                 let mut q = vec![99i8; rows * geometry.length];
                 let mut sums = vec![99; rows * geometry.blocks];
                 let mut scales = vec![f32::NAN; rows];
-                quantise_rows(level, &Pool::eager(2), &x, geometry, rows, &mut q, &mut sums, &mut scales);
+                let pool = Pool::eager(2);
+                quantise_rows(level, &pool, &x, geometry, rows, true, &mut q, &mut sums, &mut scales);
+                let raised = q.clone();
+                quantise_rows(level, &pool, &x, geometry, rows, false, &mut q, &mut sums, &mut scales);
                 for row in 0..rows {
                     let x = &x[row * inputs..][..inputs];
                     let scale = x.iter().fold(1e-30f32, |most, value| most.max(value.abs())) * (1.0 / 127.0);
@@ -111,6 +132,8 @@ mod tests {
                         totals[k / geometry.block] += i32::from(step);
                     }
                     assert_eq!(q[row * geometry.length..][..geometry.length], expected, "{}", level.name());
+                    let plus = expected.iter().map(|q| q.wrapping_add(-128)).collect::<Vec<i8>>();
+                    assert_eq!(raised[row * geometry.length..][..geometry.length], plus);
                     assert_eq!(sums[row * geometry.blocks..][..geometry.blocks], totals);
                 }
             }
@@ -125,7 +148,7 @@ mod tests {
                 x[33] = wrong;
                 let geometry = Geometry::new(20, None);
                 let (mut q, mut sums, mut scales) = ([0i8; 64], [0; 2], [0.0; 2]);
-                quantise_rows(level, &Pool::eager(1), &x, geometry, 2, &mut q, &mut sums, &mut scales);
+                quantise_rows(level, &Pool::eager(1), &x, geometry, 2, false, &mut q, &mut sums, &mut scales);
                 assert!(scales[0].is_finite() && scales[1].is_nan(), "{wrong}, {}", level.name());
                 assert!(q.iter().all(|q| *q != i8::MIN));
             }

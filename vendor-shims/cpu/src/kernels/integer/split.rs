@@ -191,7 +191,7 @@ pub fn split_linear(
     let (room, lists) = rest.split_at_mut(layout.list - layout.upper);
     let (q, lists) = (bytes_of(q), integers_of(lists));
     let (mut sum, mut scale) = ([0], [0.0]);
-    quantise_rows(level, pool, x, Geometry::new(inputs, None), 1, q, &mut sum, &mut scale);
+    quantise_rows(level, pool, x, Geometry::new(inputs, None), 1, false, q, &mut sum, &mut scale);
     let row = Row { split, q: &q[..inputs], sum: sum[0], scale: scale[0], cap };
     let tasks = outputs.div_ceil(CHUNK);
     let out = SharedOutput::new(&mut out[..outputs]);
@@ -337,7 +337,7 @@ impl Row<'_> {
         }
         let low = d.total(d.add(sums[0], sums[1]));
         let sum = 8 * i64::from(high as i32) + i64::from(low);
-        value(sum as f64, f64::from(self.scale), self.split.scales[output], 0.0)
+        value(sum as f64, f64::from(self.scale), f64::from(self.split.scales[output]), 0.0)
     }
 
     /// Caps results in their places.

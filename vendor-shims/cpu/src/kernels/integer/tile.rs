@@ -17,6 +17,8 @@ pub struct Rows<'a> {
     pub sums: &'a [i32],
     /// `[rows]`
     pub scales: &'a [f32],
+    /// Whether `q` is stored plus 128.
+    pub raised: bool,
 }
 
 /// Where results are written.
@@ -34,6 +36,10 @@ pub trait Stored {
     const PARTS: usize;
     /// Whether the operands are within 0 and 15, thanks to the offset of their type.
     const SMALL: bool;
+    /// Whether the rows are raised instead of the operands.
+    const RAISED: bool = false;
+    /// Whether many rows are multiplied.
+    const MANY: bool = false;
     /// Operand `part`.
     fn part<D: Dot>(d: D, bytes: D::Bytes, part: usize) -> D::Bytes;
 }
@@ -44,6 +50,8 @@ pub struct I8;
 pub struct I4;
 /// Four values in a byte.
 pub struct I2;
+/// Signed bytes for raised rows.
+pub struct Raised;
 /// Operands, as [`make_ready`] stores them.
 pub struct Ready<const SMALL: bool>;
 
@@ -71,9 +79,20 @@ impl Stored for I2 {
         d.field(bytes, 2, part)
     }
 }
+impl Stored for Raised {
+    const PARTS: usize = 1;
+    const SMALL: bool = false;
+    const RAISED: bool = true;
+    const MANY: bool = true;
+    #[inline(always)]
+    fn part<D: Dot>(_: D, bytes: D::Bytes, _: usize) -> D::Bytes {
+        bytes
+    }
+}
 impl<const S: bool> Stored for Ready<S> {
     const PARTS: usize = 1;
     const SMALL: bool = S;
+    const MANY: bool = true;
     #[inline(always)]
     fn part<D: Dot>(_: D, bytes: D::Bytes, _: usize) -> D::Bytes {
         bytes
@@ -88,9 +107,6 @@ pub(super) const STREAMS: usize = 8;
 /// The same where the sums of eight do not fit into registers.
 pub(super) const FEWER_STREAMS: usize = 4;
 
-/// Rows of the tallest tile of many rows.
-const TALLEST: usize = 6;
-
 /// A row is one block, whose exact sum is the result.
 pub(super) const WHOLE: u8 = 0;
 /// Blocks have scales.
@@ -104,6 +120,17 @@ pub(super) fn mode(operands: &Operands<'_>) -> u8 {
         _ if operands.geometry.blocks == 1 => WHOLE,
         _ => LONG,
     }
+}
+
+/// What a tile of many rows has beside its operands.
+#[derive(Clone, Copy)]
+struct Begin<'a> {
+    /// Factors of the panels where each row is one block.
+    columns: &'a [Columns],
+    /// −128 · Σ w of every panel for raised rows.
+    sums: &'a [[i32; LANES]],
+    /// From where a line is fetched with every [`STEP`](super::pack::STEP) inputs.
+    ahead: *const u8,
 }
 
 /// `ROWS × PANELS` results; `CHAINS` sums of each result hide the latency of the products.
@@ -127,6 +154,7 @@ unsafe fn tile<
     panel: usize,
     w: *const u8,
     panel_bytes: usize,
+    begin: Begin<'_>,
     target: Target<'_>,
 ) {
     let Operands { weights, geometry, rows, .. } = operands;
@@ -149,8 +177,11 @@ unsafe fn tile<
         for (r, row) in sums.iter_mut().enumerate() {
             // SAFETY: the rows exist and have so many blocks.
             let start = offset.wrapping_mul(unsafe { *block_sums.add(r * blocks + block) }).wrapping_neg();
-            for chains in row {
-                chains[0] = d.splat(start);
+            for (p, chains) in row.iter_mut().enumerate() {
+                chains[0] = match W::RAISED {
+                    true => d.sums(&begin.sums[p]),
+                    false => d.splat(start),
+                };
             }
         }
         while place < end {
@@ -158,6 +189,9 @@ unsafe fn tile<
             // neighbouring stream reads; this stream continues after the last of the panels.
             if ROWS == 1 && place * LANES / W::PARTS + AHEAD >= panel_bytes {
                 ahead = AHEAD + (PANELS - 1) * panel_bytes;
+            }
+            if W::MANY {
+                d.prefetch(begin.ahead.wrapping_add(place / super::pack::STEP * VECTOR));
             }
             for vector in 0..4 / W::PARTS {
                 // SAFETY: a step of sixteen inputs is 4 / PARTS vectors, of which the panel has as
@@ -183,7 +217,11 @@ unsafe fn tile<
                         let quad = unsafe { d.quad(q.add(r * length + place + 4 * index)) };
                         for (chains, w) in row.iter_mut().zip(operands) {
                             let sum = &mut chains[index % CHAINS];
-                            *sum = if W::SMALL { d.dot_small(*sum, w, quad) } else { d.dot(*sum, w, quad) };
+                            *sum = match (W::SMALL, W::RAISED) {
+                                (true, _) => d.dot_small(*sum, w, quad),
+                                (_, true) => d.dot_raised(*sum, w, quad),
+                                _ => d.dot(*sum, w, quad),
+                            };
                         }
                     }
                 }
@@ -228,44 +266,70 @@ unsafe fn tile<
             }
         }
     }
-    // An opaque count stops the compiler from duplicating the end of a tile for every result.
-    for result in 0..std::hint::black_box(ROWS * PANELS) {
-        let (r, p) = (result / PANELS, result % PANELS);
-        match MODE {
-            SCALED => finish_scaled(f, values[r][p], operands, row + r, panel + p, target),
-            LONG => finish(totals[r][p], operands, row + r, panel + p, target),
-            _ => finish(lanes[r][p].map(f64::from), operands, row + r, panel + p, target),
+    // Opaque counts stop the compiler from duplicating the end of a tile for every result.
+    if MODE == SCALED {
+        for result in 0..std::hint::black_box(ROWS * PANELS) {
+            let (r, p) = (result / PANELS, result % PANELS);
+            finish_scaled(f, values[r][p], operands, row + r, panel + p, target);
+        }
+        return;
+    }
+    if MODE == LONG {
+        for p in 0..std::hint::black_box(PANELS) {
+            let columns = Columns::of(operands, panel + p);
+            for r in 0..std::hint::black_box(ROWS) {
+                columns.write_lanes(f, totals[r][p], operands, row + r, target);
+            }
+        }
+        return;
+    }
+    let own: [Columns; PANELS];
+    let columns = if W::MANY {
+        begin.columns
+    } else {
+        own = std::array::from_fn(|p| Columns::of(operands, panel + p));
+        &own
+    };
+    let columns = &columns[..PANELS];
+    let scales = &rows.scales[row..row + ROWS];
+    let [low, high] = operands.bounds.unwrap_or([f32::NEG_INFINITY, f32::INFINITY]);
+    let count: usize = columns.iter().map(|columns| columns.count).sum();
+    let first = target.out.address(row * target.stride + columns[0].first, (ROWS - 1) * target.stride + count);
+    for r in 0..std::hint::black_box(ROWS).min(ROWS) {
+        let scale = f64::from(scales[r]);
+        for (p, columns) in columns.iter().enumerate() {
+            let value = d.exact(d.sums(&lanes[r][p]), scale, &columns.scales, &columns.bias);
+            let value = clamp(f, value, low, high);
+            // SAFETY: within the part above, which the caller's task alone writes; panels are
+            // adjacent, and all but the last have sixteen columns.
+            unsafe {
+                let out = first.add(r * target.stride + p * LANES);
+                match columns.count {
+                    LANES => f.store(out, value),
+                    count => f.store_partial(out, count, value),
+                }
+            }
         }
     }
 }
 
 /// A result from an exact sum.
 #[inline(always)]
-pub(super) fn value(sum: f64, row_scale: f64, scale: f32, bias: f32) -> f32 {
-    (sum * (row_scale * f64::from(scale)) + f64::from(bias)) as f32
-}
-
-/// Results of one row and panel from exact sums.
-#[inline(always)]
-pub(super) fn finish(
-    sums: [f64; LANES],
-    operands: Operands<'_>,
-    row: usize,
-    panel: usize,
-    target: Target<'_>,
-) {
-    Columns::of(operands, panel).write(sums, operands, row, target);
+pub(super) fn value(sum: f64, row_scale: f64, scale: f64, bias: f64) -> f32 {
+    (sum * (row_scale * scale) + bias) as f32
 }
 
 /// Factors for the results of a panel, the same for every row.
 pub(super) struct Columns {
     first: usize,
     count: usize,
-    scales: [f32; LANES],
-    bias: [f32; LANES],
+    scales: [f64; LANES],
+    bias: [f64; LANES],
 }
 
 impl Columns {
+    const NONE: Columns = Columns { first: 0, count: 0, scales: [0.0; LANES], bias: [0.0; LANES] };
+
     #[inline(always)]
     pub(super) fn of(operands: Operands<'_>, panel: usize) -> Columns {
         let first = panel * LANES;
@@ -275,30 +339,62 @@ impl Columns {
             _ => unreachable!("sums of blocks with scales are finished as they are"),
         };
         let bias = operands.bias.map_or([0.0; LANES], |bias| lanes_of(&bias[first..first + count]));
-        Columns { first, count, scales, bias }
+        Columns { first, count, scales: scales.map(f64::from), bias: bias.map(f64::from) }
     }
 
     /// Writes the results of a row.
     #[inline(always)]
-    pub(super) fn write(&self, sums: [f64; LANES], operands: Operands<'_>, row: usize, target: Target<'_>) {
+    pub(super) fn write<D: Dot>(
+        &self,
+        d: D,
+        sums: D::Sums,
+        operands: Operands<'_>,
+        row: usize,
+        target: Target<'_>,
+    ) {
+        let value = d.exact(sums, f64::from(operands.rows.scales[row]), &self.scales, &self.bias);
+        self.store(d.values(), value, operands, row, target);
+    }
+
+    /// Writes the results of a row, whose sums are not in a register.
+    #[inline(always)]
+    pub(super) fn write_lanes<F: Simd>(
+        &self,
+        f: F,
+        sums: [f64; LANES],
+        operands: Operands<'_>,
+        row: usize,
+        target: Target<'_>,
+    ) {
         let row_scale = f64::from(operands.rows.scales[row]);
-        // SAFETY: the caller's task alone writes these results.
-        let out = unsafe { target.out.part(row * target.stride + self.first, self.count) };
-        // A separate buffer: results written straight to the output would be computed one by one,
-        // since the compiler must assume that the output may alias a scale.
         let mut results = [0.0; LANES];
         for lane in 0..LANES {
             results[lane] = value(sums[lane], row_scale, self.scales[lane], self.bias[lane]);
         }
+        // SAFETY: sixteen values.
+        let value = unsafe { f.load(results.as_ptr()) };
+        self.store(f, value, operands, row, target);
+    }
+
+    #[inline(always)]
+    fn store<F: Simd>(
+        &self,
+        f: F,
+        mut value: F::V,
+        operands: Operands<'_>,
+        row: usize,
+        target: Target<'_>,
+    ) {
         if let Some([low, high]) = operands.bounds {
-            for result in &mut results {
-                *result = if low > *result { low } else { *result };
-                *result = if high < *result { high } else { *result };
-            }
+            value = clamp(f, value, low, high);
         }
-        match <&mut [f32; LANES]>::try_from(&mut *out) {
-            Ok(out) => *out = results,
-            Err(_) => out.copy_from_slice(&results[..self.count]),
+        // SAFETY: the caller's task alone writes these results.
+        unsafe {
+            let out = target.out.part(row * target.stride + self.first, self.count);
+            match self.count {
+                LANES => f.store(out.as_mut_ptr(), value),
+                count => f.store_partial(out.as_mut_ptr(), count, value),
+            }
         }
     }
 }
@@ -374,6 +470,7 @@ pub fn stream<D: Dot, W: Stored>(
                         panel + index,
                         w,
                         bytes,
+                        Begin { columns: &[], sums: &[], ahead: std::ptr::null() },
                         target,
                     )
                 }
@@ -466,7 +563,31 @@ pub fn make_ready<D: Dot, W: Stored>(
     }
 }
 
-/// Rows `row..row + rows` by panels `panel..panel + panels`, whose operands are `ready`.
+/// −128 · Σ w of panels `panel..panel + panels`.
+#[inline(always)]
+fn begin<D: Dot>(d: D, operands: Operands<'_>, panel: usize, panels: usize) -> [[i32; LANES]; GROUP] {
+    let bytes = operands.geometry.panel_bytes(operands.weights.kind);
+    let weights = &operands.weights.data[panel * bytes..][..panels * bytes];
+    // SAFETY: four bytes.
+    let each = unsafe { d.quad([i8::MIN; 4].as_ptr()) };
+    let mut sums = [[0; LANES]; GROUP];
+    for (sums, weights) in sums.iter_mut().zip(weights.chunks_exact(bytes.max(1))) {
+        // A step has four vectors.
+        let mut chains = [d.splat(0); 4];
+        for step in weights.as_chunks::<{ 4 * VECTOR }>().0 {
+            for (chain, vector) in chains.iter_mut().zip(step.as_chunks::<VECTOR>().0) {
+                // SAFETY: a vector.
+                *chain = d.dot_raised(*chain, unsafe { d.load(vector.as_ptr()) }, each);
+            }
+        }
+        let [a, b, c, e] = chains;
+        *sums = d.lanes(d.add(d.add(a, b), d.add(c, e))).map(i32::wrapping_neg);
+    }
+    sums
+}
+
+/// Rows `row..row + rows` by panels `panel..panel + panels`, whose operands are `ready`, or stay
+/// where they are for raised rows.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
 pub fn multiply<D: Dot, W: Stored>(
@@ -480,25 +601,34 @@ pub fn multiply<D: Dot, W: Stored>(
     target: Target<'_>,
 ) {
     let bytes = operands.geometry.length * LANES;
-    let ready = ready[..panels * bytes].as_ptr().cast::<u8>();
+    let stored = operands.geometry.panel_bytes(operands.weights.kind);
     let mode = mode(&operands);
+    let (ready, sums) = if W::RAISED {
+        let weights = &operands.weights.data[panel * stored..][..panels * bytes];
+        (weights.as_ptr(), begin(d, operands, panel, panels))
+    } else {
+        (ready[..panels * bytes].as_ptr().cast::<u8>(), [[0; LANES]; GROUP])
+    };
+    let columns = match mode {
+        WHOLE => std::array::from_fn(|p| Columns::of(operands, panel + p.min(panels - 1))),
+        _ => [const { Columns::NONE }; GROUP],
+    };
     let end = row + rows;
     let mut first = row;
     // The next group is usually this thread's next task: it is fetched while this one is
-    // multiplied, some lines with every tile of rows.
-    let stored = operands.geometry.panel_bytes(operands.weights.kind);
-    let mut ahead = operands.weights.data.as_ptr().wrapping_add((panel + panels) * stored);
-    let fetched = (panels * stored / VECTOR).div_ceil(rows.div_ceil(TALLEST).max(1));
+    // multiplied, a line with every step of inputs. More at once would delay what is multiplied.
+    let next = operands.weights.data.as_ptr().wrapping_add((panel + panels) * stored);
+    let mut fetched = 0;
     while first < end {
         let left = end - first;
-        for _ in 0..fetched {
-            d.prefetch(ahead);
-            ahead = ahead.wrapping_add(VECTOR);
-        }
         macro_rules! cover {
             ($mode:ident, $rows:literal, $panels:literal) => {{
                 let mut index = 0;
                 while index < panels {
+                    // After the last line of the next group, lines that are in cache.
+                    let ahead = if fetched < panels * stored { next.wrapping_add(fetched) } else { ready };
+                    fetched += operands.geometry.length / super::pack::STEP * VECTOR;
+                    let begin = Begin { columns: &columns[index..], sums: &sums[index..], ahead };
                     // SAFETY: panels and rows exist as the callers say; a task has its own rows of
                     // its own panels.
                     unsafe {
@@ -511,6 +641,7 @@ pub fn multiply<D: Dot, W: Stored>(
                                 panel + index,
                                 w,
                                 bytes,
+                                begin,
                                 target,
                             );
                             index += $panels;
@@ -522,6 +653,7 @@ pub fn multiply<D: Dot, W: Stored>(
                                 panel + index,
                                 w,
                                 bytes,
+                                begin,
                                 target,
                             );
                             index += 1;
@@ -532,9 +664,10 @@ pub fn multiply<D: Dot, W: Stored>(
             }};
         }
         // Sums fill the register file without spilling; those of scaled blocks take two registers
-        // each.
+        // each. Shorter tiles, if any, are the last.
         if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } {
             match (mode, left) {
+                (WHOLE, 4 | 5 | 8) => cover!(WHOLE, 4, 4),
                 (WHOLE, 6..) => cover!(WHOLE, 6, 4),
                 (WHOLE, _) => cover!(WHOLE, 1, 4),
                 (SCALED, 6..) => cover!(SCALED, 6, 2),

@@ -15,7 +15,7 @@ mod x86;
 use super::amx::Amx;
 #[cfg(target_arch = "aarch64")]
 use super::i8mm::NeonI8mm;
-use super::{Level, Simd};
+use super::{LANES, Level, Simd};
 
 #[cfg(target_arch = "aarch64")]
 pub use neon::{NeonDot, NeonWiden};
@@ -47,6 +47,8 @@ pub unsafe trait Dot: Copy + Send + Sync {
 
     /// The operations on values.
     fn values(self) -> Self::F;
+    /// Sixteen sums.
+    fn sums(self, lanes: &[i32; LANES]) -> Self::Sums;
     /// All sums `value`.
     fn splat(self, value: i32) -> Self::Sums;
     /// `a + b`, wrapping.
@@ -70,7 +72,7 @@ pub unsafe trait Dot: Copy + Send + Sync {
     fn signed(self, bytes: Self::Bytes) -> Self::Bytes;
     /// Field `part` of each byte: its bits from `part · bits` on, `bits` being 4 or 2.
     fn field(self, bytes: Self::Bytes, bits: usize, part: usize) -> Self::Bytes;
-    /// Four signed bytes, none of them −128.
+    /// Four signed bytes, none of them −128; or four unsigned ones for [`Dot::dot_raised`].
     ///
     /// # Safety
     /// `source` is readable for 4 bytes.
@@ -86,6 +88,18 @@ pub unsafe trait Dot: Copy + Send + Sync {
     unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2];
     /// Bytes within 0 and 15, each plus 16 where bit `part` of the byte of `bits` is set.
     fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes;
+    /// Whether there is [`Dot::dot_raised`]: the product is of an unsigned and a signed byte.
+    const RAISES: bool = false;
+    /// `sums[i] + Σ w[4i + j] · q[j]`, wrapping, of signed bytes as they are stored and unsigned
+    /// `q`.
+    ///
+    /// # Panics
+    /// Without [`Dot::RAISES`], a constant that callers test first.
+    #[inline(always)]
+    fn dot_raised(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
+        let _ = (sums, w, q);
+        unreachable!("a product of unsigned and signed bytes")
+    }
     /// As [`Dot::dot`], of bytes within 0 and 31.
     fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
     /// `sums[i] + Σ w[4i + j] · q[4i + j]`, wrapping, of bytes within 0 and 31 and signed bytes as
@@ -93,6 +107,23 @@ pub unsafe trait Dot: Copy + Send + Sync {
     fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums;
     /// The nearest values, ties to even.
     fn widen(self, sums: Self::Sums) -> <Self::F as Simd>::V;
+    /// `(sums[i] · (row · scales[i]) + bias[i])` in f64, rounded to f32.
+    #[inline(always)]
+    fn exact(
+        self,
+        sums: Self::Sums,
+        row: f64,
+        scales: &[f64; LANES],
+        bias: &[f64; LANES],
+    ) -> <Self::F as Simd>::V {
+        let sums = self.lanes(sums);
+        let mut results = [0.0; LANES];
+        for lane in 0..LANES {
+            results[lane] = (f64::from(sums[lane]) * (row * scales[lane]) + bias[lane]) as f32;
+        }
+        // SAFETY: sixteen values.
+        unsafe { self.values().load(results.as_ptr()) }
+    }
     /// The sum of the sums, wrapping.
     fn total(self, sums: Self::Sums) -> i32;
     /// The sums themselves.
@@ -173,6 +204,17 @@ impl DotLevel {
             DotLevel::Neon | DotLevel::NeonDot | DotLevel::NeonI8mm => level != Level::Scalar,
         };
         DotLevel::available().into_iter().rfind(fits).unwrap_or(DotLevel::Scalar)
+    }
+
+    /// Whether products of many rows take the rows as unsigned bytes; see [`Dot::RAISES`].
+    pub const fn raises(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::Avx512Vnni => Avx512Vnni::RAISES,
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::AvxVnni => AvxVnni::RAISES,
+            _ => false,
+        }
     }
 
     /// The level whose vector operations this one uses.

@@ -80,6 +80,11 @@ macro_rules! quarters {
                 self.0
             }
             #[inline(always)]
+            fn sums(self, lanes: &[i32; 16]) -> Self::Sums {
+                // SAFETY: `self` proves Advanced SIMD; four times four lanes.
+                std::array::from_fn(|at| unsafe { vld1q_s32(lanes.as_ptr().add(4 * at)) })
+            }
+            #[inline(always)]
             fn splat(self, value: i32) -> Self::Sums {
                 // SAFETY: `self` proves Advanced SIMD.
                 unsafe { [vdupq_n_s32(value); 4] }

@@ -17,10 +17,15 @@ unsafe impl Dot for Scalar {
     type Bytes = [u8; VECTOR];
     type Quad = [i8; 4];
     const OFFSET: i32 = 0;
+    const RAISES: bool = true;
 
     #[inline(always)]
     fn values(self) -> Scalar {
         self
+    }
+    #[inline(always)]
+    fn sums(self, lanes: &[i32; LANES]) -> Self::Sums {
+        *lanes
     }
     #[inline(always)]
     fn splat(self, value: i32) -> Self::Sums {
@@ -68,6 +73,15 @@ unsafe impl Dot for Scalar {
     #[inline(always)]
     fn dot(self, sum: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
         sums(sum, w, q, |w| i32::from(w as i8))
+    }
+    #[inline(always)]
+    fn dot_raised(self, mut sum: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
+        for (sum, w) in sum.iter_mut().zip(w.as_chunks::<4>().0) {
+            for (w, q) in w.iter().zip(q) {
+                *sum = sum.wrapping_add(i32::from(*w as i8) * i32::from(q as u8));
+            }
+        }
+        sum
     }
     #[inline(always)]
     fn dot_small(self, sum: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {

@@ -48,6 +48,18 @@ fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut 
     // SAFETY: sixteen places.
     unsafe { d.values().store(values.as_mut_ptr(), d.widen(sums)) };
     out.extend(values.map(f32::to_bits));
+    let scales = std::array::from_fn(|lane| f64::from(bytes[lane]) * 1e-3 - 0.1);
+    let bias = std::array::from_fn(|lane| f64::from(bytes[lane + 16]));
+    // SAFETY: sixteen places.
+    unsafe { d.values().store(values.as_mut_ptr(), d.exact(sums, 0.7, &scales, &bias)) };
+    out.extend(values.map(f32::to_bits));
+    let unsigned: [i8; 4] = q.map(|q| q ^ -128);
+    let raised = match D::RAISES {
+        // SAFETY: four bytes.
+        true => d.lanes(d.dot_raised(d.splat(start), w, unsafe { d.quad(unsigned.as_ptr()) })),
+        false => Scalar.dot_raised([start; 16], *bytes, unsigned),
+    };
+    out.extend(raised.map(|sum| sum as u32));
 }
 
 dispatch_dot! { fn trace_at => trace(bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut Vec<u32>) }

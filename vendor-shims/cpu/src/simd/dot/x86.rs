@@ -28,10 +28,16 @@ unsafe impl Dot for Avx512Vnni {
     type Quad = __m512i;
     // The product is of an unsigned and a signed byte.
     const OFFSET: i32 = 128;
+    const RAISES: bool = true;
 
     #[inline(always)]
     fn values(self) -> Avx512 {
         self.0
+    }
+    #[inline(always)]
+    fn sums(self, lanes: &[i32; LANES]) -> Self::Sums {
+        // SAFETY: `self` proves AVX-512; sixteen lanes.
+        unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
     }
     #[inline(always)]
     fn splat(self, value: i32) -> Self::Sums {
@@ -127,6 +133,11 @@ unsafe impl Dot for Avx512Vnni {
         unsafe { _mm512_dpbusd_epi32(sums, w, q) }
     }
     #[inline(always)]
+    fn dot_raised(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
+        // SAFETY: `self` proves AVX-512 VNNI.
+        unsafe { _mm512_dpbusd_epi32(sums, q, w) }
+    }
+    #[inline(always)]
     fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
         self.dot(sums, w, q)
     }
@@ -138,6 +149,22 @@ unsafe impl Dot for Avx512Vnni {
     fn widen(self, sums: Self::Sums) -> __m512 {
         // SAFETY: `self` proves AVX-512.
         unsafe { _mm512_cvtepi32_ps(sums) }
+    }
+    #[inline(always)]
+    fn exact(self, sums: __m512i, row: f64, scales: &[f64; LANES], bias: &[f64; LANES]) -> __m512 {
+        // SAFETY: `self` proves AVX-512; two times eight lanes.
+        unsafe {
+            let row = _mm512_set1_pd(row);
+            let half = |sums: __m256i, at: usize| {
+                let factor = _mm512_mul_pd(row, _mm512_loadu_pd(scales.as_ptr().add(at)));
+                let product = _mm512_mul_pd(_mm512_cvtepi32_pd(sums), factor);
+                let value = _mm512_add_pd(product, _mm512_loadu_pd(bias.as_ptr().add(at)));
+                _mm256_castps_pd(_mm512_cvtpd_ps(value))
+            };
+            let low = half(_mm512_castsi512_si256(sums), 0);
+            let high = half(_mm512_extracti64x4_epi64::<1>(sums), 8);
+            _mm512_castpd_ps(_mm512_insertf64x4::<1>(_mm512_castpd256_pd512(low), high))
+        }
     }
     #[inline(always)]
     fn total(self, sums: Self::Sums) -> i32 {
@@ -159,7 +186,7 @@ pub struct Halves(__m256i, __m256i);
 
 /// Implements [`Dot`] for the two tokens with 256-bit registers, which differ in the product alone.
 macro_rules! halves {
-    ($token:ident, $offset:literal, $flip:literal, |$sum:ident, $w:ident, $q:ident| $dot:expr, $small:expr) => {
+    ($token:ident, $offset:literal, $flip:literal, |$sum:ident, $w:ident, $q:ident| $dot:expr, $small:expr $(, raised $raised:expr)?) => {
         // SAFETY: the private field leaves `detect` as the only constructor; the tests compare
         // every method with the scalar form.
         unsafe impl Dot for $token {
@@ -172,6 +199,16 @@ macro_rules! halves {
             #[inline(always)]
             fn values(self) -> Avx2 {
                 self.0
+            }
+            #[inline(always)]
+            fn sums(self, lanes: &[i32; LANES]) -> Self::Sums {
+                // SAFETY: `self` proves AVX2; two times eight lanes.
+                unsafe {
+                    Halves(
+                        _mm256_loadu_si256(lanes.as_ptr().cast()),
+                        _mm256_loadu_si256(lanes.as_ptr().add(8).cast()),
+                    )
+                }
             }
             #[inline(always)]
             fn splat(self, value: i32) -> Self::Sums {
@@ -281,6 +318,15 @@ macro_rules! halves {
                 let one = |$sum: __m256i, $w: __m256i| unsafe { $dot };
                 Halves(one(sums.0, w.0), one(sums.1, w.1))
             }
+            $(
+                const RAISES: bool = true;
+                #[inline(always)]
+                fn dot_raised(self, sums: Self::Sums, w: Self::Bytes, $q: Self::Quad) -> Self::Sums {
+                    // SAFETY: `self` proves the instructions.
+                    let one = |$sum: __m256i, $w: __m256i| unsafe { $raised };
+                    Halves(one(sums.0, w.0), one(sums.1, w.1))
+                }
+            )?
             #[inline(always)]
             fn dot_small(self, sums: Self::Sums, w: Self::Bytes, $q: Self::Quad) -> Self::Sums {
                 // SAFETY: `self` proves the instructions.
@@ -341,7 +387,8 @@ halves!(
     128,
     -128,
     |sum, w, q| _mm256_dpbusd_avx_epi32(sum, w, q),
-    _mm256_dpbusd_avx_epi32(sum, w, q)
+    _mm256_dpbusd_avx_epi32(sum, w, q),
+    raised _mm256_dpbusd_avx_epi32(sum, q, w)
 );
 
 /// Proof of [`Avx2`], whose product of bytes saturates at sixteen bits.
