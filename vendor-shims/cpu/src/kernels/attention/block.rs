@@ -8,7 +8,7 @@ use crate::pool::SharedOutput;
 use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 
 /// Keys whose rows stay in cache while all queries of a block pass over them.
-pub const KEY_BLOCK: usize = 64;
+pub const KEY_BLOCK: usize = 24;
 
 dispatch! {
     /// Scores of the block's positions `first..first + count`; query i at
@@ -170,47 +170,72 @@ impl Queries<'_> {
         at: usize,
         run: usize,
     ) {
-        let Heads { heads, kv_heads, head_dim: d, .. } = self.heads;
-        let group = heads / kv_heads;
-        let queries = self.block.rows * group;
+        let queries = self.block.rows * (self.heads.heads / self.heads.kv_heads);
         let mut query = 0;
         while query < queries {
             let tile = queries_of_tile::<S>().min(queries - query);
-            let mut key = 0;
-            while key < run {
-                let left = run - key;
-                // SAFETY: as the caller grants; scores lie within the scratch by `part`.
-                unsafe {
-                    let keys = keys.add(key * stride);
-                    macro_rules! cover {
-                        ($queries:literal, $keys:literal) => {{
-                            let mut sources = [self.q.as_ptr(); $queries];
-                            for (index, source) in sources.iter_mut().enumerate() {
-                                let (row, member) = ((query + index) / group, (query + index) % group);
-                                let row = self.block.row + row;
-                                *source = source.add((row * heads + self.kv_head * group + member) * d);
-                            }
-                            let sums = dots::<S, T, FETCH, $queries, $keys>(s, sources, keys, stride, d);
-                            for (index, sums) in sums.iter().enumerate() {
-                                let at = self.offset + (query + index) * self.block.count + at + key;
-                                self.scratch.part(at, $keys).copy_from_slice(sums);
-                            }
-                            key += $keys;
-                        }};
-                    }
-                    match (S::REGISTERS, tile, left) {
-                        (Registers::None, _, _) => cover!(1, 1),
-                        (Registers::Many, 4, 4..) => cover!(4, 4),
-                        (Registers::Many, 4, _) => cover!(4, 1),
-                        (Registers::Many, 3, _) => cover!(3, 1),
-                        (_, 2, 2..) => cover!(2, 2),
-                        (_, 2, _) => cover!(2, 1),
-                        (_, _, 4..) => cover!(1, 4),
-                        (_, _, _) => cover!(1, 1),
-                    }
-                }
+            macro_rules! cover {
+                ($queries:literal, $keys:literal) => {
+                    // SAFETY: as the caller grants.
+                    unsafe { self.some::<S, T, FETCH, $queries, $keys>(s, query, keys, stride, at, run) }
+                };
+            }
+            match (S::REGISTERS, tile) {
+                (Registers::None, _) => cover!(1, 1),
+                (Registers::Many, 4) => cover!(4, 4),
+                (Registers::Many, 3) => cover!(3, 1),
+                (_, 2) => cover!(2, 2),
+                (_, _) => cover!(1, 4),
             }
             query += tile;
+        }
+    }
+
+    /// The same for queries `query..query + QUERIES`, `KEYS` keys at a time.
+    ///
+    /// # Safety
+    /// As [`Queries::scores`].
+    #[inline(always)]
+    unsafe fn some<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize, const KEYS: usize>(
+        &self,
+        s: S,
+        query: usize,
+        keys: *const T,
+        stride: usize,
+        at: usize,
+        run: usize,
+    ) {
+        let Heads { heads, kv_heads, head_dim: d, .. } = self.heads;
+        let group = heads / kv_heads;
+        let mut sources = [self.q.as_ptr(); QUERIES];
+        let mut targets = [std::ptr::null_mut::<f32>(); QUERIES];
+        for (index, (source, target)) in sources.iter_mut().zip(&mut targets).enumerate() {
+            let (row, member) = ((query + index) / group, (query + index) % group);
+            let row = self.block.row + row;
+            // SAFETY: queries lie within `q`, as the caller grants.
+            *source = unsafe { source.add((row * heads + self.kv_head * group + member) * d) };
+            *target = self.scratch.address(self.offset + (query + index) * self.block.count + at, run);
+        }
+        let mut key = 0;
+        while key < run {
+            macro_rules! cover {
+                ($keys:expr) => {
+                    // SAFETY: so many keys are left; as the caller grants.
+                    unsafe {
+                        let sums =
+                            dots::<S, T, FETCH, QUERIES, { $keys }>(s, sources, keys.add(key * stride), stride, d);
+                        for (target, sums) in targets.iter().zip(sums) {
+                            target.add(key).cast::<[f32; $keys]>().write_unaligned(sums);
+                        }
+                        key += $keys;
+                    }
+                };
+            }
+            if run - key >= KEYS {
+                cover!(KEYS);
+            } else {
+                cover!(1);
+            }
         }
     }
 }
@@ -264,8 +289,11 @@ unsafe fn dots<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize, c
     }
     let mut out = [[0.0; KEYS]; QUERIES];
     if QUERIES * KEYS == LANES {
-        let mut flat = [s.splat(0.0); LANES];
-        flat.copy_from_slice(sums.as_flattened());
+        // One by one: a copy of all would leave the registers.
+        let flat = std::array::from_fn(
+            #[inline(always)]
+            |at| sums[at / KEYS][at % KEYS],
+        );
         // SAFETY: as many values as lanes.
         unsafe { s.store(out.as_flattened_mut().as_mut_ptr(), s.reduce_add_each(flat)) };
         return out;
