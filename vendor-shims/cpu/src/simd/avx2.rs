@@ -120,6 +120,10 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
+        if count >= LANES {
+            // SAFETY: as the caller grants.
+            return unsafe { self.load(source) };
+        }
         // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
         unsafe {
             let mut all = [0.0f32; LANES];
@@ -190,6 +194,10 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V) {
+        if count >= LANES {
+            // SAFETY: as the caller grants.
+            return unsafe { self.store(target, v) };
+        }
         // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory written.
         unsafe {
             let mut all = [0.0f32; LANES];
@@ -238,6 +246,14 @@ unsafe impl Simd for Avx2 {
         unsafe {
             let pick = |a, b, x, y| _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b));
             Pair(pick(a.0, b.0, x.0, y.0), pick(a.1, b.1, x.1, y.1))
+        }
+    }
+    #[inline(always)]
+    fn all_less(self, a: Self::V, b: Self::V) -> bool {
+        // SAFETY: `self` proves AVX2, FMA and F16C.
+        unsafe {
+            let less = |a, b| _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
+            _mm256_movemask_ps(_mm256_and_ps(less(a.0, b.0), less(a.1, b.1))) == 0xff
         }
     }
     #[inline(always)]

@@ -49,6 +49,10 @@ unsafe impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
+        if count >= LANES {
+            // SAFETY: as the caller grants.
+            return unsafe { self.load(source) };
+        }
         // SAFETY: `self` proves AVX-512; the caller grants the memory read.
         unsafe { _mm512_maskz_loadu_ps(first(count), source) }
     }
@@ -101,6 +105,10 @@ unsafe impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V) {
+        if count >= LANES {
+            // SAFETY: as the caller grants.
+            return unsafe { self.store(target, v) };
+        }
         // SAFETY: `self` proves AVX-512; the caller grants the memory written.
         unsafe { _mm512_mask_storeu_ps(target, first(count), v) }
     }
@@ -143,6 +151,11 @@ unsafe impl Simd for Avx512 {
     fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V {
         // SAFETY: `self` proves AVX-512.
         unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x) }
+    }
+    #[inline(always)]
+    fn all_less(self, a: Self::V, b: Self::V) -> bool {
+        // SAFETY: `self` proves AVX-512.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) == !0 }
     }
     #[inline(always)]
     fn sqrt(self, a: Self::V) -> Self::V {

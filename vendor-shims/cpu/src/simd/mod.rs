@@ -123,6 +123,8 @@ pub unsafe trait Simd: Copy + Send + Sync {
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a < b ? x : y` per lane.
     fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
+    /// Whether `a < b` in every lane.
+    fn all_less(self, a: Self::V, b: Self::V) -> bool;
     /// Correctly rounded root.
     fn sqrt(self, a: Self::V) -> Self::V;
     /// To the nearest integer, ties to even.

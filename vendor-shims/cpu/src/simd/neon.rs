@@ -57,6 +57,10 @@ unsafe impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
+        if count >= LANES {
+            // SAFETY: as the caller grants.
+            return unsafe { self.load(source) };
+        }
         // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
         unsafe {
             let mut all = [0.0f32; LANES];
@@ -144,6 +148,10 @@ unsafe impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V) {
+        if count >= LANES {
+            // SAFETY: as the caller grants.
+            return unsafe { self.store(target, v) };
+        }
         // SAFETY: `self` proves Advanced SIMD; the caller grants the memory written.
         unsafe {
             let mut all = [0.0f32; LANES];
@@ -225,6 +233,15 @@ unsafe impl Simd for Neon {
                 vbslq_f32(vcltq_f32(a[2], b[2]), x[2], y[2]),
                 vbslq_f32(vcltq_f32(a[3], b[3]), x[3], y[3]),
             ]
+        }
+    }
+    #[inline(always)]
+    fn all_less(self, a: Self::V, b: Self::V) -> bool {
+        // SAFETY: `self` proves Advanced SIMD.
+        unsafe {
+            let first = vandq_u32(vcltq_f32(a[0], b[0]), vcltq_f32(a[1], b[1]));
+            let second = vandq_u32(vcltq_f32(a[2], b[2]), vcltq_f32(a[3], b[3]));
+            vminvq_u32(vandq_u32(first, second)) == u32::MAX
         }
     }
     #[inline(always)]

@@ -185,6 +185,10 @@ unsafe impl Simd for Scalar {
         each(|lane| if a[lane] < b[lane] { x[lane] } else { y[lane] })
     }
     #[inline(always)]
+    fn all_less(self, a: Self::V, b: Self::V) -> bool {
+        a.iter().zip(&b).all(|(a, b)| a < b)
+    }
+    #[inline(always)]
     fn sqrt(self, a: Self::V) -> Self::V {
         each(|lane| a[lane].sqrt())
     }

@@ -21,6 +21,8 @@ fn trace<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16], half: &[u16
     push(s.max(va, vb));
     push(s.min(va, vb));
     push(s.select_less(va, vb, vc, va));
+    push(s.splat(f32::from(u8::from(s.all_less(va, vb)))));
+    push(s.splat(f32::from(u8::from(s.all_less(va, s.add(s.abs(va), s.splat(1.0)))))));
     push(s.sqrt(va));
     push(s.round(va));
     push(s.exp2_int(s.round(s.max(s.min(va, s.splat(127.0)), s.splat(-126.0)))));

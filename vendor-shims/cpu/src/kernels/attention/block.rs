@@ -7,8 +7,14 @@ use crate::kernels::encoding::{Stored, widen};
 use crate::pool::SharedOutput;
 use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 
-/// Keys whose rows stay in cache while all queries of a block pass over them.
-pub const KEY_BLOCK: usize = 24;
+/// Keys or values that stay in the first-level cache while all queries of a block pass over them,
+/// in bytes: half of one of 48 KiB, whose other half holds queries or results.
+const RUN_BYTES: usize = 24 << 10;
+
+/// Keys of such a run, of heads of `head_dim` values.
+pub fn run_keys(head_dim: usize) -> usize {
+    (RUN_BYTES / size_of::<f32>() / head_dim.max(1)).clamp(8, 64)
+}
 
 dispatch! {
     /// Scores of the block's positions `first..first + count`; query i at
@@ -123,7 +129,7 @@ fn scores<S: Simd>(
     while done < count {
         // A run of keys that lie in a row, short enough to stay in cache.
         let at = slot(block.start + (first + done) as u64, capacity);
-        let run = KEY_BLOCK.min(count - done).min(capacity - at);
+        let run = run_keys(d).min(count - done).min(capacity - at);
         let place = at * kv_width + kv_head * d;
         // SAFETY: keys lie within the operand as asserted; no other task has these keys of these
         // queries.
@@ -349,11 +355,12 @@ fn results<S: Simd>(
         let row = rows[query / group];
         (query, 1, row.start, common_start.min(end(row)))
     });
-    let runs = (common_end - common_start).div_ceil(KEY_BLOCK as u64);
+    let longest = run_keys(d);
+    let runs = (common_end - common_start).div_ceil(longest as u64);
     let tile = queries_of_tile::<S>();
     let common = (0..runs).flat_map(|run| {
-        let from = common_start + run * KEY_BLOCK as u64;
-        let to = common_end.min(from + KEY_BLOCK as u64);
+        let from = common_start + run * longest as u64;
+        let to = common_end.min(from + longest as u64);
         (0..queries).step_by(tile).map(move |query| (query, tile.min(queries - query), from, to))
     });
     let after = (0..queries).map(|query| {
@@ -370,7 +377,7 @@ fn results<S: Simd>(
         let mut at = from;
         while at < to {
             let row = slot(at, capacity);
-            let run = ((to - at).min((capacity - row) as u64) as usize).min(KEY_BLOCK);
+            let run = ((to - at).min((capacity - row) as u64) as usize).min(longest);
             let place = row * kv_width + kv_head * d + first;
             let start = offset + query * block.count + (at - block.start) as usize;
             let mut of =

@@ -104,7 +104,7 @@ pub fn scratch_values(heads: Heads, keys: usize, threads: usize, encoded: bool) 
 
 /// Scratch memory of a thread for a run of widened keys or values.
 fn widened_values(heads: Heads, encoded: bool) -> Option<usize> {
-    if encoded { heads.head_dim.checked_mul(block::KEY_BLOCK) } else { Some(0) }
+    if encoded { heads.head_dim.checked_mul(block::run_keys(heads.head_dim)) } else { Some(0) }
 }
 
 /// Scores and sums of one block: an upper bound that grows with `keys`, so that memory planned for

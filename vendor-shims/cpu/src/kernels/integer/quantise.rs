@@ -8,6 +8,11 @@ use crate::simd::{LANES, Level, Simd, dispatch};
 const MOST: f32 = 127.0;
 /// Least magnitude that a row is scaled to, so that a row of zeros has a scale.
 const LEAST: f32 = 1e-30;
+/// Quotients closer than this to a half are divided: a product with the reciprocal is within 128 ·
+/// 3/2²⁴ of them.
+const TIE: f32 = 1e-4;
+/// Vectors that the largest magnitude is taken of side by side.
+const CHAINS: usize = 4;
 /// Approximate cost of a value, in multiply-adds.
 const COST: u64 = 4;
 
@@ -66,15 +71,26 @@ fn quantise<S: Simd>(
     sums: &mut [i32],
     scale: &mut f32,
 ) {
-    let (mut largest, mut poison) = (s.splat(LEAST), s.splat(0.0));
-    for chunk in x.chunks(LANES) {
-        // SAFETY: the chunk has `len` ≤ 16 values; lanes beyond are zero.
-        let values = unsafe { s.load_partial(chunk.as_ptr(), chunk.len()) };
-        largest = s.max(s.abs(values), largest);
-        // Zero for finite numbers, NaN otherwise.
-        poison = s.fma(values, s.splat(0.0), poison);
+    // Chains of four: each waits for its last operation.
+    let mut largest = [s.splat(LEAST); CHAINS];
+    let mut poison = [s.splat(0.0); CHAINS];
+    for chunk in x.chunks(CHAINS * LANES) {
+        for (chain, (largest, poison)) in largest.iter_mut().zip(&mut poison).enumerate() {
+            let from = (chain * LANES).min(chunk.len());
+            // SAFETY: so many values from there on; lanes beyond are zero.
+            let values =
+                unsafe { s.load_partial(chunk.as_ptr().add(from), LANES.min(chunk.len() - from)) };
+            *largest = s.max(s.abs(values), *largest);
+            // Zero for finite numbers, NaN otherwise.
+            *poison = s.fma(values, s.splat(0.0), *poison);
+        }
     }
+    let [a, b, c, d] = largest;
+    let largest = s.max(s.max(a, b), s.max(c, d));
+    let [a, b, c, d] = poison;
+    let poison = s.add(s.add(a, b), s.add(c, d));
     let step = s.reduce_max(largest) * (1.0 / MOST);
+    let (divisor, reciprocal) = (s.splat(step), s.splat(1.0 / step));
     *scale = step + s.reduce_add(poison);
     for (index, block) in x.chunks(geometry.block).enumerate() {
         let q = &mut q[index * geometry.stride..][..geometry.places(index)];
@@ -86,7 +102,11 @@ fn quantise<S: Simd>(
             // places.
             unsafe {
                 let values = s.load_partial(chunk.as_ptr(), chunk.len());
-                let steps = s.round(s.div(values, s.splat(step)));
+                let quotients = s.mul(values, reciprocal);
+                let mut steps = s.round(quotients);
+                if !s.all_less(s.abs(s.sub(quotients, steps)), s.splat(0.5 - TIE)) {
+                    steps = s.round(s.div(values, divisor));
+                }
                 // NaN becomes the largest.
                 let steps = s.max(s.min(steps, s.splat(MOST)), s.splat(-MOST));
                 s.store_i8(q.as_mut_ptr(), steps);

@@ -91,9 +91,14 @@ fn rms_groups<S: Simd>(
     if norm.width == 0 {
         return;
     }
-    for (group, (x, out)) in x.chunks_exact(norm.width).zip(out.chunks_exact_mut(norm.width)).enumerate() {
+    let mut sums = [0.0; TOGETHER];
+    for (group, (row, out)) in x.chunks_exact(norm.width).zip(out.chunks_exact_mut(norm.width)).enumerate() {
+        if group % TOGETHER == 0 {
+            sums = sums_of_squares(s, &x[group * norm.width..], norm.width);
+        }
+        let x = row;
         let residual = residual.map(|residual| &residual[group * norm.width..][..norm.width]);
-        let mean = sum_of_squares(s, x) / norm.width as f32;
+        let mean = sums[group % TOGETHER] / norm.width as f32;
         let factor = s.splat(1.0 / (mean + norm.eps).sqrt());
         let mut at = 0;
         while at < norm.width {
@@ -113,6 +118,36 @@ fn rms_groups<S: Simd>(
             at += lanes;
         }
     }
+}
+
+/// Groups whose squares are summed side by side: a sum waits for its last addition.
+const TOGETHER: usize = 4;
+
+/// Of the first groups of `x`, as [`sum_of_squares`] gives them; zeros for missing ones.
+#[inline(always)]
+fn sums_of_squares<S: Simd>(s: S, x: &[f32], width: usize) -> [f32; TOGETHER] {
+    let mut sums = [0.0; TOGETHER];
+    if x.len() < TOGETHER * width {
+        for (sum, x) in sums.iter_mut().zip(x.chunks_exact(width)) {
+            *sum = sum_of_squares(s, x);
+        }
+        return sums;
+    }
+    let mut lanes = [s.splat(0.0); TOGETHER];
+    let mut at = 0;
+    while at < width {
+        let count = LANES.min(width - at);
+        for (group, sum) in lanes.iter_mut().enumerate() {
+            // SAFETY: `at + count` ≤ `width`, and so many groups exist.
+            let value = unsafe { s.load_partial(x.as_ptr().add(group * width + at), count) };
+            *sum = s.fma(value, value, *sum);
+        }
+        at += count;
+    }
+    for (sum, lanes) in sums.iter_mut().zip(lanes) {
+        *sum = s.reduce_add(lanes);
+    }
+    sums
 }
 
 #[inline(always)]
