@@ -170,13 +170,20 @@ unsafe fn tile<
     // A pointer for each panel, and distances that all share: the registers hold no more addresses.
     // SAFETY: the panels exist.
     let mut streams: [*const u8; PANELS] = std::array::from_fn(|p| unsafe { w.add(p * panel_bytes) });
+    let mut scales: [*const u16; PANELS] = std::array::from_fn(|p| match weights.scales {
+        Scales::PerBlock { values, .. } if MODE == SCALED => {
+            values[(panel + p) * blocks..][..blocks].as_ptr().cast()
+        }
+        _ => std::ptr::null(),
+    });
     let (mut place, mut ahead) = (0, AHEAD);
     for block in 0..if MODE == WHOLE { 1 } else { blocks } {
-        let end = if MODE == WHOLE { length } else { place + geometry.places(block) };
+        let end = if MODE == WHOLE || block + 1 == blocks { length } else { place + geometry.stride };
         let mut sums = [[[d.splat(0); CHAINS]; PANELS]; ROWS];
         for (r, row) in sums.iter_mut().enumerate() {
             // SAFETY: the rows exist and have so many blocks.
-            let start = offset.wrapping_mul(unsafe { *block_sums.add(r * blocks + block) }).wrapping_neg();
+            let sum = unsafe { *block_sums.add(r.wrapping_mul(blocks).wrapping_add(block)) };
+            let start = offset.wrapping_mul(sum).wrapping_neg();
             for (p, chains) in row.iter_mut().enumerate() {
                 chains[0] = match W::RAISED {
                     true => d.sums(&begin.sums[p]),
@@ -233,17 +240,17 @@ unsafe fn tile<
             }
         }
         for p in 0..PANELS {
-            let scale = match weights.scales {
-                // SAFETY: sixteen scales for sixteen lanes.
-                Scales::PerBlock { values, .. } if MODE == SCALED => unsafe {
-                    let at = values[(panel + p) * blocks + block].as_ptr();
+            let mut scale = f.splat(0.0);
+            if MODE == SCALED {
+                // SAFETY: sixteen scales for each block of the panel.
+                unsafe {
                     if ROWS == 1 {
-                        d.prefetch(at.wrapping_add(PANELS * blocks * LANES).cast());
+                        d.prefetch(scales[p].wrapping_add((PANELS * LANES).wrapping_mul(blocks)).cast());
                     }
-                    f.load_f16(at)
-                },
-                _ => f.splat(0.0),
-            };
+                    scale = f.load_f16(scales[p]);
+                    scales[p] = scales[p].add(LANES);
+                }
+            }
             for r in 0..ROWS {
                 let mut sum = sums[r][p][0];
                 for part in &sums[r][p][1..] {
@@ -268,9 +275,16 @@ unsafe fn tile<
     }
     // Opaque counts stop the compiler from duplicating the end of a tile for every result.
     if MODE == SCALED {
+        // A copy: what is found by a variable index has no register.
+        let mut results = [[f.splat(0.0); PANELS]; ROWS];
+        for r in 0..ROWS {
+            for p in 0..PANELS {
+                results[r][p] = values[r][p];
+            }
+        }
         for result in 0..std::hint::black_box(ROWS * PANELS) {
             let (r, p) = (result / PANELS, result % PANELS);
-            finish_scaled(f, values[r][p], operands, row + r, panel + p, target);
+            finish_scaled(f, results[r][p], operands, row + r, panel + p, target);
         }
         return;
     }
