@@ -6,12 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
 use shardwright_graph::{Asset, GraphError, WeightData};
 
 use crate::error::printable;
-use crate::file::MappedFile;
+use crate::file::{MappedFile, Mapping};
 use crate::layout::Layout;
 use crate::manifest::{self, AssetEntry, FileReference, MANIFEST_BYTES, Manifest, TextFile};
 use crate::{BundleError, Digest, Proofs, file};
@@ -47,7 +46,7 @@ pub struct Bundle {
     /// Every file, with the fields that name it.
     uses: BTreeMap<FileReference, Vec<String>>,
     /// Current mappings: users of the same file share the mapping and its verification.
-    mapped: Mutex<HashMap<Digest, Weak<Mmap>>>,
+    mapped: Mutex<HashMap<Digest, Weak<Mapping>>>,
     proofs: Option<Proofs>,
 }
 
@@ -134,8 +133,8 @@ impl Bundle {
     /// and not verified twice.
     pub fn map(&self, reference: &FileReference) -> Result<MappedFile, BundleError> {
         let alive = self.mapped().get(&reference.sha256).and_then(Weak::upgrade);
-        if let Some(map) = alive.filter(|map| map.len() as u64 == reference.bytes) {
-            return Ok(MappedFile(map));
+        if let Some(map) = alive.map(MappedFile).filter(|map| map.len() as u64 == reference.bytes) {
+            return Ok(map);
         }
         let ProvedFile { path, file } = self.proved(reference)?;
         let map = MappedFile::new(&path, &file, reference.bytes)?;
@@ -143,7 +142,7 @@ impl Bundle {
         Ok(map)
     }
 
-    fn mapped(&self) -> MutexGuard<'_, HashMap<Digest, Weak<Mmap>>> {
+    fn mapped(&self) -> MutexGuard<'_, HashMap<Digest, Weak<Mapping>>> {
         // No operation under the lock can leave the map inconsistent.
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -88,7 +88,14 @@ pub(crate) fn expect_hash(path: &Path, expected: Digest, found: Digest) -> Resul
 /// changed in place while it is open. Writing the bundle anew is fine: files are replaced, never
 /// rewritten.
 #[derive(Clone, Debug)]
-pub struct MappedFile(pub(crate) Arc<Mmap>);
+pub struct MappedFile(pub(crate) Arc<Mapping>);
+
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    bytes: Mmap,
+    /// For reading without mapping.
+    file: File,
+}
 
 impl MappedFile {
     pub(crate) fn new(path: &Path, file: &File, length: u64) -> Result<MappedFile, BundleError> {
@@ -100,7 +107,8 @@ impl MappedFile {
         if found != length {
             return Err(BundleError::Length { path: path.to_owned(), expected: length, found });
         }
-        Ok(MappedFile(Arc::new(map)))
+        let file = file.try_clone().map_err(BundleError::io(path))?;
+        Ok(MappedFile(Arc::new(Mapping { bytes: map, file })))
     }
 }
 
@@ -108,19 +116,25 @@ impl Deref for MappedFile {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.0.bytes
     }
 }
 
 impl AsRef<[u8]> for MappedFile {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        &self.0.bytes
     }
 }
 
 impl WeightBytes for MappedFile {
     fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.0.bytes
+    }
+
+    #[cfg(unix)]
+    fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
+        use std::os::unix::fs::FileExt;
+        self.0.file.read_exact_at(into, offset as u64).is_ok()
     }
 
     #[cfg(unix)]
@@ -129,7 +143,7 @@ impl WeightBytes for MappedFile {
         // from the file again and no byte of a slice changes. If the system refuses the advice,
         // nothing changes either.
         let advised = unsafe {
-            self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
+            self.0.bytes.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
         };
         drop(advised);
     }
@@ -157,6 +171,9 @@ mod tests {
         let map = MappedFile::new(file.path(), file.as_file(), 5 << 20).unwrap();
         assert!(map.iter().step_by(4096).all(|byte| *byte == 7) && resident(&map) == 5 << 20);
         map.release(0..map.len());
+        assert_eq!(resident(&map), 0);
+        let mut copied = [0; 9];
+        assert!(map.copy(3, &mut copied) && copied == [7; 9] && !map.copy((5 << 20) - 8, &mut copied));
         assert_eq!(resident(&map), 0);
         assert_eq!(map[1 << 20], 7);
     }

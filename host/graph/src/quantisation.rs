@@ -2,6 +2,8 @@
 //! (usually symmetric, with scales per tensor, per output channel or per block), and their exact
 //! decoding.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use shardwright_vocabulary::{DType, Encoding, Granularity, Quantisation, WeightFormat};
 
@@ -86,7 +88,37 @@ impl Weight {
     /// `into` must have [`Weight::row_width`] elements. If bytes are missing (planned data, a short
     /// file) it stays unchanged, and the result is `false`.
     pub fn decode_row(&self, row: usize, into: &mut [f32]) -> bool {
-        let Some(line) = self.line(row) else { return false };
+        self.line(row).is_some_and(|line| self.decode(line, &|index| self.scale(row, index), into))
+    }
+
+    /// The same, of a table that stays out of memory: `buffer` gets the stored row and its scales,
+    /// which a mapped file gives by reading.
+    pub fn read_row(&self, row: usize, buffer: &mut Vec<u8>, into: &mut [f32]) -> bool {
+        let Some(line) = self.line_range(row) else { return false };
+        let (count, width) = (line.len(), self.row_width());
+        let Some(quantisation) = &self.quantisation else {
+            buffer.resize(count, 0);
+            return self.data.copy(line.start, buffer) && self.decode(buffer, &|_| None, into);
+        };
+        let first = self.scale_place(quantisation, row, 0);
+        let last = self.scale_place(quantisation, row, width.saturating_sub(1));
+        let bytes = quantisation.scale_dtype.bytes() as usize;
+        let Some(start) = first.checked_mul(bytes) else { return false };
+        buffer.resize(count + (last - first + 1) * bytes, 0);
+        let (stored, scales) = buffer.split_at_mut(count);
+        self.data.copy(line.start, stored)
+            && quantisation.scales.copy(start, scales)
+            && self.decode(
+                stored,
+                &|index| {
+                    let place = self.scale_place(quantisation, row, index) - first;
+                    scale_of(quantisation.scale_dtype, scales, place)
+                },
+                into,
+            )
+    }
+
+    fn decode(&self, line: &[u8], scale: &dyn Fn(usize) -> Option<f32>, into: &mut [f32]) -> bool {
         match self.dtype {
             DType::F32 => fill(into, line.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))),
             DType::F16 => fill(into, line.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32())),
@@ -105,7 +137,7 @@ impl Weight {
                     Granularity::PerChannel | Granularity::PerTensor => self.row_width().max(1),
                 };
                 for (block, into) in into.chunks_mut(span).enumerate() {
-                    let Some(scale) = self.scale(row, block * span) else { return false };
+                    let Some(scale) = scale(block * span) else { return false };
                     for (into, stored) in into.iter_mut().zip(&mut stored) {
                         *into = (i64::from(stored) - zero) as f32 * scale;
                     }
@@ -125,7 +157,12 @@ impl Weight {
     /// missing.
     pub fn scale(&self, row: usize, index: usize) -> Option<f32> {
         let quantisation = self.quantisation.as_ref()?;
-        let at = match quantisation.granularity {
+        scale_of(quantisation.scale_dtype, quantisation.scales.bytes(), self.scale_place(quantisation, row, index))
+    }
+
+    /// Which of its scales a value has.
+    fn scale_place(&self, quantisation: &WeightQuantisation, row: usize, index: usize) -> usize {
+        match quantisation.granularity {
             Granularity::PerTensor => 0,
             // The first axis: each row of a matrix is a channel.
             Granularity::PerChannel if self.shape.len() == 1 => index,
@@ -136,18 +173,25 @@ impl Weight {
                 let size = size.max(1) as usize;
                 row * self.row_width().div_ceil(size) + index / size
             }
-        };
-        let bytes = quantisation.scales.bytes();
-        match quantisation.scale_dtype {
-            DType::F16 => bytes.as_chunks::<2>().0.get(at).map(|b| f16::from_le_bytes(*b).to_f32()),
-            _ => bytes.as_chunks::<4>().0.get(at).map(|b| f32::from_le_bytes(*b)),
         }
     }
 
     fn line(&self, row: usize) -> Option<&[u8]> {
+        self.data.bytes().get(self.line_range(row)?)
+    }
+
+    fn line_range(&self, row: usize) -> Option<Range<usize>> {
         let bytes = (self.row_width() as u64 * self.dtype.bits()).div_ceil(8) as usize;
         let start = row.checked_mul(bytes)?;
-        self.data.bytes().get(start..start.checked_add(bytes)?)
+        Some(start..start.checked_add(bytes)?)
+    }
+}
+
+/// Scale `at` of stored ones.
+fn scale_of(dtype: DType, bytes: &[u8], at: usize) -> Option<f32> {
+    match dtype {
+        DType::F16 => bytes.as_chunks::<2>().0.get(at).map(|b| f16::from_le_bytes(*b).to_f32()),
+        _ => bytes.as_chunks::<4>().0.get(at).map(|b| f32::from_le_bytes(*b)),
     }
 }
 
@@ -226,8 +270,12 @@ mod tests {
 
     fn rows(weight: &Weight) -> Vec<Vec<f32>> {
         let mut rows = vec![vec![f32::NAN; weight.row_width()]; weight.rows()];
+        let mut buffer = Vec::new();
         for (index, row) in rows.iter_mut().enumerate() {
             assert!(weight.decode_row(index, row));
+            let mut read = vec![f32::NAN; row.len()];
+            assert!(weight.read_row(index, &mut buffer, &mut read));
+            assert_eq!(read, *row);
         }
         rows
     }
@@ -272,6 +320,7 @@ mod tests {
         assert_eq!(planned.bytes(), 4 + 2 * 2);
         assert!(!planned.data.is_present() && planned.data.bytes().is_empty());
         assert!(!planned.decode_row(0, &mut [0.0; 3]) && planned.scale(0, 0).is_none());
+        assert!(!planned.read_row(0, &mut Vec::new(), &mut [0.0; 3]));
         assert!(!weight(DType::F32, &[2, 3], vec![0; 24], None).decode_row(2, &mut [0.0; 3]));
         assert!(weight(DType::I8, &[1, 3], vec![0; 3], None).raw_row(0).is_none());
         let huge = weight(DType::F32, &[1 << 40, 1 << 40], vec![], None).planned(WeightFormat::F16);

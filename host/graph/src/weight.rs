@@ -27,6 +27,13 @@ pub trait WeightBytes: Send + Sync {
         self.bytes().len()
     }
 
+    /// Copies the bytes from `offset` on, and keeps none of them in memory: a mapped file is read.
+    /// False if it has fewer or they cannot be read.
+    fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
+        let bytes = offset.checked_add(into.len()).and_then(|end| self.bytes().get(offset..end));
+        bytes.map(|bytes| into.copy_from_slice(bytes)).is_some()
+    }
+
     /// Says that a range was read and is not needed soon. A mapped file gives its memory back and
     /// reads it again when asked; others do nothing.
     fn release(&self, _range: Range<usize>) {}
@@ -81,6 +88,12 @@ impl WeightData {
         self.source.bytes().get(self.offset..self.offset + self.length).unwrap_or_default()
     }
 
+    /// Copies the bytes from `offset` on, counted within this data; see [`WeightBytes::copy`].
+    pub fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
+        offset.checked_add(into.len()).is_some_and(|end| end <= self.length)
+            && self.source.copy(self.offset + offset, into)
+    }
+
     /// Says that bytes of a range, counted within this data, are not needed soon; see
     /// [`WeightBytes::release`].
     pub fn release(&self, range: Range<usize>) {
@@ -93,6 +106,11 @@ impl WeightData {
     /// Bytes it has, or will have when it is planned.
     pub fn length(&self) -> usize {
         self.length
+    }
+
+    /// Bytes that are there: all, or none of planned ones.
+    pub fn available(&self) -> usize {
+        if self.is_present() { self.length } else { 0 }
     }
 
     /// Whether the bytes are there.
@@ -178,14 +196,6 @@ impl Asset {
             table: data.clone(),
             quantisation: quantisation.clone(),
             redirect: self.redirect.clone(),
-        }
-    }
-
-    /// Says that the rows read so far are not needed soon; see [`WeightBytes::release`].
-    pub fn release(&self) {
-        let scales = self.table.quantisation.as_ref().map(|quantisation| &quantisation.scales);
-        for data in std::iter::once(&self.table.data).chain(scales) {
-            data.release(0..data.length());
         }
     }
 

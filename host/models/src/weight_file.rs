@@ -57,7 +57,11 @@ impl StoredTensor {
 /// A mapped file. Were it truncated by another program while mapped, reading the lost pages would
 /// end this process (SIGBUS); the system offers no mapping without that. Checkpoints must not be
 /// rewritten in place while in use.
-pub(crate) struct Mapped(memmap2::Mmap);
+pub(crate) struct Mapped {
+    bytes: memmap2::Mmap,
+    /// For reading without mapping.
+    file: File,
+}
 
 impl Mapped {
     /// Maps an open file.
@@ -65,14 +69,21 @@ impl Mapped {
         // SAFETY: the mapping is only read, and stays alive as long as any slice of it. Its content
         // can change only if another program writes the file meanwhile, which the documentation of
         // `Mapped` and `Checkpoint` forbids.
-        let mapping = unsafe { memmap2::Mmap::map(file) };
-        mapping.map(Mapped).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })
+        let bytes = unsafe { memmap2::Mmap::map(file) };
+        let mapped = bytes.and_then(|bytes| Ok(Mapped { bytes, file: file.try_clone()? }));
+        mapped.map_err(|source| CheckpointError::Read { path: path.to_owned(), source })
     }
 }
 
 impl WeightBytes for Mapped {
     fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
+    }
+
+    #[cfg(unix)]
+    fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
+        use std::os::unix::fs::FileExt;
+        self.file.read_exact_at(into, offset as u64).is_ok()
     }
 
     #[cfg(unix)]
@@ -81,7 +92,7 @@ impl WeightBytes for Mapped {
         // from the file again and no byte of a slice changes. Refused advice changes nothing
         // either.
         let advised = unsafe {
-            self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
+            self.bytes.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
         };
         drop(advised);
     }

@@ -13,7 +13,7 @@ use crate::chain::Chain;
 use crate::chain::layout::{BoundaryRows, CopyPlan, Located, PlacedRows, ShardRun, StepInput, computed_as};
 use crate::error::SessionError;
 use crate::placement::Counters;
-use crate::step::{self, Given, RotaryTables, Step};
+use crate::step::{self, Given, Step, Workspace};
 use crate::storage::{Storage, convert, widen};
 
 /// Rows of one step.
@@ -57,7 +57,7 @@ impl From<ShimError> for Stop {
 pub(crate) struct Engine {
     pub chain: Chain,
     memories: Vec<Buffer>,
-    rotary: RotaryTables,
+    workspace: Workspace,
     words: Vec<u32>,
     pub counters: Counters,
     pub cancel: CancelHandle,
@@ -92,7 +92,7 @@ impl Engine {
             counters: Counters::new(&chain),
             chain,
             memories,
-            rotary: RotaryTables::default(),
+            workspace: Workspace::default(),
             words: Vec::new(),
             cancel: CancelHandle::default(),
             deadline: None,
@@ -158,7 +158,7 @@ impl Engine {
         step: Step<'_>,
         unwritten: impl Fn(ShimError) -> SessionError,
     ) -> Result<u64, SessionError> {
-        let Engine { chain, memories, rotary, words, .. } = self;
+        let Engine { chain, memories, workspace, words, .. } = self;
         let computed = computed_as(input);
         if let (Role::Features, [(memory, Storage::F32)]) = (&input.role, &input.targets[..]) {
             let mut target = memories[*memory].write().map_err(&unwritten)?;
@@ -170,7 +170,7 @@ impl Engine {
         words.resize(input.elements, 0);
         match input.role {
             Role::Features => write_features(step, input.width, bytemuck::cast_slice_mut(words)),
-            _ => step::fill(&input.role, step, chain.assets(), rotary, words)?,
+            _ => step::fill(&input.role, step, chain.assets(), workspace, words)?,
         }
         let mut written = 0;
         for &(memory, storage) in &input.targets {

@@ -12,7 +12,15 @@ use crate::features::Features;
 use crate::soft::SoftParts;
 use crate::storage::Storage;
 
-pub(crate) use rotary::RotaryTables;
+use rotary::RotaryTables;
+
+/// Memory that steps share, so that none allocates.
+#[derive(Debug, Default)]
+pub(crate) struct Workspace {
+    rotary: RotaryTables,
+    /// A row of a table as it is stored, and its scales.
+    row: Vec<u8>,
+}
 
 /// Rows and positions of one step.
 #[derive(Clone, Copy)]
@@ -85,9 +93,10 @@ pub(crate) fn fill(
     role: &Role,
     step: Step<'_>,
     assets: &[Asset],
-    rotary: &mut RotaryTables,
+    workspace: &mut Workspace,
     words: &mut [u32],
 ) -> Result<(), SessionError> {
+    let Workspace { rotary, row } = workspace;
     match role {
         Role::Positions => positions(step, cast_slice_mut(words)),
         Role::Slots { capacity } => slots(step, *capacity, cast_slice_mut(words)),
@@ -95,7 +104,7 @@ pub(crate) fn fill(
         Role::RotarySin(rope) => rotary.fill(rope, step.position, f64::sin, cast_slice_mut(words)),
         Role::Mask(mask) => attention_mask::fill(mask, step, cast_slice_mut(words)),
         Role::Pooling => pooling(step, cast_slice_mut(words)),
-        Role::Gathered { asset } => return gather(*asset, assets, step, cast_slice_mut(words)),
+        Role::Gathered { asset } => return gather(*asset, assets, step, row, cast_slice_mut(words)),
         Role::Grid { axis } => {
             let along = step.along(*axis).iter().chain(std::iter::repeat(&-1));
             cast_slice_mut(words).iter_mut().zip(along).for_each(|(value, &at)| *value = at);
@@ -139,17 +148,20 @@ fn pooling(step: Step<'_>, values: &mut [f32]) {
     }
 }
 
-/// Rows after which the pages of a mapped table are released. A system may map a file in chunks of
-/// two megabytes (Linux does from 6.18 on where it caches the file in such chunks), however little
-/// of them is read.
-const KEPT_ROWS: u64 = 4;
-
 /// The table that soft rows stand for: the embedding.
 const EMBEDDING: AssetId = AssetId(0);
 
-/// Rows beyond the valid ones are zero. Only the needed rows of the table are read, and few pages
-/// stay in memory: the table may be larger than memory.
-fn gather(id: AssetId, assets: &[Asset], step: Step<'_>, values: &mut [f32]) -> Result<(), SessionError> {
+/// Rows beyond the valid ones are zero. Rows are read from a table's file, not from a mapping of it:
+/// the table may be larger than memory, pages that are touched stay in this process's memory (two
+/// megabytes each where Linux, from 6.18 on, caches a file in such chunks), and to map and to give
+/// back the pages of a hundred rows takes a twentieth of a prompt's time.
+fn gather(
+    id: AssetId,
+    assets: &[Asset],
+    step: Step<'_>,
+    buffer: &mut Vec<u8>,
+    values: &mut [f32],
+) -> Result<(), SessionError> {
     let asset = &assets[id.0 as usize];
     let Given::Tokens { ids, soft } = step.given else {
         values.fill(0.0);
@@ -165,11 +177,8 @@ fn gather(id: AssetId, assets: &[Asset], step: Step<'_>, values: &mut [f32]) -> 
             continue;
         }
         let read = asset.row_of(token);
-        if !asset.table.decode_row(read as usize, values) {
+        if !asset.table.read_row(read as usize, buffer, values) {
             return Err(SessionError::TableRow { token, row: read, asset: asset.name.clone() });
-        }
-        if (step.position + row as u64 + 1).is_multiple_of(KEPT_ROWS) {
-            asset.release();
         }
     }
     Ok(())
@@ -240,7 +249,7 @@ mod tests {
         let shape = natural_shape(role, rows, &widths).unwrap();
         let mut words = vec![0xdead_beef; shape.iter().product::<u64>() as usize];
         let step = of_tokens(position, tokens, rows);
-        fill(role, step, assets, &mut RotaryTables::default(), &mut words).unwrap();
+        fill(role, step, assets, &mut Workspace::default(), &mut words).unwrap();
         words
     }
 
@@ -320,7 +329,7 @@ mod tests {
             let role = Role::Gathered { asset: AssetId(0) };
             let tokens = [token];
             let step = of_tokens(0, &tokens, 1);
-            let error = fill(&role, step, &[table], &mut RotaryTables::default(), &mut [0; 2]).unwrap_err();
+            let error = fill(&role, step, &[table], &mut Workspace::default(), &mut [0; 2]).unwrap_err();
             assert!(
                 matches!(&error, SessionError::TableRow { row: found, asset, .. } if *found == row && asset == "embedding"),
                 "{error}"

@@ -161,11 +161,11 @@ fn check_assets(described: &[Table<()>], actual: &[Asset]) -> Result<(), ChainEr
         let Some([values, scales]) = described.sizes() else {
             return fault("its format", "one that a table can have".to_owned(), described.format());
         };
-        if asset.table.data.bytes().len() as u64 != values {
-            let actual = asset.table.data.bytes().len();
+        if asset.table.data.available() as u64 != values {
+            let actual = asset.table.data.available();
             return fault("its size", format!("{values} bytes"), format!("{actual} bytes"));
         }
-        let actual = asset.table.quantisation.as_ref().map_or(0, |existing| existing.scales.bytes().len());
+        let actual = asset.table.quantisation.as_ref().map_or(0, |existing| existing.scales.available());
         if actual as u64 != scales {
             return fault("the size of its scales", format!("{scales} bytes"), format!("{actual} bytes"));
         }
