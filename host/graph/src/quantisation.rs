@@ -157,7 +157,11 @@ impl Weight {
     /// missing.
     pub fn scale(&self, row: usize, index: usize) -> Option<f32> {
         let quantisation = self.quantisation.as_ref()?;
-        scale_of(quantisation.scale_dtype, quantisation.scales.bytes(), self.scale_place(quantisation, row, index))
+        scale_of(
+            quantisation.scale_dtype,
+            quantisation.scales.bytes(),
+            self.scale_place(quantisation, row, index),
+        )
     }
 
     /// Which of its scales a value has.

@@ -228,8 +228,13 @@ impl Queries<'_> {
                 ($keys:expr) => {
                     // SAFETY: so many keys are left; as the caller grants.
                     unsafe {
-                        let sums =
-                            dots::<S, T, FETCH, QUERIES, { $keys }>(s, sources, keys.add(key * stride), stride, d);
+                        let sums = dots::<S, T, FETCH, QUERIES, { $keys }>(
+                            s,
+                            sources,
+                            keys.add(key * stride),
+                            stride,
+                            d,
+                        );
                         for (target, sums) in targets.iter().zip(sums) {
                             target.add(key).cast::<[f32; $keys]>().write_unaligned(sums);
                         }

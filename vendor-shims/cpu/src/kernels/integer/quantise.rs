@@ -78,8 +78,7 @@ fn quantise<S: Simd>(
         for (chain, (largest, poison)) in largest.iter_mut().zip(&mut poison).enumerate() {
             let from = (chain * LANES).min(chunk.len());
             // SAFETY: so many values from there on; lanes beyond are zero.
-            let values =
-                unsafe { s.load_partial(chunk.as_ptr().add(from), LANES.min(chunk.len() - from)) };
+            let values = unsafe { s.load_partial(chunk.as_ptr().add(from), LANES.min(chunk.len() - from)) };
             *largest = s.max(s.abs(values), *largest);
             // Zero for finite numbers, NaN otherwise.
             *poison = s.fma(values, s.splat(0.0), *poison);

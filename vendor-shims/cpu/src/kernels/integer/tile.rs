@@ -289,11 +289,10 @@ unsafe fn tile<
         return;
     }
     if MODE == LONG {
-        for p in 0..std::hint::black_box(PANELS) {
+        for result in 0..std::hint::black_box(ROWS * PANELS) {
+            let (r, p) = (result / PANELS, result % PANELS);
             let columns = Columns::of(operands, panel + p);
-            for r in 0..std::hint::black_box(ROWS) {
-                columns.write_lanes(f, totals[r][p], operands, row + r, target);
-            }
+            columns.write_lanes(f, totals[r][p], operands, row + r, target);
         }
         return;
     }
@@ -308,7 +307,8 @@ unsafe fn tile<
     let scales = &rows.scales[row..row + ROWS];
     let [low, high] = operands.bounds.unwrap_or([f32::NEG_INFINITY, f32::INFINITY]);
     let count: usize = columns.iter().map(|columns| columns.count).sum();
-    let first = target.out.address(row * target.stride + columns[0].first, (ROWS - 1) * target.stride + count);
+    let first =
+        target.out.address(row * target.stride + columns[0].first, (ROWS - 1) * target.stride + count);
     for r in 0..std::hint::black_box(ROWS).min(ROWS) {
         let scale = f64::from(scales[r]);
         for (p, columns) in columns.iter().enumerate() {
@@ -391,14 +391,7 @@ impl Columns {
     }
 
     #[inline(always)]
-    fn store<F: Simd>(
-        &self,
-        f: F,
-        mut value: F::V,
-        operands: Operands<'_>,
-        row: usize,
-        target: Target<'_>,
-    ) {
+    fn store<F: Simd>(&self, f: F, mut value: F::V, operands: Operands<'_>, row: usize, target: Target<'_>) {
         if let Some([low, high]) = operands.bounds {
             value = clamp(f, value, low, high);
         }
