@@ -133,6 +133,95 @@ struct Begin<'a> {
     ahead: *const u8,
 }
 
+/// Adds the products of an operand and bytes `4 · index` to `4 · index + 3` of a row's step.
+///
+/// # Safety
+/// As [`Dot::quad_at`].
+#[inline(always)]
+unsafe fn product<D: Dot, W: Stored>(
+    d: D,
+    sums: D::Sums,
+    w: D::Bytes,
+    step: D::Step,
+    index: usize,
+) -> D::Sums {
+    // SAFETY: as the caller grants.
+    unsafe {
+        match (W::SMALL, W::RAISED) {
+            (true, _) => d.dot_small_at(sums, w, step, index),
+            (_, true) => d.dot_raised(sums, w, d.quad_at(step, index)),
+            _ => d.dot_at(sums, w, step, index),
+        }
+    }
+}
+
+/// Vector `VECTOR_AT` of a step: one row by panels, each panel's weights used as soon as they are
+/// read, since those of all would not stay in the registers of every processor.
+///
+/// # Safety
+/// The streams are readable for the vector, the row for the step.
+#[inline(always)]
+unsafe fn one_row<D: Dot, W: Stored, const PANELS: usize, const CHAINS: usize, const VECTOR_AT: usize>(
+    d: D,
+    sums: &mut [[D::Sums; CHAINS]; PANELS],
+    streams: &[*const u8; PANELS],
+    ahead: usize,
+    step: D::Step,
+) {
+    for (chains, stream) in sums.iter_mut().zip(streams) {
+        // SAFETY: as the caller grants.
+        unsafe {
+            let at = stream.add(VECTOR_AT * VECTOR);
+            d.prefetch(at.wrapping_add(ahead));
+            let bytes = d.load(at);
+            for part in 0..W::PARTS {
+                let index = VECTOR_AT * W::PARTS + part;
+                let sum = &mut chains[index % CHAINS];
+                *sum = product::<D, W>(d, *sum, W::part(d, bytes, part), step, index);
+            }
+        }
+    }
+}
+
+/// The same of many rows, which share the weights that are read.
+///
+/// # Safety
+/// As [`one_row`].
+#[inline(always)]
+unsafe fn many_rows<
+    D: Dot,
+    W: Stored,
+    const ROWS: usize,
+    const PANELS: usize,
+    const CHAINS: usize,
+    const VECTOR_AT: usize,
+>(
+    d: D,
+    sums: &mut [[[D::Sums; CHAINS]; PANELS]; ROWS],
+    streams: &[*const u8; PANELS],
+    steps: &[D::Step; ROWS],
+) {
+    // SAFETY: as the caller grants.
+    let bytes: [D::Bytes; PANELS] = std::array::from_fn(
+        #[inline(always)]
+        |p| unsafe { d.load(streams[p].add(VECTOR_AT * VECTOR)) },
+    );
+    for part in 0..W::PARTS {
+        let index = VECTOR_AT * W::PARTS + part;
+        let operands: [D::Bytes; PANELS] = std::array::from_fn(
+            #[inline(always)]
+            |p| W::part(d, bytes[p], part),
+        );
+        for (row, step) in sums.iter_mut().zip(steps) {
+            for (chains, w) in row.iter_mut().zip(operands) {
+                let sum = &mut chains[index % CHAINS];
+                // SAFETY: as the caller grants.
+                *sum = unsafe { product::<D, W>(d, *sum, w, *step, index) };
+            }
+        }
+    }
+}
+
 /// `ROWS × PANELS` results; `CHAINS` sums of each result hide the latency of the products.
 ///
 /// # Safety
@@ -200,39 +289,35 @@ unsafe fn tile<
             if W::MANY {
                 d.prefetch(begin.ahead.wrapping_add(place / super::pack::STEP * VECTOR));
             }
-            for vector in 0..4 / W::PARTS {
-                // SAFETY: a step of sixteen inputs is 4 / PARTS vectors, of which the panel has as
-                // many as the row has steps.
-                let bytes: [D::Bytes; PANELS] = std::array::from_fn(
-                    #[inline(always)]
-                    |p| unsafe {
-                        let at = streams[p].add(vector * VECTOR);
-                        if ROWS == 1 {
-                            d.prefetch(at.wrapping_add(ahead));
-                        }
-                        d.load(at)
-                    },
-                );
-                for part in 0..W::PARTS {
-                    let index = vector * W::PARTS + part;
-                    let operands: [D::Bytes; PANELS] = std::array::from_fn(
-                        #[inline(always)]
-                        |p| W::part(d, bytes[p], part),
-                    );
-                    for (r, row) in sums.iter_mut().enumerate() {
-                        // SAFETY: within the row, as above.
-                        let quad = unsafe { d.quad(q.add(r * length + place + 4 * index)) };
-                        for (chains, w) in row.iter_mut().zip(operands) {
-                            let sum = &mut chains[index % CHAINS];
-                            *sum = match (W::SMALL, W::RAISED) {
-                                (true, _) => d.dot_small(*sum, w, quad),
-                                (_, true) => d.dot_raised(*sum, w, quad),
-                                _ => d.dot(*sum, w, quad),
-                            };
+            // SAFETY: within the rows, whose length is a multiple of a step.
+            let steps: [D::Step; ROWS] = std::array::from_fn(
+                #[inline(always)]
+                |r| unsafe { d.step(q.add(r.wrapping_mul(length).wrapping_add(place))) },
+            );
+            // Written out: a loop that stays one finds its step by a variable index.
+            macro_rules! vector {
+                ($vector:literal) => {
+                    if $vector < 4 / W::PARTS {
+                        // SAFETY: a step of sixteen inputs is 4 / PARTS vectors, of which the panel
+                        // has as many as the row has steps.
+                        unsafe {
+                            if ROWS == 1 {
+                                one_row::<D, W, PANELS, CHAINS, $vector>(
+                                    d, &mut sums[0], &streams, ahead, steps[0],
+                                );
+                            } else {
+                                many_rows::<D, W, ROWS, PANELS, CHAINS, $vector>(
+                                    d, &mut sums, &streams, &steps,
+                                );
+                            }
                         }
                     }
-                }
+                };
             }
+            vector!(0);
+            vector!(1);
+            vector!(2);
+            vector!(3);
             place += super::pack::STEP;
             for stream in &mut streams {
                 // SAFETY: at most to the end of the panel.
@@ -500,7 +585,15 @@ pub fn stream<D: Dot, W: Stored>(
         if several && rows == 1 && streams != Streams::One && panels - index >= FEWER_STREAMS {
             match mode {
                 WHOLE => cover!(WHOLE, 0, 1, 4, 1),
-                SCALED => cover!(SCALED, 0, 1, 4, 1),
+                SCALED if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } => {
+                    cover!(SCALED, 0, 1, 4, 1)
+                }
+                // Sums and values of four take all registers.
+                SCALED => {
+                    cover!(SCALED, 0, 1, 2, 1);
+                    index += 2;
+                    continue;
+                }
                 _ => cover!(LONG, 0, 1, 4, 1),
             }
             index += FEWER_STREAMS;

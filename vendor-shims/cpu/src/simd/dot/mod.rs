@@ -42,6 +42,8 @@ pub unsafe trait Dot: Copy + Send + Sync {
     type Bytes: Copy;
     /// Four signed bytes for all lanes.
     type Quad: Copy;
+    /// Sixteen bytes of a row, or where they are.
+    type Step: Copy;
     /// Offset that [`Dot::signed`] adds to every byte; a sum starts correspondingly lower.
     const OFFSET: i32;
 
@@ -77,8 +79,43 @@ pub unsafe trait Dot: Copy + Send + Sync {
     /// # Safety
     /// `source` is readable for 4 bytes.
     unsafe fn quad(self, source: *const i8) -> Self::Quad;
+    /// Sixteen bytes of a row.
+    ///
+    /// # Safety
+    /// `source` is readable for 16 bytes, and stays so while the result is used.
+    unsafe fn step(self, source: *const i8) -> Self::Step;
+    /// Bytes `4 · index` to `4 · index + 3` of a step, as [`Dot::quad`] gives them.
+    ///
+    /// # Safety
+    /// As [`Dot::step`]; `index` is below 4.
+    unsafe fn quad_at(self, step: Self::Step, index: usize) -> Self::Quad;
     /// `sums[i] + Σ w[4i + j] · q[j]`, wrapping, for bytes that [`Dot::signed`] returned.
     fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
+    /// [`Dot::dot`] of [`Dot::quad_at`]; an `index` that is constant where this is compiled costs
+    /// nothing.
+    ///
+    /// # Safety
+    /// As [`Dot::quad_at`].
+    #[inline(always)]
+    unsafe fn dot_at(self, sums: Self::Sums, w: Self::Bytes, step: Self::Step, index: usize) -> Self::Sums {
+        // SAFETY: as the caller grants.
+        self.dot(sums, w, unsafe { self.quad_at(step, index) })
+    }
+    /// [`Dot::dot_small`] of [`Dot::quad_at`], as [`Dot::dot_at`].
+    ///
+    /// # Safety
+    /// As [`Dot::quad_at`].
+    #[inline(always)]
+    unsafe fn dot_small_at(
+        self,
+        sums: Self::Sums,
+        w: Self::Bytes,
+        step: Self::Step,
+        index: usize,
+    ) -> Self::Sums {
+        // SAFETY: as the caller grants.
+        self.dot_small(sums, w, unsafe { self.quad_at(step, index) })
+    }
     /// Two vectors of bytes within 0 and 7 from [`THIRDS`] bytes. Of their 128 bytes, byte t has
     /// its lower two bits at bit `2·(t / 32)` of byte `t mod 32`, and its third at bit `t / 16` of
     /// byte `32 + t mod 16`.

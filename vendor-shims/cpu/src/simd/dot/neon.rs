@@ -50,6 +50,36 @@ unsafe fn four(mut sum: int32x4_t, w: int8x16_t, q: int8x16_t) -> int32x4_t {
     sum
 }
 
+/// As [`four`], by bytes `4 · index` to `4 · index + 3` of `q`.
+///
+/// # Safety
+/// The processor has the product of four bytes.
+#[inline(always)]
+unsafe fn four_at(mut sum: int32x4_t, w: int8x16_t, q: int8x16_t, index: usize) -> int32x4_t {
+    macro_rules! product {
+        ($element:literal) => {
+            std::arch::asm!(
+                ".arch_extension dotprod",
+                concat!("sdot {sum:v}.4s, {w:v}.16b, {q:v}.4b[", $element, "]"),
+                sum = inout(vreg) sum,
+                w = in(vreg) w,
+                q = in(vreg) q,
+                options(pure, nomem, nostack, preserves_flags),
+            )
+        };
+    }
+    // SAFETY: the caller vouches for the instruction, which touches registers alone.
+    unsafe {
+        match index {
+            0 => product!(0),
+            1 => product!(1),
+            2 => product!(2),
+            _ => product!(3),
+        }
+    }
+    sum
+}
+
 /// As [`four`], of products widened to sixteen and then to 32 bits.
 ///
 /// # Safety
@@ -65,7 +95,7 @@ unsafe fn widened(sum: int32x4_t, w: int8x16_t, q: int8x16_t) -> int32x4_t {
 }
 
 macro_rules! quarters {
-    ($token:ident, $dot:ident) => {
+    ($token:ident, $dot:ident $(, by element $element:ident)?) => {
         // SAFETY: the private field leaves `detect` as the only constructor; the tests compare
         // every method with the scalar form.
         unsafe impl Dot for $token {
@@ -73,6 +103,7 @@ macro_rules! quarters {
             type Sums = [int32x4_t; 4];
             type Bytes = [uint8x16_t; 4];
             type Quad = int8x16_t;
+            type Step = int8x16_t;
             const OFFSET: i32 = 0;
 
             #[inline(always)]
@@ -189,6 +220,55 @@ macro_rules! quarters {
                 unsafe { vreinterpretq_s8_s32(vdupq_n_s32(source.cast::<i32>().read_unaligned())) }
             }
             #[inline(always)]
+            unsafe fn step(self, source: *const i8) -> Self::Step {
+                // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+                unsafe { vld1q_s8(source) }
+            }
+            #[inline(always)]
+            unsafe fn quad_at(self, step: Self::Step, index: usize) -> Self::Quad {
+                // SAFETY: `self` proves Advanced SIMD.
+                unsafe {
+                    let words = vreinterpretq_s32_s8(step);
+                    vreinterpretq_s8_s32(match index {
+                        0 => vdupq_laneq_s32::<0>(words),
+                        1 => vdupq_laneq_s32::<1>(words),
+                        2 => vdupq_laneq_s32::<2>(words),
+                        _ => vdupq_laneq_s32::<3>(words),
+                    })
+                }
+            }
+            $(
+                #[inline(always)]
+                unsafe fn dot_at(
+                    self,
+                    sums: Self::Sums,
+                    w: Self::Bytes,
+                    step: Self::Step,
+                    index: usize,
+                ) -> Self::Sums {
+                    // SAFETY: `self` proves the instructions.
+                    unsafe {
+                        [
+                            $element(sums[0], vreinterpretq_s8_u8(w[0]), step, index),
+                            $element(sums[1], vreinterpretq_s8_u8(w[1]), step, index),
+                            $element(sums[2], vreinterpretq_s8_u8(w[2]), step, index),
+                            $element(sums[3], vreinterpretq_s8_u8(w[3]), step, index),
+                        ]
+                    }
+                }
+                #[inline(always)]
+                unsafe fn dot_small_at(
+                    self,
+                    sums: Self::Sums,
+                    w: Self::Bytes,
+                    step: Self::Step,
+                    index: usize,
+                ) -> Self::Sums {
+                    // SAFETY: as the caller grants; a byte of at most 31 is the same when signed.
+                    unsafe { self.dot_at(sums, w, step, index) }
+                }
+            )?
+            #[inline(always)]
             fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
                 // SAFETY: `self` proves the instructions.
                 unsafe {
@@ -243,5 +323,5 @@ macro_rules! quarters {
         }
     };
 }
-quarters!(NeonDot, four);
+quarters!(NeonDot, four, by element four_at);
 quarters!(NeonWiden, widened);

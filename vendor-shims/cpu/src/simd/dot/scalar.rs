@@ -16,6 +16,7 @@ unsafe impl Dot for Scalar {
     type Sums = [i32; LANES];
     type Bytes = [u8; VECTOR];
     type Quad = [i8; 4];
+    type Step = *const i8;
     const OFFSET: i32 = 0;
     const RAISES: bool = true;
 
@@ -69,6 +70,15 @@ unsafe impl Dot for Scalar {
     unsafe fn quad(self, source: *const i8) -> Self::Quad {
         // SAFETY: the caller grants the memory read; bytes have no alignment.
         unsafe { source.cast::<[i8; 4]>().read() }
+    }
+    #[inline(always)]
+    unsafe fn step(self, source: *const i8) -> Self::Step {
+        source
+    }
+    #[inline(always)]
+    unsafe fn quad_at(self, step: Self::Step, index: usize) -> Self::Quad {
+        // SAFETY: as the caller grants.
+        unsafe { self.quad(step.add(4 * index)) }
     }
     #[inline(always)]
     fn dot(self, sum: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {

@@ -26,6 +26,7 @@ unsafe impl Dot for Avx512Vnni {
     type Sums = __m512i;
     type Bytes = __m512i;
     type Quad = __m512i;
+    type Step = *const i8;
     // The product is of an unsigned and a signed byte.
     const OFFSET: i32 = 128;
     const RAISES: bool = true;
@@ -128,6 +129,15 @@ unsafe impl Dot for Avx512Vnni {
         unsafe { _mm512_set1_epi32(source.cast::<i32>().read_unaligned()) }
     }
     #[inline(always)]
+    unsafe fn step(self, source: *const i8) -> Self::Step {
+        source
+    }
+    #[inline(always)]
+    unsafe fn quad_at(self, step: Self::Step, index: usize) -> Self::Quad {
+        // SAFETY: as the caller grants.
+        unsafe { self.quad(step.add(4 * index)) }
+    }
+    #[inline(always)]
     fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
         // SAFETY: `self` proves AVX-512 VNNI.
         unsafe { _mm512_dpbusd_epi32(sums, w, q) }
@@ -194,6 +204,7 @@ macro_rules! halves {
             type Sums = Halves;
             type Bytes = Halves;
             type Quad = __m256i;
+            type Step = *const i8;
             const OFFSET: i32 = $offset;
 
             #[inline(always)]
@@ -311,6 +322,15 @@ macro_rules! halves {
             unsafe fn quad(self, source: *const i8) -> Self::Quad {
                 // SAFETY: `self` proves AVX2; the caller grants the memory read.
                 unsafe { _mm256_set1_epi32(source.cast::<i32>().read_unaligned()) }
+            }
+            #[inline(always)]
+            unsafe fn step(self, source: *const i8) -> Self::Step {
+                source
+            }
+            #[inline(always)]
+            unsafe fn quad_at(self, step: Self::Step, index: usize) -> Self::Quad {
+                // SAFETY: as the caller grants.
+                unsafe { self.quad(step.add(4 * index)) }
             }
             #[inline(always)]
             fn dot(self, sums: Self::Sums, w: Self::Bytes, $q: Self::Quad) -> Self::Sums {
