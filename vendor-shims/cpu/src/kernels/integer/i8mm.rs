@@ -48,16 +48,16 @@ pub fn multiply(
     let end = row + rows;
     let mut first = row;
     while first < end {
-        // Sums of six rows are 24 of 32 registers; those of scaled blocks take two each.
-        let pairs = (end - first).div_ceil(2).min(if scaled { 2 } else { 3 });
+        // Sums of four rows are 16 of 32 registers, and those of scaled blocks take two each. Of six
+        // rows they are 24, beside which the operands of a step do not fit.
+        let pairs = (end - first).div_ceil(2).min(2);
         let count = (end - first).min(2 * pairs);
         for index in 0..panels {
             let weights = &ready[index * bytes..][..bytes];
             let place = (first, count, panel + index);
             match (scaled, pairs) {
                 (false, 1) => whole::<1>(i8mm, operands, place, weights, target),
-                (false, 2) => whole::<2>(i8mm, operands, place, weights, target),
-                (false, _) => whole::<3>(i8mm, operands, place, weights, target),
+                (false, _) => whole::<2>(i8mm, operands, place, weights, target),
                 (true, 1) => blocks::<1>(i8mm, operands, place, weights, target),
                 (true, _) => blocks::<2>(i8mm, operands, place, weights, target),
             }
@@ -130,21 +130,20 @@ unsafe fn step<const PAIRS: usize, const COLUMNS: usize>(
 ) {
     // SAFETY: as the caller grants; the token proves Advanced SIMD.
     unsafe {
-        let rows: [[int8x16_t; 2]; PAIRS] = std::array::from_fn(
-            #[inline(always)]
-            |pair| {
-                let [upper, lower] = rows[pair].map(|row| vreinterpretq_s64_s8(vld1q_s8(row.add(place))));
-                [
-                    vreinterpretq_s8_s64(vzip1q_s64(upper, lower)),
-                    vreinterpretq_s8_s64(vzip2q_s64(upper, lower)),
-                ]
-            },
-        );
         for half in 0..2 {
+            // Half a step at a time: operands of both halves and all sums would not fit into
+            // registers.
+            let rows: [int8x16_t; PAIRS] = std::array::from_fn(
+                #[inline(always)]
+                |pair| {
+                    let [upper, lower] = rows[pair].map(|row| vld1_s8(row.add(place + DEPTH * half)));
+                    vcombine_s8(upper, lower)
+                },
+            );
             for column in 0..COLUMNS {
                 let columns = vld1q_s8(weights.add(half * STEP_BYTES + column * PAIR_BYTES));
-                for (sums, rows) in sums.iter_mut().zip(&rows) {
-                    sums[column] = i8mm.product(sums[column], rows[half], columns);
+                for (sums, rows) in sums.iter_mut().zip(rows) {
+                    sums[column] = i8mm.product(sums[column], rows, columns);
                 }
             }
         }
