@@ -2,7 +2,7 @@
 
 use super::Geometry;
 use crate::pool::{Pool, SharedOutput};
-use crate::simd::{LANES, Level, Simd, dispatch};
+use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 
 /// Largest magnitude of a quantised value.
 const MOST: f32 = 127.0;
@@ -11,8 +11,6 @@ const LEAST: f32 = 1e-30;
 /// Quotients closer than this to a half are divided: a product with the reciprocal is within 128 ·
 /// 3/2²⁴ of them.
 const TIE: f32 = 1e-4;
-/// Vectors that the largest magnitude is taken of side by side.
-const CHAINS: usize = 4;
 /// Approximate cost of a value, in multiply-adds.
 const COST: u64 = 4;
 
@@ -71,23 +69,10 @@ fn quantise<S: Simd>(
     sums: &mut [i32],
     scale: &mut f32,
 ) {
-    // Chains of four: each waits for its last operation.
-    let mut largest = [s.splat(LEAST); CHAINS];
-    let mut poison = [s.splat(0.0); CHAINS];
-    for chunk in x.chunks(CHAINS * LANES) {
-        for (chain, (largest, poison)) in largest.iter_mut().zip(&mut poison).enumerate() {
-            let from = (chain * LANES).min(chunk.len());
-            // SAFETY: so many values from there on; lanes beyond are zero.
-            let values = unsafe { s.load_partial(chunk.as_ptr().add(from), LANES.min(chunk.len() - from)) };
-            *largest = s.max(s.abs(values), *largest);
-            // Zero for finite numbers, NaN otherwise.
-            *poison = s.fma(values, s.splat(0.0), *poison);
-        }
-    }
-    let [a, b, c, d] = largest;
-    let largest = s.max(s.max(a, b), s.max(c, d));
-    let [a, b, c, d] = poison;
-    let poison = s.add(s.add(a, b), s.add(c, d));
+    let (largest, poison) = match S::REGISTERS {
+        Registers::Many => extremes::<S, 4>(s, x),
+        _ => extremes::<S, 1>(s, x),
+    };
     let step = s.reduce_max(largest) * (1.0 / MOST);
     let (divisor, reciprocal) = (s.splat(step), s.splat(1.0 / step));
     *scale = step + s.reduce_add(poison);
@@ -118,6 +103,28 @@ fn quantise<S: Simd>(
     if raised {
         q.iter_mut().for_each(|q| *q ^= i8::MIN);
     }
+}
+
+/// The largest magnitudes, [`LEAST`] at least, and zeros if all values are finite, otherwise a NaN:
+/// of `CHAINS` vectors side by side, since each waits for its last operation.
+#[inline(always)]
+fn extremes<S: Simd, const CHAINS: usize>(s: S, x: &[f32]) -> (S::V, S::V) {
+    let mut largest = [s.splat(LEAST); CHAINS];
+    let mut poison = [s.splat(0.0); CHAINS];
+    for chunk in x.chunks(CHAINS * LANES) {
+        for (chain, (largest, poison)) in largest.iter_mut().zip(&mut poison).enumerate() {
+            let from = (chain * LANES).min(chunk.len());
+            // SAFETY: so many values from there on; lanes beyond are zero.
+            let values = unsafe { s.load_partial(chunk.as_ptr().add(from), LANES.min(chunk.len() - from)) };
+            *largest = s.max(s.abs(values), *largest);
+            *poison = s.fma(values, s.splat(0.0), *poison);
+        }
+    }
+    let mut all = (largest[0], poison[0]);
+    for (largest, poison) in largest.iter().zip(&poison).skip(1) {
+        all = (s.max(*largest, all.0), s.add(*poison, all.1));
+    }
+    all
 }
 
 #[cfg(test)]
