@@ -2,9 +2,11 @@
 //! compiler, as programs for 64-bit ARM.
 //!
 //! On such a machine they run natively, elsewhere under qemu's user-mode emulation with every
-//! instruction set it supports. Nothing is measured: emulation checks correctness, not speed.
+//! instruction set it supports. No time is measured: emulation checks correctness, not speed. With
+//! `--instructions`, which needs the emulator, those of products of integers are counted.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use crate::build::{self, Scope};
 use crate::error::Error;
@@ -32,6 +34,55 @@ pub fn test(workspace: &Workspace) -> Result<(), Error> {
     setup::target(workspace, TARGET, "the kernels' tests are")?;
     kernels(workspace)?;
     plans(workspace)
+}
+
+/// Counts the instructions of products, the engine's and those of plain loops: the difference
+/// between one product and two.
+pub fn instructions(workspace: &Workspace) -> Result<(), Error> {
+    setup::target(workspace, TARGET, "the products are")?;
+    let bench = |emulator: &str, words: &[&str]| {
+        let mut command = workspace.cargo();
+        command.args(["bench", "--package", "shardwright-shim-cpu", "--bench", "instructions"]);
+        command.args(["--target", TARGET, "--quiet", "--"]).args(words);
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
+        let runner = format!("{EMULATOR} -cpu max -L {LIBRARIES} {emulator}");
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner);
+        command
+    };
+    // A line for every instruction.
+    let counted = |case: &str, who: &str| -> Result<u64, Error> {
+        let mut counts = [0u64; 2];
+        for (count, times) in counts.iter_mut().zip(["1", "2"]) {
+            *count = lines(&mut bench("-singlestep -d exec,nochain -D /dev/stdout", &[case, who, times]))?;
+        }
+        Ok(counts[1].saturating_sub(counts[0]))
+    };
+    let cases = process::output(&mut bench("", &[]))?;
+    println!("| product | multiply-adds | engine | plain loop | plain / engine |");
+    println!("|---|---:|---:|---:|---:|");
+    for line in cases.lines() {
+        let Some((case, products)) = line.split_once(' ') else { continue };
+        let (engine, plain) = (counted(case, "engine")?, counted(case, "plain")?);
+        println!("| {case} | {products} | {engine} | {plain} | {:.2} |", plain as f64 / engine.max(1) as f64);
+    }
+    Ok(())
+}
+
+/// Lines of instructions that a program writes, which are too many to keep.
+fn lines(command: &mut Command) -> Result<u64, Error> {
+    let spawned = command.stdout(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|source| process::not_started(command, source))?;
+    let failed = |problem: String| Error::Answer { command: process::shown(command), problem };
+    let stdout = child.stdout.take().ok_or_else(|| failed("no output".to_owned()))?;
+    let (mut reader, mut line, mut count) = (BufReader::with_capacity(1 << 20, stdout), Vec::new(), 0);
+    while reader.read_until(b'\n', &mut line).map_err(|error| failed(error.to_string()))? > 0 {
+        count += u64::from(line.starts_with(b"Trace"));
+        line.clear();
+    }
+    match child.wait() {
+        Ok(status) if status.success() => Ok(count),
+        status => Err(failed(format!("it ended with {status:?}"))),
+    }
 }
 
 /// The same request gives the same bytes of a plan in machine code here and in the portable

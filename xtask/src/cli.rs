@@ -25,7 +25,9 @@ Commands:
                       `peers` and after it models: the CPU engine beside others, in pairs; `pair BUNDLE GGUF`:
                       a bundle beside llama.cpp; `growth`: how the engine's work grows
   sizes               What an application ships, by two profiles, and what the crates in it weigh (minutes)
-  aarch64             Run the kernels' tests as programs for 64-bit ARM, emulated where the machine is none
+  aarch64 [--instructions]
+                      Run the kernels' tests as programs for 64-bit ARM, emulated where the machine is none;
+                      --instructions counts those of products instead, beside plain loops, in the emulator
   vendor qnn          Fetch Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
   vendor litert       Fetch Google's compiler plugin for MediaTek's chips, with pip, from the wheel ai-edge-litert
   help                Print this
@@ -65,7 +67,10 @@ pub enum Command {
     /// What an application ships.
     Sizes,
     /// The kernels' tests for 64-bit ARM.
-    Aarch64,
+    Aarch64 {
+        /// Count instructions instead.
+        instructions: bool,
+    },
     /// Fetch what a vendor publishes, and print where it is.
     Vendor {
         /// Whose.
@@ -105,6 +110,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
             Short('h') | Long("help") => return Ok(Command::Help),
             Long("release") if name == "build" => flag = Some(()),
             Long("ci") if name == "test" => flag = Some(()),
+            Long("instructions") if name == "aarch64" => flag = Some(()),
             Value(word) if ["test", "bench", "vendor"].contains(&name.as_str()) => words.push(word.string()?),
             other => return Err(other.unexpected()),
         }
@@ -118,7 +124,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         "test" => Command::Test { ci: flag, filters: words },
         "bench" => Command::Bench { filters: words },
         "sizes" => Command::Sizes,
-        "aarch64" => Command::Aarch64,
+        "aarch64" => Command::Aarch64 { instructions: flag },
         "vendor" => match words.as_slice() {
             [word] if word == "qnn" => Command::Vendor { what: Vendor::Qnn },
             [word] if word == "litert" => Command::Vendor { what: Vendor::Litert },

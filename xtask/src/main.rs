@@ -69,7 +69,8 @@ fn dispatch(command: Command) -> Result<(), Error> {
         Command::Test { ci, filters } => testing::run(&workspace, ci, &filters),
         Command::Bench { filters } => bench::run(&workspace, &filters),
         Command::Sizes => sizes::run(&workspace),
-        Command::Aarch64 => aarch64::test(&workspace),
+        Command::Aarch64 { instructions: false } => aarch64::test(&workspace),
+        Command::Aarch64 { instructions: true } => aarch64::instructions(&workspace),
         Command::Vendor { what: Vendor::Qnn } => vendor::qnn(),
         Command::Vendor { what: Vendor::Litert } => vendor::litert(),
     }

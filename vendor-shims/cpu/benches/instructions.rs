@@ -28,7 +28,7 @@ mod aarch64 {
     use shardwright_shim_cpu::simd::{LANES, Level};
 
     const INPUTS: usize = 640;
-    const OUTPUTS: usize = 128;
+    const OUTPUTS: usize = 1024;
     const BLOCK: usize = 32;
     /// Rows of a prompt: a multiple of the tiles of both plain loops.
     const ROWS: usize = 48;
@@ -323,10 +323,8 @@ mod aarch64 {
                             };
                             for (pair, sums) in sums.iter_mut().enumerate() {
                                 let (a, b) = (row(2 * pair), row(2 * pair + 1));
-                                for (eight, rows) in [vzip1q_s64(a, b), vzip2q_s64(a, b)].iter().enumerate()
-                                {
-                                    let w =
-                                        ready.as_ptr().add(128 * (2 * step + eight) + 64 * half);
+                                for (eight, rows) in [vzip1q_s64(a, b), vzip2q_s64(a, b)].iter().enumerate() {
+                                    let w = ready.as_ptr().add(128 * (2 * step + eight) + 64 * half);
                                     for (column, sum) in sums.iter_mut().enumerate() {
                                         asm!(
                                             ".arch_extension i8mm",
@@ -345,10 +343,8 @@ mod aarch64 {
                         for (two, sums) in sums.as_chunks::<2>().0.iter().enumerate() {
                             let [a, b] = sums.map(|sum| vreinterpretq_s64_s32(sum));
                             for (row, sums) in [vzip1q_s64(a, b), vzip2q_s64(a, b)].iter().enumerate() {
-                                let at = (first + 2 * pair + row) * OUTPUTS
-                                    + index * LANES
-                                    + 8 * half
-                                    + 4 * two;
+                                let at =
+                                    (first + 2 * pair + row) * OUTPUTS + index * LANES + 8 * half + 4 * two;
                                 let values = vcvtq_f32_s32(vreinterpretq_s32_s64(*sums));
                                 // SAFETY: four results of a row.
                                 unsafe { vst1q_f32(out.as_mut_ptr().add(at), values) };

@@ -303,7 +303,11 @@ unsafe fn tile<
                         unsafe {
                             if ROWS == 1 {
                                 one_row::<D, W, PANELS, CHAINS, $vector>(
-                                    d, &mut sums[0], &streams, ahead, steps[0],
+                                    d,
+                                    &mut sums[0],
+                                    &streams,
+                                    ahead,
+                                    steps[0],
                                 );
                             } else {
                                 many_rows::<D, W, ROWS, PANELS, CHAINS, $vector>(
