@@ -385,14 +385,15 @@ unsafe fn tile<
         }
         return;
     }
-    let own: [Columns; PANELS];
-    let columns = if W::MANY {
-        begin.columns
-    } else {
-        own = std::array::from_fn(|p| Columns::of(operands, panel + p));
-        &own
-    };
-    let columns = &columns[..PANELS];
+    if !W::MANY {
+        for result in 0..std::hint::black_box(ROWS * PANELS) {
+            let (p, r) = (result / ROWS, result % ROWS);
+            let columns = Columns::of(operands, panel + p);
+            columns.write(d, d.sums(&lanes[r][p]), operands, row + r, target);
+        }
+        return;
+    }
+    let columns = &begin.columns[..PANELS];
     let scales = &rows.scales[row..row + ROWS];
     let [low, high] = operands.bounds.unwrap_or([f32::NEG_INFINITY, f32::INFINITY]);
     let count: usize = columns.iter().map(|columns| columns.count).sum();
