@@ -259,12 +259,12 @@ unsafe fn tile<
     // A pointer for each panel, and distances that all share: the registers hold no more addresses.
     // SAFETY: the panels exist.
     let mut streams: [*const u8; PANELS] = std::array::from_fn(|p| unsafe { w.add(p * panel_bytes) });
-    let mut scales: [*const u16; PANELS] = std::array::from_fn(|p| match weights.scales {
+    let mut scales: *const u16 = match weights.scales {
         Scales::PerBlock { values, .. } if MODE == SCALED => {
-            values[(panel + p) * blocks..][..blocks].as_ptr().cast()
+            values[panel * blocks..][..PANELS * blocks].as_ptr().cast()
         }
         _ => std::ptr::null(),
-    });
+    };
     let (mut place, mut ahead) = (0, AHEAD);
     for block in 0..if MODE == WHOLE { 1 } else { blocks } {
         let end = if MODE == WHOLE || block + 1 == blocks { length } else { place + geometry.stride };
@@ -333,11 +333,11 @@ unsafe fn tile<
             if MODE == SCALED {
                 // SAFETY: sixteen scales for each block of the panel.
                 unsafe {
+                    let at = scales.add((p * LANES).wrapping_mul(blocks));
                     if ROWS == 1 {
-                        d.prefetch(scales[p].wrapping_add((PANELS * LANES).wrapping_mul(blocks)).cast());
+                        d.prefetch(at.wrapping_add((PANELS * LANES).wrapping_mul(blocks)).cast());
                     }
-                    scale = f.load_f16(scales[p]);
-                    scales[p] = scales[p].add(LANES);
+                    scale = f.load_f16(at);
                 }
             }
             for r in 0..ROWS {
@@ -353,6 +353,9 @@ unsafe fn tile<
                     lanes[r][p] = d.lanes(sum);
                 }
             }
+        }
+        if MODE == SCALED {
+            scales = scales.wrapping_add(LANES);
         }
         if MODE == LONG {
             for (totals, lanes) in totals.as_flattened_mut().iter_mut().zip(lanes.as_flattened()) {
