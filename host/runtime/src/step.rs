@@ -151,10 +151,10 @@ fn pooling(step: Step<'_>, values: &mut [f32]) {
 /// The table that soft rows stand for: the embedding.
 const EMBEDDING: AssetId = AssetId(0);
 
-/// Rows beyond the valid ones are zero. Rows are read from a table's file, not from a mapping of it:
-/// the table may be larger than memory, pages that are touched stay in this process's memory (two
-/// megabytes each where Linux, from 6.18 on, caches a file in such chunks), and to map and to give
-/// back the pages of a hundred rows takes a twentieth of a prompt's time.
+/// Rows beyond the valid ones are zero. Rows are read from a table's file, not from a mapping of
+/// it: the table may be larger than memory, pages that are touched stay in this process's memory
+/// (two megabytes each where Linux, from 6.18 on, caches a file in such chunks), and to map and to
+/// give back the pages of a hundred rows takes a twentieth of a prompt's time.
 fn gather(
     id: AssetId,
     assets: &[Asset],

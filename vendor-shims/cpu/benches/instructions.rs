@@ -144,7 +144,7 @@ mod aarch64 {
                     let w = &self.raw[output * INPUTS..][..INPUTS];
                     let sum: i32 = q.iter().zip(w).map(|(q, w)| i32::from(*q) * i32::from(*w)).sum();
                     let got = out[row * OUTPUTS + output];
-                    // The largest magnitude is 127, so the scale of a row is 1 but for its rounding.
+                    // The largest magnitude is 127: a row's scale is 1 but for its rounding.
                     assert!((got - sum as f32).abs() <= 1e-5 * sum.abs() as f32, "{name}: {got} for {sum}");
                 }
             }

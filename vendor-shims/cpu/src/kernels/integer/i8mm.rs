@@ -48,8 +48,8 @@ pub fn multiply(
     let end = row + rows;
     let mut first = row;
     while first < end {
-        // Sums of four rows are 16 of 32 registers, and those of scaled blocks take two each. Of six
-        // rows they are 24, beside which the operands of a step do not fit.
+        // Sums of four rows are 16 of 32 registers, and those of scaled blocks take two each. Of
+        // six rows they are 24, beside which the operands of a step do not fit.
         let pairs = (end - first).div_ceil(2).min(2);
         let count = (end - first).min(2 * pairs);
         for index in 0..panels {
