@@ -179,21 +179,21 @@ impl Queries<'_> {
         let queries = self.block.rows * (self.heads.heads / self.heads.kv_heads);
         let mut query = 0;
         while query < queries {
-            let tile = queries_of_tile::<S>().min(queries - query);
+            let count = queries_of_tile::<S>().min(queries - query);
             macro_rules! cover {
                 ($queries:literal, $keys:literal) => {
                     // SAFETY: as the caller grants.
-                    unsafe { self.some::<S, T, FETCH, $queries, $keys>(s, query, keys, stride, at, run) }
+                    unsafe { self.tile::<S, T, FETCH, $queries, $keys>(s, query, keys, stride, at, run) }
                 };
             }
-            match (S::REGISTERS, tile) {
+            match (S::REGISTERS, count) {
                 (Registers::None, _) => cover!(1, 1),
                 (Registers::Many, 4) => cover!(4, 4),
                 (Registers::Many, 3) => cover!(3, 1),
                 (_, 2) => cover!(2, 2),
                 (_, _) => cover!(1, 4),
             }
-            query += tile;
+            query += count;
         }
     }
 
@@ -202,7 +202,7 @@ impl Queries<'_> {
     /// # Safety
     /// As [`Queries::scores`].
     #[inline(always)]
-    unsafe fn some<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize, const KEYS: usize>(
+    unsafe fn tile<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize, const KEYS: usize>(
         &self,
         s: S,
         query: usize,
