@@ -36,10 +36,25 @@ pub fn test(workspace: &Workspace) -> Result<(), Error> {
     plans(workspace)
 }
 
+/// The linker and the emulator are there.
+fn expect_emulator() -> Result<(), Error> {
+    for program in [LINKER, EMULATOR] {
+        if !process::succeeds(Command::new(program).arg("--version")) {
+            return Err(process::not_started(&Command::new(program), std::io::ErrorKind::NotFound.into()));
+        }
+    }
+    Ok(())
+}
+
 /// Counts the instructions of products, the engine's and those of plain loops: the difference
 /// between one product and two.
 pub fn instructions(workspace: &Workspace) -> Result<(), Error> {
     setup::target(workspace, TARGET, "the products are")?;
+    expect_emulator()?;
+    // The option has another name from 8.1 on, and the old one is gone from later releases.
+    let help = process::output(Command::new(EMULATOR).arg("--help"))?;
+    let single = if help.contains("-one-insn-per-tb") { "-one-insn-per-tb" } else { "-singlestep" };
+    let trace = format!("{single} -d exec,nochain -D /dev/stdout");
     let bench = |emulator: &str, words: &[&str]| {
         let mut command = workspace.cargo();
         command.args(["bench", "--package", "shardwright-shim-cpu", "--bench", "instructions"]);
@@ -53,9 +68,15 @@ pub fn instructions(workspace: &Workspace) -> Result<(), Error> {
     let counted = |case: &str, who: &str| -> Result<u64, Error> {
         let mut counts = [0u64; 2];
         for (count, times) in counts.iter_mut().zip(["1", "2"]) {
-            *count = lines(&mut bench("-singlestep -d exec,nochain -D /dev/stdout", &[case, who, times]))?;
+            *count = lines(&mut bench(&trace, &[case, who, times]))?;
         }
-        Ok(counts[1].saturating_sub(counts[0]))
+        match counts[1].checked_sub(counts[0]) {
+            Some(count) if count > 0 => Ok(count),
+            _ => Err(Error::Answer {
+                command: process::shown(&bench(&trace, &[case, who, "2"])),
+                problem: format!("{} lines of instructions, and {} for one product", counts[1], counts[0]),
+            }),
+        }
     };
     let cases = process::output(&mut bench("", &[]))?;
     println!("| product | multiply-adds | engine | plain loop | plain / engine |");
@@ -63,7 +84,7 @@ pub fn instructions(workspace: &Workspace) -> Result<(), Error> {
     for line in cases.lines() {
         let Some((case, products)) = line.split_once(' ') else { continue };
         let (engine, plain) = (counted(case, "engine")?, counted(case, "plain")?);
-        println!("| {case} | {products} | {engine} | {plain} | {:.2} |", plain as f64 / engine.max(1) as f64);
+        println!("| {case} | {products} | {engine} | {plain} | {:.2} |", plain as f64 / engine as f64);
     }
     Ok(())
 }
@@ -155,14 +176,7 @@ fn kernels(workspace: &Workspace) -> Result<(), Error> {
     // own tests.
     command.args(["test", "--package", "shardwright-shim-cpu", "--lib", "--target", TARGET]);
     if !cfg!(target_arch = "aarch64") {
-        for program in [LINKER, EMULATOR] {
-            if !process::succeeds(Command::new(program).arg("--version")) {
-                return Err(process::not_started(
-                    &Command::new(program),
-                    std::io::ErrorKind::NotFound.into(),
-                ));
-            }
-        }
+        expect_emulator()?;
         command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
         command.env(
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",

@@ -328,6 +328,8 @@ fn multiply<D: Dot>(
         IntegerType::I8 if operands.rows.raised => {
             if const { D::RAISES } {
                 tile::multiply::<D, tile::Raised>(d, operands, row, rows, panel, panels, &[], target);
+            } else {
+                unreachable!("rows are raised where `DotLevel::raises` says so");
             }
         }
         IntegerType::I8 => {

@@ -25,7 +25,7 @@ const AGAIN: u64 = 200 << 30;
 pub enum Streams {
     /// One after the other, each with several sums.
     One,
-    /// Four.
+    /// Four; where registers are few, two of blocks with scales.
     Four,
     /// Eight, where their sums fit into registers.
     Eight,

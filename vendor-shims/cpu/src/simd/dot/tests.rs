@@ -48,6 +48,21 @@ fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut 
     // SAFETY: sixteen places.
     unsafe { d.values().store(values.as_mut_ptr(), d.widen(sums)) };
     out.extend(values.map(f32::to_bits));
+    let lanes = std::array::from_fn(|lane| start.wrapping_add(lane as i32));
+    out.extend(d.lanes(d.sums(&lanes)).map(|sum| sum as u32));
+    let sixteen: [i8; 16] = std::array::from_fn(|at| q[(at / 4 + at) % 4]);
+    for index in 0..4 {
+        // SAFETY: sixteen bytes, which stay.
+        unsafe {
+            let step = d.step(sixteen.as_ptr());
+            let all: i32 = sixteen[4 * index..][..4].iter().map(|q| i32::from(*q)).sum();
+            let from = d.splat(start.wrapping_sub(D::OFFSET * all));
+            out.extend(d.lanes(d.dot(from, d.signed(w), d.quad_at(step, index))).map(|sum| sum as u32));
+            out.extend(d.lanes(d.dot_at(from, d.signed(w), step, index)).map(|sum| sum as u32));
+            let small = d.dot_small_at(d.splat(start), d.field(w, 4, index % 2), step, index);
+            out.extend(d.lanes(small).map(|sum| sum as u32));
+        }
+    }
     let scales = std::array::from_fn(|lane| f64::from(bytes[lane]) * 1e-3 - 0.1);
     let bias = std::array::from_fn(|lane| f64::from(bytes[lane + 16]));
     // SAFETY: sixteen places.
