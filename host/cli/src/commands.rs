@@ -33,7 +33,7 @@ use crate::arguments::{
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
 
-pub use bench::{BenchReport, Logits};
+pub use bench::{BenchReport, Logits, MeasuredReport};
 
 /// Runs the command; `started` is when the program began.
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {

@@ -12,7 +12,7 @@ use shardwright_worker::Shims;
 
 use crate::ShowReport;
 use crate::advised::{Advisers, FlagAdvice};
-use shardwright::{Isolation, SearchPath};
+use shardwright::SearchPath;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// Its presence makes a directory count as a bundle.
@@ -226,7 +226,7 @@ struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     fn new(search: &SearchPath, advisers: &'a Advisers, soc: Option<&'a str>) -> Asked<'a> {
-        let shims = Shims::open(search.registry(), Isolation::Automatic);
+        let shims = crate::shims::open(search);
         Asked { advisers, soc, shims, opened: BTreeMap::new() }
     }
 

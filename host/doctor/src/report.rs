@@ -6,14 +6,14 @@ use serde::Serialize;
 use shardwright_build::{Learned, LearnedFile};
 use shardwright_planning::profile::{ProfileError, ProfileRegistry, Profiles};
 use shardwright_shims::Chip;
-use shardwright_worker::{Shims, find_worker};
+use shardwright_worker::find_worker;
 
 use crate::advised::Advisers;
 use crate::bundle::BundlePrognosis;
 use crate::machine::MachineReport;
 use crate::places::{self, CacheReport, FoundFile, SearchedPlace, VariableReport};
 use crate::shims::{self, ShimReport, ShimsReport};
-use shardwright::{Isolation, SearchPath};
+use shardwright::SearchPath;
 use shardwright_build::chip_of;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
@@ -102,7 +102,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
             None
         }
     };
-    let found = Shims::open(search.registry(), Isolation::Automatic)?;
+    let found = shims::open(search)?;
     // Unreadable profiles are reported separately below.
     let advisers = Advisers::of(search).unwrap_or_else(|_| Advisers::built_in());
     let bundle = bundle.map(|directory| BundlePrognosis::of(directory, &found, &advisers)).transpose()?;

@@ -3,7 +3,7 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_bundle::Digest;
 use shardwright_shims::{
-    Chip, FactSchema, LayoutCheck, Manifest, Running, Search, Shim, ShimError, ShimInstance,
+    Chip, FactSchema, LayoutCheck, Manifest, MeasuredFlag, Running, Search, Shim, ShimError, ShimInstance,
 };
 use shardwright_vocabulary::{DeviceKind, FlagSchema, Limit};
 use shardwright_worker::Shims;
@@ -69,6 +69,10 @@ pub struct DeviceReport {
     pub limits: Vec<Limit>,
     /// Flags of its compiler.
     pub flags: Vec<FlagSchema>,
+    /// What it is, in the shim's words.
+    pub detail: Option<String>,
+    /// Load-time flags whose values were found by measuring, and are kept.
+    pub measured: Vec<MeasuredFlag>,
 }
 
 /// An unusable shim.
@@ -86,7 +90,12 @@ pub struct SkippedReport {
 ///
 /// Shims are queried in a worker process if that program is found, else in this one.
 pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
-    Ok(report(&Shims::open(search.registry(), Isolation::Automatic)?, &[]))
+    Ok(report(&open(search)?, &[]))
+}
+
+/// The shims, with what they measured before.
+pub(crate) fn open(search: &SearchPath) -> Result<Shims> {
+    Shims::open(shardwright::registry_with_measured(search), Isolation::Automatic)
 }
 
 /// A manifest that states the hash of its library.
@@ -201,6 +210,8 @@ fn devices(instance: &ShimInstance, chips: &[&Chip]) -> Result<Vec<DeviceReport>
         Ok(DeviceReport {
             limits: instance.limits(&device.name)?,
             flags: instance.flags(&device.name)?,
+            measured: instance.measured(&device.name)?,
+            detail: device.detail,
             kind: match device.kind {
                 DeviceKind::Present => "present",
                 DeviceKind::Offline => "offline",

@@ -6,8 +6,8 @@ pub(crate) mod layout;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwright_graph::Asset;
-use shardwright_shims::{Canceller, LoadedShard, Running};
-use shardwright_vocabulary::{EntryKind, ProcessPlacement};
+use shardwright_shims::{Canceller, LoadedShard, Measured, MeasuredFlag, Running};
+use shardwright_vocabulary::{EntryKind, Place, ProcessPlacement};
 
 pub use check::{ASSETS_MAX, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 use layout::Layout;
@@ -29,6 +29,8 @@ struct Shared {
     layout: Layout,
     executors: Vec<Mutex<LoadedShard>>,
     cancellers: Vec<Canceller>,
+    /// One for each place.
+    measured: Vec<(Place, Measured)>,
     processes: Vec<ProcessPlacement>,
     assets: Vec<Asset>,
 }
@@ -55,6 +57,12 @@ impl Chain {
         check::check(&description, &executors, &assets)?;
         let layout = layout::lay_out(&description, &executors)?;
         let cancellers = executors.iter().map(LoadedShard::canceller).collect();
+        let mut measured: Vec<(Place, Measured)> = Vec::new();
+        for executor in &executors {
+            if measured.iter().all(|(place, _)| place != executor.place()) {
+                measured.push((executor.place().clone(), executor.measured()));
+            }
+        }
         let processes = executors.iter().map(|executor| match executor.running() {
             Running::InProcess => ProcessPlacement::InProcess,
             Running::Worker(worker) => ProcessPlacement::Worker { pid: worker.pid },
@@ -62,7 +70,15 @@ impl Chain {
         let processes = processes.collect();
         let executors = executors.into_iter().map(Mutex::new).collect();
         Ok(Chain {
-            shared: Arc::new(Shared { description, layout, executors, cancellers, processes, assets }),
+            shared: Arc::new(Shared {
+                description,
+                layout,
+                executors,
+                cancellers,
+                measured,
+                processes,
+                assets,
+            }),
         })
     }
 
@@ -85,6 +101,18 @@ impl Chain {
     /// sessions wait meanwhile. `None` beyond the last shard.
     pub fn with_executor<R>(&self, shard: usize, borrow: impl FnOnce(&mut LoadedShard) -> R) -> Option<R> {
         (shard < self.shared.executors.len()).then(|| borrow(&mut self.executor(shard)))
+    }
+
+    /// The load-time flags whose values the shim of a place found by measuring while it ran, or an
+    /// earlier process did. Values that are new are kept for later processes, where shims were
+    /// opened so. A shim that cannot be asked, as one that was lost, has none.
+    pub fn measured(&self) -> Vec<(Place, Vec<MeasuredFlag>)> {
+        let ask = |(place, measured): &(Place, Measured)| {
+            let flags = measured.flags().inspect_err(|error| tracing::debug!(%place, "not asked: {error}"));
+            (place.clone(), flags.unwrap_or_default())
+        };
+        let asked = self.shared.measured.iter().map(ask);
+        asked.filter(|(_, flags)| !flags.is_empty()).collect()
     }
 
     pub(crate) fn layout(&self) -> &Layout {

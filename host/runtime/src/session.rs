@@ -54,6 +54,13 @@ impl std::fmt::Debug for Session {
     }
 }
 
+/// What shims measured meanwhile is kept for later processes.
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.engine.chain.measured();
+    }
+}
+
 /// Result of [`Session::append`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {

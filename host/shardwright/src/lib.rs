@@ -71,13 +71,14 @@ mod options;
 pub use bundled::BundleOptions;
 pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use parts::ChatPart;
+pub use run_options::registry_with_measured;
 pub use search::{SearchPath, user_cache_directory};
 pub use session::{Reply, Session};
 pub use shardwright_bundle::is_bundle;
 pub use shardwright_runtime::{
     CancelHandle, DoneReason, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
 };
-pub use shardwright_shims::Watch;
+pub use shardwright_shims::{MeasuredFlag, Watch};
 pub use shardwright_text::{Message, RenderOptions, SamplingParameters, Tokenizer};
 pub use shardwright_vocabulary::{
     Error, ErrorKind, FormatTuple, Notice, NoticeKind, Pass, PlannerIdentity, Provenance, Result,

@@ -1,9 +1,15 @@
 //! What opening a checkpoint and opening a bundle are both asked.
 
+use std::path::PathBuf;
+
+use shardwright_shims::RegistryBuilder;
 use shardwright_worker::{Isolation, Shims};
 
 use crate::text_side::TokenizerStart;
 use crate::{Result, SearchPath};
+
+/// The folder of the cache with values of flags that shims measured.
+const MEASURED: &str = "measured";
 
 /// Where things lie, and how they are run.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +20,7 @@ pub(crate) struct RunOptions {
     pub(crate) strict: bool,
     pub(crate) tokenizer_when_asked: bool,
     #[cfg(feature = "build")]
-    pub(crate) cache: Option<std::path::PathBuf>,
+    pub(crate) cache: Option<PathBuf>,
     #[cfg(feature = "build")]
     pub(crate) trusted_keys: Vec<String>,
 }
@@ -25,7 +31,22 @@ impl RunOptions {
     }
 
     pub(crate) fn shims(&self) -> Result<Shims> {
-        Shims::open(self.search().registry(), self.isolation)
+        Shims::open(self.registry(), self.isolation)
+    }
+
+    /// The shims, with a place for what they measure.
+    fn registry(&self) -> RegistryBuilder {
+        with_measured(self.search().registry(), self.cache_directory())
+    }
+
+    #[cfg(feature = "build")]
+    fn cache_directory(&self) -> Option<PathBuf> {
+        self.cache.clone().or_else(crate::user_cache_directory)
+    }
+
+    #[cfg(not(feature = "build"))]
+    fn cache_directory(&self) -> Option<PathBuf> {
+        crate::user_cache_directory()
     }
 
     pub(crate) fn tokenizer_start(&self) -> TokenizerStart {
@@ -40,16 +61,29 @@ impl RunOptions {
     pub(crate) fn fill(&self, plan: shardwright_build::PlanOptions) -> shardwright_build::PlanOptions {
         let search = self.search();
         shardwright_build::PlanOptions {
-            shims: search.registry(),
+            shims: self.registry(),
             planners: search.planners,
             profiles: search.profiles,
             isolation: self.isolation,
             strict: self.strict,
             threads: self.threads,
-            cache: self.cache.clone().or_else(crate::user_cache_directory),
+            cache: self.cache_directory(),
             trusted_keys: self.trusted_keys.clone(),
             ..plan
         }
+    }
+}
+
+/// The shims of these directories, with what they measured before and a place for what they will,
+/// in the user's cache directory. For tools that accompany this crate.
+pub fn registry_with_measured(search: &SearchPath) -> RegistryBuilder {
+    with_measured(search.registry(), crate::user_cache_directory())
+}
+
+fn with_measured(registry: RegistryBuilder, cache: Option<PathBuf>) -> RegistryBuilder {
+    match cache {
+        Some(cache) => registry.measured_kept_in(cache.join(MEASURED)),
+        None => registry,
     }
 }
 

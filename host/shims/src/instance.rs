@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use shardwright_graph::{EntryGraph, Verdict, Weight};
-use shardwright_vocabulary::{Compatibility, Device, Estimate, Flag, FlagSchema, Limit};
+use shardwright_vocabulary::{Compatibility, Device, Estimate, Flag, FlagSchema, FlagStage, Limit};
 
 use crate::artefact::{Artefact, Place};
 use crate::buffer::Buffer;
@@ -15,8 +15,9 @@ use crate::chip_facts;
 use crate::compile::Compilation;
 use crate::error::ShimError;
 use crate::functions::{Functions, Opener, ShownEntry};
-use crate::loaded::{LoadReport, LoadedShard, Running};
+use crate::loaded::{LoadReport, LoadedShard, Measured, Running};
 use crate::local::Local;
+use crate::measured::{MeasuredFlag, MeasuredFlags};
 use crate::shim::{Claim, Inspection, Shim, lock};
 use crate::times::{CallLog, CallTimes};
 use crate::watch::Watch;
@@ -36,6 +37,10 @@ struct Inner {
     chips: Mutex<BTreeMap<String, Chip>>,
     /// The chip of each device that was reported.
     chip_of: Mutex<BTreeMap<String, String>>,
+    /// Where values of load-time flags are kept, if they are.
+    measured: OnceLock<MeasuredFlags>,
+    /// Load-time flags of each device before anything was loaded on it.
+    open_flags: Mutex<BTreeMap<String, Vec<FlagSchema>>>,
 }
 
 impl Shim {
@@ -76,6 +81,8 @@ impl Shim {
             times: Arc::default(),
             chips: Mutex::default(),
             chip_of: Mutex::default(),
+            measured: OnceLock::new(),
+            open_flags: Mutex::default(),
         })))
     }
 }
@@ -280,6 +287,70 @@ impl ShimInstance {
         }
     }
 
+    /// Keeps values of load-time flags that the shim finds by measuring.
+    pub(crate) fn measuring(self, measured: Option<MeasuredFlags>) -> ShimInstance {
+        if let Some(measured) = measured {
+            self.0.measured.get_or_init(|| measured);
+        }
+        self
+    }
+
+    /// The load-time flags of a device, as they are before anything was loaded on it.
+    fn open_flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError> {
+        if let Some(known) = lock(&self.0.open_flags).get(device) {
+            return Ok(known.clone());
+        }
+        let mut flags = self.flags(device)?;
+        flags.retain(|flag| flag.stage == FlagStage::Load);
+        Ok(lock(&self.0.open_flags).entry(device.to_owned()).or_insert(flags).clone())
+    }
+
+    /// Values that earlier loads on this device found and that its flags take.
+    fn kept(&self, device: &str) -> Result<Vec<Flag>, ShimError> {
+        let Some(measured) = self.0.measured.get() else { return Ok(Vec::new()) };
+        let (schema, shim) = (self.open_flags(device)?, self.0.shim.description());
+        if schema.is_empty() || !measured.knows(shim) {
+            return Ok(Vec::new());
+        }
+        let devices = self.devices(None)?;
+        let found = devices.iter().find(|found| found.name == device);
+        let kept = found.map(|found| measured.of(shim, found)).unwrap_or_default();
+        let takes = |flag: &Flag| flag.is_taken_at_load(&schema).unwrap_or(false);
+        Ok(kept.into_iter().filter(takes).collect())
+    }
+
+    /// The load-time flags whose values the shim found by measuring: of this instance, or kept from
+    /// earlier ones. New ones are kept. None where that was not asked for
+    /// ([`measured_kept_in`](crate::RegistryBuilder::measured_kept_in)); of a worker that has ended
+    /// only those kept, since none is started to ask.
+    pub fn measured(&self, device: &str) -> Result<Vec<MeasuredFlag>, ShimError> {
+        let Some(measured) = self.0.measured.get() else { return Ok(Vec::new()) };
+        let ended = matches!(self.running(), Running::Worker(worker) if worker.pid.is_none());
+        if ended && !lock(&self.0.open_flags).contains_key(device) {
+            return Ok(Vec::new());
+        }
+        let before = self.open_flags(device)?;
+        if before.is_empty() {
+            return Ok(Vec::new());
+        }
+        let kept = self.kept(device)?;
+        let asked = if ended { Vec::new() } else { self.flags(device)? };
+        let now = asked.into_iter().filter(|flag| {
+            let known = before.iter().find(|known| known.name == flag.name);
+            known.is_some_and(|known| known.default != flag.default)
+        });
+        let now = now.filter_map(|flag| Some(Flag { name: flag.name, value: flag.default? }));
+        let now: Vec<Flag> = now.collect();
+        if now.iter().any(|flag| !kept.contains(flag))
+            && let Some(found) = self.devices(None)?.iter().find(|found| found.name == device)
+        {
+            measured.keep(self.0.shim.description(), found, &now);
+        }
+        let older = kept.into_iter().filter(|flag| now.iter().all(|newer| newer.name != flag.name));
+        let older = older.map(|flag| MeasuredFlag { flag, kept: true });
+        Ok(older.chain(now.iter().map(|flag| MeasuredFlag { flag: flag.clone(), kept: false })).collect())
+    }
+
     /// Makes an artefact ready to run. Options are the shim's, such as `threads`.
     pub fn load(
         &self,
@@ -322,9 +393,16 @@ impl ShimInstance {
         options: &[(String, String)],
         flags: &[Flag],
     ) -> Result<(LoadedShard, LoadReport), ShimError> {
-        let (shard, report) = self.timed("load", |functions| functions.load(device, artefact, options))?;
-        let times = self.0.times.clone();
-        let loaded = LoadedShard::loaded(shard, report.clone(), self.place(device), artefact, flags, times)?;
+        // Hints: without them the shim measures.
+        let mut kept = self.kept(device).unwrap_or_default();
+        kept.retain(|flag| options.iter().all(|(name, _)| *name != flag.name));
+        let kept = kept.into_iter().map(|flag| (flag.name, flag.value));
+        let options: Vec<(String, String)> = options.iter().cloned().chain(kept).collect();
+        let (shard, report) = self.timed("load", |functions| functions.load(device, artefact, &options))?;
+        let (instance, on) = (self.clone(), device.to_owned());
+        let measured = Measured::new(move || instance.measured(&on));
+        let (times, place) = (self.0.times.clone(), self.place(device));
+        let loaded = LoadedShard::loaded(shard, report.clone(), place, artefact, flags, times, measured)?;
         Ok((loaded, report))
     }
 

@@ -47,6 +47,7 @@ mod library;
 mod loaded;
 mod local;
 mod manifest;
+mod measured;
 mod registry;
 mod shim;
 mod tables;
@@ -66,10 +67,11 @@ pub use interface::{Direction, EntryInterface, Port};
 pub use layout::LayoutCheck;
 pub use library::{log_line, send_log_to};
 pub use loaded::{
-    Acquired, Binding, Bound, Canceller, LoadReport, LoadedEntry, LoadedShard, Placed, RunOptions, Running,
-    Shard, Update, WorkerReport,
+    Acquired, Binding, Bound, Canceller, LoadReport, LoadedEntry, LoadedShard, Measured, Placed, RunOptions,
+    Running, Shard, Update, WorkerReport,
 };
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
+pub use measured::MeasuredFlag;
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim};
 pub use shardwright_shim_abi::raw::SwEntryFunction;
 pub use shim::{Claim, Facts, Inspection, Shim};

@@ -13,6 +13,7 @@ use crate::buffer::Buffer;
 use crate::convert;
 use crate::error::ShimError;
 use crate::interface::{Direction, EntryInterface, Port};
+use crate::measured::MeasuredFlag;
 use crate::times::CallLog;
 
 /// One tensor that a run binds: the port of the graph, and the shim's requirements on its memory.
@@ -141,6 +142,25 @@ pub struct LoadedShard {
     entries: Vec<LoadedEntry>,
     flags: Vec<FlagOutcome>,
     times: Arc<CallLog>,
+    measured: Measured,
+}
+
+/// Asks the instance of a shard which flags were measured.
+#[derive(Clone)]
+pub struct Measured(Arc<dyn Fn() -> Result<Vec<MeasuredFlag>, ShimError> + Send + Sync>);
+
+impl Measured {
+    pub(crate) fn new(
+        ask: impl Fn() -> Result<Vec<MeasuredFlag>, ShimError> + Send + Sync + 'static,
+    ) -> Measured {
+        Measured(Arc::new(ask))
+    }
+
+    /// The load-time flags whose values the shim found by measuring; see
+    /// [`ShimInstance::measured`](crate::ShimInstance::measured).
+    pub fn flags(&self) -> Result<Vec<MeasuredFlag>, ShimError> {
+        (self.0)()
+    }
 }
 
 impl std::fmt::Debug for LoadedShard {
@@ -274,7 +294,8 @@ impl LoadedShard {
     /// From a shard and the entries that it runs.
     pub fn new(shard: Box<dyn Shard>, place: Place, entries: Vec<LoadedEntry>) -> LoadedShard {
         let (artefact, flags, times) = (None, Vec::new(), Arc::default());
-        LoadedShard { shard, place, artefact, entries, flags, times }
+        let measured = Measured::new(|| Ok(Vec::new()));
+        LoadedShard { shard, place, artefact, entries, flags, times, measured }
     }
 
     /// From an artefact, the report of its load, and the flags that were requested.
@@ -285,6 +306,7 @@ impl LoadedShard {
         artefact: &Artefact,
         asked: &[Flag],
         times: Arc<CallLog>,
+        measured: Measured,
     ) -> Result<LoadedShard, ShimError> {
         let entries = join_entries(&place.instance, report.entries, &artefact.head().entries)?;
         let flags = asked.iter().map(|flag| {
@@ -296,7 +318,7 @@ impl LoadedShard {
             FlagOutcome { flag: flag.clone(), verdict, reason }
         });
         let (artefact, flags) = (Some(artefact.clone()), flags.collect());
-        Ok(LoadedShard { shard, place, artefact, entries, flags, times })
+        Ok(LoadedShard { shard, place, artefact, entries, flags, times, measured })
     }
 
     /// Instance, shim and device on which it was loaded.
@@ -322,6 +344,11 @@ impl LoadedShard {
     /// The flags it was loaded with, and the outcome of each.
     pub fn flags(&self) -> &[FlagOutcome] {
         &self.flags
+    }
+
+    /// A handle by which another thread can ask what was measured, also while the shard runs.
+    pub fn measured(&self) -> Measured {
+        self.measured.clone()
     }
 
     /// Entries that can be run.

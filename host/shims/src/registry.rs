@@ -10,6 +10,7 @@ use crate::error::{LoadError, ShimError};
 use crate::functions::Opener;
 use crate::instance::ShimInstance;
 use crate::manifest::{MANIFEST_SUFFIX, Manifest, Search};
+use crate::measured::MeasuredFlags;
 use crate::shim::Shim;
 
 /// Files looked at in one directory. A directory with more is not a directory of shims.
@@ -39,6 +40,7 @@ pub struct SkippedShim {
 pub struct ShimRegistry {
     shims: Vec<Shim>,
     skipped: Vec<SkippedShim>,
+    measured: Option<MeasuredFlags>,
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +56,7 @@ enum Source {
 pub struct RegistryBuilder {
     sources: Vec<Source>,
     opener: Option<Arc<dyn Opener>>,
+    measured: Option<MeasuredFlags>,
 }
 
 impl RegistryBuilder {
@@ -91,10 +94,17 @@ impl RegistryBuilder {
         self
     }
 
+    /// Keeps in `folder`, which is private, values of load-time flags that shims find by measuring,
+    /// and gives them to later loads. Default: each process measures anew.
+    pub fn measured_kept_in(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.measured = Some(MeasuredFlags::kept_in(folder));
+        self
+    }
+
     /// Opens the shims found, in the order in which places were added; of two shims with one name
     /// the first is used.
     pub fn build(self) -> ShimRegistry {
-        let mut registry = ShimRegistry::default();
+        let mut registry = ShimRegistry { measured: self.measured, ..ShimRegistry::default() };
         let mut seen = HashSet::new();
         let opener = self.opener.as_deref();
         for source in self.sources {
@@ -155,7 +165,7 @@ impl ShimRegistry {
         instance: &str,
         options: &[(String, String)],
     ) -> Result<ShimInstance, ShimError> {
-        self.known(name)?.open(instance, options)
+        Ok(self.known(name)?.open(instance, options)?.measuring(self.measured.clone()))
     }
 
     /// The same elsewhere, such as in a worker process: a crash of the shim ends that process, not
@@ -167,7 +177,8 @@ impl ShimRegistry {
         options: &[(String, String)],
         opener: &dyn Opener,
     ) -> Result<ShimInstance, ShimError> {
-        self.known(name)?.open_isolated(instance, options, opener)
+        let opened = self.known(name)?.open_isolated(instance, options, opener)?;
+        Ok(opened.measuring(self.measured.clone()))
     }
 
     fn known(&self, name: &str) -> Result<&Shim, ShimError> {

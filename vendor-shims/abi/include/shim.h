@@ -408,7 +408,9 @@ typedef struct sw_flag {
     const char *description; /* [shim, call, never null] */
     uint32_t kind;           /* SW_FLAG_BOOLEAN … SW_FLAG_TEXT */
     uint32_t stage;          /* SW_FLAG_STAGE_… */
-    const char *standard;       /* [shim, call, null: off unless asked for] default value as text */
+    /* [shim, call, null: off unless asked for] default value as text. Of a stage LOAD flag it may change while shards
+       run: to what the shim measured to be best. The host then passes that value to later loads on this device. */
+    const char *standard;
     const char *const *choices; /* [shim, call, null iff choice_count is 0] legal values of a choice */
     uint64_t choice_count;
     int64_t minimum; /* of an integer; minimum > maximum: unbounded */

@@ -182,7 +182,8 @@ pub struct Flag {
     pub description: String,
     /// Legal values.
     pub kind: FlagKind,
-    /// Value if unset.
+    /// Value if unset. Of a load-time flag it may change while shards run, to what the shim
+    /// measured to be best; the host passes that value to later loads on this device.
     pub default: Option<String>,
     /// When it takes effect.
     pub stage: FlagStage,

@@ -263,7 +263,18 @@ fn heads() {
             for wanted in [0, 1, 64] {
                 let largest = std::num::NonZeroUsize::new(wanted);
                 let seconds = median(|| {
-                    split_linear(level, dot, &pool, &x, split, None, largest, &mut scratch, &mut out);
+                    split_linear(
+                        level,
+                        dot,
+                        Streams::Eight,
+                        &pool,
+                        &x,
+                        split,
+                        None,
+                        largest,
+                        &mut scratch,
+                        &mut out,
+                    );
                 });
                 match wanted {
                     0 => assert!(out == expected, "all logits are those of whole bytes"),

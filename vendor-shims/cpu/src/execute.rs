@@ -4,8 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shardwright_shim_abi::raw::SW_LOG_INFO;
-use shardwright_shim_abi::{Buffer, Control, Error, HostBuffer, Run, log, typed};
+use shardwright_shim_abi::{Buffer, Control, Error, HostBuffer, Run, typed};
 
 use crate::artefact::Artefact;
 use crate::error::CpuError;
@@ -14,7 +13,7 @@ use crate::kernels::axial::{Tables, axial_rope};
 use crate::kernels::elementwise::{binary, gated, glu, unary};
 use crate::kernels::encoding::{Encoding, Stored, StoredMut, decode, encode, nearest};
 use crate::kernels::integer::split::{Split, split_linear};
-use crate::kernels::integer::{self, Choice, MANY, Map, Streams, Tiles, integer_linear};
+use crate::kernels::integer::{self, MANY, Map, Streams, Tiles, integer_linear};
 use crate::kernels::linear::{self, Finish, PanelData, PanelType, Panels, Scales, Sizes};
 use crate::kernels::norm::{l2_normalize, layer_norm, rms_norm, softmax};
 use crate::kernels::pooling::mean_rows;
@@ -30,6 +29,7 @@ use crate::program::{
 };
 use crate::simd::Level;
 use crate::simd::dot::DotLevel;
+use crate::tuning::{Shape, Tuning};
 
 /// Zeroed f32 values that start on a cache line. Pages that no step touches stay unbacked.
 struct Values {
@@ -52,6 +52,17 @@ impl Values {
     }
 }
 
+/// How products of bytes are computed, which changes no bit of a result.
+#[derive(Debug)]
+pub struct Ways {
+    /// What is found fastest.
+    pub tuning: Arc<Tuning>,
+    /// Where it was decided instead, the streams that one row reads.
+    pub streams: Option<Streams>,
+    /// And the products of many rows.
+    pub products: Option<DotLevel>,
+}
+
 /// A loaded program: weights in place, memory planned.
 pub struct Engine<'m> {
     program: Program,
@@ -62,8 +73,7 @@ pub struct Engine<'m> {
     pool: Arc<Pool>,
     level: Level,
     dot: DotLevel,
-    /// How the weights of one row are read.
-    streams: Choice,
+    ways: Ways,
     /// Buffer reused from run to run.
     visible: Vec<Visible>,
     blocks: Vec<attention::Block>,
@@ -91,7 +101,7 @@ impl<'m> Engine<'m> {
         artefact: Artefact<'m>,
         pool: Arc<Pool>,
         level: Level,
-        streams: Option<Streams>,
+        ways: Ways,
     ) -> Result<Engine<'m>, CpuError> {
         let Artefact { program, weights, .. } = artefact;
         let dot = DotLevel::within(level);
@@ -117,10 +127,7 @@ impl<'m> Engine<'m> {
             pool,
             level,
             dot,
-            streams: match streams {
-                Some(streams) => Choice::forced(dot, streams),
-                None => Choice::of(dot),
-            },
+            ways,
             visible: Vec::new(),
             blocks: Vec::new(),
             bases: Bases::default(),
@@ -189,7 +196,8 @@ impl<'m> Engine<'m> {
             pool: &self.pool,
             level: self.level,
             dot: self.dot,
-            streams: self.streams.now(),
+            streams: self.ways.streams.unwrap_or_else(|| self.ways.tuning.streams()),
+            ways: &self.ways,
             streamed: (0, Duration::ZERO),
             visible: &mut self.visible,
             blocks: &mut self.blocks,
@@ -197,11 +205,9 @@ impl<'m> Engine<'m> {
             largest: run.largest_logits,
         };
         stage.steps(run.control)?;
-        let (bytes, time) = stage.streamed;
-        if bytes > 0
-            && let Some(said) = self.streams.took(bytes, time)
-        {
-            log(SW_LOG_INFO, &said);
+        let (streams, (bytes, time)) = (stage.streams, stage.streamed);
+        if bytes > 0 && self.ways.streams.is_none() {
+            self.ways.tuning.streamed(streams, bytes, time);
         }
         Ok(())
     }
@@ -396,6 +402,7 @@ struct Stage<'r, 'e> {
     level: Level,
     dot: DotLevel,
     streams: Streams,
+    ways: &'e Ways,
     /// Bytes of weights that products of one row have read, and the time of these products.
     streamed: (u64, Duration),
     visible: &'e mut Vec<Visible>,
@@ -446,17 +453,41 @@ impl Stage<'_, '_> {
                     });
                 }
                 let rows = rows.at(valid);
-                let begun = (rows == 1).then(Instant::now);
+                let bytes = |map: &DynamicMap| map.weights.bytes().iter().sum::<u64>();
+                let shape = Shape {
+                    rows,
+                    inputs: maps.first().map_or(0, |map| map.weights.inputs),
+                    outputs: maps.iter().map(|map| map.weights.outputs).sum(),
+                    bytes: maps.iter().map(bytes).sum(),
+                };
+                let Ways { tuning, products, .. } = self.ways;
+                let dot = match rows {
+                    0..MANY => dot,
+                    _ => products.unwrap_or_else(|| tuning.products(shape)),
+                };
+                let begun = Instant::now();
                 integer_linear(level, dot, streams, pool, read(x), all, rows, self.scratch);
-                if let Some(begun) = begun {
-                    let bytes = |map: &DynamicMap| map.weights.bytes().iter().sum::<u64>();
-                    self.streamed.0 += maps.iter().map(bytes).sum::<u64>();
+                if rows == 1 {
+                    self.streamed.0 += shape.bytes;
                     self.streamed.1 += begun.elapsed();
+                } else if rows >= MANY && products.is_none() {
+                    tuning.multiplied(shape, dot, begun.elapsed());
                 }
             }
             Step::SplitLinear { x, weights, cap, out } => {
                 let split = split(self.weights, weights)?;
-                split_linear(level, dot, pool, read(x), split, *cap, self.largest, self.scratch, write(out));
+                split_linear(
+                    level,
+                    dot,
+                    streams,
+                    pool,
+                    read(x),
+                    split,
+                    *cap,
+                    self.largest,
+                    self.scratch,
+                    write(out),
+                );
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], transpose_b, batch } => {
                 let sizes =

@@ -12,15 +12,18 @@
 //! `execute`, [`kernels`], [`simd`].
 
 pub mod artefact;
+mod choice;
 mod error;
 mod estimate;
 mod execute;
 pub mod kernels;
 mod lower;
 pub mod pool;
+mod processor;
 pub mod program;
 mod shim;
 pub mod simd;
+mod tuning;
 
 pub use error::CpuError;
 pub use shim::CpuShim;

@@ -1,5 +1,6 @@
 //! The engine behind the contract.
 
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use shardwright_shim_abi::raw;
@@ -12,17 +13,20 @@ use shardwright_shim_abi::{
 use crate::artefact::{self, Artefact};
 use crate::error::CpuError;
 use crate::estimate;
-use crate::execute::Engine;
-use crate::kernels::integer::{Choice, Streams};
+use crate::execute::{Engine, Ways};
+use crate::kernels::integer::Streams;
 use crate::lower::{self, Graph, Weights};
 use crate::pool::{MAX_THREADS, Pool, performance_cores};
+use crate::processor;
 use crate::program::{MAX_ENTRIES, MAX_STEPS, PortDirection, Program};
 use crate::simd::Level;
 use crate::simd::dot::DotLevel;
+use crate::tuning::Tuning;
 
 const DEVICE: &str = "cpu";
 const THREADS: &str = "threads";
 const STREAMS: &str = "streams";
+const PRODUCTS: &str = "products";
 /// Lets the engine measure which is fastest.
 const MEASURED: &str = "measured";
 
@@ -33,6 +37,8 @@ const MEASURED: &str = "measured";
 pub struct CpuShim {
     threads: usize,
     pools: Mutex<Vec<(usize, Weak<Pool>)>>,
+    /// What was measured, for each level that shards were loaded with.
+    tunings: Mutex<Vec<(DotLevel, Arc<Tuning>)>>,
 }
 
 fn thread_count(options: &Options<'_>) -> Result<Option<usize>> {
@@ -66,6 +72,52 @@ impl CpuShim {
         pools.push((threads, Arc::downgrade(&pool)));
         pool
     }
+
+    fn tuning(&self, dot: DotLevel) -> Arc<Tuning> {
+        let mut tunings = self.tunings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, tuning)) = tunings.iter().find(|(level, _)| *level == dot) {
+            return Arc::clone(tuning);
+        }
+        let tuning = Arc::new(Tuning::new(dot));
+        tunings.push((dot, Arc::clone(&tuning)));
+        tuning
+    }
+}
+
+/// The value of a load-time flag for how products of bytes are computed, `None` to measure, and its
+/// report. `nearest` is what is used where the registers in use do not allow it.
+fn way<T: Copy + PartialEq + Display>(
+    options: &Options<'_>,
+    name: &str,
+    all: &[T],
+    nearest: impl Fn(T) -> T,
+    reports: &mut Vec<FlagReport>,
+) -> Result<Option<T>> {
+    let Some(value) = options.get(name) else { return Ok(None) };
+    let mut report = |outcome, evidence| {
+        reports.push(FlagReport { name: name.to_owned(), outcome, evidence });
+    };
+    if value == MEASURED {
+        report(FlagOutcome::Applied, "work takes turns until one way is found faster".to_owned());
+        return Ok(None);
+    }
+    let Some(&wanted) = all.iter().find(|way| way.to_string() == value) else {
+        let expected = choices(all).join(", ");
+        return Err(
+            CpuError::InvalidValue { name: name.to_owned(), value: value.to_owned(), expected }.into()
+        );
+    };
+    let used = nearest(wanted);
+    match used == wanted {
+        true => report(FlagOutcome::Applied, format!("{used}, on every run")),
+        false => report(FlagOutcome::Refused, format!("the registers in use have {used}, which is used")),
+    }
+    Ok(Some(used))
+}
+
+/// The values of such a flag.
+fn choices<T: Display>(all: &[T]) -> Vec<String> {
+    [MEASURED.to_owned()].into_iter().chain(all.iter().map(T::to_string)).collect()
 }
 
 impl Shim for CpuShim {
@@ -81,7 +133,11 @@ impl Shim for CpuShim {
 
     fn open(options: &Options<'_>) -> Result<Self> {
         options.only(&[THREADS])?;
-        Ok(CpuShim { threads: thread_count(options)?.unwrap_or(0), pools: Mutex::new(Vec::new()) })
+        Ok(CpuShim {
+            threads: thread_count(options)?.unwrap_or(0),
+            pools: Mutex::default(),
+            tunings: Mutex::default(),
+        })
     }
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
@@ -92,7 +148,12 @@ impl Shim for CpuShim {
         Ok(vec![Device {
             name: DEVICE.into(),
             soc: None,
-            detail: Some(format!("{}, {}, {cores} cores", std::env::consts::ARCH, Level::detect().name())),
+            detail: Some(format!(
+                "{}, {}, {cores} cores, {}",
+                std::env::consts::ARCH,
+                Level::detect().name(),
+                processor::model().unwrap_or_else(|| "model not known".to_owned())
+            )),
             kind: DeviceKind::Present,
             memory_kinds: MemoryKinds::HOST.and(MemoryKinds::SHIM),
             memory_bytes: 0,
@@ -107,12 +168,20 @@ impl Shim for CpuShim {
 
     fn flags(&self, device: &str) -> Result<Vec<Flag>> {
         known_device(device)?;
-        let streams = Streams::ALL.iter().map(|streams| streams.count().to_string());
+        let tuning = self.tuning(DotLevel::within(Level::detect()));
+        let or_measured = |found: Option<String>| Some(found.unwrap_or_else(|| MEASURED.to_owned()));
         let streams = Flag {
             name: STREAMS.into(),
-            description: "runs of weights that are read side by side for one token; measured: whichever is fastest where it runs. No result depends on it".into(),
-            kind: FlagKind::Choice([MEASURED.to_owned()].into_iter().chain(streams).collect()),
-            default: Some(MEASURED.into()),
+            description: "runs of weights that are read side by side for one token; measured: whichever is fastest where it runs. Where registers are few, 4 are 2 of weights in blocks. No result depends on it".into(),
+            kind: FlagKind::Choice(choices(&Streams::ALL)),
+            default: or_measured(tuning.found_streams().map(|streams| streams.to_string())),
+            stage: FlagStage::Load,
+        };
+        let products = Flag {
+            name: PRODUCTS.into(),
+            description: "instructions that multiply bytes for many rows; measured: whichever are fastest where it runs. No result depends on it".into(),
+            kind: FlagKind::Choice(choices(&DotLevel::available())),
+            default: or_measured(tuning.found_products().map(|dot| dot.to_string())),
             stage: FlagStage::Load,
         };
         let threads = Flag {
@@ -122,7 +191,7 @@ impl Shim for CpuShim {
             default: Some("0".into()),
             stage: FlagStage::Compile,
         };
-        Ok(vec![threads, streams])
+        Ok(vec![threads, streams, products])
     }
 
     fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
@@ -165,7 +234,7 @@ impl Shim for CpuShim {
             let value = order.entries().len() as u64;
             return Err(CpuError::Limit { limit: "entries", value, max: MAX_ENTRIES }.into());
         }
-        let mut weights = Weights::new(order.entries().all(|entry| entry.rows() == 1));
+        let mut weights = Weights::of(order.entries());
         let mut program = Program { threads, entries: Vec::new() };
         for (index, entry) in order.entries().enumerate() {
             output.progress(0, "lowering")?;
@@ -223,7 +292,7 @@ impl Shim for CpuShim {
         options: &Options<'_>,
     ) -> Result<Box<dyn LoadedShard + 'm>> {
         known_device(device)?;
-        options.only(&[THREADS, STREAMS, "simd", "verify-weights"])?;
+        options.only(&[THREADS, STREAMS, PRODUCTS, "simd", "verify-weights"])?;
         let read = Artefact::read(mapped.bytes())?;
         let choice = |name: &str, value: &str, expected: String| CpuError::InvalidValue {
             name: name.to_owned(),
@@ -244,35 +313,18 @@ impl Shim for CpuShim {
                 *found.ok_or_else(|| choice("simd", name, names.join(", ")))?
             }
         };
-        let streams = match options.get(STREAMS) {
-            None | Some(MEASURED) => None,
-            Some(count) => {
-                let found = Streams::ALL.into_iter().find(|streams| streams.count().to_string() == count);
-                let counts = Streams::ALL.map(|streams| streams.count().to_string()).join(", ");
-                Some(found.ok_or_else(|| choice(STREAMS, count, format!("{MEASURED}, {counts}")))?)
-            }
-        };
-        let used = streams.map(|streams| (streams, Choice::forced(DotLevel::within(level), streams).now()));
-        let flags = options.get(STREAMS).map(|_| {
-            let (outcome, evidence) = match used {
-                None => (FlagOutcome::Applied, "tokens take turns until one way is found faster".to_owned()),
-                Some((wanted, used)) if wanted == used => {
-                    (FlagOutcome::Applied, format!("side by side: {}", used.count()))
-                }
-                Some((_, used)) => {
-                    let evidence = format!("the registers hold the sums of {}, which is used", used.count());
-                    (FlagOutcome::Refused, evidence)
-                }
-            };
-            FlagReport { name: STREAMS.into(), outcome, evidence }
-        });
+        let dot = DotLevel::within(level);
+        let mut flags = Vec::new();
+        let streams = way(options, STREAMS, &Streams::ALL, |way| way.within(dot), &mut flags)?;
+        let products = way(options, PRODUCTS, &DotLevel::available(), |way| way.at_most(dot), &mut flags)?;
+        let ways = Ways { tuning: self.tuning(dot), streams, products };
         let threads = match (thread_count(options)?, self.threads) {
             (Some(asked), _) => asked,
             (None, 0) => (read.program.threads as usize).min(MAX_THREADS),
             (None, instance) => instance,
         };
-        let engine = Engine::new(read, self.pool(threads), level, streams)?;
-        Ok(Box::new(CpuShard { engine, flags: flags.into_iter().collect() }))
+        let engine = Engine::new(read, self.pool(threads), level, ways)?;
+        Ok(Box::new(CpuShard { engine, flags }))
     }
 }
 

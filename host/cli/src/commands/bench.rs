@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use serde::Serialize;
-use shardwright::{Error, ErrorKind, Model};
+use shardwright::{Error, ErrorKind, MeasuredFlag, Model};
 use shardwright_measure::{Probe, Prober};
 use shardwright_runtime::Session;
 
@@ -46,10 +46,19 @@ pub struct BenchReport {
     pub opening: Opening,
     pub first_token: FirstToken,
     pub memory: Memory,
+    /// Load-time flags whose values shims found by measuring.
+    pub measured: Vec<MeasuredReport>,
     /// One for each size asked for.
     pub results: Vec<WorkReport>,
     /// How fast memory was read before and after each measurement, where that was asked for.
     pub probes: Vec<Probe>,
+}
+
+/// What the shim of one place measured.
+#[derive(Debug, Serialize)]
+pub struct MeasuredReport {
+    pub place: String,
+    pub flags: Vec<MeasuredFlag>,
 }
 
 /// Seconds that opening took, by step; work done in parallel is not counted.
@@ -130,6 +139,8 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     drop(busy);
 
     let times = model.opening_times();
+    let found = model.chain().measured().into_iter();
+    let found = found.map(|(place, flags)| MeasuredReport { place: place.to_string(), flags }).collect();
     let description = model.chain().description();
     let mut formats: Vec<String> = Vec::new();
     for shard in model.plan().iter().flat_map(|plan| &plan.shards) {
@@ -162,6 +173,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
             tokenizer_since_start_seconds: tokenizer_ready,
         },
         memory,
+        measured: found,
         results: measured.into_iter().map(Measured::report).collect(),
         probes,
     };

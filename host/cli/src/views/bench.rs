@@ -1,7 +1,7 @@
 use std::fmt::Write;
 
 use super::{bytes, table};
-use crate::commands::{BenchReport, Logits};
+use crate::commands::{BenchReport, Logits, MeasuredReport};
 
 /// Speeds as `llama-bench` shows them, then what they consist of.
 pub fn bench(report: &BenchReport) -> String {
@@ -57,6 +57,14 @@ pub fn bench(report: &BenchReport) -> String {
     }
     let _ = writeln!(text, "\n{phases}");
 
+    for MeasuredReport { place, flags } in &report.measured {
+        let shown = flags.iter().map(|measured| match measured.kept {
+            true => format!("{}, measured before", measured.flag),
+            false => format!("{}, measured now", measured.flag),
+        });
+        let shown = shown.collect::<Vec<_>>().join("; ");
+        let _ = writeln!(text, "\nfastest on {place}: {shown}");
+    }
     let opening = &report.opening;
     let _ = writeln!(
         text,

@@ -66,5 +66,10 @@ fn declared(text: &mut String, shim: &ShimReport) {
         for limit in &device.limits {
             line(format!("  {}: {limit}", device.name));
         }
+        if !device.measured.is_empty() {
+            let flags: Vec<String> =
+                device.measured.iter().map(|measured| measured.flag.to_string()).collect();
+            line(format!("  {}: found fastest by measuring: {}", device.name, flags.join(", ")));
+        }
     }
 }

@@ -1,6 +1,6 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use shardwright_shim_abi::WeightView;
+use shardwright_shim_abi::{EntryView, WeightView};
 
 use super::constant::{Constant, Scaling};
 use crate::error::CpuError;
@@ -27,8 +27,8 @@ pub struct Weights<'a> {
     /// Constants that were checked completely, by identity of the weight.
     complete: HashMap<usize, Constant<'a>>,
     length: u64,
-    /// Whether all entries have one row.
-    single: bool,
+    /// Weights of entries of several rows, by identity.
+    several: HashSet<usize>,
 }
 
 struct Item<'a> {
@@ -102,9 +102,11 @@ enum Key {
 }
 
 impl<'a> Weights<'a> {
-    /// An empty section; `single` if all entries have one row.
-    pub fn new(single: bool) -> Self {
-        Weights { single, ..Weights::default() }
+    /// An empty section for the weights of these entries.
+    pub fn of(entries: impl Iterator<Item = EntryView<'a>>) -> Self {
+        let several = entries.filter(|entry| entry.rows() > 1).flat_map(|entry| entry.constants());
+        let several = several.map(|(_, weight)| weight.identity()).collect();
+        Weights { several, ..Weights::default() }
     }
 
     /// Bytes of the section.
@@ -206,7 +208,8 @@ impl<'a> Weights<'a> {
         let constant = self.complete(weight)?;
         let &[_, inputs] = weight.shape() else { return Ok(false) };
         let whole = !matches!(constant.scaling(), Some(Scaling::Block { .. }));
-        Ok(constant.integers() == Ok(IntegerType::I8) && whole && self.single && Split::takes(inputs))
+        let single = !self.several.contains(&weight.identity());
+        Ok(constant.integers() == Ok(IntegerType::I8) && whole && single && Split::takes(inputs))
     }
 
     /// A matrix `[outputs, inputs]` of signed bytes in two parts, where it [can be

@@ -110,6 +110,24 @@ fn never_left_out(host: &Host, cap: Option<f32>) {
     assert_eq!(bits(bound["logits"].f32()), all);
 }
 
+/// A shard with a prefill, which has no logits: its head is of single rows all the same.
+#[test]
+fn a_head_of_single_rows_is_split_beside_entries_of_several() {
+    let host = open(&[("threads", "2")]).expect("opened");
+    let mut prefill = Builder::new("prefill_4@64", SW_ENTRY_PREFILL, 4, 64);
+    let stored: Vec<i32> =
+        values((WIDTH * WIDTH) as usize, 5, 127.0).iter().map(|value| *value as i32).collect();
+    let (kind, scales) = ((SW_QUANTISATION_PER_CHANNEL, 0), vec![0.01; WIDTH as usize]);
+    let other = integers("layer", &[WIDTH, WIDTH], &stored, SW_DTYPE_I8, kind, &scales, 0);
+    let w = prefill.constant(&other);
+    let x = prefill.input("x", SW_ROLE_HIDDEN, &[4, WIDTH]);
+    let y = prefill.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[4, WIDTH], vec![]);
+    prefill.output("y", SW_ROLE_HIDDEN, y);
+    let artefact =
+        host.compile(&[head(1, None, false).build(), prefill.build()], &[]).expect("compiled").artefact;
+    assert!(is_split(&artefact));
+}
+
 #[test]
 fn weights_that_several_rows_need_stay_whole() {
     let host = open(&[("threads", "2")]).expect("opened");

@@ -31,7 +31,7 @@ mod tile;
 
 pub use pack::{Geometry, IntegerType, pack_tiles};
 pub use quantise::quantise_rows;
-pub use streams::{Choice, Streams};
+pub use streams::Streams;
 
 use crate::kernels::linear::Scales;
 use crate::pool::{Pool, SharedOutput};

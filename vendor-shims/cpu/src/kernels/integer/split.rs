@@ -22,8 +22,8 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::tile::{AHEAD, FEWER_STREAMS, STREAMS, value};
-use super::{Geometry, bytes_of, integers_of, quantise_rows};
+use super::tile::{FEWER_STREAMS, STREAMS, ahead, value};
+use super::{Geometry, Streams, bytes_of, integers_of, quantise_rows};
 use crate::kernels::math::softcap;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::dot::{Dot, DotLevel, THIRDS, VECTOR, dispatch_dot};
@@ -175,6 +175,7 @@ pub fn scratch_values(inputs: usize, threads: usize) -> Option<usize> {
 pub fn split_linear(
     level: Level,
     dot: DotLevel,
+    streams: Streams,
     pool: &Pool,
     x: &[f32],
     split: Split<'_>,
@@ -192,7 +193,7 @@ pub fn split_linear(
     let (q, lists) = (bytes_of(q), integers_of(lists));
     let (mut sum, mut scale) = ([0], [0.0]);
     quantise_rows(level, pool, x, Geometry::new(inputs, None), 1, false, q, &mut sum, &mut scale);
-    let row = Row { split, q: &q[..inputs], sum: sum[0], scale: scale[0], cap };
+    let row = Row { split, q: &q[..inputs], sum: sum[0], scale: scale[0], cap, streams };
     let tasks = outputs.div_ceil(CHUNK);
     let out = SharedOutput::new(&mut out[..outputs]);
     let run = |body: &(dyn Fn(usize, usize) + Sync)| match pool.worth((outputs * inputs) as u64 / 4) {
@@ -241,6 +242,7 @@ struct Row<'a> {
     sum: i32,
     scale: f32,
     cap: Option<f32>,
+    streams: Streams,
 }
 
 impl Row<'_> {
@@ -255,33 +257,44 @@ impl Row<'_> {
             let (results, high) = (&mut results[panel * LANES..], high[panel * bytes..].as_ptr());
             // SAFETY: at least this many panels are left.
             panel += unsafe {
-                if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } && panels - panel >= STREAMS
+                if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) }
+                    && self.streams == Streams::Eight
+                    && panels - panel >= STREAMS
                 {
-                    self.panels::<D, STREAMS>(d, high, results)
-                } else if panels - panel >= FEWER_STREAMS {
-                    self.panels::<D, FEWER_STREAMS>(d, high, results)
+                    self.panels::<D, STREAMS, 1>(d, high, results)
+                } else if self.streams != Streams::One && panels - panel >= FEWER_STREAMS {
+                    self.panels::<D, FEWER_STREAMS, 1>(d, high, results)
                 } else {
-                    self.panels::<D, 1>(d, high, results)
+                    self.panels::<D, 1, 4>(d, high, results)
                 }
             };
         }
     }
 
+    /// `N` panels side by side, with so many sums of each: one alone would wait for itself.
+    ///
     /// # Safety
     /// `high` is readable for `N` panels.
     #[inline(always)]
-    unsafe fn panels<D: Dot, const N: usize>(&self, d: D, high: *const u8, results: &mut [f32]) -> usize {
+    unsafe fn panels<D: Dot, const N: usize, const CHAINS: usize>(
+        &self,
+        d: D,
+        high: *const u8,
+        results: &mut [f32],
+    ) -> usize {
         let bytes = panel_bytes(self.split.inputs);
-        let mut sums = [d.splat((-16i32).wrapping_mul(self.sum)); N];
-        let mut ahead = AHEAD;
+        let mut sums = [[d.splat(0); CHAINS]; N];
+        sums.iter_mut().for_each(|chains| chains[0] = d.splat((-16i32).wrapping_mul(self.sum)));
+        let near = const { ahead(N) };
+        let mut ahead = near;
         for (block, q) in self.q.as_chunks::<BLOCK>().0.iter().enumerate() {
             let at = |panel: usize, vector: usize| {
                 high.wrapping_add(panel * bytes + (block * BLOCK_VECTORS + vector) * VECTOR)
             };
             // Reading ahead past the end of a panel would fetch its neighbour's panel, which the
             // neighbouring stream reads; this stream continues after the last of the panels.
-            if block * BLOCK_VECTORS * VECTOR + AHEAD >= bytes {
-                ahead = AHEAD + (N - 1) * bytes;
+            if block * BLOCK_VECTORS * VECTOR + near >= bytes {
+                ahead = near + (N - 1) * bytes;
             }
             // SAFETY: five vectors of each panel, as the caller grants; 32 values.
             unsafe {
@@ -301,7 +314,8 @@ impl Row<'_> {
                         let quad = d.quad(q.as_ptr().add(8 * vector + 4 * half));
                         for panel in 0..N {
                             let w = d.raise(d.field(bytes[panel], 4, half), bits[panel], 2 * vector + half);
-                            sums[panel] = d.dot_small(sums[panel], w, quad);
+                            let sum = &mut sums[panel][vector % CHAINS];
+                            *sum = d.dot_small(*sum, w, quad);
                         }
                     }
                 }
@@ -310,7 +324,8 @@ impl Row<'_> {
                 }
             }
         }
-        for (panel, sums) in sums.into_iter().enumerate() {
+        for (panel, chains) in sums.into_iter().enumerate() {
+            let sums = chains[1..].iter().fold(chains[0], |sums, chain| d.add(sums, *chain));
             let results = &mut results[panel * LANES..];
             let count = results.len().min(LANES);
             // SAFETY: so many values.
@@ -319,10 +334,9 @@ impl Row<'_> {
         N
     }
 
-    /// The uncapped result of an output whose sum of first parts is known; prefetches `ahead`
-    /// bytes.
+    /// `Σ l·q` of an output; prefetches `ahead` bytes.
     #[inline(always)]
-    fn result<D: Dot>(&self, d: D, output: usize, high: f32, ahead: usize) -> f32 {
+    fn low<D: Dot>(&self, d: D, output: usize, ahead: usize) -> i32 {
         let bytes = row_bytes(self.split.inputs);
         let low = self.split.low[output * bytes..][..bytes].as_chunks::<THIRDS>().0;
         let mut sums = [d.splat(0); 2];
@@ -335,9 +349,35 @@ impl Row<'_> {
                 sums[1] = d.dot_each(sums[1], second, d.load(q.as_ptr().add(VECTOR).cast()));
             }
         }
-        let low = d.total(d.add(sums[0], sums[1]));
-        let sum = 8 * i64::from(high as i32) + i64::from(low);
+        d.total(d.add(sums[0], sums[1]))
+    }
+
+    /// The uncapped result of an output whose sum of first parts is known.
+    #[inline(always)]
+    fn result<D: Dot>(&self, d: D, output: usize, high: f32) -> f32 {
+        let sum = 8 * i64::from(high as i32) + i64::from(self.low(d, output, 0));
         value(sum as f64, f64::from(self.scale), f64::from(self.split.scales[output]), 0.0)
+    }
+
+    /// The results of up to sixteen outputs from `first` on, in the places of their sums of first
+    /// parts. Finishing them one by one would take as long as their second parts.
+    #[inline(always)]
+    fn results<D: Dot>(&self, d: D, first: usize, results: &mut [f32], ahead: usize) {
+        let (f, count) = (d.values(), results.len());
+        let (mut sums, mut scales) = ([0; LANES], [0.0; LANES]);
+        for (lane, high) in results.iter().enumerate() {
+            // Within 2³¹: |w·q| ≤ 2¹⁴, of 2¹³ inputs.
+            sums[lane] = 8 * (*high as i32) + self.low(d, first + lane, ahead);
+        }
+        scales.iter_mut().zip(&self.split.scales[first..first + count]).for_each(|(to, from)| {
+            *to = f64::from(*from);
+        });
+        let mut values = d.exact(d.sums(&sums), f64::from(self.scale), &scales, &[0.0; LANES]);
+        if let Some(cap) = self.cap {
+            values = softcap(f, values, cap);
+        }
+        // SAFETY: so many values.
+        unsafe { f.store_partial(results.as_mut_ptr(), count, values) };
     }
 
     /// Caps results in their places.
@@ -382,16 +422,18 @@ dispatch_dot! { fn complete_at => complete(row: &Row<'_>, task: usize, out: Shar
 fn complete<D: Dot>(d: D, row: &Row<'_>, task: usize, out: SharedOutput<'_, f32>) {
     let (first, results) = outputs_of(row, task, out);
     row.high(d, task, results);
-    // Several streams of rows, as for panels.
-    let part = results.len().div_ceil(STREAMS);
-    for at in 0..part {
+    // Several streams of groups of rows, as for panels.
+    let streams = row.streams.count();
+    let part = results.len().div_ceil(streams).next_multiple_of(LANES);
+    for at in (0..part).step_by(LANES) {
         for (stream, results) in results.chunks_mut(part).enumerate() {
-            if let Some(results) = results.get_mut(at) {
-                *results = row.result(d, first + stream * part + at, *results, AHEAD);
+            let count = results.len();
+            if at < count {
+                let group = &mut results[at..count.min(at + LANES)];
+                row.results(d, first + stream * part + at, group, ahead(streams));
             }
         }
     }
-    row.cap(d, results);
 }
 
 /// State shared by the tasks of a search.
@@ -537,7 +579,7 @@ fn search<D: Dot>(
 /// features of their caller.
 #[inline(always)]
 fn consider<D: Dot>(d: D, shared: &Search<'_>, output: usize, high: f32, best: &mut Best<'_>) {
-    let mut result = [shared.row.result(d, output, high, 0)];
+    let mut result = [shared.row.result(d, output, high)];
     shared.row.cap(d, &mut result);
     if let Some(last) = best.add(result[0], output as u32) {
         let bar = key(shared.row.below(value_of(last)));

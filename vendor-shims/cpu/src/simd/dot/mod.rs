@@ -11,6 +11,8 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use std::fmt;
+
 #[cfg(target_arch = "x86_64")]
 use super::amx::Amx;
 #[cfg(target_arch = "aarch64")]
@@ -243,6 +245,29 @@ impl DotLevel {
         DotLevel::available().into_iter().rfind(fits).unwrap_or(DotLevel::Scalar)
     }
 
+    /// This one, if it uses no wider registers and no more units than `most`; else that.
+    pub fn at_most(self, most: DotLevel) -> DotLevel {
+        let available = DotLevel::available();
+        let rank = |level| available.iter().position(|known| *known == level);
+        if rank(self).is_some() && rank(self) <= rank(most) { self } else { most }
+    }
+
+    /// Which products may be the fastest for many rows on a processor whose fastest are these, which
+    /// are the last: those with half the width, or without products of whole tiles or pairs of rows.
+    pub fn rivals(self) -> Vec<DotLevel> {
+        let other = match self {
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::Amx => Some(DotLevel::Avx512Vnni),
+            #[cfg(target_arch = "x86_64")]
+            DotLevel::Avx512Vnni => Some(DotLevel::AvxVnni),
+            #[cfg(target_arch = "aarch64")]
+            DotLevel::NeonI8mm => Some(DotLevel::NeonDot),
+            _ => None,
+        };
+        let available = DotLevel::available();
+        other.into_iter().filter(|other| available.contains(other)).chain([self]).collect()
+    }
+
     /// Whether products of many rows take the rows as unsigned bytes; see [`Dot::RAISES`].
     pub const fn raises(self) -> bool {
         match self {
@@ -284,6 +309,12 @@ impl DotLevel {
             #[cfg(target_arch = "aarch64")]
             DotLevel::NeonI8mm => "neon-i8mm",
         }
+    }
+}
+
+impl fmt::Display for DotLevel {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
     }
 }
 

@@ -56,9 +56,18 @@ impl Packed {
     fn run(&self, dot: DotLevel, threads: usize, x: &[f32], cap: Option<f32>, largest: usize) -> Vec<f32> {
         let pool = Pool::eager(threads);
         let mut scratch = vec![f32::NAN; scratch_values(self.inputs, threads).expect("small")];
-        let mut out = vec![f32::NAN; self.outputs];
         let largest = NonZeroUsize::new(largest);
-        split_linear(Level::detect(), dot, &pool, x, self.split(), cap, largest, &mut scratch, &mut out);
+        let mut run = |streams| {
+            let mut out = vec![f32::NAN; self.outputs];
+            let (level, split) = (Level::detect(), self.split());
+            split_linear(level, dot, streams, &pool, x, split, cap, largest, &mut scratch, &mut out);
+            out
+        };
+        let out = run(Streams::One);
+        for streams in &Streams::of(dot)[1..] {
+            let same = run(*streams).iter().zip(&out).all(|(one, other)| one.to_bits() == other.to_bits());
+            assert!(same, "{streams} streams of {}", dot.name());
+        }
         out
     }
 }
