@@ -16,6 +16,32 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number")).collect()
 }
 
+/// What the CPU shim finds fastest for single rows is kept, told by `doctor`, given to the next
+/// process, and forced otherwise by a flag.
+#[test]
+fn what_was_measured_is_kept_and_told() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let run = |arguments: &[&str]| shardwright(arguments).environment("XDG_CACHE_HOME", cache.path());
+    let demo = shardwright_tests::tree::root().join("demo-model");
+    let bench = |more: &[&str]| {
+        let bench = ["bench", demo.to_str().expect("a name"), "-n", "240", "-r", "3", "-t", "1"];
+        let planned = ["--planner-option", "format=w8-per-channel/a8-dynamic", "--context", "256"];
+        run(&[&bench[..], &planned, more].concat()).json()
+    };
+    let found = |report: &Value| {
+        let measured = report["measured"].as_array().expect("a list");
+        let flags = measured.iter().flat_map(|place| place["flags"].as_array().expect("flags"));
+        let of = |flag: &Value| (flag["flag"]["value"].as_str().map(str::to_owned), flag["kept"] == true);
+        flags.filter(|flag| flag["flag"]["name"] == "streams").map(of).collect::<Vec<_>>()
+    };
+    let forced = bench(&["--flag", "streams=1"]);
+    assert_eq!(found(&forced), [], "a forced way is not measured");
+    let [(Some(value), false)] = &found(&bench(&[]))[..] else { panic!("it was measured") };
+    assert_eq!(found(&bench(&[])), [(Some(value.clone()), true)], "it was kept");
+    let doctor = run(&["doctor", "--verbose"]).succeeds();
+    assert!(doctor.contains(&format!("cpu: found fastest by measuring: streams={value}")), "{doctor}");
+}
+
 #[test]
 fn a_bench_tells_speeds_phases_memory_and_the_plan() {
     let report = bench(FIXTURE).arguments(["-d", "0,3", "--probe", "--probe-mebibytes", "2"]).json();

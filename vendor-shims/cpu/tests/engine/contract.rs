@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::support::*;
 use shardwright_shim_abi::raw::*;
+use shardwright_shim_cpu::simd::dot::DotLevel;
 
 /// `hidden → norm → linear → gelu → tap` with four rows.
 fn simple() -> Builder {
@@ -61,7 +62,7 @@ fn lists_one_device_with_its_features_and_limits() {
     let devices = host.devices(None).expect("devices");
     let (flags, limits) = host.told().expect("flags and limits");
     assert_eq!(devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(), ["cpu"]);
-    assert_eq!(flags, ["threads", "streams"]);
+    assert_eq!(flags, ["threads", "streams", "products"]);
     assert_eq!(limits.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["ops"]);
     assert!(host.devices(Some("mt6989")).expect("devices").is_empty());
 }
@@ -78,6 +79,7 @@ fn options_are_supported_or_refused() {
         (("threads", "-1"), "-1"),
         (("simd", "mmx"), "scalar"),
         (("streams", "3"), "measured, 1, 4, 8"),
+        (("products", "3"), "measured, scalar"),
         (("verify-weights", "maybe"), "maybe"),
     ] {
         refused(host.load(&artefact, &[option]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, part);
@@ -86,18 +88,26 @@ fn options_are_supported_or_refused() {
 
 /// What the registers do not hold is not said to be applied.
 #[test]
-fn streams_end_with_a_verdict() {
+fn ways_of_computing_end_with_a_verdict() {
     let host = open(&[("threads", "1")]).expect("opened");
     let artefact = host.compile(&[simple().build()], &[]).expect("compiled").artefact;
-    for (count, outcome, part) in [
-        ("measured", SW_FLAG_APPLIED, "take turns"),
-        ("1", SW_FLAG_APPLIED, "side by side: 1"),
-        ("8", SW_FLAG_REFUSED, "of 1, which is used"),
+    let fastest = DotLevel::available().last().expect("scalar").name();
+    let beyond = match fastest {
+        "scalar" => (SW_FLAG_APPLIED, "scalar, on every run"),
+        _ => (SW_FLAG_REFUSED, "have scalar, which is used"),
+    };
+    for (flag, value, (outcome, part)) in [
+        ("streams", "measured", (SW_FLAG_APPLIED, "takes turns")),
+        ("streams", "1", (SW_FLAG_APPLIED, "1, on every run")),
+        ("streams", "8", (SW_FLAG_REFUSED, "have 1, which is used")),
+        ("products", "measured", (SW_FLAG_APPLIED, "takes turns")),
+        ("products", "scalar", (SW_FLAG_APPLIED, "scalar, on every run")),
+        ("products", fastest, beyond),
     ] {
-        let loaded = host.load(&artefact, &[("simd", "scalar"), ("streams", count)]).expect("loaded");
+        let loaded = host.load(&artefact, &[("simd", "scalar"), (flag, value)]).expect("loaded");
         let verdicts = loaded.flags().expect("verdicts");
         let [(name, found, evidence)] = &verdicts[..] else { panic!("{verdicts:?}") };
-        assert_eq!((name.as_str(), *found), ("streams", outcome), "{evidence}");
+        assert_eq!((name.as_str(), *found), (flag, outcome), "{evidence}");
         assert!(evidence.contains(part), "{evidence}");
     }
     assert!(host.load(&artefact, &[]).expect("loaded").flags().expect("verdicts").is_empty());

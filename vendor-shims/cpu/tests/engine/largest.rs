@@ -11,16 +11,24 @@ use shardwright_shim_cpu::simd::Level;
 const WIDTH: u64 = 256;
 const VOCABULARY: u64 = 3000;
 
-/// A norm and a head of signed bytes, whose logits may be capped; with `read` another node reads
-/// the logits too.
-fn head(rows: u64, cap: Option<f32>, read: bool) -> Builder {
-    let mut b = Builder::new(&format!("decode_{rows}@64"), SW_ENTRY_DECODE, rows, 64);
+/// Signed bytes.
+fn weights_of_head() -> Weight {
     let stored = values((VOCABULARY * WIDTH) as usize, 1, 127.0);
     let stored: Vec<i32> = stored.iter().map(|value| *value as i32).collect();
     let scales = values(VOCABULARY as usize, 2, 0.01);
     let scales: Vec<f32> = scales.iter().map(|scale| 0.01 + scale.abs()).collect();
     let kind = (SW_QUANTISATION_PER_CHANNEL, 0);
-    let w = b.constant(&integers("head", &[VOCABULARY, WIDTH], &stored, SW_DTYPE_I8, kind, &scales, 0));
+    integers("head", &[VOCABULARY, WIDTH], &stored, SW_DTYPE_I8, kind, &scales, 0)
+}
+
+/// A norm and a head, whose logits may be capped; with `read` another node reads the logits too.
+fn head(rows: u64, cap: Option<f32>, read: bool) -> Builder {
+    head_of(&weights_of_head(), rows, cap, read)
+}
+
+fn head_of(weights: &Weight, rows: u64, cap: Option<f32>, read: bool) -> Builder {
+    let mut b = Builder::new(&format!("decode_{rows}@64"), SW_ENTRY_DECODE, rows, 64);
+    let w = b.constant(weights);
     let x = b.input("x", SW_ROLE_HIDDEN, &[rows, WIDTH]);
     let norm = weight("norm", &[WIDTH], &values(WIDTH as usize, 3, 1.0), SW_DTYPE_F32);
     let normed = b.norm(x, Some(&norm), WIDTH, 1.0);
@@ -137,7 +145,8 @@ fn weights_that_several_rows_need_stay_whole() {
 }
 
 fn stay_whole(host: &Host, cap: Option<f32>) {
-    let entries = [head(1, cap, false).build(), head(4, cap, false).build()];
+    let weights = weights_of_head();
+    let entries = [1, 4].map(|rows| head_of(&weights, rows, cap, false).build());
     let both = host.compile(&entries, &[]).expect("compiled").artefact;
     assert!(!is_split(&both));
     let single = host.compile(&entries[..1], &[]).expect("compiled").artefact;

@@ -202,7 +202,8 @@ fn a_cap_leaves_the_order_of_results() {
     let q = [0; STEP];
     let capped = |value: f32, cap: f32| softcap(Scalar, [value; LANES], cap)[0];
     for cap in [30.0f32, 1.0, 1e-20, 1e20] {
-        let row = Row { split: packed.split(), q: &q, sum: 0, scale: 1.0, cap: Some(cap) };
+        let row =
+            Row { split: packed.split(), q: &q, sum: 0, scale: 1.0, cap: Some(cap), streams: Streams::One };
         for part in [
             -20.0f32, -9.0, -3.0, -1.0, -0.1, -1e-12, 0.0, 1e-12, 1e-5, 0.3, 0.62, 0.63, 1.0, 4.0, 8.0, 9.0,
             20.0,
@@ -219,7 +220,7 @@ fn a_cap_leaves_the_order_of_results() {
             }
         }
     }
-    let row = Row { split: packed.split(), q: &q, sum: 0, scale: 1.0, cap: None };
+    let row = Row { split: packed.split(), q: &q, sum: 0, scale: 1.0, cap: None, streams: Streams::One };
     assert_eq!(row.below(3.5), 3.5);
 }
 
