@@ -104,8 +104,8 @@ impl Chain {
     }
 
     /// The load-time flags whose values the shim of a place found by measuring while it ran, or an
-    /// earlier process did. Values that are new are kept for later processes, where shims were
-    /// opened so. A shim that cannot be asked, as one that was lost, has none.
+    /// earlier process did, where shims were opened so. A shim that cannot be asked, as one that
+    /// was lost, has none.
     pub fn measured(&self) -> Vec<(Place, Vec<MeasuredFlag>)> {
         let ask = |(place, measured): &(Place, Measured)| {
             let flags = measured.flags().inspect_err(|error| tracing::debug!(%place, "not asked: {error}"));
@@ -113,6 +113,15 @@ impl Chain {
         };
         let asked = self.shared.measured.iter().map(ask);
         asked.filter(|(_, flags)| !flags.is_empty()).collect()
+    }
+
+    /// Keeps what shims measured for later processes.
+    pub(crate) fn keep_measured(&self) {
+        for (place, measured) in &self.shared.measured {
+            if let Err(error) = measured.keep() {
+                tracing::debug!(%place, "what it measured is not kept: {error}");
+            }
+        }
     }
 
     pub(crate) fn layout(&self) -> &Layout {

@@ -57,7 +57,7 @@ impl std::fmt::Debug for Session {
 /// What shims measured meanwhile is kept for later processes.
 impl Drop for Session {
     fn drop(&mut self) {
-        self.engine.chain.measured();
+        self.engine.chain.keep_measured();
     }
 }
 

@@ -15,7 +15,7 @@ use crate::chip_facts;
 use crate::compile::Compilation;
 use crate::error::ShimError;
 use crate::functions::{Functions, Opener, ShownEntry};
-use crate::loaded::{LoadReport, LoadedShard, Measured, Running};
+use crate::loaded::{LoadReport, LoadedShard, Measured, Measures, Running};
 use crate::local::Local;
 use crate::measured::{MeasuredFlag, MeasuredFlags};
 use crate::shim::{Claim, Inspection, Shim, lock};
@@ -41,6 +41,8 @@ struct Inner {
     measured: OnceLock<MeasuredFlags>,
     /// Load-time flags of each device before anything was loaded on it.
     open_flags: Mutex<BTreeMap<String, Vec<FlagSchema>>>,
+    /// Values of them that the shim has found, as of the last time it was asked.
+    found: Mutex<BTreeMap<String, Vec<Flag>>>,
 }
 
 impl Shim {
@@ -83,6 +85,7 @@ impl Shim {
             chip_of: Mutex::default(),
             measured: OnceLock::new(),
             open_flags: Mutex::default(),
+            found: Mutex::default(),
         })))
     }
 }
@@ -319,36 +322,42 @@ impl ShimInstance {
         Ok(kept.into_iter().filter(takes).collect())
     }
 
-    /// The load-time flags whose values the shim found by measuring: of this instance, or kept from
-    /// earlier ones. New ones are kept. None where that was not asked for
-    /// ([`measured_kept_in`](crate::RegistryBuilder::measured_kept_in)); of a worker that has ended
-    /// only those kept, since none is started to ask.
-    pub fn measured(&self, device: &str) -> Result<Vec<MeasuredFlag>, ShimError> {
+    /// Values of load-time flags that the shim has found since it was first asked; those that are
+    /// new are kept. A worker that has ended is not started anew to ask it.
+    fn found(&self, device: &str) -> Result<Vec<Flag>, ShimError> {
         let Some(measured) = self.0.measured.get() else { return Ok(Vec::new()) };
-        let ended = matches!(self.running(), Running::Worker(worker) if worker.pid.is_none());
-        if ended && !lock(&self.0.open_flags).contains_key(device) {
+        if matches!(self.running(), Running::Worker(worker) if worker.pid.is_none()) {
             return Ok(Vec::new());
         }
         let before = self.open_flags(device)?;
         if before.is_empty() {
             return Ok(Vec::new());
         }
-        let kept = self.kept(device)?;
-        let asked = if ended { Vec::new() } else { self.flags(device)? };
-        let now = asked.into_iter().filter(|flag| {
+        let found = self.flags(device)?.into_iter().filter(|flag| {
             let known = before.iter().find(|known| known.name == flag.name);
             known.is_some_and(|known| known.default != flag.default)
         });
-        let now = now.filter_map(|flag| Some(Flag { name: flag.name, value: flag.default? }));
-        let now: Vec<Flag> = now.collect();
-        if now.iter().any(|flag| !kept.contains(flag))
-            && let Some(found) = self.devices(None)?.iter().find(|found| found.name == device)
+        let found = found.filter_map(|flag| Some(Flag { name: flag.name, value: flag.default? }));
+        let found: Vec<Flag> = found.collect();
+        let known = lock(&self.0.found).insert(device.to_owned(), found.clone());
+        if !found.is_empty()
+            && known.as_ref() != Some(&found)
+            && let Some(device) = self.devices(None)?.iter().find(|listed| listed.name == device)
         {
-            measured.keep(self.0.shim.description(), found, &now);
+            measured.keep(self.0.shim.description(), device, &found);
         }
-        let older = kept.into_iter().filter(|flag| now.iter().all(|newer| newer.name != flag.name));
-        let older = older.map(|flag| MeasuredFlag { flag, kept: true });
-        Ok(older.chain(now.iter().map(|flag| MeasuredFlag { flag: flag.clone(), kept: false })).collect())
+        Ok(found)
+    }
+
+    /// The load-time flags whose values the shim found by measuring: since it was first asked, or
+    /// in an earlier process. None where they are not kept
+    /// ([`measured_kept_in`](crate::RegistryBuilder::measured_kept_in)).
+    pub fn measured(&self, device: &str) -> Result<Vec<MeasuredFlag>, ShimError> {
+        let found = self.found(device)?;
+        let mut kept = self.kept(device)?;
+        kept.retain(|flag| found.iter().all(|newer| newer.name != flag.name));
+        let of = |flags: Vec<Flag>, kept| flags.into_iter().map(move |flag| MeasuredFlag { flag, kept });
+        Ok(of(kept, true).chain(of(found, false)).collect())
     }
 
     /// Makes an artefact ready to run. Options are the shim's, such as `threads`.
@@ -397,10 +406,10 @@ impl ShimInstance {
         let mut kept = self.kept(device).unwrap_or_default();
         kept.retain(|flag| options.iter().all(|(name, _)| *name != flag.name));
         let kept = kept.into_iter().map(|flag| (flag.name, flag.value));
-        let options: Vec<(String, String)> = options.iter().cloned().chain(kept).collect();
-        let (shard, report) = self.timed("load", |functions| functions.load(device, artefact, &options))?;
-        let (instance, on) = (self.clone(), device.to_owned());
-        let measured = Measured::new(move || instance.measured(&on));
+        let all: Vec<(String, String)> = options.iter().cloned().chain(kept).collect();
+        let (shard, report) = self.timed("load", |functions| functions.load(device, artefact, &all))?;
+        let given = options.iter().map(|(name, _)| name.clone()).collect();
+        let measured = Measured::new(MeasuredBy { instance: self.clone(), device: device.to_owned(), given });
         let (times, place) = (self.0.times.clone(), self.place(device));
         let loaded = LoadedShard::loaded(shard, report.clone(), place, artefact, flags, times, measured)?;
         Ok((loaded, report))
@@ -470,5 +479,24 @@ impl ShimInstance {
     /// is restarted.
     pub fn recover(&self, device: &str) -> Result<(), ShimError> {
         self.timed("recover", |functions| functions.recover(device))
+    }
+}
+
+/// What was measured for a loaded shard, except flags that it was given.
+struct MeasuredBy {
+    instance: ShimInstance,
+    device: String,
+    given: Vec<String>,
+}
+
+impl Measures for MeasuredBy {
+    fn flags(&self) -> Result<Vec<MeasuredFlag>, ShimError> {
+        let mut flags = self.instance.measured(&self.device)?;
+        flags.retain(|measured| !self.given.contains(&measured.flag.name));
+        Ok(flags)
+    }
+
+    fn keep(&self) -> Result<(), ShimError> {
+        self.instance.found(&self.device).map(|_| ())
     }
 }

@@ -145,21 +145,31 @@ pub struct LoadedShard {
     measured: Measured,
 }
 
-/// Asks the instance of a shard which flags were measured.
+/// Asks the shim of a shard what it measured, also while the shard runs.
 #[derive(Clone)]
-pub struct Measured(Arc<dyn Fn() -> Result<Vec<MeasuredFlag>, ShimError> + Send + Sync>);
+pub struct Measured(Option<Arc<dyn Measures>>);
+
+/// What [`Measured`] asks.
+pub(crate) trait Measures: Send + Sync {
+    fn flags(&self) -> Result<Vec<MeasuredFlag>, ShimError>;
+    fn keep(&self) -> Result<(), ShimError>;
+}
 
 impl Measured {
-    pub(crate) fn new(
-        ask: impl Fn() -> Result<Vec<MeasuredFlag>, ShimError> + Send + Sync + 'static,
-    ) -> Measured {
-        Measured(Arc::new(ask))
+    pub(crate) fn new(measures: impl Measures + 'static) -> Measured {
+        Measured(Some(Arc::new(measures)))
     }
 
-    /// The load-time flags whose values the shim found by measuring; see
-    /// [`ShimInstance::measured`](crate::ShimInstance::measured).
+    /// The load-time flags whose values the shim found by measuring, now or in an earlier process,
+    /// and that the load did not decide.
     pub fn flags(&self) -> Result<Vec<MeasuredFlag>, ShimError> {
-        (self.0)()
+        self.0.as_ref().map_or_else(|| Ok(Vec::new()), |measures| measures.flags())
+    }
+
+    /// Keeps new values for later processes; see
+    /// [`measured_kept_in`](crate::RegistryBuilder::measured_kept_in).
+    pub fn keep(&self) -> Result<(), ShimError> {
+        self.0.as_ref().map_or(Ok(()), |measures| measures.keep())
     }
 }
 
@@ -294,8 +304,7 @@ impl LoadedShard {
     /// From a shard and the entries that it runs.
     pub fn new(shard: Box<dyn Shard>, place: Place, entries: Vec<LoadedEntry>) -> LoadedShard {
         let (artefact, flags, times) = (None, Vec::new(), Arc::default());
-        let measured = Measured::new(|| Ok(Vec::new()));
-        LoadedShard { shard, place, artefact, entries, flags, times, measured }
+        LoadedShard { shard, place, artefact, entries, flags, times, measured: Measured(None) }
     }
 
     /// From an artefact, the report of its load, and the flags that were requested.

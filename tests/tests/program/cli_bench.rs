@@ -38,6 +38,8 @@ fn what_was_measured_is_kept_and_told() {
     assert_eq!(found(&forced), [], "a forced way is not measured");
     let [(Some(value), false)] = &found(&bench(&[]))[..] else { panic!("it was measured") };
     assert_eq!(found(&bench(&[])), [(Some(value.clone()), true)], "it was kept");
+    let forced = bench(&["--flag", "streams=1"]);
+    assert_eq!(found(&forced), [], "what is kept is not used where a flag decides");
     let doctor = run(&["doctor", "--verbose"]).succeeds();
     assert!(doctor.contains(&format!("cpu: found fastest by measuring: streams={value}")), "{doctor}");
 }

@@ -7,8 +7,7 @@ pub fn model() -> Option<String> {
     named(&std::fs::read_to_string("/proc/cpuinfo").ok()?)
 }
 
-/// On x86 `model name`; on ARM the implementer's and the part's numbers, from the slowest core on as
-/// the system numbers them.
+/// On x86 `model name`; on ARM the numbers of implementers and parts, in their order.
 fn named(cpuinfo: &str) -> Option<String> {
     let field = |line: &str, name: &str| {
         let (field, value) = line.split_once(':')?;

@@ -101,8 +101,8 @@ impl<const S: bool> Stored for Ready<S> {
 
 /// Prefetch distance in bytes of each of so many streams: the hardware prefetches within a page
 /// only. Measured on an AMD EPYC (Zen 5) with one thread: one stream of four-bit weights is read a
-/// tenth faster at 4 to 16 KiB than at 2 KiB, one of bytes as fast; eight streams are a tenth slower
-/// the farther they reach.
+/// tenth faster at 4 to 16 KiB than at 2 KiB, one of bytes as fast; eight streams lose a tenth as
+/// they reach farther. Which cache is asked for (T0, T1, NTA) makes no difference.
 pub(super) const fn ahead(streams: usize) -> usize {
     if streams == 1 { 8192 } else { 2048 }
 }
