@@ -252,8 +252,8 @@ impl DotLevel {
         if rank(self).is_some() && rank(self) <= rank(most) { self } else { most }
     }
 
-    /// The products that may be the fastest for many rows where these, the last, are expected to be:
-    /// those of half the width, or without products of whole tiles or of pairs of rows.
+    /// The products that may be the fastest for many rows where these, the last, are expected to
+    /// be: those of half the width, or without products of whole tiles or of pairs of rows.
     pub fn rivals(self) -> Vec<DotLevel> {
         let other = match self {
             #[cfg(target_arch = "x86_64")]
