@@ -194,8 +194,21 @@ impl ShimInstance {
         self.timed("limits", |functions| functions.limits(device))
     }
 
-    /// Compiler flags of the device.
+    /// Flags of the device, as they were before anything was loaded on it: no plan depends on what
+    /// was measured since ([`ShimInstance::measured`]).
     pub fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError> {
+        let mut flags = self.flags_now(device)?;
+        if let Some(before) = lock(&self.0.open_flags).get(device) {
+            for flag in &mut flags {
+                if let Some(known) = before.iter().find(|known| known.name == flag.name) {
+                    flag.clone_from(known);
+                }
+            }
+        }
+        Ok(flags)
+    }
+
+    fn flags_now(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError> {
         self.timed("flags", |functions| functions.flags(device))
     }
 
@@ -303,7 +316,7 @@ impl ShimInstance {
         if let Some(known) = lock(&self.0.open_flags).get(device) {
             return Ok(known.clone());
         }
-        let mut flags = self.flags(device)?;
+        let mut flags = self.flags_now(device)?;
         flags.retain(|flag| flag.stage == FlagStage::Load);
         Ok(lock(&self.0.open_flags).entry(device.to_owned()).or_insert(flags).clone())
     }
@@ -333,7 +346,7 @@ impl ShimInstance {
         if before.is_empty() {
             return Ok(Vec::new());
         }
-        let found = self.flags(device)?.into_iter().filter(|flag| {
+        let found = self.flags_now(device)?.into_iter().filter(|flag| {
             let known = before.iter().find(|known| known.name == flag.name);
             known.is_some_and(|known| known.default != flag.default)
         });
@@ -408,7 +421,15 @@ impl ShimInstance {
         let kept = kept.into_iter().map(|flag| (flag.name, flag.value));
         let all: Vec<(String, String)> = options.iter().cloned().chain(kept).collect();
         let (shard, report) = self.timed("load", |functions| functions.load(device, artefact, &all))?;
-        let given = options.iter().map(|(name, _)| name.clone()).collect();
+        // A flag that is given its default is left open.
+        let open = match self.0.measured.get() {
+            Some(_) => self.open_flags(device).unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let is_open = |(name, value): &&(String, String)| {
+            open.iter().any(|flag| flag.name == *name && flag.default.as_ref() == Some(value))
+        };
+        let given = options.iter().filter(|option| !is_open(option)).map(|(name, _)| name.clone()).collect();
         let measured = Measured::new(MeasuredBy { instance: self.clone(), device: device.to_owned(), given });
         let (times, place) = (self.0.times.clone(), self.place(device));
         let loaded = LoadedShard::loaded(shard, report.clone(), place, artefact, flags, times, measured)?;

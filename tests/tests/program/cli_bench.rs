@@ -40,6 +40,14 @@ fn what_was_measured_is_kept_and_told() {
     assert_eq!(found(&bench(&[])), [(Some(value.clone()), true)], "it was kept");
     let forced = bench(&["--flag", "streams=1"]);
     assert_eq!(found(&forced), [], "what is kept is not used where a flag decides");
+    // In a worker it is the same, and `measured` asks for a new measurement.
+    let worker = bench(&["--isolation", "process", "--flag", "products=scalar"]);
+    assert_eq!(found(&worker), [(Some(value.clone()), true)]);
+    std::fs::remove_dir_all(cache.path().join("shardwright/measured")).expect("it is there");
+    let worker = found(&bench(&["--isolation", "process"]));
+    let [(Some(_), false)] = &worker[..] else { panic!("{worker:?}") };
+    let anew = found(&bench(&["--flag", "streams=measured"]));
+    let [(Some(value), false)] = &anew[..] else { panic!("{anew:?}") };
     let doctor = run(&["doctor", "--verbose"]).succeeds();
     assert!(doctor.contains(&format!("cpu: found fastest by measuring: streams={value}")), "{doctor}");
 }
