@@ -254,7 +254,7 @@ impl Container {
             return Err(ContainerError::Length { path: owned(), expected: found, found: map.len() as u64 });
         }
         // Where the system can, pages that are not in memory yet are read in huge ones: weights are
-        // read from front to back for every token, and a tenth faster so. A hint, so no error.
+        // read from front to back for every token, some per cent faster so. A hint, so no error.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let _ = map.advise(memmap2::Advice::HugePage);
         let hash: [u8; 32] = number(&prefix, 32);

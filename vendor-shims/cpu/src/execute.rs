@@ -53,7 +53,6 @@ impl Values {
 }
 
 /// How products of bytes are computed, which changes no bit of a result.
-#[derive(Debug)]
 pub struct Ways {
     /// What is found fastest.
     pub tuning: Arc<Tuning>,

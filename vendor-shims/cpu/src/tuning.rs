@@ -1,6 +1,5 @@
 //! What an instance finds to be fastest on its processor, while it runs. Its shards share it.
 
-use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -118,13 +117,6 @@ impl Tuning {
     pub fn found_products(&self) -> Option<DotLevel> {
         let choice = &lock(&self.products).choice;
         choice.was_made().then(|| choice.best())
-    }
-}
-
-impl fmt::Debug for Tuning {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = (self.found_streams(), self.found_products());
-        formatter.debug_struct("Tuning").field("found", &found).finish_non_exhaustive()
     }
 }
 
