@@ -259,7 +259,7 @@ fn compile(folder: &Path, lowering: &str) {
     let report = open.compile(&checkpoint, folder.join("bundle"), &mut stages).expect("compiled");
     stages.end();
     let next = options(folder).plan(&checkpoint).expect("the next plan").report;
-    let plan = &report.plan;
+    let plan = &report.variants[0].plan;
     // The temporary path is irrelevant.
     let place = folder.display().to_string();
     println!(
@@ -310,7 +310,7 @@ fn operations_of_layers(open: &OpenOptions, checkpoint: &Path) -> Vec<u64> {
 fn artefacts(bundle: &Path) -> Value {
     let text = fs::read(bundle.join("bundle.json")).expect("a manifest");
     let whole: Value = serde_json::from_slice(&text).expect("JSON");
-    let shards = whole["manifest"]["chains"][0]["shards"].as_array().expect("shards").iter();
+    let shards = whole["manifest"]["variants"][0]["chains"][0]["shards"].as_array().expect("shards").iter();
     let sized = shards.map(|shard| json!({ "shard": shard["name"], "bytes": shard["artefact"]["bytes"] }));
     sized.collect()
 }

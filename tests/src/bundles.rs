@@ -53,6 +53,16 @@ impl Compiled {
         whole["manifest"].clone()
     }
 
+    /// Its only variant as JSON.
+    ///
+    /// # Panics
+    /// If it has several.
+    pub fn variant_json(&self) -> serde_json::Value {
+        let manifest = self.manifest_json();
+        assert_eq!(manifest["variants"].as_array().map(Vec::len), Some(1), "one variant");
+        manifest["variants"][0].clone()
+    }
+
     /// The file that a reference within the manifest names.
     ///
     /// # Panics

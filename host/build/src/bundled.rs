@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, FileReference, ProvedFile, ShardEntry};
+use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, FileReference, ShardEntry};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
 use shardwright_shims::{Artefact, Place, WorkOrder};
@@ -52,8 +52,8 @@ impl<'w> BundleStore<'w> {
                 && compiled_by.device == executor.device
         };
         let Some(shard) = shards.into_iter().find(same) else { return Ok(None) };
-        let ProvedFile { file, .. } = earlier.proved(&shard.artefact)?;
-        Ok(Some(self.writer.add_reader(file)?))
+        let section = earlier.proved(&shard.artefact)?;
+        Ok(Some(self.writer.add_reader(section.reader())?))
     }
 
     /// Number of artefacts reused from an earlier run.

@@ -107,7 +107,7 @@ pub use {
         measure_sensitivities, moment_text, open_checkpoint, plan_checkpoint, sensitivity_text,
         tower_samples, tower_weights, towers_of,
     },
-    compiling::{CompileReport, compile, compile_trying},
+    compiling::{CompileReport, CompiledVariant, FailedVariant, compile, compile_trying, compile_variants},
     recorded::{CompiledAnew, compile_recorded, options_of},
     shardwright_quantisation::FeatureSample,
 };

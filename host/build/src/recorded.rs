@@ -74,7 +74,7 @@ pub fn compile_recorded(
         nanoseconds as f64 / 1e9
     ));
     let known =
-        |notice: &&Notice| bundle.manifest().notices.iter().all(|existing| existing.text != notice.text);
+        |notice: &&Notice| bundle.variant().notices.iter().all(|existing| existing.text != notice.text);
     let report = settled.report_now();
     let notices = std::iter::once(compiled).chain(report.notices.iter().filter(known).cloned()).collect();
     Ok(CompiledAnew { settled, compiled_here: CompiledHere { because, nanoseconds }, notices })
@@ -103,11 +103,8 @@ pub fn options_of(
     let mut options = recorded_options(bundle, &request, here)?;
     // The bundle's tables are there already.
     let checked = check(plan, &request).map_err(|fault| {
-        Error::new(
-            ErrorKind::Invalid,
-            format!("{}: the recorded plan: {fault}", bundle.directory().display()),
-        )
-        .with_help("compile the checkpoint again")
+        Error::new(ErrorKind::Invalid, format!("{}: the recorded plan: {fault}", bundle.path().display()))
+            .with_help("compile the checkpoint again")
     })?;
     options.tables = TableFormats::planned(checkpoint.graph(), &checked);
     Ok(options)
@@ -115,9 +112,9 @@ pub fn options_of(
 
 /// The options the bundle was made with, as far as its manifest and request record them.
 fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> Result<PlanOptions> {
-    let manifest = bundle.manifest();
+    let variant = bundle.variant();
     let mut options = PlanOptions {
-        soc: Some(manifest.soc.clone()),
+        soc: Some(variant.soc.clone()),
         quality_micronats: request.goals.quality_micronats,
         memory_bytes: request.goals.memory_bytes,
         size_bytes: request.goals.size_bytes,
@@ -126,14 +123,14 @@ fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> R
         prompts: PlanOptions::prompts_of(request),
         answer_tokens: Some(request.goals.answer_tokens),
         formats: request.formats.iter().cloned().map(FormatChoice::Tuple).collect(),
-        planner: (!manifest.planner.built_in).then(|| manifest.planner.name.clone()),
+        planner: (!variant.planner.built_in).then(|| variant.planner.name.clone()),
         planner_by_name: true,
         flags: Vec::new(),
         ..here.clone()
     };
-    for (name, value) in &manifest.options {
+    for (name, value) in &variant.options {
         let invalid = || {
-            let what = format!("{}: option `{name}` is `{value}`", bundle.directory().display());
+            let what = format!("{}: option `{name}` is `{value}`", bundle.path().display());
             Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again")
         };
         match name.split_once('.') {

@@ -83,7 +83,7 @@ pub(crate) fn read<T: serde::de::DeserializeOwned>(
 ) -> Result<T> {
     let bytes = bundle.read(file)?;
     serde_json::from_slice(&bytes).map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("{}: {what}: {error}", bundle.directory().display()))
+        Error::new(ErrorKind::Invalid, format!("{}: {what}: {error}", bundle.path().display()))
             .with_help("compile the checkpoint again")
     })
 }

@@ -1,18 +1,16 @@
 //! Reading a bundle.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use serde::{Deserialize, Serialize};
+use shardwright_files::{Mapping, Section};
 use shardwright_graph::{Asset, GraphError, WeightData};
 
-use crate::error::printable;
-use crate::file::{MappedFile, Mapping};
-use crate::layout::Layout;
-use crate::manifest::{self, AssetEntry, FileReference, MANIFEST_BYTES, Manifest, TextFile};
+use crate::file::MappedFile;
+use crate::manifest::{AssetEntry, FileReference, Manifest, TextFile, Variant};
+use crate::store::Store;
 use crate::{BundleError, Digest, Proofs, file};
 
 /// Files up to this length are hashed when the bundle is opened, so that the small files a start
@@ -23,47 +21,65 @@ pub const TINY_FILE_BYTES: u64 = 64 << 10;
 /// Most bytes that [`Bundle::read`] reads into memory.
 const READ_BYTES: u64 = 256 << 20;
 
-/// An open file of a bundle whose bytes match the hash in the manifest: reads through it return the
-/// verified bytes, even if its path now names another file.
-#[derive(Debug)]
-pub struct ProvedFile {
-    /// Its path, for messages.
-    pub path: PathBuf,
-    /// The file, at its first byte, to be read or mapped.
-    pub file: fs::File,
-}
-
 /// A complete bundle whose manifest was fully checked, and whose files all exist with the right
 /// length.
 ///
 /// Longer files are verified when they are used: every byte is hashed, unless [`Proofs`] record
 /// that it was and that no program can have changed the file since.
-#[derive(Debug)]
+///
+/// Cloning shares it.
+#[derive(Clone, Debug)]
 pub struct Bundle {
-    layout: Layout,
+    opened: Arc<Opened>,
+    /// Position of the variant that is meant.
+    variant: usize,
+    proofs: Option<Proofs>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    store: Store,
+    /// With one variant at least.
     manifest: Manifest,
     sha256: Digest,
     /// Every file, with the fields that name it.
     uses: BTreeMap<FileReference, Vec<String>>,
     /// Current mappings: users of the same file share the mapping and its verification.
     mapped: Mutex<HashMap<Digest, Weak<Mapping>>>,
-    proofs: Option<Proofs>,
 }
 
 impl Bundle {
-    /// Opens the bundle in `directory`.
+    /// Opens the bundle in a directory, a packed one, or one that is packed within a larger
+    /// archive, uncompressed: `app.apk!/assets/gemma.bundle`.
     ///
     /// Reads the manifest and the files of at most [`TINY_FILE_BYTES`], and the metadata of each
-    /// other file, no matter how long. Any directory content gives a bundle or an error, within a
-    /// small multiple of 16 MiB of memory.
-    pub fn open(directory: impl AsRef<Path>) -> Result<Bundle, BundleError> {
-        let layout = Layout::of(directory.as_ref());
-        let (manifest, sha256) = read_manifest(&layout)?;
+    /// other file, no matter how long. Any content gives a bundle or an error, within a small
+    /// multiple of 16 MiB of memory.
+    pub fn open(path: impl AsRef<Path>) -> Result<Bundle, BundleError> {
+        Bundle::of_store(Store::open(path.as_ref())?)
+    }
+
+    /// Opens a packed bundle within an open file, such as an asset of an app that the system gives
+    /// as a descriptor with an offset and a length.
+    pub fn open_section(section: Section) -> Result<Bundle, BundleError> {
+        Bundle::of_store(Store::packed(section)?)
+    }
+
+    fn of_store(store: Store) -> Result<Bundle, BundleError> {
+        let (manifest, sha256) = store.read_manifest()?;
         let uses = uses_of(&manifest);
         for (reference, used_as) in &uses {
-            check_file(&layout, *reference, used_as, reference.bytes <= TINY_FILE_BYTES)?;
+            store.file(*reference, used_as, reference.bytes <= TINY_FILE_BYTES)?;
         }
-        Ok(Bundle { layout, manifest, sha256, uses, mapped: Mutex::default(), proofs: None })
+        // In a directory an interrupted writer may have left some.
+        if matches!(store, Store::Packed(_))
+            && let Some(stray) = store.unreferenced(&manifest)?.first()
+        {
+            let reason = format!("its manifest does not name `{}`", stray.name);
+            return Err(BundleError::Packed { path: store.path().to_owned(), offset: 0, reason });
+        }
+        let opened = Opened { store, manifest, sha256, uses, mapped: Mutex::default() };
+        Ok(Bundle { opened: Arc::new(opened), variant: 0, proofs: None })
     }
 
     /// Records which files were verified, so that a later start need not hash them again. Without
@@ -79,54 +95,97 @@ impl Bundle {
         self.proofs.as_ref()
     }
 
-    /// Its directory.
-    pub fn directory(&self) -> &Path {
-        &self.layout.directory
+    /// Its directory or file, or the archive with the entry that it is.
+    pub fn path(&self) -> &Path {
+        self.opened.store.path()
+    }
+
+    /// Whether it is one file, or part of one.
+    pub fn is_packed(&self) -> bool {
+        matches!(self.opened.store, Store::Packed(_))
     }
 
     /// Its manifest.
     pub fn manifest(&self) -> &Manifest {
-        &self.manifest
+        &self.opened.manifest
+    }
+
+    /// The same bundle, of which the variant for a chip is meant, by any of that chip's names.
+    /// Without a name there must be but one.
+    pub fn choosing(mut self, soc: Option<&str>) -> Result<Bundle, BundleError> {
+        let variants = &self.opened.manifest.variants;
+        let found = match soc {
+            Some(soc) => variants.iter().position(|variant| variant.is_for(soc)),
+            None => (variants.len() == 1).then_some(0),
+        };
+        self.variant = found.ok_or_else(|| BundleError::Variant {
+            path: self.path().to_owned(),
+            asked: soc.map(str::to_owned),
+            there: variants.iter().map(|variant| variant.soc.clone()).collect(),
+        })?;
+        Ok(self)
+    }
+
+    /// The same bundle, of which the variant at a position in the manifest is meant, or the last.
+    #[must_use]
+    pub fn of_variant(&self, index: usize) -> Bundle {
+        Bundle { variant: index.min(self.manifest().variants.len() - 1), ..self.clone() }
+    }
+
+    /// The variant that is meant: the [chosen](Self::choosing) one, else the first.
+    pub fn variant(&self) -> &Variant {
+        &self.opened.manifest.variants[self.variant]
     }
 
     /// The hash in the manifest, which covers the hash of every file: the identity of the bundle.
     pub fn sha256(&self) -> Digest {
-        self.sha256
+        self.opened.sha256
     }
 
-    /// Path of a file of this bundle, for display. Its kind and length were just compared, its
-    /// bytes were not: use [`proved`](Self::proved) to read it.
-    pub fn path(&self, reference: &FileReference) -> Result<PathBuf, BundleError> {
-        self.check(reference, false)?;
-        Ok(self.layout.file(reference.sha256))
+    /// Its files, each content once, in the order of their hashes.
+    pub fn files(&self) -> Vec<FileReference> {
+        self.opened.uses.keys().copied().collect()
+    }
+
+    /// A file of this bundle, for display. Its kind and length were just compared, its bytes were
+    /// not: [`proved`](Self::proved) is for what is used.
+    pub fn section(&self, reference: &FileReference) -> Result<Section, BundleError> {
+        self.check(reference, false)
+    }
+
+    /// The bytes of the manifest, with their hash and length.
+    pub(crate) fn manifest_section(&self) -> Result<(Section, FileReference), BundleError> {
+        let section = self.opened.store.manifest()?;
+        let (sha256, bytes) = Digest::of_reader(section.reader()).map_err(BundleError::io(section.path()))?;
+        Ok((section, FileReference { sha256, bytes }))
     }
 
     /// The bytes of a file of at most 256 MiB. They are always verified.
     pub fn read(&self, reference: &FileReference) -> Result<Vec<u8>, BundleError> {
-        let opened = self.check(reference, false)?;
-        let path = self.layout.file(reference.sha256);
+        let section = self.check(reference, false)?;
+        let path = section.path();
         if reference.bytes > READ_BYTES {
             let (field, value) = ("bytes to read at once".to_owned(), reference.bytes);
-            return Err(BundleError::Limit { path, field, value, limit: READ_BYTES });
+            return Err(BundleError::Limit { path: path.to_owned(), field, value, limit: READ_BYTES });
         }
-        let bytes = file::read_capped(&path, opened, READ_BYTES)?;
-        file::expect_hash(&path, reference.sha256, Digest::of(&bytes))?;
+        let bytes = file::read_capped(path, section.reader(), READ_BYTES)?;
+        file::expect_hash(path, reference.sha256, Digest::of(&bytes))?;
         Ok(bytes)
     }
 
-    /// Opens a file for another crate that reads or maps it itself. Every byte was verified against
-    /// the manifest, prefix and all: an attacker can adapt a hash that a file carries of itself,
-    /// but not the one in the manifest.
-    pub fn proved(&self, reference: &FileReference) -> Result<ProvedFile, BundleError> {
-        let file = self.check(reference, false)?;
-        let path = self.layout.file(reference.sha256);
+    /// A file for another crate that reads or maps it itself. Every byte was verified against the
+    /// manifest, prefix and all: an attacker can adapt a hash that a file carries of itself, but
+    /// not the one in the manifest. Reading through it gives the verified bytes, even if the path
+    /// now names another file.
+    pub fn proved(&self, reference: &FileReference) -> Result<Section, BundleError> {
+        let section = self.check(reference, false)?;
         let sum = match &self.proofs {
-            Some(proofs) => proofs.digest(&file, reference.sha256),
-            None => Digest::of_reader(&file).map(|(sum, _)| sum),
+            Some(proofs) => proofs.digest(&section, reference.sha256),
+            None => Digest::of_reader(section.reader()).map(|(sum, _)| sum),
         };
-        file::expect_hash(&path, reference.sha256, sum.map_err(BundleError::io(&path))?)?;
-        io::Seek::rewind(&mut &file).map_err(BundleError::io(&path))?;
-        Ok(ProvedFile { path, file })
+        let path = section.path();
+        file::expect_hash(path, reference.sha256, sum.map_err(BundleError::io(path))?)?;
+        Ok(section)
     }
 
     /// Maps a file that was [verified](Self::proved). While a mapping of it is alive it is shared,
@@ -136,25 +195,26 @@ impl Bundle {
         if let Some(map) = alive.map(MappedFile).filter(|map| map.len() as u64 == reference.bytes) {
             return Ok(map);
         }
-        let ProvedFile { path, file } = self.proved(reference)?;
-        let map = MappedFile::new(&path, &file, reference.bytes)?;
+        let section = self.proved(reference)?;
+        let map = section.map().map_err(BundleError::io(section.path()))?;
+        let map = MappedFile(Arc::new(map));
         self.mapped().insert(reference.sha256, Arc::downgrade(&map.0));
         Ok(map)
     }
 
     fn mapped(&self) -> MutexGuard<'_, HashMap<Digest, Weak<Mapping>>> {
         // No operation under the lock can leave the map inconsistent.
-        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+        self.opened.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A file of the text side, verified; `None` if the checkpoint had none.
     pub fn text(&self, text: TextFile) -> Result<Option<Vec<u8>>, BundleError> {
-        self.manifest.texts.get(&text).map(|reference| self.read(reference)).transpose()
+        self.opened.manifest.texts.get(&text).map(|reference| self.read(reference)).transpose()
     }
 
     /// The index of the tokenizer, verified and mapped, if the bundle has one.
     pub fn tokenizer_index(&self) -> Result<Option<MappedFile>, BundleError> {
-        self.manifest.tokenizer_index.as_ref().map(|reference| self.map(reference)).transpose()
+        self.opened.manifest.tokenizer_index.as_ref().map(|reference| self.map(reference)).transpose()
     }
 
     /// The gathered tables of the text or of a tower, verified and mapped, in the order of their
@@ -174,7 +234,7 @@ impl Bundle {
 
     fn impossible(&self, entry: &AssetEntry, error: &GraphError) -> BundleError {
         let field = format!("table `{}`", entry.name);
-        BundleError::Invalid { path: self.layout.manifest(), field, reason: error.to_string() }
+        BundleError::Invalid { path: self.opened.store.manifest_path(), field, reason: error.to_string() }
     }
 
     /// Hashes every file; the first mismatch is the error. `progress` is called before each file is
@@ -182,32 +242,32 @@ impl Bundle {
     pub fn verify_all(&self, mut progress: impl FnMut(Progress)) -> Result<(), BundleError> {
         let total = self.total_bytes();
         let mut done = 0;
-        for (reference, used_as) in &self.uses {
+        for (reference, used_as) in &self.opened.uses {
             progress(Progress { file: *reference, done, total });
-            check_file(&self.layout, *reference, used_as, true)?;
+            self.opened.store.file(*reference, used_as, true)?;
             done += reference.bytes;
         }
-        Ok(())
+        self.opened.store.check_rest()
     }
 
     /// Bytes of all files, each content counted once; the manifest is not counted.
     pub fn total_bytes(&self) -> u64 {
-        self.uses.keys().map(|reference| reference.bytes).fold(0, u64::saturating_add)
+        self.opened.uses.keys().map(|reference| reference.bytes).fold(0, u64::saturating_add)
     }
 
     /// Files in the directory that are not part of the bundle. They are never read, and only cost
     /// their size.
     pub fn unreferenced(&self) -> Result<Vec<Stray>, BundleError> {
-        unreferenced(&self.layout, &self.manifest)
+        self.opened.store.unreferenced(&self.opened.manifest)
     }
 
-    fn check(&self, reference: &FileReference, content: bool) -> Result<fs::File, BundleError> {
-        let Some(used_as) = self.uses.get(reference) else {
+    fn check(&self, reference: &FileReference, content: bool) -> Result<Section, BundleError> {
+        let Some(used_as) = self.opened.uses.get(reference) else {
             let FileReference { sha256, bytes } = *reference;
-            let (directory, used_as) = (self.layout.directory.clone(), "asked for".to_owned());
+            let (directory, used_as) = (self.path().to_owned(), "asked for".to_owned());
             return Err(BundleError::Reference { directory, used_as, sha256, bytes });
         };
-        check_file(&self.layout, *reference, used_as, content)
+        self.opened.store.file(*reference, used_as, content)
     }
 }
 
@@ -240,80 +300,4 @@ pub(crate) fn uses_of(manifest: &Manifest) -> BTreeMap<FileReference, Vec<String
         uses.entry(reference).or_default().push(used_as);
     }
     uses
-}
-
-/// Reads and checks the manifest.
-pub(crate) fn read_manifest(layout: &Layout) -> Result<(Manifest, Digest), BundleError> {
-    let path = layout.manifest();
-    let not_found = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-    let (opened, _) = match file::open(&path) {
-        Err(BundleError::Io { source, .. }) if not_found(&source) => {
-            let directory = layout.directory.clone();
-            // A missing directory is a different error from a directory without a bundle.
-            fs::metadata(&directory).map_err(BundleError::io(&directory))?;
-            let unfinished = fs::symlink_metadata(layout.journal()).is_ok();
-            return Err(BundleError::NoManifest { directory, unfinished });
-        }
-        opened => opened?,
-    };
-    let bytes = file::read_capped(&path, opened, MANIFEST_BYTES)?;
-    manifest::parse(&path, &bytes)
-}
-
-/// Checks a file of the manifest.
-pub(crate) fn check_file(
-    layout: &Layout,
-    reference: FileReference,
-    used_as: &[String],
-    content: bool,
-) -> Result<fs::File, BundleError> {
-    let path = layout.file(reference.sha256);
-    // If the folder were a link, its files could be changed by others.
-    let checked = match file::expect_directory(&layout.files()) {
-        Ok(()) => file::check(&path, (reference.sha256, reference.bytes), content),
-        Err(error) => Err(error),
-    };
-    checked.map_err(|error| match error {
-        BundleError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            BundleError::Missing { path, used_as: used_as.first().cloned().unwrap_or_default() }
-        }
-        error => error,
-    })
-}
-
-/// Entries of the folder of files that are not in `kept`; sorted by name.
-pub(crate) fn strays(layout: &Layout, kept: &HashSet<Digest>) -> Result<Vec<Stray>, BundleError> {
-    list(&layout.files(), |name| name.parse().is_ok_and(|sha256| kept.contains(&sha256)))
-}
-
-/// The same for the whole directory.
-pub(crate) fn unreferenced(layout: &Layout, manifest: &Manifest) -> Result<Vec<Stray>, BundleError> {
-    let kept = manifest.references().into_iter().map(|(_, reference)| reference.sha256).collect();
-    let mut found = list(&layout.directory, Layout::is_part)?;
-    let inside = strays(layout, &kept)?;
-    found.extend(inside.into_iter().map(|stray| Stray { name: Layout::within_files(&stray.name), ..stray }));
-    found.sort();
-    Ok(found)
-}
-
-fn list(directory: &Path, is_kept: impl Fn(&str) -> bool) -> Result<Vec<Stray>, BundleError> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).map_err(BundleError::io(directory))? {
-        let entry = entry.map_err(BundleError::io(directory))?;
-        let name = entry.file_name();
-        if name.to_str().is_some_and(&is_kept) {
-            continue;
-        }
-        let metadata = match entry.metadata() {
-            Ok(metadata) => metadata,
-            // Removed meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(BundleError::io(&entry.path())(error)),
-        };
-        let is_file = metadata.is_file();
-        let name = printable(&name.to_string_lossy());
-        found.push(Stray { name, bytes: if is_file { metadata.len() } else { 0 }, is_file });
-    }
-    found.sort();
-    Ok(found)
 }

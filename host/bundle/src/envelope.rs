@@ -1,7 +1,7 @@
 //! The bytes of `bundle.json`: one line of JSON whose first members have fixed places.
 //!
 //! ```text
-//! {"shardwright-bundle":1,"sha256":"<64 digits>","manifest":{ … }}⏎
+//! {"shardwright-bundle":2,"sha256":"<64 digits>","manifest":{ … }}⏎
 //! ```
 //!
 //! The SHA-256 covers every byte of the file except its own 64 digits.
@@ -99,7 +99,7 @@ mod tests {
             assert_eq!((found, hash), (json.as_bytes(), sum));
             assert_eq!(&bytes[offset..offset + json.len()], json.as_bytes());
             let whole: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-            assert_eq!(whole["shardwright-bundle"], 1);
+            assert_eq!(whole["shardwright-bundle"], FORMAT_VERSION);
             assert_eq!(whole["sha256"], sum.to_string());
         }
     }
@@ -123,7 +123,8 @@ mod tests {
         let text = |version: &str| [MAGIC, version.as_bytes(), HASH].concat();
         let version = MAGIC.len();
         for (bytes, fault) in [
-            (text("2"), Fault::Version(2)),
+            (text("1"), Fault::Version(1)),
+            (text("3"), Fault::Version(3)),
             (text("4294967295"), Fault::Version(u32::MAX)),
             (text("4294967296"), Fault::Magic { offset: version }),
             (text("01"), Fault::Magic { offset: version }),

@@ -106,6 +106,16 @@ pub enum BundleError {
         /// What is wrong.
         reason: String,
     },
+    /// A packed bundle is not laid out as one.
+    #[error("`{}` at offset {offset}: {reason}", path.display())]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// First byte that differs, or the record that is wrong.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
     /// A value exceeds what this host reads or writes.
     #[error("`{}`: {field}: {value}, at most {limit}", path.display())]
     Limit {
@@ -117,6 +127,24 @@ pub enum BundleError {
         value: u64,
         /// The cap.
         limit: u64,
+    },
+    /// It is not known which variant is meant.
+    #[error(
+        "`{}` {}; its variants are for {}",
+        path.display(),
+        match asked {
+            Some(asked) => format!("has no variant for `{asked}`"),
+            None => "has several variants, and none is named".to_owned(),
+        },
+        there.join(", ")
+    )]
+    Variant {
+        /// The bundle.
+        path: PathBuf,
+        /// The chip asked for.
+        asked: Option<String>,
+        /// The chips there are variants for.
+        there: Vec<String>,
     },
     /// A file that is not one of this bundle.
     #[error("{used_as}: the bundle `{}` has no file {sha256} of {bytes} bytes", directory.display())]
@@ -138,6 +166,9 @@ pub enum BundleError {
         /// One thing in it.
         found: String,
     },
+    /// The caller asked to stop.
+    #[error("packing was cancelled")]
+    Cancelled,
     /// Another process is writing there.
     #[error("`{}` is being written by another process", directory.display())]
     Busy {
@@ -170,13 +201,18 @@ impl BundleError {
                 Some("copy the bundle again from its source, or compile it again into the same directory")
             }
             BundleError::Kind { .. } => Some("a bundle holds plain files only; copy it again without links"),
+            BundleError::Packed { .. } => Some(
+                "copy the file again from its source, or pack the bundle again; in an app's package store it uncompressed",
+            ),
             BundleError::Syntax { .. }
             | BundleError::Spelling { .. }
             | BundleError::Invalid { .. }
             | BundleError::Limit { .. } => {
                 Some("the bundle was not written by this program; compile it again")
             }
+            BundleError::Variant { .. } => Some("name the chip with `--soc`"),
             BundleError::Reference { .. } => Some("report this: a file was asked for that was never added"),
+            BundleError::Cancelled => None,
             BundleError::Occupied { .. } => Some("name a directory that is empty or does not exist yet"),
             BundleError::Busy { .. } => Some("wait until the other one is done, or name another directory"),
         }
@@ -193,6 +229,7 @@ impl BundleError {
                 | BundleError::Syntax { .. }
                 | BundleError::Spelling { .. }
                 | BundleError::Invalid { .. }
+                | BundleError::Packed { .. }
         )
     }
 }
@@ -216,8 +253,11 @@ impl From<BundleError> for shardwright_vocabulary::Error {
         let kind = match &error {
             BundleError::Io { .. } | BundleError::NoManifest { .. } => ErrorKind::Missing,
             BundleError::Version { .. } => ErrorKind::Incompatible,
-            BundleError::Occupied { .. } | BundleError::Busy { .. } => ErrorKind::Argument,
+            BundleError::Occupied { .. } | BundleError::Busy { .. } | BundleError::Variant { .. } => {
+                ErrorKind::Argument
+            }
             BundleError::Reference { .. } => ErrorKind::Internal,
+            BundleError::Cancelled => ErrorKind::Cancelled,
             _ => ErrorKind::Invalid,
         };
         let help = error.help().map(str::to_owned);

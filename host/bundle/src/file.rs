@@ -7,14 +7,13 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::Mmap;
-use shardwright_files::{FileError, Links, kind_name};
+use shardwright_files::{FileError, Links, Mapping, Section, kind_name};
 use shardwright_graph::WeightBytes;
 
-use crate::{BundleError, Digest};
+use crate::{BundleError, Digest, FileReference};
 
 /// Converts the error of opening a file to one of a bundle.
-fn open_error(path: &Path, error: FileError) -> BundleError {
+pub(crate) fn open_error(path: &Path, error: FileError) -> BundleError {
     match error {
         FileError::Kind { found } => {
             BundleError::Kind { path: path.to_owned(), expected: "a regular file", found }
@@ -51,7 +50,7 @@ pub(crate) fn begin_of(path: &Path, length: u64) -> Result<Vec<u8>, BundleError>
 }
 
 /// The bytes of a file of at most `limit`, whatever length it reports.
-pub(crate) fn read_capped(path: &Path, file: File, limit: u64) -> Result<Vec<u8>, BundleError> {
+pub(crate) fn read_capped(path: &Path, file: impl Read, limit: u64) -> Result<Vec<u8>, BundleError> {
     shardwright_files::read_from(file, limit).map_err(|error| match error {
         FileError::TooLong { limit } => {
             let (field, value) = ("bytes".to_owned(), limit.saturating_add(1));
@@ -61,17 +60,23 @@ pub(crate) fn read_capped(path: &Path, file: File, limit: u64) -> Result<Vec<u8>
     })
 }
 
-/// Compares a file with its expected hash and length, byte by byte if `content`.
-pub(crate) fn check(path: &Path, expected: (Digest, u64), content: bool) -> Result<File, BundleError> {
-    let (file, found) = open(path)?;
-    if found != expected.1 {
-        return Err(BundleError::Length { path: path.to_owned(), expected: expected.1, found });
+/// Compares a file with its expected length, and with its hash if `content`.
+pub(crate) fn expect(section: &Section, expected: FileReference, content: bool) -> Result<(), BundleError> {
+    let (path, found) = (section.path(), section.length());
+    if found != expected.bytes {
+        return Err(BundleError::Length { path: path.to_owned(), expected: expected.bytes, found });
     }
     if content {
-        let (sum, _) = Digest::of_reader(&file).map_err(BundleError::io(path))?;
-        expect_hash(path, expected.0, sum)?;
+        let (sum, _) = Digest::of_reader(section.reader()).map_err(BundleError::io(path))?;
+        expect_hash(path, expected.sha256, sum)?;
     }
-    Ok(file)
+    Ok(())
+}
+
+/// The same of a file in a directory.
+pub(crate) fn check(path: &Path, expected: FileReference, content: bool) -> Result<(), BundleError> {
+    let section = Section::whole(path, open(path)?.0).map_err(BundleError::io(path))?;
+    expect(&section, expected, content)
 }
 
 pub(crate) fn expect_hash(path: &Path, expected: Digest, found: Digest) -> Result<(), BundleError> {
@@ -81,7 +86,8 @@ pub(crate) fn expect_hash(path: &Path, expected: Digest, found: Digest) -> Resul
     Err(BundleError::Hash { path: path.to_owned(), expected, found })
 }
 
-/// A file of a bundle in memory, page-aligned; cloning shares it.
+/// A file of a bundle in memory; cloning shares it. In a directory it begins at a page, in a packed
+/// bundle where its place in that file puts it.
 ///
 /// If another program truncates it while it is mapped, reading the lost pages ends this process
 /// (SIGBUS); the system offers no mapping without that risk. The files of a bundle must not be
@@ -90,62 +96,31 @@ pub(crate) fn expect_hash(path: &Path, expected: Digest, found: Digest) -> Resul
 #[derive(Clone, Debug)]
 pub struct MappedFile(pub(crate) Arc<Mapping>);
 
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    bytes: Mmap,
-    /// For reading without mapping.
-    file: File,
-}
-
-impl MappedFile {
-    pub(crate) fn new(path: &Path, file: &File, length: u64) -> Result<MappedFile, BundleError> {
-        // SAFETY: the mapping is only read, and lives as long as any clone of the `Arc`. Its
-        // content can change only if another program writes the file in place, which the
-        // documentation of `MappedFile` forbids.
-        let map = unsafe { Mmap::map(file) }.map_err(BundleError::io(path))?;
-        let found = map.len() as u64;
-        if found != length {
-            return Err(BundleError::Length { path: path.to_owned(), expected: length, found });
-        }
-        let file = file.try_clone().map_err(BundleError::io(path))?;
-        Ok(MappedFile(Arc::new(Mapping { bytes: map, file })))
-    }
-}
-
 impl Deref for MappedFile {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0.bytes
+        &self.0
     }
 }
 
 impl AsRef<[u8]> for MappedFile {
     fn as_ref(&self) -> &[u8] {
-        &self.0.bytes
+        &self.0
     }
 }
 
 impl WeightBytes for MappedFile {
     fn bytes(&self) -> &[u8] {
-        &self.0.bytes
+        &self.0
     }
 
-    #[cfg(unix)]
     fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
-        use std::os::unix::fs::FileExt;
-        self.0.file.read_exact_at(into, offset as u64).is_ok()
+        self.0.copy(offset, into)
     }
 
-    #[cfg(unix)]
     fn release(&self, range: Range<usize>) {
-        // SAFETY: the mapping is shared with its file and read-only, so released pages are read
-        // from the file again and no byte of a slice changes. If the system refuses the advice,
-        // nothing changes either.
-        let advised = unsafe {
-            self.0.bytes.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
-        };
-        drop(advised);
+        self.0.release(range);
     }
 }
 
@@ -168,7 +143,8 @@ mod tests {
     fn released_pages_are_not_in_memory_and_read_the_same() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&[7; 5 << 20]).unwrap();
-        let map = MappedFile::new(file.path(), file.as_file(), 5 << 20).unwrap();
+        let section = Section::whole(file.path(), file.reopen().unwrap()).unwrap();
+        let map = MappedFile(Arc::new(section.map().unwrap()));
         assert!(map.iter().step_by(4096).all(|byte| *byte == 7) && resident(&map) == 5 << 20);
         map.release(0..map.len());
         assert_eq!(resident(&map), 0);

@@ -7,14 +7,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::Layout;
+use crate::layout::{Layout, MANIFEST};
+use crate::packed::embedded;
+use crate::store::ARCHIVE_MAGIC;
 use crate::{BundleError, envelope, file};
 
 /// Kinds of files and directories that this project knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A directory with a bundle, or the manifest in it.
+    /// A directory with a bundle, or the manifest in it, or a packed bundle.
     Bundle,
     /// A directory with an unfinished bundle.
     UnfinishedBundle,
@@ -63,13 +65,22 @@ const MAGICS: &[(&[u8], Kind)] = &[
     (b"\0asm", Kind::Planner),
 ];
 
+/// Offset of the name of its first entry in a packed bundle.
+const PACKED_NAME_AT: usize = 30;
+
 /// The longest of them.
-const LONGEST: u64 = 32;
+const LONGEST: u64 = 64;
 
 /// Identifies `path`. Links are followed: the path comes from the user. An error if it does not
 /// exist or is not accessible; pipes and devices are unknown and not opened.
 pub fn identify(path: impl AsRef<Path>) -> Result<Kind, BundleError> {
     let path = path.as_ref();
+    if let Some((archive, entry)) = embedded::split(path).filter(|_| !path.exists()) {
+        let section = embedded::entry(&archive, &entry)?;
+        let mut begin = vec![0; LONGEST.min(section.length()) as usize];
+        section.read_exact_at(&mut begin, 0).map_err(BundleError::io(section.path()))?;
+        return Ok(known(&begin));
+    }
     let path = &path.canonicalize().map_err(BundleError::io(path))?;
     let metadata = fs::metadata(path).map_err(BundleError::io(path))?;
     if metadata.is_dir() {
@@ -79,8 +90,15 @@ pub fn identify(path: impl AsRef<Path>) -> Result<Kind, BundleError> {
         return Ok(Kind::Unknown);
     }
     let begin = file::begin_of(path, LONGEST)?;
+    Ok(known(&begin))
+}
+
+/// What begins so.
+fn known(begin: &[u8]) -> Kind {
+    let is_packed = begin.starts_with(ARCHIVE_MAGIC)
+        && begin.get(PACKED_NAME_AT..).is_some_and(|name| name.starts_with(MANIFEST.as_bytes()));
     let known = MAGICS.iter().find(|(magic, _)| begin.starts_with(magic));
-    Ok(known.map_or(Kind::Unknown, |(_, kind)| *kind))
+    if is_packed { Kind::Bundle } else { known.map_or(Kind::Unknown, |(_, kind)| *kind) }
 }
 
 fn identify_directory(directory: &Path) -> Kind {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::bundle::{TINY_FILE_BYTES, check_file, read_manifest, unreferenced, uses_of};
-use crate::layout::Layout;
+use crate::bundle::{TINY_FILE_BYTES, uses_of};
+use crate::store::Store;
 use crate::{BundleError, Digest, FORMAT_VERSION, FileReference, Manifest, Progress, Stray};
 
 /// How closely files are checked.
@@ -22,8 +22,10 @@ pub enum Examine {
 /// A bundle on disk, damaged or not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inspection {
-    /// Its directory.
-    pub directory: PathBuf,
+    /// Its directory or file.
+    pub path: PathBuf,
+    /// Whether it is one file.
+    pub packed: bool,
     /// Version of the format.
     pub format: u32,
     /// The hash in the manifest, which covers the hash of every file.
@@ -68,15 +70,15 @@ pub enum FileState {
     },
 }
 
-/// Inspects the bundle in `directory`. An error only if its manifest cannot be read; damaged files
-/// are part of the answer. `progress` is called before each file is checked.
+/// Inspects a bundle, in a directory or packed. An error only if its manifest cannot be read;
+/// damaged files are part of the answer. `progress` is called before each file is checked.
 pub fn inspect(
-    directory: impl AsRef<Path>,
+    path: impl AsRef<Path>,
     examine: Examine,
     mut progress: impl FnMut(Progress),
 ) -> Result<Inspection, BundleError> {
-    let layout = Layout::of(directory.as_ref());
-    let (manifest, sha256) = read_manifest(&layout)?;
+    let store = Store::open(path.as_ref())?;
+    let (manifest, sha256) = store.read_manifest()?;
     let uses = uses_of(&manifest);
     let total = uses.keys().map(|reference| reference.bytes).fold(0, u64::saturating_add);
     let mut files = Vec::with_capacity(uses.len());
@@ -84,7 +86,7 @@ pub fn inspect(
     for (file, used_as) in uses {
         progress(Progress { file, done, total });
         let content = examine == Examine::Content || file.bytes <= TINY_FILE_BYTES;
-        let state = match check_file(&layout, file, &used_as, content) {
+        let state = match store.file(file, &used_as, content) {
             Ok(_) if content => FileState::Verified,
             Ok(_) => FileState::Present,
             Err(error) => FileState::Damaged { reason: error.to_string() },
@@ -93,14 +95,15 @@ pub fn inspect(
         files.push(InspectedFile { file, used_as, state });
     }
     Ok(Inspection {
-        directory: layout.directory.clone(),
+        path: store.path().to_owned(),
+        packed: matches!(store, Store::Packed(_)),
         format: FORMAT_VERSION,
         sha256,
         total_bytes: total,
         intact: !files.iter().any(|file| matches!(file.state, FileState::Damaged { .. })),
         files,
         // If the folder cannot be listed, every file was already reported.
-        unreferenced: unreferenced(&layout, &manifest).unwrap_or_default(),
+        unreferenced: store.unreferenced(&manifest).unwrap_or_default(),
         manifest,
     })
 }

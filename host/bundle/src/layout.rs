@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use crate::Digest;
 
-const MANIFEST: &str = "bundle.json";
-const FILES: &str = "files";
+pub(crate) const MANIFEST: &str = "bundle.json";
+pub(crate) const FILES: &str = "files";
 const JOURNAL: &str = ".unfinished";
 const STAGING: &str = ".staging";
 
@@ -56,6 +56,11 @@ impl Layout {
     /// Whether a name directly in the directory is part of a complete bundle.
     pub(crate) fn is_part(name: &str) -> bool {
         [MANIFEST, FILES].contains(&name)
+    }
+
+    /// Path of a file within the directory, with `/`.
+    pub(crate) fn name_of(sha256: Digest) -> String {
+        Layout::within_files(&sha256.to_string())
     }
 
     /// Path of a file within the directory, for messages.

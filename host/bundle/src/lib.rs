@@ -1,9 +1,9 @@
-//! The bundle: a directory with everything a model needs to run, and nothing that was only needed
-//! to build it.
+//! The bundle: everything a model needs to run on one or several chips, and nothing that was only
+//! needed to build it.
 //!
-//! **Job.** The format of a bundle: writing one piece by piece so that an interrupted build
-//! resumes, opening one safely whatever it contains, verifying every byte of it, and identifying
-//! any file of this project by its first bytes.
+//! **Job.** The format of a bundle, in a directory or packed into one file: writing one piece by
+//! piece so that an interrupted build resumes, packing it, opening one safely whatever it contains,
+//! verifying every byte of it, and identifying any file of this project by its first bytes.
 //!
 //! **Not its job.** It knows no checkpoint, no planner and no shim: artefacts, plans and texts are
 //! files to it, whose bytes it stores and verifies. It does not decide what belongs in a bundle.
@@ -12,9 +12,12 @@
 //!
 //! ```text
 //! DIR/bundle.json      one line of JSON, every byte of it covered by the SHA-256 near its beginning:
-//!                      {"shardwright-bundle":1,"sha256":"<64 digits>","manifest":{ … }}⏎
+//!                      {"shardwright-bundle":2,"sha256":"<64 digits>","manifest":{ … }}⏎
 //! DIR/files/<sha256>   every other file, named by the SHA-256 of its bytes
 //! ```
+//!
+//! Packed, the same files are the entries of an uncompressed ZIP archive, each at a multiple of
+//! 64 KiB ([`pack`]). The manifest has a variant for each chip; what variants share is there once.
 //!
 //! The manifest has one canonical form: members in the order of [`Manifest`], no blanks. A reader
 //! refuses any other form, unknown members, and anything beyond its caps. It names every file by
@@ -29,7 +32,7 @@
 //! | [`Bundle::open`] | every byte | exist, regular, right length; up to [`TINY_FILE_BYTES`] every byte |
 //! | [`Bundle::read`], [`Bundle::text`] | | every byte |
 //! | [`Bundle::proved`], [`Bundle::map`], [`Bundle::assets_of`] | | every byte, or recorded by [`Proofs`] |
-//! | [`Bundle::path`] | | exists, regular, right length: for display, not for running |
+//! | [`Bundle::section`] | | exists, regular, right length: for display, not for running |
 //! | [`Bundle::verify_all`], [`inspect`] with [`Examine::Content`] | every byte | every byte |
 //!
 //! # Writing one, and reading it back
@@ -39,7 +42,7 @@
 //!
 //! use shardwright_bundle::{
 //!     Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry,
-//!     Structure, TextFile,
+//!     Structure, TextFile, Variant,
 //! };
 //! use shardwright_vocabulary::{DType, FormatTuple, PlannerIdentity, ShimIdentity, Target, TargetKind};
 //! use shardwright_graph::{Asset, ComponentKind, Segment, Weight, WeightData};
@@ -102,28 +105,32 @@
 //!             name: "demo".to_owned(),
 //!             family: "gemma4".to_owned(),
 //!             checkpoint: Digest::of(b"settings and headers of the checkpoint"),
-//!             calibration: None,
 //!         },
-//!         soc: "generic".to_owned(),
-//!         planner: PlannerIdentity { name: "generic".to_owned(), version: "0.1.0".to_owned(), built_in: true },
-//!         options: BTreeMap::from([("context".to_owned(), "512".to_owned())]),
-//!         // Of a real model: `Structure::of(&graph)`.
-//!         structure: Structure {
-//!             hidden: 2,
-//!             vocabulary: 3,
-//!             context: 512,
-//!             per_layer_width: 0,
-//!             layers: 0,
-//!             components: vec![ComponentKind::Embed],
-//!             states: Vec::new(),
-//!         },
-//!         assets,
 //!         texts,
 //!         tokenizer_index: None,
-//!         chains: vec![chain],
-//!         towers: Vec::new(),
-//!         verifications: Vec::new(),
-//!         notices: Vec::new(),
+//!         goldens: None,
+//!         variants: vec![Variant {
+//!             soc: "generic".to_owned(),
+//!             aliases: Vec::new(),
+//!             calibration: None,
+//!             planner: PlannerIdentity { name: "generic".to_owned(), version: "0.1.0".to_owned(), built_in: true },
+//!             options: BTreeMap::from([("context".to_owned(), "512".to_owned())]),
+//!             // Of a real model: `Structure::of(&graph)`.
+//!             structure: Structure {
+//!                 hidden: 2,
+//!                 vocabulary: 3,
+//!                 context: 512,
+//!                 per_layer_width: 0,
+//!                 layers: 0,
+//!                 components: vec![ComponentKind::Embed],
+//!                 states: Vec::new(),
+//!             },
+//!             assets,
+//!             chains: vec![chain],
+//!             towers: Vec::new(),
+//!             verifications: Vec::new(),
+//!             notices: Vec::new(),
+//!         }],
 //!     })
 //! }
 //!
@@ -146,13 +153,14 @@
 //! // On the phone: no checkpoint, no planner, no compiler.
 //! let bundle = Bundle::open(&directory)?;
 //! assert_eq!(bundle.sha256(), identity);
-//! let tables = bundle.assets_of(&bundle.manifest().assets)?;
+//! let variant = bundle.manifest().variant("generic").expect("it was written");
+//! let tables = bundle.assets_of(&variant.assets)?;
 //! assert_eq!(tables[0].table.data.bytes(), table.table.data.bytes());
 //! assert_eq!(bundle.text(TextFile::GenerationConfig)?.as_deref(), Some(&b"{\"eos_token_id\":1}"[..]));
-//! for shard in &bundle.manifest().chains[0].shards {
+//! for shard in &variant.chains[0].shards {
 //!     let head = bundle.read(&shard.head)?;
 //!     let artefact = bundle.proved(&shard.artefact)?;
-//!     println!("{}: {} bytes of head, {}", shard.name, head.len(), artefact.path.display());
+//!     println!("{}: {} bytes of head, {}", shard.name, head.len(), artefact.path().display());
 //! }
 //! bundle.verify_all(|_| ())?;
 //! # Ok::<(), BundleError>(())
@@ -173,10 +181,12 @@ mod inspect;
 mod journal;
 mod layout;
 mod manifest;
+mod packed;
 mod proofs;
+mod store;
 mod writer;
 
-pub use bundle::{Bundle, Progress, ProvedFile, Stray, TINY_FILE_BYTES};
+pub use bundle::{Bundle, Progress, Stray, TINY_FILE_BYTES};
 pub use digest::{Digest, DigestError};
 pub use error::BundleError;
 pub use file::MappedFile;
@@ -184,10 +194,11 @@ pub use identify::{Kind, identify, is_bundle};
 pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
 pub use manifest::{
     AssetEntry, ChainEntry, FileReference, Manifest, Model, ModelIdentity, NAME_BYTES_MAX, ShardEntry,
-    Structure, TEXT_BYTES_MAX, TextFile, TowerEntry, TwinEntry, Verification,
+    Structure, TEXT_BYTES_MAX, TextFile, TowerEntry, TwinEntry, Variant, Verification,
 };
+pub use packed::{PackReport, pack};
 pub use proofs::Proofs;
 pub use writer::BundleWriter;
 
 /// Version of the format that is written, and the only one that is read.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;

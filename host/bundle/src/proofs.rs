@@ -1,7 +1,8 @@
 //! Records which files were verified, so that gigabytes are not hashed at every start.
 //!
-//! A file is identified by its device, inode number, length and the times of its last changes.
-//! These identify its bytes if three conditions hold, and a proof is recorded only if they do:
+//! A file is identified by its device, inode number, length and the times of its last changes; a
+//! part of a packed bundle by its place in that file as well. These identify its bytes if three
+//! conditions hold, and a proof is recorded only if they do:
 //!
 //! * When the file is hashed, no process has it open for writing or mapped writable: the system
 //!   confirms that by granting a read lease. A process that has already mapped a page can change it
@@ -21,7 +22,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use shardwright_files::{FileError, own};
+use shardwright_files::{FileError, Section, own};
 
 use crate::Digest;
 
@@ -30,7 +31,15 @@ const SETTLED: Duration = Duration::from_secs(3);
 /// Longer than any note.
 const LONGEST: u64 = 512;
 
-/// A directory of notes, one per verified file.
+/// What the note of a question that was answered with yes says.
+const PASSED: &str = "passed\n";
+
+/// Name of that note.
+fn passed(question: Digest) -> String {
+    format!("passed-{question}")
+}
+
+/// A directory of notes, one per verified file and per question.
 #[derive(Clone, Debug)]
 pub struct Proofs {
     directory: PathBuf,
@@ -55,25 +64,43 @@ impl Proofs {
         own::expect_folder(&self.directory).err().filter(|error| !error.is_missing())
     }
 
-    /// The hash of a file just opened: computed from all of its bytes, or `expected` if it was
+    /// Whether a question was answered with yes before: one that names all that its answer depends
+    /// on.
+    pub fn has_passed(&self, question: Digest) -> bool {
+        let mut note = String::new();
+        let opened = own::open_file(&self.directory.join(passed(question)));
+        let read = opened
+            .map_err(io::Error::from)
+            .and_then(|(file, _)| file.take(LONGEST).read_to_string(&mut note));
+        read.is_ok() && note == PASSED
+    }
+
+    /// Records that a question was answered with yes. A failure to record only costs time.
+    pub fn pass(&self, question: Digest) {
+        let _ = own::write(&self.directory.join(passed(question)), PASSED.as_bytes());
+    }
+
+    /// The hash of a section just opened: computed from all of its bytes, or `expected` if it was
     /// verified before and no program can have changed it since.
-    pub(crate) fn digest(&self, file: &File, expected: Digest) -> io::Result<Digest> {
-        if self.hold(file, expected) {
+    pub(crate) fn digest(&self, section: &Section, expected: Digest) -> io::Result<Digest> {
+        if self.hold(section, expected) {
             return Ok(expected);
         }
         // The lease first: a write to a page mapped earlier would not be visible between the two
         // checks.
+        let file = section.file();
         let before = has_no_writer(file).then(|| file.metadata()).transpose()?;
-        let (sum, _) = Digest::of_reader(file)?;
+        let (sum, _) = Digest::of_reader(section.reader())?;
         if let Some(before) = before.filter(|_| sum == expected) {
-            self.note(&before, file, sum);
+            self.note(&before, section, sum);
         }
         Ok(sum)
     }
 
     /// Whether this open file is recorded with this hash, and has not changed since.
-    fn hold(&self, file: &File, hash: Digest) -> bool {
-        let known = file.metadata().ok().and_then(|metadata| known(&metadata, hash));
+    fn hold(&self, section: &Section, hash: Digest) -> bool {
+        let metadata = section.file().metadata().ok();
+        let known = metadata.and_then(|metadata| known(&metadata, section, hash));
         let Some(known) = known.filter(|known| known.settled) else { return false };
         let mut note = String::new();
         let opened = own::open_file(&self.directory.join(&known.name));
@@ -83,11 +110,11 @@ impl Proofs {
         read.is_ok() && note == known.note
     }
 
-    /// Records that this open file has this hash. `before` is its metadata before it was read. A
-    /// failure to record only costs time.
-    fn note(&self, before: &Metadata, file: &File, hash: Digest) {
-        let after = file.metadata().ok().and_then(|metadata| known(&metadata, hash));
-        let (Some(before), Some(after)) = (known(before, hash), after) else { return };
+    /// Records that this section has this hash. `before` is the metadata of its file before it was
+    /// read. A failure to record only costs time.
+    fn note(&self, before: &Metadata, section: &Section, hash: Digest) {
+        let after = section.file().metadata().ok().and_then(|metadata| known(&metadata, section, hash));
+        let (Some(before), Some(after)) = (known(before, section, hash), after) else { return };
         if !before.settled || before.note != after.note {
             return;
         }
@@ -98,15 +125,21 @@ impl Proofs {
 }
 
 #[cfg(unix)]
-fn known(metadata: &Metadata, hash: Digest) -> Option<Known> {
+fn known(metadata: &Metadata, section: &Section, hash: Digest) -> Option<Known> {
     use std::os::unix::fs::MetadataExt;
     let changed = u64::try_from(metadata.ctime()).ok().map(Duration::from_secs)?;
     let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed).ok()?;
+    let mut name = format!("{:x}-{:x}", metadata.dev(), metadata.ino());
+    if section.length() != metadata.len() {
+        name.push_str(&format!("-{:x}", section.offset()));
+    }
     Some(Known {
-        name: format!("{:x}-{:x}", metadata.dev(), metadata.ino()),
+        name,
         note: format!(
-            "{} {}.{:09} {}.{:09} {hash}\n",
+            "{} {} {} {}.{:09} {}.{:09} {hash}\n",
             metadata.len(),
+            section.offset(),
+            section.length(),
             metadata.mtime(),
             metadata.mtime_nsec(),
             metadata.ctime(),
@@ -118,7 +151,7 @@ fn known(metadata: &Metadata, hash: Digest) -> Option<Known> {
 
 /// No file identity on other systems.
 #[cfg(not(unix))]
-fn known(_: &Metadata, _: Digest) -> Option<Known> {
+fn known(_: &Metadata, _: &Section, _: Digest) -> Option<Known> {
     None
 }
 
@@ -186,9 +219,13 @@ mod tests {
         path
     }
 
+    fn opened(path: &Path) -> Section {
+        Section::whole(path, File::open(path).unwrap()).unwrap()
+    }
+
     /// The digest of the file now, and whether it was recorded.
     fn ask(proofs: &Proofs, path: &Path) -> (Digest, bool) {
-        let file = File::open(path).unwrap();
+        let file = opened(path);
         let existing = proofs.hold(&file, Digest::of(CONTENT));
         (proofs.digest(&file, Digest::of(CONTENT)).unwrap(), existing)
     }
@@ -213,11 +250,11 @@ mod tests {
         settle();
         assert_eq!(ask(&proofs, &path), (good, false), "nothing was noted");
         assert_eq!(ask(&proofs, &path), (good, remembered(&path)));
-        let file = File::open(&path).unwrap();
+        let file = opened(&path);
         assert!(!proofs.hold(&file, Digest::of(b"another")));
 
         // Written, with its old time restored.
-        let modified = file.metadata().unwrap().modified().unwrap();
+        let modified = file.file().metadata().unwrap().modified().unwrap();
         let mut file = File::options().write(true).open(&path).unwrap();
         file.write_all(b"c").unwrap();
         file.set_modified(modified).unwrap();
@@ -283,7 +320,7 @@ mod tests {
         ask(&proofs, &path);
         assert_eq!(ask(&proofs, &path).1, remembered(&path));
         let metadata = fs::metadata(&path).unwrap();
-        let known = known(&metadata, Digest::of(CONTENT)).unwrap();
+        let known = known(&metadata, &opened(&path), Digest::of(CONTENT)).unwrap();
         let name = directory.path().join("proofs").join(known.name);
         for (place, mode) in [(directory.path().join("proofs"), 0o777), (name.clone(), 0o666)] {
             if !place.exists() {

@@ -13,7 +13,8 @@ use crate::error::printable;
 use crate::journal::Journal;
 use crate::layout::{Layout, TEMPORARY};
 use crate::manifest::{AssetEntry, FILE_BYTES, FileReference, Manifest, TEXT_FILE_BYTES, TextFile};
-use crate::{Bundle, BundleError, Digest, bundle, envelope, file, manifest};
+use crate::store::{self, Store};
+use crate::{Bundle, BundleError, Digest, envelope, file, manifest};
 
 /// Entries of a directory that are checked before it counts as another program's: a bundle's own
 /// has at most four and leftovers of interrupted writers.
@@ -76,7 +77,7 @@ impl BundleWriter {
             Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let previous = bundle::read_manifest(&layout).ok().map(|(manifest, _)| manifest);
+        let previous = Store::Directory(layout.clone()).read_manifest().ok().map(|(manifest, _)| manifest);
         Ok(BundleWriter { layout, _lock: lock, journal, previous, added: HashSet::new() })
     }
 
@@ -269,7 +270,7 @@ impl BundleWriter {
         remove_tree(&self.layout.staging())?;
         let kept: HashSet<Digest> =
             manifest.references().into_iter().map(|(_, reference)| reference.sha256).collect();
-        bundle::strays(&self.layout, &kept)?
+        store::strays(&self.layout, &kept)?
             .into_iter()
             .filter(|stray| stray.is_file && stray.name.parse::<Digest>().is_ok())
             .try_for_each(|stray| {
@@ -296,8 +297,8 @@ impl BundleWriter {
             }
             let known = self.added.contains(&reference) || before.contains(&reference);
             let path = self.layout.file(reference.sha256);
-            match file::check(&path, (reference.sha256, reference.bytes), !known) {
-                Ok(_) => {}
+            match file::check(&path, reference, !known) {
+                Ok(()) => {}
                 Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                     let FileReference { sha256, bytes } = reference;
                     let directory = self.layout.directory.clone();
@@ -312,7 +313,7 @@ impl BundleWriter {
     /// Whether the file exists with that content.
     fn holds(&self, reference: FileReference) -> bool {
         let path = self.layout.file(reference.sha256);
-        file::check(&path, (reference.sha256, reference.bytes), true).is_ok()
+        file::check(&path, reference, true).is_ok()
     }
 
     /// Gives a written file its final name. An existing one has the same content or is damaged, and

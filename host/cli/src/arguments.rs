@@ -62,6 +62,16 @@ const DIFF_EXAMPLES: &str = "Example:
   shardwright plan demo-model --soc mt6989 --limit ops=400 --format json > after.json
   shardwright plan diff before.json after.json";
 
+const PACK_EXAMPLES: &str = "Example:
+  shardwright pack demo.bundle -o demo.swb
+  shardwright run demo.swb --prompt \"Once upon\"
+  shardwright run app.apk!/assets/demo.swb --prompt \"Once upon\"";
+
+const EXPLAIN_EXAMPLES: &str = "Example:
+  shardwright compile demo-model --soc mt6989,sm8750,generic --on simulator -o demo.bundle
+  shardwright explain demo.bundle
+  shardwright explain demo.bundle --soc sm8750";
+
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Generate text from a checkpoint or a bundle.
@@ -74,6 +84,13 @@ pub enum Command {
     /// on where it stopped.
     #[command(after_help = COMPILE_EXAMPLES)]
     Compile(CompileArguments),
+    /// Pack a bundle into one file, an uncompressed ZIP archive, in which everything lies where a
+    /// page of memory begins. The same commands take it as take the directory.
+    #[command(after_help = PACK_EXAMPLES)]
+    Pack(PackArguments),
+    /// Show which variant and chain of a bundle a machine runs, and why not the others.
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain(ExplainArguments),
     /// Let a model write text to calibrate on: its own replies to prompts, drawn as it would say
     /// them. An interrupted run goes on where it stopped.
     #[command(after_help = CALIBRATION_TEXT_EXAMPLES)]
@@ -178,6 +195,8 @@ pub struct TrustArguments {
 #[command(next_help_heading = "Chip and plan")]
 pub struct TargetArguments {
     /// The chip to plan for (a profile's name or alias). Default: the generic profile on the CPU.
+    /// `compile` takes several, separated by commas: the bundle has a variant for each. With a
+    /// bundle, the chip that the machine is taken for.
     #[arg(long)]
     pub soc: Option<String>,
     /// Override or add a limit of the chip; its provenance becomes `user`.
@@ -321,6 +340,29 @@ pub struct CompileArguments {
     pub target: TargetArguments,
     #[command(flatten)]
     pub execution: ExecutionArguments,
+}
+
+#[derive(Args, Debug)]
+pub struct PackArguments {
+    /// A bundle, in a directory or packed.
+    pub bundle: PathBuf,
+    /// The file to write. It appears whole or not at all.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub struct ExplainArguments {
+    /// A bundle, in a directory or packed.
+    pub bundle: PathBuf,
+    /// A chip that the machine is taken for (a profile's name or alias). Default: the one that the
+    /// shims find.
+    #[arg(long)]
+    pub soc: Option<String>,
+    #[command(flatten)]
+    pub shims: ShimPlaces,
+    #[command(flatten)]
+    pub profiles: ProfilePlaces,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]

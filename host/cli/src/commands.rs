@@ -7,6 +7,7 @@ mod calibration_text;
 mod chat;
 mod doctor;
 mod embed;
+mod explain;
 mod plan;
 mod planner;
 mod run;
@@ -46,6 +47,8 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
             let search = search_path(shims, &PlannerPlaces::default(), profiles);
             bundle::inspect(path, *verify, soc.as_deref(), &search, format)
         }
+        Command::Pack(arguments) => bundle::pack(arguments, format),
+        Command::Explain(arguments) => explain::explain(arguments, format),
         Command::CalibrationText(arguments) => calibration_text::calibration_text(arguments, format),
         Command::Plan(arguments) => plan::plan(arguments, format, detail),
         Command::Sensitivity(arguments) => sensitivity::sensitivity(arguments, format),
@@ -378,6 +381,9 @@ fn open_for(
     if let Some(threads) = execution.threads {
         options = options.threads(threads);
     }
+    if let Some(soc) = &target.soc {
+        options = options.chip(shardwright_doctor::chip_named(soc, &target_path(target)?)?);
+    }
     for (name, value) in &target.flags {
         options = options.flag(name, value);
     }
@@ -421,7 +427,8 @@ fn nothing_decided_before(
 /// not compile without a decision.
 fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> Option<&'static str> {
     let TargetArguments {
-        soc,
+        // The chip that the machine is taken for.
+        soc: _,
         limits,
         // Some take effect when shards are loaded; the bundle knows which it has decided.
         flags: _,
@@ -454,7 +461,6 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
     } = target;
     let ExecutionArguments { on, threads: _, isolation: _ } = execution;
     let decided = [
-        ("--soc", soc.is_some()),
         ("--limit", !limits.is_empty()),
         ("--without-flag", !flags_left_out.is_empty()),
         ("--formats", !formats.is_empty()),

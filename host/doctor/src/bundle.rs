@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_bundle::{Bundle, Model, ProvedFile, ShardEntry};
+use shardwright_bundle::{Bundle, FileReference, Model, ShardEntry, Variant, Verification};
 use shardwright_shims::{Artefact, ShimInstance};
 use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Pass, TargetKind};
 use shardwright_worker::Shims;
 
 use crate::advised::{Advisers, FlagAdvice};
-use shardwright_runtime::{devices_for, only_compiles};
+use shardwright_selection::{Candidate, devices_for, only_compiles};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::report::Problem;
@@ -27,12 +27,37 @@ pub struct BundlePrognosis {
     pub program: String,
     /// The model.
     pub model: String,
+    /// What it is compiled into, for one chip each.
+    pub variants: Vec<VariantPrognosis>,
+    /// The chain that would run.
+    pub would_run: Option<ChosenChain>,
+    /// Bytes of its artefacts that would be copied into memory, because they begin at no multiple
+    /// of 4 KiB in their file.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub copied_bytes: u64,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
+/// A chain of a variant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChosenChain {
+    /// The chip of the variant.
+    pub soc: String,
+    /// Name of the chain.
+    pub chain: String,
+}
+
+/// A variant of the bundle.
+#[derive(Clone, Debug, Serialize)]
+pub struct VariantPrognosis {
     /// The profile it was planned for.
     pub soc: String,
     /// Its chains, in the order in which they are tried.
     pub chains: Vec<ChainPrognosis>,
-    /// The first chain whose shards can all be loaded, which would run. `None` if a table is
-    /// damaged.
+    /// The first chain whose shards can all be loaded. `None` if a table is damaged.
     pub would_run: Option<String>,
     /// What is wrong with the gathered tables, if anything: without them no chain runs.
     pub damaged_table: Option<String>,
@@ -158,39 +183,55 @@ impl BundlePrognosis {
         let bundle = Bundle::open(directory)?;
         let mut asked = Asked { shims, advisers, opened: BTreeMap::new() };
         let manifest = bundle.manifest();
-        let mut models: Vec<TowerPrognosis> =
-            manifest.models().map(|model| asked.model(&bundle, model)).collect();
-        let towers = models.split_off(1);
-        let Some(TowerPrognosis { chains, would_run, damaged_table, .. }) = models.pop() else {
-            return Err(Error::new(ErrorKind::Invalid, "the bundle has no chain"));
+        let variants: Vec<VariantPrognosis> =
+            manifest.variants.iter().map(|variant| asked.variant(&bundle, variant)).collect();
+        let would_run = match variants.as_slice() {
+            [only] => only.would_run.clone().map(|chain| ChosenChain { soc: only.soc.clone(), chain }),
+            several => {
+                let selection = crate::explain::on_this_machine(&bundle, shims, None);
+                let loads = |candidate: &Candidate| {
+                    let mut variants = several.iter();
+                    variants.any(|variant| variant.soc == candidate.soc && variant.damaged_table.is_none())
+                };
+                let chosen = selection.candidates.into_iter().find(loads);
+                chosen.map(|chosen| ChosenChain { soc: chosen.soc, chain: chosen.name })
+            }
         };
+        let chain = would_run.as_ref().and_then(|chosen| manifest.variant(&chosen.soc)?.chain(&chosen.chain));
+        let artefacts = chain.iter().flat_map(|chain| &chain.shards).map(|shard| shard.artefact);
+        let is_copied = |artefact: &FileReference| {
+            bundle.section(artefact).is_ok_and(|section| Artefact::is_copied(&section))
+        };
+        let copied_bytes = artefacts.filter(is_copied).map(|artefact| artefact.bytes).sum();
         Ok(BundlePrognosis {
+            copied_bytes,
             directory: directory.display().to_string(),
             sha256: bundle.sha256().to_string(),
             program: manifest.program.clone(),
             model: manifest.model.name.clone(),
-            soc: manifest.soc.clone(),
+            variants,
             would_run,
-            damaged_table,
-            chains,
-            towers,
-            verifications: manifest
-                .verifications
-                .iter()
-                .map(|proof| ProofReport {
-                    name: proof.name.clone(),
-                    chain: proof.chain.clone(),
-                    passed: proof.passed,
-                    summary: proof.summary.clone(),
-                })
-                .collect(),
+        })
+    }
+
+    /// What would cost memory although it need not.
+    pub(crate) fn wasted_memory(&self) -> Option<Problem> {
+        (self.copied_bytes > 0).then(|| Problem {
+            what: format!(
+                "{} bytes of artefacts would be copied into memory: {} begins at no multiple of 4096 bytes in its \
+                 file",
+                self.copied_bytes, self.directory
+            ),
+            help: Some("align it in the package, as `zipalign -p 4` does: it is mapped then".to_owned()),
         })
     }
 
     /// Shards compiled without recommended flags: they run, but slowly.
     pub(crate) fn wanting_flags(&self) -> Vec<Problem> {
-        let towers = self.towers.iter().flat_map(|tower| &tower.chains);
-        let shards = self.chains.iter().chain(towers).flat_map(|chain| &chain.shards);
+        let chains = self.variants.iter().flat_map(|variant| {
+            variant.chains.iter().chain(variant.towers.iter().flat_map(|tower| &tower.chains))
+        });
+        let shards = chains.flat_map(|chain| &chain.shards);
         let advice = shards.filter_map(|shard| shard.advice.as_ref().filter(|advice| advice.is_wanting()));
         let problem = |advice: &FlagAdvice| Problem {
             what: format!("shard {}: {}", advice.name, advice.summary()),
@@ -209,11 +250,13 @@ impl BundlePrognosis {
         if self.would_run.is_some() {
             return Ok(());
         }
-        if let Some(reason) = &self.damaged_table {
+        let mut variants = self.variants.iter();
+        if let Some(reason) = variants.find_map(|variant| variant.damaged_table.as_ref()) {
             let what = format!("no chain of {} runs here: {reason}", self.directory);
             return Err(Error::new(ErrorKind::Invalid, what).with_help("copy or compile the bundle again"));
         }
-        let shards = self.chains.iter().flat_map(|chain| &chain.shards);
+        let chains = self.variants.iter().flat_map(|variant| &variant.chains);
+        let shards = chains.flat_map(|chain| &chain.shards);
         let stuck: Vec<&ShardPrognosis> = shards.filter(|shard| !shard.state.loads()).collect();
         let missing = |shard: &&ShardPrognosis| {
             matches!(shard.state, ShardState::NoShim | ShardState::NoDevice | ShardState::Offline)
@@ -260,7 +303,7 @@ fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
 struct Asked<'s> {
     shims: &'s Shims,
     advisers: &'s Advisers,
-    opened: BTreeMap<(String, bool, bool), std::result::Result<Opened, Error>>,
+    opened: BTreeMap<(String, String, bool, bool), std::result::Result<Opened, Error>>,
 }
 
 struct Opened {
@@ -269,13 +312,37 @@ struct Opened {
 }
 
 impl Asked<'_> {
-    fn model(&mut self, bundle: &Bundle, model: Model<'_>) -> TowerPrognosis {
+    fn variant(&mut self, bundle: &Bundle, variant: &Variant) -> VariantPrognosis {
+        let mut models: Vec<TowerPrognosis> =
+            variant.models().map(|model| self.model(bundle, &variant.soc, model)).collect();
+        let towers = models.split_off(1);
+        let proof = |proof: &Verification| ProofReport {
+            name: proof.name.clone(),
+            chain: proof.chain.clone(),
+            passed: proof.passed,
+            summary: proof.summary.clone(),
+        };
+        let (chains, would_run, damaged_table) = match models.pop() {
+            Some(text) => (text.chains, text.would_run, text.damaged_table),
+            None => (Vec::new(), None, None),
+        };
+        VariantPrognosis {
+            soc: variant.soc.clone(),
+            chains,
+            would_run,
+            damaged_table,
+            towers,
+            verifications: variant.verifications.iter().map(proof).collect(),
+        }
+    }
+
+    fn model(&mut self, bundle: &Bundle, soc: &str, model: Model<'_>) -> TowerPrognosis {
         let chains: Vec<ChainPrognosis> = model
             .chains
             .iter()
             .map(|chain| {
                 let shards: Vec<ShardPrognosis> =
-                    chain.shards.iter().map(|shard| self.shard(bundle, shard)).collect();
+                    chain.shards.iter().map(|shard| self.shard(bundle, soc, shard)).collect();
                 ChainPrognosis {
                     name: chain.name.clone(),
                     emulated_on: chain.emulated_on.clone(),
@@ -289,7 +356,7 @@ impl Asked<'_> {
         TowerPrognosis { pass: model.pass, chains, would_run, damaged_table }
     }
 
-    fn shard(&mut self, bundle: &Bundle, shard: &ShardEntry) -> ShardPrognosis {
+    fn shard(&mut self, bundle: &Bundle, soc: &str, shard: &ShardEntry) -> ShardPrognosis {
         let by = &shard.compiled_by;
         let here = self.shims.registry.get(&by.shim).map(|shim| shim.description().version.clone());
         let (state, reason, help) = match here {
@@ -301,7 +368,7 @@ impl Asked<'_> {
                         .to_owned(),
                 ),
             ),
-            Some(_) => self.ask(bundle, shard),
+            Some(_) => self.ask(bundle, soc, shard),
         };
         ShardPrognosis {
             name: shard.name.clone(),
@@ -311,34 +378,39 @@ impl Asked<'_> {
             state,
             reason,
             help,
-            advice: self.advisers.on_shard(shard, &bundle.manifest().soc),
+            advice: self.advisers.on_shard(shard, soc),
         }
     }
 
-    fn ask(&mut self, bundle: &Bundle, shard: &ShardEntry) -> (ShardState, Option<String>, Option<String>) {
+    fn ask(
+        &mut self,
+        bundle: &Bundle,
+        soc: &str,
+        shard: &ShardEntry,
+    ) -> (ShardState, Option<String>, Option<String>) {
         let by = &shard.compiled_by;
         let shims = self.shims;
         let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
-        let ProvedFile { path, file } = match bundle.proved(&shard.artefact) {
+        let section = match bundle.proved(&shard.artefact) {
             Ok(proved) => proved,
             Err(error) => {
                 return (ShardState::Damaged, Some(error.to_string()), error.help().map(Into::into));
             }
         };
-        let artefact = match Artefact::proved(&path, file) {
+        let artefact = match Artefact::of_section(section) {
             Ok(artefact) => artefact,
             Err(error) => return (ShardState::Damaged, Some(error.to_string()), again()),
         };
         // What the shim read of the chip's profile when it compiled.
         let chip = artefact.head().chip.clone();
         // A shim may have devices of the chip that are not in this machine.
-        let key = (by.shim.clone(), shard.target.kind == TargetKind::Cpu, by.simulated);
+        let key = (soc.to_owned(), by.shim.clone(), shard.target.kind == TargetKind::Cpu, by.simulated);
         let opened = self.opened.entry(key).or_insert_with(|| {
             let instance = shims.open_to_compile(&by.shim, "prognosis", &[], by.simulated)?;
             if let Some(chip) = &chip {
                 instance.know(chip)?;
             }
-            let devices = devices_for(&instance, shard, &bundle.manifest().soc)?;
+            let devices = devices_for(&instance, shard, soc)?;
             Ok(Opened { instance, devices })
         });
         let (instance, devices) = match opened {

@@ -49,6 +49,8 @@ pub struct BundleReport {
 /// The flags of a shard compared with the recommended ones.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShardAdvice {
+    /// The chip of the variant.
+    pub soc: String,
     /// Name of the chain.
     pub chain: String,
     /// The comparison.
@@ -59,6 +61,8 @@ pub struct ShardAdvice {
 /// A shim's description of an artefact in a bundle.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShardInspection {
+    /// The chip of the variant.
+    pub soc: String,
     /// Name of the chain.
     pub chain: String,
     /// Name of the shard.
@@ -208,9 +212,16 @@ pub fn inspect(
 fn advice_on(inspection: &Inspection, advisers: &Advisers) -> Vec<ShardAdvice> {
     let manifest = &inspection.manifest;
     let mut found = Vec::new();
-    for chain in manifest.all_chains() {
-        let advice = chain.shards.iter().filter_map(|shard| advisers.on_shard(shard, &manifest.soc));
-        found.extend(advice.map(|advice| ShardAdvice { chain: chain.name.clone(), advice }));
+    for variant in &manifest.variants {
+        for chain in variant.all_chains() {
+            let advice = chain.shards.iter().filter_map(|shard| advisers.on_shard(shard, &variant.soc));
+            let chain = &chain.name;
+            found.extend(advice.map(|advice| ShardAdvice {
+                soc: variant.soc.clone(),
+                chain: chain.clone(),
+                advice,
+            }));
+        }
     }
     found
 }
@@ -272,12 +283,16 @@ impl<'a> Asked<'a> {
 
 fn shard_inspections(bundle: &Bundle, asked: &mut Asked<'_>) -> Vec<ShardInspection> {
     let mut found = Vec::new();
-    for chain in bundle.manifest().all_chains() {
+    let variants = bundle.manifest().variants.iter();
+    for (variant, chain) in
+        variants.flat_map(|variant| variant.all_chains().map(move |chain| (variant, chain)))
+    {
         for shard in &chain.shards {
             let artefact =
-                bundle.path(&shard.artefact).ok().and_then(|path| Artefact::open_unproved(&path).ok());
+                bundle.section(&shard.artefact).ok().and_then(|section| Artefact::of_section(section).ok());
             if let Some(answer) = artefact.and_then(|artefact| asked.inspect(&artefact)) {
                 found.push(ShardInspection {
+                    soc: variant.soc.clone(),
                     chain: chain.name.clone(),
                     shard: shard.name.clone(),
                     told: answer,

@@ -22,6 +22,7 @@
 
 mod advised;
 mod bundle;
+mod explain;
 mod inspect;
 mod machine;
 mod places;
@@ -32,7 +33,11 @@ mod shims;
 mod show;
 
 pub use advised::{AdvisedFlag, FlagAdvice};
-pub use bundle::{BundlePrognosis, ChainPrognosis, ProofReport, ShardPrognosis, ShardState};
+pub use bundle::{
+    BundlePrognosis, ChainPrognosis, ChosenChain, ProofReport, ShardPrognosis, ShardState, TowerPrognosis,
+    VariantPrognosis,
+};
+pub use explain::{ExplainReport, chip_named, explain};
 pub use inspect::{
     ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, ShimAnswer,
     WorkOrderEntry, WorkOrderReport, inspect,

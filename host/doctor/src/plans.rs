@@ -78,7 +78,7 @@ fn read(path: &Path) -> Result<PlanReport> {
 /// The plan that the first chain of a bundle was made by.
 fn recorded(path: &Path) -> Result<Vec<u8>> {
     let bundle = Bundle::open(path)?;
-    let report = bundle.manifest().chains.first().and_then(|chain| chain.report);
+    let report = bundle.variant().chains.first().and_then(|chain| chain.report);
     let Some(report) = report else {
         return Err(Error::new(ErrorKind::Missing, format!("{}: the bundle holds no plan", path.display()))
             .with_help("compile the checkpoint again"));

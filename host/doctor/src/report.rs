@@ -107,6 +107,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
     let advisers = Advisers::of(search).unwrap_or_else(|_| Advisers::built_in());
     let bundle = bundle.map(|directory| BundlePrognosis::of(directory, &found, &advisers)).transpose()?;
     problems.extend(bundle.iter().flat_map(BundlePrognosis::wanting_flags));
+    problems.extend(bundle.as_ref().and_then(BundlePrognosis::wasted_memory));
     let directories = search.profiles.iter();
     let with_all = directories.fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path));
     let mut problem = |error: &ProfileError| problems.push(Problem::of(error, error.help()));

@@ -1,9 +1,10 @@
 //! Files that may be anything, and folders that must be the user's own.
 //!
 //! **Job.** Opens a file named by someone else without blocking ([`open`]), reads it without
-//! trusting its length ([`read`], [`read_from`]), and checks that only this user can have written a
-//! folder and the files in it, which it writes whole or not at all ([`own`]); also the hexadecimal
-//! digits of hashes ([`hex`]).
+//! trusting its length ([`read`], [`read_from`]), reads and maps a part of a larger file as if it
+//! were one ([`Section`]), and checks that only this user can have written a folder and the files
+//! in it, which it writes whole or not at all ([`own`]); also the hexadecimal digits of hashes
+//! ([`hex`]).
 //!
 //! **Not its job.** It knows no format and no path, and leaves the meaning of a refused file to the
 //! reader.
@@ -15,12 +16,15 @@
 
 pub mod hex;
 pub mod own;
+mod section;
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use shardwright_vocabulary::{Error, ErrorKind};
+
+pub use section::{Mapping, Section, SectionReader};
 
 /// Why a file was not opened or not read. Messages omit the path, which the caller knows.
 #[derive(Debug, thiserror::Error)]

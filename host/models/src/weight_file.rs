@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use shardwright_files::{Mapping, Section};
 use shardwright_graph::WeightBytes;
 use shardwright_vocabulary::DType;
 
@@ -57,44 +58,27 @@ impl StoredTensor {
 /// A mapped file. Were it truncated by another program while mapped, reading the lost pages would
 /// end this process (SIGBUS); the system offers no mapping without that. Checkpoints must not be
 /// rewritten in place while in use.
-pub(crate) struct Mapped {
-    bytes: memmap2::Mmap,
-    /// For reading without mapping.
-    file: File,
-}
+pub(crate) struct Mapped(Mapping);
 
 impl Mapped {
     /// Maps an open file.
     pub fn of(path: &Path, file: &File) -> Result<Self, CheckpointError> {
-        // SAFETY: the mapping is only read, and stays alive as long as any slice of it. Its content
-        // can change only if another program writes the file meanwhile, which the documentation of
-        // `Mapped` and `Checkpoint` forbids.
-        let bytes = unsafe { memmap2::Mmap::map(file) };
-        let mapped = bytes.and_then(|bytes| Ok(Mapped { bytes, file: file.try_clone()? }));
-        mapped.map_err(|source| CheckpointError::Read { path: path.to_owned(), source })
+        let mapped = file.try_clone().and_then(|file| Section::whole(path, file)?.map());
+        mapped.map(Mapped).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })
     }
 }
 
 impl WeightBytes for Mapped {
     fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.0
     }
 
-    #[cfg(unix)]
     fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
-        use std::os::unix::fs::FileExt;
-        self.file.read_exact_at(into, offset as u64).is_ok()
+        self.0.copy(offset, into)
     }
 
-    #[cfg(unix)]
     fn release(&self, range: std::ops::Range<usize>) {
-        // SAFETY: the mapping is shared with its file and read-only, so released pages are read
-        // from the file again and no byte of a slice changes. Refused advice changes nothing
-        // either.
-        let advised = unsafe {
-            self.bytes.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
-        };
-        drop(advised);
+        self.0.release(range);
     }
 }
 

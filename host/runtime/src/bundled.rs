@@ -3,19 +3,19 @@
 //! A manifest names shards and their origin. Their bindings are in their artefacts, so a chain is
 //! described from both: the manifest, and the loaded shards.
 
-use shardwright_bundle::{AssetEntry, ChainEntry, Manifest, Model, ShardEntry};
+use shardwright_bundle::{AssetEntry, ChainEntry, Model, ShardEntry};
 use shardwright_vocabulary::{Beforehand, EntryName, ShardOrigin};
 
 use crate::description::{ChainDescription, ShardDescription};
 use crate::error::ChainError;
 
 impl ChainDescription {
-    /// Describes a chain of a bundle, of its text or of a tower, whose artefacts are loaded:
-    /// `shards` are those of [`ShardDescription::of`], in the chain's order. Each must match the
-    /// manifest; its origin becomes the manifest's, except for a fallback already recorded and the
-    /// flags it was loaded with.
+    /// Describes a chain of the model of that name, of its text or of a tower, whose artefacts are
+    /// loaded: `shards` are those of [`ShardDescription::of`], in the chain's order. Each must
+    /// match the manifest; its origin becomes the manifest's, except for a fallback already
+    /// recorded and the flags it was loaded with.
     pub fn of_bundle(
-        manifest: &Manifest,
+        name: &str,
         model: Model<'_>,
         chain: &ChainEntry,
         shards: Vec<ShardDescription>,
@@ -32,7 +32,7 @@ impl ChainDescription {
             Ok(shard)
         });
         Ok(ChainDescription {
-            model: manifest.model.name.clone(),
+            model: name.to_owned(),
             emulated_on: chain.emulated_on.clone(),
             structure: model.structure.clone(),
             assets: model.assets.iter().map(AssetEntry::described).collect(),

@@ -39,12 +39,12 @@
 mod bundled;
 mod cancel;
 mod chain;
-mod compiled_for;
 mod description;
 mod engine;
 mod error;
 mod features;
 mod generation;
+mod goldens;
 mod next_chain;
 mod placement;
 mod session;
@@ -56,11 +56,11 @@ mod tower;
 
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
-pub use compiled_for::{devices_for, know_chip, only_compiled_for, only_compiles};
 pub use description::{ChainDescription, ShardDescription};
 pub use error::{ChainError, SessionError};
 pub use features::Features;
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
+pub use goldens::{Goldens, Likeness};
 pub use next_chain::{FallbackChains, NextChain, NextChainError};
 pub use placement::{
     BoundaryPlacement, EntryPlacement, Fallback, Move, PlacementRecord, ShardPlacement, StatePlacement,

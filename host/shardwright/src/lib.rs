@@ -54,6 +54,7 @@ struct Readme;
 mod bundled;
 mod load_flags;
 mod model;
+mod packing;
 mod parts;
 mod run_options;
 mod search;
@@ -61,6 +62,8 @@ mod session;
 mod text_side;
 mod towers;
 
+#[cfg(feature = "build")]
+mod goldens;
 #[cfg(feature = "planning")]
 mod loading;
 #[cfg(feature = "build")]
@@ -70,15 +73,18 @@ mod options;
 
 pub use bundled::BundleOptions;
 pub use model::{EmbedOptions, Model, OpeningTimes};
+pub use packing::pack;
 pub use parts::ChatPart;
 pub use run_options::registry_with_measured;
 pub use search::{SearchPath, user_cache_directory};
 pub use session::{Reply, Session};
-pub use shardwright_bundle::is_bundle;
+pub use shardwright_bundle::{PackReport, is_bundle};
+pub use shardwright_files::Section;
 pub use shardwright_runtime::{
     CancelHandle, DoneReason, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
 };
-pub use shardwright_shims::{MeasuredFlag, Watch};
+pub use shardwright_selection::{Candidate, Passed, Selection, ShardStanding, Standing, Tier};
+pub use shardwright_shims::{Chip, MeasuredFlag, Watch};
 pub use shardwright_text::{Message, RenderOptions, SamplingParameters, Tokenizer};
 pub use shardwright_vocabulary::{
     Error, ErrorKind, FormatTuple, Notice, NoticeKind, Pass, PlannerIdentity, Provenance, Result,
@@ -97,7 +103,10 @@ pub use {
 #[cfg(feature = "build")]
 pub use {
     options::OpenOptions,
-    shardwright_build::{CompileReport, FormatShare, LossRow, SensitivityReport, calibration_prompts},
+    shardwright_build::{
+        CompileReport, CompiledVariant, FailedVariant, FormatShare, LossRow, SensitivityReport,
+        calibration_prompts,
+    },
 };
 
 /// Opens a bundle with the default [`BundleOptions`].

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use shardwright_bundle::Bundle;
 use shardwright_runtime::{Chain, NextChain};
+use shardwright_selection::Selection;
 use shardwright_text::{Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::Notice;
 
@@ -71,8 +72,10 @@ pub(crate) struct BuiltOrigin {
 /// Details of a model from a bundle.
 pub(crate) struct BundleOrigin {
     pub(crate) bundle: Arc<Bundle>,
-    /// Index of the chain that runs.
+    /// Index of the chain that runs, in the variant that is meant.
     pub(crate) chain: usize,
+    /// What was asked of the shims about all variants; `None` if nothing was.
+    pub(crate) selection: Option<Selection>,
     /// Notices: the bundle's own, then deviations on this machine.
     pub(crate) notices: Vec<Notice>,
     /// How many of them are the bundle's own.
@@ -130,9 +133,7 @@ impl Model {
         match &self.inner.origin {
             #[cfg(feature = "build")]
             Origin::Built(built) => built.plan_id.clone(),
-            Origin::Bundle(bundled) => {
-                bundled.bundle.manifest().chains[bundled.chain].plan.sha256.to_string()
-            }
+            Origin::Bundle(bundled) => bundled.bundle.variant().chains[bundled.chain].plan.sha256.to_string(),
         }
     }
 
@@ -202,13 +203,28 @@ impl Model {
         }
     }
 
+    /// The chip of the bundle's variant that runs.
+    pub fn bundle_variant(&self) -> Option<&str> {
+        self.bundle().map(|bundle| bundle.variant().soc.as_str())
+    }
+
+    /// How the chains of a bundle stand on this machine, the best first; `None` for a checkpoint,
+    /// and for a bundle for one chip that was opened without naming one.
+    pub fn selection(&self) -> Option<&Selection> {
+        match &self.inner.origin {
+            #[cfg(feature = "build")]
+            Origin::Built(_) => None,
+            Origin::Bundle(bundled) => bundled.selection.as_ref(),
+        }
+    }
+
     /// Name of the bundle's chain that runs.
     pub fn bundle_chain(&self) -> Option<&str> {
         match &self.inner.origin {
             #[cfg(feature = "build")]
             Origin::Built(_) => None,
             Origin::Bundle(bundled) => {
-                bundled.bundle.manifest().chains.get(bundled.chain).map(|chain| chain.name.as_str())
+                bundled.bundle.variant().chains.get(bundled.chain).map(|chain| chain.name.as_str())
             }
         }
     }

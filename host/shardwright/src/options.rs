@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    CompileReport, Executor, FormatChoice, PlanOptions, Planned, Preference, PromptLength, TableFormats,
-    WeightRounding,
+    CompileReport, CompiledVariant, Executor, FormatChoice, PlanOptions, Planned, Preference, PromptLength,
+    TableFormats, WeightRounding,
 };
 use shardwright_shims::Watch;
 use shardwright_vocabulary::Pass;
@@ -267,7 +267,39 @@ impl OpenOptions {
         directory: impl AsRef<Path>,
         watch: &mut dyn Watch,
     ) -> Result<CompileReport> {
-        shardwright_build::compile(checkpoint.as_ref(), directory.as_ref(), &self.plan_options(), watch)
+        let into = directory.as_ref();
+        let report = shardwright_build::compile(checkpoint.as_ref(), into, &self.plan_options(), watch)?;
+        self.with_goldens(report, into)
+    }
+
+    /// Adds what the model says on the CPU to a bundle for a chip, by which machines test
+    /// themselves.
+    fn with_goldens(&self, report: CompileReport, directory: &Path) -> Result<CompileReport> {
+        let Some(bundle) = crate::goldens::add(directory, &self.bundle_options())? else { return Ok(report) };
+        let goldens = bundle.manifest().goldens.map_or(0, |file| file.bytes);
+        let with = |variant: CompiledVariant| CompiledVariant { bytes: variant.bytes + goldens, ..variant };
+        Ok(CompileReport {
+            bundle: bundle.sha256().to_string(),
+            bytes: bundle.total_bytes(),
+            variants: report.variants.into_iter().map(with).collect(),
+            ..report
+        })
+    }
+
+    /// The same with a variant for each of several chips. A chip that the checkpoint cannot be
+    /// compiled for loses no other; the report has the reason.
+    pub fn compile_for(
+        &self,
+        socs: &[String],
+        checkpoint: impl AsRef<Path>,
+        directory: impl AsRef<Path>,
+        watch: &mut dyn Watch,
+    ) -> Result<CompileReport> {
+        let of_soc = |soc: &String| self.clone().soc(soc).plan_options();
+        let variants: Vec<PlanOptions> = socs.iter().map(of_soc).collect();
+        let into = directory.as_ref();
+        let report = shardwright_build::compile_variants(checkpoint.as_ref(), into, &variants, watch)?;
+        self.with_goldens(report, into)
     }
 
     /// Plans without compiling. Where the weights are elsewhere, the headers of their files or

@@ -76,7 +76,7 @@ impl TextSide {
         }
         let read =
             |name: &str| texts.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.clone());
-        let directory = bundle.directory();
+        let directory = bundle.path();
         Ok(TextSide {
             template: ChatTemplate::from_files(directory, read)?,
             generation: GenerationConfig::from_files(directory, read)?,
@@ -96,7 +96,7 @@ impl TextSide {
         match &self.source {
             #[cfg(feature = "build")]
             Source::Checkpoint { directory, .. } => directory,
-            Source::Bundle(bundle) => bundle.directory(),
+            Source::Bundle(bundle) => bundle.path(),
         }
     }
 
@@ -179,7 +179,7 @@ fn read_tokenizer(path: &Path, indexes: Option<&Path>) -> shardwright_text::Resu
 }
 
 fn load_tokenizer(bundle: &Arc<Bundle>) -> TokenizerLoading {
-    let path = bundle.directory().join(TextFile::Tokenizer.name());
+    let path = bundle.path().join(TextFile::Tokenizer.name());
     let (inside, bundle) = (path.clone(), Arc::clone(bundle));
     Tokenizer::load_in_background(path, move || {
         let fault = |source| TextError::Read { path: inside.clone(), source };

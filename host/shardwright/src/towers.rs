@@ -127,8 +127,8 @@ impl Towers {
                 })
             }
             Settings::Bundle(bundle) => {
-                let directory = bundle.directory();
-                if bundle.manifest().towers.is_empty() {
+                let directory = bundle.path();
+                if bundle.variant().towers.is_empty() {
                     let what = format!("{}: it holds no tower for pictures or sounds", directory.display());
                     return Err(Error::new(ErrorKind::Unsupported, what)
                         .with_help("compile the checkpoint with its towers, or open the checkpoint itself"));
@@ -148,10 +148,10 @@ impl Towers {
     /// Whether there is a tower for parts of this sense. Of a checkpoint its processor knows.
     pub fn expect(&self, sense: Sense) -> Result<()> {
         let Some(bundle) = self.settings.bundle() else { return Ok(()) };
-        if bundle.manifest().model_of(sense.pass()).is_some() {
+        if bundle.variant().model_of(sense.pass()).is_some() {
             return Ok(());
         }
-        let (directory, noun) = (bundle.directory().display(), sense.noun());
+        let (directory, noun) = (bundle.path().display(), sense.noun());
         let what = format!("{directory}: it holds no tower for a {noun}");
         Err(Error::new(ErrorKind::Unsupported, what)
             .with_help("compile the checkpoint with that tower, or open the checkpoint itself"))
@@ -164,7 +164,7 @@ impl Towers {
         if prepared.sense == Sense::Sound || prepared.budget <= most {
             return Ok(());
         }
-        let (directory, asked) = (bundle.directory().display(), prepared.budget);
+        let (directory, asked) = (bundle.path().display(), prepared.budget);
         let what = format!("a picture of {asked} soft tokens: the tower of {directory} takes {most} at most");
         let help = "compile the checkpoint with `--picture-sizes`, or ask for fewer soft tokens";
         Err(Error::new(ErrorKind::Argument, what).with_help(help))
@@ -240,7 +240,7 @@ fn processor_of(bundle: &Bundle) -> Result<Option<ProcessorSettings>> {
     for file in [TextFile::Processor, TextFile::Preprocessor] {
         files.extend(bundle.text(file)?.map(|bytes| (file.name(), bytes)));
     }
-    let directory = bundle.directory();
+    let directory = bundle.path();
     let read = |name: &str| {
         let missing =
             || PreprocessingError::MissingFile { origin: directory.join(name).display().to_string() };
@@ -254,7 +254,7 @@ fn processor_of(bundle: &Bundle) -> Result<Option<ProcessorSettings>> {
 
 /// Rows of the largest entry point of a tower; `None` if the bundle does not hold it.
 fn largest_rows(bundle: &Bundle, pass: Pass) -> Option<u32> {
-    let model = bundle.manifest().model_of(pass)?;
+    let model = bundle.variant().model_of(pass)?;
     let entries = &model.chains.first()?.shards.first()?.entries;
     entries.iter().map(|entry: &EntryName| entry.rows).max()
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! offset  0  magic "SWARTEF\0", then the prefix of a work order
-//!      4096  payload: the shim's bytes, page-aligned
+//!     16384  payload: the shim's bytes; a page is as large on some phones
 //!            head: the shim's own, at most 64 KiB
 //!            JSON: who made it, for what, with which interface; its length stands in the prefix
 //! ```
@@ -12,12 +12,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shardwright_files::hex;
+use shardwright_files::{Section, hex};
 use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
 use shardwright_vocabulary::{FlagOutcome, NodePlacement, ShardOrigin, ShimIdentity};
 
 use crate::chip::Chip;
-use crate::container::{Container, ContainerError, Format, HeadAt, Writer};
+use crate::container::{Container, ContainerError, Format, HeadAt, SHOWN_ALIGNMENT, Writer};
 use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWARTEF\0";
@@ -25,8 +25,12 @@ const MAGIC: [u8; 8] = *b"SWARTEF\0";
 /// JSON that is parsed at most: interfaces, flags and placements, far less than the graph itself.
 const JSON_LIMIT: u64 = 32 << 20;
 
+/// Offset of the payload. A driver that maps the file itself can do so at multiples of a page,
+/// which has 16 KiB on newer phones.
+const PAGE: u64 = 16 << 10;
+
 const FORMAT: Format =
-    Format { magic: MAGIC, what: "an artefact", head_limit: JSON_LIMIT, head_at: HeadAt::Back };
+    Format { magic: MAGIC, what: "an artefact", page: PAGE, head_limit: JSON_LIMIT, head_at: HeadAt::Back };
 
 /// File name ending of artefacts.
 pub const ARTEFACT_SUFFIX: &str = ".swa";
@@ -132,20 +136,25 @@ impl Artefact {
         Artefact::from_container(Container::open(path, &FORMAT)?)
     }
 
-    /// Maps an open file whose every byte the caller has checked against a hash stored outside the
-    /// file; the hash in the file is not computed. `path` is for messages.
-    pub fn proved(path: &Path, file: std::fs::File) -> Result<Artefact, ArtefactError> {
-        Artefact::from_container(Container::proved(path, file, &FORMAT)?)
+    /// Maps a section of a file and checks its head. Its hash is not computed: the caller has
+    /// checked every byte against one that stands elsewhere, or displays it and loads nothing. If
+    /// the section begins where no page of 4 KiB does, it is [copied](Artefact::copied_bytes).
+    pub fn of_section(section: Section) -> Result<Artefact, ArtefactError> {
+        Artefact::from_container(Container::unchecked(section, &FORMAT)?)
     }
 
-    /// Maps a file and checks its head, not its hash: for display, never for loading.
-    pub fn open_unproved(path: &Path) -> Result<Artefact, ArtefactError> {
-        Artefact::from_container(Container::open_unproved(path, &FORMAT)?)
-    }
-
-    /// Maps a file that another process has opened and checked.
-    pub fn received(file: std::fs::File) -> Result<Artefact, ArtefactError> {
-        Artefact::proved(Path::new("<received>"), file)
+    /// Maps `length` bytes at `offset` of a file that another process has opened and checked.
+    pub fn received(file: std::fs::File, offset: u64, length: u64) -> Result<Artefact, ArtefactError> {
+        let path = Path::new("<received>");
+        let io = |source| ContainerError::Io { path: path.to_owned(), source };
+        let whole = Section::whole(path, file).map_err(io)?;
+        let found = whole.length();
+        let section = whole.part(path, offset, length).ok_or(ContainerError::Length {
+            path: path.to_owned(),
+            expected: offset.saturating_add(length),
+            found,
+        })?;
+        Artefact::of_section(section)
     }
 
     fn from_container(container: Container) -> Result<Artefact, ArtefactError> {
@@ -160,7 +169,7 @@ impl Artefact {
                 .head_error(format!("the shim's head has {} bytes", head.head_length))
                 .into());
         }
-        let length = container.map.len() as u64;
+        let length = container.length();
         let expected = container
             .content()
             .checked_add(head.payload_length)
@@ -189,7 +198,7 @@ impl Artefact {
 
     /// Path of the file; for an unnamed one, the path at which it was made.
     pub fn path(&self) -> &Path {
-        &self.0.container.path
+        self.0.container.path()
     }
 
     /// The head that the shim wrote.
@@ -199,19 +208,38 @@ impl Artefact {
         self.0.container.range(offset, head.head_length).unwrap_or_default()
     }
 
-    /// The payload that the shim wrote, page-aligned.
+    /// The payload that the shim wrote, at a multiple of 4 KiB in memory.
     pub fn payload(&self) -> &[u8] {
-        self.0.container.range(self.payload_offset(), self.0.head.payload_length).unwrap_or_default()
+        let (offset, length) = (self.0.container.content(), self.0.head.payload_length);
+        self.0.container.range(offset, length).unwrap_or_default()
     }
 
-    /// Offset of the payload in the file.
-    pub fn payload_offset(&self) -> u64 {
-        self.0.container.content()
+    /// Where it lies.
+    pub fn section(&self) -> &Section {
+        &self.0.container.section
     }
 
-    /// The open file behind the mapping.
-    pub fn file(&self) -> &std::fs::File {
-        &self.0.container.file
+    /// Where the payload lies.
+    pub fn payload_section(&self) -> Option<Section> {
+        let section = self.section();
+        section.part(section.path(), self.0.container.content(), self.0.head.payload_length)
+    }
+
+    /// The file with the payload, and its offset, if the payload in memory is that file mapped.
+    pub(crate) fn payload_in_file(&self) -> Option<(&std::fs::File, u64)> {
+        let section = self.section();
+        (self.copied_bytes() == 0).then(|| (section.file(), section.offset() + self.0.container.content()))
+    }
+
+    /// Whether an artefact that lies there is copied into memory, because it begins where no page
+    /// does.
+    pub fn is_copied(section: &Section) -> bool {
+        !section.offset().is_multiple_of(SHOWN_ALIGNMENT)
+    }
+
+    /// Bytes that were copied into memory, because the artefact begins where no page does.
+    pub fn copied_bytes(&self) -> u64 {
+        self.0.container.copied()
     }
 }
 
@@ -224,8 +252,8 @@ pub(crate) struct ArtefactWriter {
 impl ArtefactWriter {
     pub(crate) fn new(place: Place<'_>) -> Result<ArtefactWriter, ArtefactError> {
         let writer = match place {
-            Place::Directory(directory) => Writer::start(directory, MAGIC, None)?,
-            Place::Temporary => Writer::start_unnamed(MAGIC, None)?,
+            Place::Directory(directory) => Writer::start(directory, &FORMAT, None)?,
+            Place::Temporary => Writer::start_unnamed(&FORMAT, None)?,
         };
         Ok(ArtefactWriter { writer, head: None })
     }
@@ -249,7 +277,7 @@ impl ArtefactWriter {
 
     /// Closes the file with `head`, whose lengths are filled in here.
     pub(crate) fn finish(mut self, mut head: ArtefactHead) -> Result<Artefact, ArtefactError> {
-        head.payload_length = self.writer.position() - crate::container::PAGE;
+        head.payload_length = self.writer.position() - PAGE;
         let own = self.head.unwrap_or_default();
         head.head_length = own.len() as u64;
         let json = serde_json::to_vec(&head).map_err(|error| {

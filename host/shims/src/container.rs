@@ -2,20 +2,21 @@
 //! after it, a JSON head, page-aligned bytes, and atomic writing.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapMut};
 use sha2::{Digest, Sha256};
-use shardwright_files::{FileError, Links, hex};
+use shardwright_files::{FileError, Links, Mapping, Section, hex};
 
-/// Alignment of everything a shim may map on its own.
-pub(crate) const PAGE: u64 = 4096;
+/// Alignment in memory of everything a shim is shown, as the shim contract has it.
+pub(crate) const SHOWN_ALIGNMENT: u64 = 4096;
 
 /// Bytes before the JSON head.
 pub(crate) const PREFIX: u64 = 64;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The first file format problem found.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +113,8 @@ pub(crate) struct Format {
     pub(crate) magic: [u8; 8],
     /// As in "is not a work order".
     pub(crate) what: &'static str,
+    /// Offsets of what a shim is shown are multiples of it.
+    pub(crate) page: u64,
     /// Most bytes of JSON that are parsed.
     pub(crate) head_limit: u64,
     pub(crate) head_at: HeadAt,
@@ -135,12 +138,45 @@ enum Verify {
     Never,
 }
 
+/// The bytes of a container, from an address that shims may be shown.
+#[derive(Debug)]
+enum Bytes {
+    Mapped(Mapping),
+    /// Of a section that begins where no page does: an entry of an app's package, for example.
+    Copied(Mmap),
+}
+
+impl Bytes {
+    fn of(section: &Section) -> io::Result<Bytes> {
+        let map = section.map()?;
+        if (map.as_ptr() as u64).is_multiple_of(SHOWN_ALIGNMENT) {
+            // Weights are read from front to back for every token.
+            map.prefer_huge_pages();
+            return Ok(Bytes::Mapped(map));
+        }
+        let mut copy = MmapMut::map_anon(map.len().max(1))?;
+        section.read_exact_at(&mut copy[..map.len()], 0)?;
+        Ok(Bytes::Copied(copy.make_read_only()?))
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Copied(copy) => copy,
+        }
+    }
+}
+
 /// A mapped container whose hash was checked.
 #[derive(Debug)]
 pub(crate) struct Container {
-    pub(crate) path: PathBuf,
-    pub(crate) file: File,
-    pub(crate) map: Mmap,
+    pub(crate) section: Section,
+    bytes: Bytes,
+    page: u64,
     head_at: HeadAt,
     head_length: u64,
     pub(crate) hash: [u8; 32],
@@ -157,55 +193,40 @@ fn number<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 impl Container {
     /// Maps and checks a file.
     pub(crate) fn open(path: &Path, format: &Format) -> Result<Container, ContainerError> {
-        Container::map(path, Container::open_file(path)?, format, Verify::Always)
+        Container::map(Container::open_file(path)?, format, Verify::Always)
     }
 
-    /// Maps a file without checking its hash, for display: weights may be gigabytes.
-    pub(crate) fn open_unproved(path: &Path, format: &Format) -> Result<Container, ContainerError> {
-        Container::map(path, Container::open_file(path)?, format, Verify::Never)
+    /// Maps a section without checking its hash: the caller has verified it completely, or only
+    /// displays it. Weights may be gigabytes.
+    pub(crate) fn unchecked(section: Section, format: &Format) -> Result<Container, ContainerError> {
+        Container::map(section, format, Verify::Never)
     }
 
-    /// Maps an open file that the caller has verified completely.
-    pub(crate) fn proved(path: &Path, file: File, format: &Format) -> Result<Container, ContainerError> {
-        Container::map(path, file, format, Verify::Never)
-    }
-
-    fn open_file(path: &Path) -> Result<File, ContainerError> {
-        let opened = shardwright_files::open(path, Links::Followed);
+    fn open_file(path: &Path) -> Result<Section, ContainerError> {
         let io = |error: FileError| ContainerError::Io { path: path.to_owned(), source: error.into() };
-        opened.map(|(file, _)| file).map_err(io)
+        let (file, _) = shardwright_files::open(path, Links::Followed).map_err(io)?;
+        Section::whole(path, file).map_err(|error| io(error.into()))
     }
 
     /// Maps what [`Writer`] has just written. Its hash was computed on the way and is not computed
-    /// again: weights may be gigabytes.
+    /// again.
     pub(crate) fn written(
         (path, file): (PathBuf, File),
         format: &Format,
     ) -> Result<Container, ContainerError> {
-        Container::map(&path, file, format, Verify::Never)
+        let section = Section::whole(&path, file).map_err(|source| ContainerError::Io { path, source })?;
+        Container::unchecked(section, format)
     }
 
-    /// `path` is for messages.
-    fn map(
-        path: &Path,
-        mut file: File,
-        format: &Format,
-        verify: Verify,
-    ) -> Result<Container, ContainerError> {
-        let Format { magic, what, head_limit, head_at } = *format;
+    fn map(section: Section, format: &Format, verify: Verify) -> Result<Container, ContainerError> {
+        let Format { magic, what, page: own_page, head_limit, head_at } = *format;
+        let path = section.path();
         let owned = || path.to_owned();
         let io = |source| ContainerError::Io { path: path.to_owned(), source };
-        let metadata = file.metadata().map_err(io)?;
-        let found = metadata.len();
+        let found = section.length();
         let mut prefix = [0_u8; PREFIX as usize];
-        file.seek(SeekFrom::Start(0)).map_err(io)?;
-        let mut read = 0;
-        while read < prefix.len() {
-            match file.read(&mut prefix[read..]).map_err(io)? {
-                0 => break,
-                count => read += count,
-            }
-        }
+        let read = prefix.len().min(usize::try_from(found).unwrap_or(usize::MAX));
+        section.read_exact_at(&mut prefix[..read], 0).map_err(io)?;
         if read < 8 || prefix[..8] != magic {
             return Err(ContainerError::Magic { path: owned(), what });
         }
@@ -217,13 +238,13 @@ impl Container {
             return Err(ContainerError::Version { path: owned(), version });
         }
         let page = u64::from(u32::from_le_bytes(number(&prefix, 12)));
-        if page != PAGE {
+        if page != own_page {
             return Err(ContainerError::Limit {
                 path: owned(),
                 what: "a page size",
                 offset: 12,
                 value: page,
-                limit: PAGE,
+                limit: own_page,
             });
         }
         let head_length = u64::from_le_bytes(number(&prefix, 16));
@@ -240,27 +261,20 @@ impl Container {
         let least = head_length
             + match head_at {
                 HeadAt::Front => PREFIX,
-                HeadAt::Back => PAGE,
+                HeadAt::Back => page,
             };
         if expected != found || least > found {
             let expected = if expected == found { least } else { expected };
             return Err(ContainerError::Length { path: owned(), expected, found });
         }
-        // SAFETY: files of these formats are written once, under a temporary name, and never
-        // changed; that no other program changes a mapped file is a condition of using the cache
-        // directory, stated in the README.
-        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        if map.len() as u64 != found {
-            return Err(ContainerError::Length { path: owned(), expected: found, found: map.len() as u64 });
-        }
-        // Where the system can, pages that are not in memory yet are read in huge ones: weights are
-        // read from front to back for every token, some per cent faster so. A hint, so no error.
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        let _ = map.advise(memmap2::Advice::HugePage);
+        // Files of these formats are written once, under a temporary name, and never changed; that
+        // no other program changes a mapped file is a condition of using the cache directory,
+        // stated in the README.
+        let bytes = Bytes::of(&section).map_err(io)?;
         let hash: [u8; 32] = number(&prefix, 32);
         let sum = match verify {
             Verify::Never => hash,
-            Verify::Always => Sha256::digest(&map[PREFIX as usize..]).into(),
+            Verify::Always => Sha256::digest(&bytes[PREFIX as usize..found as usize]).into(),
         };
         if sum != hash {
             return Err(ContainerError::Hash {
@@ -269,34 +283,51 @@ impl Container {
                 found: hex::encode(&sum),
             });
         }
-        Ok(Container { path: owned(), file, map, head_at, head_length, hash })
+        Ok(Container { bytes, page, head_at, head_length, hash, section })
     }
 
     /// The JSON.
     pub(crate) fn head(&self) -> &[u8] {
         let start = match self.head_at {
             HeadAt::Front => PREFIX,
-            HeadAt::Back => self.map.len() as u64 - self.head_length,
+            HeadAt::Back => self.length() - self.head_length,
         };
-        &self.map[start as usize..(start + self.head_length) as usize]
+        &self.bytes[start as usize..(start + self.head_length) as usize]
     }
 
     /// Offset of the content, which is everything but the prefix and the head.
     pub(crate) fn content(&self) -> u64 {
         match self.head_at {
-            HeadAt::Front => (PREFIX + self.head_length).next_multiple_of(PAGE),
-            HeadAt::Back => PAGE,
+            HeadAt::Front => (PREFIX + self.head_length).next_multiple_of(self.page),
+            HeadAt::Back => self.page,
         }
     }
 
     /// `offset..offset + length` of the file, if it lies there.
     pub(crate) fn range(&self, offset: u64, length: u64) -> Option<&[u8]> {
         let end = offset.checked_add(length)?;
-        self.map.get(usize::try_from(offset).ok()?..usize::try_from(end).ok()?)
+        self.bytes.get(usize::try_from(offset).ok()?..usize::try_from(end).ok()?)
+    }
+
+    /// Its bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.section.length()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.section.path()
+    }
+
+    /// Bytes that were copied into memory, because the section does not begin where a page does.
+    pub(crate) fn copied(&self) -> u64 {
+        match self.bytes {
+            Bytes::Mapped(_) => 0,
+            Bytes::Copied(_) => self.length(),
+        }
     }
 
     pub(crate) fn head_error(&self, reason: impl Into<String>) -> ContainerError {
-        ContainerError::Head { path: self.path.clone(), reason: reason.into() }
+        ContainerError::Head { path: self.path().to_owned(), reason: reason.into() }
     }
 }
 
@@ -333,6 +364,7 @@ pub(crate) struct Writer {
     file: BufWriter<Unfinished>,
     directory: PathBuf,
     magic: [u8; 8],
+    page: u64,
     head_length: u64,
     position: u64,
     sum: Sha256,
@@ -343,24 +375,24 @@ impl Writer {
     /// at the back to [`Writer::head_at_back`].
     pub(crate) fn start(
         directory: &Path,
-        magic: [u8; 8],
+        format: &Format,
         head: Option<&[u8]>,
     ) -> Result<Writer, ContainerError> {
         let file = tempfile::Builder::new().prefix(".writing-").tempfile_in(directory);
-        Writer::over(file.map(Unfinished::ToBeNamed), directory, magic, head)
+        Writer::over(file.map(Unfinished::ToBeNamed), directory, format, head)
     }
 
     /// Starts a file without a name in the system's directory for temporary files.
-    pub(crate) fn start_unnamed(magic: [u8; 8], head: Option<&[u8]>) -> Result<Writer, ContainerError> {
+    pub(crate) fn start_unnamed(format: &Format, head: Option<&[u8]>) -> Result<Writer, ContainerError> {
         let directory = std::env::temp_dir();
         let file = tempfile::tempfile_in(&directory);
-        Writer::over(file.map(Unfinished::Unnamed), &directory, magic, head)
+        Writer::over(file.map(Unfinished::Unnamed), &directory, format, head)
     }
 
     fn over(
         file: io::Result<Unfinished>,
         directory: &Path,
-        magic: [u8; 8],
+        format: &Format,
         head: Option<&[u8]>,
     ) -> Result<Writer, ContainerError> {
         let io = |source| ContainerError::Io { path: directory.to_owned(), source };
@@ -369,7 +401,8 @@ impl Writer {
             // A write of several huge pages is kept in memory as such.
             file: BufWriter::with_capacity(4 << 20, file),
             directory: directory.to_owned(),
-            magic,
+            magic: format.magic,
+            page: format.page,
             head_length: head.map_or(0, |head| head.len() as u64),
             position: PREFIX,
             sum: Sha256::new(),
@@ -400,8 +433,8 @@ impl Writer {
 
     /// Fills with zeros up to a page boundary.
     pub(crate) fn align(&mut self) -> io::Result<()> {
-        let missing = self.position.next_multiple_of(PAGE) - self.position;
-        self.write(&[0; PAGE as usize][..missing as usize])
+        let missing = self.position.next_multiple_of(self.page) - self.position;
+        self.write(&vec![0; missing as usize])
     }
 
     pub(crate) fn error(&self, source: io::Error) -> ContainerError {
@@ -413,7 +446,7 @@ impl Writer {
         let mut prefix = Vec::with_capacity(PREFIX as usize);
         prefix.extend_from_slice(&self.magic);
         prefix.extend_from_slice(&VERSION.to_le_bytes());
-        prefix.extend_from_slice(&(PAGE as u32).to_le_bytes());
+        prefix.extend_from_slice(&(self.page as u32).to_le_bytes());
         prefix.extend_from_slice(&self.head_length.to_le_bytes());
         prefix.extend_from_slice(&self.position.to_le_bytes());
         prefix.extend_from_slice(&hash);

@@ -492,8 +492,13 @@ impl ShimInstance {
 
     /// [`ShimInstance::inspect`] on the payload of an artefact.
     pub fn inspect_artefact(&self, artefact: &Artefact) -> Result<Option<Inspection>, ShimError> {
-        let start = artefact.payload_offset();
-        self.inspect(artefact.file(), start..start.saturating_add(artefact.head().payload_length))
+        match artefact.payload_section() {
+            Some(payload) => {
+                let (start, end) = (payload.offset(), payload.offset() + payload.length());
+                self.inspect(payload.file(), start..end)
+            }
+            None => Ok(None),
+        }
     }
 
     /// Makes a lost device usable again. Its shards and buffers must be gone. A worker that ended

@@ -22,7 +22,7 @@ use shardwright_files::hex;
 use shardwright_graph::{EntryGraph, Op, Weight, WeightId, infer_shape};
 use shardwright_vocabulary::{DType, Flag, Granularity, Quantisation};
 
-use crate::container::{Container, ContainerError, Format, HeadAt, PAGE, Writer};
+use crate::container::{Container, ContainerError, Format, HeadAt, SHOWN_ALIGNMENT, Writer};
 use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWORDER\0";
@@ -31,8 +31,13 @@ const MAGIC: [u8; 8] = *b"SWORDER\0";
 /// primitives) needs about 8 MiB.
 const HEAD_LIMIT: u64 = 64 << 20;
 
-const FORMAT: Format =
-    Format { magic: MAGIC, what: "a work order", head_limit: HEAD_LIMIT, head_at: HeadAt::Front };
+const FORMAT: Format = Format {
+    magic: MAGIC,
+    what: "a work order",
+    page: SHOWN_ALIGNMENT,
+    head_limit: HEAD_LIMIT,
+    head_at: HeadAt::Front,
+};
 
 /// Entry points of a shard; plans name a handful.
 const ENTRY_LIMIT: usize = 64;
@@ -194,7 +199,7 @@ impl WorkOrder {
 
     /// The open file behind the mapping.
     pub fn file(&self) -> &std::fs::File {
-        &self.container.file
+        self.container.section.file()
     }
 
     fn from_container(container: Container) -> Result<WorkOrder, WorkOrderError> {
@@ -208,9 +213,9 @@ impl WorkOrder {
         let (places, end) = layout(container.content(), &head.weights)
             .ok_or_else(|| container.head_error("the weights do not fit a file"))?;
         let end = if head.weights.is_empty() { container.content() } else { end };
-        if end != container.map.len() as u64 {
+        if end != container.length() {
             return Err(container
-                .head_error(format!("the weights end at {end}, the file at {}", container.map.len()))
+                .head_error(format!("the weights end at {end}, the file at {}", container.length()))
                 .into());
         }
         let order = WorkOrder { container, head, places };
@@ -222,7 +227,7 @@ impl WorkOrder {
         let head_end = crate::container::PREFIX + self.container.head().len() as u64;
         let ends = self.places.iter().flatten().map(|section| section.offset + section.length);
         let starts = self.places.iter().flatten().map(|section| section.offset);
-        let starts = starts.chain([self.container.map.len() as u64]);
+        let starts = starts.chain([self.container.length()]);
         for (from, to) in std::iter::once(head_end).chain(ends).zip(starts) {
             let clean = self
                 .container
@@ -250,7 +255,7 @@ impl WorkOrder {
 
     /// Path of the file; for an unnamed one, the path at which it was made.
     pub fn path(&self) -> &Path {
-        &self.container.path
+        self.container.path()
     }
 
     /// The bytes of a weight, page-aligned; empty for an index out of range.
@@ -288,7 +293,7 @@ fn layout(content: u64, weights: &[OrderWeight]) -> Option<(Vec<[Section; 2]>, u
     let mut places = Vec::with_capacity(weights.len());
     for weight in weights {
         let mut place = |length: u64| {
-            let offset = if length == 0 { end } else { end.checked_next_multiple_of(PAGE)? };
+            let offset = if length == 0 { end } else { end.checked_next_multiple_of(SHOWN_ALIGNMENT)? };
             end = offset.checked_add(length)?;
             Some(Section { offset, length })
         };
@@ -576,13 +581,13 @@ impl<'w> WorkOrderBuilder<'w> {
 
     /// Writes `<hash>.swo` into a directory atomically and opens it.
     pub fn write(self, directory: &Path) -> Result<WorkOrder, WorkOrderError> {
-        self.stream(|head| Writer::start(directory, MAGIC, Some(head)))
+        self.stream(|head| Writer::start(directory, &FORMAT, Some(head)))
     }
 
     /// Writes a file without a name in the system's directory for temporary files, and opens it. It
     /// is gone when the work order is dropped.
     pub fn temporary(self) -> Result<WorkOrder, WorkOrderError> {
-        self.stream(|head| Writer::start_unnamed(MAGIC, Some(head)))
+        self.stream(|head| Writer::start_unnamed(&FORMAT, Some(head)))
     }
 
     fn stream(

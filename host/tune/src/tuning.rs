@@ -96,13 +96,14 @@ pub fn tune_bundle(
         return Err(Error::new(ErrorKind::Argument, what)
             .with_help("`--checkpoint DIR` says where the checkpoint lies that it was compiled from"));
     };
-    let bundle = Bundle::open(bundle)?;
-    let Some(chain) = bundle.manifest().chains.first() else {
-        let what = format!("{} has no chain", bundle.directory().display());
+    let options = open.plan_options();
+    let bundle = Bundle::open(bundle)?.choosing(options.soc.as_deref())?;
+    let Some(chain) = bundle.variant().chains.first() else {
+        let what = format!("{} has no chain", bundle.path().display());
         return Err(Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again"));
     };
     let opened = shardwright_build::open_checkpoint(checkpoint)?;
-    let asked = options_of(&bundle, chain, &opened, &open.plan_options())?;
+    let asked = options_of(&bundle, chain, &opened, &options)?;
     let plan = RecordedPlan::of(&bundle, chain)?;
     begin(Site { checkpoint, asked, until, bundled: Some(plan) }, watch)
 }

@@ -9,11 +9,9 @@ use shardwright_build::{
     ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, PlanOptions, Purpose, RecordedPlan,
     TargetExecutor, Trying, on_the_cpu, open_checkpoint, settle_trying,
 };
-use shardwright_bundle::{
-    Bundle, BundleWriter, ChainEntry, Digest, ProvedFile, TwinEntry, Verification as Proof,
-};
+use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, TwinEntry, Verification as Proof};
 use shardwright_models::Checkpoint;
-use shardwright_runtime::{devices_for, know_chip, only_compiled_for};
+use shardwright_selection::{devices_for, know_chip, only_compiled_for};
 use shardwright_shims::{Artefact, Part, Place, Watch, WorkOrder};
 use shardwright_worker::Shims;
 
@@ -48,7 +46,7 @@ pub fn verify_bundle(
     options.thresholds(Thresholds::SAME_FLOATS)?;
     watch.progress(0, "reading the bundle");
     let mut all = Part::new(watch, 0..1000);
-    let (existing, intact) = bundle_of(checkpoint, bundle)?;
+    let (existing, intact) = bundle_of(checkpoint, bundle, open.plan_options().soc.as_deref())?;
     let sibling = simulated_sibling(&existing, open)?;
     let open = &match sibling {
         Some(_) => open.clone().on(Executor::Simulator),
@@ -70,6 +68,7 @@ pub fn verify_bundle(
         report.notices.push(first_layer(checkpoint, goldens, &intact, open, options, &mut all)?);
     }
     report.bundle_chain = Some(chain);
+    report.bundle_variant = Some(existing.variant().soc.clone());
     report.twin = twin;
     let mut store = Recorded { bundle: &existing, made_here: report.twin.is_none() };
     let bundled = Bundled { bundle: &existing, store: &mut store };
@@ -117,8 +116,12 @@ pub(crate) fn named_layer(layer: Option<u32>) -> String {
 }
 
 /// A bundle whose files are all intact, and the checkpoint it was compiled from.
-pub(crate) fn bundle_of(checkpoint: &Path, bundle: &Path) -> Result<(Arc<Bundle>, Checkpoint)> {
-    let existing = Arc::new(Bundle::open(bundle)?);
+pub(crate) fn bundle_of(
+    checkpoint: &Path,
+    bundle: &Path,
+    soc: Option<&str>,
+) -> Result<(Arc<Bundle>, Checkpoint)> {
+    let existing = Arc::new(Bundle::open(bundle)?.choosing(soc)?);
     existing.verify_all(|_| ())?;
     let intact = open_checkpoint(checkpoint)?;
     let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);
@@ -134,18 +137,18 @@ pub(crate) fn bundle_of(checkpoint: &Path, bundle: &Path) -> Result<(Arc<Bundle>
 /// The simulator to prove the first chain of a bundle in, where its own device is one that is only
 /// compiled for here.
 fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Device>> {
-    let manifest = bundle.manifest();
+    let variant = bundle.variant();
     let options = open.plan_options();
     let shims = Shims::open(options.shims, options.isolation)?;
-    for shard in manifest.chains.first().into_iter().flat_map(|chain| &chain.shards) {
+    for shard in variant.chains.first().into_iter().flat_map(|chain| &chain.shards) {
         if shims.registry.get(&shard.compiled_by.shim).is_none() {
             continue;
         }
         let by = &shard.compiled_by;
         let instance = shims.open_to_compile(&by.shim, "twin", &[], by.simulated)?;
         know_chip(&instance, bundle, shard)?;
-        if only_compiled_for(&instance, shard, &manifest.soc)?.is_some() {
-            let devices = devices_for(&instance, shard, &manifest.soc)?;
+        if only_compiled_for(&instance, shard, &variant.soc)?.is_some() {
+            let devices = devices_for(&instance, shard, &variant.soc)?;
             return Ok(devices.into_iter().find(|device| device.kind == DeviceKind::Simulated));
         }
     }
@@ -163,7 +166,7 @@ fn twin_of(
     let mut store = Recorded { bundle, made_here: false };
     let options = open.plan_options();
     let mut source = CheckpointSource::new(checkpoint, &options);
-    let first = bundle.manifest().chains.first();
+    let first = bundle.variant().chains.first();
     let first = first.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
     let trying = Trying { first, ..Trying::default() };
     let settled = settle_trying(&mut source, &options, Purpose::Run, &mut store, trying, watch)?;
@@ -178,7 +181,7 @@ fn twin_of(
     let differs = device.detail.unwrap_or_else(|| "the shim does not say in what they differ".to_owned());
     let twin = TwinReport { device: device.name, artefacts, differs };
     let model = Model::of_chain(chain, bundle, plan, plan_id)?;
-    let name = bundle.manifest().chains.first().map(|chain| chain.name.clone()).unwrap_or_default();
+    let name = bundle.variant().chains.first().map(|chain| chain.name.clone()).unwrap_or_default();
     Ok((model, compiled, name, Some(twin)))
 }
 
@@ -205,8 +208,14 @@ pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String
         report: writer.add_bytes(&text)?,
         twin: report.twin.as_ref().map(stored_twin).transpose()?,
     };
-    manifest.verifications.retain(|existing| existing.name != name);
-    manifest.verifications.push(proof);
+    let mut variants = manifest.variants.iter_mut();
+    let proved = report.bundle_variant.as_ref();
+    let variant = variants.find(|variant| proved.is_none_or(|soc| variant.soc == *soc)).ok_or_else(|| {
+        Error::new(ErrorKind::Argument, format!("{}: the variant that was proved is gone", bundle.display()))
+            .with_help("verify the bundle again")
+    })?;
+    variant.verifications.retain(|existing| existing.name != name);
+    variant.verifications.push(proof);
     Ok(writer.finish(&manifest)?.sha256().to_string())
 }
 
@@ -230,7 +239,7 @@ fn compiled_graphs(
     let mut store = Recorded { bundle, made_here: true };
     let mut all = Part::new(watch, 0..1000);
     let options = open.plan_options();
-    let chains = &bundle.manifest().chains;
+    let chains = &bundle.variant().chains;
     let mut compiled = |options: &PlanOptions, chain: Option<&ChainEntry>, watch: &mut dyn Watch| {
         let first = chain.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
         let trying = Trying { first, ..Trying::default() };
@@ -281,8 +290,8 @@ impl ArtefactStore for Recorded<'_> {
         if !self.made_here && shard.compiled_by.device != executor.device {
             return Ok(None);
         }
-        let ProvedFile { path, file } = self.bundle.proved(&shard.artefact)?;
-        Ok(Some(Artefact::proved(&path, file)?))
+        let section = self.bundle.proved(&shard.artefact)?;
+        Ok(Some(Artefact::of_section(section)?))
     }
 
     fn keep(

@@ -124,7 +124,7 @@ pub struct RepairedBundle {
 impl From<CompileReport> for RepairedBundle {
     fn from(report: CompileReport) -> Self {
         RepairedBundle {
-            shards: report.plan.shards.len(),
+            shards: report.variants.first().map_or(0, |variant| variant.plan.shards.len()),
             bundle: report.bundle,
             directory: report.directory,
             bytes: report.bytes,
@@ -163,7 +163,7 @@ pub fn repair(
 ) -> Result<RepairReport> {
     options.thresholds(Thresholds::SAME_FLOATS)?;
     watch.progress(0, "reading the bundle");
-    let (existing, intact) = bundle_of(checkpoint, bundle)?;
+    let (existing, intact) = bundle_of(checkpoint, bundle, open.plan_options().soc.as_deref())?;
     if is_same(bundle, into) {
         let what = format!("{} is the bundle to be repaired", into.display());
         return Err(Error::new(ErrorKind::Argument, what)
@@ -178,7 +178,7 @@ pub fn repair(
         proofs.push((first, ModelProver::new(proof)));
     }
     let compilations = Compilations::at_most(compilations);
-    let chain = existing.manifest().chains.first();
+    let chain = existing.variant().chains.first();
     let first = chain.map(|chain| RecordedPlan::of(&existing, chain)).transpose()?;
     let mut text = ModelProver::new(Text::new(&existing, &intact, goldens, options)?);
     let trying = BundleTrying {
@@ -219,7 +219,7 @@ struct Tower {
 fn towers_in(bundle: &Bundle, checkpoint: &Path, plan: &PlanOptions) -> Result<(PlanOptions, Vec<Tower>)> {
     let (mut scopes, _) = towers_of(checkpoint, plan)?;
     let every = scopes.len();
-    scopes.retain(|scope| bundle.manifest().model_of(scope.pass).is_some());
+    scopes.retain(|scope| bundle.variant().model_of(scope.pass).is_some());
     let mut own = plan.clone();
     if scopes.len() < every {
         own.towers.passes = Some(scopes.iter().map(|scope| scope.pass).collect());

@@ -74,6 +74,9 @@ pub struct VerifyReport {
     pub notices: Vec<String>,
     /// The chain of the bundle that was proved, if one was.
     pub bundle_chain: Option<String>,
+    /// The chip of its variant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle_variant: Option<String>,
     /// What ran in place of the bundle's artefacts, if they do not run here.
     pub twin: Option<TwinReport>,
     /// The towers for pictures and sounds, each proved by itself.

@@ -50,7 +50,7 @@ pub(crate) fn prove_towers(
     let (mut scopes, left_out) = towers_of(checkpoint, plan)?;
     report.notices.extend(left_out.map(|notice| notice.text));
     if let Some(Bundled { bundle, .. }) = &bundled {
-        scopes.retain(|scope| bundle.manifest().model_of(scope.pass).is_some());
+        scopes.retain(|scope| bundle.variant().model_of(scope.pass).is_some());
     }
     let mut all = Part::new(watch, 0..1000);
     for scope in &scopes {
@@ -121,7 +121,7 @@ fn prove(
 ///
 /// That it was compiled from other weights than those that are proved.
 pub(crate) fn recorded(bundle: &Bundle, proof: &TowerProof<'_>) -> Result<Option<RecordedPlan>> {
-    let mut towers = bundle.manifest().towers.iter();
+    let mut towers = bundle.variant().towers.iter();
     let Some(tower) = towers.find(|tower| tower.pass == proof.pass()) else { return Ok(None) };
     same_weights(bundle, tower.weights, proof.graph)?;
     tower.chains.first().map(|chain| RecordedPlan::of(bundle, chain)).transpose()
@@ -213,7 +213,7 @@ fn same_weights(bundle: &Bundle, stored: Digest, graph: &Graph) -> Result<()> {
     }
     let what = format!(
         "{}: its tower of a {} was compiled from weights {stored}, and the checkpoint's are {own}",
-        bundle.directory().display(),
+        bundle.path().display(),
         graph.pass
     );
     Err(Error::new(ErrorKind::Incompatible, what)

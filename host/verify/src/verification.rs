@@ -186,6 +186,7 @@ impl Verification<'_> {
             effort: taken,
             skipped,
             bundle_chain: None,
+            bundle_variant: None,
             twin: None,
             towers: Vec::new(),
             notices: {

@@ -377,8 +377,8 @@ fn answer(line: &mut Line, instance: &ShimInstance, ask: Ask, descriptors: Vec<O
             line.answer(result);
         }
         Ask::Compatibility { device, head } => line.answer(shim.compatibility(&device, &head)),
-        Ask::Load { shard, device, options } => {
-            line.answer(shard::load(instance, shard, &device, &options, descriptors));
+        Ask::Load { shard, device, options, offset, length } => {
+            line.answer(shard::load(instance, shard, &device, &options, (offset, length), descriptors));
         }
         Ask::Map { buffer, offset, length, alignment } => {
             line.answer(shard::map(buffer, offset, length, alignment, descriptors));

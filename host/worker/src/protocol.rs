@@ -234,12 +234,14 @@ pub(crate) enum Ask {
         device: String,
         head: Vec<u8>,
     },
-    /// With the descriptors of the artefact and of the shard's own channel. Runs of it are asked
-    /// there.
+    /// With the descriptors of the file with the artefact, which is `length` bytes at `offset` of
+    /// it, and of the shard's own channel. Runs of it are asked there.
     Load {
         shard: u64,
         device: String,
         options: Vec<(String, String)>,
+        offset: u64,
+        length: u64,
     },
     /// With the descriptor of a shared memory: `length` bytes at `offset` of it are the buffer.
     Map {

@@ -57,10 +57,13 @@ impl RemoteShard {
         let worker = remote.worker()?;
         let failed = |error: std::io::Error| worker.host_failure("load", &error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-        let file = reopened(artefact.file()).map_err(failed)?;
+        let section = artefact.section();
+        let file = reopened(section.file()).map_err(failed)?;
         let channel = Channel::new(ours).map_err(failed)?;
         let shard = worker.next_shard();
-        let ask = Ask::Load { shard, device: device.to_owned(), options: options.to_vec() };
+        let (offset, length) = (section.offset(), section.length());
+        let (device, options) = (device.to_owned(), options.to_vec());
+        let ask = Ask::Load { shard, device, options, offset, length };
         let descriptors = vec![OwnedFd::from(file), OwnedFd::from(theirs)];
         let call = Call { descriptors, ..Call::plain("load", worker.caps().run_time) };
         let report: LoadReport = worker.ask_with(call, ask)?;

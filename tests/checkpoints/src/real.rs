@@ -7,7 +7,7 @@ use crate::tokenizer::Vocabulary;
 use crate::{Spec, gguf, resumable};
 
 /// Names of the published shapes there are.
-pub const REAL_SHAPES: [&str; 4] = ["gemma3-270m", "gemma3-1b", "gemma4-e2b", "qwen3-0.6b"];
+pub const REAL_SHAPES: [&str; 5] = ["gemma3-270m", "gemma3-1b", "gemma4-e2b", "gemma4-e4b", "qwen3-0.6b"];
 
 /// A published shape by its name.
 pub fn real_shape(name: &str) -> Option<Spec> {
@@ -15,6 +15,7 @@ pub fn real_shape(name: &str) -> Option<Spec> {
         "gemma3-270m" => Spec::gemma3_270m(),
         "gemma3-1b" => Spec::gemma3_1b(),
         "gemma4-e2b" => Spec::e2b(),
+        "gemma4-e4b" => Spec::e4b(),
         "qwen3-0.6b" => Spec::qwen3_0_6b(),
         _ => return None,
     })

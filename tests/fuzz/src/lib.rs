@@ -12,7 +12,7 @@
 
 use std::path::Path;
 
-use shardwright_bundle::{Bundle, Digest};
+use shardwright_bundle::{Bundle, BundleError, Digest};
 use shardwright_models::Opened;
 use shardwright_planning::check::check;
 use shardwright_planning::plan::Plan;
@@ -29,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     ("gguf", gguf),
     ("quantised", quantised),
     ("manifest", manifest),
+    ("packed", packed),
     ("plan", plan),
     ("work_order", work_order),
     ("template", template),
@@ -106,7 +107,7 @@ fn whole_checkpoint(bytes: &[u8], name: &str) -> bool {
 }
 
 /// The envelope of a manifest: the text before the hash's digits, and their number.
-const SEAL: &[u8] = b"{\"shardwright-bundle\":1,\"sha256\":\"";
+const SEAL: &[u8] = b"{\"shardwright-bundle\":2,\"sha256\":\"";
 const DIGITS: usize = 64;
 
 /// A manifest, in a bundle of no other files. One that names a file counts as accepted if only the
@@ -125,6 +126,57 @@ pub fn manifest(bytes: &[u8]) -> bool {
         Ok(bundle) => bundle.verify_all(|_| ()).is_ok(),
         Err(error) => is_elsewhere(&error, folder.path()),
     }
+}
+
+/// Bytes that a packed bundle may have, most of them zeros.
+const MOST_PACKED: usize = 16 << 20;
+
+/// A packed bundle whose zeros are counted: runs of bytes, each after the number of zeros before it
+/// and its length. One whose parts alone have other bytes than their hashes counts as accepted.
+pub fn packed(bytes: &[u8]) -> bool {
+    let Ok(folder) = tempfile::tempdir() else { return false };
+    let path = folder.path().join("fuzzed.swb");
+    if std::fs::write(&path, expanded(bytes)).is_err() {
+        return false;
+    }
+    match Bundle::open(&path) {
+        Ok(bundle) => bundle.verify_all(|_| ()).is_ok(),
+        Err(BundleError::Hash { path, .. }) => !path.ends_with("bundle.json"),
+        Err(_) => false,
+    }
+}
+
+fn expanded(mut bytes: &[u8]) -> Vec<u8> {
+    let number = |rest: &mut &[u8]| {
+        let (number, after) = rest.split_first_chunk::<4>()?;
+        *rest = after;
+        Some(u32::from_le_bytes(*number))
+    };
+    let mut found = Vec::new();
+    while let (Some(zeros), Some(length)) = (number(&mut bytes), number(&mut bytes)) {
+        found.resize((found.len() + zeros as usize).min(MOST_PACKED), 0);
+        let (run, rest) = bytes.split_at(bytes.len().min(length as usize));
+        found.extend_from_slice(run);
+        bytes = rest;
+    }
+    found
+}
+
+/// The same bytes with their zeros counted, for the corpus.
+pub fn collapsed(bytes: &[u8]) -> Vec<u8> {
+    const LEAST: usize = 64;
+    let (mut found, mut rest) = (Vec::new(), bytes);
+    while !rest.is_empty() {
+        let zeros = rest.iter().take_while(|byte| **byte == 0).count();
+        let after = &rest[zeros..];
+        let run = after.windows(LEAST).position(|window| window.iter().all(|byte| *byte == 0));
+        let run = run.unwrap_or(after.len());
+        found.extend((zeros as u32).to_le_bytes());
+        found.extend((run as u32).to_le_bytes());
+        found.extend_from_slice(&after[..run]);
+        rest = &after[run..];
+    }
+    found
 }
 
 /// Whether an error is about another file than the manifest.

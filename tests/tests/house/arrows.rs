@@ -38,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-shims",
             "shardwright-worker",
             "shardwright-bundle",
+            "shardwright-selection",
             "shardwright-runtime",
             "shardwright",
             "shardwright-build",
@@ -69,6 +70,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-shims",
             "shardwright-worker",
             "shardwright-bundle",
+            "shardwright-selection",
             "shardwright-runtime",
             "shardwright",
             "shardwright-build",
@@ -86,6 +88,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-shims",
             "shardwright-bundle",
             "shardwright-worker",
+            "shardwright-selection",
             "shardwright-runtime",
             "shardwright-build",
         ],
@@ -112,6 +115,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright-forward",
         &["shardwright-shims", "shardwright-reference", "shardwright-graph", "shardwright-vocabulary"],
     ),
+    // Asks shims which chain of a bundle runs.
+    ("shardwright-selection", &["shardwright-bundle", "shardwright-shims", "shardwright-vocabulary"]),
     (
         "shardwright-runtime",
         &[

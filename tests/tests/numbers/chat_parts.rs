@@ -245,9 +245,9 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
         (report, bundle.open(at(name)).expect("a bundle"))
     };
     let (report, whole) = compiled("whole", options());
-    assert_eq!(report.chains, ["primary", "picture", "clip"]);
+    assert_eq!(report.variants[0].chains, ["primary", "picture", "clip"]);
     assert_eq!(
-        report.plan.towers.iter().map(|plan| plan.pass()).collect::<Vec<_>>(),
+        report.variants[0].plan.towers.iter().map(|plan| plan.pass()).collect::<Vec<_>>(),
         [Pass::Picture, Pass::Clip]
     );
     for (prompt, parts) in [
@@ -263,7 +263,12 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
     let (_, unused) = compiled("unused", options());
     reply(&mut greedy(&unused), ["hello".into()]);
     std::fs::remove_file(
-        unused.bundle().expect("a bundle").path(&artefact_of(&unused, Pass::Picture)).expect("there"),
+        unused
+            .bundle()
+            .expect("a bundle")
+            .section(&artefact_of(&unused, Pass::Picture))
+            .expect("there")
+            .path(),
     )
     .expect("removed");
     let (found, says) = kind(greedy(&unused).chat_parts([picture(&goldens), "?".into()]));
@@ -288,7 +293,7 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
     let blind = Copy::of(FIXTURE).without("processor_config.json");
     options().compile(blind.path(), at("blind"), &mut ()).expect("compiled");
     let bundle = shardwright_bundle::Bundle::open(at("blind")).expect("a bundle");
-    let notices = &bundle.manifest().notices;
+    let notices = &bundle.variant().notices;
     let said =
         notices.iter().find(|notice| notice.text.contains("towers for pictures and sounds are left out"));
     assert!(said.is_some_and(|notice| !notice.text.contains('/')), "{notices:?}");
@@ -310,6 +315,6 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
 
 /// The artefact of the first shard of a pass.
 fn artefact_of(model: &Model, pass: Pass) -> shardwright_bundle::FileReference {
-    let manifest = model.bundle().expect("a bundle").manifest();
-    manifest.model_of(pass).expect("a tower").chains[0].shards[0].artefact
+    let variant = model.bundle().expect("a bundle").variant();
+    variant.model_of(pass).expect("a tower").chains[0].shards[0].artefact
 }

@@ -151,7 +151,7 @@ fn a_bundle_goes_on_with_its_second_chain() {
     };
     let bundle = compile(&[]);
     let names = |bundle: &Compiled| -> Vec<String> {
-        let manifest = bundle.manifest_json();
+        let manifest = bundle.variant_json();
         let chains = manifest["chains"].as_array().expect("chains");
         chains.iter().filter_map(|chain| Some(chain["name"].as_str()?.to_owned())).collect()
     };
@@ -227,7 +227,7 @@ fn without_a_fallback_the_loss_is_reported_with_what_was_tried() {
     let open = BundleOptions::new().search_path(chip.search_path()).isolation(Isolation::Off);
     let model = open.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
     // The files of the second chain are removed after it was opened.
-    for shard in &model.bundle().expect("a bundle").manifest().chains[1].shards {
+    for shard in &model.bundle().expect("a bundle").variant().chains[1].shards {
         fs::remove_file(bundle.join("files").join(shard.artefact.sha256.to_string())).expect("removed");
     }
     let mut session = model.session().unwrap_or_else(|error| panic!("{error}"));

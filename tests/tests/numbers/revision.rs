@@ -299,8 +299,11 @@ fn what_cannot_be_loaded_is_planned_otherwise() {
 
     let bundle = tempfile::tempdir().expect("a temporary folder");
     let compiled = fails(&chip, "compile", &[&fault]).argument("-o").argument(bundle.path()).json();
-    assert!(decoder_shards_on(&compiled["plan"], CHIP).len() >= 2, "{compiled}");
-    assert!(compiled["plan"]["notices"].to_string().contains("refused and revised"), "{compiled}");
+    assert!(decoder_shards_on(&compiled["variants"][0]["plan"], CHIP).len() >= 2, "{compiled}");
+    assert!(
+        compiled["variants"][0]["plan"]["notices"].to_string().contains("refused and revised"),
+        "{compiled}"
+    );
 }
 
 /// Stores nothing, and records what was compiled.

@@ -84,7 +84,7 @@ fn a_bundle_runs_as_its_plan_says() {
     let asked = ["--planner-option", "softcap=runtime"];
     let bundle = Compiled::from(CHECKPOINT, asked);
     let path = bundle.path().display().to_string();
-    let shards = bundle.manifest_json()["chains"][0]["shards"].as_array().expect("shards").clone();
+    let shards = bundle.variant_json()["chains"][0]["shards"].as_array().expect("shards").clone();
     let caps: Vec<&Value> = shards.iter().map(|shard| &shard["logits_softcap"]).collect();
     let (head, others) = caps.split_last().expect("shards");
     assert_eq!(head.as_f64(), Some(30.0), "{caps:?}");

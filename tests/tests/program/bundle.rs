@@ -136,7 +136,9 @@ fn files(compiled: &Compiled) -> Vec<(String, std::path::PathBuf)> {
     let references = bundle.manifest().references();
     references
         .into_iter()
-        .map(|(used_as, reference)| (used_as, bundle.path(&reference).expect("it is there")))
+        .map(|(used_as, reference)| {
+            (used_as, bundle.section(&reference).expect("it is there").path().to_owned())
+        })
         .collect()
 }
 
@@ -175,7 +177,10 @@ fn a_changed_bit_of_any_file_that_is_used_is_found() {
                     // The request and the plan are stored for people, and later chains are checked
                     // when they are needed.
                     let unused = [".request", ".plan"].iter().any(|end| used_as.ends_with(end));
-                    assert!(unused || used_as.starts_with("chains[1]"), "{used_as}, bit {bit}: not found");
+                    assert!(
+                        unused || used_as.starts_with("variants[0].chains[1]"),
+                        "{used_as}, bit {bit}: not found"
+                    );
                     assert!(answers(&model) == expected, "{used_as}, bit {bit}");
                     let error = refusal(&bundle_here().verify_all(true), &compiled.path());
                     assert_eq!(error.kind(), ErrorKind::Invalid, "{used_as}, bit {bit}: {error}");
@@ -191,7 +196,7 @@ fn a_changed_bit_of_any_file_that_is_used_is_found() {
 /// Rewrites the manifest with changes that its own hash covers, as a faulty writer could.
 fn rewritten(compiled: &Compiled, change: impl FnOnce(&mut Value)) {
     let mut manifest = compiled.manifest_json();
-    change(&mut manifest);
+    change(&mut manifest["variants"][0]);
     let manifest = serde_json::from_value(manifest).expect("a manifest");
     let writer = BundleWriter::create(compiled.path()).unwrap_or_else(|error| panic!("{error}"));
     writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
@@ -261,7 +266,7 @@ fn for_the_chip(chip: &Chip, strict: bool) -> (tempfile::TempDir, std::path::Pat
     let options = here().search_path(chip.search_path()).soc(CHIP).strict(strict);
     let report = options.compile(tree::root().join(TEXT_FIXTURES[3]), &bundle, &mut ());
     let report = report.unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(report.chains, if strict { vec!["primary"] } else { vec!["primary", "cpu"] });
+    assert_eq!(report.variants[0].chains, if strict { vec!["primary"] } else { vec!["primary", "cpu"] });
     (folder, bundle)
 }
 
@@ -345,8 +350,8 @@ fn strict_refuses_what_a_compiler_does_otherwise_than_asked() {
     let word = "the chip was not in the mood";
 
     let report = options.compile(&checkpoint, &bundle, &mut ()).unwrap_or_else(|error| panic!("{error}"));
-    let said = report.plan.notices.iter().filter(|notice| notice.text.contains(word)).count();
-    assert_eq!(said, report.plan.shards.len(), "{:?}", report.plan.notices);
+    let said = report.variants[0].plan.notices.iter().filter(|notice| notice.text.contains(word)).count();
+    assert_eq!(said, report.variants[0].plan.shards.len(), "{:?}", report.variants[0].plan.notices);
     let model = options.open(&checkpoint).unwrap_or_else(|error| panic!("{error}"));
     let plan = model.plan().expect("a plan");
     let mut fallback = plan.notices.iter().filter(|notice| notice.kind == NoticeKind::Fallback);

@@ -175,11 +175,11 @@ fn a_bundle_is_checked_for_how_it_would_run() {
     let report = shardwright(["doctor", &bundle]).json();
     let bundle_report = &report["bundle"];
     assert_eq!(
-        (&bundle_report["would_run"], &bundle_report["soc"]),
-        (&"primary".into(), &"mt6989".into()),
+        bundle_report["would_run"],
+        serde_json::json!({ "soc": "mt6989", "chain": "primary" }),
         "{bundle_report}"
     );
-    let primary = named(bundle_report, "chains", "primary");
+    let primary = named(&bundle_report["variants"][0], "chains", "primary");
     assert_eq!((&primary["runs"], &primary["emulated_on"]), (&true.into(), &"cpu".into()), "{primary}");
     assert!(list(primary, "shards").len() >= 2, "{primary}");
     for shard in list(primary, "shards") {
@@ -191,7 +191,7 @@ fn a_bundle_is_checked_for_how_it_would_run() {
     assert_eq!(outcome.code, Some(3), "{}{}", outcome.stdout, outcome.stderr);
     let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     assert!(report["bundle"]["would_run"].is_null(), "{report}");
-    for chain in list(&report["bundle"], "chains") {
+    for chain in list(&report["bundle"]["variants"][0], "chains") {
         for shard in list(chain, "shards") {
             assert_eq!((&shard["state"], &shard["shim_here"]), (&"no-shim".into(), &Value::Null), "{shard}");
         }
@@ -203,7 +203,7 @@ fn a_damaged_artefact_is_no_reason_to_promise_another_chain() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = compiled_bundle(folder.path(), &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=200"]);
     let inspected = shardwright(["inspect", &bundle]).json();
-    let shards = list(named(&inspected["manifest"], "chains", "primary"), "shards");
+    let shards = list(named(&inspected["manifest"]["variants"][0], "chains", "primary"), "shards");
     let decoder = shards.iter().find(|shard| plans::holds(shard, "decoder")).expect("a decoder shard");
     let file = Path::new(&bundle).join("files").join(decoder["artefact"]["sha256"].as_str().expect("a hash"));
     let mut bytes = fs::read(&file).expect("read");
@@ -215,7 +215,7 @@ fn a_damaged_artefact_is_no_reason_to_promise_another_chain() {
     assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
     let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     assert!(report["bundle"]["would_run"].is_null(), "{report}");
-    let primary = named(&report["bundle"], "chains", "primary");
+    let primary = named(&report["bundle"]["variants"][0], "chains", "primary");
     let shard = list(primary, "shards").iter().find(|shard| shard["name"] == decoder["name"]).expect("it");
     assert_eq!(shard["state"], "damaged", "{shard}");
     let run = shardwright(["run", &bundle, "--prompt", "a"]).outcome();
@@ -227,7 +227,7 @@ fn a_damaged_table_is_no_bundle_that_runs() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = compiled_bundle(folder.path(), &[]);
     let inspected = shardwright(["inspect", &bundle]).json();
-    let table = &list(&inspected["manifest"], "assets")[0]["table"]["sha256"];
+    let table = &list(&inspected["manifest"]["variants"][0], "assets")[0]["table"]["sha256"];
     let file = Path::new(&bundle).join("files").join(table.as_str().expect("a hash"));
     let mut bytes = fs::read(&file).expect("read");
     let middle = bytes.len() / 2;
@@ -237,7 +237,7 @@ fn a_damaged_table_is_no_bundle_that_runs() {
     assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
     let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     assert!(report["bundle"]["would_run"].is_null(), "{report}");
-    let reason = report["bundle"]["damaged_table"].as_str().expect("a reason");
+    let reason = report["bundle"]["variants"][0]["damaged_table"].as_str().expect("a reason");
     assert!(reason.contains(table.as_str().expect("a hash")), "{reason}");
 }
 

@@ -79,7 +79,8 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
 ];
 
 /// Options about the machine that runs it, for every command.
-const OF_THIS_MACHINE: [&str; 13] = [
+const OF_THIS_MACHINE: [&str; 14] = [
+    "--soc",
     "--flag",
     "--checkpoint",
     "--strict",
@@ -327,7 +328,7 @@ fn the_simulator_beside_the_program_is_found_where_one_is_asked_for_and_nowhere_
         refused(run, 3, &["no MediaTek library was found", "`--on simulator`"]);
     }
     let bundle = Compiled::from(TEXT_FIXTURES[1], target.into_iter().chain(["--on", "simulator"]));
-    let chip = bundle.manifest_json()["chains"][0]["shards"].as_array().expect("shards").clone();
+    let chip = bundle.variant_json()["chains"][0]["shards"].as_array().expect("shards").clone();
     let chip = chip.iter().find(|shard| shard["compiled_by"]["shim"] == "neuron").expect("a shard").clone();
     assert_eq!(chip["compiled_by"]["device"], "mt6989.simulated", "{chip}");
     assert_eq!(chip["compiled_by"]["simulated"], true, "{chip}");

@@ -252,7 +252,7 @@ fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
     }
 
     let doctor = shardwright(["doctor", &bundle]).json();
-    let proofs = list(&doctor["bundle"], "verifications");
+    let proofs = list(&doctor["bundle"]["variants"][0], "verifications");
     assert_eq!(proofs.len(), 1, "{doctor}");
     assert_eq!((&proofs[0]["passed"], &proofs[0]["chain"]), (&true.into(), &"primary".into()), "{doctor}");
     // A repeated proof replaces the first, and the bundle stays the same.

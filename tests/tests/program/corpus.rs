@@ -6,8 +6,10 @@
 mod targets;
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use shardwright_bundle::Bundle;
 use shardwright_graph::{ComponentKind, EntryOptions, EntryPoint};
 use shardwright_shims::WorkOrderBuilder;
 use shardwright_test_checkpoints::{Fill, Spec};
@@ -15,7 +17,7 @@ use shardwright_tests::bundles::Compiled;
 use shardwright_tests::chain::made;
 use shardwright_tests::tree::root;
 use shardwright_vocabulary::EntryKind;
-use targets::{TARGETS, joined};
+use targets::{TARGETS, collapsed, joined};
 
 /// Largest file of the corpus: a fuzzer that starts from large ones is slow.
 const LARGEST: usize = 60_000;
@@ -114,9 +116,25 @@ fn write(target: &str, name: &str, bytes: &[u8]) {
 fn write_bundle() {
     let bundle = Compiled::from("tests/fixtures/qwen3", ["--context", "64"]);
     write("manifest", "cpu", &fs::read(bundle.manifest()).expect("a manifest"));
-    let manifest = bundle.manifest_json();
+    let manifest = bundle.variant_json();
     let part = |name: &str| fs::read(bundle.file(&manifest["chains"][0][name])).expect("a file");
     write("plan", "cpu", &joined(&part("plan"), &part("request")));
+    write("packed", "cpu", &collapsed(&without_content(&bundle.path())));
+}
+
+/// A packed bundle whose files have zeros instead of their bytes, but for the manifest.
+fn without_content(bundle: &Path) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("cpu.swb");
+    let opened = Bundle::open(bundle).expect("a bundle");
+    shardwright_bundle::pack(&opened, &path, |_| ControlFlow::Continue(())).expect("packed");
+    let mut bytes = fs::read(&path).expect("read");
+    let packed = Bundle::open(&path).expect("a bundle");
+    for file in packed.files() {
+        let section = packed.section(&file).expect("there");
+        bytes[section.offset() as usize..][..section.length() as usize].fill(0);
+    }
+    bytes
 }
 
 #[test]

@@ -408,12 +408,12 @@ fn code_is_made_for_the_number_of_a_profile_or_by_its_architecture_and_that_is_s
     let other = compiled(folder.path());
     let document = shardwright(["inspect"]).argument(other.path()).json().to_string();
     assert!(document.contains("\"soc\":97") && document.contains("\"arch\":81"), "{document}");
-    assert!(!other.manifest_json()["notices"].to_string().contains("made for soc-id"));
+    assert!(!other.variant_json()["notices"].to_string().contains("made for soc-id"));
 
     // One it does not know.
     drop_copy(folder.path(), "sm8850", &[("soc-id", Some("999"))]);
     let unknown = compiled(folder.path());
-    let notices = unknown.manifest_json()["notices"].to_string();
+    let notices = unknown.variant_json()["notices"].to_string();
     assert!(notices.contains("made for soc-id 87") && notices.contains("does not know 999"), "{notices}");
     assert!(notices.contains("fallback"), "{notices}");
     assert_same_direction(&vector(
@@ -429,7 +429,7 @@ fn code_is_made_for_the_number_of_a_profile_or_by_its_architecture_and_that_is_s
     drop_copy(folder.path(), "sm8850", &[("soc-id", None), ("vtcm-megabytes", Some("16"))]);
     assert_same_direction(&embedded(folder.path(), A16W8_QUALCOMM, |run| run.argument("--strict")));
     let bare = compiled(folder.path());
-    let notices = bare.manifest_json()["notices"].to_string();
+    let notices = bare.variant_json()["notices"].to_string();
     assert!(notices.contains("made for soc-id 87") && notices.contains("does not say one"), "{notices}");
     // The artefact also reports twice the fast memory.
     let document = shardwright(["inspect"]).argument(bare.path()).json().to_string();

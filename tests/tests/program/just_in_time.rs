@@ -53,7 +53,7 @@ impl Made {
     fn damage(&self) {
         let text = fs::read(self.path().join("bundle.json")).expect("a manifest");
         let whole: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-        let name = &whole["manifest"]["chains"][0]["shards"][0]["artefact"]["sha256"];
+        let name = &whole["manifest"]["variants"][0]["chains"][0]["shards"][0]["artefact"]["sha256"];
         let file = self.path().join("files").join(name.as_str().expect("a name"));
         let mut bytes = fs::read(&file).expect("an artefact");
         let middle = bytes.len() / 2;
@@ -188,13 +188,13 @@ fn a_table_that_the_plan_rounds_is_the_bundles() {
         let options = made.compile_options("just-in-time").size(size);
         options.compile(checkpoint(), made.path(), &mut ()).expect("compiled")
     };
-    let format = |report: &CompileReport| report.plan.tables[0].format;
+    let format = |report: &CompileReport| report.variants[0].plan.tables[0].format;
     let whole = compile(1 << 40);
-    let totals = &whole.plan.totals;
-    assert_eq!(format(&whole), WeightFormat::Bf16, "{:?}", whole.plan.tables);
+    let totals = &whole.variants[0].plan.totals;
+    assert_eq!(format(&whole), WeightFormat::Bf16, "{:?}", whole.variants[0].plan.tables);
     let rounded = compile(totals.artefacts.bytes + totals.table_bytes * 3 / 4);
-    assert_eq!(format(&rounded), WeightFormat::W8PerChannel, "{:?}", rounded.plan.tables);
-    assert_eq!(rounded.chains, ["primary", "cpu"]);
+    assert_eq!(format(&rounded), WeightFormat::W8PerChannel, "{:?}", rounded.variants[0].plan.tables);
+    assert_eq!(rounded.variants[0].chains, ["primary", "cpu"]);
     assert!(rounded.bytes < whole.bytes, "{} of {}", rounded.bytes, whole.bytes);
 
     let (expected, _) = reply(&made.options().strict(true).open(made.path()).expect("it loads"));

@@ -216,7 +216,11 @@ fn what_cannot_be_tuned_is_refused_with_help() {
         (&on_device, 3, &["mt6989", "--on cpu"]),
         (&["tune", &bundle], 2, &["is a bundle", "--checkpoint DIR"]),
         (&["tune", &bundle, "--checkpoint", CHECKPOINT], 6, &["not the checkpoint the bundle was made of"]),
-        (&["tune", &bundle, "--soc", "mt6989"], 2, &["--soc was decided when", "leave it out"]),
+        (
+            &["tune", &bundle, "--checkpoint", CHECKPOINT, "--soc", "mt6989"],
+            2,
+            &["has no variant for `mt6989`", "variants are for generic", "--soc"],
+        ),
         (&["tune", CHECKPOINT, "--checkpoint", CHECKPOINT], 2, &["is for bundles"]),
         (&["tune", EMBEDDING_FIXTURE], 5, &["embeds", "plan"]),
         (&["tune", CHECKPOINT, "--context", "4"], 10, &["leaves nothing to time", "--context"]),

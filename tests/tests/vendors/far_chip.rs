@@ -80,10 +80,10 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = shown(&folder.path().join("bundle"));
     let report = chip.planned_by(shardwright(["compile", CHECKPOINT, "-o", &bundle])).json();
-    assert!(report["plan"]["emulated_on"].is_null(), "{report}");
+    assert!(report["variants"][0]["plan"]["emulated_on"].is_null(), "{report}");
     let inspect = |bundle: &str| chip.found_by(shardwright(["inspect", bundle])).json();
     let before = inspect(&bundle);
-    for shard in before["manifest"]["chains"][0]["shards"].as_array().expect("shards") {
+    for shard in before["manifest"]["variants"][0]["chains"][0]["shards"].as_array().expect("shards") {
         assert_eq!(
             (&shard["compiled_by"]["device"], &shard["target"]["device"]),
             (&CHIP.into(), &CHIP.into())
@@ -110,7 +110,7 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
         .arguments(["--on", "simulator"])
         .succeeds();
     let other_report = inspect(&other);
-    let compiled_by = &other_report["manifest"]["chains"][0]["shards"][0]["compiled_by"];
+    let compiled_by = &other_report["manifest"]["variants"][0]["chains"][0]["shards"][0]["compiled_by"];
     assert_eq!(
         (&compiled_by["device"], &compiled_by["simulated"]),
         (&format!("{CHIP}.simulated").into(), &true.into()),
@@ -121,7 +121,8 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
     assert!(ran.stderr.contains("is simulated"), "{}", ran.stderr);
     // Device and simulator follow one plan: their work orders are the same.
     let orders = |document: &Value| -> Vec<Value> {
-        let shards = document["manifest"]["chains"][0]["shards"].as_array().expect("shards").iter();
+        let shards =
+            document["manifest"]["variants"][0]["chains"][0]["shards"].as_array().expect("shards").iter();
         shards.map(|shard| shard["work_order"].clone()).collect()
     };
     assert_eq!(orders(&before), orders(&other_report));
@@ -137,7 +138,7 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
     assert_eq!(twin["device"], format!("{CHIP}.simulated"), "{twin}");
     assert_eq!(twin["differs"], "its weights are not shared", "{twin}");
     let after = inspect(&bundle);
-    let stored = &after["manifest"]["verifications"][0];
+    let stored = &after["manifest"]["variants"][0]["verifications"][0];
     assert_eq!(stored["passed"], true, "{stored}");
     assert!(stored["summary"].as_str().is_some_and(|text| text.contains("by a twin on")), "{stored}");
     let hashes: Vec<&Value> =

@@ -6,3 +6,4 @@ mod neuron_flags;
 mod neuron_limits;
 mod qnn;
 mod record;
+mod variants;

@@ -59,7 +59,7 @@ impl Bench {
         let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16", "--strict"]);
         run.argument("--calibration-text").argument(self.file("text")).arguments(further).succeeds();
         let bytes = fs::read(self.file("bundle/bundle.json")).expect("a manifest");
-        serde_json::from_slice::<Value>(&bytes).expect("JSON")["manifest"].clone()
+        serde_json::from_slice::<Value>(&bytes).expect("JSON")["manifest"]["variants"][0].clone()
     }
 
     fn inspected(&self) -> Value {
@@ -268,8 +268,10 @@ fn code_of_another_major_is_refused_before_it_runs() {
         bench.runs("doctor").argument(bench.file("bundle")).arguments(["--format", "json"]).outcome();
     assert_ne!(outcome.code, Some(0), "no chain runs: {}", outcome.stdout);
     let report: Value = serde_json::from_str(&outcome.stdout).expect("a report all the same");
-    let shards: Vec<&Value> =
-        list(&report["bundle"], "chains").iter().flat_map(|chain| list(chain, "shards")).collect();
+    let shards: Vec<&Value> = list(&report["bundle"]["variants"][0], "chains")
+        .iter()
+        .flat_map(|chain| list(chain, "shards"))
+        .collect();
     let refused =
         shards.iter().find(|shard| shard["state"] == "unsupported").expect("a shard that is refused");
     let reason = refused["reason"].as_str().expect("a reason");
@@ -317,7 +319,8 @@ fn power_is_what_the_plan_says_unless_a_session_says_otherwise() {
     compile("other", &["--flag", "power=balanced"]);
     let manifest = |name: &str| {
         let text = fs::read_to_string(bench.file(name).join("bundle.json")).expect("a manifest");
-        serde_json::from_str::<Value>(&text).expect("JSON")["manifest"]["chains"][0]["shards"].clone()
+        serde_json::from_str::<Value>(&text).expect("JSON")["manifest"]["variants"][0]["chains"][0]["shards"]
+            .clone()
     };
     let (plain, planned) = (manifest("plain"), manifest("other"));
     assert_eq!(planned[0]["load_flags"], json!([{"name": "power", "value": "balanced"}]), "{planned}");

@@ -137,7 +137,7 @@ fn a_decoder_refused_for_its_operations_is_cut_runs_and_is_right_first_time_afte
     assert!(whole > CEILING, "{whole} operations in {LAYERS} layers");
 
     let report = unlimited("compile").argument("-o").argument(bench.bundle()).json();
-    let plan = &report["plan"];
+    let plan = &report["variants"][0]["plan"];
     let cut = decoder(plan);
     assert!(plan["refused_plans"].as_u64() >= Some(1), "{plan}");
     assert!(cut.len() >= 2 && cut.iter().all(|(_, _, ops)| *ops <= CEILING), "{cut:?}");
@@ -168,8 +168,8 @@ fn a_decoder_refused_for_its_operations_is_cut_runs_and_is_right_first_time_afte
     assert_eq!(limits(&plan, "learned")[0]["value"], CEILING, "{plan}");
     let again = bench.folder.path().join("again");
     let report = bench.plans("plain", "compile").argument("-o").argument(again).json();
-    assert_eq!(report["plan"]["refused_plans"], 0, "{report}");
-    assert_eq!(decoder(&report["plan"]), cut);
+    assert_eq!(report["variants"][0]["plan"]["refused_plans"], 0, "{report}");
+    assert_eq!(decoder(&report["variants"][0]["plan"]), cut);
 
     // The limit was not learned for the other lowering.
     let lean = bench.plans("lean", "plan").json();
@@ -213,5 +213,5 @@ fn written_leanly_the_decoder_has_far_fewer_operations_and_the_plan_says_what_th
     assert_eq!(decoder(&plan).len() == 1, lean <= CEILING, "{plan}");
     // The plan's prediction agrees with the simulator's limit.
     let report = bench.plans("lean", "compile").argument("-o").argument(bench.bundle()).json();
-    assert_eq!(report["plan"]["refused_plans"], 0, "{report}");
+    assert_eq!(report["variants"][0]["plan"]["refused_plans"], 0, "{report}");
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shardwright::Pass;
+use shardwright_bundle::{Bundle, BundleWriter};
 use shardwright_shims::Artefact;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents};
@@ -277,7 +278,7 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
     .argument(folder.path())
     .argument("-o")
     .argument(&bundle);
-    let plan = run.json()["plan"].clone();
+    let plan = run.json()["variants"][0]["plan"].clone();
     assert_eq!(plan["refused_plans"], 1, "{plan}");
 
     // The vendor's own message, with the function, the operation and its layer.
@@ -371,7 +372,7 @@ fn the_first_formats_of_every_chip_compile_to_what_was_planned() {
         let report =
             shardwright(["compile", GEMMA3, "--soc", soc, "--context", "32", "-o", &bundle, "--strict"])
                 .json();
-        let plan = &report["plan"];
+        let plan = &report["variants"][0]["plan"];
         assert_eq!(plan["refused_plans"], 0, "{soc}: {plan}");
         for shard in plan["shards"].as_array().expect("shards") {
             let formats = "w4-block32-stepped[head=w8-per-channel]/a16/a8";
@@ -398,4 +399,68 @@ fn without_the_library_the_chip_is_judged_without_it_and_that_is_said() {
     let (_, message) =
         run(&["run", GEMMA4, "--soc", "sm8850", "--on", "simulator", "--prompt", "a"]).refuses();
     assert!(message.contains(nowhere) && message.contains("help:"), "{message}");
+}
+
+/// Rewrites the goldens of a bundle, under hashes of their own.
+fn with_goldens(bundle: &Path, change: impl FnOnce(Value) -> Option<Value>) {
+    let opened = Bundle::open(bundle).unwrap_or_else(|error| panic!("{error}"));
+    let file = opened.manifest().goldens.expect("goldens");
+    let goldens = serde_json::from_slice(&opened.read(&file).expect("read")).expect("JSON");
+    let mut writer = BundleWriter::create(bundle).unwrap_or_else(|error| panic!("{error}"));
+    let mut manifest = writer.previous().cloned().expect("a manifest");
+    let bytes = change(goldens).map(|goldens| goldens.to_string());
+    manifest.goldens = bytes.map(|bytes| writer.add_bytes(bytes.as_bytes()).expect("added"));
+    writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_chip_without_a_variant_runs_the_nearest_if_it_says_the_same() {
+    if !library() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    let target = ["--formats", FORMATS, "--planner", "even", "--context", "32", "--on", "simulator"];
+    let compile = shardwright(["compile", GEMMA3, "--soc", "sm8750,sm8850,generic", "-o"]);
+    compile.argument(&bundle).arguments(target).succeeds();
+
+    // Of the same architecture, with another number.
+    let explain = || shardwright(["explain"]).argument(&bundle).arguments(["--soc", "soc-72"]).json();
+    let report = explain();
+    let first = &report["candidates"][0];
+    assert_eq!((&first["soc"], &first["tier"]), (&"sm8850".into(), &"sibling".into()), "{report}");
+    let reason = first["shards"][0]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("same architecture"), "{report}");
+    assert!(report["passed"].to_string().contains("v79"), "the other architecture: {report}");
+
+    let run = || {
+        let run = shardwright(["run", "--prompt", "a b", "--max-tokens", "2", "--greedy", "--soc", "soc-72"]);
+        run.argument(&bundle)
+    };
+    let tested = "self-test of chain `primary` on this machine";
+    let first = run().outcome();
+    assert_eq!(first.code, Some(0), "{}", first.stderr);
+    assert!(first.stderr.contains("no variant of its own"), "{}", first.stderr);
+    assert!(first.stderr.contains(tested), "{}", first.stderr);
+
+    // It said something else when it was compiled: nothing is generated with it.
+    let other_token = |mut goldens: Value| {
+        for row in goldens["rows"].as_array_mut().expect("rows") {
+            row["largest"] = serde_json::json!([[7, 0]]);
+        }
+        Some(goldens)
+    };
+    with_goldens(&bundle, other_token);
+    let failed = run().outcome();
+    assert_eq!(failed.code, Some(0), "{}", failed.stderr);
+    assert!(failed.stderr.contains("fallback: ") && failed.stderr.contains("its self-test failed"));
+    let (code, said) = run().argument("--strict").refuses();
+    assert!(code == 6 && said.contains("at most 1 nats") && said.contains("help: "), "{code} {said}");
+    // Nothing to test it by, and nothing that is a test.
+    with_goldens(&bundle, |_| Some(serde_json::json!({ "goldens": 7, "ids": [], "rows": [] })));
+    let (code, said) = run().refuses();
+    assert!(code == 4 && said.contains("its goldens: they are version 7"), "{code} {said}");
+    with_goldens(&bundle, |_| None);
+    let (code, said) = run().argument("--strict").refuses();
+    assert!(code == 6 && said.contains("no goldens to test it by"), "{code} {said}");
 }

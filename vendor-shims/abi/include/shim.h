@@ -737,11 +737,11 @@ typedef struct sw_artefact {
     uint64_t size;
     const void *head; /* [host, unload, null iff head_length is 0] */
     uint64_t head_length;
-    const void *pointer; /* [host, unload, null iff length is 0] page-aligned, read-only */
+    const void *pointer; /* [host, unload, null iff length is 0] at a multiple of 4096, read-only */
     uint64_t length;
-    int32_t fd;          /* [host, unload] file behind the mapping; -1: none. The shim does not close it */
+    int32_t fd;          /* [host, unload] file behind the mapping; -1: none, for a copy. The shim does not close it */
     uint32_t reserved;
-    uint64_t fd_offset;  /* offset of `pointer` in the file */
+    uint64_t fd_offset;  /* offset of `pointer` in the file: a multiple of 4096, of 16384 where the file is all of an artefact */
 } sw_artefact;
 
 typedef struct sw_import {

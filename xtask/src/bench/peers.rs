@@ -94,7 +94,7 @@ const fn case(
 }
 
 /// In the order in which they are measured: the small ones first.
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     case(SMALLEST, INT8, "Q8_0", USUAL, USUAL_CONTEXT),
     case(SMALLEST, INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
     case(SMALLEST, INT4, "Q4_0", USUAL, USUAL_CONTEXT),
@@ -108,6 +108,7 @@ const CASES: [Case; 13] = [
     case("gemma4-e2b", INT4, "Q4_0", USUAL, USUAL_CONTEXT),
     case("gemma4-e2b", INT8, "Q8_0", USUAL, USUAL_CONTEXT),
     case("gemma4-e2b", INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
+    case("gemma4-e4b", INT4, "Q4_0", USUAL, USUAL_CONTEXT),
 ];
 
 /// Measures the cases whose model contains one of `models` (without one, all) and writes their

@@ -9,7 +9,9 @@ use shardwright_vocabulary::{
     DType, FlagVerdict, FormatTuple, Pass, Segment, SegmentFormats, Segments, ShardFormats,
 };
 
-use super::{AssetEntry, ChainEntry, FileReference, Manifest, Model, ShardEntry, Structure, TextFile};
+use super::{
+    AssetEntry, ChainEntry, FileReference, Manifest, Model, ShardEntry, Structure, TextFile, Variant,
+};
 use crate::{BundleError, Digest};
 
 /// Bytes of a name.
@@ -29,6 +31,9 @@ const HEAD_BYTES: u64 = 64 << 10;
 
 /// A primary chain and its fallbacks; plans name two or three targets.
 const CHAINS: u64 = 16;
+
+/// Variants; there are some hundred chips.
+const VARIANTS: u64 = 256;
 
 /// Towers; there are fewer passes.
 const TOWERS: u64 = 8;
@@ -153,14 +158,6 @@ impl Manifest {
         name("program", &self.program)?;
         name("model.name", &self.model.name)?;
         name("model.family", &self.model.family)?;
-        name("soc", &self.soc)?;
-        name("planner.name", &self.planner.name)?;
-        name("planner.version", &self.planner.version)?;
-        cap("options", self.options.len(), PAIRS)?;
-        for (key, value) in &self.options {
-            name("options", key)?;
-            text(&format!("options.{key}"), value)?;
-        }
         for (file, reference) in &self.texts {
             let (field, limit) = (format!("texts.{file}"), TEXT_FILE_BYTES);
             if reference.bytes > limit {
@@ -171,58 +168,87 @@ impl Manifest {
             return Err(invalid("tokenizer_index", "is there, and no tokenizer that it was made of"));
         }
 
-        cap("towers", self.towers.len(), TOWERS)?;
-        // In the order of passes, which also means without repetition.
-        if !self.towers.is_sorted_by(|one, next| one.pass < next.pass) {
-            return Err(invalid("towers", "are not in the order of passes, each once"));
+        cap("variants", self.variants.len(), VARIANTS)?;
+        if self.variants.is_empty() {
+            return Err(invalid("variants", "there is none"));
         }
-        for (index, entry) in self.towers.iter().enumerate() {
-            if entry.pass == Pass::Step {
-                return Err(invalid(
-                    format!("towers[{index}].pass"),
-                    "is that of a step, which the text runs",
-                ));
-            }
-            if entry.structure.is_generative() {
-                return Err(invalid(
-                    format!("towers[{index}].structure.states"),
-                    "are there, and towers have none",
-                ));
-            }
-        }
-        let places = std::iter::once(String::new())
-            .chain((0..self.towers.len()).map(|index| format!("towers[{index}].")));
         let mut names = HashSet::new();
-        for (at, part) in places.zip(self.models()) {
-            model(&at, part, &mut names)?;
-        }
-
-        cap("verifications", self.verifications.len(), REPORTS)?;
-        unique("verifications", self.verifications.iter().map(|entry| entry.name.as_str()))?;
-        for (index, entry) in self.verifications.iter().enumerate() {
-            text(&format!("verifications[{index}].summary"), &entry.summary)?;
-            if self.chain(&entry.chain).is_none() {
-                return Err(invalid(
-                    format!("verifications[{index}].chain"),
-                    "names no chain of this bundle",
-                ));
-            }
-            if let Some(twin) = &entry.twin {
-                name(&format!("verifications[{index}].twin.device"), &twin.device)?;
-                text(&format!("verifications[{index}].twin.differs"), &twin.differs)?;
-                let shards = self.chain(&entry.chain).map_or(0, |chain| chain.shards.len());
-                if twin.artefacts.len() != shards {
-                    let reason = format!("has {} artefacts for {shards} shards", twin.artefacts.len());
-                    return Err(invalid(format!("verifications[{index}].twin"), reason));
+        for (index, entry) in self.variants.iter().enumerate() {
+            let at = |fault| match fault {
+                Fault::Invalid { field, reason } => {
+                    Fault::Invalid { field: format!("variants[{index}].{field}"), reason }
                 }
+                Fault::Limit { field, value, limit } => {
+                    Fault::Limit { field: format!("variants[{index}].{field}"), value, limit }
+                }
+            };
+            variant(entry).map_err(at)?;
+            if !names.insert(&entry.soc) {
+                return Err(at(invalid("soc", format!("`{}` occurs twice", entry.soc))));
             }
-        }
-        cap("notices", self.notices.len(), REPORTS)?;
-        for (index, notice) in self.notices.iter().enumerate() {
-            text(&format!("notices[{index}].text"), &notice.text)?;
         }
         references(&self.references())
     }
+}
+
+fn variant(variant: &Variant) -> Checked {
+    name("soc", &variant.soc)?;
+    cap("aliases", variant.aliases.len(), PAIRS)?;
+    for (index, alias) in variant.aliases.iter().enumerate() {
+        name(&format!("aliases[{index}]"), alias)?;
+    }
+    name("planner.name", &variant.planner.name)?;
+    name("planner.version", &variant.planner.version)?;
+    cap("options", variant.options.len(), PAIRS)?;
+    for (key, value) in &variant.options {
+        name("options", key)?;
+        text(&format!("options.{key}"), value)?;
+    }
+    cap("towers", variant.towers.len(), TOWERS)?;
+    // In the order of passes, which also means without repetition.
+    if !variant.towers.is_sorted_by(|one, next| one.pass < next.pass) {
+        return Err(invalid("towers", "are not in the order of passes, each once"));
+    }
+    for (index, entry) in variant.towers.iter().enumerate() {
+        if entry.pass == Pass::Step {
+            return Err(invalid(format!("towers[{index}].pass"), "is that of a step, which the text runs"));
+        }
+        if entry.structure.is_generative() {
+            return Err(invalid(
+                format!("towers[{index}].structure.states"),
+                "are there, and towers have none",
+            ));
+        }
+    }
+    let places = std::iter::once(String::new())
+        .chain((0..variant.towers.len()).map(|index| format!("towers[{index}].")));
+    let mut names = HashSet::new();
+    for (at, part) in places.zip(variant.models()) {
+        model(&at, part, &mut names)?;
+    }
+
+    cap("verifications", variant.verifications.len(), REPORTS)?;
+    unique("verifications", variant.verifications.iter().map(|entry| entry.name.as_str()))?;
+    for (index, entry) in variant.verifications.iter().enumerate() {
+        text(&format!("verifications[{index}].summary"), &entry.summary)?;
+        if variant.chain(&entry.chain).is_none() {
+            return Err(invalid(format!("verifications[{index}].chain"), "names no chain of this variant"));
+        }
+        if let Some(twin) = &entry.twin {
+            name(&format!("verifications[{index}].twin.device"), &twin.device)?;
+            text(&format!("verifications[{index}].twin.differs"), &twin.differs)?;
+            let shards = variant.chain(&entry.chain).map_or(0, |chain| chain.shards.len());
+            if twin.artefacts.len() != shards {
+                let reason = format!("has {} artefacts for {shards} shards", twin.artefacts.len());
+                return Err(invalid(format!("verifications[{index}].twin"), reason));
+            }
+        }
+    }
+    cap("notices", variant.notices.len(), REPORTS)?;
+    for (index, notice) in variant.notices.iter().enumerate() {
+        text(&format!("notices[{index}].text"), &notice.text)?;
+    }
+    Ok(())
 }
 
 /// The text or a tower; `names` are those of the chains before it.
@@ -242,7 +268,7 @@ fn model<'m>(at: &str, model: Model<'m>, names: &mut HashSet<&'m str>) -> Checke
     unique(&field, model.chains.iter().map(|chain| chain.name.as_str()))?;
     for (index, entry) in model.chains.iter().enumerate() {
         if !names.insert(&entry.name) {
-            let reason = format!("`{}` is the name of another chain of the bundle", entry.name);
+            let reason = format!("`{}` is the name of another chain of the variant", entry.name);
             return Err(invalid(format!("{field}[{index}].name"), reason));
         }
         chain(&format!("{field}[{index}]"), entry, model.structure)?;

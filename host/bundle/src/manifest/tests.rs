@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use shardwright_graph::StateKind;
+use shardwright_graph::{ComponentKind, State, StateKind};
 use shardwright_vocabulary::{
-    ActivationFormat, DType, Flag, FlagVerdict, FormatTuple, Granularity, NoticeKind, Quantisation,
-    RewriteKind, RoleFormat, Segment, SegmentFormats, StateFormat, TargetKind, WeightFormat, WeightRole,
-    scale_count,
+    ActivationFormat, DType, EntryName, Flag, FlagOutcome, FlagVerdict, FormatTuple, Granularity,
+    NodePlacement, Notice, NoticeKind, Pass, PlannerIdentity, Quantisation, Rewrite, RewriteKind, RoleFormat,
+    Segment, SegmentFormats, ShardFormats, ShimIdentity, StateFormat, Target, TargetKind, WeightFormat,
+    WeightRole, scale_count,
 };
 
 use super::*;
@@ -77,96 +78,104 @@ fn sample() -> Manifest {
             name: "demo".to_owned(),
             family: "gemma4".to_owned(),
             checkpoint: Digest::of(b"checkpoint"),
-            calibration: Some(Digest::of(b"calibration")),
         },
-        soc: "mt6989".to_owned(),
-        planner: PlannerIdentity { name: "generic".to_owned(), version: "0.1.0".to_owned(), built_in: true },
-        options: BTreeMap::from([("context".to_owned(), "64".to_owned())]),
-        structure: Structure {
-            hidden: 4,
-            vocabulary: 6,
-            context: 512,
-            per_layer_width: 0,
-            layers: 2,
-            components: vec![ComponentKind::Embed, ComponentKind::Decoder, ComponentKind::Head],
-            states: vec![State {
-                name: "layer.0.k".to_owned(),
-                layer: 0,
-                width: 4,
-                kind: StateKind::Ring { window: 8 },
-            }],
-        },
-        assets: vec![AssetEntry {
-            name: "embedding".to_owned(),
-            entries: 6,
-            width: 5,
-            dtype: DType::I4,
-            table: sized("table", 6 * 3),
-            quantisation: Some(Quantisation {
-                granularity: Granularity::PerChannel,
-                scale_dtype: DType::F32,
-                scales: sized("scales", 24),
-                zero_point: 0,
-            }),
-            redirect: vec![(3, 0), (5, 0)],
-        }],
         texts: BTreeMap::from([(TextFile::Tokenizer, file("tokenizer"))]),
         tokenizer_index: Some(file("index")),
-        chains: vec![ChainEntry {
-            name: "primary".to_owned(),
-            emulated_on: Some("cpu".to_owned()),
-            request: file("request"),
-            plan: file("plan"),
-            report: Some(file("report")),
-            shards: vec![
-                shard("embed", ComponentKind::Embed, (0, 0)),
-                shard("decoder.0-2", ComponentKind::Decoder, (0, 2)),
-                shard("head", ComponentKind::Head, (0, 0)),
-            ],
-        }],
-        towers: vec![TowerEntry {
-            pass: Pass::Picture,
-            weights: Digest::of(b"weights of the tower"),
+        goldens: Some(file("goldens")),
+        variants: vec![Variant {
+            soc: "mt6989".to_owned(),
+            aliases: vec!["MT6989Z".to_owned()],
+            calibration: Some(Digest::of(b"calibration")),
+            planner: PlannerIdentity {
+                name: "generic".to_owned(),
+                version: "0.1.0".to_owned(),
+                built_in: true,
+            },
+            options: BTreeMap::from([("context".to_owned(), "64".to_owned())]),
             structure: Structure {
                 hidden: 4,
-                vocabulary: 0,
-                context: 630,
+                vocabulary: 6,
+                context: 512,
                 per_layer_width: 0,
-                layers: 0,
-                components: vec![ComponentKind::VisionEmbed],
-                states: Vec::new(),
+                layers: 2,
+                components: vec![ComponentKind::Embed, ComponentKind::Decoder, ComponentKind::Head],
+                states: vec![State {
+                    name: "layer.0.k".to_owned(),
+                    layer: 0,
+                    width: 4,
+                    kind: StateKind::Ring { window: 8 },
+                }],
             },
             assets: vec![AssetEntry {
-                name: "places".to_owned(),
-                entries: 3,
-                width: 2,
-                dtype: DType::F32,
-                table: sized("places", 24),
-                quantisation: None,
-                redirect: Vec::new(),
+                name: "embedding".to_owned(),
+                entries: 6,
+                width: 5,
+                dtype: DType::I4,
+                table: sized("table", 6 * 3),
+                quantisation: Some(Quantisation {
+                    granularity: Granularity::PerChannel,
+                    scale_dtype: DType::F32,
+                    scales: sized("scales", 24),
+                    zero_point: 0,
+                }),
+                redirect: vec![(3, 0), (5, 0)],
             }],
             chains: vec![ChainEntry {
-                name: "picture".to_owned(),
-                emulated_on: None,
-                request: file("request of a tower"),
-                plan: file("plan of a tower"),
-                report: None,
-                shards: vec![shard("vision-embed", ComponentKind::VisionEmbed, (0, 0))],
+                name: "primary".to_owned(),
+                emulated_on: Some("cpu".to_owned()),
+                request: file("request"),
+                plan: file("plan"),
+                report: Some(file("report")),
+                shards: vec![
+                    shard("embed", ComponentKind::Embed, (0, 0)),
+                    shard("decoder.0-2", ComponentKind::Decoder, (0, 2)),
+                    shard("head", ComponentKind::Head, (0, 0)),
+                ],
             }],
+            towers: vec![TowerEntry {
+                pass: Pass::Picture,
+                weights: Digest::of(b"weights of the tower"),
+                structure: Structure {
+                    hidden: 4,
+                    vocabulary: 0,
+                    context: 630,
+                    per_layer_width: 0,
+                    layers: 0,
+                    components: vec![ComponentKind::VisionEmbed],
+                    states: Vec::new(),
+                },
+                assets: vec![AssetEntry {
+                    name: "places".to_owned(),
+                    entries: 3,
+                    width: 2,
+                    dtype: DType::F32,
+                    table: sized("places", 24),
+                    quantisation: None,
+                    redirect: Vec::new(),
+                }],
+                chains: vec![ChainEntry {
+                    name: "picture".to_owned(),
+                    emulated_on: None,
+                    request: file("request of a tower"),
+                    plan: file("plan of a tower"),
+                    report: None,
+                    shards: vec![shard("vision-embed", ComponentKind::VisionEmbed, (0, 0))],
+                }],
+            }],
+            verifications: vec![Verification {
+                name: "boundaries".to_owned(),
+                chain: "primary".to_owned(),
+                passed: true,
+                summary: "largest relative error 1.2e-4".to_owned(),
+                report: file("verification"),
+                twin: Some(TwinEntry {
+                    device: "chip.simulated".to_owned(),
+                    artefacts: vec![Digest::of(b"twin"); 3],
+                    differs: "weights are not shared".to_owned(),
+                }),
+            }],
+            notices: vec![Notice { kind: NoticeKind::Note, text: "nothing".to_owned() }],
         }],
-        verifications: vec![Verification {
-            name: "boundaries".to_owned(),
-            chain: "primary".to_owned(),
-            passed: true,
-            summary: "largest relative error 1.2e-4".to_owned(),
-            report: file("verification"),
-            twin: Some(TwinEntry {
-                device: "chip.simulated".to_owned(),
-                artefacts: vec![Digest::of(b"twin"); 3],
-                differs: "weights are not shared".to_owned(),
-            }),
-        }],
-        notices: vec![Notice { kind: NoticeKind::Note, text: "nothing".to_owned() }],
     }
 }
 
@@ -209,25 +218,26 @@ fn every_file_is_found_with_the_field_that_names_it() {
     assert_eq!(
         fields,
         [
-            "assets[0].table",
-            "assets[0].quantisation.scales",
             "texts.tokenizer.json",
             "tokenizer_index",
-            "chains[0].request",
-            "chains[0].plan",
-            "chains[0].report",
-            "chains[0].shards[0].artefact",
-            "chains[0].shards[0].head",
-            "chains[0].shards[1].artefact",
-            "chains[0].shards[1].head",
-            "chains[0].shards[2].artefact",
-            "chains[0].shards[2].head",
-            "towers[0].assets[0].table",
-            "towers[0].chains[0].request",
-            "towers[0].chains[0].plan",
-            "towers[0].chains[0].shards[0].artefact",
-            "towers[0].chains[0].shards[0].head",
-            "verifications[0].report",
+            "goldens",
+            "variants[0].assets[0].table",
+            "variants[0].assets[0].quantisation.scales",
+            "variants[0].chains[0].request",
+            "variants[0].chains[0].plan",
+            "variants[0].chains[0].report",
+            "variants[0].chains[0].shards[0].artefact",
+            "variants[0].chains[0].shards[0].head",
+            "variants[0].chains[0].shards[1].artefact",
+            "variants[0].chains[0].shards[1].head",
+            "variants[0].chains[0].shards[2].artefact",
+            "variants[0].chains[0].shards[2].head",
+            "variants[0].towers[0].assets[0].table",
+            "variants[0].towers[0].chains[0].request",
+            "variants[0].towers[0].chains[0].plan",
+            "variants[0].towers[0].chains[0].shards[0].artefact",
+            "variants[0].towers[0].chains[0].shards[0].head",
+            "variants[0].verifications[0].report",
         ]
     );
     // None is missing: as many as there are hashes with a length in the JSON.
@@ -260,103 +270,143 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("program", |m| m.program.clear()),
         ("model.name", |m| m.model.name = "a\u{1b}[2Jb".to_owned()),
         ("model.family", |m| m.model.family = "a\nb".to_owned()),
-        ("soc", |m| m.soc.clear()),
-        ("planner.name", |m| m.planner.name.clear()),
-        ("planner.version", |m| m.planner.version.clear()),
-        ("options", |m| drop(m.options.insert(String::new(), String::new()))),
+        ("variants[0].soc", |m| m.variants[0].soc.clear()),
+        ("variants[0].planner.name", |m| m.variants[0].planner.name.clear()),
+        ("variants[0].planner.version", |m| m.variants[0].planner.version.clear()),
+        ("variants[0].options", |m| drop(m.variants[0].options.insert(String::new(), String::new()))),
         ("tokenizer_index", |m| m.texts.clear()),
-        ("structure.states[1].name", |m| m.structure.states.push(m.structure.states[0].clone())),
-        ("structure.states[0].layer", |m| m.structure.states[0].layer = 2),
-        ("structure.states[0].width", |m| m.structure.states[0].width = 0),
-        ("structure.components", |m| m.structure.components.reverse()),
-        ("structure.components", |m| m.structure.components.push(ComponentKind::VisionEmbed)),
-        ("structure.components", |m| m.structure.components.insert(0, ComponentKind::Embed)),
-        ("assets[1].name", |m| m.assets.push(m.assets[0].clone())),
-        ("assets[0]", |m| m.assets[0].width = 0),
-        ("assets[0].table", |m| m.assets[0].width = 7),
-        ("assets[0].table", |m| m.assets[0].entries = u64::MAX),
-        ("assets[0].dtype", |m| m.assets[0].quantisation = None),
-        ("assets[0].dtype", |m| {
-            m.assets[0].dtype = DType::F16;
-            m.assets[0].table.bytes = 60;
+        ("variants", |m| m.variants.clear()),
+        ("variants[1].soc", |m| m.variants.push(m.variants[0].clone())),
+        ("variants[0].aliases[1]", |m| m.variants[0].aliases.push(String::new())),
+        ("variants[0].structure.states[1].name", |m| {
+            let own = &mut m.variants[0];
+            own.structure.states.push(own.structure.states[0].clone());
         }),
-        ("assets[0].quantisation.zero_point", |m| quantisation(m).zero_point = 8),
-        ("assets[0].quantisation.scale_dtype", |m| quantisation(m).scale_dtype = DType::Bf16),
-        ("assets[0].quantisation.scales", |m| quantisation(m).scales.bytes = 20),
-        ("assets[0].quantisation.scales", |m| {
+        ("variants[0].structure.states[0].layer", |m| m.variants[0].structure.states[0].layer = 2),
+        ("variants[0].structure.states[0].width", |m| m.variants[0].structure.states[0].width = 0),
+        ("variants[0].structure.components", |m| m.variants[0].structure.components.reverse()),
+        ("variants[0].structure.components", |m| {
+            m.variants[0].structure.components.push(ComponentKind::VisionEmbed)
+        }),
+        ("variants[0].structure.components", |m| {
+            m.variants[0].structure.components.insert(0, ComponentKind::Embed)
+        }),
+        ("variants[0].assets[1].name", |m| {
+            let own = &mut m.variants[0];
+            own.assets.push(own.assets[0].clone());
+        }),
+        ("variants[0].assets[0]", |m| m.variants[0].assets[0].width = 0),
+        ("variants[0].assets[0].table", |m| m.variants[0].assets[0].width = 7),
+        ("variants[0].assets[0].table", |m| m.variants[0].assets[0].entries = u64::MAX),
+        ("variants[0].assets[0].dtype", |m| m.variants[0].assets[0].quantisation = None),
+        ("variants[0].assets[0].dtype", |m| {
+            m.variants[0].assets[0].dtype = DType::F16;
+            m.variants[0].assets[0].table.bytes = 60;
+        }),
+        ("variants[0].assets[0].quantisation.zero_point", |m| quantisation(m).zero_point = 8),
+        ("variants[0].assets[0].quantisation.scale_dtype", |m| quantisation(m).scale_dtype = DType::Bf16),
+        ("variants[0].assets[0].quantisation.scales", |m| quantisation(m).scales.bytes = 20),
+        ("variants[0].assets[0].quantisation.scales", |m| {
             quantisation(m).granularity = Granularity::PerBlock { size: 0 };
         }),
-        ("assets[0].redirect", |m| m.assets[0].redirect.reverse()),
-        ("assets[0].redirect", |m| m.assets[0].redirect.push((5, 1))),
-        ("assets[0].redirect", |m| m.assets[0].redirect.push((9, 6))),
-        ("chains", |m| m.chains.clear()),
-        ("chains[1].name", |m| m.chains.push(m.chains[0].clone())),
-        ("chains[0].emulated_on", |m| m.chains[0].emulated_on = Some(String::new())),
-        ("chains[0].shards", |m| m.chains[0].shards.clear()),
-        ("chains[0].shards[1].name", |m| m.chains[0].shards[1].name = "embed".to_owned()),
-        ("chains[0].shards[0].segments", |m| {
+        ("variants[0].assets[0].redirect", |m| m.variants[0].assets[0].redirect.reverse()),
+        ("variants[0].assets[0].redirect", |m| m.variants[0].assets[0].redirect.push((5, 1))),
+        ("variants[0].assets[0].redirect", |m| m.variants[0].assets[0].redirect.push((9, 6))),
+        ("variants[0].chains", |m| m.variants[0].chains.clear()),
+        ("variants[0].chains[1].name", |m| {
+            let own = &mut m.variants[0];
+            own.chains.push(own.chains[0].clone());
+        }),
+        ("variants[0].chains[0].emulated_on", |m| m.variants[0].chains[0].emulated_on = Some(String::new())),
+        ("variants[0].chains[0].shards", |m| m.variants[0].chains[0].shards.clear()),
+        ("variants[0].chains[0].shards[1].name", |m| {
+            m.variants[0].chains[0].shards[1].name = "embed".to_owned()
+        }),
+        ("variants[0].chains[0].shards[0].segments", |m| {
             shard(m).segments = Segment::whole(ComponentKind::Pooling).into();
         }),
-        ("chains[0].shards[0].segments", |m| shard(m).segments.0[0].layers = (0, 3)),
-        ("chains[0].shards[1].segments", |m| m.chains[0].shards[1].segments = Segment::decoder(0, 3).into()),
-        ("chains[0].shards[1].segments", |m| m.chains[0].shards[1].segments = Segment::decoder(2, 1).into()),
-        ("chains[0].shards[0].segments", |m| shard(m).segments.0.clear()),
-        ("chains[0].shards[0].segments", |m| shard(m).segments.0 = vec![shard(m).segments.0[0]; 2]),
-        ("chains[0].shards[0].logits_softcap", |m| shard(m).logits_softcap = Some(30.0)),
-        ("chains[0].shards[1].logits_softcap", |m| m.chains[0].shards[1].logits_softcap = Some(0.0)),
-        ("chains[0].shards[1].logits_softcap", |m| m.chains[0].shards[1].logits_softcap = Some(-1.0)),
-        ("chains[0].shards[0].target.name", |m| shard(m).target.name.clear()),
-        ("chains[0].shards[0].target.shim", |m| shard(m).target.shim.clear()),
-        ("chains[0].shards[0].target.device", |m| shard(m).target.device.clear()),
-        ("chains[0].shards[0].compiled_by.shim", |m| shard(m).compiled_by.shim.clear()),
-        ("chains[0].shards[0].compiled_by.version", |m| shard(m).compiled_by.version.clear()),
-        ("chains[0].shards[0].compiled_by.device", |m| shard(m).compiled_by.device.clear()),
-        ("chains[0].shards[0].formats.roles", |m| {
+        ("variants[0].chains[0].shards[0].segments", |m| shard(m).segments.0[0].layers = (0, 3)),
+        ("variants[0].chains[0].shards[1].segments", |m| {
+            m.variants[0].chains[0].shards[1].segments = Segment::decoder(0, 3).into()
+        }),
+        ("variants[0].chains[0].shards[1].segments", |m| {
+            m.variants[0].chains[0].shards[1].segments = Segment::decoder(2, 1).into()
+        }),
+        ("variants[0].chains[0].shards[0].segments", |m| shard(m).segments.0.clear()),
+        ("variants[0].chains[0].shards[0].segments", |m| {
+            shard(m).segments.0 = vec![shard(m).segments.0[0]; 2]
+        }),
+        ("variants[0].chains[0].shards[0].logits_softcap", |m| shard(m).logits_softcap = Some(30.0)),
+        ("variants[0].chains[0].shards[1].logits_softcap", |m| {
+            m.variants[0].chains[0].shards[1].logits_softcap = Some(0.0)
+        }),
+        ("variants[0].chains[0].shards[1].logits_softcap", |m| {
+            m.variants[0].chains[0].shards[1].logits_softcap = Some(-1.0)
+        }),
+        ("variants[0].chains[0].shards[0].target.name", |m| shard(m).target.name.clear()),
+        ("variants[0].chains[0].shards[0].target.shim", |m| shard(m).target.shim.clear()),
+        ("variants[0].chains[0].shards[0].target.device", |m| shard(m).target.device.clear()),
+        ("variants[0].chains[0].shards[0].compiled_by.shim", |m| shard(m).compiled_by.shim.clear()),
+        ("variants[0].chains[0].shards[0].compiled_by.version", |m| shard(m).compiled_by.version.clear()),
+        ("variants[0].chains[0].shards[0].compiled_by.device", |m| shard(m).compiled_by.device.clear()),
+        ("variants[0].chains[0].shards[0].formats.roles", |m| {
             let ShardFormats::Uniform(tuple) = &mut shard(m).formats else { panic!("one tuple") };
             tuple.roles.push(tuple.roles[0]);
         }),
-        ("chains[0].shards[1].formats", |m| mix(m, &[])),
-        ("chains[0].shards[1].formats", |m| mix(m, &[(0, 2, WeightFormat::W4Block32)])),
-        ("chains[0].shards[1].formats", |m| {
+        ("variants[0].chains[0].shards[1].formats", |m| mix(m, &[])),
+        ("variants[0].chains[0].shards[1].formats", |m| mix(m, &[(0, 2, WeightFormat::W4Block32)])),
+        ("variants[0].chains[0].shards[1].formats", |m| {
             mix(m, &[(0, 1, WeightFormat::W4Block32), (2, 3, WeightFormat::W8PerChannel)]);
         }),
-        ("chains[0].shards[1].formats", |m| {
+        ("variants[0].chains[0].shards[1].formats", |m| {
             mix(m, &[(0, 1, WeightFormat::W8PerChannel), (1, 3, WeightFormat::W4Block32)]);
         }),
-        ("chains[0].shards[1].formats", |m| {
+        ("variants[0].chains[0].shards[1].formats", |m| {
             mix(m, &[(0, 1, WeightFormat::W4Block32), (1, 2, WeightFormat::W4Block32)]);
         }),
-        ("chains[0].shards[1].formats", |m| {
+        ("variants[0].chains[0].shards[1].formats", |m| {
             mix(m, &[(0, 1, WeightFormat::W8PerChannel), (1, 2, WeightFormat::W4Block32)]);
-            let ShardFormats::Mixed(runs) = &mut m.chains[0].shards[1].formats else { panic!("a mixture") };
+            let ShardFormats::Mixed(runs) = &mut m.variants[0].chains[0].shards[1].formats else {
+                panic!("a mixture")
+            };
             runs[1].formats.states = StateFormat::F32;
         }),
-        ("chains[0].shards[0].entries", |m| shard(m).entries.push("decode_1@64".parse().unwrap())),
-        ("chains[0].shards[0].artefact", |m| shard(m).artefact = file("")),
-        ("chains[0].shards[0].flags[0].flag.name", |m| shard(m).flags[0].flag.name.clear()),
-        ("chains[0].shards[0].load_flags[0].name", |m| shard(m).load_flags[0].name.clear()),
-        ("chains[0].shards[0].rewritten[0].name", |m| shard(m).rewritten[0].name.clear()),
-        ("chains[0].shards[0].placements[0].node", |m| shard(m).placements[0].node.clear()),
-        ("chains[0].shards[0].placements[0].place", |m| shard(m).placements[0].place.clear()),
-        ("towers", |m| m.towers.push(m.towers[0].clone())),
-        ("towers[0].pass", |m| m.towers[0].pass = Pass::Step),
-        ("towers[0].structure.states", |m| {
-            m.towers[0].structure.layers = 1;
-            m.towers[0].structure.states = m.structure.states.clone();
+        ("variants[0].chains[0].shards[0].entries", |m| {
+            shard(m).entries.push("decode_1@64".parse().unwrap())
         }),
-        ("towers[0].structure.components", |m| m.towers[0].pass = Pass::Clip),
-        ("towers[0].assets[0].table", |m| m.towers[0].assets[0].entries = 4),
-        ("towers[0].chains", |m| m.towers[0].chains.clear()),
-        ("towers[0].chains[0].name", |m| m.towers[0].chains[0].name = "primary".to_owned()),
-        ("towers[0].chains[0].shards[0].segments", |m| {
-            m.towers[0].chains[0].shards[0].segments = Segment::whole(ComponentKind::Head).into();
+        ("variants[0].chains[0].shards[0].artefact", |m| shard(m).artefact = file("")),
+        ("variants[0].chains[0].shards[0].flags[0].flag.name", |m| shard(m).flags[0].flag.name.clear()),
+        ("variants[0].chains[0].shards[0].load_flags[0].name", |m| shard(m).load_flags[0].name.clear()),
+        ("variants[0].chains[0].shards[0].rewritten[0].name", |m| shard(m).rewritten[0].name.clear()),
+        ("variants[0].chains[0].shards[0].placements[0].node", |m| shard(m).placements[0].node.clear()),
+        ("variants[0].chains[0].shards[0].placements[0].place", |m| shard(m).placements[0].place.clear()),
+        ("variants[0].towers", |m| {
+            let own = &mut m.variants[0];
+            own.towers.push(own.towers[0].clone());
         }),
-        ("verifications[1].name", |m| m.verifications.push(m.verifications[0].clone())),
-        ("verifications[0].twin", |m| {
-            m.verifications[0].twin.as_mut().unwrap().artefacts.clear();
+        ("variants[0].towers[0].pass", |m| m.variants[0].towers[0].pass = Pass::Step),
+        ("variants[0].towers[0].structure.states", |m| {
+            m.variants[0].towers[0].structure.layers = 1;
+            m.variants[0].towers[0].structure.states = m.variants[0].structure.states.clone();
         }),
-        ("verifications[0].chain", |m| m.verifications[0].chain = "other".to_owned()),
-        ("chains[0].plan", |m| m.chains[0].plan = sized("request", 8)),
+        ("variants[0].towers[0].structure.components", |m| m.variants[0].towers[0].pass = Pass::Clip),
+        ("variants[0].towers[0].assets[0].table", |m| m.variants[0].towers[0].assets[0].entries = 4),
+        ("variants[0].towers[0].chains", |m| m.variants[0].towers[0].chains.clear()),
+        ("variants[0].towers[0].chains[0].name", |m| {
+            m.variants[0].towers[0].chains[0].name = "primary".to_owned()
+        }),
+        ("variants[0].towers[0].chains[0].shards[0].segments", |m| {
+            m.variants[0].towers[0].chains[0].shards[0].segments = Segment::whole(ComponentKind::Head).into();
+        }),
+        ("variants[0].verifications[1].name", |m| {
+            let own = &mut m.variants[0];
+            own.verifications.push(own.verifications[0].clone());
+        }),
+        ("variants[0].verifications[0].twin", |m| {
+            m.variants[0].verifications[0].twin.as_mut().unwrap().artefacts.clear();
+        }),
+        ("variants[0].verifications[0].chain", |m| m.variants[0].verifications[0].chain = "other".to_owned()),
+        ("variants[0].chains[0].plan", |m| m.variants[0].chains[0].plan = sized("request", 8)),
     ];
     for (expected, mistake) in mistakes {
         let mut manifest = sample();
@@ -373,50 +423,62 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
 #[test]
 fn everything_with_a_length_is_capped() {
     let mistakes: &[Mistake] = &[
-        ("soc", |m| m.soc = "x".repeat(NAME_BYTES_MAX as usize + 1)),
-        ("options", |m| m.options = (0..5000).map(|n| (n.to_string(), String::new())).collect()),
-        ("options.context", |m| drop(m.options.insert("context".to_owned(), long()))),
-        ("structure.states", |m| {
-            let state = |n: u32| State { name: n.to_string(), ..m.structure.states[0].clone() };
-            m.structure.states = (0..5000).map(state).collect();
+        ("variants[0].soc", |m| m.variants[0].soc = "x".repeat(NAME_BYTES_MAX as usize + 1)),
+        ("variants[0].options", |m| {
+            m.variants[0].options = (0..5000).map(|n| (n.to_string(), String::new())).collect()
         }),
-        ("structure.components", |m| m.structure.components = vec![ComponentKind::Head; 17]),
-        ("assets", |m| m.assets = vec![m.assets[0].clone(); 65]),
-        ("assets[0].redirect", |m| m.assets[0].redirect = (0..70_000).map(|token| (token, 0)).collect()),
+        ("variants[0].options.context", |m| drop(m.variants[0].options.insert("context".to_owned(), long()))),
+        ("variants[0].structure.states", |m| {
+            let state = |n: u32| State { name: n.to_string(), ..m.variants[0].structure.states[0].clone() };
+            m.variants[0].structure.states = (0..5000).map(state).collect();
+        }),
+        ("variants[0].structure.components", |m| {
+            m.variants[0].structure.components = vec![ComponentKind::Head; 17]
+        }),
+        ("variants[0].assets", |m| m.variants[0].assets = vec![m.variants[0].assets[0].clone(); 65]),
+        ("variants[0].assets[0].redirect", |m| {
+            m.variants[0].assets[0].redirect = (0..70_000).map(|token| (token, 0)).collect()
+        }),
         ("texts.tokenizer.json", |m| {
             m.texts.insert(TextFile::Tokenizer, sized("tokenizer", TEXT_FILE_BYTES + 1));
         }),
-        ("chains", |m| m.chains = vec![m.chains[0].clone(); 17]),
-        ("chains[0].shards", |m| {
-            let first = m.chains[0].shards[0].clone();
-            m.chains[0].shards = vec![first; 1025];
+        ("variants[0].chains", |m| m.variants[0].chains = vec![m.variants[0].chains[0].clone(); 17]),
+        ("variants[0].chains[0].shards", |m| {
+            let first = m.variants[0].chains[0].shards[0].clone();
+            m.variants[0].chains[0].shards = vec![first; 1025];
         }),
-        ("chains[0].shards[0].entries", |m| shard(m).entries = vec!["decode_1@64".parse().unwrap(); 65]),
-        ("chains[0].shards[0].head", |m| shard(m).head = sized("head", (64 << 10) + 1)),
-        ("chains[0].shards[0].flags", |m| {
+        ("variants[0].chains[0].shards[0].entries", |m| {
+            shard(m).entries = vec!["decode_1@64".parse().unwrap(); 65]
+        }),
+        ("variants[0].chains[0].shards[0].head", |m| shard(m).head = sized("head", (64 << 10) + 1)),
+        ("variants[0].chains[0].shards[0].flags", |m| {
             let flag = shard(m).flags[0].clone();
             shard(m).flags = vec![flag; 5000];
         }),
-        ("chains[0].shards[0].load_flags", |m| {
+        ("variants[0].chains[0].shards[0].load_flags", |m| {
             let flag = shard(m).load_flags[0].clone();
             shard(m).load_flags = vec![flag; 5000];
         }),
-        ("chains[0].shards[0].load_flags[0].value", |m| shard(m).load_flags[0].value = long()),
-        ("chains[0].shards[0].flags[0].flag.value", |m| shard(m).flags[0].flag.value = long()),
-        ("chains[0].shards[0].flags[0].reason", |m| shard(m).flags[0].reason = long()),
-        ("chains[0].shards[0].flags[0].verdict.evidence", |m| {
+        ("variants[0].chains[0].shards[0].load_flags[0].value", |m| shard(m).load_flags[0].value = long()),
+        ("variants[0].chains[0].shards[0].flags[0].flag.value", |m| shard(m).flags[0].flag.value = long()),
+        ("variants[0].chains[0].shards[0].flags[0].reason", |m| shard(m).flags[0].reason = long()),
+        ("variants[0].chains[0].shards[0].flags[0].verdict.evidence", |m| {
             shard(m).flags[0].verdict = FlagVerdict::Applied { evidence: long() };
         }),
-        ("chains[0].shards[0].rewritten[0].reason", |m| shard(m).rewritten[0].reason = long()),
-        ("chains[0].shards[0].placements[0].reason", |m| shard(m).placements[0].reason = long()),
-        ("verifications", |m| m.verifications = vec![m.verifications[0].clone(); 5000]),
-        ("verifications[0].summary", |m| m.verifications[0].summary = long()),
-        ("verifications[0].twin.differs", |m| {
-            m.verifications[0].twin.as_mut().unwrap().differs = long();
+        ("variants[0].chains[0].shards[0].rewritten[0].reason", |m| shard(m).rewritten[0].reason = long()),
+        ("variants[0].chains[0].shards[0].placements[0].reason", |m| shard(m).placements[0].reason = long()),
+        ("variants[0].verifications", |m| {
+            m.variants[0].verifications = vec![m.variants[0].verifications[0].clone(); 5000]
         }),
-        ("notices", |m| m.notices = vec![m.notices[0].clone(); 5000]),
-        ("notices[0].text", |m| m.notices[0].text = long()),
-        ("chains[0].request", |m| m.chains[0].request = sized("request", FILE_BYTES + 1)),
+        ("variants[0].verifications[0].summary", |m| m.variants[0].verifications[0].summary = long()),
+        ("variants[0].verifications[0].twin.differs", |m| {
+            m.variants[0].verifications[0].twin.as_mut().unwrap().differs = long();
+        }),
+        ("variants[0].notices", |m| m.variants[0].notices = vec![m.variants[0].notices[0].clone(); 5000]),
+        ("variants[0].notices[0].text", |m| m.variants[0].notices[0].text = long()),
+        ("variants[0].chains[0].request", |m| {
+            m.variants[0].chains[0].request = sized("request", FILE_BYTES + 1)
+        }),
     ];
     for (expected, mistake) in mistakes {
         let mut manifest = sample();
@@ -431,7 +493,7 @@ fn everything_with_a_length_is_capped() {
     }
     let mut manifest = sample();
     let notice = Notice { kind: NoticeKind::Note, text: "x".repeat(TEXT_BYTES_MAX as usize) };
-    manifest.notices = vec![notice; 300];
+    manifest.variants[0].notices = vec![notice; 300];
     let error = written(&manifest).unwrap_err();
     assert!(matches!(&error, BundleError::Limit { limit: MANIFEST_BYTES, .. }), "{error}");
 }
@@ -441,17 +503,17 @@ fn long() -> String {
 }
 
 fn shard(manifest: &mut Manifest) -> &mut ShardEntry {
-    &mut manifest.chains[0].shards[0]
+    &mut manifest.variants[0].chains[0].shards[0]
 }
 
 fn quantisation(manifest: &mut Manifest) -> &mut Quantisation<FileReference> {
-    manifest.assets[0].quantisation.as_mut().unwrap()
+    manifest.variants[0].assets[0].quantisation.as_mut().unwrap()
 }
 
 #[test]
 fn sentences_of_shims_are_kept_as_they_are() {
     let mut manifest = sample();
-    manifest.notices[0].text = "\u{1b}[31mred\u{0}\n\"quoted\" \\ é\u{2028}".to_owned();
+    manifest.variants[0].notices[0].text = "\u{1b}[31mred\u{0}\n\"quoted\" \\ é\u{2028}".to_owned();
     shard(&mut manifest).flags[0].reason = "\t".to_owned();
     assert_eq!(read(&written(&manifest).unwrap()).unwrap(), manifest);
 }
@@ -527,7 +589,7 @@ fn anything_but_a_manifest_is_refused_with_its_offset() {
     }
     let next = format!("{{\"shardwright-bundle\":{}", FORMAT_VERSION + 1);
     let error = read(next.as_bytes()).unwrap_err();
-    assert!(matches!(&error, BundleError::Version { version: 2, .. }) && error.help().is_some());
+    assert!(matches!(&error, BundleError::Version { version: 3, .. }) && error.help().is_some());
     assert!(matches!(read(b"{\"a\":1}"), Err(BundleError::Magic { offset: 2, .. })));
     assert!(matches!(read(b"PK\x03\x04"), Err(BundleError::Magic { offset: 0, .. })));
 }
@@ -624,7 +686,7 @@ fn mix(manifest: &mut Manifest, runs: &[(u32, u32, WeightFormat)]) {
         segment: Segment::decoder(first, end),
         formats: FormatTuple::uniform(weights, ActivationFormat::A16, StateFormat::F16),
     };
-    let shard = &mut manifest.chains[0].shards[1];
+    let shard = &mut manifest.variants[0].chains[0].shards[1];
     shard.segments = Segment::decoder(0, 2).into();
     shard.formats = ShardFormats::Mixed(runs.iter().map(run).collect());
 }
@@ -720,28 +782,26 @@ fn chain_entry(index: usize) -> impl Strategy<Value = ChainEntry> {
 }
 
 prop_compose! {
-    fn manifest()(
-        (program, name, family, soc) in (word(), word(), word(), word()),
-        (checkpoint, calibration) in (digest(), proptest::option::of(digest())),
+    fn variant()(
+        (soc, aliases, calibration) in (
+            word(),
+            proptest::collection::vec(word(), 0..3),
+            proptest::option::of(digest()),
+        ),
         (planner, version, built_in) in (word(), word(), any::<bool>()),
         options in proptest::collection::btree_map(word(), sentence(), 0..4),
         (hidden, vocabulary, context, per_layer_width) in any::<(u64, u64, u64, u64)>(),
         states in proptest::collection::vec((0..9_u32, 1..=u64::MAX, proptest::option::of(any::<u32>())), 0..5),
         assets in several(asset_entry, 0..3),
-        mut texts in proptest::collection::btree_map(one_of(TextFile::ALL), reference(), 0..9),
-        tokenizer_index in proptest::option::of(reference()),
         chains in several(chain_entry, 1..3),
         towers in any::<bool>(),
         verifications in proptest::collection::vec((any::<bool>(), sentence(), reference()), 0..3),
         notices in proptest::collection::vec((any::<bool>(), sentence()), 0..3),
-    ) -> Manifest {
-        if let Some(index) = tokenizer_index {
-            texts.insert(TextFile::Tokenizer, index);
-        }
-        Manifest {
-            program,
-            model: ModelIdentity { name, family, checkpoint, calibration },
+    ) -> Variant {
+        Variant {
             soc,
+            aliases,
+            calibration,
             planner: PlannerIdentity { name: planner, version, built_in },
             options,
             structure: Structure {
@@ -759,8 +819,6 @@ prop_compose! {
                 }).collect(),
             },
             assets,
-            texts,
-            tokenizer_index,
             verifications: verifications.into_iter().enumerate().map(|(index, (passed, summary, report))| Verification {
                 name: format!("verification {index}"),
                 chain: chains[0].name.clone(),
@@ -774,11 +832,36 @@ prop_compose! {
                 }),
             }).collect(),
             chains,
-            towers: if towers { sample().towers } else { Vec::new() },
+            towers: if towers { sample().variants.remove(0).towers } else { Vec::new() },
             notices: notices.into_iter().map(|(fallback, text)| Notice {
                 kind: if fallback { NoticeKind::Fallback } else { NoticeKind::Note },
                 text,
             }).collect(),
+        }
+    }
+}
+
+prop_compose! {
+    fn manifest()(
+        (program, name, family, checkpoint) in (word(), word(), word(), digest()),
+        mut texts in proptest::collection::btree_map(one_of(TextFile::ALL), reference(), 0..9),
+        tokenizer_index in proptest::option::of(reference()),
+        goldens in proptest::option::of(reference()),
+        mut variants in proptest::collection::vec(variant(), 1..3),
+    ) -> Manifest {
+        if let Some(index) = tokenizer_index {
+            texts.insert(TextFile::Tokenizer, index);
+        }
+        for (index, variant) in variants.iter_mut().enumerate() {
+            variant.soc = format!("{} {index}", variant.soc);
+        }
+        Manifest {
+            program,
+            model: ModelIdentity { name, family, checkpoint },
+            texts,
+            tokenizer_index,
+            goldens,
+            variants,
         }
     }
 }

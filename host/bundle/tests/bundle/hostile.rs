@@ -147,7 +147,7 @@ fn an_invalid_manifest_is_refused() {
     }
     let file = directory.join("file");
     fs::write(&file, "x").unwrap();
-    assert!(matches!(Bundle::open(&file), Err(BundleError::Io { .. })), "a file in place of a directory");
+    assert!(matches!(Bundle::open(&file), Err(BundleError::Kind { .. })), "a file in place of a directory");
 }
 
 #[test]
@@ -156,18 +156,18 @@ fn only_files_of_the_bundle_are_returned() {
     let bundle = write(&directory, RECIPE).unwrap();
     fs::write(directory.join("files").join(Digest::of(b"stray").to_string()), "stray").unwrap();
     let stray = FileReference { sha256: Digest::of(b"stray"), bytes: 5 };
-    let known = bundle.manifest().chains[0].plan;
+    let known = bundle.variant().chains[0].plan;
     for reference in [stray, FileReference { bytes: known.bytes + 1, ..known }] {
         for error in [
             bundle.read(&reference).unwrap_err(),
-            bundle.path(&reference).unwrap_err(),
+            bundle.section(&reference).unwrap_err(),
             bundle.map(&reference).unwrap_err(),
         ] {
             assert!(matches!(&error, BundleError::Reference { .. }) && error.help().is_some(), "{error}");
         }
     }
     // Removed since it was opened.
-    fs::remove_file(bundle.path(&known).unwrap()).unwrap();
+    fs::remove_file(bundle.section(&known).unwrap().path()).unwrap();
     assert!(matches!(bundle.read(&known), Err(BundleError::Missing { .. })));
 }
 

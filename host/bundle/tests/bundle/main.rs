@@ -3,6 +3,7 @@
 mod hostile;
 mod identify;
 mod interrupted;
+mod packed;
 mod reading;
 mod support;
 mod writing;

@@ -4,8 +4,8 @@ use std::fs;
 use std::thread;
 
 use shardwright_bundle::{
-    Bundle, BundleError, Digest, Examine, FileReference, FileState, Proofs, ProvedFile, TINY_FILE_BYTES,
-    TextFile, inspect,
+    Bundle, BundleError, Digest, Examine, FileReference, FileState, Proofs, TINY_FILE_BYTES, TextFile,
+    inspect,
 };
 
 use crate::support::{RECIPE, checkpoint, files, place, tables, write};
@@ -17,7 +17,7 @@ fn a_bundle_returns_the_content_that_was_added() {
     let bundle = Bundle::open(&directory).unwrap();
     assert_eq!(bundle.manifest(), written.manifest());
     assert_eq!(bundle.sha256(), written.sha256());
-    assert_eq!(bundle.directory(), directory);
+    assert_eq!(bundle.path(), directory);
     assert!(bundle.unreferenced().unwrap().is_empty(), "nothing is left behind");
 
     let source = parent.path().join("checkpoint");
@@ -28,21 +28,21 @@ fn a_bundle_returns_the_content_that_was_added() {
     }
     assert_eq!(bundle.manifest().texts.len(), 4, "weights and pages stay behind");
 
-    let chain = bundle.manifest().chain("cpu").unwrap();
+    let chain = bundle.variant().chain("cpu").unwrap();
     assert_eq!(bundle.read(&chain.plan).unwrap(), b"{\"plan\":\"cpu\"}");
     for shard in &chain.shards {
         assert_eq!(bundle.read(&shard.head).unwrap(), format!("head of {}", shard.name).into_bytes());
-        let path = bundle.path(&shard.artefact).unwrap();
+        let path = bundle.section(&shard.artefact).unwrap().path().to_owned();
         assert_eq!(fs::read(path).unwrap(), bundle.read(&shard.artefact).unwrap());
     }
-    assert!(bundle.manifest().chain("gpu").is_none());
+    assert!(bundle.variant().chain("gpu").is_none());
 }
 
 #[test]
 fn tables_come_back_as_tables() {
     let (_parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
-    let read = bundle.assets_of(&bundle.manifest().assets).unwrap();
+    let read = bundle.assets_of(&bundle.variant().assets).unwrap();
     assert_eq!(read.len(), 2);
     for (read, made) in read.iter().zip(&tables()) {
         assert_eq!(
@@ -69,7 +69,7 @@ fn tables_come_back_as_tables() {
 fn mappings_are_shared_while_they_live() {
     let (_parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
-    let reference = bundle.manifest().chains[0].shards[0].artefact;
+    let reference = bundle.variant().chains[0].shards[0].artefact;
     let first = bundle.map(&reference).unwrap();
     let second = bundle.map(&reference).unwrap();
     assert_eq!(first.as_ptr(), second.as_ptr());
@@ -171,10 +171,11 @@ fn a_long_file_is_hashed_like_any_other() {
     let long = writer.staging().unwrap().join("long");
     fs::File::create(&long).unwrap().set_len(LONG).unwrap();
     let reference = writer.adopt(&long).unwrap();
-    manifest.chains[0].shards[0].artefact = reference;
+    manifest.variants[0].chains[0].shards[0].artefact = reference;
     let bundle = writer.finish(&manifest).unwrap();
-    let ProvedFile { path, file } = bundle.proved(&reference).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), LONG);
+    let section = bundle.proved(&reference).unwrap();
+    let path = section.path().to_owned();
+    assert_eq!((section.length(), section.is_whole()), (LONG, true));
 
     fs::remove_file(&path).unwrap();
     fs::write(&path, b"another").unwrap();
@@ -185,7 +186,7 @@ fn a_long_file_is_hashed_like_any_other() {
     assert!(matches!(bundle.verify_all(|_| ()), Err(BundleError::Hash { .. })));
     // The verified file is not the one at the path now.
     let mut begin = [1; 7];
-    std::io::Read::read_exact(&mut &file, &mut begin).unwrap();
+    section.read_exact_at(&mut begin, 0).unwrap();
     assert_eq!(begin, [1; 7].map(|_| 0), "a handle reads on from what was proved");
 }
 
@@ -195,16 +196,16 @@ fn a_remembered_proof_is_of_every_byte() {
     let (parent, directory) = place();
     let notes = parent.path().join("proofs");
     let written = write(&directory, RECIPE).unwrap();
-    let reference = written.manifest().chains[0].shards[0].artefact;
+    let reference = written.variant().chains[0].shards[0].artefact;
     // Its last change must be some seconds old to be distinguished from a later one.
     thread::sleep(std::time::Duration::from_secs(5));
     let opened = || Bundle::open(&directory).unwrap().remembering(Some(Proofs::kept_in(&notes)));
     let bundle = opened();
     assert!(bundle.proofs().is_some());
     bundle.proved(&reference).unwrap();
-    bundle.assets_of(&bundle.manifest().assets).unwrap();
+    bundle.assets_of(&bundle.variant().assets).unwrap();
     let recorded = fs::read_dir(&notes).map_or(0, Iterator::count);
-    let tables = bundle.manifest().assets.iter().map(|asset| {
+    let tables = bundle.variant().assets.iter().map(|asset| {
         1 + asset.quantisation.as_ref().map_or(0, |scheme| usize::from(scheme.scales != asset.table))
     });
     // Nothing is recorded on some file systems.
@@ -212,9 +213,9 @@ fn a_remembered_proof_is_of_every_byte() {
     assert!(recorded == 0 || recorded == expected, "{recorded} of {expected}");
     println!("{recorded} proofs remembered");
     opened().proved(&reference).unwrap();
-    opened().assets_of(&bundle.manifest().assets).unwrap();
+    opened().assets_of(&bundle.variant().assets).unwrap();
 
-    let path = bundle.path(&reference).unwrap();
+    let path = bundle.section(&reference).unwrap().path().to_owned();
     let mut bytes = fs::read(&path).unwrap();
     bytes[0] ^= 1;
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
@@ -229,11 +230,11 @@ fn lengths_at_the_ends_of_the_scale() {
     let mut writer = shardwright_bundle::BundleWriter::create(&directory).unwrap();
     let mut manifest = crate::support::fill(&mut writer, RECIPE).unwrap();
     let empty = writer.add_bytes(b"").unwrap();
-    manifest.chains[0].shards[0].head = empty;
+    manifest.variants[0].chains[0].shards[0].head = empty;
     let huge = writer.staging().unwrap().join("huge");
     fs::File::create(&huge).unwrap().set_len((256 << 20) + 1).unwrap();
     let huge = writer.adopt(&huge).unwrap();
-    manifest.chains[0].shards[0].artefact = huge;
+    manifest.variants[0].chains[0].shards[0].artefact = huge;
     let bundle = writer.finish(&manifest).unwrap();
     assert!(bundle.read(&empty).unwrap().is_empty());
     assert!(bundle.map(&empty).unwrap().is_empty());
@@ -267,9 +268,9 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     assert_eq!(found.unreferenced, bundle.unreferenced().unwrap());
 
     // One content, used four times: two chains have the same request.
-    let request = bundle.manifest().chains[0].request;
+    let request = bundle.variant().chains[0].request;
     let entry = found.files.iter().find(|file| file.file == request).unwrap();
-    assert_eq!(entry.used_as, ["chains[0].request", "chains[1].request"]);
+    assert_eq!(entry.used_as, ["variants[0].chains[0].request", "variants[0].chains[1].request"]);
 
     let verified = inspect(&directory, Examine::Content, |_| ()).unwrap();
     assert!(verified.files.iter().all(|file| file.state == FileState::Verified));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use shardwright_bundle::{
     Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry, Structure,
-    Verification,
+    Variant, Verification,
 };
 use shardwright_graph::{
     Asset, ComponentKind, Segment, State, StateKind, Weight, WeightData, WeightQuantisation,
@@ -109,43 +109,51 @@ pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest, Bundl
             name: "demo".to_owned(),
             family: "gemma4".to_owned(),
             checkpoint: Digest::of(b"checkpoint"),
-            calibration: None,
         },
-        soc: "mt6989".to_owned(),
-        planner: PlannerIdentity { name: "generic".to_owned(), version: "0.1.0".to_owned(), built_in: true },
-        options: BTreeMap::from([("context".to_owned(), "64".to_owned())]),
-        structure: Structure {
-            hidden: 5,
-            vocabulary: 6,
-            context: 512,
-            per_layer_width: 2,
-            layers: recipe.layers,
-            components: vec![ComponentKind::Embed, ComponentKind::Decoder, ComponentKind::Head],
-            states: (0..recipe.layers)
-                .map(|layer| State {
-                    name: format!("layer.{layer}.k"),
-                    layer,
-                    width: 4,
-                    kind: StateKind::Ring { window: 8 },
-                })
-                .collect(),
-        },
-        assets,
         texts,
         tokenizer_index: None,
-        chains,
-        towers: Vec::new(),
-        verifications: vec![Verification {
-            name: "boundaries".to_owned(),
-            chain: "primary".to_owned(),
-            passed: true,
-            summary: "largest relative error 1e-4".to_owned(),
-            report,
-            twin: None,
-        }],
-        notices: vec![Notice {
-            kind: NoticeKind::Fallback,
-            text: "head runs on the CPU, not on mt6989: its vocabulary is too large".to_owned(),
+        goldens: None,
+        variants: vec![Variant {
+            soc: "mt6989".to_owned(),
+            aliases: vec!["Dimensity 9300".to_owned()],
+            calibration: None,
+            planner: PlannerIdentity {
+                name: "generic".to_owned(),
+                version: "0.1.0".to_owned(),
+                built_in: true,
+            },
+            options: BTreeMap::from([("context".to_owned(), "64".to_owned())]),
+            structure: Structure {
+                hidden: 5,
+                vocabulary: 6,
+                context: 512,
+                per_layer_width: 2,
+                layers: recipe.layers,
+                components: vec![ComponentKind::Embed, ComponentKind::Decoder, ComponentKind::Head],
+                states: (0..recipe.layers)
+                    .map(|layer| State {
+                        name: format!("layer.{layer}.k"),
+                        layer,
+                        width: 4,
+                        kind: StateKind::Ring { window: 8 },
+                    })
+                    .collect(),
+            },
+            assets,
+            chains,
+            towers: Vec::new(),
+            verifications: vec![Verification {
+                name: "boundaries".to_owned(),
+                chain: "primary".to_owned(),
+                passed: true,
+                summary: "largest relative error 1e-4".to_owned(),
+                report,
+                twin: None,
+            }],
+            notices: vec![Notice {
+                kind: NoticeKind::Fallback,
+                text: "head runs on the CPU, not on mt6989: its vocabulary is too large".to_owned(),
+            }],
         }],
     })
 }

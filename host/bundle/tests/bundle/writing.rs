@@ -59,14 +59,15 @@ fn others_may_read_what_is_written() {
     let private = writer.staging().unwrap().join("private");
     fs::write(&private, "made for oneself").unwrap();
     fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
-    manifest.chains[0].shards[0].artefact = writer.adopt(&private).unwrap();
+    manifest.variants[0].chains[0].shards[0].artefact = writer.adopt(&private).unwrap();
     let bundle = writer.finish(&manifest).unwrap();
     // With the permissions of any file of this process.
     let usual = directory.join("usual");
     fs::write(&usual, "").unwrap();
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    let chain = &bundle.manifest().chains[0];
-    let [plan, artefact] = [chain.plan, chain.shards[0].artefact].map(|file| bundle.path(&file).unwrap());
+    let chain = &bundle.variant().chains[0];
+    let [plan, artefact] =
+        [chain.plan, chain.shards[0].artefact].map(|file| bundle.section(&file).unwrap().path().to_owned());
     for path in [directory.join("bundle.json"), plan, artefact] {
         assert_eq!(mode(&path), mode(&usual), "{}", path.display());
     }
@@ -77,8 +78,8 @@ fn a_damaged_file_is_replaced_by_a_writer_that_adds_it_again() {
     let (_parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
     let whole = snapshot(&directory);
-    for reference in [bundle.manifest().chains[0].plan, bundle.manifest().chains[0].shards[0].artefact] {
-        let path = bundle.path(&reference).unwrap();
+    for reference in [bundle.variant().chains[0].plan, bundle.variant().chains[0].shards[0].artefact] {
+        let path = bundle.section(&reference).unwrap().path().to_owned();
         for damage in [vec![0; reference.bytes as usize], vec![1, 2, 3]] {
             fs::write(&path, damage).unwrap();
             write(&directory, RECIPE).unwrap();
@@ -151,16 +152,16 @@ fn a_manifest_names_only_files_that_exist() {
     let (_parent, directory) = place();
     let mut writer = BundleWriter::create(&directory).unwrap();
     let mut manifest = fill(&mut writer, RECIPE).unwrap();
-    manifest.chains[0].plan = FileReference { sha256: Digest::of(b"never added"), bytes: 11 };
+    manifest.variants[0].chains[0].plan = FileReference { sha256: Digest::of(b"never added"), bytes: 11 };
     let error = writer.finish(&manifest).unwrap_err();
     let BundleError::Reference { used_as, bytes, .. } = &error else { panic!("{error}") };
-    assert_eq!((used_as.as_str(), *bytes), ("chains[0].plan", 11));
+    assert_eq!((used_as.as_str(), *bytes), ("variants[0].chains[0].plan", 11));
     let error = Bundle::open(&directory).unwrap_err();
     assert!(matches!(&error, BundleError::NoManifest { unfinished: true, .. }));
     assert!(error.to_string().contains("not finished") && error.help().unwrap().contains("again"));
 
     // A file with another content or length is as bad as none.
-    let path = directory.join("files").join(manifest.chains[0].plan.sha256.to_string());
+    let path = directory.join("files").join(manifest.variants[0].chains[0].plan.sha256.to_string());
     for (bytes, wrong_length) in [("another one", false), ("short", true)] {
         fs::write(&path, bytes).unwrap();
         let error = BundleWriter::create(&directory).unwrap().finish(&manifest).unwrap_err();
@@ -183,7 +184,7 @@ fn a_contradiction_is_not_written() {
     let before = snapshot(&directory);
     let writer = BundleWriter::create(&directory).unwrap();
     let mut manifest = writer.previous().unwrap().clone();
-    manifest.chains[0].shards.clear();
+    manifest.variants[0].chains[0].shards.clear();
     assert!(matches!(writer.finish(&manifest), Err(BundleError::Invalid { .. })));
     let mut after = snapshot(&directory);
     after.remove(std::path::Path::new(".unfinished")).unwrap();
@@ -197,7 +198,7 @@ fn a_result_can_be_added_later() {
     let before = write(&directory, RECIPE).unwrap();
     let mut writer = BundleWriter::create(&directory).unwrap();
     let mut manifest = writer.previous().unwrap().clone();
-    manifest.verifications.push(Verification {
+    manifest.variants[0].verifications.push(Verification {
         name: "goldens".to_owned(),
         chain: "cpu".to_owned(),
         passed: false,
@@ -207,7 +208,7 @@ fn a_result_can_be_added_later() {
     });
     let after = writer.finish(&manifest).unwrap();
     assert_ne!(after.sha256(), before.sha256());
-    assert_eq!(after.manifest().verifications.len(), 2);
+    assert_eq!(after.variant().verifications.len(), 2);
     after.verify_all(|_| ()).unwrap();
     assert!(after.unreferenced().unwrap().is_empty());
 }
@@ -235,7 +236,7 @@ fn unreferenced_files_are_removed_and_those_of_others_are_not() {
 fn a_reader_keeps_what_it_has_mapped_while_the_bundle_is_replaced() {
     let (_parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
-    let shard = bundle.manifest().chains[0].shards[0].clone();
+    let shard = bundle.variant().chains[0].shards[0].clone();
     let map = bundle.map(&shard.artefact).unwrap();
     let bytes = map.to_vec();
     write(&directory, Recipe { seed: 9, layers: 1, fallback: false }).unwrap();

@@ -4,7 +4,7 @@ use shardwright::SearchPath;
 use shardwright_doctor::Inspected;
 
 use super::{open_options, print};
-use crate::arguments::{CompileArguments, Format};
+use crate::arguments::{CompileArguments, Format, PackArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
@@ -15,13 +15,35 @@ pub fn compile(
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
     let options = open_options(&arguments.target, &arguments.execution)?;
+    let socs = arguments.target.soc.as_deref().unwrap_or_default();
+    let socs: Vec<String> = socs.split(',').map(|soc| soc.trim().to_owned()).collect();
     let mut watch = views::Progress::new("compiling", &arguments.checkpoint);
-    let report = options.compile(&arguments.checkpoint, &arguments.output, &mut watch)?;
+    let report = match socs.as_slice() {
+        [_] => options.compile(&arguments.checkpoint, &arguments.output, &mut watch)?,
+        several => options.compile_for(several, &arguments.checkpoint, &arguments.output, &mut watch)?,
+    };
     drop(watch);
-    for notice in &report.plan.notices {
-        views::say(&format!("{}: {}", super::loudness(notice.kind), notice.text));
+    let several = report.variants.len() + report.failed.len() > 1;
+    for variant in &report.variants {
+        let of = if several { format!("{}: ", variant.soc) } else { String::new() };
+        for notice in &variant.plan.notices {
+            views::say(&format!("{}: {of}{}", super::loudness(notice.kind), notice.text));
+        }
     }
-    print(format, &report, |report| views::compiled(report, detail))
+    for failed in &report.failed {
+        let help = failed.help.as_ref().map(|help| format!("\nhelp: {help}")).unwrap_or_default();
+        views::say(&format!("not compiled for {}: {}{help}", failed.soc, failed.error));
+    }
+    let outcome = print(format, &report, |report| views::compiled(report, detail))?;
+    Ok(if report.failed.is_empty() { outcome } else { Outcome::Different })
+}
+
+/// Packs a bundle into one file.
+pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failure> {
+    let mut watch = views::Progress::new("packing", &arguments.bundle);
+    let report = shardwright::pack(&arguments.bundle, &arguments.output, &mut watch)?;
+    drop(watch);
+    print(format, &report, views::packed)
 }
 
 /// Shows the content of a file or directory; a damaged bundle is a separate outcome.

@@ -8,20 +8,60 @@ use super::{Detail, bytes, table};
 
 /// The result of compiling.
 pub fn compiled(report: &CompileReport, detail: Detail) -> String {
-    // Required notices were printed on standard error.
-    let mut text = super::plan_without_notices(&report.plan, detail);
-    let _ = writeln!(
-        text,
-        "\n{} in {}: chains {}",
-        bytes(report.bytes),
-        report.directory,
-        report.chains.join(", ")
-    );
+    let mut text = String::new();
+    for variant in &report.variants {
+        if report.variants.len() > 1 {
+            let _ = writeln!(text, "\n== {}", variant.soc);
+        }
+        // Required notices were printed on standard error.
+        text.push_str(&super::plan_without_notices(&variant.plan, detail));
+    }
+    match report.variants.as_slice() {
+        [only] if report.failed.is_empty() => {
+            let size = bytes(report.bytes);
+            let _ = writeln!(text, "\n{size} in {}: chains {}", report.directory, only.chains.join(", "));
+        }
+        _ => {
+            let mut rows = table(&["variant", "shards", "chains", "on a device", "of its own"]);
+            for variant in &report.variants {
+                rows.add_row([
+                    variant.soc.clone(),
+                    variant.plan.shards.len().to_string(),
+                    variant.chains.join(", "),
+                    bytes(variant.bytes),
+                    bytes(variant.own_bytes),
+                ]);
+            }
+            for failed in &report.failed {
+                let why = super::printable(&failed.error);
+                rows.add_row([
+                    failed.soc.clone(),
+                    "not compiled".to_owned(),
+                    why,
+                    String::new(),
+                    String::new(),
+                ]);
+            }
+            let _ = writeln!(text, "\n{rows}\n{} in {}", bytes(report.bytes), report.directory);
+        }
+    }
     if report.artefacts_reused > 0 {
         let _ = writeln!(text, "{} artefacts were there already", report.artefacts_reused);
     }
     let _ = writeln!(text, "bundle {}", report.bundle);
     text
+}
+
+/// The result of packing.
+pub fn packed(report: &bundle::PackReport) -> String {
+    format!(
+        "{} parts of {} in {}, {}\nbundle {}\n",
+        report.parts,
+        bytes(report.part_bytes),
+        report.path.display(),
+        bytes(report.bytes),
+        report.bundle
+    )
 }
 
 /// The content of a file or directory.
@@ -30,11 +70,15 @@ pub fn inspected(inspected: &Inspected) -> String {
         Inspected::Bundle(report) => {
             let mut text = bundle_view(&report.inspection);
             for artefact in &report.artefacts {
-                let _ = writeln!(text, "\nshard {} of chain {}", artefact.shard, artefact.chain);
+                let _ = writeln!(
+                    text,
+                    "\nshard {} of chain {} for {}",
+                    artefact.shard, artefact.chain, artefact.soc
+                );
                 text.push_str(&shim_answer(&artefact.told));
             }
             for advice in &report.advice {
-                let _ = writeln!(text, "\nchain {}", advice.chain);
+                let _ = writeln!(text, "\nchain {} for {}", advice.chain, advice.soc);
                 text.push_str(&flag_advice(&advice.advice));
             }
             text
@@ -115,8 +159,8 @@ fn flag_advice(advice: &FlagAdvice) -> String {
 }
 
 /// Names of the shards of a chain.
-fn chain_shards<'m>(manifest: &'m bundle::Manifest, chain: &str) -> impl Iterator<Item = &'m str> {
-    let shards = manifest.chain(chain).into_iter().flat_map(|chain| &chain.shards);
+fn chain_shards<'v>(variant: &'v bundle::Variant, chain: &str) -> impl Iterator<Item = &'v str> {
+    let shards = variant.chain(chain).into_iter().flat_map(|chain| &chain.shards);
     shards.map(|shard| shard.name.as_str())
 }
 
@@ -151,27 +195,16 @@ fn chain_view(chain: &bundle::ChainEntry) -> String {
     text
 }
 
-fn bundle_view(inspection: &bundle::Inspection) -> String {
-    let manifest = &inspection.manifest;
-    let model = &manifest.model;
-    let mut text = format!(
-        "bundle of {} ({}), {}, by {}\nsha256 {}\ncheckpoint {}\n",
-        model.name,
-        model.family,
-        bytes(inspection.total_bytes),
-        manifest.program,
-        inspection.sha256,
-        model.checkpoint
-    );
-    if let Some(calibration) = &model.calibration {
+fn variant_view(variant: &bundle::Variant) -> String {
+    let planner = &variant.planner;
+    let mut text = format!("\nplanned for {} by {} {}\n", variant.soc, planner.name, planner.version);
+    if let Some(calibration) = &variant.calibration {
         let _ = writeln!(text, "calibration {calibration}");
     }
-    let planner = &manifest.planner;
-    let _ = writeln!(text, "planned for {} by {} {}", manifest.soc, planner.name, planner.version);
-    for (name, value) in &manifest.options {
+    for (name, value) in &variant.options {
         let _ = writeln!(text, "asked: {name}={value}");
     }
-    for model in manifest.models() {
+    for model in variant.models() {
         if model.pass != Pass::Step {
             let _ = writeln!(text, "\ntower of a {}", model.pass);
         }
@@ -188,19 +221,37 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
             );
         }
     }
-    for verification in &manifest.verifications {
+    for verification in &variant.verifications {
         let outcome = if verification.passed { "held" } else { "did not hold" };
         let _ = writeln!(text, "verification {} {outcome}: {}", verification.name, verification.summary);
         if let Some(twin) = &verification.twin {
             let _ =
                 writeln!(text, "  by a twin made of its work orders for {}: {}", twin.device, twin.differs);
-            for (artefact, shard) in twin.artefacts.iter().zip(chain_shards(manifest, &verification.chain)) {
+            for (artefact, shard) in twin.artefacts.iter().zip(chain_shards(variant, &verification.chain)) {
                 let _ = writeln!(text, "  {shard}: {artefact}");
             }
         }
     }
-    for notice in &manifest.notices {
+    for notice in &variant.notices {
         let _ = writeln!(text, "noted: {}", super::printable(&notice.text));
+    }
+    text
+}
+
+fn bundle_view(inspection: &bundle::Inspection) -> String {
+    let manifest = &inspection.manifest;
+    let model = &manifest.model;
+    let mut text = format!(
+        "bundle of {} ({}), {}, by {}\nsha256 {}\ncheckpoint {}\n",
+        model.name,
+        model.family,
+        bytes(inspection.total_bytes),
+        manifest.program,
+        inspection.sha256,
+        model.checkpoint
+    );
+    for variant in &manifest.variants {
+        text.push_str(&variant_view(variant));
     }
     for file in &inspection.files {
         if let bundle::FileState::Damaged { reason } = &file.state {

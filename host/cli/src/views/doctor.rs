@@ -1,7 +1,7 @@
 use std::fmt::Write;
 
 use shardwright_build::LearnedFile;
-use shardwright_doctor::{BundlePrognosis, DoctorReport, MachineReport};
+use shardwright_doctor::{BundlePrognosis, ChosenChain, DoctorReport, MachineReport, VariantPrognosis};
 
 use super::{Detail, bytes, table, wrapped};
 
@@ -176,13 +176,27 @@ fn machine(machine: &MachineReport) -> String {
 }
 
 fn prognosis(bundle: &BundlePrognosis) -> String {
-    let mut text = format!(
-        "\nbundle {}: {} for {}, by {}\n",
-        bundle.directory, bundle.model, bundle.soc, bundle.program
-    );
-    let towers = bundle.towers.iter().flat_map(|tower| &tower.chains);
+    let mut text = format!("\nbundle {}: {}, by {}\n", bundle.directory, bundle.model, bundle.program);
+    for variant in &bundle.variants {
+        text.push_str(&variant_prognosis(variant));
+    }
+    match &bundle.would_run {
+        Some(ChosenChain { soc, chain }) if bundle.variants.len() > 1 => {
+            let _ = writeln!(text, "chain {chain} of the variant for {soc} would run");
+        }
+        Some(ChosenChain { chain, .. }) => {
+            let _ = writeln!(text, "chain {chain} would run");
+        }
+        None => text.push_str("no chain would run\n"),
+    }
+    text
+}
+
+fn variant_prognosis(variant: &VariantPrognosis) -> String {
+    let mut text = format!("for {}\n", variant.soc);
+    let towers = variant.towers.iter().flat_map(|tower| &tower.chains);
     let mut rows = table(&["chain", "shard", "", "compiled by", "here", "device", "why"]);
-    for chain in bundle.chains.iter().chain(towers) {
+    for chain in variant.chains.iter().chain(towers) {
         let mut name = match &chain.emulated_on {
             Some(executor) => format!("{} (emulated on {executor})", chain.name),
             None => chain.name.clone(),
@@ -200,17 +214,11 @@ fn prognosis(bundle: &BundlePrognosis) -> String {
         }
     }
     let _ = writeln!(text, "{rows}");
-    for proof in &bundle.verifications {
+    for proof in &variant.verifications {
         let verdict = if proof.passed { "held" } else { "did NOT hold" };
         let _ = writeln!(text, "proof {} of chain {} {verdict}: {}", proof.name, proof.chain, proof.summary);
     }
-    match &bundle.would_run {
-        Some(chain) => {
-            let _ = writeln!(text, "chain {chain} would run");
-        }
-        None => text.push_str("no chain would run\n"),
-    }
-    for tower in &bundle.towers {
+    for tower in &variant.towers {
         let _ = match (&tower.would_run, &tower.damaged_table) {
             (Some(chain), _) => writeln!(text, "tower of a {}: chain {chain} would run", tower.pass),
             (None, Some(why)) => writeln!(text, "tower of a {}: no chain would run: {why}", tower.pass),

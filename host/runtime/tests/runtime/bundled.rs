@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::support::{Parts, Plan, graph, parts};
-use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry};
+use shardwright_bundle::{
+    Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry, Variant,
+};
 use shardwright_graph::Segment;
 use shardwright_runtime::{ChainDescription, ChainError, ShardDescription};
 use shardwright_test_checkpoints::Spec;
@@ -66,19 +68,23 @@ fn write(directory: &std::path::Path, parts: &Parts) -> Bundle {
                 name: parts.description.model.clone(),
                 family: "test".to_owned(),
                 checkpoint: Digest::of(b"checkpoint"),
-                calibration: None,
             },
-            soc: "generic".to_owned(),
-            planner: PlannerIdentity { name: "p".to_owned(), version: "1".to_owned(), built_in: true },
-            options: BTreeMap::new(),
-            structure: parts.description.structure.clone(),
-            assets,
             texts: BTreeMap::new(),
             tokenizer_index: None,
-            chains: vec![chain],
-            towers: Vec::new(),
-            verifications: Vec::new(),
-            notices: Vec::new(),
+            goldens: None,
+            variants: vec![Variant {
+                soc: "generic".to_owned(),
+                aliases: Vec::new(),
+                calibration: None,
+                planner: PlannerIdentity { name: "p".to_owned(), version: "1".to_owned(), built_in: true },
+                options: BTreeMap::new(),
+                structure: parts.description.structure.clone(),
+                assets,
+                chains: vec![chain],
+                towers: Vec::new(),
+                verifications: Vec::new(),
+                notices: Vec::new(),
+            }],
         })
         .unwrap()
 }
@@ -93,9 +99,8 @@ fn loaded_shards_must_be_those_that_the_manifest_names() {
     let refused = |change: &dyn Fn(&mut Vec<ShardDescription>)| {
         let mut shards = made.description.shards.clone();
         change(&mut shards);
-        let manifest = bundle.manifest();
-        let text = manifest.models().next().unwrap();
-        ChainDescription::of_bundle(manifest, text, &manifest.chains[0], shards).unwrap_err()
+        let text = bundle.variant().models().next().unwrap();
+        ChainDescription::of_bundle("demo", text, &text.chains[0], shards).unwrap_err()
     };
     let error = refused(&|shards| {
         shards.pop();

@@ -65,15 +65,19 @@ impl LocalShard {
         let name = c_text("the device", device)?;
         let options = OptionTables::new(options)?;
         let (head, payload) = (artefact.shim_head(), artefact.payload());
+        let (fd, fd_offset) = match artefact.payload_in_file() {
+            Some((file, offset)) => (file.as_raw_fd(), offset),
+            None => (-1, 0),
+        };
         let shown = SwArtefact {
             size: size_of::<SwArtefact>() as u64,
             head: if head.is_empty() { ptr::null() } else { head.as_ptr().cast() },
             head_length: head.len() as u64,
             pointer: if payload.is_empty() { ptr::null() } else { payload.as_ptr().cast() },
             length: payload.len() as u64,
-            fd: artefact.file().as_raw_fd(),
+            fd,
             reserved: 0,
-            fd_offset: artefact.payload_offset(),
+            fd_offset,
         };
         let mut raw = ptr::null_mut();
         {

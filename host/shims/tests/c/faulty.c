@@ -200,7 +200,7 @@ static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *arte
     (void)device;
     if (is(shim, "load-null")) return 0;
     if ((uintptr_t)artefact->pointer % 4096 != 0 || artefact->length != 64 || artefact->fd < 0 ||
-        artefact->fd_offset != 4096) {
+        artefact->fd_offset != 16384) {
         return fail(SW_ERROR_INVALID_ARGUMENT, "the mapping is not as promised");
     }
     *shard = calloc(1, sizeof **shard);

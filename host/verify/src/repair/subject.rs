@@ -131,8 +131,9 @@ impl Subject for Text<'_> {
         let verification =
             Verification { model: &model, compiled, intact: self.intact, options: self.options };
         let report = verification.run(self.directory, watch)?;
-        let chain = self.bundle.manifest().chains.first().map(|chain| chain.name.clone());
-        Ok(VerifyReport { bundle_chain: chain, ..report })
+        let chain = self.bundle.variant().chains.first().map(|chain| chain.name.clone());
+        let variant = Some(self.bundle.variant().soc.clone());
+        Ok(VerifyReport { bundle_chain: chain, bundle_variant: variant, ..report })
     }
 
     fn help(&self) -> &'static str {

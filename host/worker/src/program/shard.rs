@@ -67,11 +67,12 @@ pub(super) fn load(
     shard: u64,
     device: &str,
     options: &[(String, String)],
+    (offset, length): (u64, u64),
     descriptors: Vec<OwnedFd>,
 ) -> Result<LoadReport, ShimError> {
     let [artefact, channel] = <[OwnedFd; 2]>::try_from(descriptors)
         .map_err(|all| ShimError::Argument(format!("{} descriptors, 2 expected", all.len())))?;
-    let artefact = Artefact::received(File::from(artefact))?;
+    let artefact = Artefact::received(File::from(artefact), offset, length)?;
     let channel = UnixStream::from(os::move_high(channel));
     // The host, too, joins the report with the artefact, and rejects a mismatch; then nothing of it
     // is run.

@@ -9,7 +9,7 @@ use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Result, Targe
 pub fn know_chip(instance: &ShimInstance, bundle: &Bundle, shard: &ShardEntry) -> Result<()> {
     // Its facts are checked as any profile's are; the hash of the artefact is checked when it is
     // loaded.
-    let artefact = Artefact::open_unproved(&bundle.path(&shard.artefact)?).map_err(|error| {
+    let artefact = Artefact::of_section(bundle.section(&shard.artefact)?).map_err(|error| {
         let help = error.help().map(str::to_owned);
         Error::caused_by(ErrorKind::Invalid, error, help)
     })?;

@@ -1,0 +1,93 @@
+//! A packed bundle that is an uncompressed entry of a larger ZIP archive, such as an app's package.
+
+use std::path::{Path, PathBuf};
+
+use shardwright_files::{Links, Section};
+
+use super::container::{self, END_64_BYTES, END_BYTES, End, Fields, LOCAL, LOCAL_BYTES, LOCATOR_64_BYTES};
+use crate::BundleError;
+
+/// Between the path of an archive and the name of an entry in it: `app.apk!/assets/gemma.bundle`.
+const SEPARATOR: &str = "!/";
+
+/// Most bytes of a central directory of a package: some hundred thousand entries.
+const DIRECTORY_BYTES: u64 = 64 << 20;
+
+/// Most bytes of the comment at the end of an archive.
+const COMMENT_BYTES: u64 = 0xffff;
+
+/// The archive and the entry that a path names, if the archive exists.
+pub(crate) fn split(path: &Path) -> Option<(PathBuf, String)> {
+    let text = path.to_str()?;
+    let mut places = text.match_indices(SEPARATOR);
+    places.find_map(|(at, _)| {
+        let archive = PathBuf::from(&text[..at]);
+        archive.is_file().then(|| (archive, text[at + SEPARATOR.len()..].to_owned()))
+    })
+}
+
+/// The bytes of an entry.
+pub(crate) fn entry(archive: &Path, name: &str) -> Result<Section, BundleError> {
+    let opened = shardwright_files::open(archive, Links::Followed).map_err(Into::into);
+    let whole =
+        opened.and_then(|(file, _)| Section::whole(archive, file)).map_err(BundleError::io(archive))?;
+    let fault =
+        |offset: u64, reason: String| BundleError::Packed { path: archive.to_owned(), offset, reason };
+    let end = end_of(&whole)?.ok_or_else(|| fault(0, "it is no ZIP archive".to_owned()))?;
+    let directory = whole
+        .part(archive, end.offset, end.length)
+        .filter(|_| end.length <= DIRECTORY_BYTES)
+        .ok_or_else(|| fault(end.offset, "its central directory is not within it".to_owned()))?;
+    let mut bytes = vec![0; end.length as usize];
+    directory.read_exact_at(&mut bytes, 0).map_err(BundleError::io(archive))?;
+    let mut fields = Fields::new(&bytes);
+    while let Some(entry) = container::entry(&mut fields) {
+        if entry.name != name.as_bytes() {
+            continue;
+        }
+        if entry.method != 0 || entry.flags & 1 != 0 || entry.stored != entry.length {
+            let reason = format!("`{name}` is compressed or encrypted in it, so that it cannot be mapped");
+            return Err(fault(entry.offset, reason));
+        }
+        let beyond = || fault(entry.offset, format!("`{name}` is not within it"));
+        let mut header = [0; LOCAL_BYTES as usize];
+        whole.read_exact_at(&mut header, entry.offset).map_err(|_| beyond())?;
+        let mut fields = Fields::new(&header);
+        let is_local = fields.u32() == Some(LOCAL);
+        let lengths = fields.take(22).and_then(|_| Some(u64::from(fields.u16()?) + u64::from(fields.u16()?)));
+        let data = lengths
+            .filter(|_| is_local)
+            .and_then(|lengths| entry.offset.checked_add(LOCAL_BYTES)?.checked_add(lengths));
+        let path = PathBuf::from(format!("{}{SEPARATOR}{name}", archive.display()));
+        return data.and_then(|data| whole.part(path, data, entry.length)).ok_or_else(beyond);
+    }
+    Err(fault(end.offset, format!("it has no entry `{name}`")))
+}
+
+/// Where the central directory is: the last record that says so, behind which is nothing but a
+/// comment.
+fn end_of(whole: &Section) -> Result<Option<End>, BundleError> {
+    let length = (END_BYTES + COMMENT_BYTES).min(whole.length());
+    let start = whole.length() - length;
+    let mut bytes = vec![0; length as usize];
+    whole.read_exact_at(&mut bytes, start).map_err(BundleError::io(whole.path()))?;
+    let is_end = |at: &usize| {
+        let comment = bytes.get(at + END_BYTES as usize - 2..at + END_BYTES as usize);
+        let comment = comment.and_then(|two| two.try_into().ok()).map(u16::from_le_bytes);
+        comment.is_some_and(|comment| at + END_BYTES as usize + usize::from(comment) == bytes.len())
+            && container::end(&bytes[*at..]).is_some()
+    };
+    let Some(at) = (0..bytes.len().saturating_sub(END_BYTES as usize - 1)).rev().find(is_end) else {
+        return Ok(None);
+    };
+    let Some((short, is_large)) = container::end(&bytes[at..]) else { return Ok(None) };
+    if !is_large {
+        return Ok(Some(short));
+    }
+    let before = (start + at as u64).checked_sub(LOCATOR_64_BYTES + END_64_BYTES);
+    let mut record = [0; END_64_BYTES as usize];
+    match before.map(|before| whole.read_exact_at(&mut record, before)) {
+        Some(Ok(())) => Ok(container::end_64(&record)),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,309 @@
+//! Opening a packed bundle.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use shardwright_files::Section;
+
+use super::container::{self, END_64_BYTES, END_BYTES, End, Fields, LOCATOR_64_BYTES};
+use super::layout::{self, Part, Place};
+use crate::layout::{FILES, Layout, MANIFEST};
+use crate::{BundleError, Digest};
+
+/// Most bytes of a central directory: some hundred thousand parts.
+const DIRECTORY_BYTES: u64 = 16 << 20;
+
+/// A packed bundle whose every byte outside of its parts is as it must be, padding aside.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    section: Section,
+    manifest: Section,
+    files: HashMap<Digest, Section>,
+    parts: Vec<(Part, Place)>,
+    /// Offset of the central directory.
+    directory: u64,
+}
+
+impl Packed {
+    /// Reads the central directory and the headers.
+    pub(crate) fn open(section: Section) -> Result<Packed, BundleError> {
+        let fault = |offset, reason: &str| BundleError::Packed {
+            path: section.path().to_owned(),
+            offset,
+            reason: reason.to_owned(),
+        };
+        let end = end_of(&section)?;
+        if end.length > DIRECTORY_BYTES {
+            let (field, value) = ("bytes of the central directory".to_owned(), end.length);
+            let path = section.path().to_owned();
+            return Err(BundleError::Limit { path, field, value, limit: DIRECTORY_BYTES });
+        }
+        let rest = section.length().checked_sub(end.offset).filter(|rest| *rest >= end.length);
+        // The directory and what may follow it.
+        let most = end.length + END_64_BYTES + LOCATOR_64_BYTES + END_BYTES;
+        let rest = rest.filter(|rest| *rest <= most).ok_or_else(|| {
+            fault(
+                section.length().saturating_sub(END_BYTES),
+                "its central directory does not end where the file does",
+            )
+        })?;
+        let mut found = vec![0; rest as usize];
+        section.read_exact_at(&mut found, end.offset).map_err(BundleError::io(section.path()))?;
+
+        let parts = parts(&found[..end.length as usize])
+            .ok_or_else(|| fault(end.offset, "its central directory is none of a packed bundle"))?;
+        let overflow = || fault(end.offset, "its parts are beyond any file");
+        let (places, offset) = layout::places(&parts).ok_or_else(overflow)?;
+        let expected = layout::directory(&parts, &places, offset);
+        if offset != end.offset || expected != found {
+            let equal = expected.iter().zip(&found).take_while(|(one, other)| one == other).count();
+            let at = end.offset + if offset == end.offset { equal as u64 } else { 0 };
+            return Err(fault(at, "its central directory is not the one of these parts in their places"));
+        }
+        let parts: Vec<(Part, Place)> = parts.into_iter().zip(places).collect();
+        for (part, place) in &parts {
+            let expected = layout::local(part, *place);
+            let mut found = vec![0; expected.len()];
+            section.read_exact_at(&mut found, place.header).map_err(BundleError::io(section.path()))?;
+            if found != expected {
+                return Err(fault(place.header, "a local header is not the one of its part"));
+            }
+        }
+
+        let mut manifest = None;
+        let mut files = HashMap::new();
+        for (part, place) in &parts {
+            let whole = section.path().join(&part.name);
+            // The directory begins behind every part, and was read.
+            let bytes = section.part(whole, place.data, part.length).ok_or_else(overflow)?;
+            if part.name == MANIFEST {
+                manifest = Some(bytes);
+                continue;
+            }
+            let known = part.name.rsplit('/').next().and_then(|name| name.parse::<Digest>().ok());
+            let sha256 = known.filter(|known| Layout::name_of(*known) == part.name);
+            let sha256 = sha256.ok_or_else(|| fault(place.header, "a part has no name of a file"))?;
+            files.insert(sha256, bytes);
+        }
+        let manifest = manifest.ok_or_else(|| fault(0, "it has no manifest"))?;
+        Ok(Packed { manifest, files, parts, directory: end.offset, section })
+    }
+
+    /// All of it.
+    pub(crate) fn section(&self) -> &Section {
+        &self.section
+    }
+
+    pub(crate) fn manifest(&self) -> &Section {
+        &self.manifest
+    }
+
+    pub(crate) fn file(&self, sha256: Digest) -> Option<&Section> {
+        self.files.get(&sha256)
+    }
+
+    /// Hashes of its files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (Digest, u64)> {
+        self.files.iter().map(|(sha256, section)| (*sha256, section.length()))
+    }
+
+    /// Path of a file of it, for messages.
+    pub(crate) fn path_of(&self, sha256: Digest) -> PathBuf {
+        Layout::of(self.section.path()).file(sha256)
+    }
+
+    /// Checks that all bytes between headers and parts are zeros, which opening does not read.
+    pub(crate) fn check_padding(&self) -> Result<(), BundleError> {
+        let io = BundleError::io;
+        let mut gaps = Vec::with_capacity(2 * self.parts.len() + 1);
+        let mut end = 0;
+        for (part, place) in &self.parts {
+            let header = layout::local(part, *place).len() as u64;
+            gaps.extend([(end, place.header), (place.header + header, place.data)]);
+            end = place.data + part.length;
+        }
+        gaps.push((end, self.directory));
+        for (from, to) in gaps {
+            let mut padding = vec![0; (to - from) as usize];
+            self.section.read_exact_at(&mut padding, from).map_err(io(self.section.path()))?;
+            if let Some(at) = padding.iter().position(|byte| *byte != 0) {
+                let (path, offset) = (self.section.path().to_owned(), from + at as u64);
+                let reason = "padding that is not zero".to_owned();
+                return Err(BundleError::Packed { path, offset, reason });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the central directory is, from the very end of the file.
+fn end_of(section: &Section) -> Result<End, BundleError> {
+    let fault = |reason: &str| BundleError::Packed {
+        path: section.path().to_owned(),
+        offset: section.length().saturating_sub(END_BYTES),
+        reason: reason.to_owned(),
+    };
+    let read = |before_end: u64, length: u64| -> Result<Vec<u8>, BundleError> {
+        let at = section.length().checked_sub(before_end).ok_or_else(|| fault("it is cut"))?;
+        let mut bytes = vec![0; length as usize];
+        section.read_exact_at(&mut bytes, at).map_err(BundleError::io(section.path()))?;
+        Ok(bytes)
+    };
+    let (short, is_large) = container::end(&read(END_BYTES, END_BYTES)?)
+        .ok_or_else(|| fault("it does not end as an archive does"))?;
+    if !is_large {
+        return Ok(short);
+    }
+    // Where the locator says it is follows from the rest, with which it is compared.
+    let large = read(END_BYTES + LOCATOR_64_BYTES + END_64_BYTES, END_64_BYTES)?;
+    container::end_64(&large).ok_or_else(|| fault("it does not end as a large archive does"))
+}
+
+/// The parts that a central directory names, `bundle.json` first and then files in the order of
+/// their names; `None` for any other directory.
+fn parts(directory: &[u8]) -> Option<Vec<Part>> {
+    let mut fields = Fields::new(directory);
+    let mut parts: Vec<Part> = Vec::new();
+    while !fields.is_empty() {
+        let entry = container::entry(&mut fields)?;
+        let name = std::str::from_utf8(entry.name).ok()?;
+        let is_next = match parts.last() {
+            None => name == MANIFEST,
+            Some(last) => {
+                let is_file = name.strip_prefix(FILES).is_some_and(|name| name.starts_with('/'));
+                is_file && (last.name == MANIFEST || name > last.name.as_str())
+            }
+        };
+        if !is_next {
+            return None;
+        }
+        parts.push(Part { name: name.to_owned(), length: entry.length, crc: entry.crc });
+    }
+    Some(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packed::container::{CENTRAL_BYTES, END_BYTES};
+
+    const HASH: &str = "files/e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    fn part(name: &str, length: u64) -> Part {
+        Part { name: name.to_owned(), length, crc: 0 }
+    }
+
+    /// An archive of parts without content, wherever they are said to lie.
+    fn archive(parts: &[Part], change: impl FnOnce(&mut Vec<Place>, &mut u64)) -> Vec<u8> {
+        let (mut places, mut offset) = layout::places(parts).unwrap();
+        change(&mut places, &mut offset);
+        let directory = layout::directory(parts, &places, offset);
+        let mut bytes = vec![0; offset as usize];
+        for (part, place) in parts.iter().zip(&places) {
+            let header = layout::local(part, *place);
+            let end = (place.header as usize + header.len()).min(bytes.len());
+            let length = end.saturating_sub(place.header as usize);
+            bytes[end - length..end].copy_from_slice(&header[..length]);
+        }
+        bytes.extend(directory);
+        bytes
+    }
+
+    fn open(bytes: &[u8]) -> Result<Packed, BundleError> {
+        use std::io::Write;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        Packed::open(Section::whole("made.swb", file).unwrap())
+    }
+
+    fn refused(bytes: &[u8], word: &str) {
+        let error = open(bytes).unwrap_err();
+        assert!(matches!(error, BundleError::Packed { .. }), "{error}");
+        assert!(error.to_string().contains(word) && error.help().is_some(), "{error}");
+    }
+
+    #[test]
+    fn parts_of_the_right_names_in_the_right_places_are_taken() {
+        let parts = [part("bundle.json", 7), part(HASH, 0)];
+        let packed = open(&archive(&parts, |_, _| ())).unwrap();
+        assert_eq!((packed.manifest().length(), packed.files().count()), (7, 1));
+        packed.check_padding().unwrap();
+        assert!(packed.file(Digest::of(b"")).is_some() && packed.file(Digest::of(b"other")).is_none());
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_repeat_or_are_out_of_order_are_refused() {
+        let none = "is none of a packed bundle";
+        for (names, word) in [
+            (&[HASH][..], none),
+            (&["bundle.json", "bundle.json"], none),
+            (&["bundle.json", HASH, HASH], none),
+            (&["bundle.json", HASH, "files/0"], none),
+            (&["bundle.json", "../files/x"], none),
+            (&["bundle.json", "/etc/passwd"], none),
+            (&["bundle.json", "files/../x"], "no name of a file"),
+            (&["bundle.json", "files/"], "no name of a file"),
+            (&["bundle.json", "files"], none),
+            (&["bundle.json", &HASH.to_uppercase().replace("FILES", "files")], "no name of a file"),
+        ] {
+            let parts: Vec<Part> = names.iter().map(|name| part(name, 3)).collect();
+            refused(&archive(&parts, |_, _| ()), word);
+        }
+        refused(&archive(&[], |_, _| ()), "no manifest");
+    }
+
+    #[test]
+    fn parts_that_overlap_or_lie_elsewhere_are_refused() {
+        let parts = [part("bundle.json", 70_000), part(HASH, 70_000)];
+        let word = "not the one of these parts";
+        refused(&archive(&parts, |places, _| places[1].header = places[0].header), word);
+        refused(&archive(&parts, |places, _| places.swap(0, 1)), word);
+        refused(&archive(&parts, |places, _| places[1].header += 64), word);
+        refused(&archive(&parts, |_, offset| *offset += 64), word);
+        refused(&archive(&parts, |_, offset| *offset -= 64), word);
+    }
+
+    #[test]
+    fn what_is_compressed_encrypted_or_a_link_is_refused() {
+        let parts = [part("bundle.json", 7), part(HASH, 0)];
+        let whole = archive(&parts, |_, _| ());
+        let directory = layout::places(&parts).unwrap().1 as usize;
+        // Flags, method, time, attributes of the first entry of the directory; a comment's length.
+        for at in [8, 10, 12, 32, 38, 41] {
+            let mut changed = whole.clone();
+            changed[directory + at] ^= 1;
+            assert!(open(&changed).is_err(), "{at}");
+        }
+        for at in [4, 6, 8, 10, 14, 18, 26, 28, 30] {
+            let mut changed = whole.clone();
+            changed[at] ^= 1;
+            refused(&changed, "local header");
+        }
+    }
+
+    #[test]
+    fn lengths_beyond_the_file_are_refused_before_anything_is_reserved() {
+        let parts = [part("bundle.json", 7), part(HASH, 0)];
+        let whole = archive(&parts, |_, _| ());
+        let end = whole.len() - END_BYTES as usize;
+        let directory = layout::places(&parts).unwrap().1 as usize;
+        for (at, value) in [(end + 12, u32::MAX - 1), (end + 16, u32::MAX - 1), (end + 12, 0), (end + 16, 0)]
+        {
+            let mut changed = whole.clone();
+            changed[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            assert!(open(&changed).is_err(), "{at} {value}");
+        }
+        // A part of four gigabytes, and one whose large length is said to follow.
+        for value in [u32::MAX - 1, u32::MAX] {
+            let mut changed = whole.clone();
+            for at in [20, 24] {
+                changed[directory + at..directory + at + 4].copy_from_slice(&value.to_le_bytes());
+            }
+            assert!(open(&changed).is_err(), "{value}");
+        }
+        let mut many = whole.clone();
+        many[end + 8..end + 12].copy_from_slice(&[0xff; 4]);
+        refused(&many, "large archive");
+        assert!(CENTRAL_BYTES < whole.len() - directory);
+    }
+}

@@ -1,0 +1,162 @@
+//! Packing a bundle.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use shardwright_files::Section;
+
+use super::layout::{self, Part};
+use crate::digest::{CHUNK, Hasher};
+use crate::layout::MANIFEST;
+use crate::{Bundle, BundleError, Digest, FileReference, Progress, file};
+
+/// What packing made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PackReport {
+    /// The file.
+    pub path: PathBuf,
+    /// Identity of the bundle: the hash of its manifest.
+    pub bundle: Digest,
+    /// Parts, with the manifest.
+    pub parts: usize,
+    /// Bytes of the parts.
+    pub part_bytes: u64,
+    /// Bytes of the file: the parts, headers and padding.
+    pub bytes: u64,
+}
+
+/// Packs a bundle into the file `to`, every byte of which is verified on the way. Equal bundles
+/// give equal files. The file appears whole or not at all; what an interrupted call leaves is
+/// `<to>.partial`, which the next one replaces. `progress` is called again and again, and stops it.
+///
+/// # Errors
+///
+/// [`BundleError::Cancelled`] after `progress` stopped it.
+pub fn pack(
+    bundle: &Bundle,
+    to: &Path,
+    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+) -> Result<PackReport, BundleError> {
+    if to.is_dir() {
+        return Err(BundleError::Kind { path: to.to_owned(), expected: "a file", found: "a directory" });
+    }
+    let references = bundle.files();
+    let total = bundle.total_bytes();
+    let sections: Vec<(Section, FileReference)> = std::iter::once(bundle.manifest_section())
+        .chain(references.iter().map(|reference| Ok((bundle.section(reference)?, *reference))))
+        .collect::<Result<_, BundleError>>()?;
+    let mut parts: Vec<Part> = std::iter::once(MANIFEST.to_owned())
+        .chain(references.iter().map(|reference| crate::layout::Layout::name_of(reference.sha256)))
+        .zip(&sections)
+        .map(|(name, (section, _))| Part { name, length: section.length(), crc: 0 })
+        .collect();
+    let limit = |value| BundleError::Limit {
+        path: to.to_owned(),
+        field: "bytes of a packed bundle".to_owned(),
+        value,
+        limit: u64::MAX,
+    };
+    let (places, directory) = layout::places(&parts).ok_or_else(|| limit(total))?;
+
+    let partial = Partial::create(to)?;
+    let io = |error| BundleError::io(&partial.path)(error);
+    let mut writer = BufWriter::with_capacity(CHUNK, &partial.file);
+    let mut done = 0;
+    for ((part, place), (section, reference)) in parts.iter_mut().zip(&places).zip(&sections) {
+        writer.seek(SeekFrom::Start(place.data)).map_err(io)?;
+        let mut copied = |bytes| progress(Progress { file: *reference, done: done + bytes, total });
+        part.crc = copy(section, *reference, &mut writer, io, &mut copied)?;
+        writer.seek(SeekFrom::Start(place.header)).map_err(io)?;
+        writer.write_all(&layout::local(part, *place)).map_err(io)?;
+        done += part.length;
+    }
+    let last = layout::directory(&parts, &places, directory);
+    writer.seek(SeekFrom::Start(directory)).map_err(io)?;
+    writer.write_all(&last).and_then(|()| writer.flush()).map_err(io)?;
+    drop(writer);
+    partial.keep(to)?;
+    Ok(PackReport {
+        path: to.to_owned(),
+        bundle: bundle.sha256(),
+        parts: parts.len(),
+        part_bytes: parts.iter().map(|part| part.length).sum(),
+        bytes: directory + last.len() as u64,
+    })
+}
+
+/// Copies a part, which must have its hash; gives its CRC.
+fn copy(
+    section: &Section,
+    reference: FileReference,
+    to: &mut impl Write,
+    io: impl Fn(io::Error) -> BundleError,
+    copied: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<u32, BundleError> {
+    let (mut hasher, mut crc) = (Hasher::default(), crc32fast::Hasher::new());
+    let mut reader = section.reader();
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        if copied(hasher.bytes()).is_break() {
+            return Err(BundleError::Cancelled);
+        }
+        let count = match reader.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(BundleError::io(section.path())(error)),
+        };
+        hasher.update(&chunk[..count]);
+        crc.update(&chunk[..count]);
+        to.write_all(&chunk[..count]).map_err(&io)?;
+    }
+    let (found, bytes) = hasher.finish();
+    if bytes != reference.bytes {
+        let (path, expected) = (section.path().to_owned(), reference.bytes);
+        return Err(BundleError::Length { path, expected, found: bytes });
+    }
+    file::expect_hash(section.path(), reference.sha256, found)?;
+    Ok(crc.finalize())
+}
+
+/// The file that is being written, locked for this process alone.
+struct Partial {
+    path: PathBuf,
+    file: File,
+}
+
+impl Partial {
+    fn create(to: &Path) -> Result<Partial, BundleError> {
+        let mut path = to.as_os_str().to_owned();
+        path.push(".partial");
+        let path = PathBuf::from(path);
+        let io = |error| BundleError::io(&path)(error);
+        if let Ok(metadata) = fs::symlink_metadata(&path)
+            && !metadata.is_file()
+        {
+            let found = shardwright_files::kind_name(metadata.file_type());
+            return Err(BundleError::Kind { path, expected: "a regular file", found });
+        }
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(BundleError::Busy { directory: path }),
+            // A file system without locks.
+            Err(TryLockError::Error(_)) => {}
+        }
+        file.set_len(0).map_err(io)?;
+        Ok(Partial { path, file })
+    }
+
+    fn keep(self, to: &Path) -> Result<(), BundleError> {
+        self.file.sync_all().map_err(BundleError::io(&self.path))?;
+        fs::rename(&self.path, to).map_err(BundleError::io(to))?;
+        // If its folder may be written but not read, the name may be lost with the power.
+        if let Some(parent) = to.parent() {
+            let _ = File::open(parent).and_then(|parent| parent.sync_all());
+        }
+        Ok(())
+    }
+}

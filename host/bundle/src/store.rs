@@ -1,0 +1,184 @@
+//! Where the files of a bundle lie: in a directory, or in one file.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use shardwright_files::{Links, Section};
+
+use crate::bundle::Stray;
+use crate::error::printable;
+use crate::layout::Layout;
+use crate::manifest::{FileReference, MANIFEST_BYTES, Manifest};
+use crate::packed::{Packed, embedded};
+use crate::{BundleError, Digest, file, manifest};
+
+/// First bytes of a packed bundle, as of any ZIP archive.
+pub(crate) const ARCHIVE_MAGIC: &[u8] = b"PK\x03\x04";
+
+/// A place with a bundle, or where one is expected.
+#[derive(Debug)]
+pub(crate) enum Store {
+    Directory(Layout),
+    Packed(Box<Packed>),
+}
+
+impl Store {
+    /// A directory, a packed bundle, or `archive!/entry` of a ZIP archive in which a packed bundle
+    /// is stored uncompressed.
+    pub(crate) fn open(path: &Path) -> Result<Store, BundleError> {
+        let is_file = fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir());
+        if is_file {
+            let opened = shardwright_files::open(path, Links::Followed);
+            let (file, _) = opened.map_err(|error| file::open_error(path, error))?;
+            return Store::packed(Section::whole(path, file).map_err(BundleError::io(path))?);
+        }
+        if let Some((archive, entry)) = embedded::split(path).filter(|_| !path.exists()) {
+            return Store::packed(embedded::entry(&archive, &entry)?);
+        }
+        Ok(Store::Directory(Layout::of(path)))
+    }
+
+    /// A packed bundle within a file.
+    pub(crate) fn packed(section: Section) -> Result<Store, BundleError> {
+        let mut begin = [0; ARCHIVE_MAGIC.len()];
+        let is_archive = section.read_exact_at(&mut begin, 0).is_ok() && begin == ARCHIVE_MAGIC;
+        if !is_archive {
+            let path = section.path().to_owned();
+            let expected = "the directory of a bundle, or a packed one";
+            return Err(BundleError::Kind { path, expected, found: "another file" });
+        }
+        Ok(Store::Packed(Box::new(Packed::open(section)?)))
+    }
+
+    /// Path of the whole, for messages.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Store::Directory(layout) => &layout.directory,
+            Store::Packed(packed) => packed.section().path(),
+        }
+    }
+
+    /// Path of the manifest, for messages.
+    pub(crate) fn manifest_path(&self) -> PathBuf {
+        Layout::of(self.path()).manifest()
+    }
+
+    /// The bytes of the manifest.
+    pub(crate) fn manifest(&self) -> Result<Section, BundleError> {
+        let layout = match self {
+            Store::Packed(packed) => return Ok(packed.manifest().clone()),
+            Store::Directory(layout) => layout,
+        };
+        let path = layout.manifest();
+        let not_found = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        match file::open(&path) {
+            Ok((opened, _)) => Section::whole(&path, opened).map_err(BundleError::io(&path)),
+            Err(BundleError::Io { source, .. }) if not_found(&source) => {
+                let directory = layout.directory.clone();
+                // A missing directory is a different error from a directory without a bundle.
+                fs::metadata(&directory).map_err(BundleError::io(&directory))?;
+                let unfinished = fs::symlink_metadata(layout.journal()).is_ok();
+                Err(BundleError::NoManifest { directory, unfinished })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads and checks the manifest.
+    pub(crate) fn read_manifest(&self) -> Result<(Manifest, Digest), BundleError> {
+        let section = self.manifest()?;
+        let bytes = file::read_capped(section.path(), section.reader(), MANIFEST_BYTES)?;
+        manifest::parse(section.path(), &bytes)
+    }
+
+    /// A file of the manifest, which `used_as` names: it exists, is a regular one and has its
+    /// length, and its hash if `content`.
+    pub(crate) fn file(
+        &self,
+        reference: FileReference,
+        used_as: &[String],
+        content: bool,
+    ) -> Result<Section, BundleError> {
+        let missing =
+            |path| BundleError::Missing { path, used_as: used_as.first().cloned().unwrap_or_default() };
+        let section = match self {
+            Store::Directory(layout) => {
+                let path = layout.file(reference.sha256);
+                // If the folder were a link, its files could be changed by others.
+                let opened = file::expect_directory(&layout.files()).and_then(|()| file::open(&path));
+                let (opened, _) = opened.map_err(|error| match error {
+                    BundleError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                        missing(path.clone())
+                    }
+                    error => error,
+                })?;
+                Section::whole(&path, opened).map_err(BundleError::io(&path))?
+            }
+            Store::Packed(packed) => match packed.file(reference.sha256) {
+                Some(section) => section.clone(),
+                None => return Err(missing(packed.path_of(reference.sha256))),
+            },
+        };
+        file::expect(&section, reference, content)?;
+        Ok(section)
+    }
+
+    /// What is there and is not named by the manifest.
+    pub(crate) fn unreferenced(&self, manifest: &Manifest) -> Result<Vec<Stray>, BundleError> {
+        let kept: HashSet<Digest> =
+            manifest.references().into_iter().map(|(_, reference)| reference.sha256).collect();
+        let layout = match self {
+            Store::Directory(layout) => layout,
+            Store::Packed(packed) => {
+                let others = packed.files().filter(|(sha256, _)| !kept.contains(sha256));
+                let stray = |(sha256, bytes)| Stray { name: Layout::name_of(sha256), bytes, is_file: true };
+                let mut found: Vec<Stray> = others.map(stray).collect();
+                found.sort();
+                return Ok(found);
+            }
+        };
+        let mut found = list(&layout.directory, Layout::is_part)?;
+        let inside = strays(layout, &kept)?;
+        let within = |stray: Stray| Stray { name: Layout::within_files(&stray.name), ..stray };
+        found.extend(inside.into_iter().map(within));
+        found.sort();
+        Ok(found)
+    }
+
+    /// Checks what stands between the parts and belongs to none.
+    pub(crate) fn check_rest(&self) -> Result<(), BundleError> {
+        match self {
+            Store::Directory(_) => Ok(()),
+            Store::Packed(packed) => packed.check_padding(),
+        }
+    }
+}
+
+/// Entries of the folder of files that are not in `kept`; sorted by name.
+pub(crate) fn strays(layout: &Layout, kept: &HashSet<Digest>) -> Result<Vec<Stray>, BundleError> {
+    list(&layout.files(), |name| name.parse().is_ok_and(|sha256| kept.contains(&sha256)))
+}
+
+fn list(directory: &Path, is_kept: impl Fn(&str) -> bool) -> Result<Vec<Stray>, BundleError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(BundleError::io(directory))? {
+        let entry = entry.map_err(BundleError::io(directory))?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(&is_kept) {
+            continue;
+        }
+        let metadata = match entry.metadata() {
+            Ok(metadata) => metadata,
+            // Removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(BundleError::io(&entry.path())(error)),
+        };
+        let is_file = metadata.is_file();
+        let name = printable(&name.to_string_lossy());
+        found.push(Stray { name, bytes: if is_file { metadata.len() } else { 0 }, is_file });
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,264 @@
+//! A bundle in one file: the same bundle, wherever that file lies, and nothing else passes for one.
+
+use std::fs;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use proptest::prelude::*;
+use shardwright_bundle::{
+    Bundle, BundleError, Examine, Kind, PackReport, Proofs, identify, inspect, is_bundle, pack,
+};
+use shardwright_files::Section;
+
+use crate::support::{RECIPE, place, write};
+
+fn packed(bundle: &Bundle, to: &Path) -> PackReport {
+    pack(bundle, to, |_| ControlFlow::Continue(())).unwrap()
+}
+
+/// A bundle, its packed form and a folder for more.
+fn both() -> (tempfile::TempDir, Bundle, PathBuf) {
+    let (parent, directory) = place();
+    let bundle = write(&directory, RECIPE).unwrap();
+    let to = parent.path().join("demo.swb");
+    packed(&bundle, &to);
+    (parent, bundle, to)
+}
+
+/// Everything a bundle holds, read in every way there is.
+fn contents(bundle: &Bundle) -> Vec<Vec<u8>> {
+    bundle.verify_all(|_| ()).unwrap();
+    let read = |file| {
+        let bytes = bundle.read(&file).unwrap();
+        assert!(bundle.map(&file).unwrap()[..] == bytes[..]);
+        let section = bundle.proved(&file).unwrap();
+        assert_eq!(section.length(), file.bytes);
+        bytes
+    };
+    bundle.files().into_iter().map(read).collect()
+}
+
+#[test]
+fn a_packed_bundle_is_the_same_bundle() {
+    let (parent, bundle, path) = both();
+    let opened = Bundle::open(&path).unwrap();
+    assert_eq!((opened.sha256(), opened.manifest()), (bundle.sha256(), bundle.manifest()));
+    assert!(opened.is_packed() && !bundle.is_packed());
+    assert_eq!(contents(&opened), contents(&bundle));
+    assert_eq!(opened.assets_of(&opened.variant().assets).unwrap().len(), 2);
+    assert_eq!((identify(&path).unwrap(), is_bundle(&path)), (Kind::Bundle, true));
+    let inspection = inspect(&path, Examine::Content, |_| ()).unwrap();
+    assert!(inspection.packed && inspection.intact && inspection.unreferenced.is_empty());
+
+    // Equal bundles, equal bytes: packed from either form.
+    let again = parent.path().join("again.swb");
+    let report = packed(&opened, &again);
+    let bytes = fs::read(&path).unwrap();
+    assert!(bytes == fs::read(&again).unwrap());
+    assert_eq!(report.bytes, bytes.len() as u64);
+    assert_eq!(report.parts, bundle.files().len() + 1);
+    assert!(report.bytes <= report.part_bytes + (64 << 10) * (report.parts as u64 + 1), "{report:?}");
+}
+
+#[test]
+fn any_program_unpacks_it_and_has_the_directory() {
+    let (parent, bundle, path) = both();
+    let python = |arguments: &[&str]| {
+        let run = Command::new("python3").args(["-m", "zipfile"]).args(arguments).output().unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        String::from_utf8(run.stdout).unwrap()
+    };
+    let path = path.to_str().unwrap();
+    assert!(python(&["-t", path]).contains("Done testing"));
+    let unpacked = parent.path().join("unpacked");
+    python(&["-e", path, unpacked.to_str().unwrap()]);
+    let opened = Bundle::open(&unpacked).unwrap();
+    assert_eq!((opened.sha256(), contents(&opened)), (bundle.sha256(), contents(&bundle)));
+    assert!(opened.unreferenced().unwrap().is_empty());
+}
+
+#[test]
+fn it_opens_at_any_place_of_a_larger_file() {
+    let (parent, bundle, path) = both();
+    let bytes = fs::read(&path).unwrap();
+    let expected = contents(&bundle);
+    for base in [0_u64, 4, 64, 4096, 16_384, 65_540] {
+        let larger = parent.path().join(format!("larger-{base}"));
+        let mut file = fs::File::create(&larger).unwrap();
+        file.write_all(&vec![7; base as usize]).unwrap();
+        file.write_all(&bytes).unwrap();
+        file.write_all(b"and what follows").unwrap();
+        let whole = Section::whole(&larger, fs::File::open(&larger).unwrap()).unwrap();
+        let section = whole.part(&larger, base, bytes.len() as u64).unwrap();
+        let opened = Bundle::open_section(section).unwrap();
+        assert_eq!((opened.sha256(), &contents(&opened)), (bundle.sha256(), &expected), "at {base}");
+        for file in opened.files() {
+            let section = opened.section(&file).unwrap();
+            assert!((section.offset() - base).is_multiple_of(64 << 10), "at {base}");
+            // As on a phone whose pages have 16 KiB.
+            let map = section.map_at_multiples(16 << 10).unwrap();
+            assert!(map[..] == opened.read(&file).unwrap()[..], "at {base}");
+        }
+        // One byte more or less is another file.
+        for (offset, length) in [(base + 1, bytes.len() as u64 - 1), (base, bytes.len() as u64 - 1)] {
+            let cut = whole.part(&larger, offset, length).unwrap();
+            assert!(Bundle::open_section(cut).is_err(), "{offset} {length}");
+        }
+    }
+}
+
+#[test]
+fn it_opens_within_a_package_that_stores_it_uncompressed() {
+    let (parent, bundle, path) = both();
+    let make = |name: &str, method: &str| {
+        let package = parent.path().join(name);
+        let script = "import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], 'w') as package:
+    package.writestr('classes.dex', b'x' * 12345, zipfile.ZIP_DEFLATED)
+    package.write(sys.argv[2], 'assets/demo.swb', getattr(zipfile, sys.argv[3]))
+    package.comment = b'PK\\x05\\x06 and other words'";
+        let mut run = Command::new("python3");
+        run.args(["-c", script]).arg(&package).arg(&path).arg(method);
+        assert!(run.status().unwrap().success());
+        package
+    };
+    let within = |package: &Path, entry: &str| PathBuf::from(format!("{}!/{entry}", package.display()));
+    let stored = make("stored.apk", "ZIP_STORED");
+    let opened = Bundle::open(within(&stored, "assets/demo.swb")).unwrap();
+    assert_eq!((opened.sha256(), contents(&opened)), (bundle.sha256(), contents(&bundle)));
+    assert_eq!(identify(within(&stored, "assets/demo.swb")).unwrap(), Kind::Bundle);
+
+    let refused = |path: PathBuf, word: &str| {
+        let error = Bundle::open(path).unwrap_err();
+        assert!(matches!(error, BundleError::Packed { .. }), "{error}");
+        assert!(error.to_string().contains(word) && error.help().is_some(), "{error}");
+    };
+    refused(within(&make("deflated.apk", "ZIP_DEFLATED"), "assets/demo.swb"), "compressed");
+    refused(within(&stored, "assets/other.swb"), "no entry");
+    assert!(matches!(Bundle::open(within(&stored, "classes.dex")).unwrap_err(), BundleError::Packed { .. }));
+    let no_archive = parent.path().join("words");
+    fs::write(&no_archive, "words").unwrap();
+    refused(within(&no_archive, "assets/demo.swb"), "no ZIP archive");
+    let error = Bundle::open(&no_archive).unwrap_err();
+    assert!(matches!(error, BundleError::Kind { .. }) && error.help().is_some(), "{error}");
+}
+
+#[test]
+fn packing_replaces_a_file_whole_or_not_at_all() {
+    let (parent, bundle, path) = both();
+    let before = fs::read(&path).unwrap();
+    let partial = path.with_extension("swb.partial");
+    for stop in 0..8 {
+        let mut calls = 0;
+        let stopped = pack(&bundle, &path, |progress| {
+            assert!(progress.done <= progress.total && progress.total == bundle.total_bytes());
+            calls += 1;
+            if calls > stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let error = stopped.unwrap_err();
+        assert!(matches!(error, BundleError::Cancelled) && error.help().is_none());
+        assert!(before == fs::read(&path).unwrap() && partial.is_file());
+    }
+    packed(&bundle, &path);
+    assert!(before == fs::read(&path).unwrap() && !partial.exists());
+
+    // A writer beside it, something else in its place, a damaged source.
+    let other = fs::File::create(&partial).unwrap();
+    other.lock().unwrap();
+    let error = pack(&bundle, &path, |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(matches!(error, BundleError::Busy { .. }), "{error}");
+    drop(other);
+    fs::remove_file(&partial).unwrap();
+    fs::create_dir(&partial).unwrap();
+    for to in [&path, &partial] {
+        let error = pack(&bundle, to, |_| ControlFlow::Continue(())).unwrap_err();
+        assert!(matches!(error, BundleError::Kind { .. }), "{error}");
+    }
+    fs::remove_dir(&partial).unwrap();
+    let file = bundle.files()[0];
+    let damaged = bundle.section(&file).unwrap().path().to_owned();
+    let mut bytes = fs::read(&damaged).unwrap();
+    bytes[0] ^= 1;
+    fs::write(&damaged, bytes).unwrap();
+    let error = pack(&bundle, &parent.path().join("bad"), |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(matches!(error, BundleError::Hash { .. }), "{error}");
+    assert!(!parent.path().join("bad").exists());
+}
+
+#[test]
+fn what_was_verified_of_a_packed_bundle_is_remembered_by_its_place() {
+    let (parent, _, path) = both();
+    let proofs = parent.path().join("proofs");
+    let opened = || Bundle::open(&path).unwrap().remembering(Some(Proofs::kept_in(&proofs)));
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let files = opened().files();
+    for file in &files {
+        opened().proved(file).unwrap();
+    }
+    let notes = fs::read_dir(&proofs).map_or(0, Iterator::count);
+    // File systems on which no proof is remembered have none.
+    assert!([0, files.len()].contains(&notes), "{notes} of {}", files.len());
+    // A change of one part is seen in all of them: the times are those of the file.
+    let section = opened().section(&files[1]).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[section.offset() as usize] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert!(Bundle::open(&path).map_or(true, |bundle| {
+        let bundle = bundle.remembering(Some(Proofs::kept_in(&proofs)));
+        bundle.proved(&files[1]).is_err() && bundle.proved(&files[0]).is_ok()
+    }));
+}
+
+#[test]
+fn no_changed_bit_of_the_rest_is_taken_and_none_crashes() {
+    let (parent, bundle, path) = both();
+    let bytes = fs::read(&path).unwrap();
+    let of_a_part: Vec<(u64, u64)> = {
+        let packed = Bundle::open(&path).unwrap();
+        let sections = packed.files().into_iter().map(|file| packed.section(&file).unwrap());
+        sections.map(|section| (section.offset(), section.offset() + section.length())).collect()
+    };
+    let changed = parent.path().join("changed.swb");
+    let expect_refused = |bytes: &[u8], what: &str| {
+        fs::write(&changed, bytes).unwrap();
+        let error = match Bundle::open(&changed) {
+            Ok(opened) => opened.verify_all(|_| ()).expect_err(what),
+            Err(error) => error,
+        };
+        let named = changed.file_name().unwrap().to_str().unwrap();
+        assert!(error.to_string().contains(named) && error.help().is_some(), "{what}: {error}");
+    };
+    // Every byte of headers and of the directory, and some of the padding.
+    let rest = (0..bytes.len())
+        .filter(|at| !of_a_part.iter().any(|(from, to)| (*from..*to).contains(&(*at as u64))));
+    let is_zero_run = |at: usize| bytes[at..(at + 8).min(bytes.len())].iter().all(|byte| *byte == 0);
+    let mut count = 0;
+    for at in rest.filter(|at| !is_zero_run(*at) || at % 4099 == 0) {
+        let mut mutated = bytes.clone();
+        mutated[at] ^= 1 << (at % 8);
+        expect_refused(&mutated, &format!("a changed bit at {at}"));
+        count += 1;
+    }
+    assert!(count > 1000, "{count} bytes");
+    for cut in [0, 1, 3, 4, 21, 22, 100, bytes.len() / 2, bytes.len() - 22, bytes.len() - 1] {
+        expect_refused(&bytes[..cut], &format!("cut at {cut}"));
+    }
+    expect_refused(&[&bytes[..], b"\0"].concat(), "a byte more");
+    assert_eq!(Bundle::open(&path).unwrap().sha256(), bundle.sha256());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Any bytes behind the first ones of an archive are a bundle or an error.
+    #[test]
+    fn any_bytes_give_an_error(tail in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("any.swb");
+        fs::write(&path, [&b"PK\x03\x04"[..], &tail].concat()).unwrap();
+        let error = Bundle::open(&path).unwrap_err();
+        prop_assert!(error.help().is_some());
+    }
+}

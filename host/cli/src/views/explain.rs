@@ -1,0 +1,56 @@
+use std::fmt::Write;
+
+use shardwright_doctor::ExplainReport;
+
+use super::{table, wrapped};
+
+/// What runs, the best first, and what does not.
+pub fn explained(report: &ExplainReport) -> String {
+    let on = match &report.chip {
+        Some(chip) => format!("a machine with {chip}"),
+        None => "this machine".to_owned(),
+    };
+    let mut text = format!(
+        "bundle {}: {}, variants for {}; on {on}:\n",
+        report.path,
+        report.model,
+        report.variants.join(", ")
+    );
+    let mut rows = table(&["", "variant", "chain", "as", "devices", "why"]);
+    for (place, candidate) in report.selection.candidates.iter().enumerate() {
+        let mut devices: Vec<&str> = Vec::new();
+        for shard in &candidate.shards {
+            if !devices.contains(&shard.device.as_str()) {
+                devices.push(&shard.device);
+            }
+        }
+        rows.add_row([
+            if place == 0 { "runs".to_owned() } else { format!("{}.", place + 1) },
+            candidate.soc.clone(),
+            candidate.name.clone(),
+            candidate.tier.meaning().to_owned(),
+            devices.join(", "),
+            super::printable(candidate.reason().unwrap_or_default()),
+        ]);
+    }
+    for passed in &report.selection.passed {
+        let why = passed.standing.reason.as_deref().unwrap_or_default();
+        rows.add_row([
+            "no".to_owned(),
+            passed.soc.clone(),
+            passed.name.clone(),
+            String::new(),
+            passed.standing.device.clone(),
+            format!("{}: {}", passed.shard, super::printable(why)),
+        ]);
+    }
+    let _ = writeln!(text, "{rows}");
+    let mut helps: Vec<&str> = Vec::new();
+    for help in report.selection.passed.iter().filter_map(|passed| passed.standing.help.as_deref()) {
+        if !helps.contains(&help) {
+            helps.push(help);
+            let _ = writeln!(text, "{}", wrapped(&format!("help: {}", super::printable(help)), 2));
+        }
+    }
+    text
+}

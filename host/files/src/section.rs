@@ -1,0 +1,280 @@
+//! A run of bytes of an open file: the whole of it, or a part of a larger one.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::{Mmap, MmapOptions};
+
+/// A run of bytes of an open file. Reading never leaves it, and never moves the file's own
+/// position, so that clones and threads do not disturb each other.
+#[derive(Clone, Debug)]
+pub struct Section {
+    path: PathBuf,
+    file: Arc<File>,
+    offset: u64,
+    length: u64,
+}
+
+impl Section {
+    /// A whole file, as long as it is now. `path` is for messages.
+    pub fn whole(path: impl Into<PathBuf>, file: impl Into<Arc<File>>) -> io::Result<Section> {
+        let file = file.into();
+        let length = file.metadata()?.len();
+        Ok(Section { path: path.into(), file, offset: 0, length })
+    }
+
+    /// `length` bytes from `offset` on, `None` if the section does not hold them. `path` is for
+    /// messages.
+    pub fn part(&self, path: impl Into<PathBuf>, offset: u64, length: u64) -> Option<Section> {
+        let end = offset.checked_add(length)?;
+        (end <= self.length).then(|| Section {
+            path: path.into(),
+            file: Arc::clone(&self.file),
+            offset: self.offset + offset,
+            length,
+        })
+    }
+
+    /// Path for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Offset of the first byte in the file.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether it is all of its file, as long as that is now.
+    pub fn is_whole(&self) -> bool {
+        self.offset == 0 && self.file.metadata().is_ok_and(|metadata| metadata.len() == self.length)
+    }
+
+    /// Reads some bytes from `at` on; 0 at the end.
+    pub fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
+        let left = usize::try_from(self.length.saturating_sub(at)).unwrap_or(usize::MAX);
+        let count = into.len().min(left);
+        if count == 0 {
+            return Ok(0);
+        }
+        // Both ends lie within the section, whose end is no overflow.
+        read_file_at(&self.file, &mut into[..count], self.offset + at)
+    }
+
+    /// Fills `into` from `at` on.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::UnexpectedEof`] if the section or its file ends before.
+    pub fn read_exact_at(&self, into: &mut [u8], at: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.read_at(&mut into[done..], at.saturating_add(done as u64)) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads it from its first byte on.
+    pub fn reader(&self) -> SectionReader<'_> {
+        SectionReader { section: self, position: 0 }
+    }
+
+    /// Maps it into memory, from a page boundary of the file on that lies at or before its first
+    /// byte. The file must not be changed while it is mapped: a truncated one ends the process with
+    /// SIGBUS when its lost pages are read.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::UnexpectedEof`] if the file was truncated.
+    pub fn map(&self) -> io::Result<Mapping> {
+        self.map_at_multiples(1)
+    }
+
+    /// The same, as on a machine whose pages have `page` bytes: the mapping begins at a multiple of
+    /// them. `page` is a power of two.
+    pub fn map_at_multiples(&self, page: u64) -> io::Result<Mapping> {
+        let skipped = self.offset % page;
+        let length = usize::try_from(skipped + self.length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        if self.file.metadata()?.len() < self.offset + self.length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // SAFETY: the mapping is only read, and lives as long as the `Mapping`. Its content changes
+        // only if another program writes the file in place, which the documentation forbids.
+        let bytes = unsafe { MmapOptions::new().offset(self.offset - skipped).len(length).map(&*self.file) }?;
+        Ok(Mapping { bytes, start: skipped as usize, section: self.clone() })
+    }
+}
+
+#[cfg(unix)]
+fn read_file_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, into, offset)
+}
+
+#[cfg(windows)]
+fn read_file_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, into, offset)
+}
+
+/// Reads a [`Section`] from its first byte to its last.
+#[derive(Debug)]
+pub struct SectionReader<'s> {
+    section: &'s Section,
+    position: u64,
+}
+
+impl Read for SectionReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.section.read_at(into, self.position)?;
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for SectionReader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::End(offset) => self.section.length.checked_add_signed(offset),
+            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
+        };
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}
+
+/// A [`Section`] in memory.
+#[derive(Debug)]
+pub struct Mapping {
+    bytes: Mmap,
+    /// The first byte of the section.
+    start: usize,
+    section: Section,
+}
+
+impl Mapping {
+    /// What is mapped.
+    pub fn section(&self) -> &Section {
+        &self.section
+    }
+
+    /// Copies from the file, without the pages becoming resident; `false` if that fails.
+    pub fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
+        self.section.read_exact_at(into, offset as u64).is_ok()
+    }
+
+    /// Gives pages back to the system. Their bytes are read from the file again when they are
+    /// needed. Nothing happens where the system refuses.
+    #[cfg(unix)]
+    pub fn release(&self, range: Range<usize>) {
+        let from = self.start + range.start;
+        // SAFETY: the mapping is shared with its file and read-only, so released pages are read
+        // from the file again and no byte of a slice changes.
+        let advised = unsafe {
+            self.bytes.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, range.len())
+        };
+        drop(advised);
+    }
+
+    /// No such request on this system.
+    #[cfg(not(unix))]
+    pub fn release(&self, _: Range<usize>) {}
+
+    /// Asks for huge pages: what is read from front to back again and again is read some per cent
+    /// faster so. A hint; nothing happens where the system has none.
+    pub fn prefer_huge_pages(&self) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let _ = self.bytes.advise(memmap2::Advice::HugePage);
+    }
+}
+
+impl Deref for Mapping {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn numbers(length: usize) -> (Vec<u8>, Section) {
+        let bytes: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        (bytes, Section::whole("numbers", file).unwrap())
+    }
+
+    #[test]
+    fn a_part_reads_and_maps_as_its_bytes_wherever_it_lies() {
+        let (bytes, whole) = numbers(3 << 16);
+        for offset in [0_usize, 1, 4, 64, 4096, 16_384, 65_536, 65_540] {
+            let part = whole.part("part", offset as u64, 50_000).unwrap();
+            let expected = &bytes[offset..offset + 50_000];
+            let mut read = Vec::new();
+            part.reader().read_to_end(&mut read).unwrap();
+            assert!(read == expected, "at {offset}");
+            for page in [1, 4096, 16_384] {
+                let map = part.map_at_multiples(page).unwrap();
+                assert!(map[..] == *expected, "at {offset} on pages of {page}");
+                let mut copied = [0; 9];
+                assert!(map.copy(77, &mut copied) && copied == expected[77..86]);
+                assert!(!map.copy(49_995, &mut copied), "beyond the part, though not beyond the file");
+                map.release(0..map.len());
+                assert!(map[..] == *expected);
+            }
+            let inner = part.part("inner", 10, 5).unwrap();
+            let mut five = [0; 5];
+            inner.read_exact_at(&mut five, 0).unwrap();
+            assert_eq!((five, inner.offset()), (expected[10..15].try_into().unwrap(), offset as u64 + 10));
+        }
+    }
+
+    #[test]
+    fn nothing_beyond_a_section_is_read() {
+        let (bytes, whole) = numbers(100);
+        assert!(whole.is_whole() && whole.part("", 0, 101).is_none() && whole.part("", 101, 0).is_none());
+        assert!(whole.part("", u64::MAX, 2).is_none());
+        let part = whole.part("", 10, 20).unwrap();
+        assert!(!part.is_whole() && part.part("", 15, 6).is_none());
+        let mut into = [0; 30];
+        assert_eq!(part.read_at(&mut into, 5).unwrap(), 15);
+        assert_eq!(into[..15], bytes[15..30]);
+        assert_eq!(part.read_at(&mut into, 20).unwrap() + part.read_at(&mut into, u64::MAX).unwrap(), 0);
+        let error = part.read_exact_at(&mut into[..6], 15).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        let mut reader = part.reader();
+        assert_eq!(reader.seek(SeekFrom::End(-1)).unwrap(), 19);
+        assert_eq!(reader.read(&mut into).unwrap(), 1);
+        assert!(reader.seek(SeekFrom::Current(-30)).is_err());
+    }
+
+    #[test]
+    fn a_file_that_became_shorter_is_not_mapped() {
+        let (_, whole) = numbers(10_000);
+        whole.file().set_len(5000).unwrap();
+        assert_eq!(whole.map().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(whole.part("", 0, 5000).unwrap().map().is_ok());
+    }
+}

@@ -1,0 +1,135 @@
+//! A machine whose shims are asked.
+
+use shardwright_bundle::{Bundle, ShardEntry, Variant};
+use shardwright_shims::{Artefact, Chip, ShimInstance};
+use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Error, ErrorKind, Result, TargetKind};
+
+use crate::compiled_for::only_compiles;
+use crate::standing::{ShardStanding, Standing};
+
+/// A machine, or what is known of one.
+pub trait Machine {
+    /// How a shard of a bundle stands on it.
+    fn stands(&mut self, bundle: &Bundle, variant: &Variant, shard: &ShardEntry) -> ShardStanding;
+
+    /// The chip that it is, or is to be taken for; `None` for whichever its shims find.
+    fn chip(&self) -> Option<&Chip>;
+}
+
+/// This machine: its shims, opened as `open` has them.
+pub struct OpenShims<'o> {
+    open: &'o mut dyn FnMut(&ShardEntry) -> Result<ShimInstance>,
+    chip: Option<Chip>,
+}
+
+impl<'o> OpenShims<'o> {
+    /// Shims are opened once for each shard that is asked about: `open` remembers those it opened.
+    /// With a `chip`, the machine is taken for one with it, as simulators are.
+    pub fn new(open: &'o mut dyn FnMut(&ShardEntry) -> Result<ShimInstance>, chip: Option<Chip>) -> Self {
+        OpenShims { open, chip }
+    }
+
+    fn asked(&mut self, bundle: &Bundle, variant: &Variant, shard: &ShardEntry) -> Result<ShardStanding> {
+        let instance = (self.open)(shard)?;
+        let by = &shard.compiled_by;
+        let section = bundle.section(&shard.artefact)?;
+        let artefact = Artefact::of_section(section).map_err(|error| {
+            let help = error.help().map(str::to_owned);
+            Error::caused_by(ErrorKind::Invalid, error, help)
+        })?;
+        if let Some(chip) = &artefact.head().chip {
+            instance.know(chip)?;
+        }
+        let devices = self.devices(&instance, variant, shard)?;
+        if let Some(own) = devices.iter().find(|device| device.name == by.device) {
+            return judged(&instance, &artefact, shard, own, Standing::Own);
+        }
+        // One that runs what was compiled for a simulator is one, and no other.
+        let wanted = if by.simulated { DeviceKind::Simulated } else { DeviceKind::Present };
+        let mut first = None;
+        for device in devices.iter().filter(|device| device.kind == wanted) {
+            let stands = judged(&instance, &artefact, shard, device, Standing::Sibling)?;
+            if stands.is_here() {
+                return Ok(stands);
+            }
+            first.get_or_insert(stands);
+        }
+        Ok(first.unwrap_or_else(|| none_here(by, &devices)))
+    }
+
+    fn devices(&self, instance: &ShimInstance, variant: &Variant, shard: &ShardEntry) -> Result<Vec<Device>> {
+        // What stands in for a chip, as the CPU shim does, has devices of its own.
+        let is_chip = shard.target.kind != TargetKind::Cpu && shard.compiled_by.shim == shard.target.shim;
+        let mut devices = Vec::new();
+        let mut add = |more: Vec<Device>| {
+            for device in more {
+                if devices.iter().all(|known: &Device| known.name != device.name) {
+                    devices.push(device);
+                }
+            }
+        };
+        match self.chip.as_ref().filter(|_| is_chip) {
+            Some(chip) => {
+                instance.know(chip)?;
+                add(instance.devices(Some(&chip.name))?);
+            }
+            None => {
+                add(instance.devices(None)?);
+                if is_chip {
+                    add(instance.devices(Some(&variant.soc))?);
+                }
+            }
+        }
+        Ok(devices)
+    }
+}
+
+impl Machine for OpenShims<'_> {
+    fn stands(&mut self, bundle: &Bundle, variant: &Variant, shard: &ShardEntry) -> ShardStanding {
+        let asked = self.asked(bundle, variant, shard);
+        asked.unwrap_or_else(|error| ShardStanding::failed(&shard.compiled_by.device, &error))
+    }
+
+    fn chip(&self) -> Option<&Chip> {
+        self.chip.as_ref()
+    }
+}
+
+/// What a shim says of an artefact on one of its devices.
+fn judged(
+    instance: &ShimInstance,
+    artefact: &Artefact,
+    shard: &ShardEntry,
+    device: &Device,
+    standing: Standing,
+) -> Result<ShardStanding> {
+    if device.kind == DeviceKind::Offline {
+        let error = only_compiles(shard, device);
+        let help = error.help().map(str::to_owned);
+        let refused = ShardStanding::refused(&device.name, device.kind, error.to_string(), help);
+        return Ok(ShardStanding { standing: Standing::Offline, ..refused });
+    }
+    let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
+    Ok(match instance.compatibility(&device.name, artefact)? {
+        Compatibility::Optimal => ShardStanding::runs(standing, &device.name, device.kind, None),
+        Compatibility::Recompile(reason) => {
+            ShardStanding::runs(standing, &device.name, device.kind, Some(reason))
+        }
+        Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
+            let refused = ShardStanding::refused(&device.name, device.kind, reason, again());
+            // Of another chip it was not to be expected.
+            ShardStanding { hindered: standing == Standing::Own, ..refused }
+        }
+    })
+}
+
+/// The shim has no device that the shard could run on.
+fn none_here(by: &shardwright_vocabulary::ShimIdentity, devices: &[Device]) -> ShardStanding {
+    let reason = format!("shim `{}` has no device `{}` here", by.shim, by.device);
+    let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    let help = match names.as_slice() {
+        [] => "it has none".to_owned(),
+        names => format!("it has: {}", names.join(", ")),
+    };
+    ShardStanding::absent(&by.device, reason, Some(help))
+}

@@ -1,0 +1,179 @@
+//! The order in which the chains of a bundle are tried on a machine.
+
+use serde::Serialize;
+use shardwright_bundle::{Bundle, ChainEntry, Variant};
+use shardwright_vocabulary::{DeviceKind, TargetKind};
+
+use crate::machine::Machine;
+use crate::standing::{ShardStanding, Standing};
+
+/// How well a chain suits a machine, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tier {
+    /// The first chain of the chip's own variant.
+    Own,
+    /// The same, where compiling again would give something better.
+    OwnRecompile,
+    /// The first chain of a variant for another chip, which the shim accepts on this one.
+    Sibling,
+    /// A later chain of one of these variants.
+    Fallback,
+    /// The first chain of a variant for no chip in particular.
+    General,
+    /// The first chain of a variant for a chip that is simulated or emulated here.
+    StandIn,
+    /// A later chain of a variant for a chip that is not here.
+    Elsewhere,
+}
+
+impl Tier {
+    /// In words, as a column of a table.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Tier::Own => "its own",
+            Tier::OwnRecompile => "its own, to be compiled again",
+            Tier::Sibling => "the nearest",
+            Tier::Fallback => "fallback",
+            Tier::General => "for any machine",
+            Tier::StandIn => "stand-in of a chip",
+            Tier::Elsewhere => "for another chip",
+        }
+    }
+}
+
+/// A chain that runs on a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Candidate {
+    /// Position of the variant in the manifest.
+    #[serde(skip)]
+    pub variant: usize,
+    /// Position of the chain in the variant.
+    #[serde(skip)]
+    pub chain: usize,
+    /// The chip of the variant.
+    pub soc: String,
+    /// Name of the chain.
+    pub name: String,
+    /// How well it suits the machine.
+    pub tier: Tier,
+    /// How its shards stand.
+    pub shards: Vec<ShardStanding>,
+}
+
+impl Candidate {
+    /// Why it is not the very best, if anything is to be said.
+    pub fn reason(&self) -> Option<&str> {
+        self.shards.iter().find_map(|shard| shard.reason.as_deref())
+    }
+}
+
+/// A chain that does not run on a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Passed {
+    /// The chip of the variant.
+    pub soc: String,
+    /// Name of the chain.
+    pub name: String,
+    /// The first shard that does not run.
+    pub shard: String,
+    /// How it stands.
+    #[serde(flatten)]
+    pub standing: ShardStanding,
+}
+
+/// What runs on a machine, and what does not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Selection {
+    /// Chains that run, the best first.
+    pub candidates: Vec<Candidate>,
+    /// Chains that do not, in the order of their chips' names.
+    pub passed: Vec<Passed>,
+}
+
+/// Orders the chains of a bundle's text for a machine. Chains that suit it equally well are in the
+/// order of the variant's own fallbacks, then of the names of chips.
+pub fn select(bundle: &Bundle, machine: &mut dyn Machine) -> Selection {
+    let mut selection = Selection::default();
+    for (index, variant) in bundle.manifest().variants.iter().enumerate() {
+        let stands: Vec<Vec<ShardStanding>> = variant
+            .chains
+            .iter()
+            .map(|chain| chain.shards.iter().map(|shard| machine.stands(bundle, variant, shard)).collect())
+            .collect();
+        let first = match (variant.chains.first(), stands.first()) {
+            (Some(chain), Some(shards)) => tier(variant, chain, shards, machine),
+            // Every variant has a chain.
+            _ => continue,
+        };
+        let is_present = stands.first().is_some_and(|shards| {
+            shards.iter().any(|shard| shard.hindered && shard.kind == Some(DeviceKind::Present))
+        });
+        for (position, (chain, shards)) in variant.chains.iter().zip(stands).enumerate() {
+            let (soc, name) = (variant.soc.clone(), chain.name.clone());
+            let stuck = shards.iter().zip(&chain.shards).find(|(shard, _)| !shard.is_here());
+            if let Some((standing, shard)) = stuck {
+                let (standing, shard) = (standing.clone(), shard.name.clone());
+                selection.passed.push(Passed { soc, name, shard, standing });
+                continue;
+            }
+            let tier = match (position, first) {
+                (0, tier) => tier.unwrap_or(Tier::Elsewhere),
+                (_, Some(Tier::Own | Tier::OwnRecompile | Tier::Sibling)) => Tier::Fallback,
+                (_, None) if is_named(variant, machine) || is_present => Tier::Fallback,
+                _ => Tier::Elsewhere,
+            };
+            selection.candidates.push(Candidate { variant: index, chain: position, soc, name, tier, shards });
+        }
+    }
+    selection
+        .candidates
+        .sort_by(|one, other| (one.tier, one.chain, &one.soc).cmp(&(other.tier, other.chain, &other.soc)));
+    selection.passed.sort_by(|one, other| (&one.soc, &one.name).cmp(&(&other.soc, &other.name)));
+    selection
+}
+
+/// Whether the variant is for the chip that the machine is said to have.
+fn is_named(variant: &Variant, machine: &dyn Machine) -> bool {
+    machine.chip().is_some_and(|chip| {
+        let mut names = chip.aliases.iter().chain([&chip.name]);
+        names.any(|name| variant.is_for(name))
+    })
+}
+
+/// How well the first chain of a variant suits; `None` if it does not run.
+fn tier(
+    variant: &Variant,
+    chain: &ChainEntry,
+    shards: &[ShardStanding],
+    machine: &dyn Machine,
+) -> Option<Tier> {
+    if !shards.iter().all(ShardStanding::is_here) {
+        return None;
+    }
+    let is_for_a_chip = chain.shards.iter().any(|shard| shard.target.kind != TargetKind::Cpu);
+    if !is_for_a_chip {
+        return Some(if is_named(variant, machine) { Tier::Own } else { Tier::General });
+    }
+    let is_sibling = shards.iter().any(|shard| shard.standing == Standing::Sibling);
+    let is_best = shards.iter().all(|shard| shard.reason.is_none());
+    let own = if is_best { Tier::Own } else { Tier::OwnRecompile };
+    if machine.chip().is_some() {
+        return Some(match (is_named(variant, machine), is_sibling) {
+            (true, _) => own,
+            (false, true) => Tier::Sibling,
+            // Emulated on this machine's CPU, for another chip than the one that was named.
+            (false, false) => Tier::Elsewhere,
+        });
+    }
+    // The CPU shim of another machine would do as well as this one's.
+    let chips = shards.iter().zip(&chain.shards);
+    let mut chips = chips.filter(|(_, shard)| shard.target.kind != TargetKind::Cpu).map(|(stands, shard)| {
+        stands.kind == Some(DeviceKind::Present) && shard.compiled_by.shim == shard.target.shim
+    });
+    Some(match (chips.all(|is_present| is_present), is_sibling) {
+        (true, true) => Tier::Sibling,
+        (true, false) => own,
+        (false, _) => Tier::StandIn,
+    })
+}

@@ -1,0 +1,164 @@
+//! `shardwright pack`, and packed bundles as a user runs them: from a file, from an app's package,
+//! wherever they lie in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use shardwright::{BundleOptions, Section};
+use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
+use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
+use shardwright_tests::program::{self, Run, shardwright};
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn generate(what: &str) -> Run {
+    shardwright(["run", what, "--prompt", "And it came to pass", "--max-tokens", "8", "--greedy"])
+}
+
+fn pack(bundle: &Path, to: &Path) -> Run {
+    shardwright(["pack"]).argument(bundle).argument("-o").argument(to)
+}
+
+/// A package with the file at a multiple of `alignment` and of nothing larger.
+fn package(folder: &Path, file: &Path, alignment: usize) -> PathBuf {
+    let package = folder.join(format!("app-{alignment}.apk"));
+    let script = "import sys, zipfile
+target, source, alignment = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with zipfile.ZipFile(target, 'w') as package:
+    package.writestr('classes.dex', b'x' * 1001)
+    entry = zipfile.ZipInfo('assets/demo.swb')
+    begin = package.fp.tell() + 30 + len(entry.filename)
+    while (begin + len(entry.extra)) % (2 * alignment) != alignment:
+        entry.extra += b'\\0'
+    with open(source, 'rb') as content:
+        package.writestr(entry, content.read())";
+    let mut run = Command::new("python3");
+    run.args(["-c", script]).arg(&package).arg(file).arg(alignment.to_string());
+    assert!(run.status().expect("python3").success());
+    package
+}
+
+#[test]
+fn a_packed_bundle_answers_as_its_directory_does() {
+    let bundle = Compiled::from(DEMO_MODEL, ["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let packed = folder.path().join("demo.swb");
+    let report = pack(&bundle.path(), &packed).json();
+    assert_eq!(report["bytes"], fs::metadata(&packed).expect("written").len(), "{report}");
+    let text = pack(&bundle.path(), &folder.path().join("again.swb")).succeeds();
+    let bytes = fs::read(&packed).expect("read");
+    assert!(bytes == fs::read(folder.path().join("again.swb")).expect("read"), "equal bytes");
+    assert!(text.contains(report["bundle"].as_str().expect("a hash")), "{text}");
+
+    let (directory, file) = (shown(&bundle.path()), shown(&packed));
+    let expected = generate(&directory).succeeds();
+    assert_eq!(generate(&file).succeeds(), expected);
+    assert_eq!(generate(&file).arguments(["--isolation", "process"]).succeeds(), expected);
+    assert_eq!(generate(&file).arguments(["--strict", "--threads", "1"]).succeeds(), expected);
+    let inspected = shardwright(["inspect", &file, "--verify"]).json();
+    assert_eq!((&inspected["packed"], &inspected["intact"]), (&true.into(), &true.into()));
+    let doctor = shardwright(["doctor", &file]).json();
+    assert_eq!(doctor["bundle"]["would_run"]["chain"], "primary", "{doctor}");
+    assert_eq!(doctor["bundle"]["copied_bytes"], Value::Null, "mapped");
+
+    // Another user's file, from which nothing can be written beside it.
+    let mut permissions = fs::metadata(&packed).expect("there").permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(&packed, permissions).expect("set");
+    assert_eq!(generate(&file).succeeds(), expected);
+}
+
+#[test]
+fn it_runs_from_a_package_and_says_what_it_copies() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], [] as [&str; 0]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let packed = folder.path().join("demo.swb");
+    pack(&bundle.path(), &packed).succeeds();
+    let expected = generate(&shown(&bundle.path())).succeeds();
+    for (alignment, is_copied) in [(4, true), (64, true), (4096, false), (16_384, false)] {
+        let within = format!("{}!/assets/demo.swb", shown(&package(folder.path(), &packed, alignment)));
+        for isolation in ["off", "process"] {
+            let outcome = generate(&within).arguments(["--isolation", isolation]).outcome();
+            assert_eq!((outcome.code, &outcome.stdout), (Some(0), &expected), "{}", outcome.stderr);
+            assert_eq!(outcome.stderr.contains("were copied into memory"), is_copied, "{}", outcome.stderr);
+        }
+        let doctor = shardwright(["doctor", &within]).json();
+        assert_eq!(doctor["bundle"]["copied_bytes"].as_u64() > Some(0), is_copied, "{alignment}: {doctor}");
+        let problems = doctor["problems"].to_string();
+        assert_eq!(problems.contains("no multiple of 4096"), is_copied, "{problems}");
+    }
+}
+
+#[test]
+fn an_app_opens_it_from_a_descriptor_and_a_place() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], [] as [&str; 0]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let packed = folder.path().join("demo.swb");
+    pack(&bundle.path(), &packed).succeeds();
+    let bytes = fs::read(&packed).expect("read");
+    let larger = folder.path().join("larger");
+    fs::write(&larger, [&[7; 16_384][..], &bytes, b"and more"].concat()).expect("written");
+    let options = BundleOptions::new().search_path(program::search_path());
+    let generated = |section: Section| {
+        let model = options.open_section(section).unwrap_or_else(|error| panic!("{error}"));
+        let ids = some_tokens(&model, 12);
+        logits(&model, &ids[..8], &ids[8..])
+    };
+    let whole = |path: &Path| Section::whole(path, fs::File::open(path).expect("open")).expect("its length");
+    let expected = generated(whole(&packed));
+    let part = whole(&larger).part("asset", 16_384, bytes.len() as u64).expect("within");
+    assert_eq!(generated(part), expected);
+    let error = options.open_section(whole(&larger)).err().expect("something before it");
+    assert!(error.to_string().contains("another file") && error.help().is_some(), "{error}");
+}
+
+#[test]
+fn a_killed_packing_leaves_the_file_as_it_was_and_the_next_one_completes() {
+    let bundle = Compiled::from(DEMO_MODEL, [] as [&str; 0]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let packed = folder.path().join("demo.swb");
+    pack(&bundle.path(), &packed).succeeds();
+    let before = fs::read(&packed).expect("read");
+    let mut killed = 0;
+    for moment in 0..20 {
+        let to = if moment % 2 == 0 { packed.clone() } else { folder.path().join("new.swb") };
+        let was_killed = !pack(&bundle.path(), &to).killed_after(Duration::from_millis(5 * moment));
+        killed += u32::from(was_killed);
+        assert!(before == fs::read(&packed).expect("read"), "at {moment}");
+        if was_killed && moment % 2 == 1 && to.exists() {
+            assert!(before == fs::read(&to).expect("read"), "whole or not at all, at {moment}");
+        }
+    }
+    assert!(killed > 0, "none was killed");
+    let new = folder.path().join("new.swb");
+    pack(&bundle.path(), &new).succeeds();
+    assert!(before == fs::read(&new).expect("read"));
+    let left: Vec<_> = contents(folder.path()).into_keys().collect();
+    let partial = |name: &&PathBuf| name.to_string_lossy().ends_with(".partial");
+    assert!(left.iter().filter(partial).count() <= 1, "{left:?}");
+}
+
+#[test]
+fn what_cannot_be_packed_is_refused_with_help() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let to = folder.path().join("to.swb");
+    for (what, code, word) in [
+        (TEXT_FIXTURES[3], 3, "bundle.json"),
+        ("no/such/folder", 3, "No such file"),
+        ("README.md", 4, "another file"),
+    ] {
+        let (actual, said) = pack(Path::new(what), &to).refuses();
+        assert!(actual == code && said.contains(word) && said.contains("help: "), "{what}: {actual} {said}");
+    }
+    assert!(!to.exists());
+    let bundle = Compiled::from(TEXT_FIXTURES[3], [] as [&str; 0]);
+    let (code, said) = pack(&bundle.path(), folder.path()).refuses();
+    assert!(code == 4 && said.contains("is a directory"), "{code} {said}");
+    let (code, said) = pack(&bundle.path(), Path::new("no/such/folder/to.swb")).refuses();
+    assert!(code == 3 && said.contains("no/such/folder"), "{code} {said}");
+}

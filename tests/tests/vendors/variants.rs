@@ -1,0 +1,205 @@
+//! One bundle for several chips: what it holds once, which variant runs where, and what is said of
+//! the others.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use shardwright_bundle::{Bundle, BundleWriter, FileReference, Manifest};
+use shardwright_tests::bundles::contents;
+use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::neuron::Shim;
+use shardwright_tests::program::{Run, shardwright};
+use tempfile::TempDir;
+
+/// Compiled in a second, and its CPU chains are of the formats that MediaTek's chips have.
+const CHECKPOINT: &str = "tests/fixtures/gemma3_text";
+const FORMATS: &str = "w8-per-channel/a16-symmetric/a16";
+
+/// Two chips of MediaTek's in the stand-in for its library, and any machine.
+struct Bench {
+    shim: Shim,
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Bench { shim: Shim::with("plain"), folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn run<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Run {
+        shardwright(arguments).argument("--shims").argument(self.shim.folder())
+    }
+
+    fn compiles(&self, socs: &str, name: &str) -> Run {
+        let formats = ["--formats", FORMATS, "--context", "64", "--on", "simulator", "-o"];
+        self.run(["compile", CHECKPOINT, "--soc", socs]).arguments(formats).argument(self.path(name))
+    }
+
+    fn explains(&self, bundle: &Path, soc: Option<&str>) -> Value {
+        let run = self.run(["explain"]).argument(bundle);
+        match soc {
+            Some(soc) => run.arguments(["--soc", soc]).json(),
+            None => run.json(),
+        }
+    }
+
+    fn generates(&self, bundle: &Path, soc: Option<&str>) -> Run {
+        let run = self.run(["run", "--prompt", "a b", "--max-tokens", "4", "--greedy"]).argument(bundle);
+        match soc {
+            Some(soc) => run.arguments(["--soc", soc]),
+            None => run,
+        }
+    }
+}
+
+fn chosen(report: &Value) -> (&str, &str, &str) {
+    let first = &report["candidates"][0];
+    let text = |name: &str| first[name].as_str().unwrap_or_else(|| panic!("{report}"));
+    (text("soc"), text("name"), text("tier"))
+}
+
+/// Writes the manifest with its variants in another order, under a hash of its own.
+fn reordered(bundle: &Path, change: impl FnOnce(&mut Manifest)) {
+    let writer = BundleWriter::create(bundle).unwrap_or_else(|error| panic!("{error}"));
+    let mut manifest = writer.previous().cloned().expect("a manifest");
+    change(&mut manifest);
+    writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn every_chip_runs_its_variant_whatever_the_order_and_the_form() {
+    let bench = Bench::new();
+    let bundle = bench.path("bundle");
+    let report = bench.compiles("mt6989,mt6993,generic", "bundle").json();
+    assert_eq!(report["variants"].as_array().map(Vec::len), Some(3), "{report}");
+    // The same for the same inputs, in whatever order they are named.
+    bench.compiles("generic,mt6993,mt6989", "again").succeeds();
+    assert!(contents(&bundle) == contents(&bench.path("again")));
+
+    let expected = bench.generates(&bundle, Some("mt6993")).succeeds();
+    let packed = bench.path("bundle.swb");
+    shardwright(["pack"]).argument(&bundle).argument("-o").argument(&packed).succeeds();
+    for turn in 0..3 {
+        for form in [&bundle, &packed] {
+            for soc in ["mt6989", "mt6993"] {
+                let report = bench.explains(form, Some(soc));
+                assert_eq!(chosen(&report), (soc, "primary", "own"), "{report}");
+            }
+            // Neither chip is in this machine: what is simulated is no reason to run slowly.
+            assert_eq!(chosen(&bench.explains(form, None)), ("generic", "primary", "general"));
+            assert_eq!(chosen(&bench.explains(form, Some("generic"))), ("generic", "primary", "own"));
+            // A chip that nobody compiled for.
+            let report = bench.explains(form, Some("mt6991"));
+            assert_eq!(chosen(&report), ("generic", "primary", "general"), "{report}");
+            let passed = report["passed"].as_array().expect("passed");
+            let said = passed.iter().map(|passed| passed["reason"].as_str().expect("a reason"));
+            assert!(said.clone().any(|reason| reason.contains("mt6989")), "{report}");
+        }
+        assert_eq!(bench.generates(&packed, Some("mt6993")).succeeds(), expected);
+        if turn < 2 {
+            reordered(&bundle, |manifest| manifest.variants.rotate_left(1));
+            shardwright(["pack"]).argument(&bundle).argument("-o").argument(&packed).succeeds();
+        }
+    }
+}
+
+#[test]
+fn what_variants_share_is_there_once() {
+    let bench = Bench::new();
+    let report = bench.compiles("mt6989,mt6993,generic", "bundle").json();
+    let bundle = Bundle::open(bench.path("bundle")).expect("a bundle");
+    let manifest = bundle.manifest();
+    let variant = |soc: &str| manifest.variant(soc).expect("a variant");
+    let files = |soc: &str| -> BTreeSet<FileReference> {
+        variant(soc).references().into_iter().map(|(_, file)| file).collect()
+    };
+    let shared: BTreeSet<FileReference> = files("mt6989").intersection(&files("mt6993")).copied().collect();
+    // Both gather from the same tables, and fall back to the same shards of the CPU.
+    for asset in &variant("mt6989").assets {
+        assert!(shared.contains(&asset.table), "{}", asset.name);
+    }
+    let cpu = variant("mt6989").chain("cpu").expect("a chain to fall back to");
+    for shard in &cpu.shards {
+        assert!(shared.contains(&shard.artefact), "{}", shard.name);
+    }
+    // What is said of sizes adds up.
+    let sum = |files: &BTreeSet<FileReference>| files.iter().map(|file| file.bytes).sum::<u64>();
+    let texts = manifest.texts.values().copied().chain(manifest.tokenizer_index).chain(manifest.goldens);
+    let texts: BTreeSet<FileReference> = texts.collect();
+    for said in report["variants"].as_array().expect("variants") {
+        let soc = said["soc"].as_str().expect("a chip");
+        assert_eq!(said["bytes"], sum(&files(soc)) + sum(&texts), "{soc}");
+        assert!(said["own_bytes"].as_u64() < said["bytes"].as_u64(), "{soc}");
+    }
+    assert_eq!(report["bytes"], bundle.total_bytes());
+    let apart: u64 = ["mt6989", "mt6993", "generic"].iter().map(|soc| sum(&files(soc))).sum();
+    assert!(bundle.total_bytes() < apart, "{} of {apart}", bundle.total_bytes());
+}
+
+#[test]
+fn a_chip_that_is_not_compiled_for_loses_no_other() {
+    let bench = Bench::new();
+    let outcome = bench.compiles("mt6989,mt1,generic", "bundle").arguments(["--format", "json"]).outcome();
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("not compiled for mt1") && outcome.stderr.contains("help: "));
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert_eq!(report["failed"][0]["soc"], "mt1", "{report}");
+    let bundle = Bundle::open(bench.path("bundle")).expect("a bundle");
+    let socs: Vec<&str> = bundle.manifest().variants.iter().map(|variant| variant.soc.as_str()).collect();
+    assert_eq!(socs, ["generic", "mt6989"]);
+    // Twice the same chip, and nothing but unknown ones.
+    let (code, said) = bench.compiles("mt6989,mt6989", "twice").refuses();
+    assert!(code == 2 && said.contains("asked for already"), "{code} {said}");
+    let (code, said) = bench.compiles("mt1,mt2", "none").refuses();
+    assert!(code == 3 && said.contains("mt1"), "{code} {said}");
+    assert!(Bundle::open(bench.path("none")).is_err());
+    // A bundle of several is of none in particular to whoever works on one.
+    let verify = |more: &[&str]| {
+        let run = bench.run(["verify", CHECKPOINT]).argument("--bundle").argument(bench.path("bundle"));
+        run.arguments(more).refuses()
+    };
+    let (code, said) = verify(&[]);
+    assert!(code == 2 && said.contains("several variants") && said.contains("--soc"), "{code} {said}");
+    let (code, said) = verify(&["--soc", "sm8750"]);
+    assert!(code == 2 && said.contains("no variant for `sm8750`"), "{code} {said}");
+}
+
+#[test]
+fn a_present_chip_runs_its_own_and_falls_back_with_its_reasons() {
+    let chip = Chip::new();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    let compile = shardwright(["compile", CHECKPOINT, "--context", "64", "--formats", "stored", "-o"])
+        .argument(&bundle);
+    let socs = format!("{CHIP},generic");
+    chip.found_by(compile.arguments(["--soc", &socs])).succeeds();
+    let explain = || chip.found_by(shardwright(["explain"]).argument(&bundle)).json();
+    assert_eq!(chosen(&explain()), (CHIP, "primary", "own"));
+    let run = || {
+        let run = shardwright(["run", "--prompt", "a b", "--max-tokens", "4", "--greedy"]).argument(&bundle);
+        chip.found_by(run)
+    };
+    let expected = run().succeeds();
+    for (answer, soc, name, tier, word) in [
+        ("recompile", CHIP, "primary", "own-recompile", "otherwise today"),
+        // The chip is here and takes nothing of it: what its plan falls back to runs.
+        ("unsupported", CHIP, "cpu", "fallback", "of the variant for testchip runs: testchip primary shard"),
+        // Nothing is known of the chip.
+        ("broken", "generic", "primary", "general", "the variant for generic runs: testchip primary shard"),
+    ] {
+        chip.behaves_as(answer);
+        assert_eq!(chosen(&explain()), (soc, name, tier), "{answer}: {}", explain());
+        let outcome = run().outcome();
+        assert_eq!((outcome.code, &outcome.stdout), (Some(0), &expected), "{answer}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains("fallback: ") && outcome.stderr.contains(word), "{}", outcome.stderr);
+        let (code, said) = run().argument("--strict").refuses();
+        assert!(code == 9 && said.contains(word), "{answer}: {code} {said}");
+    }
+    chip.behaves_as("works");
+    assert_eq!(run().succeeds(), expected);
+}
