@@ -1,0 +1,50 @@
+//! What is said of the chain of a bundle that was chosen.
+
+use shardwright_bundle::Bundle;
+use shardwright_selection::{Candidate, Passed, Tier};
+use shardwright_vocabulary::Notice;
+
+/// What is said of artefacts that are not mapped but copied.
+pub(super) fn copied_notice(bundle: &Bundle, bytes: u64) -> Option<Notice> {
+    (bytes > 0).then(|| {
+        Notice::note(format!(
+            "{bytes} bytes of artefacts were copied into memory: {} begins at no multiple of 4096 bytes in its \
+             file, where they could be mapped; align it there, as `zipalign -p 4` does",
+            bundle.path().display()
+        ))
+    })
+}
+
+/// What is said of a chain that is not the first one of the chip's own variant.
+pub(super) fn why_not_better(chosen: &Candidate, passed: &[Passed]) -> Option<Notice> {
+    let Candidate { soc, name, tier, .. } = chosen;
+    let because = |passed: &mut dyn Iterator<Item = &Passed>| {
+        let reasons: Vec<String> = passed
+            .map(|passed| {
+                let reason = passed.standing.reason.as_deref().unwrap_or("no reason is given");
+                format!("{} {} shard {}: {reason}", passed.soc, passed.name, passed.shard)
+            })
+            .collect();
+        if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) }
+    };
+    let mut hindered = passed.iter().filter(|passed| passed.standing.hindered).peekable();
+    match tier {
+        Tier::Own | Tier::OwnRecompile | Tier::StandIn => None,
+        // What a chip was to run, and something other than its absence keeps from it.
+        Tier::General if hindered.peek().is_some() => {
+            Some(Notice::fallback(format!("the variant for {soc} runs{}", because(&mut hindered))))
+        }
+        Tier::General => None,
+        Tier::Sibling => {
+            Some(Notice::note(format!("this chip has no variant of its own; the one for {soc} runs on it")))
+        }
+        Tier::Fallback => {
+            let own = &mut passed.iter().filter(|passed| passed.soc == *soc);
+            Some(Notice::fallback(format!("chain `{name}` of the variant for {soc} runs{}", because(own))))
+        }
+        Tier::Elsewhere => Some(Notice::fallback(format!(
+            "no variant is for this machine; chain `{name}` of the one for {soc} runs{}",
+            because(&mut passed.iter())
+        ))),
+    }
+}

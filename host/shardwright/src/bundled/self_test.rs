@@ -1,0 +1,88 @@
+//! Whether a chain that was not made for exactly this machine says here what the model said when it
+//! was compiled.
+
+use shardwright_bundle::{ChainEntry, Digest};
+use shardwright_runtime::{Chain, Goldens, Likeness};
+use shardwright_vocabulary::Pass;
+
+use super::loader::{Choice, Loader, Opening};
+use crate::{Error, ErrorKind, Result};
+
+impl Loader {
+    /// Asks a chain whose shim would compile it otherwise today, or that runs on another chip than
+    /// it was compiled for, for the bundle's goldens. What held once on these devices is remembered
+    /// where proofs are.
+    ///
+    /// # Errors
+    ///
+    /// That it says something else, or that it is for another chip and there is nothing to ask.
+    pub(super) fn self_test(
+        &self,
+        chain: &Chain,
+        choice: &Choice,
+        entry: &ChainEntry,
+        opening: &mut Opening,
+    ) -> Result<Option<String>> {
+        let devices = choice.devices.iter().zip(&entry.shards);
+        let is_elsewhere = devices
+            .filter_map(|(device, shard)| Some((device.as_ref()?, &shard.compiled_by.device)))
+            .any(|(device, compiled_for)| device != compiled_for);
+        let is_old = chain.description().shards.iter().any(|shard| shard.origin.fallback.is_some());
+        if choice.pass != Pass::Step || !(is_elsewhere || is_old) {
+            return Ok(None);
+        }
+        let incompatible = |what: String| {
+            Error::new(ErrorKind::Incompatible, what)
+                .with_help("compile the checkpoint again with this machine's shims, for this chip")
+        };
+        let Some(goldens) = self.goldens()? else {
+            return match is_elsewhere {
+                true => Err(incompatible(
+                    "it is for another chip, and the bundle has no goldens to test it by".to_owned(),
+                )),
+                false => Ok(Some("it was not tested here: the bundle has no goldens".to_owned())),
+            };
+        };
+        let question = self.question(choice, entry, opening)?;
+        let proofs = self.bundle.proofs().filter(|proofs| proofs.refused().is_none());
+        if proofs.is_some_and(|proofs| proofs.has_passed(question)) {
+            return Ok(None);
+        }
+        let likeness = goldens.compare(chain)?;
+        if !likeness.holds() {
+            return Err(incompatible(format!(
+                "its self-test failed on this machine: {likeness}, at most {} nats",
+                Likeness::LIMIT
+            )));
+        }
+        proofs.inspect(|proofs| proofs.pass(question));
+        Ok(Some(format!("self-test of chain `{}` on this machine: {likeness}", entry.name)))
+    }
+
+    fn goldens(&self) -> Result<Option<Goldens>> {
+        let Some(file) = &self.bundle.manifest().goldens else { return Ok(None) };
+        let goldens = Goldens::read(&self.bundle.read(file)?).map_err(|reason| {
+            let what = format!("{}: its goldens: {reason}", self.bundle.path().display());
+            Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again")
+        })?;
+        Ok(Some(goldens))
+    }
+
+    /// What a self-test depends on: the bundle, the chain, the devices and the shims' libraries.
+    fn question(&self, choice: &Choice, entry: &ChainEntry, opening: &mut Opening) -> Result<Digest> {
+        let soc = &self.variant(choice.variant).soc;
+        let mut text = format!("{} {soc} {}", self.bundle.sha256(), entry.name);
+        for (shard, device) in entry.shards.iter().zip(&choice.devices) {
+            let instance = self.instance(shard, opening)?;
+            let description = instance.shim().description();
+            let device = device.as_deref().unwrap_or(&shard.compiled_by.device);
+            let known = instance.devices(None)?.into_iter().chain(instance.devices(Some(soc))?);
+            let detail = known.into_iter().find(|known| known.name == device).and_then(|known| known.detail);
+            text.push_str(&format!(
+                "\n{device} {} {} {:?} {detail:?}",
+                description.name, description.version, description.vendor_library
+            ));
+        }
+        Ok(Digest::of(text.as_bytes()))
+    }
+}
