@@ -70,7 +70,9 @@ const PACK_EXAMPLES: &str = "Example:
 const EXPLAIN_EXAMPLES: &str = "Example:
   shardwright compile demo-model --soc mt6989,sm8750,generic --on simulator -o demo.bundle
   shardwright explain demo.bundle
-  shardwright explain demo.bundle --soc sm8750";
+  shardwright explain demo.bundle --soc sm8750
+  shardwright doctor --report phone.json      # on the phone
+  shardwright explain demo.bundle --device phone.json";
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -334,8 +336,11 @@ pub struct CompileArguments {
     /// A directory as Hugging Face publishes it.
     pub checkpoint: PathBuf,
     /// Where the bundle goes: a directory that is empty, or does not exist, or holds a bundle.
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
+    #[arg(short, long, value_name = "DIR", required_unless_present = "dry_run")]
+    pub output: Option<PathBuf>,
+    /// Compile nothing: show what each chip would get, how large and how fast.
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]
@@ -357,8 +362,11 @@ pub struct ExplainArguments {
     pub bundle: PathBuf,
     /// A chip that the machine is taken for (a profile's name or alias). Default: the one that the
     /// shims find.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "device")]
     pub soc: Option<String>,
+    /// Ask about the machine on which `doctor --report` wrote this file, not about this one.
+    #[arg(long, value_name = "FILE")]
+    pub device: Option<PathBuf>,
     #[command(flatten)]
     pub shims: ShimPlaces,
     #[command(flatten)]
@@ -705,6 +713,9 @@ pub struct VerifyArguments {
 pub struct DoctorArguments {
     /// A bundle to look at.
     pub bundle: Option<PathBuf>,
+    /// Also write what the machine has into a file, for `explain --device` on another.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     #[command(flatten)]
     pub shims: ShimPlaces,
     #[command(flatten)]

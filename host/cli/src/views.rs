@@ -20,7 +20,7 @@ mod tune;
 mod verify;
 
 pub use bench::bench;
-pub use bundle::{compiled, inspected, packed};
+pub use bundle::{compiled, dry_run, inspected, packed};
 pub use difference::difference;
 pub use doctor::doctor;
 pub use document::document;

@@ -13,6 +13,7 @@ use shardwright_shims::{Chip, ShimInstance};
 use shardwright_vocabulary::Result;
 use shardwright_worker::Shims;
 
+use crate::described::DescribedMachine;
 use crate::shims;
 
 /// How the chains of a bundle stand on a machine.
@@ -26,6 +27,9 @@ pub struct ExplainReport {
     pub model: String,
     /// The chip that the machine is taken for; `None` for the one its shims find.
     pub chip: Option<String>,
+    /// The machine elsewhere that is asked about; `None` for this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<DescribedMachine>,
     /// Chips the bundle has variants for.
     pub variants: Vec<String>,
     /// What runs, the best first, and what does not.
@@ -33,20 +37,45 @@ pub struct ExplainReport {
     pub selection: Selection,
 }
 
-/// Asks the shims of `search` about every chain of a bundle; with `soc`, the chip of that profile,
-/// as if the machine had it.
-pub fn explain(path: &Path, soc: Option<&str>, search: &SearchPath) -> Result<ExplainReport> {
+/// The machine that is asked about.
+#[derive(Clone, Copy, Debug)]
+pub enum About<'a> {
+    /// This one, as it is.
+    Here,
+    /// This one, as if it had the chip of that profile.
+    Chip(&'a str),
+    /// One that a file describes, written there by `doctor --report`.
+    Described(&'a Path),
+}
+
+/// Asks the shims of `search` about every chain of a bundle, or a file about those of a machine
+/// elsewhere.
+pub fn explain(path: &Path, about: About<'_>, search: &SearchPath) -> Result<ExplainReport> {
     let bundle = Bundle::open(path)?;
-    let chip = soc.map(|soc| chip_named(soc, search)).transpose()?;
-    let found = shims::open(search)?;
+    let chip = match about {
+        About::Chip(soc) => Some(chip_named(soc, search)?),
+        About::Here | About::Described(_) => None,
+    };
     let manifest = bundle.manifest();
+    let (machine, selection) = match about {
+        About::Described(file) => {
+            let mut machine = DescribedMachine::read(file)?;
+            let selection = select(&bundle, &mut machine);
+            (Some(machine), selection)
+        }
+        About::Here | About::Chip(_) => {
+            let found = shims::open(search)?;
+            (None, on_this_machine(&bundle, &found, chip.clone()))
+        }
+    };
     Ok(ExplainReport {
         path: path.display().to_string(),
         sha256: bundle.sha256().to_string(),
         model: manifest.model.name.clone(),
         chip: chip.as_ref().map(|chip| chip.name.clone()),
         variants: manifest.variants.iter().map(|variant| variant.soc.clone()).collect(),
-        selection: on_this_machine(&bundle, &found, chip),
+        machine,
+        selection,
     })
 }
 

@@ -22,6 +22,7 @@
 
 mod advised;
 mod bundle;
+mod described;
 mod explain;
 mod inspect;
 mod machine;
@@ -37,7 +38,8 @@ pub use bundle::{
     BundlePrognosis, ChainPrognosis, ChosenChain, ProofReport, ShardPrognosis, ShardState, TowerPrognosis,
     VariantPrognosis,
 };
-pub use explain::{ExplainReport, chip_named, explain};
+pub use described::{DescribedDevice, DescribedMachine, DescribedShim};
+pub use explain::{About, ExplainReport, chip_named, explain};
 pub use inspect::{
     ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, ShimAnswer,
     WorkOrderEntry, WorkOrderReport, inspect,

@@ -274,6 +274,36 @@ fn a_folder_with_other_things_is_left_alone() {
     assert_eq!(fs::read_to_string(&file).expect("still there"), "irreplaceable");
 }
 
+#[test]
+fn a_dry_run_says_what_each_chip_would_get_and_makes_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let place = shown(&folder.path().join("bundle"));
+    let socs = ["compile", DEMO_MODEL, "--soc", "mt6989,sm8750,generic", "--dry-run", "--on", "cpu"];
+    let run = || shardwright(socs);
+    let report = run().argument("-o").argument(&place).json();
+    assert!(!Path::new(&place).exists(), "nothing was made");
+    let plans = report["variants"].as_array().expect("plans");
+    let named: Vec<&str> = plans.iter().map(|plan| plan["soc"].as_str().expect("a chip")).collect();
+    assert_eq!(named, ["mt6989", "sm8750", "generic"]);
+    for plan in plans {
+        assert!(plan["totals"]["artefacts"]["bytes"].as_u64() > Some(0), "{plan}");
+        assert!(plan["forecast"]["verdict"]["held_bytes"].as_u64() > Some(0), "{plan}");
+    }
+    let text = run().succeeds();
+    for word in ["mt6989", "sm8750", "generic", "tokens/s", "Nothing was compiled"] {
+        assert!(text.contains(word), "no `{word}` in {text}");
+    }
+    // One that cannot be is said and loses no other; alone it is an error, and so is no place.
+    let outcome = shardwright(["compile", DEMO_MODEL, "--soc", "mt1,generic", "--dry-run"]).outcome();
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("not compiled for mt1") && outcome.stderr.contains("help: "));
+    refused(shardwright(["compile", DEMO_MODEL, "--soc", "mt1", "--dry-run"]), 3, &["mt1"]);
+    refused(shardwright(["compile", DEMO_MODEL]), 2, &["--output"]);
+    // What does not fit is refused before anything is compiled.
+    let small = ["compile", DEMO_MODEL, "--size", "100KB", "--dry-run"];
+    refused(shardwright(small), 7, &["bytes"]);
+}
+
 /// Every refused option is tested in `cli_options`.
 #[test]
 fn what_is_of_this_machine_is_an_argument_of_a_bundle_too() {

@@ -203,3 +203,61 @@ fn a_present_chip_runs_its_own_and_falls_back_with_its_reasons() {
     chip.behaves_as("works");
     assert_eq!(run().succeeds(), expected);
 }
+
+#[test]
+fn a_machine_elsewhere_is_asked_about_by_what_its_doctor_wrote() {
+    let chip = Chip::new();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (bundle, file) = (folder.path().join("bundle"), folder.path().join("phone.json"));
+    let compile = shardwright(["compile", CHECKPOINT, "--context", "64", "--formats", "stored", "-o"]);
+    let socs = format!("{CHIP},generic");
+    chip.found_by(compile.argument(&bundle).arguments(["--soc", &socs])).succeeds();
+    chip.found_by(shardwright(["doctor", "--report"]).argument(&file)).succeeds();
+    // Here nothing of the chip is known.
+    let explain = || shardwright(["explain"]).argument(&bundle);
+    assert_eq!(chosen(&explain().json()).0, "generic");
+    let about = || explain().argument("--device").argument(&file);
+    let report = about().json();
+    assert_eq!(chosen(&report), (CHIP, "primary", "own"), "{report}");
+    assert!(about().succeeds().contains("the machine described"));
+
+    let written: Value = serde_json::from_slice(&std::fs::read(&file).expect("read")).expect("JSON");
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut changed = written.clone();
+        for shim in changed["shims"].as_array_mut().expect("shims") {
+            if shim["name"] == CHIP {
+                change(shim);
+            }
+        }
+        std::fs::write(&file, changed.to_string()).expect("written");
+        about().json()
+    };
+    let report = with(&|shim| shim["version"] = "9.9.9".into());
+    assert_eq!(chosen(&report), (CHIP, "primary", "own-recompile"), "{report}");
+    assert!(report["candidates"][0]["shards"][0]["reason"].to_string().contains("9.9.9 is there"));
+    for (change, word) in [
+        (
+            &(|shim: &mut Value| shim["devices"] = Value::Array(Vec::new())) as &dyn Fn(&mut Value),
+            "no device",
+        ),
+        (&|shim: &mut Value| shim["error"] = "no driver".into(), "no driver"),
+        (&|shim: &mut Value| shim["name"] = "another".into(), "is not there"),
+        (&|shim: &mut Value| shim["devices"][0]["kind"] = "offline".into(), "only compiles"),
+    ] {
+        let report = with(change);
+        assert_eq!(chosen(&report).0, "generic", "{report}");
+        assert!(report["passed"].to_string().contains(word), "no `{word}` in {report}");
+    }
+    for (text, word) in [
+        ("{}", "no description"),
+        ("[", "no description"),
+        (&written.to_string().replacen(":1,", ":7,", 1), "version 7"),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        let (code, said) = about().refuses();
+        assert!(
+            code == 4 && said.contains(word) && said.contains("doctor --report"),
+            "{text}: {code} {said}"
+        );
+    }
+}

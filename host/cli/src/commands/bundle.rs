@@ -1,6 +1,7 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use shardwright::SearchPath;
+use serde::Serialize;
+use shardwright::{ErrorKind, FailedVariant, OpenOptions, PlanReport, SearchPath};
 use shardwright_doctor::Inspected;
 
 use super::{open_options, print};
@@ -17,10 +18,13 @@ pub fn compile(
     let options = open_options(&arguments.target, &arguments.execution)?;
     let socs = arguments.target.soc.as_deref().unwrap_or_default();
     let socs: Vec<String> = socs.split(',').map(|soc| soc.trim().to_owned()).collect();
+    let Some(output) = arguments.output.as_ref().filter(|_| !arguments.dry_run) else {
+        return dry_run(&options, &socs, &arguments.checkpoint, format);
+    };
     let mut watch = views::Progress::new("compiling", &arguments.checkpoint);
     let report = match socs.as_slice() {
-        [_] => options.compile(&arguments.checkpoint, &arguments.output, &mut watch)?,
-        several => options.compile_for(several, &arguments.checkpoint, &arguments.output, &mut watch)?,
+        [_] => options.compile(&arguments.checkpoint, output, &mut watch)?,
+        several => options.compile_for(several, &arguments.checkpoint, output, &mut watch)?,
     };
     drop(watch);
     let several = report.variants.len() + report.failed.len() > 1;
@@ -30,11 +34,53 @@ pub fn compile(
             views::say(&format!("{}: {of}{}", super::loudness(notice.kind), notice.text));
         }
     }
-    for failed in &report.failed {
-        let help = failed.help.as_ref().map(|help| format!("\nhelp: {help}")).unwrap_or_default();
-        views::say(&format!("not compiled for {}: {}{help}", failed.soc, failed.error));
-    }
+    report.failed.iter().for_each(say_failed);
     let outcome = print(format, &report, |report| views::compiled(report, detail))?;
+    Ok(if report.failed.is_empty() { outcome } else { Outcome::Different })
+}
+
+fn say_failed(failed: &FailedVariant) {
+    views::say(&format!("not compiled for {}: {}", failed.soc, failed.error));
+    if let Some(help) = &failed.help {
+        views::say(&format!("help: {help}"));
+    }
+}
+
+/// What would be compiled.
+#[derive(Serialize)]
+pub struct DryRunReport {
+    /// The plan for each chip, in the order of the chips that were asked for.
+    pub variants: Vec<PlanReport>,
+    /// Chips it would not be compiled for, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<FailedVariant>,
+}
+
+/// Plans for each chip and compiles nothing.
+fn dry_run(
+    options: &OpenOptions,
+    socs: &[String],
+    checkpoint: &Path,
+    format: Format,
+) -> Result<Outcome, Failure> {
+    let mut watch = views::Progress::new("planning", checkpoint);
+    let mut report = DryRunReport { variants: Vec::new(), failed: Vec::new() };
+    for soc in socs {
+        let own = if soc.is_empty() { options.clone() } else { options.clone().soc(soc) };
+        match own.plan_watched(checkpoint, &mut watch) {
+            Ok(planned) => report.variants.push(planned.report),
+            // Nothing else is asked about a checkpoint that is none, or after an interrupt.
+            Err(error) if socs.len() == 1 || error.kind() == ErrorKind::Cancelled => return Err(error.into()),
+            Err(error) => report.failed.push(FailedVariant {
+                soc: soc.clone(),
+                error: error.to_string(),
+                help: error.help().map(str::to_owned),
+            }),
+        }
+    }
+    drop(watch);
+    report.failed.iter().for_each(say_failed);
+    let outcome = print(format, &report, views::dry_run)?;
     Ok(if report.failed.is_empty() { outcome } else { Outcome::Different })
 }
 

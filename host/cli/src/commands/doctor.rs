@@ -1,6 +1,8 @@
+use shardwright_doctor::DescribedMachine;
+
 use super::{print, search_path};
 use crate::arguments::{DoctorArguments, Format};
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::{Failure, Outcome, io};
 use crate::views;
 
 /// Prints the report whatever it says; the exit code is that of the verdict.
@@ -14,6 +16,10 @@ pub fn doctor(
         let search = search_path(&arguments.shims, &arguments.planners, &arguments.profiles);
         shardwright_doctor::doctor(&search, arguments.bundle.as_deref())?
     };
+    if let Some(path) = &arguments.report {
+        let described = super::json(&DescribedMachine::of(&report))?;
+        std::fs::write(path, described).map_err(io(path.display().to_string()))?;
+    }
     print(format, &report, |report| views::doctor(report, detail))?;
     report.verdict()?;
     Ok(Outcome::Done)

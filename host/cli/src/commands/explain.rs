@@ -1,4 +1,5 @@
 use shardwright::ErrorKind;
+use shardwright_doctor::About;
 
 use super::{print, search_path};
 use crate::arguments::{ExplainArguments, Format, PlannerPlaces};
@@ -7,11 +8,16 @@ use crate::views;
 
 /// Prints the report whatever it says; an error where nothing would run.
 pub fn explain(arguments: &ExplainArguments, format: Format) -> Result<Outcome, Failure> {
-    let ExplainArguments { bundle, soc, shims, profiles } = arguments;
+    let ExplainArguments { bundle, soc, device, shims, profiles } = arguments;
+    let about = match (soc, device) {
+        (_, Some(device)) => About::Described(device),
+        (Some(soc), None) => About::Chip(soc),
+        (None, None) => About::Here,
+    };
     let report = {
         let _busy = views::Busy::new("asking shims");
         let search = search_path(shims, &PlannerPlaces::default(), profiles);
-        shardwright_doctor::explain(bundle, soc.as_deref(), &search)?
+        shardwright_doctor::explain(bundle, about, &search)?
     };
     print(format, &report, views::explained)?;
     if report.selection.candidates.is_empty() {

@@ -5,6 +5,7 @@ use shardwright_bundle as bundle;
 use shardwright_doctor::{FlagAdvice, Inspected, ShimAnswer};
 
 use super::{Detail, bytes, table};
+use crate::commands::DryRunReport;
 
 /// The result of compiling.
 pub fn compiled(report: &CompileReport, detail: Detail) -> String {
@@ -50,6 +51,51 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
     }
     let _ = writeln!(text, "bundle {}", report.bundle);
     text
+}
+
+/// What each chip would get.
+pub fn dry_run(report: &DryRunReport) -> String {
+    let mut rows = table(&["variant", "shards", "formats", "on a device", "held", "speed", "loss"]);
+    for plan in &report.variants {
+        let mut formats: Vec<String> = Vec::new();
+        for shard in &plan.shards {
+            let own = shard.formats.to_string();
+            if !formats.contains(&own) {
+                formats.push(own);
+            }
+        }
+        let tables = plan.tables.iter().map(|table| format!("{} {}", table.name, table.format));
+        formats.extend(tables);
+        rows.add_row([
+            plan.soc.clone(),
+            plan.shards.len().to_string(),
+            formats.join("; "),
+            bytes(plan.totals.artefacts.bytes.saturating_add(plan.totals.table_bytes)),
+            bytes(plan.forecast.verdict.held_bytes),
+            super::forecast::speed(&plan.forecast.speed, Pass::Step),
+            plan.totals.loss.micronats().map_or_else(
+                || "not known".to_owned(),
+                |micronats| format!("{:.1} millinats", micronats as f64 / 1000.0),
+            ),
+        ]);
+    }
+    for failed in &report.failed {
+        let why = super::printable(&failed.error);
+        let nothing = String::new;
+        rows.add_row([
+            failed.soc.clone(),
+            "none".to_owned(),
+            why,
+            nothing(),
+            nothing(),
+            nothing(),
+            nothing(),
+        ]);
+    }
+    format!(
+        "{rows}\nArtefacts and tables; the tokenizer, and what a chip's variant falls back to on the CPU, come \
+         on top. Nothing was compiled.\n"
+    )
 }
 
 /// The result of packing.

@@ -6,9 +6,15 @@ use super::{table, wrapped};
 
 /// What runs, the best first, and what does not.
 pub fn explained(report: &ExplainReport) -> String {
-    let on = match &report.chip {
-        Some(chip) => format!("a machine with {chip}"),
-        None => "this machine".to_owned(),
+    let on = match (&report.machine, &report.chip) {
+        (Some(machine), _) if machine.chips.is_empty() => {
+            format!("the machine described, {}", machine.system)
+        }
+        (Some(machine), _) => {
+            format!("the machine described, {}, {}", machine.system, machine.chips.join(", "))
+        }
+        (None, Some(chip)) => format!("a machine with {chip}"),
+        (None, None) => "this machine".to_owned(),
     };
     let mut text = format!(
         "bundle {}: {}, variants for {}; on {on}:\n",

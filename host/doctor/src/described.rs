@@ -1,0 +1,165 @@
+//! A machine as a file describes it: what `doctor` writes on one, for whoever asks about it on
+//! another.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use shardwright_bundle::{Bundle, ShardEntry, Variant};
+use shardwright_files::read_named;
+use shardwright_selection::{Machine, ShardStanding, Standing};
+use shardwright_shims::Chip;
+use shardwright_vocabulary::{DeviceKind, Error, ErrorKind, Result};
+
+use crate::report::DoctorReport;
+
+/// Version of this form.
+const VERSION: u32 = 1;
+
+/// Most bytes of such a file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A machine, by its shims and their devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DescribedMachine {
+    device: u32,
+    /// The version of the program that wrote it.
+    pub version: String,
+    /// `linux aarch64`
+    pub system: String,
+    /// Profiles of chips that match what the machine calls itself.
+    pub chips: Vec<String>,
+    /// Its shims.
+    pub shims: Vec<DescribedShim>,
+}
+
+/// A shim of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DescribedShim {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The vendor's library it drives, with version.
+    pub vendor_library: Option<String>,
+    /// Its devices.
+    pub devices: Vec<DescribedDevice>,
+    /// Why devices could not be asked for.
+    pub error: Option<String>,
+}
+
+/// A device of a shim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DescribedDevice {
+    /// Its name.
+    pub name: String,
+    /// The chip, if it is a chip's device.
+    pub soc: Option<String>,
+    /// `present`, `offline` or `simulated`.
+    pub kind: String,
+}
+
+impl DescribedMachine {
+    /// The machine of a report.
+    pub fn of(report: &DoctorReport) -> Self {
+        let device = |device: &crate::DeviceReport| DescribedDevice {
+            name: device.name.clone(),
+            soc: device.soc.clone(),
+            kind: device.kind.clone(),
+        };
+        let shim = |shim: &crate::ShimReport| DescribedShim {
+            name: shim.name.clone(),
+            version: shim.version.clone(),
+            vendor_library: shim.vendor_library.clone(),
+            devices: shim.devices.iter().map(device).collect(),
+            error: shim.error.clone(),
+        };
+        DescribedMachine {
+            device: VERSION,
+            version: report.version.clone(),
+            system: report.machine.system.clone(),
+            chips: report.machine.profiles.clone(),
+            shims: report.shims.shims.iter().map(shim).collect(),
+        }
+    }
+
+    /// Reads a file that `doctor --report` wrote.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = read_named(path, FILE_BYTES_MAX)?;
+        let wrong = |what: String| {
+            Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display()))
+                .with_help("`shardwright doctor --report FILE` writes one, on the machine it is about")
+        };
+        let machine: DescribedMachine = serde_json::from_slice(&bytes)
+            .map_err(|error| wrong(format!("no description of a machine: {error}")))?;
+        match machine.device {
+            VERSION => Ok(machine),
+            other => Err(wrong(format!("it is version {other}, this program reads {VERSION}"))),
+        }
+    }
+}
+
+impl Machine for DescribedMachine {
+    fn stands(&mut self, _: &Bundle, _: &Variant, shard: &ShardEntry) -> ShardStanding {
+        let by = &shard.compiled_by;
+        let absent = |hindered, reason: String, help: Option<String>| ShardStanding {
+            standing: Standing::Absent,
+            device: by.device.clone(),
+            kind: None,
+            hindered,
+            reason: Some(reason),
+            help,
+        };
+        let Some(shim) = self.shims.iter().find(|shim| shim.name == by.shim) else {
+            let help = "put the shim into a directory of shims on that machine".to_owned();
+            return absent(false, format!("the shim `{}` is not there", by.shim), Some(help));
+        };
+        if let Some(error) = &shim.error {
+            return absent(true, error.clone(), None);
+        }
+        let Some(device) = shim.devices.iter().find(|device| device.name == by.device) else {
+            let names: Vec<&str> = shim.devices.iter().map(|device| device.name.as_str()).collect();
+            let help = match names.as_slice() {
+                [] => "it has none".to_owned(),
+                names => format!(
+                    "it has: {}; whether one of them takes it, its shim alone can say, on that machine",
+                    names.join(", ")
+                ),
+            };
+            let reason = format!("shim `{}` has no device `{}` there", by.shim, by.device);
+            return absent(false, reason, Some(help));
+        };
+        let kind = match device.kind.as_str() {
+            "present" => DeviceKind::Present,
+            "simulated" => DeviceKind::Simulated,
+            _ => DeviceKind::Offline,
+        };
+        let reason = (shim.version != by.version).then(|| {
+            format!(
+                "compiled by {} {}, {} is there: whether it takes it, it says when it is opened",
+                by.shim, by.version, shim.version
+            )
+        });
+        match kind {
+            DeviceKind::Offline => ShardStanding {
+                standing: Standing::Offline,
+                kind: Some(kind),
+                ..absent(false, "its shim only compiles for it there".to_owned(), None)
+            },
+            DeviceKind::Present | DeviceKind::Simulated => ShardStanding {
+                standing: Standing::Own,
+                device: by.device.clone(),
+                kind: Some(kind),
+                hindered: false,
+                reason,
+                help: None,
+            },
+        }
+    }
+
+    fn chip(&self) -> Option<&Chip> {
+        None
+    }
+}
