@@ -275,10 +275,13 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     let verified = inspect(&directory, Examine::Content, |_| ()).unwrap();
     assert!(verified.files.iter().all(|file| file.state == FileState::Verified));
     let json = serde_json::to_value(&verified).unwrap();
-    assert_eq!(json["format"], 1);
+    assert_eq!(json["format"], 2);
     assert_eq!(json["files"][0]["state"], "verified");
     assert_eq!(json["files"][0]["sha256"], found.files[0].file.sha256.to_string());
-    assert_eq!(json["manifest"]["chains"][0]["shards"][0]["flags"][0]["verdict"]["verdict"], "inert");
+    assert_eq!(
+        json["manifest"]["variants"][0]["chains"][0]["shards"][0]["flags"][0]["verdict"]["verdict"],
+        "inert"
+    );
 
     fs::remove_dir_all(directory.join("files")).unwrap();
     let empty = inspect(&directory, Examine::Content, |_| ()).unwrap();

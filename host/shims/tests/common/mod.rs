@@ -329,7 +329,7 @@ pub fn reseal(
     payload: &[u8],
     head: &[u8],
 ) -> shardwright_shims::Artefact {
-    let mut bytes = vec![0_u8; 4096];
+    let mut bytes = vec![0_u8; 16_384];
     bytes.extend_from_slice(payload);
     bytes.extend_from_slice(head);
     let mut json = artefact.head().clone();
@@ -349,8 +349,10 @@ pub fn seal(bytes: &mut [u8], magic: &[u8; 8], head_length: u64) {
     let sum = sha2::Sha256::digest(&bytes[64..]);
     let length = bytes.len() as u64;
     bytes[..8].copy_from_slice(magic);
-    bytes[8..12].copy_from_slice(&2_u32.to_le_bytes());
-    bytes[12..16].copy_from_slice(&4096_u32.to_le_bytes());
+    bytes[8..12].copy_from_slice(&3_u32.to_le_bytes());
+    // Payloads of artefacts lie at the larger pages of newer phones.
+    let page: u32 = if magic == b"SWARTEF\0" { 16_384 } else { 4096 };
+    bytes[12..16].copy_from_slice(&page.to_le_bytes());
     bytes[16..24].copy_from_slice(&head_length.to_le_bytes());
     bytes[24..32].copy_from_slice(&length.to_le_bytes());
     bytes[32..64].copy_from_slice(&sum);
