@@ -89,7 +89,7 @@ pub fn compile(
 /// The same, in which the plans of first chains also have to be proved, or are known. What
 /// `earlier` holds of the same work orders is copied from there. Nothing but a whole bundle is ever
 /// named by a manifest; what an interrupted or failed run compiled is there for the next. Variants
-/// of `earlier` for other chips are copied too.
+/// of `earlier` for other chips and its goldens are copied too: it is of the same checkpoint.
 pub fn compile_trying(
     directory: &Path,
     into: &Path,
@@ -100,7 +100,7 @@ pub fn compile_trying(
 ) -> Result<CompileReport> {
     let mut compiling = Compiling::begin(directory, into)?;
     let made = compiling.variant(options, earlier, trying, watch)?;
-    let others = earlier.map(|earlier| compiling.copy_others(earlier, &made.0.soc)).transpose()?;
+    let others = earlier.map(|earlier| compiling.copy(earlier, &made.0.soc)).transpose()?;
     compiling.finish(vec![made], others.unwrap_or_default(), Vec::new())
 }
 
@@ -155,12 +155,14 @@ struct Compiling<'c> {
     writer: Option<BundleWriter>,
     reused: usize,
     model: Option<ModelIdentity>,
+    /// Those of an earlier bundle.
+    goldens: Option<FileReference>,
 }
 
 impl<'c> Compiling<'c> {
     fn begin(directory: &'c Path, into: &'c Path) -> Result<Self> {
         expect_checkpoint(directory)?;
-        Ok(Compiling { directory, into, writer: None, reused: 0, model: None })
+        Ok(Compiling { directory, into, writer: None, reused: 0, model: None, goldens: None })
     }
 
     /// Compiles a variant; also gives the plan of its first chain.
@@ -259,12 +261,14 @@ impl<'c> Compiling<'c> {
         Ok((variant, plan))
     }
 
-    /// Copies the variants of another bundle for other chips than `soc`, with their files.
-    fn copy_others(&mut self, earlier: &Bundle, soc: &str) -> Result<Vec<Variant>> {
+    /// Copies the variants of another bundle for other chips than `soc` with their files, and its
+    /// goldens.
+    fn copy(&mut self, earlier: &Bundle, soc: &str) -> Result<Vec<Variant>> {
         let others = earlier.manifest().variants.iter().filter(|variant| variant.soc != soc);
         let others: Vec<Variant> = others.cloned().collect();
         let writer = self.writer.as_mut().ok_or_else(nothing_compiled)?;
-        for file in others.iter().flat_map(files_of) {
+        self.goldens = earlier.manifest().goldens;
+        for file in others.iter().flat_map(files_of).chain(self.goldens) {
             writer.add_reader(earlier.proved(&file)?.reader())?;
         }
         Ok(others)
@@ -309,7 +313,7 @@ impl<'c> Compiling<'c> {
             model: self.model.ok_or_else(nothing_compiled)?,
             texts,
             tokenizer_index,
-            goldens: None,
+            goldens: self.goldens,
             variants,
         };
         let bundle = writer.finish(&manifest)?;

@@ -1,7 +1,7 @@
 //! A run of bytes of an open file: the whole of it, or a part of a larger one.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,11 +56,6 @@ impl Section {
     /// Bytes.
     pub fn length(&self) -> u64 {
         self.length
-    }
-
-    /// Whether it is all of its file, as long as that is now.
-    pub fn is_whole(&self) -> bool {
-        self.offset == 0 && self.file.metadata().is_ok_and(|metadata| metadata.len() == self.length)
     }
 
     /// Reads some bytes from `at` on; 0 at the end.
@@ -145,18 +140,6 @@ impl Read for SectionReader<'_> {
         let count = self.section.read_at(into, self.position)?;
         self.position += count as u64;
         Ok(count)
-    }
-}
-
-impl Seek for SectionReader<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let position = match to {
-            SeekFrom::Start(position) => Some(position),
-            SeekFrom::End(offset) => self.section.length.checked_add_signed(offset),
-            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
-        };
-        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.position)
     }
 }
 
@@ -254,20 +237,16 @@ mod tests {
     #[test]
     fn nothing_beyond_a_section_is_read() {
         let (bytes, whole) = numbers(100);
-        assert!(whole.is_whole() && whole.part("", 0, 101).is_none() && whole.part("", 101, 0).is_none());
+        assert!(whole.part("", 0, 101).is_none() && whole.part("", 101, 0).is_none());
         assert!(whole.part("", u64::MAX, 2).is_none());
         let part = whole.part("", 10, 20).unwrap();
-        assert!(!part.is_whole() && part.part("", 15, 6).is_none());
+        assert!(part.part("", 15, 6).is_none());
         let mut into = [0; 30];
         assert_eq!(part.read_at(&mut into, 5).unwrap(), 15);
         assert_eq!(into[..15], bytes[15..30]);
         assert_eq!(part.read_at(&mut into, 20).unwrap() + part.read_at(&mut into, u64::MAX).unwrap(), 0);
         let error = part.read_exact_at(&mut into[..6], 15).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
-        let mut reader = part.reader();
-        assert_eq!(reader.seek(SeekFrom::End(-1)).unwrap(), 19);
-        assert_eq!(reader.read(&mut into).unwrap(), 1);
-        assert!(reader.seek(SeekFrom::Current(-30)).is_err());
     }
 
     #[test]
