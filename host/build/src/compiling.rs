@@ -124,9 +124,6 @@ pub fn compile_variants(
         let soc = options.soc.clone().unwrap_or_else(|| GENERIC.to_owned());
         let end = 1000 * (index as u32 + 1) / variants.len().max(1) as u32;
         let mut watch = all.then(end).named(format!("for {soc}"));
-        // What has no chip has no simulator of one, and is not emulated.
-        let on = options.on.filter(|_| soc != GENERIC);
-        let options = &PlanOptions { on, ..options.clone() };
         match compiling.variant(options, None, BundleTrying::default(), &mut watch) {
             Ok((variant, _)) if compiled.iter().any(|(known, _): &(Variant, _)| known.soc == variant.soc) => {
                 let what = format!("`{soc}` is {}, which was asked for already", variant.soc);

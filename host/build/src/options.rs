@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use shardwright_files::read_named;
 use shardwright_graph::Graph;
-use shardwright_planning::profile::{Preference, Profile};
+use shardwright_planning::profile::{GENERIC, Preference, Profile};
 use shardwright_planning::request::PromptLength;
 use shardwright_shims::RegistryBuilder;
 use shardwright_vocabulary::{
@@ -222,6 +222,14 @@ pub struct PlanOptions {
 }
 
 impl PlanOptions {
+    /// The same for one of several chips. What has no chip has no simulator of one, and is not
+    /// emulated.
+    #[must_use]
+    pub fn for_chip(&self, soc: &str) -> Self {
+        let on = self.on.filter(|_| soc != GENERIC);
+        PlanOptions { soc: Some(soc.to_owned()), on, ..self.clone() }
+    }
+
     /// For this machine's CPU, without what was asked of a chip, its compiler and a planner.
     pub(crate) fn without_a_chip(&self) -> PlanOptions {
         PlanOptions {

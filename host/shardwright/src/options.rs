@@ -34,6 +34,12 @@ impl OpenOptions {
         self
     }
 
+    /// The same for one of several chips: of `generic` nothing is simulated or emulated.
+    #[must_use]
+    pub fn for_chip(&self, soc: &str) -> Self {
+        OpenOptions { plan: self.plan.for_chip(soc), ..self.clone() }
+    }
+
     /// What runs the plan. Default: the device where its shim finds it, else an error that names
     /// the alternatives; without [`OpenOptions::soc`] the CPU.
     #[must_use]
@@ -295,8 +301,7 @@ impl OpenOptions {
         directory: impl AsRef<Path>,
         watch: &mut dyn Watch,
     ) -> Result<CompileReport> {
-        let of_soc = |soc: &String| self.clone().soc(soc).plan_options();
-        let variants: Vec<PlanOptions> = socs.iter().map(of_soc).collect();
+        let variants: Vec<PlanOptions> = socs.iter().map(|soc| self.for_chip(soc).plan_options()).collect();
         let into = directory.as_ref();
         let report = shardwright_build::compile_variants(checkpoint.as_ref(), into, &variants, watch)?;
         self.with_goldens(report, into)

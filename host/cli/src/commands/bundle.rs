@@ -66,7 +66,8 @@ fn dry_run(
     let mut watch = views::Progress::new("planning", checkpoint);
     let mut report = DryRunReport { variants: Vec::new(), failed: Vec::new() };
     for soc in socs {
-        let own = if soc.is_empty() { options.clone() } else { options.clone().soc(soc) };
+        // Alone it is what was asked for, as it was asked for.
+        let own = if socs.len() == 1 { options.clone() } else { options.for_chip(soc) };
         match own.plan_watched(checkpoint, &mut watch) {
             Ok(planned) => report.variants.push(planned.report),
             // Nothing else is asked about a checkpoint that is none, or after an interrupt.
