@@ -123,9 +123,12 @@ impl Goldens {
     }
 
     /// The bytes of a bundle's file.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        // Numbers and lists of numbers are always JSON.
-        serde_json::to_vec(self).unwrap_or_default()
+    ///
+    /// # Errors
+    ///
+    /// Why they are no JSON.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, String> {
+        serde_json::to_vec(self).map_err(|error| error.to_string())
     }
 }
 
@@ -228,7 +231,7 @@ mod tests {
     fn goldens_are_read_back_and_anything_else_is_refused() {
         let goldens =
             Goldens { goldens: VERSION, ids: vec![1, 2, 3], rows: vec![GoldenRow::of(&logits(1)); 2] };
-        assert_eq!(Goldens::read(&goldens.to_bytes()).unwrap(), goldens);
+        assert_eq!(Goldens::read(&goldens.to_bytes().unwrap()).unwrap(), goldens);
         for (wrong, word) in [
             (r#"{"goldens":2,"ids":[1],"rows":[{"largest":[[1,2]]}]}"#, "version 2"),
             (r#"{"goldens":1,"ids":[1,2],"rows":[]}"#, "0 rows"),

@@ -43,6 +43,7 @@ pub(crate) fn add(path: &Path, options: &BundleOptions) -> Result<Option<Bundle>
     let text = TextSide::of_bundle(&Arc::new(bundle.clone()), TokenizerStart::WhenAsked)?;
     let mut ids = text.tokenizer()?.encode(TEXT, true)?;
     let vocabulary = manifest.variants[variant].structure.vocabulary;
+    // A tokenizer may know more tokens than a model that was cut down has rows for.
     ids.retain(|id| u64::from(*id) < vocabulary);
     let chain = options.load_chain(&bundle, variant, chain)?;
     ids.truncate(TOKENS.min(usize::try_from(chain.context()).unwrap_or(TOKENS)));
@@ -53,7 +54,10 @@ pub(crate) fn add(path: &Path, options: &BundleOptions) -> Result<Option<Bundle>
         Error::new(ErrorKind::Missing, format!("{}: no bundle that is whole", path.display()))
             .with_help("compile the checkpoint again")
     })?;
-    manifest.goldens = Some(writer.add_bytes(&goldens.to_bytes())?);
+    let bytes = goldens
+        .to_bytes()
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("the goldens as JSON: {error}")))?;
+    manifest.goldens = Some(writer.add_bytes(&bytes)?);
     Ok(Some(writer.finish(&manifest)?))
 }
 

@@ -61,7 +61,12 @@ pub(crate) fn entry(archive: &Path, name: &str) -> Result<Section, BundleError> 
         let path = PathBuf::from(format!("{}{SEPARATOR}{name}", archive.display()));
         return data.and_then(|data| whole.part(path, data, entry.length)).ok_or_else(beyond);
     }
-    Err(fault(end.offset, format!("it has no entry `{name}`")))
+    match fields.is_empty() {
+        true => Err(fault(end.offset, format!("it has no entry `{name}`"))),
+        false => {
+            Err(fault(end.offset, format!("its central directory is damaged before any entry `{name}`")))
+        }
+    }
 }
 
 /// Where the central directory is: the last record that says so, behind which is nothing but a

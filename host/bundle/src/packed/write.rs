@@ -143,8 +143,10 @@ impl Partial {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(BundleError::Busy { directory: path }),
-            // A file system without locks.
-            Err(TryLockError::Error(_)) => {}
+            // On file systems without locks, two writers would still leave a whole file of one or
+            // the other, or none: its bytes are verified when it is opened.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(TryLockError::Error(error)) => return Err(io(error)),
         }
         file.set_len(0).map_err(io)?;
         Ok(Partial { path, file })
