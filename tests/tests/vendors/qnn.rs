@@ -435,13 +435,17 @@ fn a_chip_without_a_variant_runs_the_nearest_if_it_says_the_same() {
 
     let run = || {
         let run = shardwright(["run", "--prompt", "a b", "--max-tokens", "2", "--greedy", "--soc", "soc-72"]);
-        run.argument(&bundle)
+        // What held is remembered there, by a bundle that is the same whenever it is compiled.
+        run.argument(&bundle).environment("XDG_CACHE_HOME", folder.path().join("cache"))
     };
     let tested = "self-test of chain `primary` on this machine";
     let first = run().outcome();
     assert_eq!(first.code, Some(0), "{}", first.stderr);
     assert!(first.stderr.contains("no variant of its own"), "{}", first.stderr);
     assert!(first.stderr.contains(tested), "{}", first.stderr);
+    let again = run().outcome();
+    assert_eq!((again.code, again.stdout), (Some(0), first.stdout), "{}", again.stderr);
+    assert!(!again.stderr.contains(tested), "it was remembered: {}", again.stderr);
 
     // It said something else when it was compiled: nothing is generated with it.
     let other_token = |mut goldens: Value| {
