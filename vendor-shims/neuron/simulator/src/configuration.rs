@@ -1,6 +1,7 @@
 //! What the library emulates, from a JSON file that an environment variable names. The file is
 //! checked on every call and read again if it changed.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -199,20 +200,30 @@ struct Read {
 
 static LAST: Mutex<Option<Read>> = Mutex::new(None);
 
-/// The processor requested by a client.
+/// The processor that a client asked for last, for threads on which none was asked for.
 static PLAYED: Mutex<Option<String>> = Mutex::new(None);
+
+thread_local! {
+    /// The processor asked for on this thread: two threads of one process may work for two.
+    static PLAYED_HERE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
 
 /// Emulates a processor from now on, if no file names one.
 pub fn play(soc: &str) {
+    PLAYED_HERE.set(Some(soc.to_owned()));
     *PLAYED.lock().unwrap_or_else(PoisonError::into_inner) = Some(soc.to_owned());
+}
+
+fn played() -> Option<String> {
+    let here = PLAYED_HERE.with_borrow(Clone::clone);
+    here.or_else(|| PLAYED.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
 /// The current configuration, or what is wrong with its file.
 pub fn current() -> Result<Arc<Configuration>, String> {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
-        let played = PLAYED.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let otherwise = Configuration::default();
-        return Ok(Arc::new(Configuration { soc: played.unwrap_or(otherwise.soc), ..otherwise }));
+        return Ok(Arc::new(Configuration { soc: played().unwrap_or(otherwise.soc), ..otherwise }));
     };
     let wrong = |problem: String| format!("{VARIABLE}: {}: {problem}", path.display());
     let metadata = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
@@ -252,6 +263,21 @@ mod tests {
             let error = Configuration::parse(text).expect_err(problem);
             assert!(error.contains(problem), "{error}");
         }
+    }
+
+    #[test]
+    fn two_threads_play_two_processors() {
+        play("mt6991");
+        let (other, none) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                play("mt6993");
+                played()
+            });
+            let other = other.join().expect("no panic");
+            (other, scope.spawn(played).join().expect("no panic"))
+        });
+        let asked = [played(), other, none].map(|soc| soc.expect("one was asked for"));
+        assert_eq!(asked, ["mt6991", "mt6993", "mt6993"]);
     }
 
     #[test]
