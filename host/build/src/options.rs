@@ -8,6 +8,7 @@ use shardwright_graph::Graph;
 use shardwright_planning::profile::{GENERIC, Preference, Profile};
 use shardwright_planning::request::PromptLength;
 use shardwright_shims::RegistryBuilder;
+use shardwright_trust::TrustOptions;
 use shardwright_vocabulary::{
     ComponentKind, Error, ErrorKind, FormatTuple, Pass, Result, TargetKind, UnknownName, WeightFormat,
 };
@@ -159,8 +160,8 @@ pub struct PlanOptions {
     pub threads: Option<u32>,
     /// Cache directory; `None` to cache nothing.
     pub cache: Option<PathBuf>,
-    /// Hexadecimal public keys whose planner packs are run.
-    pub trusted_keys: Vec<String>,
+    /// Whose planner packs are run, and how shims, planners and profiles must be signed.
+    pub trust: TrustOptions,
     /// A profile's name or alias; `None` for the generic one.
     pub soc: Option<String>,
     /// What runs the plan; `None` for the device if its shim finds it.

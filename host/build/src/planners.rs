@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 #[cfg(feature = "checkpoints")]
 use shardwright_planning::builtin;
 use shardwright_planning::error::{PlannerError, PlannerErrorKind};
-use shardwright_planning::pack::PublicKey;
 use shardwright_planning::registry::{PlannerEntry, PlannerRegistry};
 use shardwright_planning::sandbox::Planner;
 #[cfg(feature = "checkpoints")]
 use shardwright_planning::sandbox::{CompiledCache, EngineKind, Sandbox};
 use shardwright_planning::session::PlanningSession;
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_trust::Trust;
+use shardwright_vocabulary::{Error, ErrorKind, Notice};
 
 use crate::{PlanOptions, Result};
 
@@ -46,9 +46,15 @@ fn is_setting(known: &str, asked: &str) -> bool {
     }
 }
 
+/// What was used in spite of its signature.
+pub(crate) fn warned(trust: &Trust) -> impl Iterator<Item = Notice> {
+    let warnings = trust.take_warnings().into_iter();
+    warnings.map(|warning| Notice::note(format!("{warning}; {}", warning.help())))
+}
+
 /// A session with the requested planner, and the built-in one as fallback.
-pub(crate) fn planning_session(options: &PlanOptions) -> Result<PlanningSession> {
-    let tools = PlannerTools::new(options.cache.as_deref(), &options.trusted_keys)?;
+pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<PlanningSession> {
+    let tools = PlannerTools::new(options.cache.as_deref(), trust)?;
     let session = match &options.planner {
         None => {
             let planner = tools.built_in()?.ok_or_else(|| {
@@ -119,29 +125,20 @@ pub struct PlannerTools {
     pub sandbox: Sandbox,
     #[cfg(feature = "checkpoints")]
     cache: Option<CompiledCache>,
-    trusted: Vec<PublicKey>,
+    trust: Trust,
 }
 
 impl PlannerTools {
-    /// `cache` is the directory of compiled planners; packs signed by one of `trusted` (public keys
-    /// in hexadecimal) are run.
+    /// `cache` is the directory of compiled planners; planners that are signed as the rules ask are
+    /// run, and packs only if one of their keys signed them.
     #[cfg_attr(not(feature = "checkpoints"), expect(unused_variables, reason = "nothing is compiled"))]
-    pub fn new(cache: Option<&Path>, trusted: &[String]) -> Result<Self> {
-        let key = |key: &String| {
-            key.parse().map_err(|error| {
-                Error::caused_by(
-                    ErrorKind::Argument,
-                    error,
-                    Some("`planner pack` prints the public key".to_owned()),
-                )
-            })
-        };
+    pub fn new(cache: Option<&Path>, trust: &Trust) -> Result<Self> {
         Ok(PlannerTools {
             #[cfg(feature = "checkpoints")]
             sandbox: Sandbox::new(EngineKind::Native)?,
             #[cfg(feature = "checkpoints")]
             cache: cache.map(|directory| CompiledCache::new(directory.join("planners"))),
-            trusted: trusted.iter().map(key).collect::<Result<_>>()?,
+            trust: trust.clone(),
         })
     }
 
@@ -160,9 +157,9 @@ impl PlannerTools {
     /// A planner that was found; without a compiler, a pack.
     pub fn load(&self, entry: &PlannerEntry) -> std::result::Result<Planner, PlannerError> {
         #[cfg(feature = "checkpoints")]
-        let loaded = entry.load(&self.sandbox, self.cache.as_ref(), &self.trusted);
+        let loaded = entry.load(&self.sandbox, self.cache.as_ref(), &self.trust);
         #[cfg(not(feature = "checkpoints"))]
-        let loaded = entry.open(&self.trusted);
+        let loaded = entry.open(&self.trust);
         loaded
     }
 }

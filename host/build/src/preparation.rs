@@ -21,7 +21,7 @@ use crate::executors::{OwnShim, demand, executor, unusable};
 use crate::offers::{complete, known_formats, offered_formats, override_limits, targets};
 use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION, placed};
 use crate::places::RunPlaces;
-use crate::planners::planning_session;
+use crate::planners::{planning_session, warned};
 use crate::ranges::boundary_ranges;
 use crate::request::make_keyed_request;
 use crate::tables::gathered_tables;
@@ -77,16 +77,18 @@ impl Preparation {
         purpose: Purpose,
         watch: &mut dyn Watch,
     ) -> Result<Self> {
+        let trust = options.trust.rules(options.cache.as_deref())?;
         let directories = options.profiles.iter();
         let profiles =
             directories.fold(ProfileRegistry::new(), |existing, path| existing.with_directory(path));
+        let profiles = profiles.trusting(trust.clone());
         let FoundProfile { profile, source: file } =
             profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
         let (options, taken) = options.completed_by(&profile);
         let options = &options;
         let graph = source.graph();
         check_asked(graph, &profile, options)?;
-        let shims = Shims::open(options.shims.clone(), options.isolation)?;
+        let shims = Shims::open(options.shims.clone().trusting(trust.clone()), options.isolation)?;
 
         let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
         let skipped = profiles.list()?.skipped;
@@ -262,8 +264,9 @@ impl Preparation {
         if loss_goal != LossGoal::None {
             passing.extend(source.take_notices());
         }
-        let session = planning_session(options)?;
+        let session = planning_session(options, &trust)?;
         passing.extend(session.disbelieved().map(Notice::note));
+        passing.extend(warned(&trust));
         Ok(Preparation {
             profile,
             shims,

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use serde::{Deserialize, Serialize};
 use shardwright_files::{Mapping, Section};
 use shardwright_graph::{Asset, GraphError, WeightData};
+use shardwright_trust::{Statement, Trust};
 
 use crate::file::MappedFile;
 use crate::manifest::{AssetEntry, FileReference, Manifest, TextFile, Variant};
-use crate::store::Store;
+use crate::store::{Checked, Store};
 use crate::{BundleError, Digest, Proofs, file};
 
 /// Files up to this length are hashed when the bundle is opened, so that the small files a start
@@ -42,6 +43,8 @@ struct Opened {
     /// With one variant at least.
     manifest: Manifest,
     sha256: Digest,
+    signature: Option<Vec<u8>>,
+    signed: Option<Statement>,
     /// Every file, with the fields that name it.
     uses: BTreeMap<FileReference, Vec<String>>,
     /// Current mappings: users of the same file share the mapping and its verification.
@@ -56,17 +59,28 @@ impl Bundle {
     /// other file, no matter how long. Any content gives a bundle or an error, within a small
     /// multiple of 16 MiB of memory.
     pub fn open(path: impl AsRef<Path>) -> Result<Bundle, BundleError> {
-        Bundle::of_store(Store::open(path.as_ref())?)
+        Bundle::open_trusting(path, &Trust::off())
+    }
+
+    /// The same of a bundle that is signed as the rules ask. Where they require it, nothing is
+    /// parsed before its signature was found good: its manifest has the hash of every file.
+    pub fn open_trusting(path: impl AsRef<Path>, trust: &Trust) -> Result<Bundle, BundleError> {
+        Bundle::of_store(Store::open(path.as_ref(), trust)?, trust)
     }
 
     /// Opens a packed bundle within an open file, such as an asset of an app that the system gives
     /// as a descriptor with an offset and a length.
     pub fn open_section(section: Section) -> Result<Bundle, BundleError> {
-        Bundle::of_store(Store::packed(section)?)
+        Bundle::open_section_trusting(section, &Trust::off())
     }
 
-    fn of_store(store: Store) -> Result<Bundle, BundleError> {
-        let (manifest, sha256) = store.read_manifest()?;
+    /// The same of a bundle that is signed as the rules ask.
+    pub fn open_section_trusting(section: Section, trust: &Trust) -> Result<Bundle, BundleError> {
+        Bundle::of_store(Store::packed(section, trust)?, trust)
+    }
+
+    fn of_store(store: Store, trust: &Trust) -> Result<Bundle, BundleError> {
+        let Checked { manifest, sha256, signature, signed } = store.read_manifest(trust)?;
         let uses = uses_of(&manifest);
         for (reference, used_as) in &uses {
             store.file(*reference, used_as, reference.bytes <= TINY_FILE_BYTES)?;
@@ -78,7 +92,7 @@ impl Bundle {
             let reason = format!("its manifest does not name `{}`", stray.name);
             return Err(BundleError::Packed { path: store.path().to_owned(), offset: 0, reason });
         }
-        let opened = Opened { store, manifest, sha256, uses, mapped: Mutex::default() };
+        let opened = Opened { store, manifest, sha256, signature, signed, uses, mapped: Mutex::default() };
         Ok(Bundle { opened: Arc::new(opened), variant: 0, proofs: None })
     }
 
@@ -140,6 +154,17 @@ impl Bundle {
     /// The hash in the manifest, which covers the hash of every file: the identity of the bundle.
     pub fn sha256(&self) -> Digest {
         self.opened.sha256
+    }
+
+    /// What a trusted key signed it as; `None` where the rules it was opened by look at no
+    /// signature, or there is no good one.
+    pub fn signed(&self) -> Option<&Statement> {
+        self.opened.signed.as_ref()
+    }
+
+    /// Its signature, of which nothing is believed.
+    pub(crate) fn signature(&self) -> Option<&[u8]> {
+        self.opened.signature.as_deref()
     }
 
     /// Its files, each content once, in the order of their hashes.

@@ -1,3 +1,4 @@
+use shardwright_trust::TrustError;
 use shardwright_vocabulary::ErrorKind;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -158,6 +159,9 @@ pub enum BundleError {
         /// Its length.
         bytes: u64,
     },
+    /// It is not signed as the host's rules ask.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     /// The directory to write to contains something else.
     #[error("`{}` is neither empty nor a bundle: it holds `{found}`", directory.display())]
     Occupied {
@@ -212,6 +216,7 @@ impl BundleError {
             }
             BundleError::Variant { .. } => Some("name the chip with `--soc`"),
             BundleError::Reference { .. } => Some("report this: a file was asked for that was never added"),
+            BundleError::Trust(error) => Some(error.help()),
             BundleError::Cancelled => None,
             BundleError::Occupied { .. } => Some("name a directory that is empty or does not exist yet"),
             BundleError::Busy { .. } => Some("wait until the other one is done, or name another directory"),
@@ -257,6 +262,7 @@ impl From<BundleError> for shardwright_vocabulary::Error {
                 ErrorKind::Argument
             }
             BundleError::Reference { .. } => ErrorKind::Internal,
+            BundleError::Trust(error) => error.kind(),
             BundleError::Cancelled => ErrorKind::Cancelled,
             _ => ErrorKind::Invalid,
         };

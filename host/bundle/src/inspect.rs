@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use shardwright_trust::Trust;
 
 use crate::bundle::{TINY_FILE_BYTES, uses_of};
-use crate::store::Store;
+use crate::signed::SignatureReport;
+use crate::store::{Checked, Store};
 use crate::{BundleError, Digest, FORMAT_VERSION, FileReference, Manifest, Progress, Stray};
 
 /// How closely files are checked.
@@ -34,6 +36,8 @@ pub struct Inspection {
     pub total_bytes: u64,
     /// Whether every file matches the manifest, as far as it was checked.
     pub intact: bool,
+    /// Its signature, if it has one.
+    pub signature: Option<SignatureReport>,
     /// Every file, in the order of their hashes.
     pub files: Vec<InspectedFile>,
     /// Files in the directory that are not part of it.
@@ -77,8 +81,12 @@ pub fn inspect(
     examine: Examine,
     mut progress: impl FnMut(Progress),
 ) -> Result<Inspection, BundleError> {
-    let store = Store::open(path.as_ref())?;
-    let (manifest, sha256) = store.read_manifest()?;
+    let store = Store::open(path.as_ref(), &Trust::off())?;
+    let Checked { manifest, sha256, signature, .. } = store.read_manifest(&Trust::off())?;
+    let signature = match signature {
+        Some(signature) => Some(SignatureReport::of(&store, &signature)?),
+        None => None,
+    };
     let uses = uses_of(&manifest);
     let total = uses.keys().map(|reference| reference.bytes).fold(0, u64::saturating_add);
     let mut files = Vec::with_capacity(uses.len());
@@ -100,6 +108,7 @@ pub fn inspect(
         format: FORMAT_VERSION,
         sha256,
         total_bytes: total,
+        signature,
         intact: !files.iter().any(|file| matches!(file.state, FileState::Damaged { .. })),
         files,
         // If the folder cannot be listed, every file was already reported.

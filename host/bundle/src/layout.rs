@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DIR/bundle.json      the manifest; there only when the bundle is complete
+//! DIR/bundle.json.sig  its signature, if it has one
 //! DIR/files/<sha256>   every other file, named by its content
 //! DIR/.unfinished      while it is written: the journal
 //! DIR/.staging/        while it is written: scratch space
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 use crate::Digest;
 
 pub(crate) const MANIFEST: &str = "bundle.json";
+/// Also the name of the first part of a packed bundle that is signed.
+pub(crate) const SIGNATURE: &str = "bundle.json.sig";
 pub(crate) const FILES: &str = "files";
 const JOURNAL: &str = ".unfinished";
 const STAGING: &str = ".staging";
@@ -32,6 +35,11 @@ impl Layout {
 
     pub(crate) fn manifest(&self) -> PathBuf {
         self.directory.join(MANIFEST)
+    }
+
+    /// The signature of the manifest, and so of every file that it has the hash of.
+    pub(crate) fn signature(&self) -> PathBuf {
+        self.directory.join(SIGNATURE)
     }
 
     pub(crate) fn files(&self) -> PathBuf {
@@ -55,7 +63,7 @@ impl Layout {
 
     /// Whether a name directly in the directory is part of a complete bundle.
     pub(crate) fn is_part(name: &str) -> bool {
-        [MANIFEST, FILES].contains(&name)
+        [MANIFEST, SIGNATURE, FILES].contains(&name)
     }
 
     /// Path of a file within the directory, with `/`.
@@ -70,6 +78,6 @@ impl Layout {
 
     /// Whether a name directly in the directory belongs to a bundle, complete or not.
     pub(crate) fn is_ours(name: &str) -> bool {
-        [MANIFEST, FILES, JOURNAL, STAGING].contains(&name) || name.starts_with(TEMPORARY)
+        [MANIFEST, SIGNATURE, FILES, JOURNAL, STAGING].contains(&name) || name.starts_with(TEMPORARY)
     }
 }

@@ -183,6 +183,7 @@ mod layout;
 mod manifest;
 mod packed;
 mod proofs;
+mod signed;
 mod store;
 mod writer;
 
@@ -198,6 +199,7 @@ pub use manifest::{
 };
 pub use packed::{PackReport, pack};
 pub use proofs::Proofs;
+pub use signed::{SignatureReport, sign};
 pub use writer::BundleWriter;
 
 /// Version of the format that is written, and the only one that is read.

@@ -1,8 +1,10 @@
 //! A bundle in one file: an uncompressed ZIP archive of the files of its directory.
 //!
 //! ```text
-//! 0            local header of bundle.json, padded
-//! 64 KiB       bundle.json
+//! 0            local header of bundle.json.sig, padded, if it is signed
+//! 64 KiB       bundle.json.sig
+//!              local header of bundle.json, padded
+//! n · 64 KiB   bundle.json
 //!              local header of files/<sha256>, padded
 //! n · 64 KiB   its bytes
 //!              … in the order of the names
@@ -21,8 +23,10 @@ pub(crate) mod container;
 pub(crate) mod embedded;
 mod layout;
 mod read;
+mod signed;
 mod write;
 
 pub use write::{PackReport, pack};
 
 pub(crate) use read::Packed;
+pub(crate) use write::pack_signed;

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use shardwright_files::{Links, Section};
+use shardwright_trust::{ENVELOPE_BYTES, Kind, Statement, Trust};
 
 use crate::bundle::Stray;
 use crate::error::printable;
@@ -24,24 +25,33 @@ pub(crate) enum Store {
     Packed(Box<Packed>),
 }
 
+/// A manifest that was checked, with what signs it.
+pub(crate) struct Checked {
+    pub(crate) manifest: Manifest,
+    pub(crate) sha256: Digest,
+    /// Nothing of it is believed, unless there is a statement.
+    pub(crate) signature: Option<Vec<u8>>,
+    pub(crate) signed: Option<Statement>,
+}
+
 impl Store {
     /// A directory, a packed bundle, or `archive!/entry` of a ZIP archive in which a packed bundle
     /// is stored uncompressed.
-    pub(crate) fn open(path: &Path) -> Result<Store, BundleError> {
+    pub(crate) fn open(path: &Path, trust: &Trust) -> Result<Store, BundleError> {
         let is_file = fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir());
         if is_file {
             let opened = shardwright_files::open(path, Links::Followed);
             let (file, _) = opened.map_err(|error| file::open_error(path, error))?;
-            return Store::packed(Section::whole(path, file).map_err(BundleError::io(path))?);
+            return Store::packed(Section::whole(path, file).map_err(BundleError::io(path))?, trust);
         }
         if let Some((archive, entry)) = embedded::split(path).filter(|_| !path.exists()) {
-            return Store::packed(embedded::entry(&archive, &entry)?);
+            return Store::packed(embedded::entry(&archive, &entry)?, trust);
         }
         Ok(Store::Directory(Layout::of(path)))
     }
 
     /// A packed bundle within a file.
-    pub(crate) fn packed(section: Section) -> Result<Store, BundleError> {
+    pub(crate) fn packed(section: Section, trust: &Trust) -> Result<Store, BundleError> {
         let mut begin = [0; ARCHIVE_MAGIC.len()];
         let is_archive = section.read_exact_at(&mut begin, 0).is_ok() && begin == ARCHIVE_MAGIC;
         if !is_archive {
@@ -49,7 +59,7 @@ impl Store {
             let expected = "the directory of a bundle, or a packed one";
             return Err(BundleError::Kind { path, expected, found: "another file" });
         }
-        Ok(Store::Packed(Box::new(Packed::open(section)?)))
+        Ok(Store::Packed(Box::new(Packed::open(section, trust)?)))
     }
 
     /// Path of the whole, for messages.
@@ -86,11 +96,31 @@ impl Store {
         }
     }
 
-    /// Reads and checks the manifest.
-    pub(crate) fn read_manifest(&self) -> Result<(Manifest, Digest), BundleError> {
+    /// Reads and checks the manifest, once its signature is as the rules ask.
+    pub(crate) fn read_manifest(&self, trust: &Trust) -> Result<Checked, BundleError> {
         let section = self.manifest()?;
         let bytes = file::read_capped(section.path(), section.reader(), MANIFEST_BYTES)?;
-        manifest::parse(section.path(), &bytes)
+        let signature = self.signature()?;
+        let signed = trust.expect(self.path(), Kind::Bundle, signature.as_deref(), &bytes)?;
+        let (manifest, sha256) = manifest::parse(section.path(), &bytes)?;
+        Ok(Checked { manifest, sha256, signature, signed })
+    }
+
+    /// The bytes of the signature, if there is one.
+    pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>, BundleError> {
+        match self {
+            Store::Packed(packed) => packed.signature(),
+            Store::Directory(layout) => {
+                // One more than it has: a longer file is none.
+                match file::begin_of(&layout.signature(), ENVELOPE_BYTES as u64 + 1) {
+                    Ok(bytes) => Ok(Some(bytes)),
+                    Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                        Ok(None)
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+        }
     }
 
     /// A file of the manifest, which `used_as` names: it exists, is a regular one and has its

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use shardwright_graph::Asset;
+use shardwright_trust::Trust;
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::digest::{CHUNK, Hasher};
@@ -77,7 +78,8 @@ impl BundleWriter {
             Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let previous = Store::Directory(layout.clone()).read_manifest().ok().map(|(manifest, _)| manifest);
+        let previous = Store::Directory(layout.clone()).read_manifest(&Trust::off());
+        let previous = previous.ok().map(|checked| checked.manifest);
         Ok(BundleWriter { layout, _lock: lock, journal, previous, added: HashSet::new() })
     }
 
@@ -250,7 +252,8 @@ impl BundleWriter {
     }
 
     /// Completes the bundle: checks that the manifest is consistent and that every file it names
-    /// exists, writes it atomically, and removes unreferenced files.
+    /// exists, writes it atomically, and removes unreferenced files, and the signature of another
+    /// manifest.
     pub fn finish(self, manifest: &Manifest) -> Result<Bundle, BundleError> {
         let path = self.layout.manifest();
         let (bytes, _) = manifest::canonical(&path, manifest)?;
@@ -259,6 +262,11 @@ impl BundleWriter {
 
         let io = |error| BundleError::io(&path)(error);
         let directory = &self.layout.directory;
+        // A signature is of one manifest. It goes first: a bundle without is one, and a bundle with
+        // another's is none.
+        if fs::read(&path).ok().as_deref() != Some(&bytes) {
+            remove_file(&self.layout.signature())?;
+        }
         let mut temporary = temporary(directory).map_err(io)?;
         temporary.write_all(&bytes).map_err(io)?;
         temporary.as_file().sync_all().map_err(io)?;
@@ -396,7 +404,7 @@ fn make_directory(path: &Path) -> Result<(), BundleError> {
 }
 
 /// A file that others may read once it has its final name.
-fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
+pub(crate) fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY);
     #[cfg(unix)]
@@ -421,6 +429,13 @@ fn remove_temporaries(directory: &Path) -> Result<(), BundleError> {
     Ok(())
 }
 
+fn remove_file(path: &Path) -> Result<(), BundleError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(BundleError::io(path)(error)),
+        _ => Ok(()),
+    }
+}
+
 fn remove_tree(path: &Path) -> Result<(), BundleError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(BundleError::io(path)(error)),
@@ -429,6 +444,6 @@ fn remove_tree(path: &Path) -> Result<(), BundleError> {
 }
 
 /// Makes the names in a directory survive a loss of power.
-fn sync_directory(path: &Path) -> Result<(), BundleError> {
+pub(crate) fn sync_directory(path: &Path) -> Result<(), BundleError> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(BundleError::io(path))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use shardwright::{FormatChoice, Preference, PromptLength, WeightFormat, WeightRounding};
+use shardwright_trust::{Kind, LeastRelease, PublicKey};
 
 /// Runs language models on phone NPUs by plan: what is cut where, in which format, with which
 /// flags, and why.
@@ -149,6 +150,10 @@ pub enum Command {
     /// compiler.
     #[command(subcommand)]
     Planner(PlannerCommand),
+    /// Signatures: make a key, sign a bundle, shim, planner or profile, revoke what must not be
+    /// used any more.
+    #[command(subcommand)]
+    Trust(TrustCommand),
     /// Write a completion script for a shell to standard output.
     Completions {
         /// The shell.
@@ -183,13 +188,38 @@ pub struct ProfilePlaces {
     pub profiles: Vec<PathBuf>,
 }
 
-/// Whose planner packs are run.
+/// Whose signatures count, and of what.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Places and trust")]
 pub struct TrustArguments {
-    /// A public key whose planner packs are accepted (may be repeated).
+    /// A public key whose signatures count (may be repeated). Planner packs are run only if signed
+    /// by one.
     #[arg(long = "trust", value_name = "KEY")]
     pub trusted_keys: Vec<String>,
+    /// What becomes of a bundle, shim, planner or profile without a signature of a trusted key: it
+    /// is used, used with a notice, or refused.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "off|warn|require",
+        default_value = "off",
+        hide_possible_values = true
+    )]
+    pub signatures: Signatures,
+    /// A list, signed by a trusted key, of what must not be used any more (may be repeated).
+    #[arg(long, value_name = "FILE")]
+    pub revocations: Vec<PathBuf>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signatures {
+    /// Not looked at.
+    #[default]
+    Off,
+    /// Told of.
+    Warn,
+    /// Required.
+    Require,
 }
 
 /// What is planned for.
@@ -767,6 +797,84 @@ pub enum Language {
     Rust,
 }
 
+const TRUST_SIGN_EXAMPLES: &str = "Example:
+  shardwright trust key my.key
+  shardwright trust sign demo.bundle --key my.key --name demo --release 3
+  shardwright run demo.bundle --trust KEY --signatures require --prompt \"Once upon\"";
+
+const TRUST_REVOKE_EXAMPLES: &str = "Example:
+  shardwright trust revoke --key my.key --list acme --sequence 2 --least bundle:demo:4 -o revoked.list
+  shardwright run demo.bundle --trust KEY --signatures require --revocations revoked.list --prompt 'And'";
+
+#[derive(Subcommand, Debug)]
+pub enum TrustCommand {
+    /// Make a signing key of chance, in a file that only you can read, and show its public half.
+    Key {
+        /// The file, which must not be there yet.
+        file: PathBuf,
+    },
+    /// Sign a bundle, a shim's manifest, a planner's component or a SoC profile.
+    #[command(after_help = TRUST_SIGN_EXAMPLES)]
+    Sign {
+        /// A bundle, in a directory or packed, a `.shim.json`, a `.wasm` or a profile's `.json`.
+        path: PathBuf,
+        /// The file of the signing key, as `trust key` makes one.
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// Name under which releases of a bundle are counted. Default: its model's. Shims,
+        /// planners and profiles have their own.
+        #[arg(long)]
+        name: Option<String>,
+        /// Number of the release, which grows: a list of revocations may ask for at least some.
+        #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+        release: u64,
+    },
+    /// Write a signed list of what must not be used any more. A later list says all that an earlier
+    /// one did.
+    #[command(after_help = TRUST_REVOKE_EXAMPLES)]
+    Revoke {
+        /// The file of the signing key, as `trust key` makes one.
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// Name of the list: lists of one name are numbered together.
+        #[arg(long, value_name = "NAME")]
+        list: String,
+        /// Number of the list, higher than that of the last.
+        #[arg(long, value_name = "NUMBER")]
+        sequence: u64,
+        /// A public key whose signatures count no more (may be repeated).
+        #[arg(long = "revoke", value_name = "KEY", value_parser = public_key)]
+        keys: Vec<PublicKey>,
+        /// The least release that may be used of a bundle, shim, planner or profile (may be
+        /// repeated).
+        #[arg(long, value_name = "KIND:NAME:RELEASE", value_parser = least_release)]
+        least: Vec<LeastRelease>,
+        /// The list to write.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Show who signed a file, as what, and whether the signature is one of it.
+    Show {
+        /// A bundle, a file with its signature beside it, or a list of revocations.
+        path: PathBuf,
+    },
+}
+
+fn public_key(text: &str) -> Result<PublicKey, String> {
+    text.parse().map_err(|error: shardwright_trust::KeyError| error.to_string())
+}
+
+fn least_release(text: &str) -> Result<LeastRelease, String> {
+    let mut parts = text.splitn(3, ':');
+    let (kind, name, release) = (parts.next(), parts.next(), parts.next());
+    let kind = kind.and_then(Kind::of_name).filter(|kind| *kind != Kind::Revocations);
+    let kind = kind.ok_or_else(|| "it begins with bundle, shim, planner or profile".to_owned())?;
+    let name = name.filter(|name| !name.is_empty()).ok_or_else(|| "it has no name".to_owned())?.to_owned();
+    let release = release.and_then(|number| number.parse().ok());
+    let release = release.ok_or_else(|| "it does not end in the number of a release".to_owned())?;
+    Ok(LeastRelease { kind, name, release })
+}
+
 #[derive(Subcommand, Debug)]
 pub enum PlannerCommand {
     /// Begin a planner: a folder of that name, outside this tree, that builds and plans as it is.
@@ -801,11 +909,6 @@ pub enum PlannerCommand {
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },
-    /// Make a signing key of chance, in a file that only you can read, and show its public half.
-    Key {
-        /// The file, which must not be there yet.
-        file: PathBuf,
-    },
     /// Hold a planner to the numbered rules for planners, under the sandbox's bounds: what it makes
     /// of requests that are plain, large, incomplete, contradictory and absurd. The exit status is
     /// 1 where it breaks one.
@@ -837,7 +940,7 @@ pub enum PlannerCommand {
     Pack {
         /// The planner component.
         planner: PathBuf,
-        /// File with the 32-byte ed25519 signing key in hexadecimal.
+        /// The file of a signing key, as `trust key` makes one.
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
         /// The pack to write.

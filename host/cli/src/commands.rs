@@ -12,6 +12,7 @@ mod plan;
 mod planner;
 mod run;
 mod sensitivity;
+mod trust;
 mod tune;
 mod verify;
 use std::io::{BufRead, Read, Write};
@@ -79,21 +80,21 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         Command::Planner(PlannerCommand::Compose { policy, solver, output }) => {
             planner::compose(policy, solver.as_deref(), output, format)
         }
-        Command::Planner(PlannerCommand::Key { file }) => planner::key(file, format),
         Command::Planner(PlannerCommand::Check { planner, planner_options, planners, trust }) => {
             let search = search_path(&ShimPlaces::default(), planners, &ProfilePlaces::default());
-            planner::check(planner, planner_options, &search, &trust.trusted_keys, format)
+            planner::check(planner, planner_options, &search, &trust::options(trust), format)
         }
         Command::Planner(PlannerCommand::Replay { request, planner, planners, trust }) => {
             let search = search_path(&ShimPlaces::default(), planners, &ProfilePlaces::default());
-            let (planner, keys) = (planner.as_deref(), &trust.trusted_keys);
-            let report = shardwright_doctor::replay_request(request, planner, &search, keys)?;
+            let (planner, trust) = (planner.as_deref(), trust::options(trust));
+            let report = shardwright_doctor::replay_request(request, planner, &search, &trust)?;
             print(format, &report, views::replayed)
         }
         Command::Planner(PlannerCommand::Pack { planner, key, output }) => {
             let report = shardwright_doctor::pack_planner(planner, key, output)?;
             print(format, &report, views::planner)
         }
+        Command::Trust(command) => trust::trust(command, format),
         Command::Completions { .. } if format == Format::Json => {
             Err(Failure::Arguments("a completion script is no report: it has no JSON".to_owned()))
         }
@@ -175,8 +176,12 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     if let Some(planner) = &target.planner {
         options = options.planner(planner);
     }
+    options = options.signatures(trust::policy(&target.trust));
     for key in &target.trust.trusted_keys {
         options = options.trust_key(key);
+    }
+    for list in &target.trust.revocations {
+        options = options.revocations(list);
     }
     for (name, value) in &target.planner_options {
         options = options.planner_option(name, value);
@@ -383,7 +388,8 @@ fn open_for(
         options = options.threads(threads);
     }
     if let Some(soc) = &target.soc {
-        options = options.chip(shardwright_doctor::chip_named(soc, &target_path(target)?)?);
+        let rules = trust::options(&target.trust).rules(shardwright::user_cache_directory().as_deref())?;
+        options = options.chip(shardwright_doctor::chip_named(soc, &target_path(target)?, &rules)?);
     }
     for (name, value) in &target.flags {
         options = options.flag(name, value);
@@ -394,8 +400,12 @@ fn open_for(
     if let Some(compiled_from) = compiled_from {
         options = options.checkpoint(compiled_from);
     }
+    options = options.signatures(trust::policy(&target.trust));
     for key in &target.trust.trusted_keys {
         options = options.trust_key(key);
+    }
+    for list in &target.trust.revocations {
+        options = options.revocations(list);
     }
     Ok(options.open(checkpoint)?)
 }
@@ -458,7 +468,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         shims: ShimPlaces { shims: _ },
         planners: PlannerPlaces { planners: _ },
         profiles: ProfilePlaces { profiles: _ },
-        trust: TrustArguments { trusted_keys: _ },
+        trust: TrustArguments { trusted_keys: _, signatures: _, revocations: _ },
     } = target;
     let ExecutionArguments { on, threads: _, isolation: _ } = execution;
     let decided = [

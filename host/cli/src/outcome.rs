@@ -60,6 +60,7 @@ const fn code(kind: ErrorKind) -> u8 {
         ErrorKind::Shim => 8,
         ErrorKind::Strict => 9,
         ErrorKind::Context => 10,
+        ErrorKind::Untrusted => 11,
         ErrorKind::Cancelled => 130,
         _ => 70,
     }
@@ -78,6 +79,7 @@ const fn general_help(kind: ErrorKind) -> &'static str {
         }
         ErrorKind::Shim => "`shardwright shim list` shows what was found; `-v` shows more of what happened",
         ErrorKind::Strict => "leave `--strict` out to accept the fallback",
+        ErrorKind::Untrusted => "get a signed file from its source, or trust the key of its maker",
         ErrorKind::Context => "shorten the prompt or raise `--context`",
         ErrorKind::Cancelled => "run the command again",
         _ => "run it again with `-vv` and report what it says",

@@ -16,6 +16,7 @@ mod repair;
 mod sensitivity;
 mod shims;
 mod show;
+mod trust;
 mod tune;
 mod verify;
 
@@ -33,6 +34,7 @@ pub use repair::repair;
 pub use sensitivity::sensitivity;
 pub use shims::shims;
 pub use show::show;
+pub use trust::signature;
 pub use tune::tune;
 pub use verify::{self_test, verify};
 

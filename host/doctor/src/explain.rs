@@ -10,6 +10,7 @@ use shardwright_bundle::{Bundle, ShardEntry};
 use shardwright_planning::profile::ProfileRegistry;
 use shardwright_selection::{OpenShims, Selection, select};
 use shardwright_shims::{Chip, ShimInstance};
+use shardwright_trust::Trust;
 use shardwright_vocabulary::Result;
 use shardwright_worker::Shims;
 
@@ -53,7 +54,7 @@ pub enum About<'a> {
 pub fn explain(path: &Path, about: About<'_>, search: &SearchPath) -> Result<ExplainReport> {
     let bundle = Bundle::open(path)?;
     let chip = match about {
-        About::Chip(soc) => Some(chip_named(soc, search)?),
+        About::Chip(soc) => Some(chip_named(soc, search, &Trust::off())?),
         About::Here | About::Described(_) => None,
     };
     let manifest = bundle.manifest();
@@ -79,10 +80,11 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath) -> Result<Exp
     })
 }
 
-/// The chip of a profile, by any of its names.
-pub fn chip_named(soc: &str, search: &SearchPath) -> Result<Chip> {
+/// The chip of a profile that is signed as the rules ask, by any of its names.
+pub fn chip_named(soc: &str, search: &SearchPath, trust: &Trust) -> Result<Chip> {
     let directories = search.profiles.iter();
     let registry = directories.fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path));
+    let registry = registry.trusting(trust.clone());
     Ok(chip_of(&registry.find(soc)?.profile))
 }
 

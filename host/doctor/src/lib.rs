@@ -32,6 +32,7 @@ mod plans;
 mod report;
 mod shims;
 mod show;
+mod trust;
 
 pub use advised::{AdvisedFlag, FlagAdvice};
 pub use bundle::{
@@ -48,7 +49,7 @@ pub use machine::{Identity, MachineReport};
 pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
 pub use planners::{
     AskedShardReport, CheckReport, LogReport, PlannerOptionReport, PlannerReport, ReplayReport,
-    check_planner, make_planner_key, pack_planner, replay_request,
+    check_planner, pack_planner, replay_request,
 };
 pub use plans::{
     ComparedPlan, PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue, compare_plans, compare_reports,
@@ -56,3 +57,4 @@ pub use plans::{
 pub use report::{DoctorReport, FoundProfileReport, Problem, WorkerPresence, doctor};
 pub use shims::{DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims};
 pub use show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show};
+pub use trust::{SignatureReport, make_key, revoke, show_signature, sign};

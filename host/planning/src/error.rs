@@ -1,5 +1,6 @@
 //! Errors of planners. Every error names the planner and, once known, its version.
 
+use shardwright_trust::{PublicKey, TrustError};
 use shardwright_vocabulary::ErrorKind;
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +8,6 @@ use std::time::Duration;
 
 use crate::check::PlanFault;
 use crate::floor::FloorRefusal;
-use crate::keys::PublicKey;
 use crate::request::RequestFault;
 
 /// A planner that could not be loaded, or failed to answer.
@@ -108,6 +108,9 @@ pub enum PlannerErrorKind {
         /// The cap.
         cap: u64,
     },
+    /// It is not signed as the host's rules ask.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     /// Neither a component nor a pack.
     #[error("not a WebAssembly component: {reason}")]
     Garbage {
@@ -265,6 +268,7 @@ impl PlannerErrorKind {
                 "a panic in the planner ends like this; log before returning an error"
             }
             PlannerErrorKind::Plan(fault) => return fault.help().map(str::to_owned),
+            PlannerErrorKind::Trust(error) => error.help(),
             PlannerErrorKind::Pack(error) => return error.help().map(str::to_owned),
             PlannerErrorKind::NoFloor { floor, .. } => floor.help(),
             PlannerErrorKind::Refused { kind, .. } => match kind {
@@ -353,6 +357,7 @@ impl From<PlannerError> for shardwright_vocabulary::Error {
             | PlannerErrorKind::WrongWorld { .. }
             | PlannerErrorKind::ForbiddenImport { .. }
             | PlannerErrorKind::TooBig { .. } => ErrorKind::Invalid,
+            PlannerErrorKind::Trust(error) => error.kind(),
             PlannerErrorKind::Sandbox { .. } => ErrorKind::Internal,
             _ => ErrorKind::Planning,
         };

@@ -38,7 +38,6 @@ pub mod error;
 pub mod feedback;
 pub mod floor;
 pub mod flow;
-mod keys;
 pub mod losses;
 pub mod pack;
 pub mod plan;

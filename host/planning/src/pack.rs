@@ -8,16 +8,15 @@
 //! Layout, integers little endian: magic (8 bytes), length of the manifest (u32), manifest (JSON),
 //! `.wasm`, code, signature (64 bytes, ed25519 over everything before it).
 
-use ed25519_dalek::Signature;
-#[cfg(feature = "compiler")]
-use ed25519_dalek::Signer;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use shardwright_files::hex;
+use shardwright_trust::PublicKey;
+#[cfg(feature = "compiler")]
+use shardwright_trust::SecretKey;
 
 pub use crate::error::PackError;
 use crate::error::PlannerError;
-pub use crate::keys::{KeyError, PublicKey, SecretKey};
 use crate::sandbox::{EngineKind, Planner, Sandbox, WASMTIME_VERSION};
 
 const MAGIC: &[u8; 8] = b"SWPACK\x00\x01";
@@ -90,7 +89,7 @@ fn assemble(manifest: &PackManifest, wasm: &[u8], code: &[u8], key: &SecretKey) 
     pack.extend_from_slice(&manifest);
     pack.extend_from_slice(wasm);
     pack.extend_from_slice(code);
-    let signature = key.0.sign(&pack).to_bytes();
+    let signature = key.sign(&pack);
     pack.extend_from_slice(&signature);
     pack
 }
@@ -163,10 +162,9 @@ fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pa
     if !trusted.contains(&key) {
         return Err(PackError::UntrustedKey { key });
     }
-    let signature = Signature::from_bytes(&signature);
-    let verified = ed25519_dalek::VerifyingKey::from_bytes(&key.0)
-        .and_then(|verifier| verifier.verify_strict(parts.signed, &signature));
-    verified.map_err(|_| PackError::Altered { key })?;
+    if !key.has_signed(parts.signed, &signature) {
+        return Err(PackError::Altered { key });
+    }
     let digests = [
         (hex::encode(&Sha256::digest(parts.wasm)), &parts.manifest.wasm_sha256),
         (hex::encode(&Sha256::digest(parts.code)), &parts.manifest.code_sha256),

@@ -9,6 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use shardwright_trust::{Kind, Trust, TrustError};
 use shardwright_vocabulary::{
     ErrorKind, Flag, FormatTuple, Limit, Overhead, Provenance, TargetKind, overhead_names,
 };
@@ -282,6 +283,14 @@ pub enum ProfileError {
         /// Why.
         reason: String,
     },
+    /// A file is not signed as the host's rules ask.
+    #[error("profile {source_file}: {error}")]
+    Trust {
+        /// The file.
+        source_file: ProfileSource,
+        /// What is missing.
+        error: TrustError,
+    },
     /// A file is not a profile.
     #[error("profile {source_file}, line {line}, column {column}: {reason}")]
     Syntax {
@@ -331,6 +340,7 @@ impl ProfileError {
             ProfileError::Duplicate { name, .. } => name == wanted,
             // Of what cannot be read, the file's name is all there is.
             ProfileError::File { source_file, .. }
+            | ProfileError::Trust { source_file, .. }
             | ProfileError::Syntax { source_file, .. }
             | ProfileError::Invalid { source_file, .. } => match source_file {
                 ProfileSource::File(path) => {
@@ -351,6 +361,7 @@ impl ProfileError {
             ProfileError::Unknown { known, .. } => Some(format!("known: {}", known.join(", "))),
             ProfileError::Duplicate { .. } => Some("remove one of them, or rename it".to_owned()),
             ProfileError::Directory(error) => error.help(),
+            ProfileError::Trust { error, .. } => Some(error.help().to_owned()),
             ProfileError::Syntax { .. } | ProfileError::Invalid { .. } => {
                 Some("plugins/README.md describes every field".to_owned())
             }
@@ -363,6 +374,7 @@ impl ProfileError {
 #[derive(Debug, Clone, Default)]
 pub struct ProfileRegistry {
     directories: Vec<PathBuf>,
+    trust: Trust,
 }
 
 /// What there is of profiles.
@@ -387,6 +399,14 @@ impl ProfileRegistry {
     /// The built-in profiles.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Uses a file of a directory only if it is signed as the rules ask. Built-in profiles are part
+    /// of the program.
+    #[must_use]
+    pub fn trusting(mut self, trust: Trust) -> Self {
+        self.trust = trust;
+        self
     }
 
     /// One more directory; its `.json` files are profiles. One that does not exist counts as empty.
@@ -431,7 +451,7 @@ impl ProfileRegistry {
         for directory in &self.directories {
             for path in crate::registry::files(directory)? {
                 if path.extension().is_some_and(|extension| extension == "json") {
-                    add(read(&path));
+                    add(read_trusting(&path, &self.trust));
                 }
             }
         }
@@ -466,6 +486,10 @@ impl ProfileRegistry {
 
 /// Read one profile file.
 pub fn read(path: &Path) -> Result<FoundProfile, ProfileError> {
+    read_trusting(path, &Trust::off())
+}
+
+fn read_trusting(path: &Path, trust: &Trust) -> Result<FoundProfile, ProfileError> {
     let source = ProfileSource::File(path.to_owned());
     let bytes = crate::read_capped(path, caps::FILE_BYTES).map_err(|kind| ProfileError::File {
         source_file: source.clone(),
@@ -474,7 +498,13 @@ pub fn read(path: &Path) -> Result<FoundProfile, ProfileError> {
             other => other.to_string(),
         },
     })?;
-    Ok(FoundProfile { profile: parse(&bytes, &source)?, source })
+    let untrusted = |error| ProfileError::Trust { source_file: source.clone(), error };
+    let signed = trust.expect_beside(path, Kind::Profile, &bytes).map_err(untrusted)?;
+    let profile = parse(&bytes, &source)?;
+    if let Some(signed) = signed {
+        trust.expect_name(path, &signed, &profile.name).map_err(untrusted)?;
+    }
+    Ok(FoundProfile { profile, source })
 }
 
 fn parse(bytes: &[u8], source: &ProfileSource) -> Result<Profile, ProfileError> {
@@ -599,7 +629,11 @@ fn is_near(known: &str, wanted: &str) -> bool {
 impl From<ProfileError> for shardwright_vocabulary::Error {
     fn from(error: ProfileError) -> Self {
         let help = error.help();
-        shardwright_vocabulary::Error::caused_by(ErrorKind::Missing, error, help)
+        let kind = match &error {
+            ProfileError::Trust { error, .. } => error.kind(),
+            _ => ErrorKind::Missing,
+        };
+        shardwright_vocabulary::Error::caused_by(kind, error, help)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Planners in directories: a `.wasm` or `.pack` dropped there is found by its file name, one taken
 //! away is gone. Nothing is remembered between calls.
 
+use shardwright_trust::{Kind, Trust};
 use shardwright_vocabulary::ErrorKind;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::{PlannerError, PlannerErrorKind};
-use crate::pack::{self, PublicKey};
+use crate::pack;
 use crate::sandbox::Planner;
 #[cfg(feature = "compiler")]
 use crate::sandbox::{CompiledCache, Sandbox};
@@ -171,32 +172,44 @@ impl PlannerEntry {
         Self { name, path, file: if pack { PlannerFile::Pack } else { PlannerFile::Wasm } }
     }
 
-    /// Load it: a `.wasm` is compiled in `sandbox`, a pack is verified against `trusted` and run by
-    /// Pulley.
+    /// Load it: a `.wasm` that is signed as the rules ask is compiled in `sandbox`, a pack that one
+    /// of their keys signed is run by Pulley.
     #[cfg(feature = "compiler")]
     pub fn load(
         &self,
         sandbox: &Sandbox,
         cache: Option<&CompiledCache>,
-        trusted: &[PublicKey],
+        trust: &Trust,
     ) -> Result<Planner, PlannerError> {
-        match self.file {
-            PlannerFile::Wasm => sandbox.load_file(&self.path, cache),
-            PlannerFile::Pack => self.open(trusted),
+        if self.file == PlannerFile::Pack {
+            return self.open_pack(trust);
         }
+        let wasm =
+            crate::read_capped(&self.path, sandbox.bounds().wasm_bytes).map_err(|kind| self.error(kind))?;
+        let signed = trust.expect_beside(&self.path, Kind::Planner, &wasm);
+        let named = signed.and_then(|signed| match signed {
+            Some(signed) => trust.expect_name(&self.path, &signed, &self.name),
+            None => Ok(()),
+        });
+        named.map_err(|error| self.error(error.into()))?;
+        sandbox.load(&crate::file_name(&self.path), &wasm, cache)
     }
 
     /// Open it without compiling anything, as a host without a compiler must: packs only.
-    pub fn open(&self, trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
+    pub fn open(&self, trust: &Trust) -> Result<Planner, PlannerError> {
         match self.file {
             PlannerFile::Wasm => Err(self.error(PlannerErrorKind::NoCompiler)),
-            PlannerFile::Pack => self.open_pack(trusted),
+            PlannerFile::Pack => self.open_pack(trust),
         }
     }
 
-    fn open_pack(&self, trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
+    fn open_pack(&self, trust: &Trust) -> Result<Planner, PlannerError> {
         let bytes = crate::read_capped(&self.path, pack::PACK_BYTES).map_err(|kind| self.error(kind))?;
-        pack::open(&crate::file_name(&self.path), &bytes, trusted)
+        if let Ok(manifest) = pack::inspect(&bytes) {
+            let revoked = trust.expect_not_revoked(&self.path, manifest.key);
+            revoked.map_err(|error| self.error(error.into()))?;
+        }
+        pack::open(&crate::file_name(&self.path), &bytes, trust.keys())
     }
 
     fn error(&self, kind: PlannerErrorKind) -> PlannerError {

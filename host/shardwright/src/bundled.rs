@@ -14,6 +14,7 @@ use shardwright_files::Section;
 use shardwright_runtime::Chain;
 use shardwright_runtime::NextChain;
 use shardwright_shims::Chip;
+use shardwright_trust::Trust;
 #[cfg(feature = "build")]
 use shardwright_vocabulary::{Beforehand, Pass};
 use shardwright_vocabulary::{Flag, Notice, NoticeKind};
@@ -106,20 +107,22 @@ impl BundleOptions {
     /// best.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Model> {
         let started = Instant::now();
-        self.load(Bundle::open(path)?, started)
+        let trust = self.run.rules()?;
+        self.load(Bundle::open_trusting(path, &trust)?, &trust, started)
     }
 
     /// Opens a bundle that is packed within an open file: an asset of an app, which the system
     /// gives as a descriptor with an offset and a length.
     pub fn open_section(&self, section: Section) -> Result<Model> {
         let started = Instant::now();
-        self.load(Bundle::open_section(section)?, started)
+        let trust = self.run.rules()?;
+        self.load(Bundle::open_section_trusting(section, &trust)?, &trust, started)
     }
 
     /// One chain of the text, without anything that is said or remembered of it.
     #[cfg(feature = "build")]
     pub(crate) fn load_chain(&self, bundle: &Bundle, variant: usize, chain: usize) -> Result<Chain> {
-        let loader = self.loader(bundle, Vec::new())?;
+        let loader = self.loader(bundle, &self.run.rules()?, Vec::new())?;
         let missing = || Error::new(ErrorKind::Internal, "the bundle has no such chain");
         let choice = loader.chains_of(variant, Pass::Step).into_iter().nth(chain).ok_or_else(missing)?;
         let (model, entry) = loader.model(&choice)?;
@@ -128,9 +131,9 @@ impl BundleOptions {
         loaded.map_err(|not_loaded| not_loaded.error)
     }
 
-    fn loader(&self, bundle: &Bundle, flags: Vec<Flag>) -> Result<Loader> {
+    fn loader(&self, bundle: &Bundle, trust: &Trust, flags: Vec<Flag>) -> Result<Loader> {
         Ok(Loader {
-            shims: self.run.shims()?,
+            shims: self.run.shims(trust)?,
             bundle: bundle.clone(),
             flags,
             run: self.run.clone(),
@@ -140,7 +143,7 @@ impl BundleOptions {
         })
     }
 
-    fn load(&self, bundle: Bundle, started: Instant) -> Result<Model> {
+    fn load(&self, bundle: Bundle, trust: &Trust, started: Instant) -> Result<Model> {
         let proofs = self.proofs.clone().filter(|_| !self.verify);
         let disbelieved = proofs.as_ref().and_then(Proofs::refused);
         let bundle = bundle.remembering(proofs);
@@ -150,7 +153,7 @@ impl BundleOptions {
         let text = TextSide::of_bundle(&Arc::new(bundle.clone()), self.run.tokenizer_start())?;
         let reading = started.elapsed();
         let loading = Instant::now();
-        let loader = self.loader(&bundle, flags_of(&self.flags))?;
+        let loader = self.loader(&bundle, trust, flags_of(&self.flags))?;
         let mut opened = Opening::default();
         let selection = loader.select(&mut opened);
         let chosen = loader.first_that_loads(&selection, &mut opened)?;
@@ -169,6 +172,7 @@ impl BundleOptions {
         let compiled_here = false;
         let no_worker = loader.shims.notice.clone().filter(|_| compiled_here);
         notices.extend(no_worker.map(|text| say(NoticeKind::Note, text)));
+        notices.extend(warned(trust));
         notices.extend(disbelieved.map(|error| {
             let help = error.help().unwrap_or_default();
             let text =
@@ -214,6 +218,12 @@ impl BundleOptions {
         let towers = Towers::of_bundle(bundle, move |pass| tower_loader.tower(variant, pass));
         Ok(Model::new(chain, next, text, towers, origin, times))
     }
+}
+
+/// What was used in spite of its signature.
+pub(crate) fn warned(trust: &Trust) -> impl Iterator<Item = Notice> {
+    let warnings = trust.take_warnings().into_iter();
+    warnings.map(|warning| Notice::note(format!("{warning}; {}", warning.help())))
 }
 
 /// The plan as it was reported when the bundle was made.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use shardwright_shims::RegistryBuilder;
+use shardwright_trust::{Trust, TrustOptions};
 use shardwright_worker::{Isolation, Shims};
 
 use crate::text_side::TokenizerStart;
@@ -21,8 +22,7 @@ pub(crate) struct RunOptions {
     pub(crate) tokenizer_when_asked: bool,
     #[cfg(feature = "build")]
     pub(crate) cache: Option<PathBuf>,
-    #[cfg(feature = "build")]
-    pub(crate) trusted_keys: Vec<String>,
+    pub(crate) trust: TrustOptions,
 }
 
 impl RunOptions {
@@ -30,8 +30,14 @@ impl RunOptions {
         self.search.clone().unwrap_or_else(SearchPath::standard)
     }
 
-    pub(crate) fn shims(&self) -> Result<Shims> {
-        Shims::open(self.registry(), self.isolation)
+    /// The shims that are signed as the rules ask.
+    pub(crate) fn shims(&self, trust: &Trust) -> Result<Shims> {
+        Shims::open(self.registry().trusting(trust.clone()), self.isolation)
+    }
+
+    /// The rules of signatures.
+    pub(crate) fn rules(&self) -> Result<Trust> {
+        self.trust.rules(self.cache_directory().as_deref())
     }
 
     /// The shims, with a place for what they measure.
@@ -68,7 +74,7 @@ impl RunOptions {
             strict: self.strict,
             threads: self.threads,
             cache: self.cache_directory(),
-            trusted_keys: self.trusted_keys.clone(),
+            trust: self.trust.clone(),
             ..plan
         }
     }
@@ -137,11 +143,29 @@ macro_rules! run_option_setters {
             self
         }
 
-        /// A public key (hexadecimal) whose planner packs are accepted. Default: none.
-        #[cfg(feature = "build")]
+        /// A public key (hexadecimal) whose signatures count: of planner packs always, of bundles,
+        /// shims, planners and profiles as [`signatures`](Self::signatures) says. Default: none.
         #[must_use]
         pub fn trust_key(mut self, key: impl Into<String>) -> Self {
-            self.run.trusted_keys.push(key.into());
+            self.run.trust.keys.push(key.into());
+            self
+        }
+
+        /// What becomes of a bundle, shim, planner or profile without a signature of a trusted key:
+        /// it is used, used with a notice, or refused before anything of it is parsed. What is
+        /// built into the program needs none. Default: [`Policy::Off`](crate::Policy::Off).
+        #[must_use]
+        pub fn signatures(mut self, policy: crate::Policy) -> Self {
+            self.run.trust.policy = policy;
+            self
+        }
+
+        /// A list, signed by a trusted key, of keys that count no more and of the least releases
+        /// that may be used. An older list than one that was used here before is refused, as far as
+        /// there is a cache directory to remember it in. Default: none.
+        #[must_use]
+        pub fn revocations(mut self, list: impl Into<std::path::PathBuf>) -> Self {
+            self.run.trust.lists.push(list.into());
             self
         }
     };

@@ -2,6 +2,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use shardwright_trust::TrustError;
 use shardwright_vocabulary::{ErrorClass, ErrorKind};
 
 use crate::artefact::ArtefactError;
@@ -33,6 +34,9 @@ pub enum LoadError {
         /// Where its manifest should be.
         manifest: PathBuf,
     },
+    /// The manifest is not signed as the host's rules ask.
+    #[error("manifest {0}")]
+    Trust(TrustError),
     /// The manifest cannot be understood.
     #[error("manifest `{}`: {reason}", path.display())]
     Manifest {
@@ -191,6 +195,7 @@ impl LoadError {
             LoadError::NotFound { .. } => "not-found",
             LoadError::Read { .. } => "unreadable",
             LoadError::NoManifest { .. } => "no-manifest",
+            LoadError::Trust(_) => "untrusted",
             LoadError::Manifest { .. } => "manifest-invalid",
             LoadError::TooNew { .. } => "too-new",
             LoadError::TooOld { .. } => "too-old",
@@ -239,6 +244,7 @@ impl LoadError {
             LoadError::NoManifest { .. } => {
                 Some("put a `<library stem>.shim.json` beside it; vendor-shims/README.md shows one")
             }
+            LoadError::Trust(error) => Some(error.help()),
             LoadError::Manifest { .. } => Some("vendor-shims/README.md lists the members of a manifest"),
             LoadError::TooNew { .. } => Some("update Shardwright, or use an older release of the shim"),
             LoadError::TooOld { .. } => Some("use a newer release of the shim"),

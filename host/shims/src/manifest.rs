@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use shardwright_files::FileError;
 use shardwright_shim_abi::{raw, version_text};
+use shardwright_trust::{Kind, Trust, TrustError};
 
 use crate::LoadError;
 
@@ -106,13 +107,27 @@ impl Manifest {
 
     /// Reads and checks a manifest; its versions must overlap the host's.
     pub fn read(path: &Path) -> Result<Manifest, LoadError> {
+        Manifest::read_trusting(path, &Trust::off())
+    }
+
+    /// The same of one that is signed as the rules ask: under its own name, and with the hash of
+    /// its library, which the signature covers with it.
+    pub fn read_trusting(path: &Path, trust: &Trust) -> Result<Manifest, LoadError> {
         let invalid = |reason: String| LoadError::Manifest { path: path.to_owned(), reason };
         let text = shardwright_files::read(path, MANIFEST_LIMIT).map_err(|error| match error {
             error if error.is_missing() => LoadError::NotFound { path: path.to_owned() },
             FileError::TooLong { .. } => invalid(error.to_string()),
             error => LoadError::Read { path: path.to_owned(), source: error.into() },
         })?;
-        Manifest::parse(path, &text)
+        let signed = trust.expect_beside(path, Kind::Shim, &text).map_err(LoadError::Trust)?;
+        let manifest = Manifest::parse(path, &text)?;
+        if let Some(signed) = signed {
+            let named = trust.expect_name(path, &signed, &manifest.name);
+            let unbound = || TrustError::Unbound { path: path.to_owned() };
+            let bound = named.and_then(|()| trust.expect_that(manifest.sha256.is_some(), unbound));
+            bound.map_err(LoadError::Trust)?;
+        }
+        Ok(manifest)
     }
 
     /// Checks the text of a manifest; `path` is for messages.

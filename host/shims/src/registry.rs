@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shardwright_shim_abi::raw::SwEntryFunction;
+use shardwright_trust::Trust;
 
 use crate::error::{LoadError, ShimError};
 use crate::functions::Opener;
@@ -43,6 +44,13 @@ pub struct ShimRegistry {
     measured: Option<MeasuredFlags>,
 }
 
+/// How files are opened.
+#[derive(Clone, Copy)]
+struct Opening<'o> {
+    opener: Option<&'o dyn Opener>,
+    trust: &'o Trust,
+}
+
 #[derive(Clone, Debug)]
 enum Source {
     Directory(PathBuf),
@@ -57,6 +65,7 @@ pub struct RegistryBuilder {
     sources: Vec<Source>,
     opener: Option<Arc<dyn Opener>>,
     measured: Option<MeasuredFlags>,
+    trust: Trust,
 }
 
 impl RegistryBuilder {
@@ -94,6 +103,13 @@ impl RegistryBuilder {
         self
     }
 
+    /// Uses a shim of a directory or file only if its manifest is signed as the rules ask. What is
+    /// linked in, or [described](Self::described) by the program, is part of the program.
+    pub fn trusting(mut self, trust: Trust) -> Self {
+        self.trust = trust;
+        self
+    }
+
     /// Keeps in `folder`, which is private, values of load-time flags that shims find by measuring,
     /// and gives them to later loads. Default: each process measures anew.
     pub fn measured_kept_in(mut self, folder: impl Into<PathBuf>) -> Self {
@@ -106,17 +122,17 @@ impl RegistryBuilder {
     pub fn build(self) -> ShimRegistry {
         let mut registry = ShimRegistry { measured: self.measured, ..ShimRegistry::default() };
         let mut seen = HashSet::new();
-        let opener = self.opener.as_deref();
+        let opening = Opening { opener: self.opener.as_deref(), trust: &self.trust };
         for source in self.sources {
             match source {
-                Source::Directory(path) => registry.search(&path, &mut seen, opener),
-                Source::File(path) => registry.add_file(&path, &mut seen, opener),
+                Source::Directory(path) => registry.search(&path, &mut seen, opening),
+                Source::File(path) => registry.add_file(&path, &mut seen, opening),
                 Source::Described(path, manifest) => {
                     let found = match path.exists() {
                         true => Manifest::parse(&path, manifest.as_bytes()),
                         false => Err(LoadError::NotFound { path: path.clone() }),
                     };
-                    let found = found.and_then(|manifest| opened(path.clone(), manifest, opener));
+                    let found = found.and_then(|manifest| opened(path.clone(), manifest, opening.opener));
                     seen.insert(canonical(&path));
                     registry.add(path, found);
                 }
@@ -214,7 +230,7 @@ impl ShimRegistry {
         }
     }
 
-    fn search(&mut self, directory: &Path, seen: &mut HashSet<PathBuf>, opener: Option<&dyn Opener>) {
+    fn search(&mut self, directory: &Path, seen: &mut HashSet<PathBuf>, opening: Opening<'_>) {
         let mut files = match list(directory) {
             Ok(files) => files,
             Err(error) => return self.add(directory.to_owned(), Err(error)),
@@ -223,7 +239,7 @@ impl ShimRegistry {
         let is_manifest = |path: &PathBuf| path.to_string_lossy().ends_with(MANIFEST_SUFFIX);
         let manifests: Vec<&PathBuf> = files.iter().filter(|path| is_manifest(path)).collect();
         for path in &manifests {
-            self.add_file(path, seen, opener);
+            self.add_file(path, seen, opening);
         }
         let is_library = |path: &&PathBuf| path.to_string_lossy().ends_with(std::env::consts::DLL_SUFFIX);
         for library in files.iter().filter(is_library) {
@@ -237,7 +253,7 @@ impl ShimRegistry {
         }
     }
 
-    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, opener: Option<&dyn Opener>) {
+    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, opening: Opening<'_>) {
         let manifest = match path.to_string_lossy().ends_with(MANIFEST_SUFFIX) {
             true => path.to_owned(),
             false => Manifest::path_for(path),
@@ -245,9 +261,9 @@ impl ShimRegistry {
         if !seen.insert(canonical(&manifest)) {
             return;
         }
-        let found = read(path, &manifest).and_then(|(read, library)| {
+        let found = read(path, &manifest, opening.trust).and_then(|(read, library)| {
             seen.insert(canonical(&library));
-            opened(library, read, opener)
+            opened(library, read, opening.opener)
         });
         self.add(path.to_owned(), found);
     }
@@ -281,14 +297,14 @@ fn list(directory: &Path) -> Result<Vec<PathBuf>, LoadError> {
 }
 
 /// Reads the manifest and finds the library it describes, which is neither hashed nor opened yet.
-fn read(asked: &Path, manifest_path: &Path) -> Result<(Manifest, PathBuf), LoadError> {
+fn read(asked: &Path, manifest_path: &Path, trust: &Trust) -> Result<(Manifest, PathBuf), LoadError> {
     if !asked.exists() {
         return Err(LoadError::NotFound { path: asked.to_owned() });
     }
     if !manifest_path.exists() {
         return Err(LoadError::NoManifest { library: asked.to_owned(), manifest: manifest_path.to_owned() });
     }
-    let manifest = Manifest::read(manifest_path)?;
+    let manifest = Manifest::read_trusting(manifest_path, trust)?;
     let library = match manifest.search {
         Search::System => return Ok((manifest.clone(), PathBuf::from(manifest.library_name()))),
         Search::Beside => manifest_path.with_file_name(manifest.library_name()),

@@ -19,6 +19,8 @@ pub enum ErrorKind {
     Planning,
     /// A shim failed while compiling or running.
     Shim,
+    /// Not signed as the host's rules ask, or revoked.
+    Untrusted,
     /// Under `strict`, something would have deviated from the request.
     Strict,
     /// The prompt and the reply do not fit into the context.
@@ -40,6 +42,7 @@ impl ErrorKind {
             ErrorKind::Missing => "missing",
             ErrorKind::Planning => "planning",
             ErrorKind::Shim => "shim",
+            ErrorKind::Untrusted => "untrusted",
             ErrorKind::Strict => "strict",
             ErrorKind::Context => "context",
             ErrorKind::Cancelled => "cancelled",

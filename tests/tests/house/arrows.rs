@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright-cli",
         &[
             "shardwright",
+            "shardwright-trust",
             "shardwright-files",
             "shardwright-verify",
             "shardwright-tune",
@@ -63,6 +64,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright-doctor",
         &[
             "shardwright-vocabulary",
+            "shardwright-trust",
             "shardwright-files",
             "shardwright-graph",
             "shardwright-models",
@@ -80,6 +82,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright",
         &[
             "shardwright-vocabulary",
+            "shardwright-trust",
             "shardwright-files",
             "shardwright-graph",
             "shardwright-models",
@@ -97,6 +100,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright-build",
         &[
             "shardwright-vocabulary",
+            "shardwright-trust",
             "shardwright-files",
             "shardwright-graph",
             "shardwright-planning",
@@ -133,17 +137,31 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("shardwright-reference", &["shardwright-graph", "shardwright-vocabulary"]),
     ("shardwright-models", &["shardwright-graph", "shardwright-files", "shardwright-vocabulary"]),
-    ("shardwright-planning", &["shardwright-graph", "shardwright-files", "shardwright-vocabulary"]),
-    ("shardwright-bundle", &["shardwright-graph", "shardwright-files", "shardwright-vocabulary"]),
+    (
+        "shardwright-planning",
+        &["shardwright-graph", "shardwright-trust", "shardwright-files", "shardwright-vocabulary"],
+    ),
+    (
+        "shardwright-bundle",
+        &["shardwright-graph", "shardwright-trust", "shardwright-files", "shardwright-vocabulary"],
+    ),
     (
         "shardwright-shims",
-        &["shardwright-graph", "shardwright-shim-abi", "shardwright-files", "shardwright-vocabulary"],
+        &[
+            "shardwright-graph",
+            "shardwright-shim-abi",
+            "shardwright-trust",
+            "shardwright-files",
+            "shardwright-vocabulary",
+        ],
     ),
     // Implements the shims' traits from outside, without their crates depending on it.
     (
         "shardwright-worker",
         &["shardwright-shims", "shardwright-graph", "shardwright-shim-abi", "shardwright-vocabulary"],
     ),
+    // Keys and signatures, for all crates that read what others may have made.
+    ("shardwright-trust", &["shardwright-files", "shardwright-vocabulary"]),
     ("shardwright-text", &["shardwright-files", "shardwright-vocabulary"]),
     ("shardwright-preprocessing", &["shardwright-files", "shardwright-vocabulary"]),
     // Opens files for all crates that read user-supplied paths.
@@ -187,7 +205,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-test-features", &[]),
     // Programs that the tests of planning build or start.
     ("shardwright-planner-hostile", &["shardwright-planner"]),
-    ("shardwright-planning-runtime-only", &["shardwright-planning", "shardwright-build"]),
+    (
+        "shardwright-planning-runtime-only",
+        &["shardwright-planning", "shardwright-build", "shardwright-trust"],
+    ),
     // Shared by `shardwright bench` and the comparison with peers.
     ("shardwright-measure", &[]),
     ("xtask", &["shardwright-measure"]),

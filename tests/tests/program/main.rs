@@ -28,5 +28,6 @@ mod runtime_only;
 mod screens;
 mod sensitivity;
 mod terminal;
+mod trust;
 mod tune;
 mod without_weights;

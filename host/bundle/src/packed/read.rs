@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use shardwright_files::Section;
+use shardwright_trust::{ENVELOPE_BYTES, Trust};
 
 use super::container::{self, END_64_BYTES, END_BYTES, End, Fields, LOCATOR_64_BYTES};
 use super::layout::{self, Part, Place};
-use crate::layout::{FILES, Layout, MANIFEST};
+use super::signed;
+use crate::layout::{FILES, Layout, MANIFEST, SIGNATURE};
 use crate::{BundleError, Digest};
 
 /// Most bytes of a central directory: some hundred thousand parts.
@@ -17,6 +19,7 @@ const DIRECTORY_BYTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub(crate) struct Packed {
     section: Section,
+    signature: Option<Section>,
     manifest: Section,
     files: HashMap<Digest, Section>,
     parts: Vec<(Part, Place)>,
@@ -25,8 +28,9 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Reads the central directory and the headers.
-    pub(crate) fn open(section: Section) -> Result<Packed, BundleError> {
+    /// Reads the central directory and the headers, once its signature is as the rules ask.
+    pub(crate) fn open(section: Section, trust: &Trust) -> Result<Packed, BundleError> {
+        signed::expect(&section, trust)?;
         let fault = |offset, reason: &str| BundleError::Packed {
             path: section.path().to_owned(),
             offset,
@@ -70,12 +74,20 @@ impl Packed {
             }
         }
 
+        let mut signature = None;
         let mut manifest = None;
         let mut files = HashMap::new();
         for (part, place) in &parts {
             let whole = section.path().join(&part.name);
             // The directory begins behind every part, and was read.
             let bytes = section.part(whole, place.data, part.length).ok_or_else(overflow)?;
+            if part.name == SIGNATURE {
+                if part.length != ENVELOPE_BYTES as u64 {
+                    return Err(fault(place.header, "its signature has not the length of one"));
+                }
+                signature = Some(bytes);
+                continue;
+            }
             if part.name == MANIFEST {
                 manifest = Some(bytes);
                 continue;
@@ -86,12 +98,20 @@ impl Packed {
             files.insert(sha256, bytes);
         }
         let manifest = manifest.ok_or_else(|| fault(0, "it has no manifest"))?;
-        Ok(Packed { manifest, files, parts, directory: end.offset, section })
+        Ok(Packed { signature, manifest, files, parts, directory: end.offset, section })
     }
 
     /// All of it.
     pub(crate) fn section(&self) -> &Section {
         &self.section
+    }
+
+    /// The bytes of its signature, if it has one.
+    pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>, BundleError> {
+        let Some(section) = &self.signature else { return Ok(None) };
+        let mut bytes = vec![0; ENVELOPE_BYTES];
+        section.read_exact_at(&mut bytes, 0).map_err(BundleError::io(section.path()))?;
+        Ok(Some(bytes))
     }
 
     pub(crate) fn manifest(&self) -> &Section {
@@ -168,7 +188,8 @@ fn parts(directory: &[u8]) -> Option<Vec<Part>> {
         let entry = container::entry(&mut fields)?;
         let name = std::str::from_utf8(entry.name).ok()?;
         let is_next = match parts.last() {
-            None => name == MANIFEST,
+            None => [SIGNATURE, MANIFEST].contains(&name),
+            Some(last) if last.name == SIGNATURE => name == MANIFEST,
             Some(last) => {
                 let is_file = name.strip_prefix(FILES).is_some_and(|name| name.starts_with('/'));
                 is_file && (last.name == MANIFEST || name > last.name.as_str())
@@ -213,7 +234,7 @@ mod tests {
         use std::io::Write;
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
-        Packed::open(Section::whole("made.swb", file).unwrap())
+        Packed::open(Section::whole("made.swb", file).unwrap(), &Trust::off())
     }
 
     fn refused(bytes: &[u8], word: &str) {
@@ -237,6 +258,11 @@ mod tests {
         for (names, word) in [
             (&[HASH][..], none),
             (&["bundle.json", "bundle.json"], none),
+            (&["bundle.json", "bundle.json.sig"], none),
+            (&["bundle.json.sig", HASH], none),
+            (&["bundle.json.sig", "bundle.json.sig"], none),
+            (&["bundle.json.sig", "bundle.json"], "length of one"),
+            (&["bundle.json.sig"], "length of one"),
             (&["bundle.json", HASH, HASH], none),
             (&["bundle.json", HASH, "files/0"], none),
             (&["bundle.json", "../files/x"], none),

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use shardwright_files::Section;
+use shardwright_trust::Envelope;
 
 use super::layout::{self, Part};
 use crate::digest::{CHUNK, Hasher};
-use crate::layout::MANIFEST;
+use crate::layout::{Layout, MANIFEST, SIGNATURE};
 use crate::{Bundle, BundleError, Digest, FileReference, Progress, file};
 
 /// What packing made.
@@ -28,7 +29,7 @@ pub struct PackReport {
     pub bytes: u64,
 }
 
-/// Packs a bundle into the file `to`, every byte of which is verified on the way. Equal bundles
+/// Packs a bundle, with its signature, into the file `to`, every byte of which is verified on the way. Equal bundles
 /// give equal files. The file appears whole or not at all; what an interrupted call leaves is
 /// `<to>.partial`, which the next one replaces. `progress` is called again and again, and stops it.
 ///
@@ -38,6 +39,19 @@ pub struct PackReport {
 pub fn pack(
     bundle: &Bundle,
     to: &Path,
+    progress: impl FnMut(Progress) -> ControlFlow<()>,
+) -> Result<PackReport, BundleError> {
+    if let Some(signature) = bundle.signature() {
+        Envelope::parse(bundle.path(), signature)?;
+    }
+    pack_signed(bundle, to, bundle.signature(), progress)
+}
+
+/// The same with another signature, or none.
+pub(crate) fn pack_signed(
+    bundle: &Bundle,
+    to: &Path,
+    signature: Option<&[u8]>,
     mut progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<PackReport, BundleError> {
     if to.is_dir() {
@@ -48,11 +62,20 @@ pub fn pack(
     let sections: Vec<(Section, FileReference)> = std::iter::once(bundle.manifest_section())
         .chain(references.iter().map(|reference| Ok((bundle.section(reference)?, *reference))))
         .collect::<Result<_, BundleError>>()?;
-    let mut parts: Vec<Part> = std::iter::once(MANIFEST.to_owned())
-        .chain(references.iter().map(|reference| crate::layout::Layout::name_of(reference.sha256)))
-        .zip(&sections)
-        .map(|(name, (section, _))| Part { name, length: section.length(), crc: 0 })
-        .collect();
+    let signed = signature.map(|signature| Part {
+        name: SIGNATURE.to_owned(),
+        length: signature.len() as u64,
+        crc: crc32fast::hash(signature),
+    });
+    let mut parts: Vec<Part> = signed.into_iter().collect();
+    let first = parts.len();
+    let names = std::iter::once(MANIFEST.to_owned())
+        .chain(references.iter().map(|reference| Layout::name_of(reference.sha256)));
+    parts.extend(names.zip(&sections).map(|(name, (section, _))| Part {
+        name,
+        length: section.length(),
+        crc: 0,
+    }));
     let limit = |value| BundleError::Limit {
         path: to.to_owned(),
         field: "bytes of a packed bundle".to_owned(),
@@ -65,7 +88,13 @@ pub fn pack(
     let io = |error| BundleError::io(&partial.path)(error);
     let mut writer = BufWriter::with_capacity(CHUNK, &partial.file);
     let mut done = 0;
-    for ((part, place), (section, reference)) in parts.iter_mut().zip(&places).zip(&sections) {
+    if let (Some(signature), Some(part), Some(place)) = (signature, parts.first(), places.first()) {
+        writer.write_all(&layout::local(part, *place)).map_err(io)?;
+        writer.seek(SeekFrom::Start(place.data)).map_err(io)?;
+        writer.write_all(signature).map_err(io)?;
+    }
+    let unsigned = parts.iter_mut().zip(&places).skip(first);
+    for ((part, place), (section, reference)) in unsigned.zip(&sections) {
         writer.seek(SeekFrom::Start(place.data)).map_err(io)?;
         let mut copied = |bytes| progress(Progress { file: *reference, done: done + bytes, total });
         part.crc = copy(section, *reference, &mut writer, io, &mut copied)?;

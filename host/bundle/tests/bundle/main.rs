@@ -3,7 +3,9 @@
 mod hostile;
 mod identify;
 mod interrupted;
+mod mutations;
 mod packed;
 mod reading;
+mod signed;
 mod support;
 mod writing;

@@ -1,4 +1,4 @@
-//! `planner`: checking, building, keys and packs.
+//! `planner`: checking, building and packs.
 
 use std::path::{Path, PathBuf};
 
@@ -6,6 +6,7 @@ use serde::Serialize;
 use shardwright::{ErrorKind, SearchPath};
 use shardwright_planner_build::BuildError;
 use shardwright_planning::conformance::Verdict;
+use shardwright_trust::TrustOptions;
 
 use super::print;
 use crate::arguments::Format;
@@ -17,11 +18,11 @@ pub fn check(
     planner: &str,
     options: &[(String, String)],
     search: &SearchPath,
-    trusted_keys: &[String],
+    trust: &TrustOptions,
     format: Format,
 ) -> Result<Outcome, Failure> {
     let busy = views::Busy::new("asking");
-    let report = shardwright_doctor::check_planner(planner, options, search, trusted_keys)?;
+    let report = shardwright_doctor::check_planner(planner, options, search, trust)?;
     drop(busy);
     print(format, &report, views::checked)?;
     Ok(if report.verdict == Verdict::Broken { Outcome::Different } else { Outcome::Done })
@@ -81,18 +82,4 @@ fn failed(error: BuildError) -> Failure {
     let help =
         error.help().unwrap_or("see what cargo says; `shardwright planner new NAME` begins one that builds");
     Failure::Refused { kind, message: error.to_string(), help: help.to_owned() }
-}
-
-#[derive(Serialize)]
-struct KeyMade {
-    file: PathBuf,
-    public: String,
-}
-
-/// Makes a signing key.
-pub fn key(file: &Path, format: Format) -> Result<Outcome, Failure> {
-    let public = shardwright_doctor::make_planner_key(file)?;
-    print(format, &KeyMade { file: file.to_owned(), public }, |made| {
-        format!("{}\nthe public half is {}: `--trust` takes it\n", made.file.display(), made.public)
-    })
 }

@@ -296,6 +296,11 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
         inspection.sha256,
         model.checkpoint
     );
+    if let Some(signature) = &inspection.signature {
+        let holds = if signature.holds { "" } else { "; it does not hold" };
+        let (name, release) = (&signature.statement.name, signature.statement.release);
+        let _ = writeln!(text, "signed as `{name}`, release {release}, by {}{holds}", signature.key);
+    }
     for variant in &manifest.variants {
         text.push_str(&variant_view(variant));
     }

@@ -7,6 +7,7 @@ use shardwright_planning::conformance::{self, Conformance, Verdict, requests};
 use shardwright_planning::registry::{PlannerEntry, PlannerFile};
 use shardwright_planning::request::PlannerOption;
 use shardwright_planning::sandbox::{EngineKind, Planner, Sandbox};
+use shardwright_trust::TrustOptions;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use super::{PlannerReport, report};
@@ -27,15 +28,16 @@ pub struct CheckReport {
 /// Loads a planner under all the sandbox's bounds and asks it what the rules say, with `options` in
 /// every request. A rule that is broken is a verdict, not an error.
 ///
-/// A pack must be signed by one of `trusted_keys` (hexadecimal). Errors: no planner is there, or
+/// A planner must be signed as `trust` asks, and a pack in any case. Errors: no planner is there, or
 /// what is there is none; options that repeat.
 pub fn check_planner(
     planner: &str,
     options: &[(String, String)],
     search: &SearchPath,
-    trusted_keys: &[String],
+    trust: &TrustOptions,
 ) -> Result<CheckReport> {
-    let tools = PlannerTools::new(shardwright::user_cache_directory().as_deref(), trusted_keys)?;
+    let cache = shardwright::user_cache_directory();
+    let tools = PlannerTools::new(cache.as_deref(), &trust.rules(cache.as_deref())?)?;
     let mut base = requests::recorded()
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the built-in request: {error}")))?;
     let option =
@@ -53,18 +55,19 @@ pub fn check_planner(
             return Ok(CheckReport { planner, conformance, verdict: Verdict::Broken });
         }
     };
-    let portable = portable(&entry, trusted_keys)?;
+    let portable = portable(&entry, trust)?;
     let conformance = conformance::run(&loaded, portable.as_ref(), &base);
     let verdict = if conformance.holds() { Verdict::Held } else { Verdict::Broken };
     Ok(CheckReport { planner: report(&loaded, None), conformance, verdict })
 }
 
 /// The same planner in the portable interpreter; `None` of a pack, which is for that alone.
-fn portable(entry: &PlannerEntry, trusted_keys: &[String]) -> Result<Option<Planner>> {
+fn portable(entry: &PlannerEntry, trust: &TrustOptions) -> Result<Option<Planner>> {
     if entry.file == PlannerFile::Pack {
         return Ok(None);
     }
-    let mut tools = PlannerTools::new(shardwright::user_cache_directory().as_deref(), trusted_keys)?;
+    let cache = shardwright::user_cache_directory();
+    let mut tools = PlannerTools::new(cache.as_deref(), &trust.rules(cache.as_deref())?)?;
     tools.sandbox = Sandbox::new(EngineKind::Pulley)?;
     Ok(Some(tools.load(entry)?))
 }

@@ -11,6 +11,7 @@ use shardwright_planning::check::{CheckedShard, check};
 use shardwright_planning::plan::Plan;
 use shardwright_planning::request::Request;
 use shardwright_planning::sandbox::{LogLevel, LogLine};
+use shardwright_trust::TrustOptions;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// Largest request read: the tables of a model of 100 layer kinds on 16 targets stay far below.
@@ -73,16 +74,17 @@ pub struct AskedShardReport {
 /// Asks `planner` (the built-in one without a name) the request in a file and holds its plan
 /// against the request.
 ///
-/// A pack must be signed by one of `trusted_keys` (hexadecimal). Errors: a file that is no sound
+/// A planner must be signed as `trust` asks, and a pack in any case. Errors: a file that is no sound
 /// request; whatever the planner fails with, with what it said; a plan that fails the check.
 pub fn replay_request(
     request: &Path,
     planner: Option<&str>,
     search: &SearchPath,
-    trusted_keys: &[String],
+    trust: &TrustOptions,
 ) -> Result<ReplayReport> {
     let asked = read_request(request)?;
-    let tools = PlannerTools::new(shardwright::user_cache_directory().as_deref(), trusted_keys)?;
+    let cache = shardwright::user_cache_directory();
+    let tools = PlannerTools::new(cache.as_deref(), &trust.rules(cache.as_deref())?)?;
     let planner = match planner {
         Some(named) => tools.load(&find_planner(named, &search.planners)?)?,
         None => tools.built_in()?.ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! Compiling planners, with a private cache of the result.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -140,13 +140,6 @@ impl Sandbox {
             cache.write(self, wasm, &code);
         }
         Ok(planner)
-    }
-
-    /// Read and compile the planner in a file.
-    pub fn load_file(&self, path: &Path, cache: Option<&CompiledCache>) -> Result<Planner, PlannerError> {
-        let origin = crate::file_name(path);
-        let wasm = crate::read_capped(path, self.bounds().wasm_bytes).map_err(|kind| named(&origin, kind))?;
-        self.load(&origin, &wasm, cache)
     }
 
     /// Size and first bytes: what can be refused before a compiler sees it.

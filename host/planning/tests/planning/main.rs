@@ -9,3 +9,4 @@ mod request;
 mod runtime_only;
 mod sandbox;
 mod session;
+mod signed;

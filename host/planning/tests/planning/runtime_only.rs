@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use shardwright_planning::builtin;
-use shardwright_planning::pack::{self, SecretKey};
+use shardwright_planning::pack;
 use shardwright_planning::sandbox::{EngineKind, Sandbox};
+use shardwright_trust::SecretKey;
 
 use crate::common::{cache, request, with_limit, workspace};
 

@@ -8,9 +8,12 @@ use std::time::Duration;
 use shardwright_planning::builtin;
 use shardwright_planning::check::check;
 use shardwright_planning::error::{PlannerError, PlannerErrorKind as Kind, RefusalKind};
+use shardwright_planning::registry::PlannerEntry;
 use shardwright_planning::sandbox::{
     Bounds, CompiledCache, EngineKind, LogLevel, Planner, Sandbox, admission,
 };
+
+use shardwright_trust::Trust;
 
 use crate::common::{cuts, even, hostile, request, with_limit, with_option, with_times};
 
@@ -156,14 +159,16 @@ fn files_are_named_when_missing_or_too_big() {
     let directory = tempfile::tempdir().unwrap();
     let sandbox = Sandbox::new(EngineKind::Native).unwrap();
     let path = directory.path().join("absent.wasm");
-    let error = sandbox.load_file(&path, None).unwrap_err();
+    let error = PlannerEntry::from_path(&path).load(&sandbox, None, &Trust::off()).unwrap_err();
     assert!(matches!(error.kind, Kind::MissingFile { .. }));
     assert!(error.to_string().contains("absent.wasm"));
 
     let path = directory.path().join("long.wasm");
     std::fs::write(&path, [0; 200]).unwrap();
     let small = Bounds { wasm_bytes: 100, ..Bounds::default() };
-    let error = Sandbox::with_bounds(EngineKind::Native, small).unwrap().load_file(&path, None).unwrap_err();
+    let error = PlannerEntry::from_path(&path)
+        .load(&Sandbox::with_bounds(EngineKind::Native, small).unwrap(), None, &Trust::off())
+        .unwrap_err();
     assert!(matches!(error.kind, Kind::TooBig { bytes: 200, cap: 100 }));
 }
 

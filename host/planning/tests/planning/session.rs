@@ -7,13 +7,14 @@ use shardwright_planning::check::{PlanFault, check};
 use shardwright_planning::error::{PlannerError, PlannerErrorKind as Kind, RefusalKind};
 use shardwright_planning::feedback::{Attempt, Detail, Feedback};
 use shardwright_planning::floor::FloorRefusal;
-use shardwright_planning::pack::{self, PackError, PublicKey, SecretKey};
+use shardwright_planning::pack::{self, PackError};
 use shardwright_planning::plan::{PlannedSegment, Shard};
 use shardwright_planning::profile::Profile;
 use shardwright_planning::registry::{PlannerEntry, PlannerFile, PlannerRegistry, RegistryError};
 use shardwright_planning::request::{Request, Sensitivity};
 use shardwright_planning::sandbox::{Bounds, EngineKind, Planner, Sandbox};
 use shardwright_planning::session::{LoopError, Planned, PlanningSession, RevisionLoop, Trial};
+use shardwright_trust::{PublicKey, SecretKey, Trust};
 use shardwright_vocabulary::{
     ActivationFormat, DType, Encoding, ErrorClass, FormatTuple, Limit, Provenance, StateFormat, TimeCost,
     WeightFormat, WeightRole,
@@ -410,9 +411,9 @@ fn planners_dropped_into_a_directory_are_found_and_gone_when_removed() {
     std::fs::write(directory.path().join("README.md"), "no planner").unwrap();
     let entry = registry.find("even").unwrap();
     assert_eq!(entry, PlannerEntry { name: "even".to_owned(), path: path.clone(), file: PlannerFile::Wasm });
-    let planner = entry.load(&sandbox(), None, &[]).unwrap();
+    let planner = entry.load(&sandbox(), None, &Trust::off()).unwrap();
     assert_eq!(planner.description().name, "even");
-    assert!(matches!(entry.open(&[]).unwrap_err().kind, Kind::NoCompiler));
+    assert!(matches!(entry.open(&Trust::off()).unwrap_err().kind, Kind::NoCompiler));
     assert!(registry.find("odd").unwrap_err().help().unwrap().contains("even"));
 
     let copy = directory.path().join("even.pack");
@@ -422,7 +423,10 @@ fn planners_dropped_into_a_directory_are_found_and_gone_when_removed() {
 
     std::fs::remove_file(&path).unwrap();
     assert!(matches!(registry.find("even").unwrap_err(), RegistryError::Unknown { .. }));
-    assert!(matches!(entry.load(&sandbox(), None, &[]).unwrap_err().kind, Kind::MissingFile { .. }));
+    assert!(matches!(
+        entry.load(&sandbox(), None, &Trust::off()).unwrap_err().kind,
+        Kind::MissingFile { .. }
+    ));
 
     std::fs::write(&path, "").unwrap();
     let not_a_directory = PlannerRegistry::new().with_directory(&path);

@@ -7,4 +7,5 @@ mod contract;
 mod files;
 mod layout;
 mod loading;
+mod signed;
 mod template;

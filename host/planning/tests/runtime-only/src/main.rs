@@ -12,6 +12,7 @@ use shardwright_build::PlannerTools;
 use shardwright_planning::registry::PlannerEntry;
 use shardwright_planning::request::Request;
 use shardwright_planning::session::PlanningSession;
+use shardwright_trust::{Policy, Trust};
 
 fn main() -> ExitCode {
     match run() {
@@ -32,7 +33,8 @@ fn run() -> Result<String, Box<dyn std::error::Error>> {
         return Err("usage: runtime-only PACK KEY REQUEST.json".into());
     };
     let request: Request = serde_json::from_slice(&std::fs::read(Path::new(request))?)?;
-    let planner = PlannerTools::new(None, std::slice::from_ref(key))?.load(&PlannerEntry::from_path(pack));
+    let trust = Trust::new(Policy::Off, [key.parse()?]);
+    let planner = PlannerTools::new(None, &trust)?.load(&PlannerEntry::from_path(pack));
     let planned = PlanningSession::with_planner(planner, None).strict(true).plan(&request)?;
     Ok(String::from_utf8(planned.plan.plan().canonical_bytes())?)
 }

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ed25519_dalek::{Signature, Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
 use shardwright_files::hex;
 
@@ -11,10 +12,10 @@ pub struct KeyError;
 
 /// The public half of a signing key; written as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PublicKey(pub(crate) [u8; 32]);
+pub struct PublicKey([u8; 32]);
 
 /// The secret half. Whoever has it can run code in every host that trusts it.
-pub struct SecretKey(pub(crate) ed25519_dalek::SigningKey);
+pub struct SecretKey(ed25519_dalek::SigningKey);
 
 // `SigningKey` wipes itself when it is dropped.
 impl SecretKey {
@@ -35,9 +36,37 @@ impl SecretKey {
         PublicKey(self.0.verifying_key().to_bytes())
     }
 
+    /// The Ed25519 signature (RFC 8032) of some bytes, the same for the same bytes.
+    pub fn sign(&self, bytes: &[u8]) -> [u8; 64] {
+        self.0.sign(bytes).to_bytes()
+    }
+
     /// The seed as 64 hexadecimal digits, to be kept secret.
     pub fn to_hex(&self) -> String {
         hex::encode(self.0.as_bytes())
+    }
+}
+
+impl PublicKey {
+    /// From its 32 bytes.
+    ///
+    /// # Errors
+    ///
+    /// They are no point of the curve, which is found here rather than at the first signature.
+    pub fn from_bytes(bytes: [u8; 32]) -> Result<Self, KeyError> {
+        VerifyingKey::from_bytes(&bytes).map_err(|_| KeyError)?;
+        Ok(Self(bytes))
+    }
+
+    /// Its 32 bytes.
+    pub fn to_bytes(&self) -> [u8; 32] {
+        self.0
+    }
+
+    /// Whether a signature of exactly these bytes was made with its secret half.
+    pub fn has_signed(&self, bytes: &[u8], signature: &[u8; 64]) -> bool {
+        let signature = Signature::from_bytes(signature);
+        VerifyingKey::from_bytes(&self.0).is_ok_and(|key| key.verify_strict(bytes, &signature).is_ok())
     }
 }
 
@@ -71,10 +100,7 @@ impl FromStr for PublicKey {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
-        let bytes = hex::decode(text.trim()).ok_or(KeyError)?;
-        // Whether it is a point of the curve is found here rather than at the first pack.
-        ed25519_dalek::VerifyingKey::from_bytes(&bytes).map_err(|_| KeyError)?;
-        Ok(Self(bytes))
+        Self::from_bytes(hex::decode(text.trim()).ok_or(KeyError)?)
     }
 }
 

@@ -1,0 +1,56 @@
+//! The signature of a packed bundle, which is found without parsing anything.
+
+use shardwright_files::Section;
+use shardwright_trust::{ENVELOPE_BYTES, Kind, Trust, TrustError};
+
+use super::container::LOCAL_BYTES;
+use super::layout::{self, Part};
+use crate::BundleError;
+use crate::layout::{MANIFEST, SIGNATURE};
+use crate::manifest::MANIFEST_BYTES;
+
+/// Whether the bundle is signed as the rules ask. The signature lies at a fixed place, and says how
+/// long the manifest is, which therefore lies at a known place too.
+pub(crate) fn expect(section: &Section, trust: &Trust) -> Result<(), BundleError> {
+    if !trust.is_on() {
+        return Ok(());
+    }
+    let path = section.path();
+    let part = |name: &str, length| Part { name: name.to_owned(), length, crc: 0 };
+    let signature = part(SIGNATURE, ENVELOPE_BYTES as u64);
+    let name_at = LOCAL_BYTES;
+    let mut name = [0; SIGNATURE.len()];
+    let is_signed = section.read_exact_at(&mut name, name_at).is_ok() && name == *SIGNATURE.as_bytes();
+    let beyond = || BundleError::Limit {
+        path: path.to_owned(),
+        field: "bytes of the manifest".to_owned(),
+        value: u64::MAX,
+        limit: MANIFEST_BYTES,
+    };
+    let mut envelope = [0; ENVELOPE_BYTES];
+    let envelope = match is_signed {
+        true => {
+            let (places, _) = layout::places(std::slice::from_ref(&signature)).ok_or_else(beyond)?;
+            let at = places.first().map_or(0, |place| place.data);
+            section.read_exact_at(&mut envelope, at).map_err(BundleError::io(path))?;
+            Some(envelope.as_slice())
+        }
+        false => None,
+    };
+    let Some(statement) = trust.expect_envelope(path, Kind::Bundle, envelope)? else { return Ok(()) };
+    if statement.bytes > MANIFEST_BYTES {
+        let (field, value) = ("bytes of the manifest".to_owned(), statement.bytes);
+        return Err(BundleError::Limit { path: path.to_owned(), field, value, limit: MANIFEST_BYTES });
+    }
+    let parts = [signature, part(MANIFEST, statement.bytes)];
+    let (places, _) = layout::places(&parts).ok_or_else(beyond)?;
+    let mut manifest = vec![0; statement.bytes as usize];
+    let read = places.last().map(|place| section.read_exact_at(&mut manifest, place.data));
+    if !matches!(read, Some(Ok(()))) {
+        let cut = || TrustError::Unsigned { path: path.to_owned() };
+        trust.expect_that(false, cut)?;
+        return Ok(());
+    }
+    trust.expect(path, Kind::Bundle, envelope, &manifest)?;
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! Signing a bundle, and what a signature says.
+
+use std::fs;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_trust::{Envelope, Kind, PublicKey, SecretKey, Statement};
+
+use crate::layout::Layout;
+use crate::store::Store;
+use crate::writer::{sync_directory, temporary};
+use crate::{Bundle, BundleError, Progress, file, manifest, packed};
+
+/// A signature, and whether it is one of this bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SignatureReport {
+    /// Who is said to have signed it.
+    pub key: PublicKey,
+    /// As what.
+    #[serde(flatten)]
+    pub statement: Statement,
+    /// Whether that key signed exactly this bundle. Whether the key is trusted is for the host to
+    /// say.
+    pub holds: bool,
+}
+
+impl SignatureReport {
+    pub(crate) fn of(store: &Store, signature: &[u8]) -> Result<SignatureReport, BundleError> {
+        let envelope = Envelope::parse(store.path(), signature)?;
+        let section = store.manifest()?;
+        let bytes = file::read_capped(section.path(), section.reader(), manifest::MANIFEST_BYTES)?;
+        let statement = envelope.statement().clone();
+        let holds = envelope.is_signed() && statement.kind == Kind::Bundle && statement.is_about(&bytes);
+        Ok(SignatureReport { key: envelope.key(), statement, holds })
+    }
+}
+
+/// Signs a bundle as release `release` of `name`; a signature it has is replaced. A bundle in a
+/// directory gets a file more, a packed one is packed anew. `progress` is called again and again
+/// meanwhile, and stops it.
+///
+/// # Errors
+///
+/// A bundle that does not open, a packed one whose bytes are not those of its manifest, a name that
+/// is none, and [`BundleError::Cancelled`].
+pub fn sign(
+    path: &Path,
+    (name, release): (&str, u64),
+    key: &SecretKey,
+    progress: impl FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Statement, BundleError> {
+    let bundle = Bundle::open(path)?;
+    let (section, reference) = bundle.manifest_section()?;
+    let bytes = file::read_capped(section.path(), section.reader(), manifest::MANIFEST_BYTES)?;
+    file::expect_hash(section.path(), reference.sha256, crate::Digest::of(&bytes))?;
+    let statement = Statement::of(Kind::Bundle, name, release, &bytes)?;
+    let envelope = Envelope::sign(&statement, key).to_bytes();
+    if bundle.is_packed() {
+        packed::pack_signed(&bundle, path, Some(&envelope), progress)?;
+        return Ok(statement);
+    }
+    let layout = Layout::of(path);
+    let to = layout.signature();
+    let write = || -> io::Result<()> {
+        let mut temporary = temporary(path)?;
+        temporary.write_all(&envelope)?;
+        temporary.as_file().sync_all()?;
+        temporary.persist(&to).map_err(|error| error.error)?;
+        Ok(())
+    };
+    if fs::symlink_metadata(&to).is_ok_and(|metadata| metadata.is_dir()) {
+        return Err(BundleError::Kind { path: to, expected: "a regular file", found: "a directory" });
+    }
+    write().map_err(BundleError::io(&to))?;
+    sync_directory(path)?;
+    Ok(statement)
+}

@@ -1,0 +1,171 @@
+//! Signed bundles: in either form, changed, renamed, downgraded.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use shardwright_bundle::{Bundle, BundleError, BundleWriter, Examine, identify, inspect, pack, sign};
+use shardwright_trust::{Envelope, Kind, Policy, Revocations, SecretKey, Statement, Trust, TrustError};
+
+use crate::support::{RECIPE, place, write};
+
+fn key() -> SecretKey {
+    SecretKey::from_seed([1; 32])
+}
+
+fn requiring() -> Trust {
+    Trust::new(Policy::Require, [key().public()])
+}
+
+fn signs(path: &Path) {
+    sign(path, ("demo", 3), &key(), |_| ControlFlow::Continue(())).unwrap();
+}
+
+/// A bundle in both forms, not signed.
+fn both() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let (parent, directory) = place();
+    let bundle = write(&directory, RECIPE).unwrap();
+    let file = parent.path().join("demo.swb");
+    pack(&bundle, &file, |_| ControlFlow::Continue(())).unwrap();
+    (parent, directory, file)
+}
+
+fn refused(path: &Path, trust: &Trust) -> TrustError {
+    match Bundle::open_trusting(path, trust) {
+        Err(BundleError::Trust(error)) => error,
+        other => panic!("{}: {other:?}", path.display()),
+    }
+}
+
+#[test]
+fn a_signed_bundle_opens_in_both_forms_with_equal_bytes() {
+    let (parent, directory, file) = both();
+    for path in [&directory, &file] {
+        assert!(matches!(refused(path, &requiring()), TrustError::Unsigned { .. }));
+        let warned = Trust::new(Policy::Warn, [key().public()]);
+        assert!(Bundle::open_trusting(path, &warned).unwrap().signed().is_none());
+        assert!(matches!(warned.take_warnings().as_slice(), [TrustError::Unsigned { .. }]));
+        assert_eq!(inspect(path, Examine::Content, |_| ()).unwrap().signature, None);
+        signs(path);
+        let opened = Bundle::open_trusting(path, &requiring()).unwrap();
+        let signed = opened.signed().unwrap();
+        assert_eq!((signed.kind, signed.name.as_str(), signed.release), (Kind::Bundle, "demo", 3));
+        opened.verify_all(|_| ()).unwrap();
+        assert!(opened.unreferenced().unwrap().is_empty());
+        let inspection = inspect(path, Examine::Content, |_| ()).unwrap();
+        let signature = inspection.signature.unwrap();
+        assert!(signature.holds && signature.key == key().public() && inspection.intact);
+        assert_eq!(identify(path).unwrap(), shardwright_bundle::Kind::Bundle);
+    }
+    // Packed with its signature, or signed when packed.
+    let again = parent.path().join("again.swb");
+    pack(&Bundle::open(&directory).unwrap(), &again, |_| ControlFlow::Continue(())).unwrap();
+    assert!(fs::read(&again).unwrap() == fs::read(&file).unwrap());
+    // Signed anew: the signature is replaced.
+    sign(&file, ("demo", 4), &key(), |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(Bundle::open_trusting(&file, &requiring()).unwrap().signed().unwrap().release, 4);
+    let stopped = sign(&file, ("demo", 5), &key(), |_| ControlFlow::Break(()));
+    assert!(matches!(stopped, Err(BundleError::Cancelled)));
+    assert_eq!(Bundle::open_trusting(&file, &requiring()).unwrap().signed().unwrap().release, 4);
+}
+
+#[test]
+fn under_require_nothing_is_parsed_that_is_not_signed() {
+    let (parent, directory, file) = both();
+    // Neither is a bundle at all; what is said is that it is not signed.
+    fs::write(directory.join("bundle.json"), "nonsense").unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    let length = bytes.len();
+    bytes[length - 1000..].fill(0xff);
+    fs::write(&file, &bytes).unwrap();
+    for path in [&directory, &file] {
+        assert!(matches!(refused(path, &requiring()), TrustError::Unsigned { .. }));
+        assert!(!matches!(Bundle::open(path).unwrap_err(), BundleError::Trust(_)));
+    }
+    // The signature of another bundle in front of nonsense.
+    let (_other, signed, packed) = both();
+    signs(&signed);
+    signs(&packed);
+    fs::copy(signed.join("bundle.json.sig"), directory.join("bundle.json.sig")).unwrap();
+    assert!(matches!(refused(&directory, &requiring()), TrustError::Altered { .. }));
+    let mut bytes = fs::read(&packed).unwrap();
+    let manifest = fs::read(signed.join("bundle.json")).unwrap();
+    let at = bytes.windows(manifest.len()).position(|window| window == manifest).unwrap();
+    bytes[at + 100] ^= 1;
+    let altered = parent.path().join("altered.swb");
+    fs::write(&altered, &bytes).unwrap();
+    assert!(matches!(refused(&altered, &requiring()), TrustError::Altered { .. }));
+    // Cut behind its signature.
+    fs::write(&altered, &bytes[..128 << 10]).unwrap();
+    assert!(matches!(refused(&altered, &requiring()), TrustError::Unsigned { .. }));
+}
+
+#[test]
+fn every_bit_of_a_signature_counts_and_none_crashes() {
+    let (parent, directory, file) = both();
+    signs(&directory);
+    signs(&file);
+    let signature = fs::read(directory.join("bundle.json.sig")).unwrap();
+    let packed = fs::read(&file).unwrap();
+    let at = packed.windows(signature.len()).position(|window| window == signature).unwrap();
+    assert_eq!(at, 64 << 10);
+    let changed = parent.path().join("changed.swb");
+    for bit in (0..8 * signature.len()).step_by(5) {
+        let mut bytes = signature.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        fs::write(directory.join("bundle.json.sig"), &bytes).unwrap();
+        let told = refused(&directory, &requiring());
+        assert!(
+            matches!(
+                told,
+                TrustError::Damaged { .. } | TrustError::Forged { .. } | TrustError::UntrustedKey { .. }
+            ),
+            "{bit}: {told}"
+        );
+        let mut bytes = packed.clone();
+        bytes[at + bit / 8] ^= 1 << (bit % 8);
+        fs::write(&changed, &bytes).unwrap();
+        assert_eq!(std::mem::discriminant(&refused(&changed, &requiring())), std::mem::discriminant(&told));
+    }
+    // A longer file is no signature, and is not packed as one.
+    fs::write(directory.join("bundle.json.sig"), vec![0; 300]).unwrap();
+    assert!(matches!(refused(&directory, &requiring()), TrustError::Damaged { .. }));
+    let unsigned = Bundle::open(&directory).unwrap();
+    let error = pack(&unsigned, &changed, |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(matches!(error, BundleError::Trust(TrustError::Damaged { .. })) && error.help().is_some());
+}
+
+#[test]
+fn another_s_signature_and_withdrawn_releases_are_refused() {
+    let (parent, directory, _) = both();
+    signs(&directory);
+    let stranger = SecretKey::from_seed([9; 32]);
+    let trust = Trust::new(Policy::Require, [stranger.public()]);
+    assert!(matches!(refused(&directory, &trust), TrustError::UntrustedKey { .. }));
+    let least = shardwright_trust::LeastRelease { kind: Kind::Bundle, name: "demo".to_owned(), release: 4 };
+    let list = parent.path().join("list");
+    fs::write(&list, Revocations::sign("acme", 1, &[], &[least], &key()).unwrap()).unwrap();
+    let trust = requiring().with_list(&list, None).unwrap();
+    assert!(matches!(refused(&directory, &trust), TrustError::Withdrawn { release: 3, least: 4, .. }));
+    // Signed as something else.
+    let manifest = fs::read(directory.join("bundle.json")).unwrap();
+    let statement = Statement::of(Kind::Profile, "demo", 9, &manifest).unwrap();
+    let envelope = Envelope::sign(&statement, &key()).to_bytes();
+    fs::write(directory.join("bundle.json.sig"), envelope).unwrap();
+    assert!(matches!(refused(&directory, &requiring()), TrustError::OtherKind { .. }));
+    assert!(!inspect(&directory, Examine::Presence, |_| ()).unwrap().signature.unwrap().holds);
+}
+
+#[test]
+fn a_writer_removes_the_signature_of_another_manifest_alone() {
+    let (_parent, directory, _) = both();
+    signs(&directory);
+    let writer = BundleWriter::create(&directory).unwrap();
+    let mut manifest = writer.previous().cloned().unwrap();
+    writer.finish(&manifest).unwrap();
+    Bundle::open_trusting(&directory, &requiring()).unwrap();
+    let writer = BundleWriter::create(&directory).unwrap();
+    manifest.variants[0].options.insert("another".to_owned(), "one".to_owned());
+    writer.finish(&manifest).unwrap();
+    assert!(matches!(refused(&directory, &requiring()), TrustError::Unsigned { .. }));
+}

@@ -1,0 +1,60 @@
+//! `trust`: keys, signatures and lists of revocations.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use shardwright_trust::{Policy, TrustOptions};
+
+use super::print;
+use crate::arguments::{Format, Signatures, TrustArguments, TrustCommand};
+use crate::outcome::{Failure, Outcome};
+use crate::views;
+
+#[derive(Serialize)]
+struct KeyMade {
+    file: PathBuf,
+    public: String,
+}
+
+/// Runs the command; a signature that does not hold is a separate outcome.
+pub fn trust(command: &TrustCommand, format: Format) -> Result<Outcome, Failure> {
+    match command {
+        TrustCommand::Key { file } => key(file, format),
+        TrustCommand::Sign { path, key, name, release } => {
+            let mut watch = views::Progress::new("signing", path);
+            let report = shardwright_doctor::sign(path, (name.as_deref(), *release), key, &mut watch)?;
+            drop(watch);
+            print(format, &report, views::signature)
+        }
+        TrustCommand::Revoke { key, list, sequence, keys, least, output } => {
+            let report = shardwright_doctor::revoke(list, *sequence, keys, least, key, output)?;
+            print(format, &report, views::signature)
+        }
+        TrustCommand::Show { path } => {
+            let report = shardwright_doctor::show_signature(path)?;
+            print(format, &report, views::signature)?;
+            Ok(if report.holds { Outcome::Done } else { Outcome::Different })
+        }
+    }
+}
+
+fn key(file: &Path, format: Format) -> Result<Outcome, Failure> {
+    let public = shardwright_doctor::make_key(file)?;
+    print(format, &KeyMade { file: file.to_owned(), public }, |made| {
+        format!("{}\nthe public half is {}: `--trust` takes it\n", made.file.display(), made.public)
+    })
+}
+
+/// The rules as options state them.
+pub fn options(trust: &TrustArguments) -> TrustOptions {
+    TrustOptions { policy: policy(trust), keys: trust.trusted_keys.clone(), lists: trust.revocations.clone() }
+}
+
+/// What becomes of a file without a good signature.
+pub fn policy(trust: &TrustArguments) -> Policy {
+    match trust.signatures {
+        Signatures::Off => Policy::Off,
+        Signatures::Warn => Policy::Warn,
+        Signatures::Require => Policy::Require,
+    }
+}

@@ -1,0 +1,30 @@
+//! What a signature says.
+
+use std::fmt::Write;
+
+use shardwright_doctor::SignatureReport;
+
+/// A signature, and of a list what it revokes.
+pub fn signature(report: &SignatureReport) -> String {
+    let statement = &report.statement;
+    let mut text = format!(
+        "{}\nsigns {} `{}`, release {}, {} of sha256 {}\nby {}\n",
+        report.path.display(),
+        statement.kind,
+        statement.name,
+        statement.release,
+        super::bytes(statement.bytes),
+        statement.sha256,
+        report.key
+    );
+    if !report.holds {
+        text.push_str("it does not hold: that key did not sign these bytes\n");
+    }
+    for key in report.revokes.iter().flat_map(|list| &list.keys) {
+        let _ = writeln!(text, "revoked: {key}");
+    }
+    for least in report.revokes.iter().flat_map(|list| &list.least) {
+        let _ = writeln!(text, "least release of {} `{}`: {}", least.kind, least.name, least.release);
+    }
+    text
+}

@@ -1,0 +1,281 @@
+//! Keys, signatures and lists of revocations: making them, and what one says.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use shardwright::Watch;
+use shardwright_bundle::{Bundle, Examine};
+use shardwright_files::{own, read_from, read_named};
+use shardwright_planning::profile;
+use shardwright_shims::{MANIFEST_SUFFIX, Manifest};
+use shardwright_trust::{
+    ENVELOPE_BYTES, Envelope, KeyError, Kind, LeastRelease, PublicKey, REVOCATIONS_BYTES, Revocations,
+    SecretKey, Statement, TrustError, path_of_signature,
+};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+use zeroize::Zeroizing;
+
+/// Longest key file read: its 64 digits and some blanks.
+const KEY_BYTES_MAX: u64 = 256;
+
+/// Largest file that is signed with an envelope beside it: what a planner's component may have.
+const FILE_BYTES_MAX: u64 = 128 << 20;
+
+/// A signature that was made or read.
+#[derive(Clone, Debug, Serialize)]
+pub struct SignatureReport {
+    /// The file with the signature in it: the bundle itself where it is packed.
+    pub path: PathBuf,
+    /// Who signed, or is said to have.
+    pub key: PublicKey,
+    /// What it says.
+    #[serde(flatten)]
+    pub statement: Statement,
+    /// Whether that key signed exactly these bytes.
+    pub holds: bool,
+    /// Of a list of revocations what it revokes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revokes: Option<Revocations>,
+}
+
+/// Makes a random signing key in a new file that only this user may read, and returns the public
+/// half, which hosts are configured to trust.
+///
+/// Errors: the file is there already, or cannot be written.
+pub fn make_key(file: &Path) -> Result<String> {
+    let failed = |error: std::io::Error| {
+        let kind = match error.kind() {
+            std::io::ErrorKind::AlreadyExists => ErrorKind::Argument,
+            _ => ErrorKind::Missing,
+        };
+        Error::new(kind, format!("{}: {error}", file.display()))
+            .with_help("name a file that is not there yet, in a folder that is")
+    };
+    let key = SecretKey::generate().map_err(failed)?;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let text = Zeroizing::new(key.to_hex());
+    let mut written = options.open(file).map_err(failed)?;
+    written.write_all(text.as_bytes()).map_err(failed)?;
+    written.sync_all().map_err(failed)?;
+    Ok(key.public().to_string())
+}
+
+/// The key in a file that only its owner may read. The bytes read are wiped.
+pub(crate) fn read_key(path: &Path) -> Result<SecretKey> {
+    let read = own::open_secret(path).and_then(|file| read_from(file, KEY_BYTES_MAX));
+    let text = Zeroizing::new(read.map_err(|error| error.about(path))?);
+    let key = std::str::from_utf8(&text).unwrap_or_default().parse();
+    key.map_err(|error: KeyError| {
+        let what = format!("{}: {error}", path.display());
+        Error::new(ErrorKind::Argument, what)
+            .with_help("64 hexadecimal digits are a key; `shardwright trust key FILE` makes one")
+    })
+}
+
+/// Signs a bundle, the manifest of a shim, a planner's component or a profile as a release. A
+/// bundle has the name that is given, by default that of its model; all others have their own.
+///
+/// Errors: a file of none of these kinds, or not a sound one; a name where none can be given; a
+/// key file that others may read.
+pub fn sign(
+    path: &Path,
+    (name, release): (Option<&str>, u64),
+    key: &Path,
+    watch: &mut dyn Watch,
+) -> Result<SignatureReport> {
+    let key = read_key(key)?;
+    if shardwright::is_bundle(path) {
+        let of_model;
+        let name = match name {
+            Some(name) => name,
+            None => {
+                of_model = Bundle::open(path)?.manifest().model.name.to_lowercase();
+                &of_model
+            }
+        };
+        let statement = shardwright_bundle::sign(path, (name, release), &key, |progress| {
+            let done = u128::from(progress.done) * 1000 / u128::from(progress.total.max(1));
+            watch.progress(done as u32, "copying");
+            if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let file = if path.is_dir() { path_of_signature(&path.join("bundle.json")) } else { path.to_owned() };
+        return Ok(SignatureReport { path: file, key: key.public(), statement, holds: true, revokes: None });
+    }
+    let bytes = read_named(path, FILE_BYTES_MAX)?;
+    let (kind, own_name) = named(path, &bytes)?;
+    if name.is_some_and(|name| name != own_name) {
+        let what = format!("{} is signed as `{own_name}`, and cannot have another name", path.display());
+        return Err(Error::new(ErrorKind::Argument, what).with_help("leave `--name` out: it is for bundles"));
+    }
+    let statement = Statement::of(kind, &own_name, release, &bytes)?;
+    let to = path_of_signature(path);
+    write(&to, &Envelope::sign(&statement, &key).to_bytes())?;
+    Ok(SignatureReport { path: to, key: key.public(), statement, holds: true, revokes: None })
+}
+
+/// What a file is, and the name of its content.
+fn named(path: &Path, bytes: &[u8]) -> Result<(Kind, String)> {
+    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if file.ends_with(MANIFEST_SUFFIX) {
+        let manifest = Manifest::parse(path, bytes).map_err(|error| {
+            let help = error.help().map(str::to_owned);
+            Error::caused_by(ErrorKind::Invalid, error, help)
+        })?;
+        if manifest.sha256.is_none() {
+            return Err(TrustError::Unbound { path: path.to_owned() }.into());
+        }
+        return Ok((Kind::Shim, manifest.name));
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("json") => Ok((Kind::Profile, profile::read(path)?.profile.name)),
+        Some("wasm") => Ok((Kind::Planner, stem)),
+        Some("pack") => {
+            let what = format!("{} is a planner pack, which has its own signature", path.display());
+            Err(Error::new(ErrorKind::Argument, what).with_help("`shardwright planner pack` signs it"))
+        }
+        _ => {
+            let what = format!("{} is nothing that is signed", path.display());
+            Err(Error::new(ErrorKind::Argument, what)
+                .with_help("a bundle, a `.shim.json`, a planner's `.wasm` and a profile's `.json` are"))
+        }
+    }
+}
+
+/// Writes a signed list of revocations.
+///
+/// Errors: a key file that others may read, a name that is none, a file that cannot be written.
+pub fn revoke(
+    name: &str,
+    sequence: u64,
+    keys: &[PublicKey],
+    least: &[LeastRelease],
+    key: &Path,
+    output: &Path,
+) -> Result<SignatureReport> {
+    let bytes = Revocations::sign(name, sequence, keys, least, &read_key(key)?)?;
+    write(output, &bytes)?;
+    show_signature(output)
+}
+
+/// What a signature says, of whatever kind: of a bundle, a file with a signature beside it, a
+/// signature alone, or a list of revocations. Whether its key is trusted is for a host to say.
+///
+/// Errors: a file that has none.
+pub fn show_signature(path: &Path) -> Result<SignatureReport> {
+    if shardwright::is_bundle(path) {
+        let inspection = shardwright_bundle::inspect(path, Examine::Presence, |_| ())?;
+        let unsigned = || TrustError::Unsigned { path: path.to_owned() };
+        let found = inspection.signature.ok_or_else(unsigned)?;
+        let shardwright_bundle::SignatureReport { key, statement, holds } = found;
+        return Ok(SignatureReport { path: path.to_owned(), key, statement, holds, revokes: None });
+    }
+    let beside = path_of_signature(path);
+    if beside.is_file() {
+        let envelope = Envelope::parse(path, &read_named(&beside, ENVELOPE_BYTES as u64)?)?;
+        let signed = read_named(path, FILE_BYTES_MAX)?;
+        let holds = envelope.is_signed() && envelope.statement().is_about(&signed);
+        let (key, statement) = (envelope.key(), envelope.statement().clone());
+        return Ok(SignatureReport { path: beside, key, statement, holds, revokes: None });
+    }
+    let bytes = read_named(path, REVOCATIONS_BYTES)?;
+    if bytes.len() < ENVELOPE_BYTES {
+        return Err(TrustError::Unsigned { path: path.to_owned() }.into());
+    }
+    let envelope = Envelope::parse(path, &bytes[..ENVELOPE_BYTES])
+        .map_err(|_| TrustError::Unsigned { path: path.to_owned() })?;
+    let (key, statement) = (envelope.key(), envelope.statement().clone());
+    let (revokes, holds) = Revocations::inspect(path, &bytes)?;
+    Ok(SignatureReport { path: path.to_owned(), key, statement, holds, revokes: Some(revokes) })
+}
+
+/// Writes a file whole or not at all.
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let failed = |error: std::io::Error| {
+        Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()))
+            .with_help("check the path, the permissions and the free space")
+    };
+    let folder = path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."));
+    let partial = path.with_extension("partial");
+    let written = || -> std::io::Result<()> {
+        let mut file = std::fs::File::create(&partial)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&partial, path)?;
+        // If its folder may be written but not read, the name may be lost with the power.
+        let _ = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+        Ok(())
+    };
+    written().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_once_and_is_secret() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("key");
+        let public = make_key(&file).expect("a key");
+        assert_eq!(read_key(&file).expect("it is read").public().to_string(), public);
+        let error = make_key(&file).expect_err("it is there");
+        assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+        let error = make_key(&folder.path().join("none/key")).expect_err("no folder");
+        assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+    }
+
+    #[test]
+    fn each_kind_is_signed_under_its_own_name_and_nothing_else_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let key = at("key");
+        make_key(&key).expect("a key");
+        let put = |name: &str, text: &str| std::fs::write(at(name), text).expect("written");
+        let signs = |name: &str, asked| sign(&at(name), (asked, 2), &key, &mut ());
+        put("own.wasm", "anything");
+        let signed = signs("own.wasm", None).expect("signed");
+        assert_eq!((signed.statement.kind, signed.statement.name.as_str()), (Kind::Planner, "own"));
+        let shown = show_signature(&at("own.wasm")).expect("shown");
+        assert!(shown.holds && shown.statement == signed.statement && shown.path == at("own.wasm.sig"));
+        put("own.wasm", "another");
+        assert!(!show_signature(&at("own.wasm")).expect("shown").holds);
+        let hash = "0".repeat(64);
+        let shim = |hash: &str| {
+            format!(
+                r#"{{"manifest":1,"name":"x","vendor":"y","abi":{{"min":"0.1","max":"0.1"}},"library":"z"{hash}}}"#
+            )
+        };
+        put("x.shim.json", &shim(&format!(r#","sha256":"{hash}""#)));
+        assert_eq!(signs("x.shim.json", Some("x")).expect("signed").statement.kind, Kind::Shim);
+        put("x.shim.json", &shim(""));
+        put("x.json", "{}");
+        put("x.pack", "");
+        put("x.txt", "");
+        for (name, asked, kind) in [
+            ("own.wasm", Some("other"), ErrorKind::Argument),
+            ("x.shim.json", None, ErrorKind::Untrusted),
+            ("x.json", None, ErrorKind::Missing),
+            ("x.pack", None, ErrorKind::Argument),
+            ("x.txt", None, ErrorKind::Argument),
+            ("none.wasm", None, ErrorKind::Missing),
+        ] {
+            let error = signs(name, asked).expect_err(name);
+            assert!(error.kind() == kind && error.help().is_some(), "{name}: {error}");
+        }
+        let list = at("list");
+        let stranger = SecretKey::from_seed([3; 32]).public();
+        let least = [LeastRelease { kind: Kind::Bundle, name: "gemma".to_owned(), release: 4 }];
+        let made = revoke("acme", 7, &[stranger], &least, &key, &list).expect("a list");
+        assert!(made.holds && made.statement.release == 7);
+        assert_eq!(made.revokes.expect("a list").keys, [stranger]);
+        for name in ["x.txt", "x.json"] {
+            assert_eq!(show_signature(&at(name)).expect_err(name).kind(), ErrorKind::Untrusted);
+        }
+    }
+}

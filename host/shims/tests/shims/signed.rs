@@ -1,0 +1,68 @@
+//! Shims whose manifests are signed, or not.
+
+use std::fs;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use shardwright_shims::{LoadError, ShimRegistry};
+use shardwright_trust::{Envelope, Kind, Policy, SecretKey, Statement, Trust, TrustError, path_of_signature};
+
+use crate::common::Shims;
+
+fn key() -> SecretKey {
+    SecretKey::from_seed([1; 32])
+}
+
+fn signs(manifest: &Path, name: &str) {
+    let statement = Statement::of(Kind::Shim, name, 1, &fs::read(manifest).unwrap()).unwrap();
+    fs::write(path_of_signature(manifest), Envelope::sign(&statement, &key()).to_bytes()).unwrap();
+}
+
+#[test]
+fn a_shim_is_opened_only_if_its_manifest_is_signed_and_names_its_library() {
+    let shims = Shims::new();
+    let library = shims.template();
+    let manifest = shims.path().join("template_c.shim.json");
+    let trust = Trust::new(Policy::Require, [key().public()]);
+    let finds =
+        |trust: &Trust| ShimRegistry::builder().directory(shims.path()).trusting(trust.clone()).build();
+    let refused = || {
+        let found = finds(&trust);
+        assert!(found.shims().is_empty());
+        match found.skipped() {
+            [skipped] => match &skipped.error {
+                LoadError::Trust(error) => {
+                    assert!(skipped.error.help().is_some() && skipped.error.reason() == "untrusted");
+                    error.clone()
+                }
+                other => panic!("{other}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(matches!(refused(), TrustError::Unsigned { .. }));
+    signs(&manifest, "template-c");
+    assert!(matches!(refused(), TrustError::Unbound { .. }));
+    let warned = Trust::new(Policy::Warn, [key().public()]);
+    assert_eq!(finds(&warned).shims().len(), 1);
+    assert!(matches!(warned.take_warnings().as_slice(), [TrustError::Unbound { .. }]));
+
+    let hash = shardwright_files::hex::encode(&Sha256::digest(fs::read(&library).unwrap()));
+    let mut with_hash: serde_json::Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    with_hash["sha256"] = hash.into();
+    fs::write(&manifest, with_hash.to_string()).unwrap();
+    assert!(matches!(refused(), TrustError::Altered { .. }));
+    signs(&manifest, "another");
+    assert!(matches!(refused(), TrustError::OtherName { .. }));
+    signs(&manifest, "template-c");
+    assert_eq!(finds(&trust).shims().len(), 1);
+    assert!(trust.take_warnings().is_empty());
+
+    // What is no manifest is not parsed before its signature was looked at.
+    fs::write(&manifest, "nonsense").unwrap();
+    assert!(matches!(refused(), TrustError::Altered { .. }));
+    // A text that the program brings is part of the program.
+    let described =
+        ShimRegistry::builder().described(&library, with_hash.to_string()).trusting(trust.clone());
+    assert_eq!(described.build().shims().len(), 1);
+}

@@ -1,0 +1,41 @@
+//! Who signed a file, and whether that is enough.
+//!
+//! **Job.** Keys ([`PublicKey`], [`SecretKey`]); the [`Envelope`] that signs a bundle, a shim, a
+//! planner or a profile; the signed list of what is [revoked](Revocations); and the rules by which
+//! a host decides ([`Trust`]): which keys, and whether a file without a good signature is used,
+//! used with a warning, or refused.
+//!
+//! **Not its job.** It parses nothing but envelopes and lists: what is signed is bytes to it, and
+//! where a signature lies is known to whoever reads the file. It keeps no secret, and encrypts
+//! nothing.
+//!
+//! ```
+//! use shardwright_trust::{Envelope, Kind, Policy, SecretKey, Statement, Trust};
+//!
+//! let key = SecretKey::from_seed([7; 32]);
+//! let statement = Statement::of(Kind::Profile, "mt6989", 3, b"{}").unwrap();
+//! let envelope = Envelope::sign(&statement, &key).to_bytes();
+//!
+//! let trust = Trust::new(Policy::Require, [key.public()]);
+//! let path = "mt6989.json".as_ref();
+//! let signed = trust.expect(path, Kind::Profile, Some(&envelope), b"{}").unwrap();
+//! assert_eq!(signed.unwrap().release, 3);
+//! assert!(trust.expect(path, Kind::Profile, Some(&envelope), b"{ }").is_err());
+//! assert!(trust.expect(path, Kind::Profile, None, b"{}").is_err());
+//! ```
+
+mod beside;
+mod envelope;
+mod error;
+mod keys;
+mod options;
+mod revocations;
+mod rules;
+
+pub use beside::{path_of_signature, signature_beside};
+pub use envelope::{ENVELOPE_BYTES, Envelope, Kind, SUFFIX, Statement};
+pub use error::TrustError;
+pub use keys::{KeyError, PublicKey, SecretKey};
+pub use options::TrustOptions;
+pub use revocations::{LeastRelease, REVOCATIONS_BYTES, Revocations};
+pub use rules::{Policy, Trust};

@@ -1,0 +1,464 @@
+//! The rules of a host: whose signatures count, and what becomes of a file without a good one.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use shardwright_files::own;
+
+use crate::{Envelope, Kind, PublicKey, REVOCATIONS_BYTES, Revocations, Statement, TrustError};
+
+/// Most bytes of a remembered number.
+const NUMBER_BYTES: u64 = 32;
+
+/// What becomes of a file without a good signature.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// It is used, and signatures are not looked at.
+    #[default]
+    Off,
+    /// It is used, with a warning.
+    Warn,
+    /// It is refused, and nothing of it is parsed.
+    Require,
+}
+
+/// Keys, lists of revocations and the policy. Clones share their warnings.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    policy: Policy,
+    keys: Vec<PublicKey>,
+    lists: Vec<Revocations>,
+    warnings: Arc<Mutex<Vec<TrustError>>>,
+}
+
+impl Trust {
+    /// No keys, and no signature is looked at.
+    pub fn off() -> Trust {
+        Trust::default()
+    }
+
+    /// Trusts the owners of these keys.
+    pub fn new(policy: Policy, keys: impl IntoIterator<Item = PublicKey>) -> Trust {
+        Trust { policy, keys: keys.into_iter().collect(), ..Trust::default() }
+    }
+
+    /// Applies a list of revocations too, which one of the keys signed. `memory` is a folder of
+    /// this user's own in which the highest number of each list is kept, so that an older one is
+    /// refused from then on; without it that is a warning.
+    ///
+    /// # Errors
+    ///
+    /// Whatever is wrong with the list, under every policy: without it, what it revokes would be
+    /// used.
+    pub fn with_list(mut self, path: &Path, memory: Option<&Path>) -> Result<Trust, TrustError> {
+        let read = shardwright_files::open(path, shardwright_files::Links::Followed)
+            .and_then(|(file, _)| shardwright_files::read_from(file, REVOCATIONS_BYTES));
+        let bytes =
+            read.map_err(|error| TrustError::Io { path: path.to_owned(), reason: error.to_string() })?;
+        let list =
+            Revocations::parse(path, &bytes, |envelope| self.admits(path, Kind::Revocations, envelope))?;
+        let unkept = |reason: String| TrustError::Io { path: path.to_owned(), reason };
+        match memory {
+            Some(memory) => {
+                let place = memory.join(format!("revocations-{}", list.name));
+                self.remember(path, &list, &place)?;
+            }
+            None => self.warn(unkept(
+                "there is no folder to remember its number in, so that an older one is not recognised"
+                    .to_owned(),
+            )),
+        }
+        let is_revoked = |key: &PublicKey, by: &Revocations| by.keys.contains(key);
+        let faulty = self.lists.iter().find(|other| is_revoked(&other.key, &list));
+        if let Some(other) = faulty {
+            let reason = format!("it revokes {}, which signed list `{}`", other.key, other.name);
+            return Err(TrustError::List { path: path.to_owned(), reason });
+        }
+        self.lists.push(list);
+        Ok(self)
+    }
+
+    /// Refuses a list that is older than one that was used here, and remembers a newer one.
+    fn remember(&self, path: &Path, list: &Revocations, place: &Path) -> Result<(), TrustError> {
+        let at = |reason: String| TrustError::Io { path: place.to_owned(), reason };
+        let seen = own::read(place, NUMBER_BYTES).map_err(|error| at(error.to_string()))?;
+        let seen = match seen {
+            None => None,
+            Some(digits) => {
+                let number =
+                    std::str::from_utf8(&digits).ok().and_then(|text| text.trim().parse::<u64>().ok());
+                // What was used here is unknown then, and guessing would allow an old list.
+                Some(number.ok_or_else(|| at("it has no number; remove it to begin anew".to_owned()))?)
+            }
+        };
+        match seen {
+            Some(seen) if list.sequence < seen => {
+                Err(TrustError::OldList { path: path.to_owned(), sequence: list.sequence, seen })
+            }
+            Some(seen) if list.sequence == seen => Ok(()),
+            _ => {
+                if let Err(error) = own::write(place, list.sequence.to_string().as_bytes()) {
+                    self.warn(at(format!("the number of the list is not remembered: {error}")));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What becomes of a file without a good signature.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Whether signatures are looked at.
+    pub fn is_on(&self) -> bool {
+        self.policy != Policy::Off
+    }
+
+    /// The trusted keys, those revoked too.
+    pub fn keys(&self) -> &[PublicKey] {
+        &self.keys
+    }
+
+    /// Whether `envelope` signs `payload`, which was found at `path`, and the rules allow it. The
+    /// statement, or `None` where nothing was looked at or a warning was given.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, under [`Policy::Require`].
+    pub fn expect(
+        &self,
+        path: &Path,
+        kind: Kind,
+        envelope: Option<&[u8]>,
+        payload: &[u8],
+    ) -> Result<Option<Statement>, TrustError> {
+        self.judge(|| {
+            let unsigned = || TrustError::Unsigned { path: path.to_owned() };
+            let envelope = Envelope::parse(path, envelope.ok_or_else(unsigned)?)?;
+            self.admits(path, kind, &envelope)?;
+            if !envelope.statement().is_about(payload) {
+                return Err(TrustError::Altered { path: path.to_owned(), key: envelope.key() });
+            }
+            Ok(envelope.statement().clone())
+        })
+    }
+
+    /// The same of a file whose envelope lies beside it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`expect`](Self::expect), and that the envelope cannot be read.
+    pub fn expect_beside(
+        &self,
+        path: &Path,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<Option<Statement>, TrustError> {
+        if !self.is_on() {
+            return Ok(None);
+        }
+        let read = self.judge(|| crate::signature_beside(path))?;
+        match read {
+            Some(envelope) => self.expect(path, kind, envelope.as_deref(), payload),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether the envelope alone is good: what it signs can be read then, as long as it says.
+    ///
+    /// # Errors
+    ///
+    /// As [`expect`](Self::expect).
+    pub fn expect_envelope(
+        &self,
+        path: &Path,
+        kind: Kind,
+        envelope: Option<&[u8]>,
+    ) -> Result<Option<Statement>, TrustError> {
+        self.judge(|| {
+            let unsigned = || TrustError::Unsigned { path: path.to_owned() };
+            let envelope = Envelope::parse(path, envelope.ok_or_else(unsigned)?)?;
+            self.admits(path, kind, &envelope)?;
+            Ok(envelope.statement().clone())
+        })
+    }
+
+    /// Whether a key's signature in another form, as a planner pack has it, counts: not if it was
+    /// revoked, under every policy.
+    ///
+    /// # Errors
+    ///
+    /// [`TrustError::RevokedKey`].
+    pub fn expect_not_revoked(&self, path: &Path, key: PublicKey) -> Result<(), TrustError> {
+        match self.lists.iter().find(|list| list.keys.contains(&key)) {
+            Some(list) => Err(TrustError::RevokedKey { path: path.to_owned(), key, sequence: list.sequence }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether what was signed has the name that its signature says.
+    ///
+    /// # Errors
+    ///
+    /// [`TrustError::OtherName`], under [`Policy::Require`].
+    pub fn expect_name(&self, path: &Path, signed: &Statement, name: &str) -> Result<(), TrustError> {
+        let (found, expected) = (signed.name.clone(), name.to_owned());
+        self.judge(|| match found == expected {
+            true => Ok(()),
+            false => Err(TrustError::OtherName { path: path.to_owned(), found, expected }),
+        })
+        .map(drop)
+    }
+
+    /// Something else that the rules ask of a signed file.
+    ///
+    /// # Errors
+    ///
+    /// The error, under [`Policy::Require`].
+    pub fn expect_that(&self, holds: bool, otherwise: impl FnOnce() -> TrustError) -> Result<(), TrustError> {
+        self.judge(|| if holds { Ok(()) } else { Err(otherwise()) }).map(drop)
+    }
+
+    /// What was used in spite of it since the last call, each once.
+    pub fn take_warnings(&self) -> Vec<TrustError> {
+        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn judge<T>(&self, check: impl FnOnce() -> Result<T, TrustError>) -> Result<Option<T>, TrustError> {
+        match (self.policy, self.is_on().then(check)) {
+            (_, None) => Ok(None),
+            (_, Some(Ok(good))) => Ok(Some(good)),
+            (Policy::Require, Some(Err(error))) => Err(error),
+            (_, Some(Err(error))) => {
+                self.warn(error);
+                Ok(None)
+            }
+        }
+    }
+
+    fn warn(&self, warning: TrustError) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+
+    /// Whether the key of an envelope made it, is trusted and not revoked, and its release is not
+    /// withdrawn.
+    fn admits(&self, path: &Path, kind: Kind, envelope: &Envelope) -> Result<(), TrustError> {
+        let (statement, key) = (envelope.statement(), envelope.key());
+        let path = || -> PathBuf { path.to_owned() };
+        if !envelope.is_signed() {
+            return Err(TrustError::Forged { path: path(), key });
+        }
+        if !self.keys.contains(&key) {
+            return Err(TrustError::UntrustedKey { path: path(), key });
+        }
+        self.expect_not_revoked(&path(), key)?;
+        if statement.kind != kind {
+            return Err(TrustError::OtherKind { path: path(), found: statement.kind, expected: kind });
+        }
+        for list in &self.lists {
+            if let Some(least) = list.least(statement).filter(|least| statement.release < *least) {
+                let (name, release, sequence) = (statement.name.clone(), statement.release, list.sequence);
+                return Err(TrustError::Withdrawn { path: path(), kind, name, release, least, sequence });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{LeastRelease, SecretKey};
+
+    fn key(seed: u8) -> SecretKey {
+        SecretKey::from_seed([seed; 32])
+    }
+
+    fn signed(kind: Kind, name: &str, release: u64, by: u8) -> [u8; crate::ENVELOPE_BYTES] {
+        let statement = Statement::of(kind, name, release, b"payload").unwrap();
+        Envelope::sign(&statement, &key(by)).to_bytes()
+    }
+
+    fn trust(policy: Policy) -> Trust {
+        Trust::new(policy, [key(1).public(), key(2).public()])
+    }
+
+    #[test]
+    fn each_fault_is_refused_warned_of_or_not_looked_at() {
+        let good = signed(Kind::Bundle, "gemma", 3, 1);
+        let mut forged = good;
+        forged[200] ^= 1;
+        type Is = fn(&TrustError) -> bool;
+        let cases: [(Option<&[u8]>, Kind, &[u8], Is); 6] = [
+            (None, Kind::Bundle, b"payload", |error| matches!(error, TrustError::Unsigned { .. })),
+            (Some(b"short"), Kind::Bundle, b"payload", |error| matches!(error, TrustError::Damaged { .. })),
+            (Some(&forged), Kind::Bundle, b"payload", |error| matches!(error, TrustError::Forged { .. })),
+            (Some(&good), Kind::Bundle, b"payloaf", |error| matches!(error, TrustError::Altered { .. })),
+            (Some(&good), Kind::Shim, b"payload", |error| matches!(error, TrustError::OtherKind { .. })),
+            (Some(&signed(Kind::Bundle, "gemma", 3, 9)), Kind::Bundle, b"payload", |error| {
+                matches!(error, TrustError::UntrustedKey { .. })
+            }),
+        ];
+        let path = Path::new("some.bundle");
+        for (envelope, kind, payload, is) in cases {
+            let error = trust(Policy::Require).expect(path, kind, envelope, payload).unwrap_err();
+            assert!(is(&error) && error.to_string().contains("some.bundle"), "{error}");
+            assert!(!error.help().is_empty() && error.kind() != shardwright_vocabulary::ErrorKind::Internal);
+            let warned = trust(Policy::Warn);
+            for _ in 0..2 {
+                assert_eq!(warned.expect(path, kind, envelope, payload), Ok(None));
+            }
+            assert_eq!(warned.take_warnings(), [error]);
+            assert!(warned.take_warnings().is_empty());
+            let off = trust(Policy::Off);
+            assert_eq!(off.expect(path, kind, envelope, payload), Ok(None));
+            assert!(off.take_warnings().is_empty());
+        }
+        for policy in [Policy::Warn, Policy::Require] {
+            let trust = trust(policy);
+            let statement = trust.expect(path, Kind::Bundle, Some(&good), b"payload").unwrap().unwrap();
+            assert_eq!((statement.name.as_str(), statement.release), ("gemma", 3));
+            assert_eq!(trust.expect_envelope(path, Kind::Bundle, Some(&good)), Ok(Some(statement.clone())));
+            assert_eq!(trust.expect_name(path, &statement, "gemma"), Ok(()));
+            assert!(trust.take_warnings().is_empty());
+            let other = trust.expect_name(path, &statement, "qwen");
+            let unbound = || TrustError::Unbound { path: path.to_owned() };
+            let that = trust.expect_that(false, unbound);
+            match policy {
+                Policy::Require => {
+                    assert!(matches!(other, Err(TrustError::OtherName { .. })), "{other:?}");
+                    assert_eq!(that, Err(unbound()));
+                }
+                _ => assert_eq!((other, that, trust.take_warnings().len()), (Ok(()), Ok(()), 2)),
+            }
+        }
+    }
+
+    #[test]
+    fn signatures_lie_beside_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.json");
+        let beside = crate::path_of_signature(&path);
+        assert_eq!(beside, folder.path().join("x.json.sig"));
+        let asks = |policy| trust(policy).expect_beside(&path, Kind::Profile, b"payload");
+        assert!(matches!(asks(Policy::Require), Err(TrustError::Unsigned { .. })));
+        fs::write(&beside, signed(Kind::Profile, "x", 1, 2)).unwrap();
+        assert_eq!(asks(Policy::Require).unwrap().unwrap().name, "x");
+        assert_eq!(asks(Policy::Off), Ok(None));
+        fs::write(&beside, vec![0; 1 << 20]).unwrap();
+        assert!(matches!(asks(Policy::Require), Err(TrustError::Damaged { .. })));
+        fs::remove_file(&beside).unwrap();
+        fs::create_dir(&beside).unwrap();
+        assert!(matches!(asks(Policy::Require), Err(TrustError::Io { .. })));
+        assert_eq!(asks(Policy::Warn), Ok(None));
+    }
+
+    #[test]
+    fn what_a_list_revokes_is_used_no_more_and_an_older_list_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (memory, path) = (folder.path().join("memory"), folder.path().join("list"));
+        let least = [LeastRelease { kind: Kind::Bundle, name: "gemma".to_owned(), release: 4 }];
+        let writes = |sequence, keys: &[PublicKey], by: u8| {
+            let bytes = Revocations::sign("acme", sequence, keys, &least, &key(by)).unwrap();
+            fs::write(&path, bytes).unwrap();
+        };
+        let applied = |policy| trust(policy).with_list(&path, Some(&memory));
+
+        writes(5, &[key(2).public()], 1);
+        let rules = applied(Policy::Require).unwrap();
+        assert!(rules.take_warnings().is_empty());
+        let asked = |kind, name: &str, release, by| {
+            rules.expect("b".as_ref(), kind, Some(&signed(kind, name, release, by)), b"payload")
+        };
+        assert!(matches!(
+            asked(Kind::Bundle, "gemma", 9, 2),
+            Err(TrustError::RevokedKey { sequence: 5, .. })
+        ));
+        let withdrawn = asked(Kind::Bundle, "gemma", 3, 1);
+        assert!(
+            matches!(withdrawn, Err(TrustError::Withdrawn { release: 3, least: 4, .. })),
+            "{withdrawn:?}"
+        );
+        for (kind, name, release) in
+            [(Kind::Bundle, "gemma", 4), (Kind::Bundle, "qwen", 0), (Kind::Shim, "gemma", 3)]
+        {
+            assert!(asked(kind, name, release, 1).unwrap().is_some(), "{kind} {name} {release}");
+        }
+        let revoked = rules.expect_not_revoked("pack".as_ref(), key(2).public());
+        assert!(matches!(revoked, Err(TrustError::RevokedKey { .. })));
+        assert_eq!(rules.expect_not_revoked("pack".as_ref(), key(1).public()), Ok(()));
+
+        // Again, then an older one, which allows what the later one does not.
+        applied(Policy::Warn).unwrap();
+        writes(4, &[], 1);
+        for policy in [Policy::Off, Policy::Warn, Policy::Require] {
+            let old = applied(policy);
+            assert!(matches!(old, Err(TrustError::OldList { sequence: 4, seen: 5, .. })), "{old:?}");
+        }
+        // Without a memory that cannot be known, and is said.
+        let forgetful = trust(Policy::Require).with_list(&path, None).unwrap();
+        assert!(matches!(forgetful.take_warnings().as_slice(), [TrustError::Io { .. }]));
+        writes(6, &[], 1);
+        applied(Policy::Require).unwrap();
+        // A memory that is damaged is no reason to begin at zero.
+        fs::write(memory.join("revocations-acme"), "x").unwrap();
+        assert!(matches!(applied(Policy::Require), Err(TrustError::Io { .. })));
+        fs::write(memory.join("revocations-acme"), "6").unwrap();
+        // A place that cannot be written: used, with a warning.
+        let blocked = folder.path().join("file");
+        fs::write(&blocked, "").unwrap();
+        let refused = trust(Policy::Require).with_list(&path, Some(&blocked.join("x")));
+        assert!(refused.is_err() || !refused.unwrap().take_warnings().is_empty());
+    }
+
+    #[test]
+    fn a_list_must_be_signed_by_a_trusted_key_and_make_sense() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list");
+        let with = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            trust(Policy::Off).with_list(&path, None).map(drop)
+        };
+        let sound = Revocations::sign("acme", 1, &[], &[], &key(1)).unwrap();
+        assert_eq!(with(&sound), Ok(()));
+        for cut in 0..sound.len() {
+            assert!(with(&sound[..cut]).is_err(), "{cut}");
+        }
+        let foreign = Revocations::sign("acme", 1, &[], &[], &key(9)).unwrap();
+        assert!(matches!(with(&foreign), Err(TrustError::UntrustedKey { .. })));
+        let own = Revocations::sign("acme", 1, &[key(1).public()], &[], &key(1)).unwrap();
+        assert!(matches!(with(&own), Err(TrustError::List { .. })));
+        for payload in [
+            "{}",
+            "",
+            r#"{"revocations":2,"keys":[],"least":[]}"#,
+            r#"{"revocations":1,"keys":["00"],"least":[]}"#,
+        ] {
+            let statement = Statement::of(Kind::Revocations, "acme", 1, payload.as_bytes()).unwrap();
+            let mut bytes = Envelope::sign(&statement, &key(1)).to_bytes().to_vec();
+            bytes.extend_from_slice(payload.as_bytes());
+            assert!(matches!(with(&bytes), Err(TrustError::List { .. })), "{payload}");
+        }
+        fs::write(&path, vec![0; REVOCATIONS_BYTES as usize + 1]).unwrap();
+        let long = trust(Policy::Off).with_list(&path, None);
+        assert!(matches!(long, Err(TrustError::Io { .. })), "{long:?}");
+
+        // A list that revokes the key of another one.
+        let first = folder.path().join("first");
+        fs::write(&first, Revocations::sign("one", 1, &[], &[], &key(1)).unwrap()).unwrap();
+        fs::write(&path, Revocations::sign("two", 1, &[key(1).public()], &[], &key(2)).unwrap()).unwrap();
+        let both = trust(Policy::Off).with_list(&first, None).unwrap().with_list(&path, None);
+        assert!(matches!(both, Err(TrustError::List { .. })), "{both:?}");
+        // The other way round the key is revoked already.
+        let both = trust(Policy::Off).with_list(&path, None).unwrap().with_list(&first, None);
+        assert!(matches!(both, Err(TrustError::RevokedKey { .. })), "{both:?}");
+    }
+}

@@ -1,0 +1,168 @@
+//! Signatures as a user meets them: made, required, revoked, withdrawn; and what is said of each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use shardwright_tests::bundles::Compiled;
+use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::program::{self, Run, shardwright};
+use tempfile::TempDir;
+
+/// Exit code of a file that is not signed as the rules ask.
+const UNTRUSTED: i32 = 11;
+
+/// Exit code of a signature that is none.
+const INVALID: i32 = 4;
+
+/// A bundle, a signed shim to run it, and a key.
+struct Bench {
+    folder: TempDir,
+    bundle: Compiled,
+    public: String,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let key = folder.path().join("my.key");
+        let made = shardwright(["trust", "key"]).argument(&key).json();
+        let public = made["public"].as_str().expect("a key").to_owned();
+        let bench = Bench { bundle: Compiled::from(TEXT_FIXTURES[0], ["--context", "64"]), folder, public };
+        let shims = bench.path("shims");
+        fs::create_dir(&shims).expect("a folder");
+        let library = format!("{}shardwright_shim_cpu", std::env::consts::DLL_PREFIX);
+        for name in [format!("{library}{}", std::env::consts::DLL_SUFFIX), format!("{library}.shim.json")] {
+            fs::copy(program::folder().join("shims").join(&name), shims.join(&name)).expect("built");
+        }
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn manifest(&self) -> PathBuf {
+        self.path("shims").join(format!("{}shardwright_shim_cpu.shim.json", std::env::consts::DLL_PREFIX))
+    }
+
+    fn signs(&self, path: &Path) -> Run {
+        shardwright(["trust", "sign"]).argument(path).argument("--key").argument(self.path("my.key"))
+    }
+
+    fn generates(&self, bundle: &Path) -> Run {
+        let run = shardwright(["run", "--prompt", "a b", "--max-tokens", "4", "--greedy"]).argument(bundle);
+        run.environment("XDG_CACHE_HOME", self.path("cache"))
+    }
+
+    /// With the signed shim alone, and signatures required.
+    fn requires(&self, bundle: &Path) -> Run {
+        let run = self.generates(bundle).arguments(["--signatures", "require", "--trust", &self.public]);
+        run.argument("--shims").argument(self.path("shims"))
+    }
+
+    fn revokes(&self, sequence: u32, what: &[&str]) -> PathBuf {
+        let list = self.path(&format!("list-{sequence}"));
+        let run = shardwright(["trust", "revoke", "--list", "acme", "--sequence", &sequence.to_string()]);
+        let run = run.argument("--key").argument(self.path("my.key")).arguments(what);
+        run.argument("-o").argument(&list).succeeds();
+        list
+    }
+}
+
+fn refused(run: Run, code: i32, words: &[&str]) {
+    let (found, said) = run.refuses();
+    assert_eq!(found, code, "{said}");
+    for word in words {
+        assert!(said.contains(word), "no `{word}` in\n{said}");
+    }
+}
+
+#[test]
+fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
+    let bench = Bench::new();
+    let bundle = bench.bundle.path();
+    let expected = bench.generates(&bundle).succeeds();
+    refused(bench.requires(&bundle), UNTRUSTED, &["is not signed", "trust sign"]);
+    let warned = bench.generates(&bundle).arguments(["--signatures", "warn"]).outcome();
+    assert_eq!((warned.code, &warned.stdout), (Some(0), &expected));
+    let notes = |shown: &str| shown.lines().filter(|line| line.contains("is not signed")).count();
+    assert!(notes(&warned.stderr) >= 2, "the bundle and the shim: {}", warned.stderr);
+
+    let signed = bench.signs(&bundle).arguments(["--name", "demo", "--release", "3"]).json();
+    assert_eq!((&signed["kind"], &signed["name"]), (&"bundle".into(), &"demo".into()), "{signed}");
+    // Now the shim is what is not signed.
+    refused(bench.requires(&bundle), 8, &["shim.json` is not signed"]);
+    refused(bench.signs(&bench.manifest()), UNTRUSTED, &["hash of its library", "shim hash"]);
+    shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
+    bench.signs(&bench.manifest()).succeeds();
+    assert_eq!(bench.requires(&bundle).succeeds(), expected);
+    assert_eq!(bench.requires(&bundle).arguments(["--isolation", "process"]).succeeds(), expected);
+    let shown = shardwright(["trust", "show"]).argument(&bundle).succeeds();
+    assert!(shown.contains("`demo`, release 3") && shown.contains(&bench.public), "{shown}");
+    let inspected = shardwright(["inspect"]).argument(&bundle).succeeds();
+    assert!(inspected.contains("signed as `demo`, release 3"), "{inspected}");
+
+    // Packed, the signature goes with it; a packed one is signed in its place.
+    let packed = bench.path("demo.swb");
+    shardwright(["pack"]).argument(&bundle).argument("-o").argument(&packed).succeeds();
+    assert_eq!(bench.requires(&packed).succeeds(), expected);
+    bench.signs(&packed).arguments(["--name", "demo", "--release", "4"]).succeeds();
+    assert_eq!(bench.requires(&packed).succeeds(), expected);
+
+    // Another library in the place of the signed one.
+    let library = bench.manifest().with_extension("").with_extension("so");
+    let mut bytes = fs::read(&library).expect("a library");
+    bytes.push(0);
+    fs::write(&library, bytes).expect("written");
+    refused(bench.requires(&bundle), 8, &["SHA-256"]);
+
+    // The bundle was changed; the key is another's; the signature is none.
+    let manifest = bundle.join("bundle.json");
+    let text = fs::read_to_string(&manifest).expect("a manifest");
+    fs::write(&manifest, text.replacen("\"family\":\"", "\"family\":\"x", 1)).expect("written");
+    refused(bench.requires(&bundle), UNTRUSTED, &["is not what", &bench.public]);
+    let shown = shardwright(["trust", "show"]).argument(bench.manifest()).json();
+    assert_eq!((&shown["holds"], &shown["kind"]), (&true.into(), &"shim".into()), "{shown}");
+    fs::write(&manifest, text).expect("written");
+    let stranger = shardwright(["trust", "key"]).argument(bench.path("other.key")).json();
+    let stranger = stranger["public"].as_str().expect("a key");
+    let run = bench.generates(&bundle).arguments(["--signatures", "require", "--trust", stranger]);
+    refused(run, UNTRUSTED, &["not a trusted key", &bench.public]);
+    fs::write(bundle.join("bundle.json.sig"), "nonsense").expect("written");
+    refused(bench.requires(&bundle), INVALID, &["damaged", "offset"]);
+}
+
+#[test]
+fn a_withdrawn_release_a_revoked_key_and_an_older_list_are_refused() {
+    let bench = Bench::new();
+    let bundle = bench.bundle.path();
+    bench.signs(&bundle).arguments(["--name", "demo", "--release", "3"]).succeeds();
+    shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
+    bench.signs(&bench.manifest()).succeeds();
+    let with = |list: &Path| bench.requires(&bundle).argument("--revocations").argument(list);
+
+    let first = bench.revokes(1, &[]);
+    let expected = with(&first).succeeds();
+    let second = bench.revokes(2, &["--least", "bundle:demo:4"]);
+    refused(with(&second), UNTRUSTED, &["release 3", "`demo`", "least to be used is 4", "later release"]);
+    // The list that allowed it is refused from now on.
+    refused(with(&first), UNTRUSTED, &["number 1, and number 2 was used here", "latest list"]);
+    bench.signs(&bundle).arguments(["--name", "demo", "--release", "4"]).succeeds();
+    assert_eq!(with(&second).succeeds(), expected);
+
+    // Another root revokes the key that signed.
+    let root = shardwright(["trust", "key"]).argument(bench.path("root.key")).json();
+    let root = root["public"].as_str().expect("a key");
+    let list = bench.path("of-the-root");
+    let run =
+        shardwright(["trust", "revoke", "--list", "root", "--sequence", "1", "--revoke", &bench.public]);
+    run.argument("--key").argument(bench.path("root.key")).argument("-o").argument(&list).succeeds();
+    let shown = shardwright(["trust", "show"]).argument(&list).succeeds();
+    assert!(shown.contains(&format!("revoked: {}", bench.public)), "{shown}");
+    let run = bench.requires(&bundle).arguments(["--trust", root]).argument("--revocations").argument(&list);
+    refused(run, UNTRUSTED, &["was revoked (list 1)", &bench.public]);
+    // A list that nobody trusted signed.
+    refused(with(&list), UNTRUSTED, &["not a trusted key", root]);
+    fs::write(&list, "nonsense").expect("written");
+    refused(with(&list), INVALID, &["damaged"]);
+}
