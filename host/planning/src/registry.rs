@@ -1,7 +1,9 @@
 //! Planners in directories: a `.wasm` or `.pack` dropped there is found by its file name, one taken
 //! away is gone. Nothing is remembered between calls.
 
-use shardwright_trust::{Kind, Trust};
+#[cfg(feature = "compiler")]
+use shardwright_trust::Kind;
+use shardwright_trust::Trust;
 use shardwright_vocabulary::ErrorKind;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
