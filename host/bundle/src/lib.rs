@@ -176,6 +176,7 @@ mod digest;
 mod envelope;
 mod error;
 mod file;
+mod hashed;
 mod identify;
 mod inspect;
 mod journal;
@@ -186,10 +187,11 @@ mod proofs;
 mod store;
 mod writer;
 
-pub use bundle::{Bundle, Progress, Stray, TINY_FILE_BYTES};
+pub use bundle::{Blocks, Bundle, Progress, Stray, TINY_FILE_BYTES};
 pub use digest::{Digest, DigestError};
 pub use error::BundleError;
 pub use file::MappedFile;
+pub use hashed::{Forgotten, Hashed};
 pub use identify::{Kind, identify, is_bundle};
 pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
 pub use manifest::{

@@ -60,6 +60,7 @@ const fn code(kind: ErrorKind) -> u8 {
         ErrorKind::Shim => 8,
         ErrorKind::Strict => 9,
         ErrorKind::Context => 10,
+        ErrorKind::Memory => 11,
         ErrorKind::Cancelled => 130,
         _ => 70,
     }
@@ -79,6 +80,7 @@ const fn general_help(kind: ErrorKind) -> &'static str {
         ErrorKind::Shim => "`shardwright shim list` shows what was found; `-v` shows more of what happened",
         ErrorKind::Strict => "leave `--strict` out to accept the fallback",
         ErrorKind::Context => "shorten the prompt or raise `--context`",
+        ErrorKind::Memory => "close what else is open, or raise the budget",
         ErrorKind::Cancelled => "run the command again",
         _ => "run it again with `-vv` and report what it says",
     }

@@ -42,6 +42,8 @@ pub struct Session {
     largest_logits: Option<NonZeroUsize>,
     /// Failover policy and history.
     failover: Failover,
+    /// Tokens that were run again because their states were gone.
+    recomputed: usize,
 }
 
 impl std::fmt::Debug for Session {
@@ -183,6 +185,7 @@ impl Session {
             exact_top_k: None,
             largest_logits: None,
             failover: Failover::default(),
+            recomputed: 0,
         })
     }
 
@@ -255,9 +258,57 @@ impl Session {
         done
     }
 
+    /// Gives the memory of states and buffers back to the system and to the chain's budget; the
+    /// history stays, with its soft rows. The next call takes the memory again and runs the history
+    /// again, to the same logits. [`Session::logits`] are unknown until then.
+    pub fn release(&mut self) {
+        self.logits.clear();
+        self.engine.release();
+        self.lose_states();
+    }
+
+    /// Whether it is released.
+    pub fn is_released(&self) -> bool {
+        self.engine.is_released()
+    }
+
+    /// Takes the memory of a released session and runs its history again now, instead of within the
+    /// next call; gives the number of tokens that were run. [`Session::logits`] are then those after
+    /// the last. A session whose states are complete runs nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::Budget`] if the chain's budget leaves too little; those of allocating and
+    /// running. It stays released, or partly filled, and can be resumed again.
+    pub fn resume(&mut self) -> Result<usize, SessionError> {
+        let tokens = self.tokens.len();
+        let mut run = 0;
+        self.with_failover(tokens, &mut |session| {
+            let Some(last) = session.tokens.len().checked_sub(1) else { return Ok(()) };
+            if session.filled > last {
+                return Ok(());
+            }
+            let work = session.tokens[session.filled..].to_vec();
+            run = work.len();
+            session.prefill(&work, work.len() - 1, &mut |_| {})?;
+            session.decode(&work[work.len() - 1..], &mut |_| {})
+        })?;
+        Ok(run)
+    }
+
+    /// Tokens of the history that were run again so far because their states were released or lost.
+    pub fn recomputed(&self) -> usize {
+        self.recomputed
+    }
+
     /// A handle that cancels operations of this session from other threads.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.engine.cancel.clone()
+    }
+
+    /// Operations are cancelled by this handle from now on.
+    pub fn set_cancel_handle(&mut self, handle: CancelHandle) {
+        self.engine.cancel = handle;
     }
 
     /// After this time operations fail with [`SessionError::Deadline`]; `None` for no limit.
@@ -596,6 +647,7 @@ impl Session {
             visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &[] });
         }
         let known = self.tokens.len() - position;
+        self.recomputed += known.min(rows);
         self.tokens.extend_from_slice(work.get(known..).unwrap_or(&[]));
         self.filled = position + rows;
         self.stepped();

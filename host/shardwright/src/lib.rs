@@ -53,6 +53,7 @@ struct Readme;
 
 mod bundled;
 mod load_flags;
+mod memory;
 mod model;
 mod packing;
 mod parts;
@@ -71,17 +72,19 @@ mod opening;
 #[cfg(feature = "build")]
 mod options;
 
-pub use bundled::BundleOptions;
+pub use bundled::{BundleOptions, FallbackPolicy, Verified};
+pub use memory::ModelMemory;
 pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use packing::pack;
 pub use parts::ChatPart;
 pub use run_options::registry_with_measured;
 pub use search::{SearchPath, user_cache_directory};
 pub use session::{Reply, Session};
-pub use shardwright_bundle::{PackReport, is_bundle};
+pub use shardwright_bundle::{Hashed, PackReport, is_bundle};
 pub use shardwright_files::Section;
 pub use shardwright_runtime::{
     CancelHandle, DoneReason, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
+    SessionMemory,
 };
 pub use shardwright_selection::{Candidate, Passed, Selection, ShardStanding, Standing, Tier};
 pub use shardwright_shims::{Chip, MeasuredFlag, Watch};
