@@ -33,6 +33,7 @@
 //! | [`Bundle::read`], [`Bundle::text`] | | every byte |
 //! | [`Bundle::proved`], [`Bundle::map`], [`Bundle::assets_of`] | | every byte, or recorded by [`Proofs`] |
 //! | [`Bundle::section`] | | exists, regular, right length: for display, not for running |
+//! | [`Bundle::hashed`] | | says how much that was, and why the next opening does so again |
 //! | [`Bundle::verify_all`], [`inspect`] with [`Examine::Content`] | every byte | every byte |
 //!
 //! # Writing one, and reading it back

@@ -369,8 +369,12 @@ mod tests {
             fs::write(&name, damage).unwrap();
             assert!(!ask(&proofs, &path).1);
         }
-        // If no directory can be created, nothing is recorded, and nothing fails.
+        // If no directory can be created, nothing is recorded, and nothing fails but to remember.
         let nowhere = Proofs::kept_in(path.join("proofs"));
+        let proof = nowhere.digest(&opened(&path), Digest::of(CONTENT), &mut |_| ControlFlow::Continue(()));
+        let Ok(Proof::Hashed(_, Some(forgotten))) = proof else { panic!("remembered nowhere") };
+        let is_of_the_place = matches!(forgotten, Forgotten::Unwritable { .. });
+        assert_eq!(is_of_the_place, remembered(&path), "{forgotten}");
         for _ in 0..2 {
             assert_eq!(ask(&nowhere, &path), (Digest::of(CONTENT), false));
         }

@@ -35,6 +35,10 @@
 //! # Ok::<(), shardwright::Error>(())
 //! ```
 //!
+//! Where memory is short: [`BundleOptions::memory_budget`], [`Model::memory`],
+//! [`Session::release`]. Where starts must be short: [`BundleOptions::open_watched`],
+//! [`Model::verified`], [`Model::prewarm`].
+//!
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `runtime` (default) | chains and sessions over loaded shards | no compiler, no checkpoint reader |
@@ -50,6 +54,11 @@
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Its examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/how-to/integrate.md")]
+struct Integrate;
 
 mod bundled;
 mod load_flags;
