@@ -1,16 +1,21 @@
 //! Reading a bundle.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use shardwright_files::{Mapping, Section};
 use shardwright_graph::{Asset, GraphError, WeightData};
 use shardwright_trust::{Statement, Trust};
 
+use crate::digest::Stop;
 use crate::file::MappedFile;
+use crate::hashed::{Forgotten, Hashed};
 use crate::manifest::{AssetEntry, FileReference, Manifest, TextFile, Variant};
+use crate::proofs::Proof;
 use crate::store::{Checked, Store};
 use crate::{BundleError, Digest, Proofs, file};
 
@@ -49,7 +54,11 @@ struct Opened {
     uses: BTreeMap<FileReference, Vec<String>>,
     /// Current mappings: users of the same file share the mapping and its verification.
     mapped: Mutex<HashMap<Digest, Weak<Mapping>>>,
+    hashed: Mutex<Hashed>,
 }
+
+/// Called with the bytes of a file that were hashed so far; it stops the hashing.
+pub type Blocks<'b> = &'b mut dyn FnMut(u64) -> ControlFlow<()>;
 
 impl Bundle {
     /// Opens the bundle in a directory, a packed one, or one that is packed within a larger
@@ -92,7 +101,8 @@ impl Bundle {
             let reason = format!("its manifest does not name `{}`", stray.name);
             return Err(BundleError::Packed { path: store.path().to_owned(), offset: 0, reason });
         }
-        let opened = Opened { store, manifest, sha256, signature, signed, uses, mapped: Mutex::default() };
+        let (mapped, hashed) = Default::default();
+        let opened = Opened { store, manifest, sha256, signature, signed, uses, mapped, hashed };
         Ok(Bundle { opened: Arc::new(opened), variant: 0, proofs: None })
     }
 
@@ -198,29 +208,71 @@ impl Bundle {
         Ok(bytes)
     }
 
+    /// What was hashed since it was opened, here and in clones.
+    pub fn hashed(&self) -> Hashed {
+        self.opened.hashed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn count(&self, bytes: u64, time: Duration, forgotten: Option<Forgotten>) {
+        let mut hashed = self.opened.hashed.lock().unwrap_or_else(PoisonError::into_inner);
+        hashed.add(bytes, time, forgotten);
+    }
+
     /// A file for another crate that reads or maps it itself. Every byte was verified against the
     /// manifest, prefix and all: an attacker can adapt a hash that a file carries of itself, but
     /// not the one in the manifest. Reading through it gives the verified bytes, even if the path
     /// now names another file.
     pub fn proved(&self, reference: &FileReference) -> Result<Section, BundleError> {
+        self.proved_watched(reference, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// The same with progress. A file that was verified before is not hashed, and `blocks` is not
+    /// called.
+    ///
+    /// # Errors
+    ///
+    /// Also [`BundleError::Cancelled`] after `blocks` stopped it: nothing of this file is
+    /// remembered then.
+    pub fn proved_watched(
+        &self,
+        reference: &FileReference,
+        blocks: Blocks<'_>,
+    ) -> Result<Section, BundleError> {
         let section = self.check(reference, false)?;
-        let sum = match &self.proofs {
-            Some(proofs) => proofs.digest(&section, reference.sha256),
-            None => Digest::of_reader(section.reader()).map(|(sum, _)| sum),
+        let started = Instant::now();
+        let proof = match &self.proofs {
+            Some(proofs) => proofs.digest(&section, reference.sha256, blocks),
+            None => Digest::of_blocks(section.reader(), blocks)
+                .map(|(sum, _)| Proof::Hashed(sum, Some(Forgotten::NoPlace))),
         };
-        let path = section.path();
-        file::expect_hash(path, reference.sha256, sum.map_err(BundleError::io(path))?)?;
+        if let Proof::Hashed(sum, forgotten) = proof.map_err(|stop| stopped(section.path(), stop))? {
+            self.count(reference.bytes, started.elapsed(), forgotten);
+            file::expect_hash(section.path(), reference.sha256, sum)?;
+        }
         Ok(section)
     }
 
     /// Maps a file that was [verified](Self::proved). While a mapping of it is alive it is shared,
     /// and not verified twice.
     pub fn map(&self, reference: &FileReference) -> Result<MappedFile, BundleError> {
+        self.map_watched(reference, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// The same with progress, as [`proved_watched`](Self::proved_watched) has it.
+    ///
+    /// # Errors
+    ///
+    /// Also [`BundleError::Cancelled`] after `blocks` stopped it.
+    pub fn map_watched(
+        &self,
+        reference: &FileReference,
+        blocks: Blocks<'_>,
+    ) -> Result<MappedFile, BundleError> {
         let alive = self.mapped().get(&reference.sha256).and_then(Weak::upgrade);
         if let Some(map) = alive.map(MappedFile).filter(|map| map.len() as u64 == reference.bytes) {
             return Ok(map);
         }
-        let section = self.proved(reference)?;
+        let section = self.proved_watched(reference, blocks)?;
         let map = section.map().map_err(BundleError::io(section.path()))?;
         let map = MappedFile(Arc::new(map));
         self.mapped().insert(reference.sha256, Arc::downgrade(&map.0));
@@ -265,12 +317,35 @@ impl Bundle {
     /// Hashes every file; the first mismatch is the error. `progress` is called before each file is
     /// read.
     pub fn verify_all(&self, mut progress: impl FnMut(Progress)) -> Result<(), BundleError> {
+        let mut file = None;
+        self.verify_all_watched(|now| {
+            if file.replace(now.file) != Some(now.file) {
+                progress(now);
+            }
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// The same; `progress` is called before each block is read, and stops it.
+    ///
+    /// # Errors
+    ///
+    /// Also [`BundleError::Cancelled`] after `progress` stopped it.
+    pub fn verify_all_watched(
+        &self,
+        mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(), BundleError> {
         let total = self.total_bytes();
         let mut done = 0;
-        for (reference, used_as) in &self.opened.uses {
-            progress(Progress { file: *reference, done, total });
-            self.opened.store.file(*reference, used_as, true)?;
-            done += reference.bytes;
+        for (&file, used_as) in &self.opened.uses {
+            let started = Instant::now();
+            let section = self.opened.store.file(file, used_as, false)?;
+            let blocks = &mut |bytes| progress(Progress { file, done: done + bytes, total });
+            let sum = Digest::of_blocks(section.reader(), blocks);
+            let (sum, _) = sum.map_err(|stop| stopped(section.path(), stop))?;
+            self.count(file.bytes, started.elapsed(), None);
+            file::expect_hash(section.path(), file.sha256, sum)?;
+            done += file.bytes;
         }
         self.opened.store.check_rest()
     }
@@ -293,6 +368,13 @@ impl Bundle {
             return Err(BundleError::Reference { directory, used_as, sha256, bytes });
         };
         self.opened.store.file(*reference, used_as, content)
+    }
+}
+
+fn stopped(path: &Path, stop: Stop) -> BundleError {
+    match stop {
+        Stop::Cancelled => BundleError::Cancelled,
+        Stop::Io(error) => BundleError::io(path)(error),
     }
 }
 

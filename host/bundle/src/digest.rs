@@ -1,5 +1,6 @@
 use std::fmt;
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -38,18 +39,42 @@ impl Digest {
     }
 
     /// The digest and number of all bytes of a reader.
-    pub(crate) fn of_reader(mut reader: impl Read) -> io::Result<(Digest, u64)> {
+    pub(crate) fn of_reader(reader: impl Read) -> io::Result<(Digest, u64)> {
+        Digest::of_blocks(reader, &mut |_| ControlFlow::Continue(())).map_err(|stop| match stop {
+            Stop::Io(error) => error,
+            Stop::Cancelled => io::ErrorKind::Interrupted.into(),
+        })
+    }
+
+    /// The same; `blocks` is called before each block is read, with the bytes before it, and at the
+    /// end with all, and stops it.
+    pub(crate) fn of_blocks(
+        mut reader: impl Read,
+        blocks: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<(Digest, u64), Stop> {
         let mut hasher = Hasher::default();
         let mut chunk = vec![0; CHUNK];
         loop {
+            if blocks(hasher.bytes()).is_break() {
+                return Err(Stop::Cancelled);
+            }
             match reader.read(&mut chunk) {
                 Ok(0) => return Ok(hasher.finish()),
                 Ok(count) => hasher.update(&chunk[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(Stop::Io(error)),
             }
         }
     }
+}
+
+/// Why there is no digest.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The caller stopped it.
+    Cancelled,
+    /// The bytes could not be read.
+    Io(io::Error),
 }
 
 /// A hash being computed.

@@ -171,7 +171,7 @@ pub enum BundleError {
         found: String,
     },
     /// The caller asked to stop.
-    #[error("packing was cancelled")]
+    #[error("cancelled while the bundle was read")]
     Cancelled,
     /// Another process is writing there.
     #[error("`{}` is being written by another process", directory.display())]

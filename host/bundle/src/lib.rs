@@ -33,6 +33,7 @@
 //! | [`Bundle::read`], [`Bundle::text`] | | every byte |
 //! | [`Bundle::proved`], [`Bundle::map`], [`Bundle::assets_of`] | | every byte, or recorded by [`Proofs`] |
 //! | [`Bundle::section`] | | exists, regular, right length: for display, not for running |
+//! | [`Bundle::hashed`] | | says how much that was, and why the next opening does so again |
 //! | [`Bundle::verify_all`], [`inspect`] with [`Examine::Content`] | every byte | every byte |
 //!
 //! # Writing one, and reading it back
@@ -176,6 +177,7 @@ mod digest;
 mod envelope;
 mod error;
 mod file;
+mod hashed;
 mod identify;
 mod inspect;
 mod journal;
@@ -187,10 +189,11 @@ mod signed;
 mod store;
 mod writer;
 
-pub use bundle::{Bundle, Progress, Stray, TINY_FILE_BYTES};
+pub use bundle::{Blocks, Bundle, Progress, Stray, TINY_FILE_BYTES};
 pub use digest::{Digest, DigestError};
 pub use error::BundleError;
 pub use file::MappedFile;
+pub use hashed::{Forgotten, Hashed};
 pub use identify::{Kind, identify, is_bundle};
 pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
 pub use manifest::{

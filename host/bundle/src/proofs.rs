@@ -19,12 +19,15 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use shardwright_files::{FileError, Section, own};
 
 use crate::Digest;
+use crate::digest::Stop;
+use crate::hashed::Forgotten;
 
 /// File system clocks tick at least every two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
@@ -52,10 +55,23 @@ struct Known {
     settled: bool,
 }
 
+/// How a file was found to have its bytes.
+pub(crate) enum Proof {
+    /// It was verified before and cannot have changed since.
+    Held,
+    /// Every byte was hashed, and this is why the next opening does so too, if it does.
+    Hashed(Digest, Option<Forgotten>),
+}
+
 impl Proofs {
     /// Stores notes in `directory`, which is created with the first note.
     pub fn kept_in(directory: impl Into<PathBuf>) -> Proofs {
         Proofs { directory: directory.into() }
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Why notes in the directory are not trusted, if they are not: others may write there. Every
@@ -80,21 +96,28 @@ impl Proofs {
         let _ = own::write(&self.directory.join(passed(question)), PASSED.as_bytes());
     }
 
-    /// The hash of a section just opened: computed from all of its bytes, or `expected` if it was
-    /// verified before and no program can have changed it since.
-    pub(crate) fn digest(&self, section: &Section, expected: Digest) -> io::Result<Digest> {
+    /// The hash of a section just opened: computed from all of its bytes, unless it was verified to
+    /// be `expected` before and no program can have changed it since. `blocks` is called with the
+    /// bytes hashed so far, and stops it; then nothing is recorded.
+    pub(crate) fn digest(
+        &self,
+        section: &Section,
+        expected: Digest,
+        blocks: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Proof, Stop> {
         if self.hold(section, expected) {
-            return Ok(expected);
+            return Ok(Proof::Held);
         }
         // The lease first: a write to a page mapped earlier would not be visible between the two
         // checks.
         let file = section.file();
-        let before = has_no_writer(file).then(|| file.metadata()).transpose()?;
-        let (sum, _) = Digest::of_reader(section.reader())?;
-        if let Some(before) = before.filter(|_| sum == expected) {
-            self.note(&before, section, sum);
-        }
-        Ok(sum)
+        let before = has_no_writer(file).then(|| file.metadata()).transpose().map_err(Stop::Io)?;
+        let (sum, _) = Digest::of_blocks(section.reader(), blocks)?;
+        let forgotten = match before.filter(|_| sum == expected) {
+            Some(before) => self.note(&before, section, sum).err(),
+            None => Some(Forgotten::Unknown),
+        };
+        Ok(Proof::Hashed(sum, forgotten))
     }
 
     /// Whether this open file is recorded with this hash, and has not changed since.
@@ -112,15 +135,17 @@ impl Proofs {
 
     /// Records that this section has this hash. `before` is the metadata of its file before it was
     /// read. A failure to record only costs time.
-    fn note(&self, before: &Metadata, section: &Section, hash: Digest) {
+    fn note(&self, before: &Metadata, section: &Section, hash: Digest) -> Result<(), Forgotten> {
         let after = section.file().metadata().ok().and_then(|metadata| known(&metadata, section, hash));
-        let (Some(before), Some(after)) = (known(before, section, hash), after) else { return };
+        let (Some(before), Some(after)) = (known(before, section, hash), after) else {
+            return Err(Forgotten::Unknown);
+        };
         if !before.settled || before.note != after.note {
-            return;
+            return Err(Forgotten::Lately);
         }
-        // `refused` reports a directory that is not trusted; a full one shows in the time of the
-        // next start.
-        let _ = own::write(&self.directory.join(&after.name), after.note.as_bytes());
+        own::write(&self.directory.join(&after.name), after.note.as_bytes()).map_err(|error| {
+            Forgotten::Unwritable { directory: self.directory.clone(), reason: error.to_string() }
+        })
     }
 }
 
@@ -227,7 +252,12 @@ mod tests {
     fn ask(proofs: &Proofs, path: &Path) -> (Digest, bool) {
         let file = opened(path);
         let existing = proofs.hold(&file, Digest::of(CONTENT));
-        (proofs.digest(&file, Digest::of(CONTENT)).unwrap(), existing)
+        let sum = match proofs.digest(&file, Digest::of(CONTENT), &mut |_| ControlFlow::Continue(())).unwrap()
+        {
+            Proof::Held => Digest::of(CONTENT),
+            Proof::Hashed(sum, _) => sum,
+        };
+        (sum, existing)
     }
 
     /// On file systems in memory nothing may be recorded, and the tests below check that.
@@ -339,8 +369,12 @@ mod tests {
             fs::write(&name, damage).unwrap();
             assert!(!ask(&proofs, &path).1);
         }
-        // If no directory can be created, nothing is recorded, and nothing fails.
+        // If no directory can be created, nothing is recorded, and nothing fails but to remember.
         let nowhere = Proofs::kept_in(path.join("proofs"));
+        let proof = nowhere.digest(&opened(&path), Digest::of(CONTENT), &mut |_| ControlFlow::Continue(()));
+        let Ok(Proof::Hashed(_, Some(forgotten))) = proof else { panic!("remembered nowhere") };
+        let is_of_the_place = matches!(forgotten, Forgotten::Unwritable { .. });
+        assert_eq!(is_of_the_place, remembered(&path), "{forgotten}");
         for _ in 0..2 {
             assert_eq!(ask(&nowhere, &path), (Digest::of(CONTENT), false));
         }

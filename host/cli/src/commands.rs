@@ -25,6 +25,7 @@ use clap::CommandFactory;
 use serde::Serialize;
 use shardwright::{
     BundleOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, Pass, SearchPath, TableFormats,
+    Verified,
 };
 
 use crate::arguments::{
@@ -378,7 +379,7 @@ fn open_for(
         return Ok(model);
     }
     nothing_decided_before(checkpoint, target, execution)?;
-    let _busy = views::Busy::new("loading");
+    let mut watch = views::Progress::new("loading", checkpoint);
     let mut options = BundleOptions::new()
         .search_path(target_path(target)?)
         .strict(target.strict)
@@ -394,9 +395,6 @@ fn open_for(
     for (name, value) in &target.flags {
         options = options.flag(name, value);
     }
-    if let Some(cache) = shardwright::user_cache_directory() {
-        options = options.remember_proofs(cache.join("proofs"));
-    }
     if let Some(compiled_from) = compiled_from {
         options = options.checkpoint(compiled_from);
     }
@@ -407,7 +405,9 @@ fn open_for(
     for list in &target.trust.revocations {
         options = options.revocations(list);
     }
-    Ok(options.open(checkpoint)?)
+    let model = options.open_watched(checkpoint, &mut watch)?;
+    interrupted("opening the model")?;
+    Ok(model)
 }
 
 /// Whether a path is a bundle; no checkpoint belongs to anything else.
@@ -524,6 +524,17 @@ fn say_notices(model: &Model, quiet: bool) {
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
     say_each(planned.chain(model.bundle_notices()), quiet);
+    if let Some(verified) = model.verified().filter(|verified| !quiet && verified.hashed.bytes > 0) {
+        views::say(&format!("note: {verified}{}", where_to_keep_proofs(verified)));
+    }
+}
+
+/// What would save hashing at the next opening, if anything is known to.
+fn where_to_keep_proofs(verified: &Verified) -> &'static str {
+    match (&verified.again, &verified.proofs) {
+        (Some(_), None) => "; `XDG_CACHE_HOME` names a directory whose folder `shardwright` holds proofs",
+        _ => "",
+    }
 }
 
 /// Says notices, under `quiet` of fallbacks alone.

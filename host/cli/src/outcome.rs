@@ -60,7 +60,8 @@ const fn code(kind: ErrorKind) -> u8 {
         ErrorKind::Shim => 8,
         ErrorKind::Strict => 9,
         ErrorKind::Context => 10,
-        ErrorKind::Untrusted => 11,
+        ErrorKind::Memory => 11,
+        ErrorKind::Untrusted => 12,
         ErrorKind::Cancelled => 130,
         _ => 70,
     }
@@ -81,6 +82,7 @@ const fn general_help(kind: ErrorKind) -> &'static str {
         ErrorKind::Strict => "leave `--strict` out to accept the fallback",
         ErrorKind::Untrusted => "get a signed file from its source, or trust the key of its maker",
         ErrorKind::Context => "shorten the prompt or raise `--context`",
+        ErrorKind::Memory => "close what else is open, or raise the budget",
         ErrorKind::Cancelled => "run the command again",
         _ => "run it again with `-vv` and report what it says",
     }

@@ -12,8 +12,10 @@ use shardwright_vocabulary::{EntryKind, Place, ProcessPlacement};
 pub use check::{ASSETS_MAX, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 use layout::Layout;
 
+use crate::cancel::CancelHandle;
 use crate::description::ChainDescription;
-use crate::error::ChainError;
+use crate::error::{ChainError, SessionError};
+use crate::memory::{BudgetError, MemoryBudget, MemoryShare, SessionMemory};
 
 /// Loaded shards that form a model. Clones are cheap and share the shards.
 ///
@@ -22,6 +24,15 @@ use crate::error::ChainError;
 #[derive(Clone)]
 pub struct Chain {
     shared: Arc<Shared>,
+    counted: Option<Counted>,
+}
+
+/// Where the memory of a chain is counted.
+#[derive(Clone)]
+struct Counted {
+    budget: MemoryBudget,
+    /// Of its weights; given back when the last clone of the chain is dropped.
+    _weights: Arc<MemoryShare>,
 }
 
 struct Shared {
@@ -33,6 +44,7 @@ struct Shared {
     measured: Vec<(Place, Measured)>,
     processes: Vec<ProcessPlacement>,
     assets: Vec<Asset>,
+    weight_bytes: u64,
 }
 
 impl std::fmt::Debug for Chain {
@@ -68,6 +80,8 @@ impl Chain {
             Running::Worker(worker) => ProcessPlacement::Worker { pid: worker.pid },
         });
         let processes = processes.collect();
+        let artefacts = executors.iter().filter_map(LoadedShard::artefact);
+        let weight_bytes = artefacts.map(|artefact| artefact.section().length()).fold(0, u64::saturating_add);
         let executors = executors.into_iter().map(Mutex::new).collect();
         Ok(Chain {
             shared: Arc::new(Shared {
@@ -78,8 +92,69 @@ impl Chain {
                 measured,
                 processes,
                 assets,
+                weight_bytes,
             }),
+            counted: None,
         })
+    }
+
+    /// The same chain within a budget, of which it takes its weights. Its sessions take theirs when
+    /// they are made, and a session that finds too little left is an error.
+    ///
+    /// # Errors
+    ///
+    /// That its weights do not fit.
+    pub fn within(self, budget: MemoryBudget) -> Result<Chain, BudgetError> {
+        let weights = Arc::new(budget.take(self.weight_bytes())?);
+        Ok(Chain { counted: Some(Counted { budget, _weights: weights }), ..self })
+    }
+
+    /// The budget that it is in, if it is in one.
+    pub fn budget(&self) -> Option<&MemoryBudget> {
+        self.counted.as_ref().map(|counted| &counted.budget)
+    }
+
+    /// Bytes of its artefacts, whether a driver copies or maps them.
+    pub fn weight_bytes(&self) -> u64 {
+        self.shared.weight_bytes
+    }
+
+    /// What each session takes.
+    pub fn session_memory(&self) -> SessionMemory {
+        let mut memory = SessionMemory::default();
+        for plan in &self.layout().memories {
+            let bytes = if plan.is_state() { &mut memory.states } else { &mut memory.buffers };
+            *bytes = bytes.saturating_add(plan.bytes);
+        }
+        if self.is_generative() {
+            memory.logits = self.description().structure.vocabulary.saturating_mul(4);
+        }
+        memory
+    }
+
+    /// Takes what a session needs from the budget.
+    pub(crate) fn share_of_a_session(&self) -> Result<Option<MemoryShare>, SessionError> {
+        let Some(counted) = &self.counted else { return Ok(None) };
+        Ok(Some(counted.budget.take(self.session_memory().bytes())?))
+    }
+
+    /// Runs what is run for a token once, on a session of its own that is dropped: weights come
+    /// into memory, and drivers make what they make when they are first asked. Sessions wait for it
+    /// as for another session. `cancel` ends it.
+    ///
+    /// # Errors
+    ///
+    /// Those of making a session and of running it.
+    pub fn warm_up(&self, cancel: &CancelHandle) -> Result<(), SessionError> {
+        let mut session = self.session()?;
+        session.set_cancel_handle(cancel.clone());
+        // A row that every table has.
+        const ID: u32 = 0;
+        if !self.is_generative() {
+            return session.encode(&[ID]).map(drop);
+        }
+        // The first goes through a prefill, where there is one.
+        session.append(&vec![ID; 2.min(self.context() as usize)]).map(drop)
     }
 
     /// Its description.

@@ -12,6 +12,7 @@ use crate::cancel::CancelHandle;
 use crate::chain::Chain;
 use crate::chain::layout::{BoundaryRows, CopyPlan, Located, PlacedRows, ShardRun, StepInput, computed_as};
 use crate::error::SessionError;
+use crate::memory::MemoryShare;
 use crate::placement::Counters;
 use crate::step::{self, Given, Step, Workspace};
 use crate::storage::{Storage, convert, widen};
@@ -56,7 +57,10 @@ impl From<ShimError> for Stop {
 /// The memories of one session and the chain that runs over them.
 pub(crate) struct Engine {
     pub chain: Chain,
+    /// One for each of the layout; none while they are released.
     memories: Vec<Buffer>,
+    /// What they take of the chain's budget.
+    share: Option<MemoryShare>,
     workspace: Workspace,
     words: Vec<u32>,
     pub counters: Counters,
@@ -66,6 +70,27 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(chain: Chain) -> Result<Self, SessionError> {
+        let mut engine = Engine {
+            counters: Counters::new(&chain),
+            chain,
+            memories: Vec::new(),
+            share: None,
+            workspace: Workspace::default(),
+            words: Vec::new(),
+            cancel: CancelHandle::default(),
+            deadline: None,
+        };
+        engine.acquire()?;
+        Ok(engine)
+    }
+
+    /// Allocates its memories, unless it has them. Their content is zero in every state.
+    pub(crate) fn acquire(&mut self) -> Result<(), SessionError> {
+        let chain = self.chain.clone();
+        if !self.is_released() {
+            return Ok(());
+        }
+        let share = chain.share_of_a_session()?;
         let mut memories = Vec::with_capacity(chain.layout().memories.len());
         for plan in &chain.layout().memories {
             let memory = chain.executor(plan.executor).allocate(plan.bytes, plan.alignment);
@@ -88,21 +113,25 @@ impl Engine {
                 source: Box::new(source),
             })?);
         }
-        let engine = Engine {
-            counters: Counters::new(&chain),
-            chain,
-            memories,
-            workspace: Workspace::default(),
-            words: Vec::new(),
-            cancel: CancelHandle::default(),
-            deadline: None,
-        };
+        (self.memories, self.share) = (memories, share);
         // New memory is zeroed, and zero bytes represent zero in most states; only states with a
         // zero point need their pages written.
-        if engine.chain.layout().states.iter().any(|plan| plan.storage.zero_point != 0) {
-            engine.clear_states();
+        if chain.layout().states.iter().any(|plan| plan.storage.zero_point != 0) {
+            self.clear_states();
         }
-        Ok(engine)
+        Ok(())
+    }
+
+    /// Gives its memories back until they are [acquired](Self::acquire) again; what was read from
+    /// them must have been dropped.
+    pub(crate) fn release(&mut self) {
+        (self.memories, self.words, self.workspace) = Default::default();
+        self.share = None;
+    }
+
+    /// Whether it has none.
+    pub(crate) fn is_released(&self) -> bool {
+        self.memories.is_empty() && !self.chain.layout().memories.is_empty()
     }
 
     /// Runs every shard of a schedule over these rows; `largest_logits` is the number of top logits
@@ -239,8 +268,8 @@ impl Engine {
     /// Memory that is no longer accessible is skipped.
     pub(crate) fn clear_state_rows(&self, position: usize, rows: usize) {
         for plan in &self.chain.layout().states {
-            let Some(memory) = plan.memory else { continue };
-            let Ok(mut bytes) = self.memories[memory].write() else { continue };
+            let Some(memory) = plan.memory.and_then(|memory| self.memories.get(memory)) else { continue };
+            let Ok(mut bytes) = memory.write() else { continue };
             let capacity = plan.capacity as usize;
             let row_bytes = plan.row_bytes as usize;
             for position in position..position + rows {
@@ -253,8 +282,8 @@ impl Engine {
     /// The same for all rows, after a shim lost them.
     pub(crate) fn clear_states(&self) {
         for plan in &self.chain.layout().states {
-            let Some(memory) = plan.memory else { continue };
-            if let Ok(mut bytes) = self.memories[memory].write() {
+            let Some(memory) = plan.memory.and_then(|memory| self.memories.get(memory)) else { continue };
+            if let Ok(mut bytes) = memory.write() {
                 plan.storage.fill_zero(&mut bytes);
             }
         }

@@ -2,6 +2,7 @@
 
 use shardwright_text::TextError;
 
+use crate::memory::BudgetError;
 use crate::storage::Storage;
 use shardwright_graph::{ComponentKind, Role};
 use shardwright_shims::{Direction, ShimError};
@@ -517,6 +518,9 @@ pub enum SessionError {
         /// The cause.
         source: Box<ShimError>,
     },
+    /// The budget of the chain leaves too little for a session.
+    #[error("no memory for a session: {0}")]
+    Budget(#[from] BudgetError),
     /// A shard failed.
     #[error("shard `{shard}` on {place}, {entry} at position {position}: {source}")]
     Run {
@@ -553,9 +557,9 @@ impl SessionError {
     /// Class of the failure, if a shim or the caller caused it; `None` for cancellation and text.
     pub fn class(&self) -> Option<ErrorClass> {
         match self {
-            SessionError::PromptTooLong { .. } | SessionError::InputTooLong { .. } => {
-                Some(ErrorClass::ResourceLimit)
-            }
+            SessionError::PromptTooLong { .. }
+            | SessionError::InputTooLong { .. }
+            | SessionError::Budget(_) => Some(ErrorClass::ResourceLimit),
             SessionError::NoTokens
             | SessionError::Token { .. }
             | SessionError::Features { .. }
@@ -617,6 +621,7 @@ impl SessionError {
             SessionError::SoftRowsWidth { .. } => "run the tower of the same checkpoint".to_owned(),
             SessionError::NotGenerative => "ask it for an embedding instead".to_owned(),
             SessionError::Run { source, .. } | SessionError::Allocate { source, .. } => return source.help(),
+            SessionError::Budget(error) => return error.help().map(str::to_owned),
             SessionError::Stranded { .. } => {
                 "open the model again; a plan with a fallback target recovers by itself".to_owned()
             }
@@ -644,6 +649,7 @@ impl From<SessionError> for shardwright_vocabulary::Error {
             | SessionError::SoftRowsNotFinite { .. }
             | SessionError::EmbeddingNotFinite { .. } => ErrorKind::Invalid,
             SessionError::Cancelled { .. } | SessionError::Deadline { .. } => ErrorKind::Cancelled,
+            SessionError::Budget(_) => ErrorKind::Memory,
             SessionError::Text(_) => ErrorKind::Invalid,
             _ => ErrorKind::Shim,
         };

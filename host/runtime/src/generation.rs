@@ -57,6 +57,9 @@ pub struct GenerationStatistics {
     pub reused_tokens: usize,
     /// Of those, tokens that were run.
     pub run_tokens: usize,
+    /// Tokens of the history, of the prompt or of the reply, that were run again because their
+    /// states were released or lost.
+    pub recomputed_tokens: usize,
     /// Tokens generated, a stop token included.
     pub generated_tokens: usize,
     /// Time that pictures and sounds of the last turn took before the prompt was run: 0 without.
@@ -190,11 +193,13 @@ impl Generation {
     /// Runs one step of the session and handles its result; `None` at the end.
     fn advance(&mut self, session: &mut Session) -> Option<Result<(), SessionError>> {
         let largest = self.sampler.parameters().largest_logits();
+        let before = session.recomputed();
         let ran = match self.stage {
             Stage::Ended => return None,
             Stage::Prompt => session.looking_at(largest, |session| self.run_prompt(session)),
             Stage::Token(id) => session.looking_at(largest, |session| session.append(&[id])).map(|_| ()),
         };
+        self.statistics.recomputed_tokens += session.recomputed() - before;
         let outcome = match ran {
             Ok(()) => self.choose(session),
             Err(SessionError::Cancelled { .. }) => self.end(session, DoneReason::Cancelled),

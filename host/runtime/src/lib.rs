@@ -4,7 +4,8 @@
 //! **Job.** Check that loaded shards form a [`Chain`]; keep a [`Session`]'s states and history;
 //! compute the inputs of a step once and share them; pass boundaries and states between shards, by
 //! reference where that is legal and as a counted copy elsewhere; prefill, decode, score, encode,
-//! truncate, cancel; generate text; continue on another chain, from the history, when a device is
+//! truncate, cancel; release the memory of
+//! an idle session and refill it; keep a budget of memory; generate text; continue on another chain, from the history, when a device is
 //! lost.
 //!
 //! **Not its job.** It knows no model family, no planner, no compiler and no file format. It
@@ -45,6 +46,7 @@ mod error;
 mod features;
 mod generation;
 mod goldens;
+mod memory;
 mod next_chain;
 mod placement;
 mod session;
@@ -61,6 +63,7 @@ pub use error::{ChainError, SessionError};
 pub use features::Features;
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
 pub use goldens::{Goldens, Likeness};
+pub use memory::{BudgetError, MemoryBudget, MemoryShare, SessionMemory};
 pub use next_chain::{FallbackChains, NextChain, NextChainError};
 pub use placement::{
     BoundaryPlacement, EntryPlacement, Fallback, Move, PlacementRecord, ShardPlacement, StatePlacement,

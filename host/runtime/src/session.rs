@@ -1,5 +1,6 @@
 pub(crate) mod failover;
 mod logits;
+mod released;
 
 use std::num::NonZeroUsize;
 use std::time::Instant;
@@ -42,6 +43,8 @@ pub struct Session {
     largest_logits: Option<NonZeroUsize>,
     /// Failover policy and history.
     failover: Failover,
+    /// Tokens that were run again because their states were gone.
+    recomputed: usize,
 }
 
 impl std::fmt::Debug for Session {
@@ -183,6 +186,7 @@ impl Session {
             exact_top_k: None,
             largest_logits: None,
             failover: Failover::default(),
+            recomputed: 0,
         })
     }
 
@@ -258,6 +262,11 @@ impl Session {
     /// A handle that cancels operations of this session from other threads.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.engine.cancel.clone()
+    }
+
+    /// Operations are cancelled by this handle from now on.
+    pub fn set_cancel_handle(&mut self, handle: CancelHandle) {
+        self.engine.cancel = handle;
     }
 
     /// After this time operations fail with [`SessionError::Deadline`]; `None` for no limit.
@@ -596,6 +605,7 @@ impl Session {
             visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &[] });
         }
         let known = self.tokens.len() - position;
+        self.recomputed += known.min(rows);
         self.tokens.extend_from_slice(work.get(known..).unwrap_or(&[]));
         self.filled = position + rows;
         self.stepped();

@@ -1,8 +1,13 @@
 //! Opens a bundle: loads the chain of compiled artefacts that suits this machine best.
 
+mod load;
 mod loader;
+mod need;
+mod policy;
 mod said;
 mod self_test;
+mod steps;
+mod verified;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,19 +17,22 @@ use shardwright_bundle::{Bundle, Proofs};
 use shardwright_files::Section;
 #[cfg(feature = "build")]
 use shardwright_runtime::Chain;
-use shardwright_runtime::NextChain;
-use shardwright_shims::Chip;
+use shardwright_runtime::MemoryBudget;
+use shardwright_shims::{Chip, Watch};
 use shardwright_trust::Trust;
 #[cfg(feature = "build")]
 use shardwright_vocabulary::{Beforehand, Pass};
 use shardwright_vocabulary::{Flag, Notice, NoticeKind};
 
-use self::loader::{Found, LaterChains, Loader, Opening, flags_of};
+use self::loader::{Found, Loader, Opening, flags_of};
+pub use self::policy::FallbackPolicy;
 use self::said::copied_notice;
+use self::verified::ProofsPlace;
+pub use self::verified::Verified;
 use crate::load_flags;
 use crate::model::{BundleOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::run_options::{RunOptions, run_option_setters};
-use crate::text_side::TextSide;
+use crate::text_side::{TextSide, TokenizerStart};
 use crate::towers::Towers;
 use crate::{Error, ErrorKind, Model, Result};
 
@@ -33,7 +41,9 @@ use crate::{Error, ErrorKind, Model, Result};
 pub struct BundleOptions {
     run: RunOptions,
     verify: bool,
-    proofs: Option<Proofs>,
+    proofs: ProofsPlace,
+    policy: FallbackPolicy,
+    memory: Option<u64>,
     chip: Option<Chip>,
     flags: Vec<(String, String)>,
     #[cfg(feature = "build")]
@@ -76,11 +86,42 @@ impl BundleOptions {
     /// that a start does not hash a whole model again: a file that cannot have changed since is not
     /// hashed. If that cannot be determined (systems other than Linux and Android, file systems in
     /// memory or in layers, files of another user), or if others may write `directory` (reported by
-    /// a notice), every start hashes them. Default: nothing is remembered and everything is hashed.
-    /// No effect with [`verify_all`](Self::verify_all).
+    /// a notice), every start hashes them, and [`Model::verified`] says why. Default: `proofs` in
+    /// the cache directory of the user; where there is none, nothing is remembered. No effect with
+    /// [`verify_all`](Self::verify_all).
     #[must_use]
     pub fn remember_proofs(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
-        self.proofs = Some(Proofs::kept_in(directory));
+        self.proofs = ProofsPlace::At(directory.into());
+        self
+    }
+
+    /// Remembers nothing: every start hashes what it uses.
+    #[must_use]
+    pub fn remember_no_proofs(mut self) -> Self {
+        self.proofs = ProofsPlace::Nowhere;
+        self
+    }
+
+    /// Which chains may run in the place of the first; `strict` is
+    /// [`FallbackPolicy::Refuse`]. The later of both counts. Default: any.
+    #[must_use]
+    pub fn fallback(mut self, policy: FallbackPolicy) -> Self {
+        self.run.strict = policy == FallbackPolicy::Refuse;
+        self.policy = policy;
+        self
+    }
+
+    /// The most bytes of memory that the model and its sessions may take together: artefacts, KV
+    /// cache, buffers, logits. Gathered tables are mapped and not counted; what drivers take for
+    /// themselves is not known.
+    ///
+    /// A chain that needs more with one session is passed over before anything of it is read, with
+    /// the reason in a notice; a session that finds too little left is an error of kind
+    /// [`ErrorKind::Memory`], as is a bundle of which no chain fits. [`Model::memory`] says what is
+    /// in use. Default: no bound.
+    #[must_use]
+    pub fn memory_budget(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
         self
     }
 
@@ -106,17 +147,38 @@ impl BundleOptions {
     /// Opens a bundle, in a directory or packed, and loads the chain of it that suits this machine
     /// best.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Model> {
+        self.open_watched(path, &mut ())
+    }
+
+    /// The same with progress and cancellation. Progress is by bytes: of files that are hashed
+    /// because nothing proves them, and of artefacts that are loaded. It can be cancelled between
+    /// blocks of a file, between shards and before a self-test; what was verified as a whole by
+    /// then is remembered, and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
+    pub fn open_watched(&self, path: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Model> {
         let started = Instant::now();
         let trust = self.run.rules()?;
-        self.load(Bundle::open_trusting(path, &trust)?, &trust, started)
+        self.load(Bundle::open_trusting(path, &trust)?, &trust, started, watch)
     }
 
     /// Opens a bundle that is packed within an open file: an asset of an app, which the system
     /// gives as a descriptor with an offset and a length.
     pub fn open_section(&self, section: Section) -> Result<Model> {
+        self.open_section_watched(section, &mut ())
+    }
+
+    /// The same with progress and cancellation, as [`open_watched`](Self::open_watched) has them.
+    ///
+    /// # Errors
+    ///
+    /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
+    pub fn open_section_watched(&self, section: Section, watch: &mut dyn Watch) -> Result<Model> {
         let started = Instant::now();
         let trust = self.run.rules()?;
-        self.load(Bundle::open_section_trusting(section, &trust)?, &trust, started)
+        self.load(Bundle::open_section_trusting(section, &trust)?, &trust, started, watch)
     }
 
     /// One chain of the text, without anything that is said or remembered of it.
@@ -127,7 +189,7 @@ impl BundleOptions {
         let choice = loader.chains_of(variant, Pass::Step).into_iter().nth(chain).ok_or_else(missing)?;
         let (model, entry) = loader.model(&choice)?;
         let loaded =
-            loader.load(model, entry, &choice, &Beforehand::default(), false, &mut Opening::default());
+            loader.load(model, entry, &choice, &Beforehand::default(), false, &mut Opening::new(&mut ()));
         loaded.map_err(|not_loaded| not_loaded.error)
     }
 
@@ -138,23 +200,28 @@ impl BundleOptions {
             flags,
             run: self.run.clone(),
             chip: self.chip.clone(),
+            policy: if self.run.strict { FallbackPolicy::Refuse } else { self.policy.clone() },
+            budget: MemoryBudget::new(self.memory),
             #[cfg(feature = "build")]
             checkpoint: self.checkpoint.clone(),
         })
     }
 
-    fn load(&self, bundle: Bundle, trust: &Trust, started: Instant) -> Result<Model> {
-        let proofs = self.proofs.clone().filter(|_| !self.verify);
+    fn load(&self, bundle: Bundle, trust: &Trust, started: Instant, watch: &mut dyn Watch) -> Result<Model> {
+        let cache = self.run.cache_directory();
+        let proofs = self.proofs.proofs(cache).filter(|_| !self.verify);
         let disbelieved = proofs.as_ref().and_then(Proofs::refused);
         let bundle = bundle.remembering(proofs);
+        let mut opened = Opening::new(watch);
         if self.verify {
-            bundle.verify_all(|_| ())?;
+            opened.steps.begin(bundle.total_bytes(), 4);
+            bundle.verify_all_watched(|progress| opened.steps.verifying(progress))?;
         }
-        let text = TextSide::of_bundle(&Arc::new(bundle.clone()), self.run.tokenizer_start())?;
+        let text = self.text_side(&bundle, &mut opened)?;
         let reading = started.elapsed();
         let loading = Instant::now();
         let loader = self.loader(&bundle, trust, flags_of(&self.flags))?;
-        let mut opened = Opening::default();
+        loader.policy.expect_known(&bundle)?;
         let selection = loader.select(&mut opened);
         let chosen = loader.first_that_loads(&selection, &mut opened)?;
         let Found { chain, variant, index, passed, notices: said, rest, compiled } = chosen;
@@ -173,7 +240,8 @@ impl BundleOptions {
         let no_worker = loader.shims.notice.clone().filter(|_| compiled_here);
         notices.extend(no_worker.map(|text| say(NoticeKind::Note, text)));
         notices.extend(warned(trust));
-        notices.extend(disbelieved.map(|error| {
+        let refused = disbelieved.as_ref();
+        notices.extend(refused.map(|error| {
             let help = error.help().unwrap_or_default();
             let text =
                 format!("remembered proofs are not believed, so every byte was hashed: {error}; {help}");
@@ -194,7 +262,10 @@ impl BundleOptions {
         if let Some(fallback) = fallback.filter(|_| self.run.strict) {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
         }
+        opened.steps.done();
         let origin = Origin::Bundle(Arc::new(BundleOrigin {
+            verified: Verified::of(&bundle, refused, self.verify),
+            policy: loader.policy.clone(),
             #[cfg(feature = "build")]
             plan: match compiled.plan {
                 Some(plan) => Some(*plan),
@@ -207,16 +278,25 @@ impl BundleOptions {
             made,
         }));
         let tower_loader = Arc::clone(&loader);
-        let next: Option<Arc<NextChainMaker>> = match self.run.strict {
-            // A fallback is an error then: there is no chain to fall back to.
-            true => None,
-            false => Some(Arc::new(move || {
-                let (loader, rest) = (Arc::clone(&loader), rest.clone().into_iter());
-                Box::new(LaterChains { loader, rest }) as Box<dyn NextChain>
-            })),
+        let next: Option<Arc<NextChainMaker>> = match loader.policy.goes_on() {
+            false => None,
+            true => Some(Arc::new(move || loader.later(rest.clone()))),
         };
         let towers = Towers::of_bundle(bundle, move |pass| tower_loader.tower(variant, pass));
         Ok(Model::new(chain, next, text, towers, origin, times))
+    }
+
+    /// The text side. The index of the tokenizer is hashed here, with progress, unless the
+    /// tokenizer is not to be loaded yet.
+    fn text_side(&self, bundle: &Bundle, opened: &mut Opening<'_>) -> Result<TextSide> {
+        let start = self.run.tokenizer_start();
+        let index = bundle.manifest().tokenizer_index.filter(|_| start == TokenizerStart::Beside);
+        let index = index.map(|index| {
+            opened.steps.begin(index.bytes, 1);
+            let blocks = &mut |bytes| opened.steps.within(bytes, "hashing the tokenizer");
+            bundle.map_watched(&index, blocks)
+        });
+        TextSide::of_bundle(&Arc::new(bundle.clone()), start, index.transpose()?)
     }
 }
 

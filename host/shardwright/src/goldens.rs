@@ -40,7 +40,7 @@ pub(crate) fn add(path: &Path, options: &BundleOptions) -> Result<Option<Bundle>
     });
     let mut of_the_cpu = chains.filter(|(.., own, is_generative)| *is_generative && is_of_the_cpu(own));
     let Some((variant, chain, ..)) = of_the_cpu.next() else { return Ok(None) };
-    let text = TextSide::of_bundle(&Arc::new(bundle.clone()), TokenizerStart::WhenAsked)?;
+    let text = TextSide::of_bundle(&Arc::new(bundle.clone()), TokenizerStart::WhenAsked, None)?;
     let mut ids = text.tokenizer()?.encode(TEXT, true)?;
     let vocabulary = manifest.variants[variant].structure.vocabulary;
     // A tokenizer may know more tokens than a model that was cut down has rows for.

@@ -35,6 +35,10 @@
 //! # Ok::<(), shardwright::Error>(())
 //! ```
 //!
+//! Where memory is short: [`BundleOptions::memory_budget`], [`Model::memory`],
+//! [`Session::release`]. Where starts must be short: [`BundleOptions::open_watched`],
+//! [`Model::verified`], [`Model::prewarm`].
+//!
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `runtime` (default) | chains and sessions over loaded shards | no compiler, no checkpoint reader |
@@ -51,8 +55,14 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+/// Its examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/how-to/integrate.md")]
+struct Integrate;
+
 mod bundled;
 mod load_flags;
+mod memory;
 mod model;
 mod packing;
 mod parts;
@@ -71,17 +81,19 @@ mod opening;
 #[cfg(feature = "build")]
 mod options;
 
-pub use bundled::BundleOptions;
+pub use bundled::{BundleOptions, FallbackPolicy, Verified};
+pub use memory::ModelMemory;
 pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use packing::pack;
 pub use parts::ChatPart;
 pub use run_options::registry_with_measured;
 pub use search::{SearchPath, user_cache_directory};
 pub use session::{Reply, Session};
-pub use shardwright_bundle::{PackReport, is_bundle};
+pub use shardwright_bundle::{Hashed, PackReport, is_bundle};
 pub use shardwright_files::Section;
 pub use shardwright_runtime::{
     CancelHandle, DoneReason, GenerationEvent, GenerationOptions, GenerationStatistics, PlacementRecord,
+    SessionMemory,
 };
 pub use shardwright_selection::{Candidate, Passed, Selection, ShardStanding, Standing, Tier};
 pub use shardwright_shims::{Chip, MeasuredFlag, Watch};

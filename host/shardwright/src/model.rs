@@ -7,6 +7,7 @@ use shardwright_selection::Selection;
 use shardwright_text::{Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::Notice;
 
+use crate::bundled::{FallbackPolicy, Verified};
 use crate::session::check_modality;
 use crate::text_side::TextSide;
 #[cfg(feature = "build")]
@@ -76,6 +77,10 @@ pub(crate) struct BundleOrigin {
     pub(crate) chain: usize,
     /// What was asked of the shims about all variants; `None` if nothing was.
     pub(crate) selection: Option<Selection>,
+    /// What opening it hashed.
+    pub(crate) verified: Verified,
+    /// Which chains may run in the place of the first.
+    pub(crate) policy: FallbackPolicy,
     /// Notices: the bundle's own, then deviations on this machine.
     pub(crate) notices: Vec<Notice>,
     /// How many of them are the bundle's own.
@@ -115,7 +120,7 @@ impl Model {
         plan: shardwright_build::PlanReport,
         plan_id: String,
     ) -> Result<Self> {
-        let text = TextSide::of_bundle(bundle, TokenizerStart::Beside)?;
+        let text = TextSide::of_bundle(bundle, TokenizerStart::Beside, None)?;
         let origin = Origin::Built(Box::new(BuiltOrigin { plan, plan_id, compiled: Vec::new() }));
         let towers = Towers::absent(Arc::clone(bundle));
         Ok(Model::new(chain, None, text, towers, origin, OpeningTimes::default()))
@@ -196,10 +201,25 @@ impl Model {
 
     /// The bundle it came from, if it did.
     pub fn bundle(&self) -> Option<&Bundle> {
+        self.origin().map(|bundled| &*bundled.bundle)
+    }
+
+    /// What opening its bundle hashed, at what speed, and whether the next opening has to; `None`
+    /// for a checkpoint.
+    pub fn verified(&self) -> Option<&Verified> {
+        self.origin().map(|bundled| &bundled.verified)
+    }
+
+    /// Which chains of its bundle may run in the place of the first; `None` for a checkpoint.
+    pub fn fallback_policy(&self) -> Option<&FallbackPolicy> {
+        self.origin().map(|bundled| &bundled.policy)
+    }
+
+    fn origin(&self) -> Option<&BundleOrigin> {
         match &self.inner.origin {
             #[cfg(feature = "build")]
             Origin::Built(_) => None,
-            Origin::Bundle(bundled) => Some(&bundled.bundle),
+            Origin::Bundle(bundled) => Some(bundled),
         }
     }
 
@@ -211,32 +231,19 @@ impl Model {
     /// How the chains of a bundle stand on this machine, the best first; `None` for a checkpoint,
     /// and for a bundle for one chip that was opened without naming one.
     pub fn selection(&self) -> Option<&Selection> {
-        match &self.inner.origin {
-            #[cfg(feature = "build")]
-            Origin::Built(_) => None,
-            Origin::Bundle(bundled) => bundled.selection.as_ref(),
-        }
+        self.origin().and_then(|bundled| bundled.selection.as_ref())
     }
 
     /// Name of the bundle's chain that runs.
     pub fn bundle_chain(&self) -> Option<&str> {
-        match &self.inner.origin {
-            #[cfg(feature = "build")]
-            Origin::Built(_) => None,
-            Origin::Bundle(bundled) => {
-                bundled.bundle.variant().chains.get(bundled.chain).map(|chain| chain.name.as_str())
-            }
-        }
+        let bundled = self.origin()?;
+        bundled.bundle.variant().chains.get(bundled.chain).map(|chain| chain.name.as_str())
     }
 
     /// Notices of a bundle: those from its compilation, then deviations on this machine, such as
     /// running its second chain. Empty for a checkpoint, whose plan has them.
     pub fn bundle_notices(&self) -> &[Notice] {
-        match &self.inner.origin {
-            #[cfg(feature = "build")]
-            Origin::Built(_) => &[],
-            Origin::Bundle(bundled) => &bundled.notices,
-        }
+        self.origin().map_or(&[], |bundled| &bundled.notices)
     }
 
     /// Those of [`Model::bundle_notices`] from the bundle's compilation: they are the same at every
@@ -258,11 +265,7 @@ impl Model {
     }
 
     fn split_notices(&self) -> (&[Notice], &[Notice]) {
-        match &self.inner.origin {
-            #[cfg(feature = "build")]
-            Origin::Built(_) => (&[], &[]),
-            Origin::Bundle(bundled) => bundled.notices.split_at(bundled.made),
-        }
+        self.origin().map_or((&[], &[]), |bundled| bundled.notices.split_at(bundled.made))
     }
 
     /// The loaded shards.

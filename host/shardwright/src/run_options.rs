@@ -46,12 +46,12 @@ impl RunOptions {
     }
 
     #[cfg(feature = "build")]
-    fn cache_directory(&self) -> Option<PathBuf> {
+    pub(crate) fn cache_directory(&self) -> Option<PathBuf> {
         self.cache.clone().or_else(crate::user_cache_directory)
     }
 
     #[cfg(not(feature = "build"))]
-    fn cache_directory(&self) -> Option<PathBuf> {
+    pub(crate) fn cache_directory(&self) -> Option<PathBuf> {
         crate::user_cache_directory()
     }
 

@@ -251,6 +251,30 @@ impl Session {
         self.inner.clear();
     }
 
+    /// Gives the memory of the KV cache and of all buffers back, for a session that is idle while
+    /// memory is short. Messages, tokens, rows of pictures and sounds, and all settings stay. The
+    /// next reply takes the memory again and runs the history again, to the same tokens;
+    /// [`GenerationStatistics::recomputed_tokens`] counts them.
+    pub fn release(&mut self) {
+        self.inner.release();
+    }
+
+    /// Whether it is released.
+    pub fn is_released(&self) -> bool {
+        self.inner.is_released()
+    }
+
+    /// Takes the memory of a released session and runs its history again now, so that the next
+    /// reply does not wait for it; gives the number of tokens that were run.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Memory`] if the budget leaves too little; [`ErrorKind::Cancelled`]; those of
+    /// running it. The session can be resumed again.
+    pub fn resume(&mut self) -> Result<usize> {
+        Ok(self.inner.resume()?)
+    }
+
     /// Ends a reply from another thread.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.inner.cancel_handle()
@@ -344,6 +368,12 @@ impl Reply<'_> {
             event?;
         }
         Ok(self.said.clone())
+    }
+
+    /// Gives the memory of the session back between two events, as [`Session::release`] does; the
+    /// next event takes it again.
+    pub fn release(&mut self) {
+        self.session.release();
     }
 
     /// Counts and times so far.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::Deserialize;
-use shardwright_bundle::{Bundle, TextFile};
+use shardwright_bundle::{Bundle, MappedFile, TextFile};
 use shardwright_text::{
     ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions, TextError, Tokenizer,
     TokenizerLoading,
@@ -65,9 +65,14 @@ impl TextSide {
         })
     }
 
-    /// Of a bundle, whose files are verified as they are read.
-    pub(crate) fn of_bundle(bundle: &Arc<Bundle>, start: TokenizerStart) -> Result<Self> {
-        let loading = (start == TokenizerStart::Beside).then(|| load_tokenizer(bundle));
+    /// Of a bundle, whose files are verified as they are read. `index` is that of the tokenizer,
+    /// where it is mapped already.
+    pub(crate) fn of_bundle(
+        bundle: &Arc<Bundle>,
+        start: TokenizerStart,
+        index: Option<MappedFile>,
+    ) -> Result<Self> {
+        let loading = (start == TokenizerStart::Beside).then(|| load_tokenizer(bundle, index));
         let mut texts = Vec::new();
         for &file in TextFile::ALL.iter().filter(|&&file| file != TextFile::Tokenizer) {
             if let Some(bytes) = bundle.text(file)? {
@@ -115,7 +120,7 @@ impl TextSide {
                     Source::Checkpoint { directory, indexes } => {
                         read_tokenizer(&directory.join(TextFile::Tokenizer.name()), indexes.as_deref())?
                     }
-                    Source::Bundle(bundle) => load_tokenizer(bundle).join()?,
+                    Source::Bundle(bundle) => load_tokenizer(bundle, None).join()?,
                 },
             },
         };
@@ -178,12 +183,15 @@ fn read_tokenizer(path: &Path, indexes: Option<&Path>) -> shardwright_text::Resu
     }
 }
 
-fn load_tokenizer(bundle: &Arc<Bundle>) -> TokenizerLoading {
+fn load_tokenizer(bundle: &Arc<Bundle>, index: Option<MappedFile>) -> TokenizerLoading {
     let path = bundle.path().join(TextFile::Tokenizer.name());
     let (inside, bundle) = (path.clone(), Arc::clone(bundle));
     Tokenizer::load_in_background(path, move || {
         let fault = |source| TextError::Read { path: inside.clone(), source };
-        let index = bundle.tokenizer_index().map_err(|error| fault(std::io::Error::other(error)))?;
+        let index = match index {
+            Some(index) => Some(index),
+            None => bundle.tokenizer_index().map_err(|error| fault(std::io::Error::other(error)))?,
+        };
         let source = bundle.manifest().texts.get(&TextFile::Tokenizer);
         if let (Some(index), Some(source)) = (index, source) {
             match Tokenizer::from_index(Arc::new(index), *source.sha256.bytes(), &inside) {

@@ -25,6 +25,8 @@ pub enum ErrorKind {
     Strict,
     /// The prompt and the reply do not fit into the context.
     Context,
+    /// The budget of memory does not hold it.
+    Memory,
     /// Cancelled by the caller.
     Cancelled,
     /// A fault of this program.
@@ -45,6 +47,7 @@ impl ErrorKind {
             ErrorKind::Untrusted => "untrusted",
             ErrorKind::Strict => "strict",
             ErrorKind::Context => "context",
+            ErrorKind::Memory => "memory",
             ErrorKind::Cancelled => "cancelled",
             ErrorKind::Internal => "internal",
         }

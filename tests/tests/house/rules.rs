@@ -60,6 +60,7 @@ const HOW_TO_PAGES: &[(&str, &str)] = &[
     ("vendor-shims/README.md", "a shim"),
     ("host/models/README.md", "a model family"),
     ("host/graph/README.md", "an operation"),
+    ("docs/how-to/integrate.md", "an application"),
 ];
 
 #[test]

@@ -11,6 +11,7 @@ mod legalise;
 mod losses;
 mod public_crate;
 mod quantised;
+mod released;
 mod revision;
 mod softcap;
 mod tower_repair;

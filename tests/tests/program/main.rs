@@ -18,6 +18,7 @@ mod isolated;
 mod isolation;
 mod just_in_time;
 mod kept;
+mod opening;
 mod packed;
 mod pages;
 mod plan_page;

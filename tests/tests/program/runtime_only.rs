@@ -2,8 +2,9 @@
 //! compiler, no checkpoint reader and no builder, and still runs bundles.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::DEMO_MODEL;
@@ -87,10 +88,10 @@ fn planning_without_its_compiler_has_no_compiler() {
     assert_small(&packages);
 }
 
-/// The example that only runs bundles, with its default features and the CPU shim linked in. Built
+/// An example that only runs bundles, with its default features and the CPU shim linked in. Built
 /// in the target folder of this test, so that only crates with other features are recompiled; it is
 /// copied, because the workspace's own example replaces it.
-fn example(folder: &Path) -> PathBuf {
+fn example(name: &str, folder: &Path) -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.current_dir(tree::root()).args(["runtime-only", "--message-format", "json-render-diagnostics"]);
     build.arg("--target-dir").arg(target_folder());
@@ -103,10 +104,10 @@ fn example(folder: &Path) -> PathBuf {
     let built = messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["kind"][0] == "example")
+        .filter(|message| message["target"]["kind"][0] == "example" && message["target"]["name"] == name)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
         .expect("an example is a program");
-    let copy = folder.join("run_bundle");
+    let copy = folder.join(name);
     std::fs::copy(built, &copy).expect("copied");
     copy
 }
@@ -120,7 +121,7 @@ fn target_folder() -> PathBuf {
 #[test]
 fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let example = example(folder.path());
+    let example = example("run_bundle", folder.path());
     let bytes = std::fs::read(&example).expect("the example was built");
     // The panics of all code in a program name its source files.
     let names = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
@@ -154,4 +155,50 @@ fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && output.stdout.is_empty(), "{stderr}");
     assert!(stderr.contains("error:") && stderr.contains("help:"), "{stderr}");
+}
+
+/// The program of `docs/how-to/integrate.md`: it says what it hashed and what it takes, and answers
+/// as a session that is never released.
+#[test]
+fn the_example_of_an_app_keeps_its_budget_and_its_answers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let example = example("in_an_app", folder.path());
+    let bundle = Compiled::from(DEMO_MODEL, ["--context", "256"]);
+    let turns = ["What is politics?", "Define happiness."];
+    let run = |megabytes: &str| {
+        let mut command = Command::new(&example);
+        command.arg(bundle.path()).arg(megabytes).arg(folder.path().join("proofs"));
+        let mut child = command
+            .env("SHARDWRIGHT_SHIM_PATH", "")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        // It may have refused the budget by then.
+        let _ = child.stdin.take().expect("an input").write_all((turns.join("\n") + "\n").as_bytes());
+        let output = child.wait_with_output().expect("it ends");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let options = shardwright::BundleOptions::new().search_path(program::search_path());
+    let model = options.open(bundle.path()).expect("opened");
+    let mut session = model.session().expect("a session");
+    (session.options.sampling.do_sample, session.options.max_tokens) = (false, Some(48));
+    let mut expected = String::new();
+    for turn in turns {
+        expected += &session.chat(turn).expect("a reply").text().expect("text");
+        expected.push('\n');
+    }
+    let (code, stdout, stderr) = run("100");
+    assert_eq!((code, &stdout), (Some(0), &expected), "{stderr}");
+    for words in ["% hashing", "MB were hashed in", "bytes of weights", "warm after", "tokens were run again"]
+    {
+        assert!(stderr.contains(words), "no `{words}` in {stderr}");
+    }
+    let weights = model.memory().weights;
+    assert!(stderr.contains(&format!("; {weights} bytes are in use now")), "{stderr}");
+    let (code, stdout, stderr) = run("1");
+    assert_eq!((code, stdout.as_str()), (Some(11), ""), "{stderr}");
+    assert!(stderr.contains("the memory budget is 1000000 bytes") && stderr.contains("help: "), "{stderr}");
 }

@@ -9,7 +9,7 @@ use shardwright_tests::program::{self, Run, shardwright};
 use tempfile::TempDir;
 
 /// Exit code of a file that is not signed as the rules ask.
-const UNTRUSTED: i32 = 11;
+const UNTRUSTED: i32 = 12;
 
 /// Exit code of a signature that is none.
 const INVALID: i32 = 4;

@@ -1,11 +1,12 @@
 //! Written bundles are read back, and every byte can be verified.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::thread;
 
 use shardwright_bundle::{
-    Bundle, BundleError, Digest, Examine, FileReference, FileState, Proofs, TINY_FILE_BYTES, TextFile,
-    inspect,
+    Bundle, BundleError, Digest, Examine, FileReference, FileState, Forgotten, Hashed, Proofs,
+    TINY_FILE_BYTES, TextFile, inspect,
 };
 
 use crate::support::{RECIPE, checkpoint, files, place, tables, write};
@@ -84,6 +85,42 @@ fn mappings_are_shared_while_they_live() {
     drop(bundle);
     fs::remove_dir_all(&directory).unwrap();
     assert_eq!(&first[..], bytes);
+}
+
+#[test]
+fn what_is_hashed_is_counted_and_stopped_between_blocks() {
+    let (parent, directory) = place();
+    let bundle = write(&directory, RECIPE).unwrap();
+    let artefact = bundle.variant().chains[0].shards[0].artefact;
+    assert_eq!(bundle.hashed(), Hashed::default());
+    let mut seen = Vec::new();
+    let mut watch = |bytes| {
+        seen.push(bytes);
+        ControlFlow::Continue(())
+    };
+    bundle.proved_watched(&artefact, &mut watch).unwrap();
+    assert_eq!((seen.first(), seen.last()), (Some(&0), Some(&artefact.bytes)));
+    assert_eq!(bundle.hashed().bytes, artefact.bytes);
+    assert_eq!(bundle.hashed().forgotten, Some(Forgotten::NoPlace));
+
+    // Stopped, a file is neither counted nor remembered.
+    let proofs = parent.path().join("proofs");
+    let bundle = Bundle::open(&directory).unwrap().remembering(Some(Proofs::kept_in(&proofs)));
+    let mut stop = |_| ControlFlow::Break(());
+    let stopped = bundle.map_watched(&artefact, &mut stop).unwrap_err();
+    assert!(matches!(stopped, BundleError::Cancelled) && !stopped.is_damage(), "{stopped}");
+    assert!(bundle.hashed() == Hashed::default() && !proofs.exists());
+    assert!(matches!(bundle.verify_all_watched(|_| ControlFlow::Break(())), Err(BundleError::Cancelled)));
+    // While a mapping is alive nothing is hashed again, also by a clone.
+    let map = bundle.map(&artefact).unwrap();
+    bundle.clone().map_watched(&artefact, &mut stop).unwrap();
+    assert_eq!(bundle.hashed().bytes, artefact.bytes);
+    // Written just now, so that nobody knows yet; or on a file system that shows no writers.
+    let forgotten = bundle.hashed().forgotten.unwrap();
+    assert!(matches!(forgotten, Forgotten::Lately | Forgotten::Unknown), "{forgotten}");
+    drop(map);
+    bundle.verify_all(|_| ()).unwrap();
+    assert_eq!(bundle.hashed().bytes, artefact.bytes + bundle.total_bytes());
 }
 
 #[test]

@@ -189,6 +189,7 @@ fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
         "prompt_tokens": statistics.prompt_tokens,
         "reused_tokens": statistics.reused_tokens,
         "run_tokens": statistics.run_tokens,
+        "recomputed_tokens": statistics.recomputed_tokens,
         "generated_tokens": statistics.generated_tokens,
         "parts_seconds": statistics.parts_time.as_secs_f64(),
         "prompt_seconds": statistics.prompt_time.as_secs_f64(),

@@ -22,6 +22,10 @@ pub(crate) struct MemoryPlan {
 }
 
 impl MemoryPlan {
+    pub fn is_state(&self) -> bool {
+        matches!(self.key, Key::State(_))
+    }
+
     fn grow(&mut self, bytes: u64, alignment: u64) {
         self.bytes = self.bytes.max(bytes);
         self.alignment = self.alignment.max(alignment);

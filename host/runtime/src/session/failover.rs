@@ -69,6 +69,7 @@ impl Session {
             exact_top_k: None,
             largest_logits: None,
             failover: Failover { next: Some(next), moves: Vec::new(), since: None },
+            recomputed: 0,
         };
         session.moved(&lost, since, record, successor.passed_over);
         Ok(session)
@@ -88,7 +89,8 @@ impl Session {
     ) -> Result<T, SessionError> {
         let mut asked = 0;
         loop {
-            match attempt(self) {
+            // A released session takes its memory again.
+            match self.engine.acquire().and_then(|()| attempt(self)) {
                 Err(error) if is_loss(&error) => self.go_on(error, positions, &mut asked)?,
                 done => return done,
             }
@@ -98,6 +100,8 @@ impl Session {
     fn go_on(&mut self, lost: SessionError, positions: usize, asked: &mut usize) -> Result<(), SessionError> {
         let Some(mut next) = self.failover.next.take() else { return Err(lost) };
         let (since, record) = (Instant::now(), self.placement());
+        // What was on the lost device is of no use, and the next chain may need the budget.
+        self.release();
         let taken = take(
             next.as_mut(),
             lost,
@@ -112,8 +116,6 @@ impl Session {
         engine.cancel = self.engine.cancel.clone();
         engine.deadline = self.engine.deadline;
         self.engine = engine;
-        self.logits.clear();
-        self.lose_states();
         self.moved(&lost, since, PlacementRecord { moves: Vec::new(), ..record }, passed_over);
         Ok(())
     }

@@ -10,6 +10,7 @@ mod generation;
 mod largest_logits;
 mod placement;
 mod refusals;
+mod released;
 mod sessions;
 mod storages;
 mod tables;

@@ -6,32 +6,33 @@ use std::sync::Arc;
 #[cfg(feature = "build")]
 use shardwright_build::{PlanOptions, compile_recorded};
 use shardwright_bundle::{Bundle, ChainEntry, Model as ModelEntry, ShardEntry, Variant};
-use shardwright_runtime::{
-    Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
-};
-use shardwright_selection::{
-    Candidate, OpenShims, Passed, Selection, Standing, Tier, know_chip, only_compiled_for, only_compiles,
-    select,
-};
-use shardwright_shims::{Artefact, Chip, LoadedShard, ShimInstance};
-use shardwright_vocabulary::{
-    Beforehand, Compatibility, Flag, FlagOutcome, FlagSchema, FlagVerdict, Notice, Pass, PassedOver,
-};
+use shardwright_runtime::{Chain, MemoryBudget};
+use shardwright_selection::{Candidate, OpenShims, Passed, Selection, Standing, Tier, select};
+use shardwright_shims::{Chip, ShimInstance, Watch};
+use shardwright_vocabulary::{Beforehand, Flag, Notice, Pass, PassedOver};
 use shardwright_worker::Shims;
 
+use super::need::Need;
+use super::policy::FallbackPolicy;
 use super::said::why_not_better;
-use crate::load_flags;
+use super::steps::Steps;
 use crate::run_options::RunOptions;
 use crate::towers::LoadedTower;
 use crate::{Error, ErrorKind, Result};
 
 /// What opening chains has come to so far.
-#[derive(Default)]
-pub(super) struct Opening {
+pub(super) struct Opening<'w> {
     /// Shims that were opened, by their names, the names of targets, and whether they simulate.
     instances: BTreeMap<(String, String, bool), ShimInstance>,
     /// Bytes of artefacts that were copied into memory, because they begin where no page does.
     pub(super) copied: u64,
+    pub(super) steps: Steps<'w>,
+}
+
+impl<'w> Opening<'w> {
+    pub(super) fn new(watch: &'w mut dyn Watch) -> Self {
+        Opening { instances: BTreeMap::new(), copied: 0, steps: Steps::new(watch) }
+    }
 }
 
 /// Loads chains of one bundle.
@@ -43,6 +44,9 @@ pub(super) struct Loader {
     pub(super) run: RunOptions,
     /// The chip that this machine is taken for.
     pub(super) chip: Option<Chip>,
+    pub(super) policy: FallbackPolicy,
+    /// What all that is loaded takes, and its bound.
+    pub(super) budget: MemoryBudget,
     /// Where the checkpoint lies that the bundle was made from.
     #[cfg(feature = "build")]
     pub(super) checkpoint: Option<std::path::PathBuf>,
@@ -85,7 +89,7 @@ pub(super) struct Compiled {
 impl Loader {
     /// Asks the shims which chains run. Nothing is asked of a bundle for one chip on this machine:
     /// its chains are tried in their order, and what does not load says why.
-    pub(super) fn select(&self, opening: &mut Opening) -> Option<Selection> {
+    pub(super) fn select(&self, opening: &mut Opening<'_>) -> Option<Selection> {
         if self.bundle.manifest().variants.len() == 1 && self.chip.is_none() {
             return None;
         }
@@ -93,7 +97,7 @@ impl Loader {
         Some(select(&self.bundle, &mut OpenShims::new(&mut open, self.chip.clone())))
     }
 
-    pub(super) fn instance(&self, shard: &ShardEntry, opening: &mut Opening) -> Result<ShimInstance> {
+    pub(super) fn instance(&self, shard: &ShardEntry, opening: &mut Opening<'_>) -> Result<ShimInstance> {
         let by = &shard.compiled_by;
         let key = (by.shim.clone(), shard.target.name.clone(), by.simulated);
         if let Some(known) = opening.instances.get(&key) {
@@ -167,7 +171,7 @@ impl Loader {
     pub(super) fn first_that_loads(
         &self,
         selection: &Option<Selection>,
-        opening: &mut Opening,
+        opening: &mut Opening<'_>,
     ) -> Result<Found> {
         let choices = self.choices(selection.as_ref())?;
         let mut found = self.first_of(choices, opening)?;
@@ -181,13 +185,19 @@ impl Loader {
     }
 
     /// The first of some chains of one pass that loads.
-    fn first_of(&self, choices: Vec<Choice>, opening: &mut Opening) -> Result<Found> {
+    fn first_of(&self, choices: Vec<Choice>, opening: &mut Opening<'_>) -> Result<Found> {
         let mut passed = Vec::new();
         let mut beforehand = Beforehand::default();
         let mut first_error = None;
+        let mut untried = Vec::new();
         for (position, choice) in choices.iter().enumerate() {
             let Choice { variant, pass, chain: index, .. } = *choice;
             let (model, entry) = self.model(choice)?;
+            let is_later = position > 0 || index > 0;
+            if is_later && self.policy != FallbackPolicy::Refuse && !self.policy.opens(&entry.name) {
+                untried.push(format!("`{}`", entry.name));
+                continue;
+            }
             // Flags that no shim of a tower knows may be the text's.
             let is_first = position == 0 && pass == Pass::Step;
             let found = |chain, passed, compiled| {
@@ -205,16 +215,17 @@ impl Loader {
                 },
                 Err(not_loaded) => not_loaded,
             };
-            let error = match elsewhere {
-                // What is only compiled for here is no failure that compiling would mend.
+            // What is only compiled for here, does not fit or was not wanted any more is no failure
+            // that compiling would mend.
+            let is_final = elsewhere || matches!(error.kind(), ErrorKind::Memory | ErrorKind::Cancelled);
+            let error = match is_final || pass != Pass::Step {
                 true => error,
-                false if pass != Pass::Step => error,
                 false => match self.compile_here(variant, entry, error, &beforehand) {
                     Ok((chain, compiled)) => return Ok(found(chain, passed, compiled)),
                     Err(error) => error,
                 },
             };
-            if self.run.strict || ends {
+            if self.policy == FallbackPolicy::Refuse || ends {
                 return Err(error);
             }
             passed.push(format!("chain `{}` does not run here: {error}", entry.name));
@@ -223,9 +234,40 @@ impl Loader {
                 kind: error.kind().name().to_owned(),
                 error: error.to_string(),
             });
-            first_error.get_or_insert(error);
+            let known = first_error.take();
+            first_error = Some(known.unwrap_or(error));
         }
-        Err(first_error.unwrap_or_else(|| Error::new(ErrorKind::Invalid, "the bundle has no chain")))
+        let Some(error) = first_error else {
+            let what = match untried.as_slice() {
+                [] => "the bundle has no chain".to_owned(),
+                untried => format!("the fallback policy allows none of the chains {}", untried.join(", ")),
+            };
+            let kind = if untried.is_empty() { ErrorKind::Invalid } else { ErrorKind::Strict };
+            return Err(Error::new(kind, what).with_help("name a chain of the bundle in the policy"));
+        };
+        let error = match self.smallest_of(&choices, &beforehand) {
+            Some(smallest) => error.with_more(smallest),
+            None => error,
+        };
+        Err(match untried.as_slice() {
+            [] => error,
+            untried => error.with_more(format!("the fallback policy leaves out {}", untried.join(", "))),
+        })
+    }
+
+    /// What the smallest of several chains needs that exceed the budget.
+    fn smallest_of(&self, choices: &[Choice], beforehand: &Beforehand) -> Option<String> {
+        let exceeds = |entry: &ChainEntry| {
+            let passed = &beforehand.passed_over;
+            passed.iter().any(|passed| passed.chain == entry.name && passed.kind == ErrorKind::Memory.name())
+        };
+        let models = choices.iter().filter_map(|choice| self.model(choice).ok());
+        let needs: Vec<(Need, &str)> = models
+            .filter(|(_, entry)| exceeds(entry))
+            .map(|(model, entry)| (Need::of(model, entry), entry.name.as_str()))
+            .collect();
+        let (need, name) = needs.iter().min_by_key(|(need, _)| need.bytes()).filter(|_| needs.len() > 1)?;
+        Some(format!("chain `{name}` needs least: {need}"))
     }
 
     pub(super) fn model(&self, choice: &Choice) -> Result<(ModelEntry<'_>, &ChainEntry)> {
@@ -246,14 +288,13 @@ impl Loader {
         if choices.is_empty() {
             return Err(self.no_tower(pass));
         }
-        let Found { chain, passed, rest, .. } = self.first_of(choices, &mut Opening::default())?;
+        let Found { chain, passed, rest, .. } = self.first_of(choices, &mut Opening::new(&mut ()))?;
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
         let notices: Vec<Notice> = passed.into_iter().chain(stale).map(Notice::fallback).collect();
         match notices.first().filter(|_| self.run.strict) {
             Some(fallback) => Err(Error::new(ErrorKind::Strict, fallback.text.clone())),
             None => {
-                let next = LaterChains { loader: Arc::clone(self), rest: rest.into_iter() };
-                let next = (!self.run.strict).then(|| Box::new(next) as Box<dyn NextChain>);
+                let next = self.policy.goes_on().then(|| self.later(rest));
                 Ok(LoadedTower { chain, notices, next })
             }
         }
@@ -274,7 +315,7 @@ impl Loader {
         let bundle = self.bundle.of_variant(variant);
         let made = compile_recorded(&bundle, entry, error, self.checkpoint.as_deref(), &asked)?;
         let beforehand = Beforehand { compiled_here: Some(made.compiled_here), ..beforehand.clone() };
-        let chain = crate::load(&made.settled, beforehand)?;
+        let chain = self.within_budget(crate::load(&made.settled, beforehand)?)?;
         let plan = Some(Box::new(made.settled.report_now()));
         Ok((chain, Compiled { notices: made.notices, plan }))
     }
@@ -289,140 +330,6 @@ impl Loader {
         _: &Beforehand,
     ) -> Result<(Chain, Compiled)> {
         Err(error)
-    }
-
-    /// Loads every artefact of a chain on the shim that compiled it and joins them. A flag that no
-    /// shim of the first chain knows is an error; a later chain runs without it, which its origins
-    /// record.
-    pub(super) fn load(
-        &self,
-        model: ModelEntry<'_>,
-        entry: &ChainEntry,
-        choice: &Choice,
-        beforehand: &Beforehand,
-        is_first: bool,
-        opening: &mut Opening,
-    ) -> std::result::Result<Chain, NotLoaded> {
-        let ends = |error| NotLoaded { error, ends: true, elsewhere: false };
-        let mut schemas: Vec<FlagSchema> = Vec::new();
-        let mut executors: Vec<LoadedShard> = Vec::new();
-        let mut shards = Vec::new();
-        let soc = &self.variant(choice.variant).soc;
-        for (shard, device) in entry.shards.iter().zip(&choice.devices) {
-            let instance = self.instance(shard, opening)?;
-            know_chip(&instance, &self.bundle, shard)?;
-            if let Some(device) = only_compiled_for(&instance, shard, soc)?
-                && choice.devices.iter().all(Option::is_none)
-            {
-                let error = only_compiles(shard, &device);
-                return Err(NotLoaded { error, ends: true, elsewhere: true });
-            }
-            let device = device.as_deref().unwrap_or(&shard.compiled_by.device);
-            let schema = match (self.flags.as_slice(), shard.load_flags.as_slice()) {
-                ([], []) => Vec::new(),
-                _ => instance.flags(device)?,
-            };
-            // The session's own beat those of the plan.
-            let planned = shard.load_flags.iter();
-            let planned = planned.filter(|flag| self.flags.iter().all(|own| own.name != flag.name));
-            let (mut flags, mut passed_over) = (Vec::new(), Vec::new());
-            for flag in planned {
-                match flag.is_taken_at_load(&schema) {
-                    Ok(true) => flags.push(flag.clone()),
-                    Ok(false) | Err(_) => passed_over.push(flag.clone()),
-                }
-            }
-            for flag in &self.flags {
-                if load_flags::taken(flag, &schema, shard).map_err(ends)? {
-                    flags.push(flag.clone());
-                }
-            }
-            schemas.extend(schema);
-            let (mut description, executor, copied) = self.load_shard(shard, device, &instance, &flags)?;
-            opening.copied += copied;
-            for flag in passed_over {
-                let reason = format!("shim `{}` takes no such flag at loading", shard.compiled_by.shim);
-                let verdict = FlagVerdict::Unknown;
-                description.origin.loaded_with.push(FlagOutcome { flag, verdict, reason });
-            }
-            shards.push(description);
-            executors.push(executor);
-        }
-        for flag in self.flags.iter().filter(|flag| schemas.iter().all(|known| known.name != flag.name)) {
-            if is_first {
-                return Err(ends(load_flags::unknown(flag, &schemas)));
-            }
-            for shard in &mut shards {
-                let reason = format!("shim `{}` has no such flag", shard.place.shim);
-                let verdict = FlagVerdict::Unknown;
-                shard.origin.loaded_with.push(FlagOutcome { flag: flag.clone(), verdict, reason });
-            }
-        }
-        let assets = self.bundle.assets_of(model.assets)?;
-        let mut description =
-            ChainDescription::of_bundle(&self.bundle.manifest().model.name, model, entry, shards)?;
-        description.beforehand.clone_from(beforehand);
-        Ok(Chain::new(description, executors, assets)?)
-    }
-
-    fn load_shard(
-        &self,
-        shard: &ShardEntry,
-        device: &str,
-        instance: &ShimInstance,
-        flags: &[Flag],
-    ) -> Result<(ShardDescription, LoadedShard, u64)> {
-        let section = self.bundle.proved(&shard.artefact)?;
-        let artefact = Artefact::of_section(section).map_err(|error| {
-            let help = error.help().map(str::to_owned);
-            Error::caused_by(ErrorKind::Invalid, error, help)
-        })?;
-        let refused = |reason: String| {
-            Error::new(ErrorKind::Incompatible, format!("shard {}: {reason}", shard.name))
-                .with_help("compile the checkpoint again with this machine's shims")
-        };
-        if artefact.head().work_order != shard.work_order.to_string() {
-            return Err(refused(
-                "its artefact was made of another work order than the manifest says".to_owned(),
-            ));
-        }
-        let (head, compiled_by) = (artefact.head(), &shard.compiled_by);
-        if (&head.shim, &head.shim_version, &head.device)
-            != (&compiled_by.shim, &compiled_by.version, &compiled_by.device)
-        {
-            return Err(refused(format!(
-                "its artefact was compiled by {} {} for {}, not by {} {} for {} as the manifest says",
-                head.shim,
-                head.shim_version,
-                head.device,
-                compiled_by.shim,
-                compiled_by.version,
-                compiled_by.device
-            )));
-        }
-        let mut fallback = None;
-        match instance.compatibility(device, &artefact)? {
-            Compatibility::Optimal => {}
-            Compatibility::Recompile(reason) => {
-                fallback = Some(format!("the shim would compile it otherwise today: {reason}"));
-            }
-            Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
-                return Err(refused(reason));
-            }
-        }
-        let options = self.options(instance.shim().name());
-        let loaded = instance.load_with(device, &artefact, &options, flags)?;
-        let nothing = || refused("it was compiled to nothing that can run".to_owned());
-        let mut description = ShardDescription::of(&shard.name, &loaded).ok_or_else(nothing)?;
-        description.origin.fallback = fallback;
-        Ok((description, loaded, artefact.copied_bytes()))
-    }
-
-    fn options(&self, shim: &str) -> Vec<(String, String)> {
-        match self.run.threads {
-            Some(threads) if shim == "cpu" => vec![("threads".to_owned(), threads.to_string())],
-            _ => Vec::new(),
-        }
     }
 }
 
@@ -439,39 +346,17 @@ pub(super) fn flags_of(pairs: &[(String, String)]) -> Vec<Flag> {
 /// Why a chain was not loaded.
 pub(super) struct NotLoaded {
     pub(super) error: Error,
-    /// Whether no other chain must be tried: damage, or a machine that lacks the chip and only
-    /// compiles for it.
-    ends: bool,
-    /// Whether it is the latter.
-    elsewhere: bool,
+    /// Whether no other chain must be tried: damage, a request to stop, or a machine that lacks the
+    /// chip and only compiles for it.
+    pub(super) ends: bool,
+    /// Whether it is the last.
+    pub(super) elsewhere: bool,
 }
 
 impl<E: Into<Error>> From<E> for NotLoaded {
     fn from(error: E) -> Self {
         let error = error.into();
-        NotLoaded { ends: error.kind() == ErrorKind::Invalid, error, elsewhere: false }
-    }
-}
-
-/// The chains of a bundle after the one that runs, loaded when they are needed.
-pub(super) struct LaterChains {
-    pub(super) loader: Arc<Loader>,
-    pub(super) rest: std::vec::IntoIter<Choice>,
-}
-
-impl NextChain for LaterChains {
-    fn next(
-        &mut self,
-        _lost: &SessionError,
-        _so_far: &PlacementRecord,
-    ) -> Option<std::result::Result<Chain, NextChainError>> {
-        let choice = self.rest.next()?;
-        let (model, entry) = self.loader.model(&choice).ok()?;
-        // A lost device may have taken its instance with it.
-        let opening = &mut Opening::default();
-        let loaded = self.loader.load(model, entry, &choice, &Beforehand::default(), false, opening);
-        Some(loaded.map_err(|NotLoaded { error, .. }| {
-            NextChainError::new(format_args!("chain `{}`: {error}", entry.name))
-        }))
+        let ends = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Cancelled);
+        NotLoaded { error, ends, elsewhere: false }
     }
 }

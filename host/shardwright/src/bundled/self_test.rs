@@ -21,7 +21,7 @@ impl Loader {
         chain: &Chain,
         choice: &Choice,
         entry: &ChainEntry,
-        opening: &mut Opening,
+        opening: &mut Opening<'_>,
     ) -> Result<Option<String>> {
         let devices = choice.devices.iter().zip(&entry.shards);
         let is_elsewhere = devices
@@ -48,6 +48,8 @@ impl Loader {
         if proofs.is_some_and(|proofs| proofs.has_passed(question)) {
             return Ok(None);
         }
+        opening.steps.go_on()?;
+        opening.steps.past(0, "testing what it says");
         let likeness = goldens.compare(chain)?;
         if !likeness.holds() {
             return Err(incompatible(format!(
@@ -69,7 +71,7 @@ impl Loader {
     }
 
     /// What a self-test depends on: the bundle, the chain, the devices and the shims' libraries.
-    fn question(&self, choice: &Choice, entry: &ChainEntry, opening: &mut Opening) -> Result<Digest> {
+    fn question(&self, choice: &Choice, entry: &ChainEntry, opening: &mut Opening<'_>) -> Result<Digest> {
         let soc = &self.variant(choice.variant).soc;
         let mut text = format!("{} {soc} {}", self.bundle.sha256(), entry.name);
         for (shard, device) in entry.shards.iter().zip(&choice.devices) {

@@ -1,0 +1,95 @@
+//! `in_an_app BUNDLE MEGABYTES PROOFS`: what an application does that shares a phone with others.
+//! Each line of standard input is a turn; the session is released after each, as when the app goes
+//! to the background. `docs/how-to/integrate.md` goes through it.
+
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+
+use shardwright::{
+    BundleOptions, CancelHandle, Error, ErrorKind, FallbackPolicy, GenerationEvent, Model, Watch,
+};
+
+/// Progress, on standard error where a person would see a bar.
+#[derive(Default)]
+struct Shown {
+    stage: String,
+}
+
+impl Watch for Shown {
+    fn progress(&mut self, per_mille: u32, stage: &str) {
+        if self.stage != stage {
+            stage.clone_into(&mut self.stage);
+            eprintln!("{:>3} % {stage}", per_mille / 10);
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        // True once the user has left the screen.
+        false
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.as_slice() {
+        [bundle, megabytes, proofs] => run(bundle, megabytes, proofs),
+        _ => Err(Error::new(ErrorKind::Argument, "usage: in_an_app BUNDLE MEGABYTES PROOFS")),
+    };
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    eprintln!("error: {error}");
+    error.help().into_iter().for_each(|help| eprintln!("help: {help}"));
+    match error.kind() {
+        // An app offers its smaller model here.
+        ErrorKind::Memory => ExitCode::from(11),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn open(bundle: &str, megabytes: &str, proofs: &str) -> shardwright::Result<Model> {
+    let megabytes: u64 = megabytes
+        .parse()
+        .map_err(|_| Error::new(ErrorKind::Argument, format!("{megabytes} is no number of megabytes")))?;
+    let options = BundleOptions::new()
+        .memory_budget(megabytes.saturating_mul(1_000_000))
+        .fallback(FallbackPolicy::AtOpening)
+        .remember_proofs(proofs);
+    options.open_watched(bundle, &mut Shown::default())
+}
+
+fn run(bundle: &str, megabytes: &str, proofs: &str) -> shardwright::Result<()> {
+    let model = open(bundle, megabytes, proofs)?;
+    model.verified().into_iter().for_each(|verified| eprintln!("{verified}"));
+    model.notices_of_opening().iter().for_each(|notice| eprintln!("{}", notice.text));
+    let memory = model.memory();
+    eprintln!("{} bytes of weights, {} of a session", memory.weights, memory.session.bytes());
+
+    // While the user types; the budget has to hold a session more until it is done.
+    let (warmed, cancel) = (model.clone(), CancelHandle::default());
+    let warm = std::thread::spawn(move || warmed.prewarm(&cancel));
+    match warm.join() {
+        Ok(Ok(time)) => eprintln!("warm after {time:?}"),
+        Ok(Err(error)) => eprintln!("not warm: {error}"),
+        Err(_) => eprintln!("not warm"),
+    }
+
+    let mut session = model.session()?;
+    session.options.sampling.do_sample = false;
+    session.options.max_tokens = Some(48);
+    for line in std::io::stdin().lock().lines() {
+        let Ok(turn) = line else { break };
+        let mut reply = session.chat(turn)?;
+        for event in reply.by_ref() {
+            if let GenerationEvent::TextDelta { text } = event? {
+                print!("{text}");
+                let _ = std::io::stdout().flush();
+            }
+        }
+        println!();
+        let again = reply.statistics().recomputed_tokens;
+        drop(reply);
+        // The app is in the background until the next line.
+        session.release();
+        eprintln!("{again} tokens were run again; {} bytes are in use now", model.memory().used);
+    }
+    Ok(())
+}

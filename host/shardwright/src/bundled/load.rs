@@ -1,0 +1,218 @@
+//! Loads one chain: every artefact on the shim that compiled it.
+
+use std::sync::Arc;
+
+use shardwright_bundle::{ChainEntry, Model as ModelEntry, ShardEntry};
+use shardwright_runtime::{
+    Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
+};
+use shardwright_selection::{know_chip, only_compiled_for, only_compiles};
+use shardwright_shims::{Artefact, LoadedShard, ShimInstance};
+use shardwright_vocabulary::{Beforehand, Compatibility, Flag, FlagOutcome, FlagSchema, FlagVerdict};
+
+use super::loader::{Choice, Loader, NotLoaded, Opening};
+use super::need::{self, Need};
+use super::steps::Steps;
+use crate::load_flags;
+use crate::{Error, ErrorKind, Result};
+
+impl Loader {
+    /// Loads every artefact of a chain on the shim that compiled it and joins them. A flag that no
+    /// shim of the first chain knows is an error; a later chain runs without it, which its origins
+    /// record.
+    pub(super) fn load(
+        &self,
+        model: ModelEntry<'_>,
+        entry: &ChainEntry,
+        choice: &Choice,
+        beforehand: &Beforehand,
+        is_first: bool,
+        opening: &mut Opening<'_>,
+    ) -> std::result::Result<Chain, NotLoaded> {
+        let ends = |error| NotLoaded { error, ends: true, elsewhere: false };
+        let need = Need::of(model, entry);
+        self.budget.expect(need.bytes()).map_err(|budget| need.exceeds(&budget))?;
+        // Artefacts are hashed and then loaded, tables hashed and mapped.
+        opening.steps.begin(need.artefacts.saturating_mul(2).saturating_add(need.tables), 9);
+        let mut schemas: Vec<FlagSchema> = Vec::new();
+        let mut executors: Vec<LoadedShard> = Vec::new();
+        let mut shards = Vec::new();
+        let soc = &self.variant(choice.variant).soc;
+        for (shard, device) in entry.shards.iter().zip(&choice.devices) {
+            opening.steps.go_on()?;
+            let instance = self.instance(shard, opening)?;
+            know_chip(&instance, &self.bundle, shard)?;
+            if let Some(device) = only_compiled_for(&instance, shard, soc)?
+                && choice.devices.iter().all(Option::is_none)
+            {
+                let error = only_compiles(shard, &device);
+                return Err(NotLoaded { error, ends: true, elsewhere: true });
+            }
+            let device = device.as_deref().unwrap_or(&shard.compiled_by.device);
+            let schema = match (self.flags.as_slice(), shard.load_flags.as_slice()) {
+                ([], []) => Vec::new(),
+                _ => instance.flags(device)?,
+            };
+            // The session's own beat those of the plan.
+            let planned = shard.load_flags.iter();
+            let planned = planned.filter(|flag| self.flags.iter().all(|own| own.name != flag.name));
+            let (mut flags, mut passed_over) = (Vec::new(), Vec::new());
+            for flag in planned {
+                match flag.is_taken_at_load(&schema) {
+                    Ok(true) => flags.push(flag.clone()),
+                    Ok(false) | Err(_) => passed_over.push(flag.clone()),
+                }
+            }
+            for flag in &self.flags {
+                if load_flags::taken(flag, &schema, shard).map_err(ends)? {
+                    flags.push(flag.clone());
+                }
+            }
+            schemas.extend(schema);
+            let steps = &mut opening.steps;
+            let (mut description, executor, copied) =
+                self.load_shard(shard, device, &instance, &flags, steps)?;
+            opening.copied += copied;
+            for flag in passed_over {
+                let reason = format!("shim `{}` takes no such flag at loading", shard.compiled_by.shim);
+                let verdict = FlagVerdict::Unknown;
+                description.origin.loaded_with.push(FlagOutcome { flag, verdict, reason });
+            }
+            shards.push(description);
+            executors.push(executor);
+        }
+        for flag in self.flags.iter().filter(|flag| schemas.iter().all(|known| known.name != flag.name)) {
+            if is_first {
+                return Err(ends(load_flags::unknown(flag, &schemas)));
+            }
+            for shard in &mut shards {
+                let reason = format!("shim `{}` has no such flag", shard.place.shim);
+                let verdict = FlagVerdict::Unknown;
+                shard.origin.loaded_with.push(FlagOutcome { flag: flag.clone(), verdict, reason });
+            }
+        }
+        // Mapped here, and found by the next line.
+        let tables = need::tables(model).map(|table| {
+            let map = self
+                .bundle
+                .map_watched(&table, &mut |bytes| opening.steps.within(bytes, "hashing tables"))?;
+            opening.steps.past(table.bytes, "mapping tables");
+            Ok(map)
+        });
+        let _tables = tables.collect::<Result<Vec<_>>>()?;
+        let assets = self.bundle.assets_of(model.assets)?;
+        let mut description =
+            ChainDescription::of_bundle(&self.bundle.manifest().model.name, model, entry, shards)?;
+        description.beforehand.clone_from(beforehand);
+        Ok(self.within_budget(Chain::new(description, executors, assets)?)?)
+    }
+
+    /// The chain with its weights and sessions counted.
+    pub(super) fn within_budget(&self, chain: Chain) -> Result<Chain> {
+        let bytes = chain.weight_bytes();
+        chain
+            .within(self.budget.clone())
+            .map_err(|budget| Need { artefacts: bytes, ..Need::default() }.exceeds(&budget))
+    }
+
+    fn load_shard(
+        &self,
+        shard: &ShardEntry,
+        device: &str,
+        instance: &ShimInstance,
+        flags: &[Flag],
+        steps: &mut Steps<'_>,
+    ) -> Result<(ShardDescription, LoadedShard, u64)> {
+        let stage = format!("hashing {}", shard.name);
+        let section =
+            self.bundle.proved_watched(&shard.artefact, &mut |bytes| steps.within(bytes, &stage))?;
+        let stage = format!("loading {}", shard.name);
+        steps.past(shard.artefact.bytes, &stage);
+        steps.go_on()?;
+        let artefact = Artefact::of_section(section).map_err(|error| {
+            let help = error.help().map(str::to_owned);
+            Error::caused_by(ErrorKind::Invalid, error, help)
+        })?;
+        let refused = |reason: String| {
+            Error::new(ErrorKind::Incompatible, format!("shard {}: {reason}", shard.name))
+                .with_help("compile the checkpoint again with this machine's shims")
+        };
+        if artefact.head().work_order != shard.work_order.to_string() {
+            return Err(refused(
+                "its artefact was made of another work order than the manifest says".to_owned(),
+            ));
+        }
+        let (head, compiled_by) = (artefact.head(), &shard.compiled_by);
+        if (&head.shim, &head.shim_version, &head.device)
+            != (&compiled_by.shim, &compiled_by.version, &compiled_by.device)
+        {
+            return Err(refused(format!(
+                "its artefact was compiled by {} {} for {}, not by {} {} for {} as the manifest says",
+                head.shim,
+                head.shim_version,
+                head.device,
+                compiled_by.shim,
+                compiled_by.version,
+                compiled_by.device
+            )));
+        }
+        let mut fallback = None;
+        match instance.compatibility(device, &artefact)? {
+            Compatibility::Optimal => {}
+            Compatibility::Recompile(reason) => {
+                fallback = Some(format!("the shim would compile it otherwise today: {reason}"));
+            }
+            Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
+                return Err(refused(reason));
+            }
+        }
+        let options = self.options(instance.shim().name());
+        let loaded = instance.load_with(device, &artefact, &options, flags)?;
+        steps.past(shard.artefact.bytes, &stage);
+        let nothing = || refused("it was compiled to nothing that can run".to_owned());
+        let mut description = ShardDescription::of(&shard.name, &loaded).ok_or_else(nothing)?;
+        description.origin.fallback = fallback;
+        Ok((description, loaded, artefact.copied_bytes()))
+    }
+
+    pub(super) fn options(&self, shim: &str) -> Vec<(String, String)> {
+        match self.run.threads {
+            Some(threads) if shim == "cpu" => vec![("threads".to_owned(), threads.to_string())],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The chains of a bundle after the one that runs, loaded when they are needed.
+struct LaterChains {
+    loader: Arc<Loader>,
+    rest: std::vec::IntoIter<Choice>,
+}
+
+impl Loader {
+    /// Those of `rest` that the policy allows.
+    pub(super) fn later(self: &Arc<Self>, rest: Vec<Choice>) -> Box<dyn NextChain> {
+        let allowed =
+            |choice: &Choice| self.model(choice).is_ok_and(|(_, entry)| self.policy.opens(&entry.name));
+        let rest: Vec<Choice> = rest.into_iter().filter(allowed).collect();
+        Box::new(LaterChains { loader: Arc::clone(self), rest: rest.into_iter() })
+    }
+}
+
+impl NextChain for LaterChains {
+    fn next(
+        &mut self,
+        _lost: &SessionError,
+        _so_far: &PlacementRecord,
+    ) -> Option<std::result::Result<Chain, NextChainError>> {
+        let choice = self.rest.next()?;
+        let (model, entry) = self.loader.model(&choice).ok()?;
+        // A lost device may have taken its instance with it.
+        let mut nothing = ();
+        let opening = &mut Opening::new(&mut nothing);
+        let loaded = self.loader.load(model, entry, &choice, &Beforehand::default(), false, opening);
+        Some(loaded.map_err(|NotLoaded { error, .. }| {
+            NextChainError::new(format_args!("chain `{}`: {error}", entry.name))
+        }))
+    }
+}

@@ -1,0 +1,79 @@
+//! Where proofs are kept that files were verified, and what an opening says of it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use shardwright_bundle::{Bundle, Forgotten, Hashed, Proofs};
+use shardwright_files::FileError;
+
+/// Where it is remembered which files were verified.
+#[derive(Clone, Debug, Default)]
+pub(super) enum ProofsPlace {
+    /// In the user's cache directory.
+    #[default]
+    Usual,
+    At(PathBuf),
+    Nowhere,
+}
+
+/// What an opening hashed, and whether the next one has to.
+///
+/// As text it is a sentence for a person.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verified {
+    /// Artefacts, tables and the tokenizer's index that were hashed before they were used; none
+    /// where all of them were proved before.
+    pub hashed: Hashed,
+    /// Where proofs are kept; `None` where there is no place for them, or where they were not to be
+    /// used.
+    pub proofs: Option<PathBuf>,
+    /// Why the next opening hashes again, if it does.
+    pub again: Option<String>,
+}
+
+impl Verified {
+    pub(super) fn of(bundle: &Bundle, refused: Option<&FileError>, verify_all: bool) -> Verified {
+        let hashed = bundle.hashed();
+        let directory = bundle.proofs().map(|proofs| proofs.directory().to_owned());
+        let again = match (verify_all, &hashed.forgotten) {
+            (true, _) => Some("every opening was asked to".to_owned()),
+            (false, Some(Forgotten::NoPlace)) => {
+                Some("no writable directory for proofs is known: name one".to_owned())
+            }
+            (false, Some(why)) => match refused {
+                Some(refused) => Some(format!("proofs there are not believed: {refused}")),
+                None => Some(why.to_string()),
+            },
+            (false, None) => None,
+        };
+        Verified { hashed, proofs: directory, again }
+    }
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Hashed { bytes, time, .. } = &self.hashed;
+        if *bytes == 0 {
+            return f.write_str("nothing was hashed: every file was verified before");
+        }
+        let (megabytes, speed) = (*bytes as f64 / 1e6, self.hashed.bytes_per_second() / 1e6);
+        let seconds = time.as_secs_f64();
+        write!(f, "{megabytes:.1} MB were hashed in {seconds:.2} s, at {speed:.0} MB/s; ")?;
+        match (&self.again, &self.proofs) {
+            (Some(why), _) => write!(f, "the next opening does so again: {why}"),
+            (None, Some(place)) => write!(f, "remembered in {}, for the next opening", place.display()),
+            (None, None) => f.write_str("the next opening does so again"),
+        }
+    }
+}
+
+impl ProofsPlace {
+    /// The proofs, where `cache` is the user's cache directory.
+    pub(super) fn proofs(&self, cache: Option<PathBuf>) -> Option<Proofs> {
+        match self {
+            ProofsPlace::Usual => cache.map(|cache| Proofs::kept_in(cache.join("proofs"))),
+            ProofsPlace::At(directory) => Some(Proofs::kept_in(directory)),
+            ProofsPlace::Nowhere => None,
+        }
+    }
+}
