@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_bundle::{Bundle, FileReference, Model, ShardEntry, Variant, Verification};
 use shardwright_shims::{Artefact, ShimInstance};
-use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Pass, TargetKind};
+use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Pass};
 use shardwright_worker::Shims;
 
 use crate::advised::{Advisers, FlagAdvice};
@@ -303,7 +303,7 @@ fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
 struct Asked<'s> {
     shims: &'s Shims,
     advisers: &'s Advisers,
-    opened: BTreeMap<(String, String, bool, bool), std::result::Result<Opened, Error>>,
+    opened: BTreeMap<(String, String, bool), std::result::Result<Opened, Error>>,
 }
 
 struct Opened {
@@ -368,7 +368,7 @@ impl Asked<'_> {
                         .to_owned(),
                 ),
             ),
-            Some(_) => self.ask(bundle, soc, shard),
+            Some(_) => self.ask(bundle, shard),
         };
         ShardPrognosis {
             name: shard.name.clone(),
@@ -385,7 +385,6 @@ impl Asked<'_> {
     fn ask(
         &mut self,
         bundle: &Bundle,
-        soc: &str,
         shard: &ShardEntry,
     ) -> (ShardState, Option<String>, Option<String>) {
         let by = &shard.compiled_by;
@@ -404,13 +403,13 @@ impl Asked<'_> {
         // What the shim read of the chip's profile when it compiled.
         let chip = artefact.head().chip.clone();
         // A shim may have devices of the chip that are not in this machine.
-        let key = (soc.to_owned(), by.shim.clone(), shard.target.kind == TargetKind::Cpu, by.simulated);
+        let key = (shard.target.name.clone(), by.shim.clone(), by.simulated);
         let opened = self.opened.entry(key).or_insert_with(|| {
             let instance = shims.open_to_compile(&by.shim, "prognosis", &[], by.simulated)?;
             if let Some(chip) = &chip {
                 instance.know(chip)?;
             }
-            let devices = devices_for(&instance, shard, soc)?;
+            let devices = devices_for(&instance, shard)?;
             Ok(Opened { instance, devices })
         });
         let (instance, devices) = match opened {
