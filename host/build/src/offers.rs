@@ -296,10 +296,7 @@ pub(crate) fn complete(
 
 /// A user's limit replaces the profile's limit of that name on every accelerator that has it; a new
 /// limit is added to all accelerators, or to the CPU if there is none.
-pub(crate) fn override_limits(
-    targets: &mut [(TargetSummary, &FoundProfile)],
-    limits: &[(String, u64)],
-) {
+pub(crate) fn override_limits(targets: &mut [(TargetSummary, &FoundProfile)], limits: &[(String, u64)]) {
     let accelerated = targets.iter().any(|(target, _)| target.target.kind != TargetKind::Cpu);
     for (name, value) in limits {
         let targets = targets.iter_mut().map(|(target, _)| target);

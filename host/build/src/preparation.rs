@@ -12,15 +12,13 @@ use shardwright_planning::sandbox::LogLevel;
 use shardwright_planning::session::{Planned, PlanningSession};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{
-    DeviceKind, EntryKind, Error, ErrorKind, Flag, FlagVerdict, FormatTuple, Notice, NoticeKind, PlannerIdentity,
-    Provenance, TargetKind, limit_names,
+    DeviceKind, EntryKind, Error, ErrorKind, Flag, FlagVerdict, FormatTuple, Notice, NoticeKind,
+    PlannerIdentity, Provenance, TargetKind, limit_names,
 };
 use shardwright_worker::Shims;
 
 use crate::executors::{OwnShim, demand, executor, unusable};
-use crate::offers::{
-    Offered, complete, known_formats, merged, offered_formats, override_limits, targets,
-};
+use crate::offers::{Offered, complete, known_formats, merged, offered_formats, override_limits, targets};
 use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION, placed};
 use crate::places::RunPlaces;
 use crate::planners::planning_session;
@@ -29,9 +27,9 @@ use crate::request::make_keyed_request;
 use crate::tables::gathered_tables;
 use crate::times::timer;
 use crate::{
-    BuiltShard, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, LossGround,
-    ModelFormats, PlanHeading, PlanOptions, PlanReport, PlanSource, PrimitiveCount, Purpose, Question,
-    Result, ShimJudge, TargetExecutor, TargetOffer, Weighed, forecast, report_plan,
+    BuiltShard, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, LossGround, ModelFormats,
+    PlanHeading, PlanOptions, PlanReport, PlanSource, PrimitiveCount, Purpose, Question, Result, ShimJudge,
+    TargetExecutor, TargetOffer, Weighed, forecast, report_plan,
 };
 
 /// Context if none is requested and the model allows more: long enough for a conversation, small
@@ -132,8 +130,7 @@ impl Preparation {
         // What is asked of a compiler is asked of the chip's.
         let of_others = options.without_settings();
         for (index, (mut summary, found)) in targets.into_iter().enumerate() {
-            let (profile, own_options) =
-                (&found.profile, if index == 0 { options } else { &of_others });
+            let (profile, own_options) = (&found.profile, if index == 0 { options } else { &of_others });
             let is_further = (1..=further.len()).contains(&index);
             let own = OwnShim::of(&shims, &summary.target, found, options)?;
             let mut said: Vec<Notice> = Vec::new();
@@ -185,11 +182,7 @@ impl Preparation {
                 None => {
                     let (known, trusted) = known_formats(profile, &tuples, &options.formats);
                     let judge = PrimitiveCount::knowing(known).since(&own.why_it_does_not_answer());
-                    said.push(Notice::note(format!(
-                        "target {}: {}",
-                        summary.target.name,
-                        judge.describe()
-                    )));
+                    said.push(Notice::note(format!("target {}: {}", summary.target.name, judge.describe())));
                     said.extend(trusted);
                     Box::new(judge)
                 }

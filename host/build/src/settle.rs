@@ -20,7 +20,8 @@ use crate::preparation::Preparation;
 use crate::store::{Compilations, RevisedStore};
 use crate::trying::Trying;
 use crate::{
-    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, ModelSource, PlanOptions, PlanReport, PlanSource, Result, TableFormats, compile_plan,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, ModelSource, PlanOptions, PlanReport,
+    PlanSource, Result, TableFormats, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.

@@ -314,7 +314,7 @@ struct Opened {
 impl Asked<'_> {
     fn variant(&mut self, bundle: &Bundle, variant: &Variant) -> VariantPrognosis {
         let mut models: Vec<TowerPrognosis> =
-            variant.models().map(|model| self.model(bundle, &variant.soc, model)).collect();
+            variant.models().map(|model| self.model(bundle, model)).collect();
         let towers = models.split_off(1);
         let proof = |proof: &Verification| ProofReport {
             name: proof.name.clone(),
@@ -336,13 +336,13 @@ impl Asked<'_> {
         }
     }
 
-    fn model(&mut self, bundle: &Bundle, soc: &str, model: Model<'_>) -> TowerPrognosis {
+    fn model(&mut self, bundle: &Bundle, model: Model<'_>) -> TowerPrognosis {
         let chains: Vec<ChainPrognosis> = model
             .chains
             .iter()
             .map(|chain| {
                 let shards: Vec<ShardPrognosis> =
-                    chain.shards.iter().map(|shard| self.shard(bundle, soc, shard)).collect();
+                    chain.shards.iter().map(|shard| self.shard(bundle, shard)).collect();
                 ChainPrognosis {
                     name: chain.name.clone(),
                     emulated_on: chain.emulated_on.clone(),
@@ -356,7 +356,7 @@ impl Asked<'_> {
         TowerPrognosis { pass: model.pass, chains, would_run, damaged_table }
     }
 
-    fn shard(&mut self, bundle: &Bundle, soc: &str, shard: &ShardEntry) -> ShardPrognosis {
+    fn shard(&mut self, bundle: &Bundle, shard: &ShardEntry) -> ShardPrognosis {
         let by = &shard.compiled_by;
         let here = self.shims.registry.get(&by.shim).map(|shim| shim.description().version.clone());
         let (state, reason, help) = match here {
@@ -378,15 +378,11 @@ impl Asked<'_> {
             state,
             reason,
             help,
-            advice: self.advisers.on_shard(shard, soc),
+            advice: self.advisers.on_shard(shard),
         }
     }
 
-    fn ask(
-        &mut self,
-        bundle: &Bundle,
-        shard: &ShardEntry,
-    ) -> (ShardState, Option<String>, Option<String>) {
+    fn ask(&mut self, bundle: &Bundle, shard: &ShardEntry) -> (ShardState, Option<String>, Option<String>) {
         let by = &shard.compiled_by;
         let shims = self.shims;
         let again = || Some("compile the checkpoint again with this machine's shims".to_owned());

@@ -526,8 +526,7 @@ fn fault(profile: &Profile) -> Option<String> {
         return Some("it is for a CPU, which is the last that takes over".to_owned());
     }
     let names = [&profile.name, &profile.title, &profile.vendor, &profile.shim];
-    let names =
-        names.into_iter().chain(&profile.aliases).chain(&profile.planner).chain(&profile.fallback);
+    let names = names.into_iter().chain(&profile.aliases).chain(&profile.planner).chain(&profile.fallback);
     for name in names {
         if name.is_empty() || name.len() > caps::NAME_BYTES || normalise(name).is_empty() {
             let quoted: String = name.chars().take(32).collect();

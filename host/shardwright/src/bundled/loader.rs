@@ -198,8 +198,8 @@ impl Loader {
         };
         let mut found = self.first_of(self.choices(selection, pass)?, opening)?;
         let mut candidates = selection.candidates.iter();
-        let chosen = candidates
-            .find(|candidate| (candidate.variant, candidate.chain) == (found.variant, found.index));
+        let chosen =
+            candidates.find(|candidate| (candidate.variant, candidate.chain) == (found.variant, found.index));
         let mut said = chosen.and_then(|chosen| why_not_better(chosen, &selection.passed));
         if pass != Pass::Step {
             // That a sibling's variant runs was said of the text.
