@@ -3,6 +3,7 @@
  * CPU_SHIM is the path of the CPU shim's library and ORDERS that of the file, which is read when an instance is opened: a way to fail and the number of
  * the run, counted from there, such as `abort 7`; or an answer about artefacts, such as `recompile 0`; or `slip 0`. Without the file it behaves as
  * the CPU. `broken 0` is a chip whose library is missing, `offline 0` one that is only compiled for and simulated in this machine;
+ * `sibling 0` another chip of the same architecture, which takes what was compiled for this one;
  * `refuses N` a compiler that finds no place for a linear operation of layer N, in any shard; `no-tangent 0` one that supports neither a soft-cap nor a hyperbolic tangent; `estimates 0` one that estimates, and notes each in a file beside ORDERS; `heavy N` one that estimates by operations alone and takes 20 ms for a run of a shard with more than N bytes. Files that begin with CHIP are its vendor's. The name of shim and chip is
  * NAME. What it computes wrongly stands in `ORDERS.faults` (faults.h). */
 #include "shim.h"
@@ -63,13 +64,21 @@ static sw_error cut = {
     .message = "the file of the chip ends early",
 };
 
+static sw_error elsewhere = {
+    .size = sizeof elsewhere,
+    .error_class = SW_ERROR_INVALID_ARGUMENT,
+    .message = "there is no such device in this chip",
+};
+
 static void error_free(sw_error *error) {
-    if (error != &lost && error != &broken && error != &cut && error != &unplaced && !is_fault(error) && cpu->error_free) cpu->error_free(error);
+    if (error != &lost && error != &broken && error != &cut && error != &unplaced && error != &elsewhere && !is_fault(error) && cpu->error_free) cpu->error_free(error);
 }
 
 static int is(const char *order) { return strcmp(how, order) == 0; }
 
 #define SIMULATED NAME ".simulated"
+/* The device of a chip that is another of the same architecture. */
+#define OTHER NAME ".other"
 
 static sw_error *describe(const sw_description_sink *sink) {
     const sw_description description = {.size = sizeof description, .name = NAME, .vendor = "test", .version = "1"};
@@ -114,7 +123,7 @@ static sw_error *devices(sw_shim *shim, const char *soc, const sw_device_sink *s
         return NULL;
     }
     const sw_device device = {.size = sizeof device,
-                              .name = "cpu",
+                              .name = is("sibling") ? OTHER : "cpu",
                               .soc = NAME,
                               .detail = "the CPU under another name",
                               .kind = SW_DEVICE_PRESENT,
@@ -224,7 +233,7 @@ static sw_error *estimate(sw_shim *shim, const char *device, const sw_entry *ent
 
 static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *artefact, const sw_option *const *options,
                       uint64_t count, sw_shard **shard) {
-    (void)device;
+    if (is("sibling") && strcmp(device, OTHER) != 0) return &elsewhere;
     sw_error *error = load_with_faults(artefact);
     if (error) return error;
     error = cpu->load(shim, "cpu", artefact, options, count, shard);

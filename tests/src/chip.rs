@@ -18,6 +18,7 @@ pub const CHIP: &str = "testchip";
 /// copy of the library, so that the runs of one are not counted for another.
 #[derive(Debug)]
 pub struct Chip {
+    name: String,
     folder: TempDir,
 }
 
@@ -27,8 +28,17 @@ impl Chip {
     /// # Panics
     /// If there is no C compiler, or the shim does not build.
     pub fn new() -> Self {
+        Self::named(CHIP, &serde_json::json!({}))
+    }
+
+    /// A working chip of another name, which its profile and its shim have too; `profile` has
+    /// further fields of the profile.
+    ///
+    /// # Panics
+    /// As [`Chip::new`].
+    pub fn named(name: &str, profile: &serde_json::Value) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let chip = Self { folder };
+        let chip = Self { name: name.to_owned(), folder };
         for made in [chip.shims(), chip.profiles()] {
             fs::create_dir(made).expect("made");
         }
@@ -42,7 +52,7 @@ impl Chip {
             .arg(tree::root().join("vendor-shims/abi/include"))
             .arg("-I")
             .arg(tree::root().join("tests/shims"))
-            .args([text("NAME", CHIP), text("CPU_SHIM", &cpu.display().to_string())])
+            .args([text("NAME", name), text("CPU_SHIM", &cpu.display().to_string())])
             .arg(text("ORDERS", &chip.orders().display().to_string()))
             .arg(tree::root().join("tests/shims/chip.c"))
             .arg("-o")
@@ -52,13 +62,15 @@ impl Chip {
             .expect("a C compiler");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let manifest = serde_json::json!({
-            "manifest": 1, "name": CHIP, "vendor": "test", "abi": {"min": "0.1", "max": "0.1"}, "library": "chip.so",
+            "manifest": 1, "name": name, "vendor": "test", "abi": {"min": "0.1", "max": "0.1"}, "library": "chip.so",
         });
         fs::write(chip.shims().join("chip.shim.json"), manifest.to_string()).expect("written");
-        let profile = serde_json::json!({
-            "schema": 1, "name": CHIP, "title": "A chip to lose", "vendor": "test", "shim": CHIP, "kind": "npu",
+        let mut whole = serde_json::json!({
+            "schema": 1, "name": name, "title": "A chip to lose", "vendor": "test", "shim": name, "kind": "npu",
         });
-        fs::write(chip.profiles().join(format!("{CHIP}.json")), profile.to_string()).expect("written");
+        let fields = profile.as_object().expect("fields of a profile");
+        whole.as_object_mut().expect("a profile").extend(fields.clone());
+        fs::write(chip.profiles().join(format!("{name}.json")), whole.to_string()).expect("written");
         chip
     }
 
@@ -83,8 +95,8 @@ impl Chip {
     }
 
     /// Sets the behaviour of instances that are opened from now on: a chip whose library is missing
-    /// (`broken`), one that is only compiled for and simulated here (`offline`), or one that
-    /// estimates (`estimates`); an answer of `recompile`, `unsupported` or `not-mine` for every
+    /// (`broken`), one that is only compiled for and simulated here (`offline`), another of the same
+    /// architecture (`sibling`), or one that estimates (`estimates`); an answer of `recompile`, `unsupported` or `not-mine` for every
     /// artefact; compiling with a node that falls back to the CPU (`slip`); or no support for
     /// hyperbolic tangents (`no-tangent`).
     ///
@@ -153,7 +165,7 @@ impl Chip {
 
     /// A command that plans for it.
     pub fn planned_by(&self, run: Run) -> Run {
-        self.found_by(run).arguments(["--soc", CHIP])
+        self.found_by(run).arguments(["--soc", &self.name])
     }
 }
 

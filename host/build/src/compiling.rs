@@ -18,9 +18,11 @@ use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 use crate::checkpoint::passes_with;
 use crate::{
     BundleStore, BundleTrying, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled,
-    TowerScope, TowerSource, Trying, expect_checkpoint, on_the_cpu, settle, settle_trying, tower_weights,
-    towers_of,
+    TowerScope, TowerSource, Trying, expect_checkpoint, settle_trying, tower_weights, towers_of,
 };
+
+mod later;
+use later::LaterChains;
 
 /// The result of compiling.
 #[derive(Clone, Debug, Serialize)]
@@ -67,16 +69,16 @@ pub struct FailedVariant {
     pub help: Option<String>,
 }
 
-/// Progress once the first chain is made, in thousandths; a chain for the CPU and the writing of
-/// tables may follow.
+/// Progress once the first chain is made, in thousandths; those that it falls back to and the
+/// writing of tables may follow.
 const PRIMARY: u32 = 850;
 /// The same where towers follow as well.
 const PRIMARY_BESIDE_TOWERS: u32 = 500;
 /// Progress once every chain is made, in thousandths.
 const WRITTEN: u32 = 970;
 
-/// Compiles a checkpoint into a bundle: the chain of the plan, and a CPU chain if the plan names
-/// fallback targets; and the same of each tower that the options ask for.
+/// Compiles a checkpoint into a bundle: the chain of the plan, and one for each target that the plan
+/// falls back to; and the same of each tower that the options ask for.
 pub fn compile(
     directory: &Path,
     into: &Path,
@@ -183,17 +185,17 @@ impl<'c> Compiling<'c> {
 
         watch.progress(0, "reading");
         let mut all = Part::new(watch, 0..1000);
-        let mut source = CheckpointSource::new(&checkpoint, options);
-        let mut first = all.then(if scopes.is_empty() { PRIMARY } else { PRIMARY_BESIDE_TOWERS });
-        let primary =
-            settle_trying(&mut source, options, Purpose::Compile, &mut store, trying.text, &mut first)?;
-        drop(first);
-        let mut chains = vec![chain(&mut store, "primary", &primary)?];
-        if let Some(cpu) = on_the_cpu(options, &primary) {
-            let mut source = CheckpointSource::new(&checkpoint, &cpu);
-            let fallback =
-                settle(&mut source, &cpu, Purpose::Compile, &mut store, &mut all.most_of_the_rest())?;
-            chains.push(chain(&mut store, "cpu", &fallback)?);
+        let mut compiled = |name: &str, options: &PlanOptions, trying: Trying<'_>, watch: &mut dyn Watch| {
+            let mut source = CheckpointSource::new(&checkpoint, options);
+            let settled = settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, watch)?;
+            Ok::<_, Error>((chain(&mut store, name, &settled)?, settled))
+        };
+        let end = if scopes.is_empty() { PRIMARY } else { PRIMARY_BESIDE_TOWERS };
+        let (first, primary) = compiled("primary", options, trying.text, &mut all.then(end))?;
+        let mut later = LaterChains::default();
+        for one in primary.fallbacks(options) {
+            let mut watch = all.most_of_the_rest();
+            later.take(&one.name, compiled(&one.name, &one.options, Trying::default(), &mut watch))?;
         }
         let mut towers = Vec::new();
         for scope in &scopes {
@@ -203,6 +205,7 @@ impl<'c> Compiling<'c> {
         self.reused += store.recalled();
 
         let mut plan = primary.report_now();
+        plan.notices.append(&mut later.said);
         let Settled { profile, graph, report, ranges, .. } = primary;
         all.progress(WRITTEN, "writing tables");
         let mut add_assets = |graph: &Graph| -> Result<Vec<AssetEntry>> {
@@ -218,11 +221,13 @@ impl<'c> Compiling<'c> {
                 }
             }
         };
+        say(&later.lacking);
         say(left_out.as_slice());
         plan.notices.extend(left_out);
         let mut entries = Vec::new();
-        for CompiledTower { pass, graph, chains, report, shown } in towers {
+        for CompiledTower { pass, graph, chains, report, shown, lacking } in towers {
             say(&report.notices);
+            say(&lacking);
             plan.towers.push(shown);
             entries.push(TowerEntry {
                 pass,
@@ -250,7 +255,7 @@ impl<'c> Compiling<'c> {
             options: asked(options),
             structure: Structure::of(&graph),
             assets,
-            chains,
+            chains: later.after(first),
             towers: entries,
             verifications: Vec::new(),
             notices,
@@ -343,9 +348,11 @@ struct CompiledTower {
     report: PlanReport,
     /// The same with all that is to be said of this run.
     shown: PlanReport,
+    /// Chains that its plan falls back to and that were not made.
+    lacking: Vec<Notice>,
 }
 
-/// Compiles a tower: the chain of its plan, and one for the CPU if the plan falls back to it.
+/// Compiles a tower: the chain of its plan, and those that the plan falls back to.
 fn tower(
     checkpoint: &Checkpoint,
     scope: &TowerScope,
@@ -357,20 +364,23 @@ fn tower(
     let mut watch = Part::new(watch, 0..1000);
     let own = scope.options(options);
     let pass = scope.pass;
-    let mut compiled = |name: String, options: &PlanOptions, trying, watch: &mut dyn Watch| {
+    let mut compiled = |name: &str, options: &PlanOptions, trying: Trying<'_>, watch: &mut dyn Watch| {
         let mut source = TowerSource::new(checkpoint, scope, options)?;
         let settled = settle_trying(&mut source, options, Purpose::Compile, store, trying, watch)?;
-        Ok::<_, Error>((chain(store, &name, &settled)?, settled))
+        Ok::<_, Error>((chain(store, name, &settled)?, settled))
     };
-    let (first, settled) = compiled(pass.to_string(), &own, trying, &mut watch.then(PRIMARY))?;
-    let mut chains = vec![first];
-    if let Some(cpu) = on_the_cpu(&own, &settled) {
-        chains
-            .push(compiled(format!("{pass}.cpu"), &cpu, Trying::default(), &mut watch.most_of_the_rest())?.0);
+    let (first, settled) = compiled(pass.name(), &own, trying, &mut watch.then(PRIMARY))?;
+    let mut later = LaterChains::default();
+    for one in settled.fallbacks(&own) {
+        let name = format!("{pass}.{}", one.name);
+        let mut watch = watch.most_of_the_rest();
+        later.take(&name, compiled(&name, &one.options, Trying::default(), &mut watch))?;
     }
-    let shown = settled.report_now();
+    let mut shown = settled.report_now();
+    shown.notices.append(&mut later.said);
+    let lacking = std::mem::take(&mut later.lacking);
     let Settled { graph, report, .. } = settled;
-    Ok(CompiledTower { pass, graph, chains, report, shown })
+    Ok(CompiledTower { pass, graph, chains: later.after(first), report, shown, lacking })
 }
 
 fn chain(store: &mut BundleStore<'_>, name: &str, settled: &Settled) -> Result<ChainEntry> {

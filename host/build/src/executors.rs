@@ -1,6 +1,6 @@
 //! Selects what compiles and runs a target: its own shim's device, a simulator of it, or the CPU.
 
-use shardwright_planning::profile::{Profile, ProfileSource};
+use shardwright_planning::profile::{FoundProfile, Profile};
 use shardwright_shims::{ShimError, ShimInstance};
 use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Target, TargetKind};
 use shardwright_worker::Shims;
@@ -26,7 +26,7 @@ impl OwnShim {
     pub(crate) fn of(
         shims: &Shims,
         target: &Target,
-        (profile, source): (&Profile, &ProfileSource),
+        FoundProfile { profile, source }: &FoundProfile,
         options: &PlanOptions,
     ) -> Result<OwnShim> {
         if shims.registry.get(&target.shim).is_none() {

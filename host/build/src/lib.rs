@@ -34,6 +34,7 @@ mod chips;
 mod compile;
 mod costs;
 mod executors;
+mod fallback;
 mod forecast;
 mod formats;
 mod judge;
@@ -70,6 +71,7 @@ pub use compile::{
     BuildError, BuildSite, BuiltShard, CompiledGraphs, Stage, TargetExecutor, compile_plan, feedback_of,
 };
 pub use costs::{Costs, Row};
+pub use fallback::FallbackChain;
 pub use forecast::{Weighed, forecast};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
@@ -88,7 +90,7 @@ pub use report::{
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 // What a plan is best in is a profile's to say, and a user's.
-pub use settle::{BuildTimes, Planned, Purpose, Settled, on_the_cpu, plan, settle, settle_trying};
+pub use settle::{BuildTimes, Planned, Purpose, Settled, plan, settle, settle_trying};
 pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::PromptLength;

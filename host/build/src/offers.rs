@@ -1,16 +1,16 @@
 //! What a planner is offered: targets with their limits and flags, and formats.
 
-use shardwright_graph::Graph;
-use shardwright_planning::profile::{Fact, Profile};
+use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised};
+use shardwright_planning::profile::{Fact, FoundProfile, Profile};
 use shardwright_planning::request::{TargetFact, TargetSummary};
-use shardwright_shims::ShimInstance;
+use shardwright_shims::{ShimInstance, Watch};
 use shardwright_vocabulary::{
     Device, Error, ErrorKind, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Limit, Notice, Pass,
     Provenance, Target, TargetKind, WeightFormat,
 };
 
 use crate::options::LossGoal;
-use crate::{CPU_SHIM, FormatChoice, PlanOptions, Result, stored_formats};
+use crate::{CPU_SHIM, Costing, FormatChoice, Judge, PlanOptions, Result, stored_formats};
 
 /// The formats a planner may choose from, best first: those the user names, else those the chip is
 /// known to support, then every weight as stored. `asked` is whether a planner option names a
@@ -98,10 +98,31 @@ pub(crate) fn known_formats(
     (known, notices)
 }
 
-/// The profile's chip and, unless it is a CPU, this machine's CPU, which runs what the chip does
-/// not support and takes over if the chip is lost.
-pub(crate) fn targets(profile: &Profile) -> Vec<TargetSummary> {
-    let target = |name: &str, shim: &str, device: &str, kind| {
+/// The formats of a request: those that its chip is offered with those that only further targets
+/// are, every weight as stored after all of them if it is the chip's last choice.
+pub(crate) fn merged(graph: &Graph, each: &[Vec<FormatTuple>]) -> Vec<FormatTuple> {
+    let Some((first, others)) = each.split_first() else { return Vec::new() };
+    let mut merged = first.clone();
+    let stored = stored_formats(graph);
+    let last = merged.pop_if(|last| *last == stored);
+    for tuple in others.iter().flatten() {
+        if !merged.contains(tuple) && last.as_ref() != Some(tuple) {
+            merged.push(tuple.clone());
+        }
+    }
+    merged.extend(last);
+    merged
+}
+
+/// The profile's chip, those that it falls back to and, unless it is a CPU, this machine's CPU,
+/// which runs what they do not support and takes over last; each with its profile, the CPU with
+/// the chip's. The chip `alone` is what is left when its own chain is made.
+pub(crate) fn targets<'p>(
+    chip: &'p FoundProfile,
+    further: &'p [FoundProfile],
+    alone: bool,
+) -> Vec<(TargetSummary, &'p FoundProfile)> {
+    let named = |name: &str, shim: &str, device: &str, kind| {
         TargetSummary::of(Target {
             name: name.to_owned(),
             shim: shim.to_owned(),
@@ -109,25 +130,68 @@ pub(crate) fn targets(profile: &Profile) -> Vec<TargetSummary> {
             kind,
         })
     };
-    let chip = match profile.kind {
-        TargetKind::Cpu => target(CPU_SHIM, &profile.shim, CPU_SHIM, TargetKind::Cpu),
-        kind => target(&profile.name, &profile.shim, &profile.name, kind),
-    };
     let fact = |fact: &Fact| TargetFact {
         name: fact.name.clone(),
         value: fact.value.clone(),
         provenance: fact.provenance,
     };
-    let mut targets = vec![TargetSummary {
-        limits: profile.limits.clone(),
-        overheads: profile.overheads.clone(),
-        facts: profile.facts.iter().map(fact).collect(),
-        ..chip
-    }];
-    if profile.kind != TargetKind::Cpu {
-        targets.push(target(CPU_SHIM, CPU_SHIM, CPU_SHIM, TargetKind::Cpu));
+    let summary = |found: &'p FoundProfile| {
+        let profile = &found.profile;
+        let own = match profile.kind {
+            TargetKind::Cpu => named(CPU_SHIM, &profile.shim, CPU_SHIM, TargetKind::Cpu),
+            kind => named(&profile.name, &profile.shim, &profile.name, kind),
+        };
+        let summary = TargetSummary {
+            limits: profile.limits.clone(),
+            overheads: profile.overheads.clone(),
+            facts: profile.facts.iter().map(fact).collect(),
+            ..own
+        };
+        (summary, found)
+    };
+    let mut targets: Vec<_> = std::iter::once(chip).chain(further).map(summary).collect();
+    if chip.profile.kind != TargetKind::Cpu && !alone {
+        targets.push((named(CPU_SHIM, CPU_SHIM, CPU_SHIM, TargetKind::Cpu), chip));
     }
     targets
+}
+
+/// A judge of a target that is offered some of a request's formats and not those of others.
+pub(crate) struct Offered {
+    pub(crate) judge: Box<dyn Judge>,
+    /// Name of its profile.
+    pub(crate) profile: String,
+    pub(crate) formats: Vec<FormatTuple>,
+}
+
+impl Judge for Offered {
+    fn legalise(
+        &self,
+        graph: &Graph,
+        entry: &EntryGraph,
+        encodings: &Encodings<'_>,
+    ) -> std::result::Result<Legalised, String> {
+        self.judge.legalise(graph, entry, encodings)
+    }
+
+    fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<Costing> {
+        self.judge.estimate(graph, entry, watch)
+    }
+
+    fn operations(&self, graph: &Graph, entry: &EntryGraph) -> Option<u64> {
+        self.judge.operations(graph, entry)
+    }
+
+    fn takes(&self, formats: &FormatTuple) -> std::result::Result<(), String> {
+        match self.formats.contains(formats) {
+            true => self.judge.takes(formats),
+            false => Err(format!("profile {} does not offer {formats}", self.profile)),
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.judge.describe()
+    }
 }
 
 /// Adds the target's own shim's answers: limits the profile lacks, and the schema of its flags.
@@ -232,12 +296,11 @@ pub(crate) fn complete(
 
 /// A user's limit replaces the profile's limit of that name on every accelerator that has it; a new
 /// limit is added to all accelerators, or to the CPU if there is none.
-pub(crate) fn override_limits(targets: &mut [TargetSummary], limits: &[(String, u64)]) {
-    let accelerated = targets.iter().any(|target| target.target.kind != TargetKind::Cpu);
+pub(crate) fn override_limits(targets: &mut [(TargetSummary, &FoundProfile)], limits: &[(String, u64)]) {
+    let accelerated = targets.iter().any(|(target, _)| target.target.kind != TargetKind::Cpu);
     for (name, value) in limits {
-        for target in
-            targets.iter_mut().filter(|target| !accelerated || target.target.kind != TargetKind::Cpu)
-        {
+        let targets = targets.iter_mut().map(|(target, _)| target);
+        for target in targets.filter(|target| !accelerated || target.target.kind != TargetKind::Cpu) {
             let mut limit = Limit::new(name, *value, Provenance::User);
             if let Some(position) = target.limits.iter().position(|existing| existing.name == *name) {
                 let existing = target.limits.remove(position);

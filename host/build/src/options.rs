@@ -164,6 +164,9 @@ pub struct PlanOptions {
     pub trust: TrustOptions,
     /// A profile's name or alias; `None` for the generic one.
     pub soc: Option<String>,
+    /// Whether the chip's own device alone is offered to the planner, without what its profile falls
+    /// back to and without this machine's CPU.
+    pub alone: bool,
     /// What runs the plan; `None` for the device if its shim finds it.
     pub on: Option<Executor>,
     /// Limits of the user, by name.
@@ -233,10 +236,17 @@ impl PlanOptions {
 
     /// For this machine's CPU, without what was asked of a chip, its compiler and a planner.
     pub(crate) fn without_a_chip(&self) -> PlanOptions {
+        PlanOptions { soc: None, on: None, limits: Vec::new(), ..self.without_settings() }
+    }
+
+    /// For another chip alone, without what was asked of the first one's compiler and a planner.
+    pub(crate) fn on_another(&self, soc: &str) -> PlanOptions {
+        PlanOptions { soc: Some(soc.to_owned()), alone: true, ..self.without_settings() }
+    }
+
+    /// Without what was asked of a chip's compiler and a planner.
+    pub(crate) fn without_settings(&self) -> PlanOptions {
         PlanOptions {
-            soc: None,
-            on: None,
-            limits: Vec::new(),
             flags: Vec::new(),
             flags_left_out: Vec::new(),
             planner: None,

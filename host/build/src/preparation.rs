@@ -6,19 +6,19 @@ use std::sync::Arc;
 use shardwright_bundle::Digest;
 use shardwright_graph::Graph;
 use shardwright_planning::plan::Cause;
-use shardwright_planning::profile::{FoundProfile, GENERIC, Profile, ProfileRegistry, fact_names};
+use shardwright_planning::profile::{GENERIC, Profile, ProfileRegistry, fact_names};
 use shardwright_planning::request::{Goals, PlannerOption, Request, caps};
 use shardwright_planning::sandbox::LogLevel;
 use shardwright_planning::session::{Planned, PlanningSession};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{
-    DeviceKind, EntryKind, Error, ErrorKind, Flag, FlagVerdict, Notice, NoticeKind, PlannerIdentity,
-    Provenance, TargetKind, limit_names,
+    DeviceKind, EntryKind, Error, ErrorKind, Flag, FlagVerdict, FormatTuple, Notice, NoticeKind,
+    PlannerIdentity, Provenance, TargetKind, limit_names,
 };
 use shardwright_worker::Shims;
 
 use crate::executors::{OwnShim, demand, executor, unusable};
-use crate::offers::{complete, known_formats, offered_formats, override_limits, targets};
+use crate::offers::{Offered, complete, known_formats, merged, offered_formats, override_limits, targets};
 use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION, placed};
 use crate::places::RunPlaces;
 use crate::planners::{planning_session, warned};
@@ -27,14 +27,17 @@ use crate::request::make_keyed_request;
 use crate::tables::gathered_tables;
 use crate::times::timer;
 use crate::{
-    BuiltShard, CPU_SHIM, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, LossGround,
-    ModelFormats, PlanHeading, PlanOptions, PlanReport, PlanSource, PrimitiveCount, Purpose, Question,
-    Result, ShimJudge, TargetExecutor, TargetOffer, Weighed, forecast, report_plan,
+    BuiltShard, Compiler, Costs, EntryMenu, Executor, Judge, LEARNED, Learned, LossGround, ModelFormats,
+    PlanHeading, PlanOptions, PlanReport, PlanSource, PrimitiveCount, Purpose, Question, Result, ShimJudge,
+    TargetExecutor, TargetOffer, Weighed, forecast, report_plan,
 };
 
 /// Context if none is requested and the model allows more: long enough for a conversation, small
 /// enough for a phone.
 const DEFAULT_CONTEXT: u32 = 4096;
+
+/// Index of the profile's own chip among a request's targets.
+const CHIP: u32 = 0;
 
 /// Everything up to the planner's request.
 pub(crate) struct Preparation {
@@ -82,8 +85,9 @@ impl Preparation {
         let profiles =
             directories.fold(ProfileRegistry::new(), |existing, path| existing.with_directory(path));
         let profiles = profiles.trusting(trust.clone());
-        let FoundProfile { profile, source: file } =
-            profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
+        let chip = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
+        let further = if options.alone { Vec::new() } else { profiles.fallbacks(&chip)? };
+        let profile = chip.profile.clone();
         let (options, taken) = options.completed_by(&profile);
         let options = &options;
         let graph = source.graph();
@@ -102,8 +106,12 @@ impl Preparation {
             )));
         }
         let asked = options.planner_options.iter().any(|(name, _)| name == FORMAT_OPTION);
-        let tuples = offered_formats(graph, &profile, options, asked);
-        let mut targets = targets(&profile);
+        let own_formats: Vec<Vec<FormatTuple>> = std::iter::once(&chip)
+            .chain(&further)
+            .map(|found| offered_formats(graph, &found.profile, options, asked))
+            .collect();
+        let tuples = merged(graph, &own_formats);
+        let mut targets = targets(&chip, &further, options.alone);
         override_limits(&mut targets, &options.limits);
         let on = options.on;
         let mut offers = Vec::new();
@@ -121,8 +129,13 @@ impl Preparation {
         let needs_keys = options.times.need_keys(options.cache.as_deref());
         let mut timers = Vec::new();
         let mut chip_is_here = true;
-        for mut summary in targets {
-            let own = OwnShim::of(&shims, &summary.target, (&profile, &file), options)?;
+        // What is asked of a compiler is asked of the chip's.
+        let of_others = options.without_settings();
+        for (index, (mut summary, found)) in targets.into_iter().enumerate() {
+            let (profile, own_options) = (&found.profile, if index == 0 { options } else { &of_others });
+            let is_further = (1..=further.len()).contains(&index);
+            let own = OwnShim::of(&shims, &summary.target, found, options)?;
+            let mut said: Vec<Notice> = Vec::new();
             if let OwnShim::Unusable { error, stand_in } = &own {
                 if let Some(Err(error)) = stand_in {
                     let (target, shim) = (&summary.target.name, &summary.target.shim);
@@ -132,20 +145,20 @@ impl Preparation {
                 }
                 // On the CPU the chip's shim is not needed; a notice below says what the plan is
                 // based on instead.
-                if options.on != Some(Executor::Cpu) {
+                if options.on != Some(Executor::Cpu) && (!is_further || purpose == Purpose::Plan) {
                     passing.push(Notice::note(unusable(&summary.target, error)));
                 }
             }
             let judged = own.judge();
             // The CPU beside a chip that is elsewhere is not this machine's: times measured here do
             // not help to distribute work.
-            if summary.target.kind != TargetKind::Cpu {
+            if index == 0 && summary.target.kind != TargetKind::Cpu {
                 let known = judged.or(own.stand_in());
                 chip_is_here = known.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
             }
             let is_timed = needs_keys && (summary.target.kind != TargetKind::Cpu || chip_is_here);
-            timers.push(is_timed.then(|| timer(&summary.target, judged, &shims, options)).flatten());
-            notices.extend(complete(&mut summary, judged, &profile, options)?);
+            let timer = is_timed.then(|| timer(&summary.target, judged, &shims, options)).flatten();
+            said.extend(complete(&mut summary, judged, profile, own_options)?);
             let compiler =
                 judged.map(|(instance, device)| Compiler::of(instance, device, &summary.target.name));
             if let Some(compiler) = &compiler {
@@ -163,27 +176,32 @@ impl Preparation {
                 }
                 None if let Some((instance, device)) = own.stand_in() => {
                     let (target, shim) = (&summary.target.name, &summary.target.shim);
-                    notices.push(Notice::note(format!(
+                    said.push(Notice::note(format!(
                         "target {target}: costs are those of shim `{shim}` with its own simulator"
                     )));
                     Box::new(ShimJudge::new(instance.clone(), &device.name))
                 }
                 None => {
-                    let (known, trusted) = known_formats(&profile, &tuples, &options.formats);
+                    let (known, trusted) = known_formats(profile, &tuples, &options.formats);
                     let judge = PrimitiveCount::knowing(known).since(&own.why_it_does_not_answer());
-                    notices.push(Notice::note(format!(
-                        "target {}: {}",
-                        summary.target.name,
-                        judge.describe()
-                    )));
-                    notices.extend(trusted);
+                    said.push(Notice::note(format!("target {}: {}", summary.target.name, judge.describe())));
+                    said.extend(trusted);
                     Box::new(judge)
                 }
             };
-            if purpose == Purpose::Plan {
-                demand(&summary.target, &own, on)?;
-            } else {
-                let executor = executor(&shims, &summary.target, own, purpose, options)?;
+            let carried_out = match purpose {
+                Purpose::Plan => demand(&summary.target, &own, on).map(|()| None),
+                _ => executor(&shims, &summary.target, own, purpose, options).map(Some),
+            };
+            let executor = match carried_out {
+                // The chip can be used without it.
+                Err(error) if is_further && error.kind() == ErrorKind::Missing => {
+                    passing.push(Notice::note(format!("{error}; nothing falls back to it")));
+                    continue;
+                }
+                carried_out => carried_out?,
+            };
+            if let Some(executor) = executor {
                 if !executor.is_target && summary.target.kind != TargetKind::Cpu {
                     emulated_on = Some(Executor::Cpu.name().to_owned());
                 }
@@ -192,12 +210,21 @@ impl Preparation {
                 if executor.simulated {
                     let (shim, device) = (&summary.target.shim, &executor.device);
                     let target = &summary.target.name;
-                    notices.push(Notice::note(format!(
+                    said.push(Notice::note(format!(
                         "target {target} is simulated: `{device}` of shim `{shim}` computes what the chip would, and takes its own time"
                     )));
                 }
                 executors.push(executor);
             }
+            let judge = match own_formats.get(index) {
+                Some(own) if own.len() < tuples.len() => {
+                    let profile = profile.name.clone();
+                    Box::new(Offered { judge, profile, formats: own.clone() })
+                }
+                _ => judge,
+            };
+            notices.append(&mut said);
+            timers.push(timer);
             offers.push(TargetOffer { summary, judge });
         }
         if purpose == Purpose::Plan && on == Some(Executor::Cpu) {
@@ -394,7 +421,8 @@ impl Preparation {
         )))
     }
 
-    /// Notices about shards planned for the CPU although the user named a chip and not the CPU.
+    /// Notices about shards planned for another target than the chip that the user named, unless
+    /// that was named for them.
     fn left_the_chip(&self, planned: &Planned) -> Vec<Notice> {
         if self.profile.kind == TargetKind::Cpu {
             return Vec::new();
@@ -402,28 +430,29 @@ impl Preparation {
         let plan = planned.plan.plan();
         let mut notices = Vec::new();
         for (index, shard) in planned.plan.shards().iter().enumerate() {
-            let name = &shard.name;
+            let (name, target) = (&shard.name, &shard.target.name);
             let asked = shard.segments.iter().all(|segment| {
                 let wanted = format!("place.{}", segment.component);
-                self.request.options.iter().any(|option| option.name == wanted && option.value == CPU_SHIM)
+                self.request.options.iter().any(|option| option.name == wanted && option.value == *target)
             });
-            if shard.target.kind != TargetKind::Cpu || asked {
+            if shard.planned.target == CHIP || asked {
                 continue;
             }
+            let place = if shard.target.kind == TargetKind::Cpu { "the CPU" } else { target };
             let mut reasons = plan.reasons.iter().filter(|reason| reason.shard == Some(index as u32));
             let why = reasons.find(|reason| reason.choice.starts_with("target"));
             let said = why.map_or("the plan gives no reason", |reason| reason.because.as_str());
             let chip = &self.profile.name;
-            // Targets are in order of preference and the CPU is last: it has a shard that no other
-            // target could run.
+            // Targets are in order of preference: a later one has a shard that no earlier one could
+            // run.
             let preferred = why.is_some_and(
                 |reason| matches!(&reason.cause, Cause::Preference(name) if name != "target-order"),
             );
             notices.push(match preferred {
                 true => Notice::note(format!(
-                    "{name} runs on the CPU, not on {chip}, as the planner prefers: {said}"
+                    "{name} runs on {place}, not on {chip}, as the planner prefers: {said}"
                 )),
-                false => Notice::fallback(format!("{name} runs on the CPU, not on {chip}: {said}")),
+                false => Notice::fallback(format!("{name} runs on {place}, not on {chip}: {said}")),
             });
         }
         notices
@@ -433,7 +462,7 @@ impl Preparation {
     fn otherwise_planned(&self, planned: &Planned) -> Vec<Notice> {
         let mut notices = Vec::new();
         for shard in planned.plan.shards() {
-            if shard.target.shim != self.profile.shim {
+            if shard.planned.target != CHIP {
                 continue;
             }
             let (name, flags) = (&shard.name, &shard.planned.flags);
@@ -456,7 +485,7 @@ impl Preparation {
             let runs = shard.cost.entries.iter();
             let runs = runs.filter(|run| run.entry.kind == EntryKind::Decode && run.entry.rows == 1);
             let longest = runs.map(|run| run.known_microseconds).max()?;
-            let on_the_chip = shard.target.shim == self.profile.shim;
+            let on_the_chip = shard.planned.target == CHIP;
             (on_the_chip && longest > polled).then(|| format!("{} {}", shard.name, milliseconds(longest)))
         });
         let long: Vec<String> = long.collect();

@@ -7,12 +7,12 @@ use shardwright_graph::{EntryOptions, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::error::{PlannerError, PlannerErrorKind, RefusalKind};
 use shardwright_planning::feedback::Attempt;
-use shardwright_planning::plan::{Fallback, Plan};
+use shardwright_planning::plan::Plan;
 use shardwright_planning::profile::Profile;
 use shardwright_planning::request::Request;
 use shardwright_planning::session::{RevisionLoop, Trial};
 use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, Notice, TargetKind};
+use shardwright_vocabulary::{Error, Notice};
 
 use crate::chips::made_otherwise;
 use crate::places::{LoadedPart, NotLoaded, RunPlaces};
@@ -20,8 +20,8 @@ use crate::preparation::Preparation;
 use crate::store::{Compilations, RevisedStore};
 use crate::trying::Trying;
 use crate::{
-    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, FormatChoice, ModelSource, PlanOptions,
-    PlanReport, PlanSource, Result, TableFormats, compile_plan,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, ModelSource, PlanOptions, PlanReport,
+    PlanSource, Result, TableFormats, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.
@@ -320,28 +320,6 @@ fn trial(compiled: std::result::Result<Vec<BuiltShard>, BuildError>) -> Result<T
         Err(BuildError::Refused(feedback)) => Ok(Trial::Refused(vec![*feedback])),
         Err(error) => Err(Error::from(error)),
     }
-}
-
-/// The options of the chain that a plan falls back to, in the formats that the plan has for it.
-pub fn on_the_cpu(options: &PlanOptions, settled: &Settled) -> Option<PlanOptions> {
-    if options.strict {
-        return None;
-    }
-    let request = &settled.request;
-    let on_the_cpu = |chain: &&Fallback| {
-        let target = request.targets.get(chain.target as usize);
-        target.is_some_and(|target| target.target.kind == TargetKind::Cpu)
-    };
-    let chain = settled.plan.plan().fallback.iter().find(on_the_cpu)?;
-    let tuples = chain.formats.iter().filter_map(|index| request.formats.get(*index as usize));
-    let named = tuples.map(|tuple| FormatChoice::Tuple(tuple.clone()));
-    let formats = named.chain([FormatChoice::Stored]).collect();
-    Some(PlanOptions {
-        formats,
-        // Both chains gather from the same tables.
-        tables: TableFormats::planned(&settled.graph, &settled.plan),
-        ..options.without_a_chip()
-    })
 }
 
 /// A notice if the plan that runs is not the first one, with the last refusal.

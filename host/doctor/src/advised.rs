@@ -151,8 +151,10 @@ impl Advisers {
         compilations.unwrap_or_default().iter().take(MAX_COMPILATIONS).map(one).collect()
     }
 
-    /// The flags of a shard of a bundle; `None` if it was not compiled by the chip's compiler.
-    pub(crate) fn on_shard(&self, shard: &ShardEntry, soc: &str) -> Option<FlagAdvice> {
+    /// The flags of a shard of a bundle; `None` if it was not compiled by the compiler of its chip,
+    /// which its target is called after.
+    pub(crate) fn on_shard(&self, shard: &ShardEntry) -> Option<FlagAdvice> {
+        let soc = &shard.target.name;
         let profile = self.registry.find(soc).ok()?.profile;
         if shard.compiled_by.shim != profile.shim || profile.flags.is_empty() {
             return None;

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_bundle::{Bundle, FileReference, Model, ShardEntry, Variant, Verification};
 use shardwright_shims::{Artefact, ShimInstance};
-use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Pass, TargetKind};
+use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Pass};
 use shardwright_worker::Shims;
 
 use crate::advised::{Advisers, FlagAdvice};
@@ -303,7 +303,7 @@ fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
 struct Asked<'s> {
     shims: &'s Shims,
     advisers: &'s Advisers,
-    opened: BTreeMap<(String, String, bool, bool), std::result::Result<Opened, Error>>,
+    opened: BTreeMap<(String, String, bool), std::result::Result<Opened, Error>>,
 }
 
 struct Opened {
@@ -314,7 +314,7 @@ struct Opened {
 impl Asked<'_> {
     fn variant(&mut self, bundle: &Bundle, variant: &Variant) -> VariantPrognosis {
         let mut models: Vec<TowerPrognosis> =
-            variant.models().map(|model| self.model(bundle, &variant.soc, model)).collect();
+            variant.models().map(|model| self.model(bundle, model)).collect();
         let towers = models.split_off(1);
         let proof = |proof: &Verification| ProofReport {
             name: proof.name.clone(),
@@ -336,13 +336,13 @@ impl Asked<'_> {
         }
     }
 
-    fn model(&mut self, bundle: &Bundle, soc: &str, model: Model<'_>) -> TowerPrognosis {
+    fn model(&mut self, bundle: &Bundle, model: Model<'_>) -> TowerPrognosis {
         let chains: Vec<ChainPrognosis> = model
             .chains
             .iter()
             .map(|chain| {
                 let shards: Vec<ShardPrognosis> =
-                    chain.shards.iter().map(|shard| self.shard(bundle, soc, shard)).collect();
+                    chain.shards.iter().map(|shard| self.shard(bundle, shard)).collect();
                 ChainPrognosis {
                     name: chain.name.clone(),
                     emulated_on: chain.emulated_on.clone(),
@@ -356,7 +356,7 @@ impl Asked<'_> {
         TowerPrognosis { pass: model.pass, chains, would_run, damaged_table }
     }
 
-    fn shard(&mut self, bundle: &Bundle, soc: &str, shard: &ShardEntry) -> ShardPrognosis {
+    fn shard(&mut self, bundle: &Bundle, shard: &ShardEntry) -> ShardPrognosis {
         let by = &shard.compiled_by;
         let here = self.shims.registry.get(&by.shim).map(|shim| shim.description().version.clone());
         let (state, reason, help) = match here {
@@ -368,7 +368,7 @@ impl Asked<'_> {
                         .to_owned(),
                 ),
             ),
-            Some(_) => self.ask(bundle, soc, shard),
+            Some(_) => self.ask(bundle, shard),
         };
         ShardPrognosis {
             name: shard.name.clone(),
@@ -378,16 +378,11 @@ impl Asked<'_> {
             state,
             reason,
             help,
-            advice: self.advisers.on_shard(shard, soc),
+            advice: self.advisers.on_shard(shard),
         }
     }
 
-    fn ask(
-        &mut self,
-        bundle: &Bundle,
-        soc: &str,
-        shard: &ShardEntry,
-    ) -> (ShardState, Option<String>, Option<String>) {
+    fn ask(&mut self, bundle: &Bundle, shard: &ShardEntry) -> (ShardState, Option<String>, Option<String>) {
         let by = &shard.compiled_by;
         let shims = self.shims;
         let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
@@ -404,13 +399,13 @@ impl Asked<'_> {
         // What the shim read of the chip's profile when it compiled.
         let chip = artefact.head().chip.clone();
         // A shim may have devices of the chip that are not in this machine.
-        let key = (soc.to_owned(), by.shim.clone(), shard.target.kind == TargetKind::Cpu, by.simulated);
+        let key = (shard.target.name.clone(), by.shim.clone(), by.simulated);
         let opened = self.opened.entry(key).or_insert_with(|| {
             let instance = shims.open_to_compile(&by.shim, "prognosis", &[], by.simulated)?;
             if let Some(chip) = &chip {
                 instance.know(chip)?;
             }
-            let devices = devices_for(&instance, shard, soc)?;
+            let devices = devices_for(&instance, shard)?;
             Ok(Opened { instance, devices })
         });
         let (instance, devices) = match opened {

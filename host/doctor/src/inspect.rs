@@ -214,7 +214,7 @@ fn advice_on(inspection: &Inspection, advisers: &Advisers) -> Vec<ShardAdvice> {
     let mut found = Vec::new();
     for variant in &manifest.variants {
         for chain in variant.all_chains() {
-            let advice = chain.shards.iter().filter_map(|shard| advisers.on_shard(shard, &variant.soc));
+            let advice = chain.shards.iter().filter_map(|shard| advisers.on_shard(shard));
             let chain = &chain.name;
             found.extend(advice.map(|advice| ShardAdvice {
                 soc: variant.soc.clone(),

@@ -41,6 +41,8 @@ mod caps {
     pub const ENTRIES: usize = 256;
     /// Bytes of a name.
     pub const NAME_BYTES: usize = 128;
+    /// Further chips that take over: a bundle has a chain for each, and at most sixteen.
+    pub const FALLBACK: usize = 8;
 }
 
 /// The one version of the file format there is.
@@ -182,6 +184,11 @@ pub struct Profile {
     pub shim: String,
     /// Kind of device.
     pub kind: TargetKind,
+    /// Names of the profiles of further devices in the same machine, in the order in which they
+    /// take over where this one is not there or is lost; this machine's CPU comes after them. What
+    /// those profiles fall back to does not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallback: Vec<String>,
     /// Upper bounds.
     #[serde(default)]
     pub limits: Vec<Limit>,
@@ -541,8 +548,15 @@ fn fault(profile: &Profile) -> Option<String> {
     if let Some((what, count)) = lists.into_iter().find(|(_, count)| *count > caps::ENTRIES) {
         return Some(format!("{count} {what}, at most {} are read", caps::ENTRIES));
     }
+    if profile.fallback.len() > caps::FALLBACK {
+        let count = profile.fallback.len();
+        return Some(format!("it falls back to {count} others, at most {} are taken", caps::FALLBACK));
+    }
+    if profile.kind == TargetKind::Cpu && !profile.fallback.is_empty() {
+        return Some("it is for a CPU, which is the last that takes over".to_owned());
+    }
     let names = [&profile.name, &profile.title, &profile.vendor, &profile.shim];
-    let names = names.into_iter().chain(&profile.aliases).chain(&profile.planner);
+    let names = names.into_iter().chain(&profile.aliases).chain(&profile.planner).chain(&profile.fallback);
     for name in names {
         if name.is_empty() || name.len() > caps::NAME_BYTES || normalise(name).is_empty() {
             let quoted: String = name.chars().take(32).collect();
@@ -637,5 +651,6 @@ impl From<ProfileError> for shardwright_vocabulary::Error {
     }
 }
 
+mod fallback;
 #[cfg(test)]
 mod tests;

@@ -20,15 +20,16 @@ pub fn know_chip(instance: &ShimInstance, bundle: &Bundle, shard: &ShardEntry) -
 }
 
 /// Devices of the shim that compiled a shard: those of this machine, and those it offers for the
-/// chip of the bundle.
+/// chip that the shard is for.
 pub fn devices_for(
     instance: &ShimInstance,
     shard: &ShardEntry,
-    soc: &str,
 ) -> std::result::Result<Vec<Device>, ShimError> {
     let mut devices = instance.devices(None)?;
     if shard.target.kind != TargetKind::Cpu && shard.compiled_by.shim == shard.target.shim {
-        for device in instance.devices(Some(soc))? {
+        // A target other than the CPU has the name of its chip: the variant's own, or one that it
+        // falls back to.
+        for device in instance.devices(Some(&shard.target.name))? {
             if devices.iter().all(|existing| existing.name != device.name) {
                 devices.push(device);
             }
@@ -41,9 +42,8 @@ pub fn devices_for(
 pub fn only_compiled_for(
     instance: &ShimInstance,
     shard: &ShardEntry,
-    soc: &str,
 ) -> std::result::Result<Option<Device>, ShimError> {
-    let mut devices = devices_for(instance, shard, soc)?.into_iter();
+    let mut devices = devices_for(instance, shard)?.into_iter();
     let own = devices.find(|device| device.name == shard.compiled_by.device);
     Ok(own.filter(|device| device.kind == DeviceKind::Offline))
 }

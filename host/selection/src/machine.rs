@@ -4,7 +4,7 @@ use shardwright_bundle::{Bundle, ShardEntry, Variant};
 use shardwright_shims::{Artefact, Chip, ShimInstance};
 use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Error, ErrorKind, Result, TargetKind};
 
-use crate::compiled_for::only_compiles;
+use crate::compiled_for::{devices_for, only_compiles};
 use crate::standing::{ShardStanding, Standing};
 
 /// A machine, or what is known of one.
@@ -58,29 +58,16 @@ impl<'o> OpenShims<'o> {
     }
 
     fn devices(&self, instance: &ShimInstance, variant: &Variant, shard: &ShardEntry) -> Result<Vec<Device>> {
-        // What stands in for a chip, as the CPU shim does, has devices of its own.
-        let is_chip = shard.target.kind != TargetKind::Cpu && shard.compiled_by.shim == shard.target.shim;
-        let mut devices = Vec::new();
-        let mut add = |more: Vec<Device>| {
-            for device in more {
-                if devices.iter().all(|known: &Device| known.name != device.name) {
-                    devices.push(device);
-                }
-            }
-        };
-        match self.chip.as_ref().filter(|_| is_chip) {
+        // What stands in for a chip, as the CPU shim does, has devices of its own, and a further
+        // target of the variant is another chip than the machine is taken for.
+        let is_chip = shard.compiled_by.shim == shard.target.shim && shard.target.name == variant.soc;
+        match self.chip.as_ref().filter(|_| is_chip && shard.target.kind != TargetKind::Cpu) {
             Some(chip) => {
                 instance.know(chip)?;
-                add(instance.devices(Some(&chip.name))?);
+                Ok(instance.devices(Some(&chip.name))?)
             }
-            None => {
-                add(instance.devices(None)?);
-                if is_chip {
-                    add(instance.devices(Some(&variant.soc))?);
-                }
-            }
+            None => Ok(devices_for(instance, shard)?),
         }
-        Ok(devices)
     }
 }
 

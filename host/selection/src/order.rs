@@ -1,8 +1,8 @@
 //! The order in which the chains of a bundle are tried on a machine.
 
 use serde::Serialize;
-use shardwright_bundle::{Bundle, ChainEntry, Variant};
-use shardwright_vocabulary::{DeviceKind, TargetKind};
+use shardwright_bundle::{Bundle, ChainEntry, ShardEntry, Variant};
+use shardwright_vocabulary::{DeviceKind, Pass, TargetKind};
 
 use crate::machine::Machine;
 use crate::standing::{ShardStanding, Standing};
@@ -87,7 +87,7 @@ pub struct Passed {
 pub struct Selection {
     /// Chains that run, the best first.
     pub candidates: Vec<Candidate>,
-    /// Chains that do not, in the order of their chips' names.
+    /// Chains that do not, in the order of their chips' names, then of the variant.
     pub passed: Vec<Passed>,
 }
 
@@ -95,26 +95,40 @@ pub struct Selection {
 /// order of the variant's own fallbacks, then of the names of chips.
 pub fn select(bundle: &Bundle, machine: &mut dyn Machine) -> Selection {
     let mut selection = Selection::default();
-    for (index, variant) in bundle.manifest().variants.iter().enumerate() {
-        let stands: Vec<Vec<ShardStanding>> = variant
-            .chains
+    for index in 0..bundle.manifest().variants.len() {
+        selection.add(bundle, index, Pass::Step, machine);
+    }
+    selection.ordered()
+}
+
+/// Orders the chains of one pass of one variant: of a tower beside a text whose variant was
+/// selected before.
+pub fn select_of(bundle: &Bundle, variant: usize, pass: Pass, machine: &mut dyn Machine) -> Selection {
+    let mut selection = Selection::default();
+    selection.add(bundle, variant, pass, machine);
+    selection.ordered()
+}
+
+impl Selection {
+    fn add(&mut self, bundle: &Bundle, index: usize, pass: Pass, machine: &mut dyn Machine) {
+        let Some(variant) = bundle.manifest().variants.get(index) else { return };
+        let chains = variant.model_of(pass).map_or(&[][..], |model| model.chains);
+        let stands: Vec<Vec<ShardStanding>> = chains
             .iter()
             .map(|chain| chain.shards.iter().map(|shard| machine.stands(bundle, variant, shard)).collect())
             .collect();
-        let first = match (variant.chains.first(), stands.first()) {
-            (Some(chain), Some(shards)) => tier(variant, chain, shards, machine),
-            // Every variant has a chain.
-            _ => continue,
-        };
-        let is_present = stands.first().is_some_and(|shards| {
-            shards.iter().any(|shard| shard.hindered && shard.kind == Some(DeviceKind::Present))
-        });
-        for (position, (chain, shards)) in variant.chains.iter().zip(stands).enumerate() {
+        let (Some(chain), Some(shards)) = (chains.first(), stands.first()) else { return };
+        let first = tier(variant, chain, shards, machine);
+        let refuses = |shard: &ShardStanding| shard.hindered && shard.kind == Some(DeviceKind::Present);
+        // The chip is here and takes nothing of it, or another device of its machine is here.
+        let is_present = shards.iter().any(refuses)
+            || chains.iter().zip(&stands).any(|(chain, shards)| is_on_a_chip(chain, shards));
+        for (position, (chain, shards)) in chains.iter().zip(stands).enumerate() {
             let (soc, name) = (variant.soc.clone(), chain.name.clone());
             let stuck = shards.iter().zip(&chain.shards).find(|(shard, _)| !shard.is_here());
             if let Some((standing, shard)) = stuck {
                 let (standing, shard) = (standing.clone(), shard.name.clone());
-                selection.passed.push(Passed { soc, name, shard, standing });
+                self.passed.push(Passed { soc, name, shard, standing });
                 continue;
             }
             let tier = match (position, first) {
@@ -123,14 +137,29 @@ pub fn select(bundle: &Bundle, machine: &mut dyn Machine) -> Selection {
                 (_, None) if is_named(variant, machine) || is_present => Tier::Fallback,
                 _ => Tier::Elsewhere,
             };
-            selection.candidates.push(Candidate { variant: index, chain: position, soc, name, tier, shards });
+            self.candidates.push(Candidate { variant: index, chain: position, soc, name, tier, shards });
         }
     }
-    selection
-        .candidates
-        .sort_by(|one, other| (one.tier, one.chain, &one.soc).cmp(&(other.tier, other.chain, &other.soc)));
-    selection.passed.sort_by(|one, other| (&one.soc, &one.name).cmp(&(&other.soc, &other.name)));
-    selection
+
+    fn ordered(mut self) -> Self {
+        self.candidates.sort_by(|one, other| {
+            (one.tier, one.chain, &one.soc).cmp(&(other.tier, other.chain, &other.soc))
+        });
+        // Stable: those of a variant stay in its order.
+        self.passed.sort_by(|one, other| one.soc.cmp(&other.soc));
+        self
+    }
+}
+
+/// Whether a chain runs on a device of this machine that is no CPU, as it was compiled for it.
+fn is_on_a_chip(chain: &ChainEntry, shards: &[ShardStanding]) -> bool {
+    let own = |(stands, shard): (&ShardStanding, &ShardEntry)| {
+        shard.target.kind != TargetKind::Cpu
+            && shard.compiled_by.shim == shard.target.shim
+            && stands.standing == Standing::Own
+            && stands.kind == Some(DeviceKind::Present)
+    };
+    shards.iter().all(ShardStanding::is_here) && shards.iter().zip(&chain.shards).any(own)
 }
 
 /// Whether the variant is for the chip that the machine is said to have.

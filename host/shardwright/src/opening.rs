@@ -6,14 +6,15 @@ use std::time::Instant;
 
 use shardwright_build::{
     ArtefactStore, BuildTimes, CheckpointSource, KeptArtefacts, NoArtefactStore, PlanOptions, Purpose,
-    Settled, Trying, expect_checkpoint, on_the_cpu, settle, settle_trying,
+    Settled, Trying, expect_checkpoint, settle, settle_trying,
 };
 use shardwright_models::Checkpoint;
-use shardwright_runtime::{Chain, NextChainError, PlacementRecord, SessionError};
+use shardwright_runtime::Chain;
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Beforehand, Notice};
 
 use crate::load_flags;
+use crate::loading::on_demand;
 use crate::model::{BuiltOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Model, Result};
@@ -100,24 +101,21 @@ fn flag_notices(chain: &Chain, strict: bool) -> Result<Vec<Notice>> {
         .collect()
 }
 
-/// The fallback of a session when the chip is lost: everything on this machine's CPU, built on
+/// The fallbacks of a session when the chip is lost: those of the plan, in its order, each built on
 /// demand. `None` if the plan names no other target, and under `strict`.
 fn failover(directory: &Path, options: &PlanOptions, settled: &Settled) -> Option<Arc<NextChainMaker>> {
-    let cpu = on_the_cpu(options, settled)?;
+    let chains = settled.fallbacks(options);
+    if chains.is_empty() {
+        return None;
+    }
     let directory = directory.to_owned();
     Some(Arc::new(move || {
-        let (directory, options) = (directory.clone(), cpu.clone());
-        let mut tried = false;
-        Box::new(move |_: &SessionError, _: &PlacementRecord| {
-            (!std::mem::replace(&mut tried, true)).then(|| {
-                let built = || {
-                    let checkpoint = Checkpoint::open(&directory)?;
-                    let mut source = CheckpointSource::new(&checkpoint, &options);
-                    let store = &mut NoArtefactStore;
-                    load(&settle(&mut source, &options, Purpose::Run, store, &mut ())?, Beforehand::default())
-                };
-                built().map_err(|error: Error| NextChainError::new(error))
-            })
+        let directory = directory.clone();
+        on_demand(chains.clone(), move |options| {
+            let checkpoint = Checkpoint::open(&directory)?;
+            let mut source = CheckpointSource::new(&checkpoint, options);
+            let store = &mut NoArtefactStore;
+            load(&settle(&mut source, options, Purpose::Run, store, &mut ())?, Beforehand::default())
         })
     }))
 }

@@ -284,7 +284,7 @@ fn bound(settings: &mut ProcessorSettings, bundle: &Bundle) {
 #[cfg(feature = "build")]
 pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOptions) -> Towers {
     use shardwright_build::{
-        ArtefactStore, KeptArtefacts, NoArtefactStore, Purpose, TowerScope, TowerSource, on_the_cpu, settle,
+        ArtefactStore, KeptArtefacts, NoArtefactStore, Purpose, TowerScope, TowerSource, settle,
     };
     use shardwright_models::Checkpoint;
     use shardwright_vocabulary::Beforehand;
@@ -323,36 +323,19 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
         notices
             .extend(kept.and_then(|kept| kept.notice(times.planning + times.quantising + times.compiling)));
         let chain = crate::load(&settled, Beforehand::default())?;
-        let next = on_the_cpu(&options, &settled).map(|cpu| on_demand(from.clone(), scope, cpu));
+        let (chains, from) = (settled.fallbacks(&options), from.clone());
+        let next = (!chains.is_empty()).then(|| {
+            crate::loading::on_demand(chains, move |options| {
+                let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
+                let mut source = TowerSource::new(&checkpoint, &scope, options)?;
+                let store = &mut NoArtefactStore;
+                let settled = settle(&mut source, options, Purpose::Run, store, &mut ())?;
+                crate::load(&settled, Beforehand::default())
+            })
+        });
         Ok(Opened { chain, picture_tokens, notices, next })
     };
     Towers::new(Settings::Checkpoint(directory.to_owned()), Box::new(open))
-}
-
-/// A tower built on this machine's CPU when the chip is lost.
-#[cfg(feature = "build")]
-fn on_demand(
-    directory: PathBuf,
-    scope: shardwright_build::TowerScope,
-    options: shardwright_build::PlanOptions,
-) -> Box<dyn NextChain> {
-    use shardwright_build::{NoArtefactStore, Purpose, TowerSource, settle};
-    use shardwright_models::Checkpoint;
-    use shardwright_runtime::{NextChainError, PlacementRecord, SessionError};
-
-    let mut tried = false;
-    Box::new(move |_: &SessionError, _: &PlacementRecord| {
-        (!std::mem::replace(&mut tried, true)).then(|| {
-            let built = || {
-                let checkpoint = Checkpoint::open_for(&directory, &[Pass::Step, scope.pass])?;
-                let mut source = TowerSource::new(&checkpoint, &scope, &options)?;
-                let store = &mut NoArtefactStore;
-                let settled = settle(&mut source, &options, Purpose::Run, store, &mut ())?;
-                crate::load(&settled, shardwright_vocabulary::Beforehand::default())
-            };
-            built().map_err(|error: Error| NextChainError::new(error))
-        })
-    })
 }
 
 /// Work that goes on until a session is cancelled.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use shardwright::{Executor, Model, OpenOptions};
 use shardwright_build::{
     ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, PlanOptions, Purpose, RecordedPlan,
-    TargetExecutor, Trying, on_the_cpu, open_checkpoint, settle_trying,
+    TargetExecutor, Trying, open_checkpoint, settle_trying,
 };
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, TwinEntry, Verification as Proof};
 use shardwright_models::Checkpoint;
@@ -147,8 +147,8 @@ fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Devic
         let by = &shard.compiled_by;
         let instance = shims.open_to_compile(&by.shim, "twin", &[], by.simulated)?;
         know_chip(&instance, bundle, shard)?;
-        if only_compiled_for(&instance, shard, &variant.soc)?.is_some() {
-            let devices = devices_for(&instance, shard, &variant.soc)?;
+        if only_compiled_for(&instance, shard)?.is_some() {
+            let devices = devices_for(&instance, shard)?;
             return Ok(devices.into_iter().find(|device| device.kind == DeviceKind::Simulated));
         }
     }
@@ -251,9 +251,10 @@ fn compiled_graphs(
         Some(first) if first.name == chain => primary.shards,
         _ => {
             let missing = || Error::new(ErrorKind::Invalid, format!("the options give no chain `{chain}`"));
-            let cpu = on_the_cpu(&options, &primary).ok_or_else(missing)?;
+            let mut later = primary.fallbacks(&options).into_iter();
+            let fallback = later.find(|later| later.name == chain).ok_or_else(missing)?;
             let own = chains.iter().find(|own| own.name == chain);
-            compiled(&cpu, own, &mut all)?.shards
+            compiled(&fallback.options, own, &mut all)?.shards
         }
     };
     Ok(shards.into_iter().map(|shard| shard.compiled).collect())

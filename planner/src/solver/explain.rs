@@ -67,7 +67,9 @@ impl Solution {
     }
 
     /// Targets, other than the one with most layers, that support the whole model, in order of
-    /// preference, each with those formats of the plan in which it does.
+    /// preference, each with those formats of the plan in which it does. One that does in none of
+    /// them has formats of its own: all in which it supports the model. A CPU keeps the weights as
+    /// they are stored.
     fn fallback(&self, request: &Request) -> Vec<Fallback> {
         let layers = |target: u32| -> u64 {
             self.shards.iter().filter(|shard| shard.target == target).map(Placement::units).sum()
@@ -87,9 +89,14 @@ impl Solution {
         };
         targets
             .filter(|&target| Some(target) != main && takes_all(request, target, self.settings.effort))
-            .map(|target| Fallback {
-                target,
-                formats: used.iter().copied().filter(|&formats| whole(target, formats)).collect(),
+            .map(|target| {
+                let mut formats: Vec<u32> =
+                    used.iter().copied().filter(|&formats| whole(target, formats)).collect();
+                if formats.is_empty() && request.targets[target as usize].kind != "cpu" {
+                    let all = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
+                    formats.extend(all.filter(|&formats| whole(target, formats)));
+                }
+                Fallback { target, formats }
             })
             .collect()
     }

@@ -958,6 +958,32 @@ fn what_goes_on_elsewhere_has_the_formats_it_takes_there() {
 }
 
 #[test]
+fn every_other_target_goes_on_in_order_and_one_that_is_no_cpu_in_formats_of_its_own() {
+    let request = RequestBuilder::decoder(3).target("gpu", "gpu").target("cpu", "cpu");
+    let mut request = request.formats("w8-per-channel", 1, 2).formats("w4-block32", 1, 4).build();
+    request.costs.iter_mut().for_each(|cost| cost.time = None);
+    // The first target takes the second formats alone, the second target all others.
+    let refused = |cost: &&mut Cost| match cost.target {
+        0 => cost.formats != 1,
+        1 => cost.formats == 1,
+        _ => false,
+    };
+    request.costs.iter_mut().filter(refused).for_each(|cost| cost.illegal = Some("no".to_owned()));
+    let fallback =
+        |request: &crate::Request| solve(request, &Settings::default()).unwrap().into_plan(request).fallback;
+    let chain = |target: u32, formats: &[u32]| crate::Fallback { target, formats: formats.to_vec() };
+    assert_eq!(fallback(&request), [chain(1, &[0, 2]), chain(2, &[1])]);
+    // One that takes the formats of the plan has no others.
+    let second = |cost: &&mut Cost| cost.target == 1 && cost.formats == 1;
+    request.costs.iter_mut().filter(second).for_each(|cost| cost.illegal = None);
+    assert_eq!(fallback(&request), [chain(1, &[1]), chain(2, &[1])]);
+    // One that takes the model in no formats at all is none to go on with.
+    let all = |cost: &&mut Cost| cost.target == 1;
+    request.costs.iter_mut().filter(all).for_each(|cost| cost.illegal = Some("no".to_owned()));
+    assert_eq!(fallback(&request), [chain(2, &[1])]);
+}
+
+#[test]
 fn a_short_answer_is_planned_for_its_beginning() {
     // The second formats take half the time of prefill, and twice that of a token.
     let request = |answer: u32| {

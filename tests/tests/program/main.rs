@@ -2,6 +2,7 @@
 
 mod bundle;
 mod calibration_text;
+mod chains;
 mod cli_bench;
 mod cli_bundle;
 mod cli_doctor;

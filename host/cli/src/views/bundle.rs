@@ -55,7 +55,8 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
 
 /// What each chip would get.
 pub fn dry_run(report: &DryRunReport) -> String {
-    let mut rows = table(&["variant", "shards", "formats", "on a device", "held", "speed", "loss"]);
+    let heads = ["variant", "shards", "formats", "on a device", "held", "speed", "loss", "falls back to"];
+    let mut rows = table(&heads);
     for plan in &report.variants {
         let mut formats: Vec<String> = Vec::new();
         for shard in &plan.shards {
@@ -77,6 +78,7 @@ pub fn dry_run(report: &DryRunReport) -> String {
                 || "not known".to_owned(),
                 |micronats| format!("{:.1} millinats", micronats as f64 / 1000.0),
             ),
+            plan.fallback.iter().map(|chain| chain.target.as_str()).collect::<Vec<_>>().join(", "),
         ]);
     }
     for failed in &report.failed {
@@ -90,11 +92,12 @@ pub fn dry_run(report: &DryRunReport) -> String {
             nothing(),
             nothing(),
             nothing(),
+            nothing(),
         ]);
     }
     format!(
-        "{rows}\nArtefacts and tables; the tokenizer, and what a chip's variant falls back to on the CPU, come \
-         on top. Nothing was compiled.\n"
+        "{rows}\nArtefacts and tables; the tokenizer, and what a variant falls back to, a chain for each, \
+         come on top. Nothing was compiled.\n"
     )
 }
 

@@ -432,3 +432,54 @@ fn every_file_of_the_folder_is_built_in() {
         assert_eq!(format!("{}.json", profile.name), **name);
     }
 }
+
+#[test]
+fn a_profile_falls_back_to_others_by_any_of_their_names() {
+    let named = |name: &str, more: &str| {
+        MINIMAL.replace("NAME", name).replace(r#""kind": "npu""#, &format!(r#""kind": "npu"{more}"#))
+    };
+    let registry = |fallback: &str| {
+        let alpha = named("alpha", &format!(r#", "fallback": {fallback}"#));
+        let beta = named("beta", r#", "aliases": ["B 2"], "fallback": ["gamma"]"#);
+        let folder = directory_with(&[
+            ("alpha.json", &alpha),
+            ("beta.json", &beta),
+            ("gamma.json", &named("gamma", "")),
+            ("primary.json", &named("primary", "")),
+            ("picture.json", &named("picture", "")),
+        ]);
+        (ProfileRegistry::new().with_directory(folder.path()), folder)
+    };
+    let of = |fallback: &str| {
+        let (registry, _folder) = registry(fallback);
+        let alpha = registry.find("alpha")?;
+        let found = registry.fallbacks(&alpha)?;
+        Ok::<_, ProfileError>(found.into_iter().map(|found| found.profile.name).collect::<Vec<_>>())
+    };
+    // What those fall back to does not count.
+    assert_eq!(of(r#"["b2"]"#).unwrap(), ["beta"]);
+    assert_eq!(of(r#"["gamma", "beta"]"#).unwrap(), ["gamma", "beta"]);
+    assert_eq!(of("[]").unwrap(), [""; 0]);
+    for (fallback, word) in [
+        (r#"["delta"]"#, "no profile for SoC `delta`"),
+        (r#"["alpha"]"#, "that is itself"),
+        (r#"["beta", "b-2"]"#, "beta is named twice"),
+        (r#"["generic"]"#, "that is for a CPU"),
+        (r#"["primary"]"#, "chains of a bundle have that name"),
+        (r#"["picture"]"#, "chains of a bundle have that name"),
+        (r#"[""]"#, "is empty"),
+        (r#"["a","b","c","d","e","f","g","h","i"]"#, "9 others, at most 8"),
+    ] {
+        let error = of(fallback).unwrap_err();
+        assert!(matches!(error, ProfileError::Invalid { .. }), "{fallback}: {error:?}");
+        assert!(error.to_string().contains(word), "{fallback}: {error}");
+        assert!(error.to_string().contains("alpha.json") && error.help().is_some(), "{error}");
+    }
+    let cpu = named("cpu-chip", r#", "fallback": ["beta"]"#).replace("npu", "cpu");
+    let folder = directory_with(&[("cpu-chip.json", &cpu)]);
+    let error = ProfileRegistry::new().with_directory(folder.path()).find("cpu-chip").unwrap_err();
+    assert!(error.to_string().contains("the last that takes over"), "{error}");
+    // Profiles of before are written as they were.
+    let before = ProfileRegistry::new().find("mt6989").unwrap().profile;
+    assert!(!serde_json::to_string(&before).unwrap().contains("fallback"));
+}

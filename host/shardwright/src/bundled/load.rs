@@ -37,12 +37,11 @@ impl Loader {
         let mut schemas: Vec<FlagSchema> = Vec::new();
         let mut executors: Vec<LoadedShard> = Vec::new();
         let mut shards = Vec::new();
-        let soc = &self.variant(choice.variant).soc;
         for (shard, device) in entry.shards.iter().zip(&choice.devices) {
             opening.steps.go_on()?;
             let instance = self.instance(shard, opening)?;
             know_chip(&instance, &self.bundle, shard)?;
-            if let Some(device) = only_compiled_for(&instance, shard, soc)?
+            if let Some(device) = only_compiled_for(&instance, shard)?
                 && choice.devices.iter().all(Option::is_none)
             {
                 let error = only_compiles(shard, &device);

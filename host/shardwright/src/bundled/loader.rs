@@ -7,9 +7,11 @@ use std::sync::Arc;
 use shardwright_build::{PlanOptions, compile_recorded};
 use shardwright_bundle::{Bundle, ChainEntry, Model as ModelEntry, ShardEntry, Variant};
 use shardwright_runtime::{Chain, MemoryBudget};
-use shardwright_selection::{Candidate, OpenShims, Passed, Selection, Standing, Tier, select};
+use shardwright_selection::{
+    Candidate, Machine, OpenShims, Passed, Selection, Standing, Tier, select, select_of,
+};
 use shardwright_shims::{Chip, ShimInstance, Watch};
-use shardwright_vocabulary::{Beforehand, Flag, Notice, Pass, PassedOver};
+use shardwright_vocabulary::{Beforehand, Flag, Notice, NoticeKind, Pass, PassedOver};
 use shardwright_worker::Shims;
 
 use super::need::Need;
@@ -90,11 +92,19 @@ impl Loader {
     /// Asks the shims which chains run. Nothing is asked of a bundle for one chip on this machine:
     /// its chains are tried in their order, and what does not load says why.
     pub(super) fn select(&self, opening: &mut Opening<'_>) -> Option<Selection> {
+        self.asking(opening, |machine| select(&self.bundle, machine))
+    }
+
+    fn asking(
+        &self,
+        opening: &mut Opening<'_>,
+        select: impl FnOnce(&mut dyn Machine) -> Selection,
+    ) -> Option<Selection> {
         if self.bundle.manifest().variants.len() == 1 && self.chip.is_none() {
             return None;
         }
         let mut open = |shard: &ShardEntry| self.instance(shard, opening);
-        Some(select(&self.bundle, &mut OpenShims::new(&mut open, self.chip.clone())))
+        Some(select(&mut OpenShims::new(&mut open, self.chip.clone())))
     }
 
     pub(super) fn instance(&self, shard: &ShardEntry, opening: &mut Opening<'_>) -> Result<ShimInstance> {
@@ -109,12 +119,11 @@ impl Loader {
         Ok(opened)
     }
 
-    /// The chains of the text in the order in which they are tried.
-    fn choices(&self, selection: Option<&Selection>) -> Result<Vec<Choice>> {
-        let Some(selection) = selection else { return Ok(self.chains_of(0, Pass::Step)) };
+    /// The selected chains of a pass in the order in which they are tried.
+    fn choices(&self, selection: &Selection, pass: Pass) -> Result<Vec<Choice>> {
         let runs = |candidate: &Candidate| Choice {
             variant: candidate.variant,
-            pass: Pass::Step,
+            pass,
             chain: candidate.chain,
             devices: candidate.shards.iter().map(|shard| Some(shard.device.clone())).collect(),
         };
@@ -173,14 +182,35 @@ impl Loader {
         selection: &Option<Selection>,
         opening: &mut Opening<'_>,
     ) -> Result<Found> {
-        let choices = self.choices(selection.as_ref())?;
-        let mut found = self.first_of(choices, opening)?;
-        let chosen = selection.as_ref().and_then(|selection| {
-            let mut candidates = selection.candidates.iter();
-            candidates.find(|candidate| (candidate.variant, candidate.chain) == (found.variant, found.index))
-        });
-        let passed = selection.as_ref().map_or(&[][..], |selection| &selection.passed);
-        found.notices.extend(chosen.and_then(|chosen| why_not_better(chosen, passed)));
+        self.first_selected(selection.as_ref(), (0, Pass::Step), opening)
+    }
+
+    /// The first chain of a pass that loads; of those of `variant`, where nothing was asked.
+    fn first_selected(
+        &self,
+        selection: Option<&Selection>,
+        (variant, pass): (usize, Pass),
+        opening: &mut Opening<'_>,
+    ) -> Result<Found> {
+        let Some(selection) = selection else {
+            let mut found = self.first_of(self.chains_of(variant, pass), opening)?;
+            let model = self.variant(variant).model_of(pass);
+            let runs = model.and_then(|model| model.chains.get(found.index));
+            if let (Some(last), Some(runs)) = (found.passed.last_mut(), runs) {
+                last.push_str(&format!("; chain `{}` runs", runs.name));
+            }
+            return Ok(found);
+        };
+        let mut found = self.first_of(self.choices(selection, pass)?, opening)?;
+        let mut candidates = selection.candidates.iter();
+        let chosen =
+            candidates.find(|candidate| (candidate.variant, candidate.chain) == (found.variant, found.index));
+        let mut said = chosen.and_then(|chosen| why_not_better(chosen, &selection.passed));
+        if pass != Pass::Step {
+            // That a sibling's variant runs was said of the text.
+            said = said.filter(|notice| notice.kind == NoticeKind::Fallback);
+        }
+        found.notices.extend(said);
         Ok(found)
     }
 
@@ -284,14 +314,19 @@ impl Loader {
 
     /// The tower of a pass, with what is to be said of it.
     pub(super) fn tower(self: &Arc<Self>, variant: usize, pass: Pass) -> Result<LoadedTower> {
-        let choices = self.chains_of(variant, pass);
-        if choices.is_empty() {
+        if self.chains_of(variant, pass).is_empty() {
             return Err(self.no_tower(pass));
         }
-        let Found { chain, passed, rest, .. } = self.first_of(choices, &mut Opening::new(&mut ()))?;
+        let mut unwatched = ();
+        let opening = &mut Opening::new(&mut unwatched);
+        let selection = self.asking(opening, |machine| select_of(&self.bundle, variant, pass, machine));
+        let found = self.first_selected(selection.as_ref(), (variant, pass), opening)?;
+        let Found { chain, passed, rest, notices: said, .. } = found;
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());
-        let notices: Vec<Notice> = passed.into_iter().chain(stale).map(Notice::fallback).collect();
-        match notices.first().filter(|_| self.run.strict) {
+        let mut notices: Vec<Notice> = passed.into_iter().chain(stale).map(Notice::fallback).collect();
+        notices.extend(said);
+        let mut fallbacks = notices.iter().filter(|notice| notice.kind == NoticeKind::Fallback);
+        match fallbacks.next().filter(|_| self.run.strict) {
             Some(fallback) => Err(Error::new(ErrorKind::Strict, fallback.text.clone())),
             None => {
                 let next = self.policy.goes_on().then(|| self.later(rest));

@@ -3,6 +3,7 @@
 
 use shardwright_bundle::{ChainEntry, Digest};
 use shardwright_runtime::{Chain, Goldens, Likeness};
+use shardwright_selection::devices_for;
 use shardwright_vocabulary::Pass;
 
 use super::loader::{Choice, Loader, Opening};
@@ -78,8 +79,8 @@ impl Loader {
             let instance = self.instance(shard, opening)?;
             let description = instance.shim().description();
             let device = device.as_deref().unwrap_or(&shard.compiled_by.device);
-            let known = instance.devices(None)?.into_iter().chain(instance.devices(Some(soc))?);
-            let detail = known.into_iter().find(|known| known.name == device).and_then(|known| known.detail);
+            let mut known = devices_for(&instance, shard)?.into_iter();
+            let detail = known.find(|known| known.name == device).and_then(|known| known.detail);
             text.push_str(&format!(
                 "\n{device} {} {} {:?} {detail:?}",
                 description.name, description.version, description.vendor_library

@@ -1,0 +1,421 @@
+//! A plan that falls back to another chip and then to the CPU: each has a chain in its own formats,
+//! and a person sees which of them runs, and why the others do not. Both chips are the CPU shim
+//! under another name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use shardwright::{BundleOptions, ChatPart, Isolation, Model, OpenOptions};
+use shardwright_bundle::{Bundle, BundleWriter, ChainEntry};
+use shardwright_tests::checkpoints::MULTIMODAL_FIXTURE;
+use shardwright_tests::chip::Chip;
+use shardwright_tests::program::{Outcome, Run, shardwright};
+use shardwright_tests::towers::Goldens;
+use shardwright_tests::{program, tree};
+use tempfile::TempDir;
+
+const CHECKPOINT: &str = "tests/fixtures/gemma3_text";
+
+/// A machine with two chips beside its CPU: `alpha` falls back to `beta`.
+struct Machine {
+    alpha: Chip,
+    beta: Chip,
+    folder: TempDir,
+}
+
+/// What is in the machine.
+#[derive(Clone, Copy, Debug)]
+enum Here {
+    Both,
+    Beta,
+    Neither,
+}
+
+fn formats(all: &[(&str, bool)]) -> Value {
+    let each = all.iter().map(|(weights, legal)| {
+        let formats = json!({ "weights": weights, "activations": "f32", "states": "f32" });
+        json!({ "formats": formats, "legal": legal, "provenance": "declared" })
+    });
+    Value::Array(each.collect())
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let alpha = json!({
+            "fallback": ["beta"], "formats": formats(&[("w8-per-channel", true), ("w4-block32", false)]),
+        });
+        Machine::of(&alpha)
+    }
+
+    fn of(alpha: &Value) -> Machine {
+        Machine {
+            alpha: Chip::named("alpha", alpha),
+            beta: Chip::named("beta", &json!({ "kind": "gpu", "formats": formats(&[("w4-block32", true)]) })),
+            folder: tempfile::tempdir().expect("a temporary folder"),
+        }
+    }
+
+    fn bundle(&self) -> PathBuf {
+        self.folder.path().join("bundle")
+    }
+
+    /// A command in a machine that has so much.
+    fn with(&self, here: Here, run: Run) -> Run {
+        match here {
+            Here::Both => self.alpha.found_by(self.beta.found_by(run)),
+            Here::Beta => self.beta.found_by(run),
+            Here::Neither => run,
+        }
+    }
+
+    fn compiles(&self, socs: &str, more: &[&str]) -> Run {
+        let run = shardwright(["compile", CHECKPOINT, "--context", "64", "--soc", socs, "-o"]);
+        self.with(Here::Both, run.argument(self.bundle())).arguments(more)
+    }
+
+    fn generates(&self, here: Here, from: &Path) -> Run {
+        let run = shardwright(["run", "--prompt", "a b", "--max-tokens", "12", "--greedy"]);
+        self.with(here, run.argument(from))
+    }
+
+    fn runs(&self, here: Here) -> Run {
+        self.generates(here, &self.bundle())
+    }
+}
+
+fn fallbacks(outcome: &Outcome) -> Vec<&str> {
+    outcome.stderr.lines().filter(|line| line.starts_with("fallback:")).collect()
+}
+
+/// Succeeds and says these fallbacks, each with its words.
+fn says(outcome: &Outcome, expected: &[&[&str]]) {
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let found = fallbacks(outcome);
+    assert_eq!(found.len(), expected.len(), "{}", outcome.stderr);
+    for (line, words) in found.iter().zip(expected) {
+        for word in *words {
+            assert!(line.contains(word), "no `{word}` in {line}");
+        }
+    }
+}
+
+fn chain_formats(chain: &ChainEntry) -> Vec<String> {
+    let mut all: Vec<String> = chain.shards.iter().map(|shard| shard.formats.to_string()).collect();
+    all.dedup();
+    all
+}
+
+#[test]
+fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
+    let machine = Machine::new();
+    let report = machine.compiles("alpha", &[]).json();
+    let variant = &report["variants"][0];
+    assert_eq!(variant["chains"], json!(["primary", "beta", "cpu"]), "{report}");
+    let (eight, four) = ("w8-per-channel/f32/f32", "w4-block32/f32/f32");
+    let planned = json!([
+        { "target": "beta", "formats": [four, "f32/f32/f32"] },
+        { "target": "cpu", "formats": [eight] },
+    ]);
+    assert_eq!(variant["plan"]["fallback"], planned, "{report}");
+
+    let bundle = Bundle::open(machine.bundle()).expect("a bundle");
+    let chains = &bundle.variant().chains;
+    let seen: Vec<_> = chains
+        .iter()
+        .map(|chain| {
+            let shims = chain.shards.iter().map(|shard| shard.compiled_by.shim.as_str());
+            let targets = chain.shards.iter().map(|shard| shard.target.name.as_str());
+            let mut all: Vec<_> = shims.zip(targets).collect();
+            all.dedup();
+            (chain.name.as_str(), all, chain_formats(chain))
+        })
+        .collect();
+    let expected = vec![
+        ("primary", vec![("alpha", "alpha")], vec![eight.to_owned()]),
+        ("beta", vec![("beta", "beta")], vec![four.to_owned()]),
+        ("cpu", vec![("cpu", "cpu")], vec![eight.to_owned()]),
+    ];
+    assert_eq!(seen, expected);
+    // Under `--strict` nothing takes over, and nothing is compiled to do so.
+    let strict = machine.compiles("alpha", &["--strict"]).json();
+    assert_eq!(strict["variants"][0]["chains"], json!(["primary"]), "{strict}");
+
+    // The same is said before anything is compiled.
+    let dry = || {
+        let run = shardwright(["compile", CHECKPOINT, "--context", "64", "--soc", "alpha", "--dry-run"]);
+        machine.with(Here::Both, run)
+    };
+    assert_eq!(dry().json()["variants"][0]["fallback"], planned);
+    let screen = dry().succeeds();
+    assert!(screen.contains("falls back to") && screen.contains("beta, cpu"), "{screen}");
+}
+
+#[test]
+fn what_is_missing_is_said_and_the_next_chain_runs() {
+    let machine = Machine::new();
+    machine.compiles("alpha", &[]).succeeds();
+    says(&machine.runs(Here::Both).outcome(), &[]);
+    machine.runs(Here::Both).argument("--strict").succeeds();
+
+    let no_alpha = "chain `primary` does not run here: no shim is named `alpha`";
+    says(&machine.runs(Here::Beta).outcome(), &[&[no_alpha, "; chain `beta` runs"]]);
+    let no_beta: &[&str] = &["chain `beta` does not run here: no shim is named `beta`", "; chain `cpu` runs"];
+    let outcome = machine.runs(Here::Neither).outcome();
+    says(&outcome, &[&[no_alpha], no_beta]);
+    assert_eq!(outcome.stderr.matches("; chain `").count(), 1, "{}", outcome.stderr);
+
+    for here in [Here::Beta, Here::Neither] {
+        let (code, said) = machine.runs(here).argument("--strict").refuses();
+        assert!(
+            code == 3 && said.contains("error: ") && said.contains("no shim is named `alpha`"),
+            "{code} {said}"
+        );
+        assert!(!said.contains("fallback:"), "{said}");
+    }
+    // What is here and refuses is passed over like what is not.
+    machine.alpha.behaves_as("unsupported");
+    machine.beta.behaves_as("broken");
+    let moved_on: &[&str] = &["chain `primary` does not run here", "the chip's compiler has moved on"];
+    let no_library: &[&str] = &["chain `beta` does not run here", "libchip.so", "; chain `cpu` runs"];
+    says(&machine.runs(Here::Both).outcome(), &[moved_on, no_library]);
+    let (code, said) = machine.runs(Here::Both).argument("--strict").refuses();
+    assert!(code == 6 && said.contains("the chip's compiler has moved on"), "{code} {said}");
+}
+
+#[test]
+fn damage_is_an_error_and_no_reason_to_fall_back() {
+    let machine = Machine::new();
+    machine.compiles("alpha", &[]).succeeds();
+    let artefact = {
+        let bundle = Bundle::open(machine.bundle()).expect("a bundle");
+        bundle.variant().chains[0].shards[0].artefact.sha256.to_string()
+    };
+    let file = machine.bundle().join("files").join(artefact);
+    let mut bytes = fs::read(&file).expect("an artefact");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).expect("written");
+    for more in [&[][..], &["--strict"]] {
+        let (code, said) = machine.runs(Here::Both).arguments(more).refuses();
+        assert!(code == 4 && said.contains("is damaged"), "{more:?}: {code} {said}");
+        assert!(!said.contains("fallback:"), "{more:?}: {said}");
+    }
+}
+
+/// In equal formats all three say the same, so that a session that is moved says what an undisturbed
+/// one does.
+#[test]
+fn a_session_that_loses_a_device_twice_goes_on_with_its_tokens() {
+    let machine = Machine::of(&json!({ "fallback": ["beta"] }));
+    machine.compiles("alpha", &["--formats", "stored"]).succeeds();
+    let checkpoint = tree::root().join(CHECKPOINT);
+    let just_in_time = || {
+        let run = machine.generates(Here::Both, &checkpoint);
+        run.arguments(["--soc", "alpha", "--formats", "stored", "--context", "64"])
+    };
+    let bundled = || machine.runs(Here::Both);
+    let expected = bundled().succeeds();
+    assert_eq!(just_in_time().succeeds(), expected);
+    let lost = |on: &str, to: &str| {
+        [format!("failed on {on}"), format!("resumed on {to}"), "fell off its bus".to_owned()]
+    };
+    let [first, second] = [lost("alpha", "beta"), lost("beta", "cpu")];
+    let [first, second] = [&first, &second].map(|words| words.iter().map(String::as_str).collect::<Vec<_>>());
+    for (early, late) in [(1, 1), (5, 4), (9, 2)] {
+        machine.alpha.fails_in("lost", early);
+        machine.beta.fails_in("lost", late);
+        for (what, run) in [("bundle", bundled()), ("checkpoint", just_in_time())] {
+            let outcome = run.outcome();
+            assert_eq!(outcome.stdout, expected, "{what} {early} {late}: {}", outcome.stderr);
+            says(&outcome, &[&first, &second]);
+        }
+    }
+    // The first chip alone; the next one stays.
+    machine.beta.fails_in("nothing", 0);
+    says(&bundled().outcome(), &[&first]);
+    says(&just_in_time().outcome(), &[&first]);
+    // One that is lost as soon as the other goes on is passed over like one that does not open.
+    machine.beta.behaves_as("broken");
+    let passed: &[&str] = &["failed on alpha", "resumed on cpu", "chain `beta`", "libchip.so"];
+    says(&bundled().outcome(), &[passed]);
+    for run in [bundled(), just_in_time()] {
+        machine.beta.fails_in("nothing", 0);
+        let (code, said) = run.argument("--strict").refuses();
+        assert!(code == 8 && said.contains("error: ") && said.contains("alpha"), "{code} {said}");
+        assert!(!said.contains("resumed on"), "{said}");
+    }
+}
+
+#[test]
+fn a_fallback_that_cannot_be_made_is_said_and_the_others_are() {
+    let machine = Machine::new();
+    machine.beta.fails_in("refuses", 3);
+    let outcome = machine.compiles("alpha", &[]).outcome();
+    let words: &[&str] = &["the plan falls back to chain `beta`, which was not compiled", "linear"];
+    says(&outcome, &[words]);
+    assert!(outcome.stdout.contains("chains primary, cpu"), "{}", outcome.stdout);
+    machine.beta.fails_in("nothing", 0);
+    // The bundle says what it lacks: not by itself a fallback.
+    let outcome = machine.runs(Here::Both).argument("--strict").outcome();
+    says(&outcome, &[]);
+    let note = "note: the plan falls back to chain `beta`, which was not compiled";
+    assert!(outcome.stderr.contains(note), "{}", outcome.stderr);
+
+    // What is not there to be compiled for is left out of the plan.
+    let shims = program::folder().join("shims");
+    let profiles = machine.beta.shims().with_file_name("profiles");
+    let run = shardwright(["compile", CHECKPOINT, "--context", "64", "--soc", "alpha", "-o"]);
+    let run =
+        machine.alpha.found_by(run.argument(machine.bundle())).argument("--profiles").argument(profiles);
+    let outcome = run.argument("--shims").argument(shims).outcome();
+    says(&outcome, &[]);
+    assert!(outcome.stderr.contains("nothing falls back to it"), "{}", outcome.stderr);
+    assert!(outcome.stdout.contains("chains primary, cpu"), "{}", outcome.stdout);
+}
+
+#[test]
+fn profiles_that_fall_back_to_nothing_sensible_are_refused() {
+    for (fallback, word) in [
+        (json!(["gamma"]), "no profile for SoC `gamma`"),
+        (json!(["alpha"]), "that is itself"),
+        (json!(["beta", "beta"]), "beta is named twice"),
+        (json!(["generic"]), "that is for a CPU"),
+    ] {
+        let machine = Machine::of(&json!({ "fallback": fallback }));
+        let (code, said) = machine.compiles("alpha", &[]).refuses();
+        assert!(code == 3 && said.contains("falls back to") && said.contains(word), "{code} {said}");
+        assert!(said.contains("alpha.json") && said.contains("help: "), "{said}");
+    }
+}
+
+/// Where the bundle has several variants, the machine is asked first.
+#[test]
+fn another_chip_of_the_machine_runs_before_what_is_for_any_machine() {
+    let machine = Machine::new();
+    machine.compiles("alpha,generic", &[]).succeeds();
+    let explained = |here: Here| {
+        let report = machine.with(here, shardwright(["explain"]).argument(machine.bundle())).json();
+        let candidates = report["candidates"].as_array().expect("candidates").clone();
+        let text = |candidate: &Value, name: &str| candidate[name].as_str().expect("a text").to_owned();
+        let shown = candidates.iter().map(|one| [text(one, "soc"), text(one, "name"), text(one, "tier")]);
+        shown.collect::<Vec<_>>()
+    };
+    let line = |soc: &str, name: &str, tier: &str| [soc, name, tier].map(str::to_owned);
+    let any = line("generic", "primary", "general");
+    let later = [line("alpha", "beta", "fallback"), line("alpha", "cpu", "fallback")];
+    let [beta, cpu] = later;
+    let why: &[&str] = &["chain `beta` of the variant for alpha runs: alpha primary shard", "`alpha`"];
+    for _ in 0..2 {
+        let own = line("alpha", "primary", "own");
+        assert_eq!(explained(Here::Both), [own, beta.clone(), cpu.clone(), any.clone()]);
+        assert_eq!(explained(Here::Beta), [beta.clone(), cpu.clone(), any.clone()]);
+        let elsewhere = line("alpha", "cpu", "elsewhere");
+        assert_eq!(explained(Here::Neither), [any.clone(), elsewhere]);
+        says(&machine.runs(Here::Both).outcome(), &[]);
+        says(&machine.runs(Here::Beta).outcome(), &[why]);
+        let (code, said) = machine.runs(Here::Beta).argument("--strict").refuses();
+        assert!(code == 9 && said.contains(why[0]), "{code} {said}");
+        says(&machine.runs(Here::Neither).outcome(), &[]);
+        // The order of variants in the manifest means nothing.
+        let writer = BundleWriter::create(machine.bundle()).unwrap_or_else(|error| panic!("{error}"));
+        let mut manifest = writer.previous().cloned().expect("a manifest");
+        manifest.variants.rotate_left(1);
+        writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
+    }
+    // Within a variant it is the order in which they are tried.
+    let writer = BundleWriter::create(machine.bundle()).unwrap_or_else(|error| panic!("{error}"));
+    let mut manifest = writer.previous().cloned().expect("a manifest");
+    let variant = manifest.variants.iter_mut().find(|variant| variant.soc == "alpha").expect("a variant");
+    variant.chains[1..].reverse();
+    writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(explained(Here::Beta), [cpu, beta, any]);
+}
+
+fn seen(model: &Model) -> shardwright::Result<(String, Vec<String>)> {
+    let goldens = Goldens::read();
+    let pixels: Vec<u8> = goldens.integers("p1.image_rgb").into_iter().map(|value| value as u8).collect();
+    let mut session = model.session()?;
+    (session.options.sampling.do_sample, session.options.max_tokens) = (false, Some(12));
+    let picture = ChatPart::PictureRgb8 { width: 50, height: 38, stride: 150, pixels };
+    let text = session.chat_parts([picture, "What is this?".into()])?.text()?;
+    Ok((text, model.notices_of_towers().into_iter().map(|notice| notice.text).collect()))
+}
+
+#[test]
+fn a_tower_falls_back_as_the_text_does() {
+    let machine = Machine::of(&json!({ "fallback": ["beta"] }));
+    let mut path = machine.alpha.search_path();
+    path.shims.insert(1, machine.beta.shims());
+    path.profiles.insert(1, machine.beta.shims().with_file_name("profiles"));
+    let stored = || "stored".parse().expect("a choice");
+    let options = OpenOptions::new()
+        .search_path(path.clone())
+        .soc("alpha")
+        .isolation(Isolation::Off)
+        .formats(stored())
+        .tower_formats(stored());
+    let checkpoint = tree::root().join(MULTIMODAL_FIXTURE);
+    let report = options.compile(&checkpoint, machine.bundle(), &mut ());
+    let report = report.unwrap_or_else(|error| panic!("{error}"));
+    let chains = &report.variants[0].chains;
+    for name in ["primary", "beta", "cpu", "picture", "picture.beta", "picture.cpu"] {
+        assert!(chains.iter().any(|chain| chain == name), "no `{name}` in {chains:?}");
+    }
+    let of_bundle = BundleOptions::new().search_path(path).isolation(Isolation::Off);
+    let open = || {
+        [
+            options.open(&checkpoint).unwrap_or_else(|error| panic!("{error}")),
+            of_bundle.open(machine.bundle()).unwrap_or_else(|error| panic!("{error}")),
+        ]
+    };
+    let undisturbed = seen(&options.open(&checkpoint).expect("opened")).expect("a reply").0;
+    let opened = open();
+    // Of instances that are opened from now on: those of towers.
+    machine.alpha.fails_in("lost", 1);
+    machine.beta.fails_in("lost", 1);
+    for model in opened {
+        let (text, said) = seen(&model).expect("a reply");
+        assert_eq!(text, undisturbed);
+        for to in ["resumed on beta", "resumed on cpu"] {
+            assert!(said.iter().any(|line| line.contains(to)), "no `{to}` in {said:?}");
+        }
+    }
+}
+
+/// What was compiled for a chip and runs on another of its architecture: text and tower alike.
+#[test]
+fn a_tower_runs_on_the_device_that_was_found_for_it() {
+    let machine = Machine::of(&json!({}));
+    let options = OpenOptions::new()
+        .search_path(machine.alpha.search_path())
+        .isolation(Isolation::Off)
+        .formats("stored".parse().expect("a choice"))
+        .tower_formats("stored".parse().expect("a choice"));
+    let checkpoint = tree::root().join(MULTIMODAL_FIXTURE);
+    let variants = ["alpha", "generic"].map(str::to_owned);
+    let report = options.compile_for(&variants, &checkpoint, machine.bundle(), &mut ());
+    report.unwrap_or_else(|error| panic!("{error}"));
+    let open = BundleOptions::new().search_path(machine.alpha.search_path()).isolation(Isolation::Off);
+    let opened = |open: &BundleOptions| open.open(machine.bundle()).unwrap_or_else(|error| panic!("{error}"));
+    let (expected, said) = seen(&opened(&open)).expect("a reply");
+    assert_eq!(said, Vec::<String>::new());
+
+    machine.alpha.behaves_as("sibling");
+    let model = opened(&open.clone().strict(true));
+    let place = |model: &Model| {
+        let session = model.session().expect("a session");
+        session.placement().shards[0].place.clone()
+    };
+    assert_eq!(place(&model).device, "alpha.other");
+    assert_eq!(seen(&model).expect("a reply"), (expected.clone(), Vec::new()));
+    // A tower that the chip takes no more falls back by itself.
+    let model = opened(&open);
+    machine.alpha.behaves_as("unsupported");
+    let (text, said) = seen(&model).expect("a reply");
+    assert_eq!(text, expected);
+    assert!(
+        said.iter().any(|line| line.contains("chain `picture.cpu` of the variant for alpha runs")),
+        "{said:?}"
+    );
+}
