@@ -116,6 +116,19 @@ impl BundleOptions {
         self.load(Bundle::open_section(section)?, started)
     }
 
+    /// Opens a packed bundle that lies in several volumes, such as the AI packs of an app, wherever
+    /// each is: files, or entries `archive!/entry`.
+    pub fn open_volumes(&self, paths: &[impl AsRef<Path>]) -> Result<Model> {
+        let started = Instant::now();
+        self.load(Bundle::open_volumes(paths)?, started)
+    }
+
+    /// The same within open files, each as [`open_section`](Self::open_section) takes one.
+    pub fn open_sections(&self, sections: Vec<Section>) -> Result<Model> {
+        let started = Instant::now();
+        self.load(Bundle::open_sections(sections)?, started)
+    }
+
     /// One chain of the text, without anything that is said or remembered of it.
     #[cfg(feature = "build")]
     pub(crate) fn load_chain(&self, bundle: &Bundle, variant: usize, chain: usize) -> Result<Chain> {
