@@ -101,8 +101,9 @@ fn known(begin: &[u8]) -> Kind {
     // A further volume has no manifest: opening it says so.
     let is_ours = |name: &[u8]| {
         let is_file = name.strip_prefix(FILES.as_bytes()).and_then(|rest| rest.strip_prefix(b"/"));
-        name.starts_with(MANIFEST.as_bytes()) || is_file.is_some_and(|hash| hash.len() >= HASH_SHOWN)
-            && is_file.is_some_and(|hash| hash.iter().take(HASH_SHOWN).all(u8::is_ascii_hexdigit))
+        name.starts_with(MANIFEST.as_bytes())
+            || is_file.is_some_and(|hash| hash.len() >= HASH_SHOWN)
+                && is_file.is_some_and(|hash| hash.iter().take(HASH_SHOWN).all(u8::is_ascii_hexdigit))
     };
     let is_packed = begin.starts_with(ARCHIVE_MAGIC) && begin.get(PACKED_NAME_AT..).is_some_and(is_ours);
     let known = MAGICS.iter().find(|(magic, _)| begin.starts_with(magic));

@@ -366,7 +366,13 @@ pub struct PackArguments {
     #[command(flatten)]
     pub channel: Channel,
     /// When AI packs come: with the app, right after it, or when it asks for them.
-    #[arg(long, value_enum, value_name = "WHEN", requires = "ai_pack", default_value_if("ai_pack", clap::builder::ArgPredicate::IsPresent, "on-demand"))]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        requires = "ai_pack",
+        default_value_if("ai_pack", clap::builder::ArgPredicate::IsPresent, "on-demand")
+    )]
     pub delivery: Option<Delivery>,
     /// Name of the first AI pack. Default: that of the model.
     #[arg(long, requires = "ai_pack")]
@@ -375,6 +381,10 @@ pub struct PackArguments {
     /// trying it out (`500MB`, or bytes).
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "ai_pack")]
     pub pack_size: Option<u64>,
+    /// The most bytes that a device may get of all AI packs: what the app itself leaves of the 4 GB
+    /// that Google Play takes for a version of it.
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "ai_pack")]
+    pub app_size: Option<u64>,
     /// Push the variant for this chip alone (a name of it that the bundle knows).
     #[arg(long, requires = "adb")]
     pub soc: Option<String>,

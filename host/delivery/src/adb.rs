@@ -9,9 +9,9 @@ use serde::Serialize;
 use shardwright_bundle::{Bundle, Progress};
 use shardwright_vocabulary::{BroughtBy, ShimNeeds};
 
-use crate::needs::shims_of;
-use crate::folder::Folder;
 use crate::DeliveryError;
+use crate::folder::Folder;
+use crate::needs::shims_of;
 
 /// Where everything lies on the phone: the one folder from which a shell may run programs.
 const THERE: &str = "/data/local/tmp/shardwright";

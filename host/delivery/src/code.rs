@@ -51,7 +51,8 @@ mod tests {
 
     #[test]
     fn code_is_known_by_its_first_bytes() {
-        for bytes in [&b"\x7fELF\x02\x01"[..], b"\0asm\x01\0\0\0", b"SWPACK\0x", b"PK\x03\x04", b"#!/bin/sh"] {
+        for bytes in [&b"\x7fELF\x02\x01"[..], b"\0asm\x01\0\0\0", b"SWPACK\0x", b"PK\x03\x04", b"#!/bin/sh"]
+        {
             assert!(code(bytes).is_some(), "{bytes:?}");
         }
         for bytes in [&b"SWARTEF\0"[..], b"{\"model\":1}", b"", b"\x7fEL", b"\0\0\0\0"] {

@@ -145,25 +145,25 @@ impl DeliveryError {
             DeliveryError::Io { .. } => Some("check the path, the permissions and the free space"),
             DeliveryError::Occupied { .. } => Some("name a folder that is empty or does not exist yet"),
             DeliveryError::Name { .. } => Some("name the pack with `--name`"),
-            DeliveryError::NoChipName { .. } => {
-                Some("list them under `android` in the profile of the chip (`--profiles`), or compile without it")
-            }
+            DeliveryError::NoChipName { .. } => Some(
+                "list them under `android` in the profile of the chip (`--profiles`), or compile without it",
+            ),
             DeliveryError::ChipTwice { .. } => {
                 Some("Play gives a device the content of one group: compile for one of the two")
             }
             DeliveryError::GroupTwice { .. } => Some("rename the profile of one of them"),
-            DeliveryError::FileTooLarge { .. } => {
-                Some("compile it in more shards: `--limit artefact-bytes=1400000000`, or a table in fewer bits")
-            }
+            DeliveryError::FileTooLarge { .. } => Some(
+                "compile it in more shards: `--limit artefact-bytes=1400000000`, or a table in fewer bits",
+            ),
             DeliveryError::AppTooLarge { .. } => {
                 Some("compile it in fewer bits (`--size 4GB`), or deliver it outside of the app")
             }
             DeliveryError::Code { .. } => {
                 Some("libraries and planners belong into the app's own modules; compile the bundle again")
             }
-            DeliveryError::NoLicence { .. } => {
-                Some("name it with `--licence`, as the hub spells it: `gemma`, `apache-2.0`; the checkpoint's publisher says which")
-            }
+            DeliveryError::NoLicence { .. } => Some(
+                "name it with `--licence`, as the hub spells it: `gemma`, `apache-2.0`; the checkpoint's publisher says which",
+            ),
             DeliveryError::CardText { .. } => Some("letters, digits and `-_./` alone"),
             DeliveryError::NoShim { .. } => Some("name the folder of the shim's manifest with `--shims`"),
         }

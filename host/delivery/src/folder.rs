@@ -88,7 +88,8 @@ mod tests {
         assert!(matches!(Folder::create(&to), Err(DeliveryError::Occupied { .. })));
 
         drop(Folder::create(&parent.path().join("dropped")).unwrap());
-        let names: Vec<_> = fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["out"]);
 
         let empty = parent.path().join("empty");

@@ -132,7 +132,8 @@ fn text(bundle: &Bundle, card: &Card, licence: &str, files: &[HubFile]) -> Strin
             None => plain(&variant.soc),
         };
         let (name, bytes) = (&file.name, file.bytes);
-        let _ = writeln!(text, "| `{name}` | {chip} | {bytes} | {} | {} |", formats(variant), context(variant));
+        let _ =
+            writeln!(text, "| `{name}` | {chip} | {bytes} | {} | {} |", formats(variant), context(variant));
     }
     text.push_str("\n## How to run it\n\n```sh\n");
     if let Some(file) = files.first() {

@@ -78,6 +78,9 @@ pub struct PlayOptions {
     pub mode: DeliveryMode,
     /// The most bytes of a pack; what Play takes without it, and never more.
     pub pack_bytes: Option<u64>,
+    /// The most bytes that a device may get of all packs: what the app itself leaves of what Play
+    /// takes for a version of an app, all of it without this, and never more.
+    pub app_bytes: Option<u64>,
 }
 
 /// What was written.

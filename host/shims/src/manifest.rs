@@ -206,7 +206,9 @@ fn check_file(name: &str) -> Result<(), String> {
         true => Ok(()),
         false => {
             let shown: String = name.chars().take(64).collect();
-            Err(format!("`needs` must name files of a-z, A-Z, 0-9, `-_.+` and facts in braces; not `{shown}`"))
+            Err(format!(
+                "`needs` must name files of a-z, A-Z, 0-9, `-_.+` and facts in braces; not `{shown}`"
+            ))
         }
     }
 }
@@ -275,7 +277,8 @@ mod tests {
         let read = manifest(|m| {
             m["licence"] = "MIT".into();
             m["needs"] = serde_json::json!([needed("lib{arch}.so")]);
-            m["android"] = serde_json::json!({ "extracted_libraries": true, "variables": {"A_B": "{libraries}"} });
+            m["android"] =
+                serde_json::json!({ "extracted_libraries": true, "variables": {"A_B": "{libraries}"} });
         });
         let read = read.unwrap();
         assert_eq!((read.licence.as_deref(), read.needs.len()), (Some("MIT"), 1));
@@ -319,10 +322,7 @@ mod tests {
             (|m| m["simulator"] = serde_json::json!({"library": "a\0b"}), "contains a NUL"),
             (|m| m["search"] = "everywhere".into(), "everywhere"),
             (|m| m["extra"] = 1.into(), "extra"),
-            (
-                |m| m["needs"] = serde_json::json!([needed("lib x; rm.so")]),
-                "`needs`",
-            ),
+            (|m| m["needs"] = serde_json::json!([needed("lib x; rm.so")]), "`needs`"),
             (|m| m["needs"] = serde_json::json!([needed("-x")]), "`needs`"),
             (|m| m["needs"] = serde_json::json!([{ "file": "x.so" }]), "brought_by"),
             (|m| m["android"] = serde_json::json!({"variables": {"A=B": "x"}}), "`android`"),

@@ -5,5 +5,7 @@ mod identify;
 mod interrupted;
 mod packed;
 mod reading;
+mod shares;
 mod support;
+mod volumes;
 mod writing;

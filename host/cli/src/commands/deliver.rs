@@ -35,6 +35,7 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
             name: arguments.name.clone(),
             mode: mode(arguments.delivery.unwrap_or(Delivery::OnDemand)),
             pack_bytes: arguments.pack_size,
+            app_bytes: arguments.app_size,
         };
         let audiences = audiences(&bundle, &profiles)?;
         let report =

@@ -64,7 +64,8 @@ pub fn needs(report: &NeedsReport) -> String {
             let _ = writeln!(text, "shim {} ({}), compiled by {compiled}: {licence}", shim.name, shim.vendor);
             for library in &shim.libraries {
                 let versions = library.versions.as_ref().map_or_else(String::new, |range| {
-                    let below = range.below.as_ref().map_or_else(String::new, |below| format!(", below {below}"));
+                    let below =
+                        range.below.as_ref().map_or_else(String::new, |below| format!(", below {below}"));
                     format!(", {} from {}{below}", range.of, range.min)
                 });
                 let by = library.brought_by.name();

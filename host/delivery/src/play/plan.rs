@@ -66,17 +66,23 @@ pub(super) fn planned(
         return Err(DeliveryError::Name { of: "an AI pack", name });
     }
     code::expect_none(bundle, bundle.manifest())?;
-    let limit = options.pack_bytes.map_or(rules::PACK_BYTES, |bytes| bytes.min(rules::PACK_BYTES));
+    let least = |asked: Option<u64>, rule: u64| asked.map_or(rule, |bytes| bytes.min(rule));
+    let limits = Limits {
+        pack: least(options.pack_bytes, rules::PACK_BYTES),
+        app: least(options.app_bytes, rules::APP_BYTES),
+    };
     let mut groups: Vec<Group> = Vec::with_capacity(audiences.len() + 1);
     let mut others = None;
     let mut notices = Vec::new();
     for (soc, audience) in audiences {
         match audience {
-            Audience::Others => others = Some(group(bundle, rules::OTHER.to_owned(), soc, Vec::new(), limit)?),
+            Audience::Others => {
+                others = Some(group(bundle, rules::OTHER.to_owned(), soc, Vec::new(), limits)?)
+            }
             Audience::Chips(chips) => {
                 let name = rules::name_of(soc);
                 expect_apart(&groups, &name, soc, chips)?;
-                groups.push(group(bundle, name, soc, chips.clone(), limit)?);
+                groups.push(group(bundle, name, soc, chips.clone(), limits)?);
             }
         }
     }
@@ -85,7 +91,13 @@ pub(super) fn planned(
             "devices with another chip get a pack without a model: the bundle has no variant for {}",
             "`generic`"
         ));
-        Group { name: rules::OTHER.to_owned(), soc: None, chips: Vec::new(), share: None, volumes: Vec::new() }
+        Group {
+            name: rules::OTHER.to_owned(),
+            soc: None,
+            chips: Vec::new(),
+            share: None,
+            volumes: Vec::new(),
+        }
     }));
     let is_named = |soc: &str| audiences.iter().any(|(named, _)| named == soc);
     let left_out = bundle.manifest().variants.iter().filter(|variant| !is_named(&variant.soc));
@@ -96,21 +108,28 @@ pub(super) fn planned(
     Ok(Plan { name, groups, notices })
 }
 
+/// Bytes of a pack, and of all that a device gets.
+#[derive(Clone, Copy)]
+struct Limits {
+    pack: u64,
+    app: u64,
+}
+
 fn group(
     bundle: &Bundle,
     name: String,
     soc: &str,
     chips: Vec<ChipName>,
-    limit: u64,
+    limits: Limits,
 ) -> Result<Group, DeliveryError> {
     let share = bundle.share(&[soc])?;
-    let volumes = share.volumes(limit).map_err(|file| {
+    let volumes = share.volumes(limits.pack).map_err(|file| {
         let named = share.manifest().references().into_iter().find(|(_, named)| *named == file);
         let used_as = named.map_or_else(|| "the manifest".to_owned(), |(used_as, _)| used_as);
-        DeliveryError::FileTooLarge { soc: soc.to_owned(), used_as, bytes: file.bytes, limit }
+        DeliveryError::FileTooLarge { soc: soc.to_owned(), used_as, bytes: file.bytes, limit: limits.pack }
     })?;
     let group = Group { name, soc: Some(soc.to_owned()), chips, share: Some(share), volumes };
-    let (bytes, limit) = (group.bytes(), rules::APP_BYTES);
+    let (bytes, limit) = (group.bytes(), limits.app);
     if bytes > limit {
         return Err(DeliveryError::AppTooLarge { soc: soc.to_owned(), bytes, limit });
     }

@@ -26,7 +26,8 @@ pub(super) fn targeting(groups: &[Group]) -> String {
          xmlns:config=\"http://schemas.android.com/apk/config\">\n"
         .to_owned();
     for group in groups.iter().filter(|group| group.name != rules::OTHER) {
-        let _ = writeln!(text, "  <config:device-group name=\"{}\">\n    <config:device-selector>", group.name);
+        let _ =
+            writeln!(text, "  <config:device-group name=\"{}\">\n    <config:device-selector>", group.name);
         for chip in &group.chips {
             let (manufacturer, model) = (escaped(&chip.manufacturer), escaped(&chip.model));
             let _ = writeln!(
@@ -52,7 +53,9 @@ pub(super) fn readme(report: &AiPackReport) -> String {
         let each: Vec<String> = names.iter().map(|name| format!("{before}{name}{behind}")).collect();
         each.join(", ")
     };
-    let mut text = "# AI packs\n\n| devices | device group | bytes | files | bundle |\n|---|---|---|---|---|\n".to_owned();
+    let mut text =
+        "# AI packs\n\n| devices | device group | bytes | files | bundle |\n|---|---|---|---|---|\n"
+            .to_owned();
     for audience in &report.audiences {
         let chips: Vec<String> =
             audience.chips.iter().map(|chip| format!("{} {}", chip.manufacturer, chip.model)).collect();
