@@ -17,7 +17,7 @@ use crate::hashed::{Forgotten, Hashed};
 use crate::manifest::{AssetEntry, FileReference, Manifest, TextFile, Variant};
 use crate::proofs::Proof;
 use crate::store::{Checked, Store};
-use crate::{BundleError, Digest, Proofs, file};
+use crate::{BundleError, Digest, Proofs, file, packed};
 
 /// Files up to this length are hashed when the bundle is opened, so that the small files a start
 /// depends on besides the manifest (the heads of artefacts, plans, settings) are known to be
@@ -61,8 +61,9 @@ struct Opened {
 pub type Blocks<'b> = &'b mut dyn FnMut(u64) -> ControlFlow<()>;
 
 impl Bundle {
-    /// Opens the bundle in a directory, a packed one, or one that is packed within a larger
-    /// archive, uncompressed: `app.apk!/assets/gemma.bundle`.
+    /// Opens the bundle in a directory, a packed one, one whose volumes lie in a folder under their
+    /// [names](crate::volume_name), or one that is packed within a larger archive, uncompressed:
+    /// `app.apk!/assets/gemma.bundle`.
     ///
     /// Reads the manifest and the files of at most [`TINY_FILE_BYTES`], and the metadata of each
     /// other file, no matter how long. Any content gives a bundle or an error, within a small
@@ -85,7 +86,26 @@ impl Bundle {
 
     /// The same of a bundle that is signed as the rules ask.
     pub fn open_section_trusting(section: Section, trust: &Trust) -> Result<Bundle, BundleError> {
-        Bundle::of_store(Store::packed(section, trust)?, trust)
+        Bundle::open_sections_trusting(vec![section], trust)
+    }
+
+    /// Opens a packed bundle that lies in several [volumes](crate::Share::volumes), wherever each
+    /// is and in whatever order they are named: files, or entries `archive!/entry`, as
+    /// [`open`](Self::open) takes one. It needs all of them.
+    pub fn open_volumes(paths: &[impl AsRef<Path>]) -> Result<Bundle, BundleError> {
+        Bundle::open_volumes_trusting(paths, &Trust::off())
+    }
+
+    /// The same of a bundle that is signed as the rules ask.
+    pub fn open_volumes_trusting(paths: &[impl AsRef<Path>], trust: &Trust) -> Result<Bundle, BundleError> {
+        let sections = paths.iter().map(|path| packed::section(path.as_ref()));
+        Bundle::open_sections_trusting(sections.collect::<Result<_, _>>()?, trust)
+    }
+
+    /// Opens volumes within open files, as [`open_section`](Self::open_section) takes one, of a
+    /// bundle that is signed as the rules ask.
+    pub fn open_sections_trusting(sections: Vec<Section>, trust: &Trust) -> Result<Bundle, BundleError> {
+        Bundle::of_store(Store::packed(sections, trust)?, trust)
     }
 
     fn of_store(store: Store, trust: &Trust) -> Result<Bundle, BundleError> {
@@ -186,13 +206,6 @@ impl Bundle {
     /// not: [`proved`](Self::proved) is for what is used.
     pub fn section(&self, reference: &FileReference) -> Result<Section, BundleError> {
         self.check(reference, false)
-    }
-
-    /// The bytes of the manifest, with their hash and length.
-    pub(crate) fn manifest_section(&self) -> Result<(Section, FileReference), BundleError> {
-        let section = self.opened.store.manifest()?;
-        let (sha256, bytes) = Digest::of_reader(section.reader()).map_err(BundleError::io(section.path()))?;
-        Ok((section, FileReference { sha256, bytes }))
     }
 
     /// The bytes of a file of at most 256 MiB. They are always verified.

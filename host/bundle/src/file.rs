@@ -79,6 +79,12 @@ pub(crate) fn check(path: &Path, expected: FileReference, content: bool) -> Resu
     expect(&section, expected, content)
 }
 
+/// The SHA-256 of a file, such as a packed bundle that is to be published.
+pub fn digest_of(path: &Path) -> Result<Digest, BundleError> {
+    let (file, _) = open_foreign(path)?;
+    Digest::of_reader(file).map(|(sum, _)| sum).map_err(BundleError::io(path))
+}
+
 pub(crate) fn expect_hash(path: &Path, expected: Digest, found: Digest) -> Result<(), BundleError> {
     if expected == found {
         return Ok(());

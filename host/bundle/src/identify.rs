@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{Layout, MANIFEST};
-use crate::packed::embedded;
+use crate::layout::{FILES, Layout, MANIFEST};
+use crate::packed::{embedded, volume_name};
 use crate::store::ARCHIVE_MAGIC;
 use crate::{BundleError, envelope, file};
 
@@ -16,7 +16,7 @@ use crate::{BundleError, envelope, file};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A directory with a bundle, or the manifest in it, or a packed bundle.
+    /// A directory with a bundle, or the manifest in it, or a packed bundle, or volumes of one.
     Bundle,
     /// A directory with an unfinished bundle.
     UnfinishedBundle,
@@ -68,6 +68,9 @@ const MAGICS: &[(&[u8], Kind)] = &[
 /// Offset of the name of its first entry in a packed bundle.
 const PACKED_NAME_AT: usize = 30;
 
+/// Digits of the first file's hash by which a further volume is known.
+const HASH_SHOWN: usize = 16;
+
 /// The longest of them.
 const LONGEST: u64 = 64;
 
@@ -95,8 +98,14 @@ pub fn identify(path: impl AsRef<Path>) -> Result<Kind, BundleError> {
 
 /// What begins so.
 fn known(begin: &[u8]) -> Kind {
-    let is_packed = begin.starts_with(ARCHIVE_MAGIC)
-        && begin.get(PACKED_NAME_AT..).is_some_and(|name| name.starts_with(MANIFEST.as_bytes()));
+    // A further volume has no manifest: opening it says so.
+    let is_ours = |name: &[u8]| {
+        let is_file = name.strip_prefix(FILES.as_bytes()).and_then(|rest| rest.strip_prefix(b"/"));
+        name.starts_with(MANIFEST.as_bytes())
+            || is_file.is_some_and(|hash| hash.len() >= HASH_SHOWN)
+                && is_file.is_some_and(|hash| hash.iter().take(HASH_SHOWN).all(u8::is_ascii_hexdigit))
+    };
+    let is_packed = begin.starts_with(ARCHIVE_MAGIC) && begin.get(PACKED_NAME_AT..).is_some_and(is_ours);
     let known = MAGICS.iter().find(|(magic, _)| begin.starts_with(magic));
     if is_packed { Kind::Bundle } else { known.map_or(Kind::Unknown, |(_, kind)| *kind) }
 }
@@ -108,6 +117,11 @@ fn identify_directory(directory: &Path) -> Kind {
         let ours =
             file::begin_of(&layout.manifest(), LONGEST).is_ok_and(|begin| begin.starts_with(envelope::MAGIC));
         return if ours { Kind::Bundle } else { Kind::Unknown };
+    }
+    if file::begin_of(&directory.join(volume_name(1)), LONGEST)
+        .is_ok_and(|begin| known(&begin) == Kind::Bundle)
+    {
+        return Kind::Bundle;
     }
     if exists(&layout.journal()) {
         return Kind::UnfinishedBundle;

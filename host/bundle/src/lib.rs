@@ -17,7 +17,8 @@
 //! ```
 //!
 //! Packed, the same files are the entries of an uncompressed ZIP archive, each at a multiple of
-//! 64 KiB ([`pack`]). The manifest has a variant for each chip; what variants share is there once.
+//! 64 KiB ([`pack`]), or of several such volumes. The manifest has a variant for each chip; what
+//! variants share is there once, and some of them alone are a bundle too ([`Share`]).
 //!
 //! The manifest has one canonical form: members in the order of [`Manifest`], no blanks. A reader
 //! refuses any other form, unknown members, and anything beyond its caps. It names every file by
@@ -185,6 +186,7 @@ mod layout;
 mod manifest;
 mod packed;
 mod proofs;
+mod share;
 mod signed;
 mod store;
 mod writer;
@@ -192,7 +194,7 @@ mod writer;
 pub use bundle::{Blocks, Bundle, Progress, Stray, TINY_FILE_BYTES};
 pub use digest::{Digest, DigestError};
 pub use error::BundleError;
-pub use file::MappedFile;
+pub use file::{MappedFile, digest_of};
 pub use hashed::{Forgotten, Hashed};
 pub use identify::{Kind, identify, is_bundle};
 pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
@@ -200,8 +202,9 @@ pub use manifest::{
     AssetEntry, ChainEntry, FileReference, Manifest, Model, ModelIdentity, NAME_BYTES_MAX, ShardEntry,
     Structure, TEXT_BYTES_MAX, TextFile, TowerEntry, TwinEntry, Variant, Verification,
 };
-pub use packed::{PackReport, pack};
+pub use packed::{PackReport, pack, volume_name};
 pub use proofs::Proofs;
+pub use share::{Share, Volume};
 pub use signed::{SignatureReport, sign};
 pub use writer::BundleWriter;
 

@@ -17,6 +17,9 @@
 //! overlap, repeat, are compressed, are links or lead out of the folder without knowing of any of
 //! these. Any program that reads ZIP archives can unpack one, and has the directory then.
 //!
+//! A bundle too large for one file lies in several *volumes*: each is such an archive, with some of
+//! the files, and the first has the manifest.
+//!
 //! Source of the layout: PKWARE, APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3.
 
 pub(crate) mod container;
@@ -24,9 +27,11 @@ pub(crate) mod embedded;
 mod layout;
 mod read;
 mod signed;
-mod write;
+mod volumes;
+pub(crate) mod write;
 
+pub use volumes::volume_name;
 pub use write::{PackReport, pack};
 
-pub(crate) use read::Packed;
-pub(crate) use write::pack_signed;
+pub(crate) use volumes::{Volumes, section};
+pub(crate) use write::packed_bytes;

@@ -11,7 +11,7 @@ use shardwright_trust::{Envelope, Kind, PublicKey, SecretKey, Statement};
 use crate::layout::Layout;
 use crate::store::Store;
 use crate::writer::{sync_directory, temporary};
-use crate::{Bundle, BundleError, Progress, file, manifest, packed};
+use crate::{Bundle, BundleError, Progress, Share, file, manifest};
 
 /// A signature, and whether it is one of this bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,15 +52,14 @@ pub fn sign(
     progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Statement, BundleError> {
     let bundle = Bundle::open(path)?;
-    let (section, reference) = bundle.manifest_section()?;
-    let bytes = file::read_capped(section.path(), section.reader(), manifest::MANIFEST_BYTES)?;
-    file::expect_hash(section.path(), reference.sha256, crate::Digest::of(&bytes))?;
-    let statement = Statement::of(Kind::Bundle, name, release, &bytes)?;
-    let envelope = Envelope::sign(&statement, key).to_bytes();
+    let share = Share::whole(&bundle)?;
+    let statement = Statement::of(Kind::Bundle, name, release, &share.bytes)?;
     if bundle.is_packed() {
-        packed::pack_signed(&bundle, path, Some(&envelope), progress)?;
+        let share = share.signed((name, release), key)?;
+        share.pack(&share.volume(), path, progress)?;
         return Ok(statement);
     }
+    let envelope = Envelope::sign(&statement, key).to_bytes();
     let layout = Layout::of(path);
     let to = layout.signature();
     let write = || -> io::Result<()> {

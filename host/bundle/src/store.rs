@@ -1,18 +1,18 @@
-//! Where the files of a bundle lie: in a directory, or in one file.
+//! Where the files of a bundle lie: in a directory, in one file, or in several volumes.
 
 use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use shardwright_files::{Links, Section};
+use shardwright_files::Section;
 use shardwright_trust::{ENVELOPE_BYTES, Kind, Statement, Trust};
 
 use crate::bundle::Stray;
 use crate::error::printable;
 use crate::layout::Layout;
 use crate::manifest::{FileReference, MANIFEST_BYTES, Manifest};
-use crate::packed::{Packed, embedded};
+use crate::packed::{self, Volumes, embedded};
 use crate::{BundleError, Digest, file, manifest};
 
 /// First bytes of a packed bundle, as of any ZIP archive.
@@ -22,7 +22,7 @@ pub(crate) const ARCHIVE_MAGIC: &[u8] = b"PK\x03\x04";
 #[derive(Debug)]
 pub(crate) enum Store {
     Directory(Layout),
-    Packed(Box<Packed>),
+    Packed(Box<Volumes>),
 }
 
 /// A manifest that was checked, with what signs it.
@@ -35,38 +35,41 @@ pub(crate) struct Checked {
 }
 
 impl Store {
-    /// A directory, a packed bundle, or `archive!/entry` of a ZIP archive in which a packed bundle
-    /// is stored uncompressed.
+    /// A directory, a packed bundle, a folder of its volumes, or `archive!/entry` of a ZIP archive in
+    /// which a packed bundle is stored uncompressed.
     pub(crate) fn open(path: &Path, trust: &Trust) -> Result<Store, BundleError> {
         let is_file = fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir());
-        if is_file {
-            let opened = shardwright_files::open(path, Links::Followed);
-            let (file, _) = opened.map_err(|error| file::open_error(path, error))?;
-            return Store::packed(Section::whole(path, file).map_err(BundleError::io(path))?, trust);
+        if is_file || embedded::split(path).is_some_and(|_| !path.exists()) {
+            return Store::packed(vec![packed::section(path)?], trust);
         }
-        if let Some((archive, entry)) = embedded::split(path).filter(|_| !path.exists()) {
-            return Store::packed(embedded::entry(&archive, &entry)?, trust);
+        let layout = Layout::of(path);
+        if fs::symlink_metadata(layout.manifest()).is_err()
+            && let Some(volumes) = Volumes::in_folder(path, trust)?
+        {
+            return Ok(Store::Packed(Box::new(volumes)));
         }
-        Ok(Store::Directory(Layout::of(path)))
+        Ok(Store::Directory(layout))
     }
 
-    /// A packed bundle within a file.
-    pub(crate) fn packed(section: Section, trust: &Trust) -> Result<Store, BundleError> {
-        let mut begin = [0; ARCHIVE_MAGIC.len()];
-        let is_archive = section.read_exact_at(&mut begin, 0).is_ok() && begin == ARCHIVE_MAGIC;
-        if !is_archive {
-            let path = section.path().to_owned();
-            let expected = "the directory of a bundle, or a packed one";
-            return Err(BundleError::Kind { path, expected, found: "another file" });
+    /// A packed bundle within a file, or its volumes within several.
+    pub(crate) fn packed(sections: Vec<Section>, trust: &Trust) -> Result<Store, BundleError> {
+        for section in &sections {
+            let mut begin = [0; ARCHIVE_MAGIC.len()];
+            let is_archive = section.read_exact_at(&mut begin, 0).is_ok() && begin == ARCHIVE_MAGIC;
+            if !is_archive {
+                let path = section.path().to_owned();
+                let expected = "the directory of a bundle, or a packed one";
+                return Err(BundleError::Kind { path, expected, found: "another file" });
+            }
         }
-        Ok(Store::Packed(Box::new(Packed::open(section, trust)?)))
+        Ok(Store::Packed(Box::new(Volumes::open(sections, trust)?)))
     }
 
     /// Path of the whole, for messages.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Store::Directory(layout) => &layout.directory,
-            Store::Packed(packed) => packed.section().path(),
+            Store::Packed(packed) => packed.path(),
         }
     }
 

@@ -63,10 +63,17 @@ const DIFF_EXAMPLES: &str = "Example:
   shardwright plan demo-model --soc mt6989 --limit ops=400 --format json > after.json
   shardwright plan diff before.json after.json";
 
-const PACK_EXAMPLES: &str = "Example:
+const PACK_EXAMPLES: &str = "Examples:
   shardwright pack demo.bundle -o demo.swb
   shardwright run demo.swb --prompt \"Once upon\"
-  shardwright run app.apk!/assets/demo.swb --prompt \"Once upon\"";
+  shardwright run app.apk!/assets/demo.swb --prompt \"Once upon\"
+  shardwright pack demo.bundle --ai-pack packs --delivery fast-follow
+  shardwright pack demo.bundle --adb phone --soc sm8750
+  shardwright pack demo.bundle --hf hub --licence gemma";
+
+const NEEDS_EXAMPLES: &str = "Examples:
+  shardwright needs demo.bundle
+  shardwright needs demo.bundle --soc sm8750 --format json";
 
 const EXPLAIN_EXAMPLES: &str = "Example:
   shardwright compile demo-model --soc mt6989,sm8750,generic --on simulator -o demo.bundle
@@ -88,9 +95,14 @@ pub enum Command {
     #[command(after_help = COMPILE_EXAMPLES)]
     Compile(CompileArguments),
     /// Pack a bundle into one file, an uncompressed ZIP archive, in which everything lies where a
-    /// page of memory begins. The same commands take it as take the directory.
+    /// page of memory begins; the same commands take it as take the directory. Or lay it out for a
+    /// way to phones: AI packs of Google Play, adb, a hub of models.
     #[command(after_help = PACK_EXAMPLES)]
     Pack(PackArguments),
+    /// List what a bundle needs beside it on a phone: shims, vendors' libraries with their versions
+    /// and licences, and what an app declares.
+    #[command(after_help = NEEDS_EXAMPLES)]
+    Needs(NeedsArguments),
     /// Show which variant and chain of a bundle a machine runs, and why not the others.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArguments),
@@ -381,9 +393,83 @@ pub struct CompileArguments {
 pub struct PackArguments {
     /// A bundle, in a directory or packed.
     pub bundle: PathBuf,
+    #[command(flatten)]
+    pub channel: Channel,
+    /// When AI packs come: with the app, right after it, or when it asks for them.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        requires = "ai_pack",
+        default_value_if("ai_pack", clap::builder::ArgPredicate::IsPresent, "on-demand")
+    )]
+    pub delivery: Option<Delivery>,
+    /// Name of the first AI pack. Default: that of the model.
+    #[arg(long, requires = "ai_pack")]
+    pub name: Option<String>,
+    /// The most bytes of an AI pack, of which there are more then: less than Google Play takes, for
+    /// trying it out (`500MB`, or bytes).
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "ai_pack")]
+    pub pack_size: Option<u64>,
+    /// The most bytes that a device may get of all AI packs: what the app itself leaves of the 4 GB
+    /// that Google Play takes for a version of it.
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "ai_pack")]
+    pub app_size: Option<u64>,
+    /// Push the variant for this chip alone (a name of it that the bundle knows).
+    #[arg(long, requires = "adb")]
+    pub soc: Option<String>,
+    /// The licence of the model, as the hub spells it (`gemma`, `apache-2.0`): a bundle does not
+    /// know it.
+    #[arg(long, value_name = "ID", requires = "hf")]
+    pub licence: Option<String>,
+    /// The model on the hub that the bundle was made from.
+    #[arg(long, value_name = "OWNER/NAME", requires = "hf")]
+    pub base_model: Option<String>,
+    #[command(flatten)]
+    pub shims: ShimPlaces,
+    #[command(flatten)]
+    pub profiles: ProfilePlaces,
+}
+
+/// Where a bundle goes.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub struct Channel {
     /// The file to write. It appears whole or not at all.
     #[arg(short, long, value_name = "FILE")]
-    pub output: PathBuf,
+    pub output: Option<PathBuf>,
+    /// Write AI packs of Google Play, a device group for each chip, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub ai_pack: Option<PathBuf>,
+    /// Write a script that pushes it to a phone over adb and runs it there, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub adb: Option<PathBuf>,
+    /// Write a file for each chip and a card, as a hub of models has them, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub hf: Option<PathBuf>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// With the app.
+    InstallTime,
+    /// Right after the app.
+    FastFollow,
+    /// When the app asks.
+    OnDemand,
+}
+
+#[derive(Args, Debug)]
+pub struct NeedsArguments {
+    /// A bundle, in a directory or packed.
+    pub bundle: PathBuf,
+    /// What the variant for this chip needs, not all of them.
+    #[arg(long)]
+    pub soc: Option<String>,
+    #[command(flatten)]
+    pub shims: ShimPlaces,
+    #[command(flatten)]
+    pub profiles: ProfilePlaces,
 }
 
 #[derive(Args, Debug)]

@@ -5,6 +5,7 @@ mod bench;
 mod bundle;
 mod calibration_text;
 mod chat;
+mod deliver;
 mod doctor;
 mod embed;
 mod explain;
@@ -50,7 +51,8 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
             let search = search_path(shims, &PlannerPlaces::default(), profiles);
             bundle::inspect(path, *verify, soc.as_deref(), &search, format)
         }
-        Command::Pack(arguments) => bundle::pack(arguments, format),
+        Command::Pack(arguments) => deliver::pack(arguments, format),
+        Command::Needs(arguments) => deliver::needs(arguments, format),
         Command::Explain(arguments) => explain::explain(arguments, format),
         Command::CalibrationText(arguments) => calibration_text::calibration_text(arguments, format),
         Command::Plan(arguments) => plan::plan(arguments, format, detail),

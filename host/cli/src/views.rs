@@ -2,6 +2,7 @@
 
 mod bench;
 mod bundle;
+mod deliver;
 mod difference;
 mod doctor;
 mod document;
@@ -22,6 +23,7 @@ mod verify;
 
 pub use bench::bench;
 pub use bundle::{compiled, dry_run, inspected, packed};
+pub use deliver::{adb, ai_packs, hub, needs};
 pub use difference::difference;
 pub use doctor::doctor;
 pub use document::document;

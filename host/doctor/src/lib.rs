@@ -55,6 +55,8 @@ pub use plans::{
     ComparedPlan, PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue, compare_plans, compare_reports,
 };
 pub use report::{DoctorReport, FoundProfileReport, Problem, WorkerPresence, doctor};
-pub use shims::{DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims};
+pub use shims::{
+    DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims, shim_needs,
+};
 pub use show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show};
 pub use trust::{SignatureReport, make_key, revoke, show_signature, sign};

@@ -4,8 +4,9 @@ use serde::Serialize;
 use shardwright_bundle::Digest;
 use shardwright_shims::{
     Chip, FactSchema, LayoutCheck, Manifest, MeasuredFlag, Running, Search, Shim, ShimError, ShimInstance,
+    manifests_in,
 };
-use shardwright_vocabulary::{DeviceKind, FlagSchema, Limit};
+use shardwright_vocabulary::{DeviceKind, FlagSchema, Limit, ShimNeeds};
 use shardwright_worker::Shims;
 
 use shardwright::{Isolation, SearchPath};
@@ -91,6 +92,21 @@ pub struct SkippedReport {
 /// Shims are queried in a worker process if that program is found, else in this one.
 pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
     Ok(report(&open(search)?, &[]))
+}
+
+/// What the manifests of shims say that these need beside themselves, and why some could not be
+/// read. No library is opened; of two shims of one name the first counts.
+pub fn shim_needs(search: &SearchPath) -> (Vec<ShimNeeds>, Vec<String>) {
+    let (mut found, mut skipped): (Vec<ShimNeeds>, Vec<String>) = (Vec::new(), Vec::new());
+    let single = search.libraries.iter().map(|(path, text)| Manifest::parse(path, text.as_bytes()));
+    for read in search.shims.iter().flat_map(|directory| manifests_in(directory)).chain(single) {
+        match read {
+            Ok(manifest) if found.iter().any(|known| known.name == manifest.name) => {}
+            Ok(manifest) => found.push(manifest.to_needs()),
+            Err(error) => skipped.push(error.to_string()),
+        }
+    }
+    (found, skipped)
 }
 
 /// The shims, with what they measured before.

@@ -63,6 +63,21 @@ pub struct Fact {
     pub note: String,
 }
 
+/// How Android names a chip: a shop delivers by these two, letter for letter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AndroidChip {
+    /// `Build.SOC_MANUFACTURER`: `QTI`.
+    pub manufacturer: String,
+    /// `Build.SOC_MODEL`: `SM8650`.
+    pub model: String,
+    /// Where the name comes from.
+    pub provenance: Provenance,
+    /// What was observed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
 /// When a plan may choose formats that a chip supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -180,6 +195,9 @@ pub struct Profile {
     /// looked up.
     #[serde(default)]
     pub aliases: Vec<String>,
+    /// How Android names it. A chip that is sold in several grades has a name for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub android: Vec<AndroidChip>,
     /// Name of the shim that serves it.
     pub shim: String,
     /// Kind of device.
@@ -539,6 +557,7 @@ fn fault(profile: &Profile) -> Option<String> {
     }
     let lists = [
         ("aliases", profile.aliases.len()),
+        ("names in Android", profile.android.len()),
         ("limits", profile.limits.len()),
         ("overheads", profile.overheads.len()),
         ("formats", profile.formats.len()),
@@ -561,6 +580,15 @@ fn fault(profile: &Profile) -> Option<String> {
         if name.is_empty() || name.len() > caps::NAME_BYTES || normalise(name).is_empty() {
             let quoted: String = name.chars().take(32).collect();
             return Some(format!("name `{quoted}` is empty or longer than {} bytes", caps::NAME_BYTES));
+        }
+    }
+    let android = profile.android.iter().flat_map(|chip| [&chip.manufacturer, &chip.model]);
+    for name in android {
+        // They go into the settings of a shop as they are.
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b" -_./+".contains(&byte);
+        if name.is_empty() || name.len() > caps::NAME_BYTES || !name.bytes().all(legal) {
+            let quoted: String = name.chars().take(32).collect();
+            return Some(format!("`{quoted}` is no name that Android gives a chip"));
         }
     }
     if let Some(planner) = profile.planner.as_deref().filter(|name| name.contains(['/', '\\', '.'])) {

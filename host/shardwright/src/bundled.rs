@@ -176,9 +176,31 @@ impl BundleOptions {
     ///
     /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
     pub fn open_section_watched(&self, section: Section, watch: &mut dyn Watch) -> Result<Model> {
+        self.open_sections(vec![section], watch)
+    }
+
+    /// Opens a packed bundle that lies in several volumes, such as the AI packs of an app, wherever
+    /// each is: files, or entries `archive!/entry`. With progress and cancellation, as
+    /// [`open_watched`](Self::open_watched) has them.
+    ///
+    /// # Errors
+    ///
+    /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
+    pub fn open_volumes(&self, paths: &[impl AsRef<Path>], watch: &mut dyn Watch) -> Result<Model> {
         let started = Instant::now();
         let trust = self.run.rules()?;
-        self.load(Bundle::open_section_trusting(section, &trust)?, &trust, started, watch)
+        self.load(Bundle::open_volumes_trusting(paths, &trust)?, &trust, started, watch)
+    }
+
+    /// The same within open files, each as [`open_section`](Self::open_section) takes one.
+    ///
+    /// # Errors
+    ///
+    /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
+    pub fn open_sections(&self, sections: Vec<Section>, watch: &mut dyn Watch) -> Result<Model> {
+        let started = Instant::now();
+        let trust = self.run.rules()?;
+        self.load(Bundle::open_sections_trusting(sections, &trust)?, &trust, started, watch)
     }
 
     /// One chain of the text, without anything that is said or remembered of it.

@@ -72,7 +72,7 @@ pub use loaded::{
 };
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
 pub use measured::MeasuredFlag;
-pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim};
+pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim, manifests_in};
 pub use shardwright_shim_abi::raw::SwEntryFunction;
 pub use shim::{Claim, Facts, Inspection, Shim};
 pub use tables::{EntryTables, WorkOrderTables};

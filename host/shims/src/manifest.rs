@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use shardwright_files::FileError;
 use shardwright_shim_abi::{raw, version_text};
 use shardwright_trust::{Kind, Trust, TrustError};
+use shardwright_vocabulary::{AndroidNeeds, NeededLibrary, ShimNeeds};
 
 use crate::LoadError;
 
@@ -47,6 +48,15 @@ pub struct Manifest {
     /// Exclusive resources, which only one instance at a time may use, such as `neuron-device`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclusive: Vec<String>,
+    /// Under which terms the shim itself may be passed on: `Apache-2.0 OR MIT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub licence: Option<String>,
+    /// Libraries of its vendor's that it needs on a phone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<NeededLibrary>,
+    /// What an Android app declares for it.
+    #[serde(default, skip_serializing_if = "AndroidNeeds::is_empty")]
+    pub android: AndroidNeeds,
 }
 
 /// Contract versions as text, `major.minor`, inclusive.
@@ -176,7 +186,22 @@ impl Manifest {
                 return Err(format!("the value of option `{key}` contains a NUL"));
             }
         }
+        self.needs.iter().try_for_each(|needed| check_file(&needed.file))?;
+        self.android.variables.iter().try_for_each(|(name, value)| check_variable(name, value))?;
+        self.android.device_folders.iter().try_for_each(|folder| check_folder(folder))?;
         self.exclusive.iter().try_for_each(|resource| check_name("exclusive", resource))
+    }
+
+    /// What it says of its needs.
+    pub fn to_needs(&self) -> ShimNeeds {
+        ShimNeeds {
+            name: self.name.clone(),
+            vendor: self.vendor.clone(),
+            library: self.library.clone(),
+            licence: self.licence.clone(),
+            needs: self.needs.clone(),
+            android: self.android.clone(),
+        }
     }
 
     /// The library's file name on this platform.
@@ -187,6 +212,47 @@ impl Manifest {
             format!("{}{}{}", std::env::consts::DLL_PREFIX, self.library, std::env::consts::DLL_SUFFIX)
         }
     }
+}
+
+/// These names end up in scripts and in the manifests of apps.
+fn check_file(name: &str) -> Result<(), String> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+{}".contains(&byte);
+    match (1..=128).contains(&name.len()) && name.bytes().all(legal) && !name.starts_with('-') {
+        true => Ok(()),
+        false => {
+            let shown: String = name.chars().take(64).collect();
+            Err(format!(
+                "`needs` must name files of a-z, A-Z, 0-9, `-_.+` and facts in braces; not `{shown}`"
+            ))
+        }
+    }
+}
+
+fn check_variable(name: &str, value: &str) -> Result<(), String> {
+    let legal = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    let begins = name.starts_with(|first: char| first.is_ascii_uppercase());
+    if !begins || name.len() > 64 || !name.bytes().all(legal) {
+        let shown: String = name.chars().take(64).collect();
+        return Err(format!("`android` must name variables of A-Z, 0-9 and `_`; not `{shown}`"));
+    }
+    match value.bytes().all(|byte| is_of_a_path(byte) || b":;{}".contains(&byte)) {
+        true => Ok(()),
+        false => Err(format!("`android` gives `{name}` a value that is no list of folders")),
+    }
+}
+
+fn check_folder(folder: &str) -> Result<(), String> {
+    match folder.starts_with('/') && folder.bytes().all(is_of_a_path) {
+        true => Ok(()),
+        false => {
+            let shown: String = folder.chars().take(64).collect();
+            Err(format!("`android` must name folders from the root on; not `{shown}`"))
+        }
+    }
+}
+
+fn is_of_a_path(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte)
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), String> {
@@ -215,6 +281,23 @@ mod tests {
         let path = directory.path().join("x.shim.json");
         std::fs::write(&path, value.to_string()).unwrap();
         Manifest::read(&path)
+    }
+
+    fn needed(file: &str) -> serde_json::Value {
+        serde_json::json!({ "file": file, "brought_by": "app", "licence": "l", "obtained": "o" })
+    }
+
+    #[test]
+    fn what_it_needs_is_read() {
+        let read = manifest(|m| {
+            m["licence"] = "MIT".into();
+            m["needs"] = serde_json::json!([needed("lib{arch}.so")]);
+            m["android"] =
+                serde_json::json!({ "extracted_libraries": true, "variables": {"A_B": "{libraries}"} });
+        });
+        let read = read.unwrap();
+        assert_eq!((read.licence.as_deref(), read.needs.len()), (Some("MIT"), 1));
+        assert!(read.android.extracted_libraries && read.android.variables.contains_key("A_B"));
     }
 
     #[test]
@@ -254,6 +337,12 @@ mod tests {
             (|m| m["simulator"] = serde_json::json!({"library": "a\0b"}), "contains a NUL"),
             (|m| m["search"] = "everywhere".into(), "everywhere"),
             (|m| m["extra"] = 1.into(), "extra"),
+            (|m| m["needs"] = serde_json::json!([needed("lib x; rm.so")]), "`needs`"),
+            (|m| m["needs"] = serde_json::json!([needed("-x")]), "`needs`"),
+            (|m| m["needs"] = serde_json::json!([{ "file": "x.so" }]), "brought_by"),
+            (|m| m["android"] = serde_json::json!({"variables": {"A=B": "x"}}), "`android`"),
+            (|m| m["android"] = serde_json::json!({"variables": {"A": "$(rm)"}}), "no list of folders"),
+            (|m| m["android"] = serde_json::json!({"device_folders": ["lib"]}), "from the root"),
             (|m| *m = serde_json::json!([]), ""),
         ];
         for (change, expected) in cases {

@@ -147,6 +147,19 @@ impl RegistryBuilder {
     }
 }
 
+/// The manifests in a directory, by name of their files; no library is opened. A directory that does
+/// not exist has none.
+pub fn manifests_in(directory: &Path) -> Vec<Result<Manifest, LoadError>> {
+    let mut files = match list(directory) {
+        Ok(files) => files,
+        Err(LoadError::NotFound { .. }) => return Vec::new(),
+        Err(error) => return vec![Err(error)],
+    };
+    files.sort();
+    let is_manifest = |path: &&PathBuf| path.to_string_lossy().ends_with(MANIFEST_SUFFIX);
+    files.iter().filter(is_manifest).map(|path| Manifest::read(path)).collect()
+}
+
 impl ShimRegistry {
     /// A builder without places to search.
     pub fn builder() -> RegistryBuilder {

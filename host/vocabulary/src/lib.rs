@@ -35,6 +35,7 @@ mod flag;
 mod format;
 mod limit;
 mod names;
+mod needs;
 mod op;
 mod overhead;
 mod provenance;
@@ -60,6 +61,7 @@ pub use format::{
 };
 pub use limit::{Limit, Relief, limit_names};
 pub use names::UnknownName;
+pub use needs::{AndroidNeeds, BroughtBy, NeededLibrary, ShimNeeds, VersionRange};
 pub use op::{AttributeKind, OpAttribute, OpKind};
 pub use overhead::{Overhead, overhead_names};
 pub use provenance::Provenance;

@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-runtime",
             "shardwright-worker",
             "shardwright-bundle",
+            "shardwright-delivery",
             "shardwright-planning",
             "shardwright-build",
             "shardwright-doctor",
@@ -26,6 +27,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-planner-build",
         ],
     ),
+    // Lays a bundle out for a channel; it loads nothing.
+    ("shardwright-delivery", &["shardwright-bundle", "shardwright-vocabulary"]),
     // Built on the public crate, for people and tools.
     (
         "shardwright-verify",

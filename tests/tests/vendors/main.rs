@@ -1,5 +1,6 @@
 //! Whole models through vendors' libraries and their simulators.
 
+mod delivery;
 mod far_chip;
 mod neuron;
 mod neuron_flags;

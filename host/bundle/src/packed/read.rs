@@ -1,26 +1,27 @@
 //! Opening a packed bundle.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use shardwright_files::Section;
-use shardwright_trust::{ENVELOPE_BYTES, Trust};
+use shardwright_trust::ENVELOPE_BYTES;
 
 use super::container::{self, END_64_BYTES, END_BYTES, End, Fields, LOCATOR_64_BYTES};
 use super::layout::{self, Part, Place};
-use super::signed;
 use crate::layout::{FILES, Layout, MANIFEST, SIGNATURE};
 use crate::{BundleError, Digest};
 
 /// Most bytes of a central directory: some hundred thousand parts.
 const DIRECTORY_BYTES: u64 = 16 << 20;
 
-/// A packed bundle whose every byte outside of its parts is as it must be, padding aside.
+/// A packed bundle, or a volume of one, whose every byte outside of its parts is as it must be,
+/// padding aside.
 #[derive(Debug)]
 pub(crate) struct Packed {
     section: Section,
+    /// The first volume has it, if it is signed.
     signature: Option<Section>,
-    manifest: Section,
+    /// The first volume has it.
+    manifest: Option<Section>,
     files: HashMap<Digest, Section>,
     parts: Vec<(Part, Place)>,
     /// Offset of the central directory.
@@ -28,9 +29,8 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Reads the central directory and the headers, once its signature is as the rules ask.
-    pub(crate) fn open(section: Section, trust: &Trust) -> Result<Packed, BundleError> {
-        signed::expect(&section, trust)?;
+    /// Reads the central directory and the headers.
+    pub(crate) fn open(section: Section) -> Result<Packed, BundleError> {
         let fault = |offset, reason: &str| BundleError::Packed {
             path: section.path().to_owned(),
             offset,
@@ -97,7 +97,6 @@ impl Packed {
             let sha256 = sha256.ok_or_else(|| fault(place.header, "a part has no name of a file"))?;
             files.insert(sha256, bytes);
         }
-        let manifest = manifest.ok_or_else(|| fault(0, "it has no manifest"))?;
         Ok(Packed { signature, manifest, files, parts, directory: end.offset, section })
     }
 
@@ -114,8 +113,8 @@ impl Packed {
         Ok(Some(bytes))
     }
 
-    pub(crate) fn manifest(&self) -> &Section {
-        &self.manifest
+    pub(crate) fn manifest(&self) -> Option<&Section> {
+        self.manifest.as_ref()
     }
 
     pub(crate) fn file(&self, sha256: Digest) -> Option<&Section> {
@@ -125,11 +124,6 @@ impl Packed {
     /// Hashes of its files.
     pub(crate) fn files(&self) -> impl Iterator<Item = (Digest, u64)> {
         self.files.iter().map(|(sha256, section)| (*sha256, section.length()))
-    }
-
-    /// Path of a file of it, for messages.
-    pub(crate) fn path_of(&self, sha256: Digest) -> PathBuf {
-        Layout::of(self.section.path()).file(sha256)
     }
 
     /// Checks that all bytes between headers and parts are zeros, which opening does not read.
@@ -179,21 +173,19 @@ fn end_of(section: &Section) -> Result<End, BundleError> {
     container::end_64(&large).ok_or_else(|| fault("it does not end as a large archive does"))
 }
 
-/// The parts that a central directory names, `bundle.json` first and then files in the order of
-/// their names; `None` for any other directory.
+/// The parts that a central directory names: `bundle.json`, which further volumes lack, and then
+/// files in the order of their names; `None` for any other directory.
 fn parts(directory: &[u8]) -> Option<Vec<Part>> {
     let mut fields = Fields::new(directory);
     let mut parts: Vec<Part> = Vec::new();
     while !fields.is_empty() {
         let entry = container::entry(&mut fields)?;
         let name = std::str::from_utf8(entry.name).ok()?;
+        let is_file = name.strip_prefix(FILES).is_some_and(|name| name.starts_with('/'));
         let is_next = match parts.last() {
-            None => [SIGNATURE, MANIFEST].contains(&name),
+            None => is_file || [SIGNATURE, MANIFEST].contains(&name),
             Some(last) if last.name == SIGNATURE => name == MANIFEST,
-            Some(last) => {
-                let is_file = name.strip_prefix(FILES).is_some_and(|name| name.starts_with('/'));
-                is_file && (last.name == MANIFEST || name > last.name.as_str())
-            }
+            Some(last) => is_file && (last.name == MANIFEST || name > last.name.as_str()),
         };
         if !is_next {
             return None;
@@ -234,7 +226,7 @@ mod tests {
         use std::io::Write;
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
-        Packed::open(Section::whole("made.swb", file).unwrap(), &Trust::off())
+        Packed::open(Section::whole("made.swb", file).unwrap())
     }
 
     fn refused(bytes: &[u8], word: &str) {
@@ -247,7 +239,7 @@ mod tests {
     fn parts_of_the_right_names_in_the_right_places_are_taken() {
         let parts = [part("bundle.json", 7), part(HASH, 0)];
         let packed = open(&archive(&parts, |_, _| ())).unwrap();
-        assert_eq!((packed.manifest().length(), packed.files().count()), (7, 1));
+        assert_eq!((packed.manifest().unwrap().length(), packed.files().count()), (7, 1));
         packed.check_padding().unwrap();
         assert!(packed.file(Digest::of(b"")).is_some() && packed.file(Digest::of(b"other")).is_none());
     }
@@ -256,13 +248,14 @@ mod tests {
     fn names_that_lead_elsewhere_repeat_or_are_out_of_order_are_refused() {
         let none = "is none of a packed bundle";
         for (names, word) in [
-            (&[HASH][..], none),
-            (&["bundle.json", "bundle.json"], none),
+            (&["bundle.json", "bundle.json"][..], none),
             (&["bundle.json", "bundle.json.sig"], none),
             (&["bundle.json.sig", HASH], none),
             (&["bundle.json.sig", "bundle.json.sig"], none),
             (&["bundle.json.sig", "bundle.json"], "length of one"),
             (&["bundle.json.sig"], "length of one"),
+            (&[HASH, "bundle.json"], none),
+            (&[HASH, "bundle.json.sig"], none),
             (&["bundle.json", HASH, HASH], none),
             (&["bundle.json", HASH, "files/0"], none),
             (&["bundle.json", "../files/x"], none),
@@ -275,7 +268,8 @@ mod tests {
             let parts: Vec<Part> = names.iter().map(|name| part(name, 3)).collect();
             refused(&archive(&parts, |_, _| ()), word);
         }
-        refused(&archive(&[], |_, _| ()), "no manifest");
+        // A volume without anything in it is none.
+        assert!(open(&archive(&[], |_, _| ())).unwrap().files().next().is_none());
     }
 
     #[test]

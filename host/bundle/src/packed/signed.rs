@@ -9,6 +9,12 @@ use crate::BundleError;
 use crate::layout::{MANIFEST, SIGNATURE};
 use crate::manifest::MANIFEST_BYTES;
 
+/// Whether a signature is where one must be: the name of the first part lies at a fixed place too.
+pub(crate) fn is_signed(section: &Section) -> bool {
+    let mut name = [0; SIGNATURE.len()];
+    section.read_exact_at(&mut name, LOCAL_BYTES).is_ok() && name == *SIGNATURE.as_bytes()
+}
+
 /// Whether the bundle is signed as the rules ask. The signature lies at a fixed place, and says how
 /// long the manifest is, which therefore lies at a known place too.
 pub(crate) fn expect(section: &Section, trust: &Trust) -> Result<(), BundleError> {
@@ -18,9 +24,6 @@ pub(crate) fn expect(section: &Section, trust: &Trust) -> Result<(), BundleError
     let path = section.path();
     let part = |name: &str, length| Part { name: name.to_owned(), length, crc: 0 };
     let signature = part(SIGNATURE, ENVELOPE_BYTES as u64);
-    let name_at = LOCAL_BYTES;
-    let mut name = [0; SIGNATURE.len()];
-    let is_signed = section.read_exact_at(&mut name, name_at).is_ok() && name == *SIGNATURE.as_bytes();
     let beyond = || BundleError::Limit {
         path: path.to_owned(),
         field: "bytes of the manifest".to_owned(),
@@ -28,7 +31,7 @@ pub(crate) fn expect(section: &Section, trust: &Trust) -> Result<(), BundleError
         limit: MANIFEST_BYTES,
     };
     let mut envelope = [0; ENVELOPE_BYTES];
-    let envelope = match is_signed {
+    let envelope = match is_signed(section) {
         true => {
             let (places, _) = layout::places(std::slice::from_ref(&signature)).ok_or_else(beyond)?;
             let at = places.first().map_or(0, |place| place.data);

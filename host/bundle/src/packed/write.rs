@@ -12,7 +12,7 @@ use shardwright_trust::Envelope;
 use super::layout::{self, Part};
 use crate::digest::{CHUNK, Hasher};
 use crate::layout::{Layout, MANIFEST, SIGNATURE};
-use crate::{Bundle, BundleError, Digest, FileReference, Progress, file};
+use crate::{Bundle, BundleError, Digest, FileReference, Progress, Share, Volume, file};
 
 /// What packing made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -44,38 +44,57 @@ pub fn pack(
     if let Some(signature) = bundle.signature() {
         Envelope::parse(bundle.path(), signature)?;
     }
-    pack_signed(bundle, to, bundle.signature(), progress)
+    let share = Share::whole(bundle)?;
+    pack_volume(&share, &share.volume(), to, progress)
 }
 
-/// The same with another signature, or none.
-pub(crate) fn pack_signed(
-    bundle: &Bundle,
+/// The length of a packed file with parts of these names and lengths; `None` beyond any file.
+pub(crate) fn packed_bytes(parts: impl Iterator<Item = (String, u64)>) -> Option<u64> {
+    let parts: Vec<Part> = parts.map(|(name, length)| Part { name, length, crc: 0 }).collect();
+    let (places, directory) = layout::places(&parts)?;
+    directory.checked_add(layout::directory(&parts, &places, directory).len() as u64)
+}
+
+/// One part and where its bytes come from.
+enum Source<'s> {
+    Signature(&'s [u8]),
+    Manifest(&'s [u8]),
+    File(Section),
+}
+
+impl Source<'_> {
+    fn reader(&self) -> Box<dyn Read + '_> {
+        match self {
+            Source::Signature(bytes) | Source::Manifest(bytes) => Box::new(*bytes),
+            Source::File(section) => Box::new(section.reader()),
+        }
+    }
+}
+
+pub(crate) fn pack_volume(
+    share: &Share,
+    volume: &Volume,
     to: &Path,
-    signature: Option<&[u8]>,
     mut progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<PackReport, BundleError> {
     if to.is_dir() {
         return Err(BundleError::Kind { path: to.to_owned(), expected: "a file", found: "a directory" });
     }
-    let references = bundle.files();
-    let total = bundle.total_bytes();
-    let sections: Vec<(Section, FileReference)> = std::iter::once(bundle.manifest_section())
-        .chain(references.iter().map(|reference| Ok((bundle.section(reference)?, *reference))))
-        .collect::<Result<_, BundleError>>()?;
-    let signed = signature.map(|signature| Part {
-        name: SIGNATURE.to_owned(),
-        length: signature.len() as u64,
-        crc: crc32fast::hash(signature),
-    });
-    let mut parts: Vec<Part> = signed.into_iter().collect();
-    let first = parts.len();
-    let names = std::iter::once(MANIFEST.to_owned())
-        .chain(references.iter().map(|reference| Layout::name_of(reference.sha256)));
-    parts.extend(names.zip(&sections).map(|(name, (section, _))| Part {
-        name,
-        length: section.length(),
-        crc: 0,
-    }));
+    let of = |bytes: &[u8]| FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
+    let signature = share.signature.as_deref().map(|bytes| (of(bytes), Source::Signature(bytes)));
+    let manifest = (of(&share.bytes), Source::Manifest(&share.bytes));
+    let first = signature.into_iter().chain([manifest]).filter(|_| volume.has_manifest).map(Ok);
+    let file = |file: &FileReference| Ok((*file, Source::File(share.bundle.section(file)?)));
+    let sources: Vec<(FileReference, Source<'_>)> =
+        first.chain(volume.files.iter().map(file)).collect::<Result<_, BundleError>>()?;
+    let name = |(reference, source): &(FileReference, Source<'_>)| match source {
+        Source::Signature(_) => SIGNATURE.to_owned(),
+        Source::Manifest(_) => MANIFEST.to_owned(),
+        Source::File(_) => Layout::name_of(reference.sha256),
+    };
+    let mut parts: Vec<Part> =
+        sources.iter().map(|each| Part { name: name(each), length: each.0.bytes, crc: 0 }).collect();
+    let total = parts.iter().map(|part| part.length).fold(0, u64::saturating_add);
     let limit = |value| BundleError::Limit {
         path: to.to_owned(),
         field: "bytes of a packed bundle".to_owned(),
@@ -88,16 +107,14 @@ pub(crate) fn pack_signed(
     let io = |error| BundleError::io(&partial.path)(error);
     let mut writer = BufWriter::with_capacity(CHUNK, &partial.file);
     let mut done = 0;
-    if let (Some(signature), Some(part), Some(place)) = (signature, parts.first(), places.first()) {
-        writer.write_all(&layout::local(part, *place)).map_err(io)?;
-        writer.seek(SeekFrom::Start(place.data)).map_err(io)?;
-        writer.write_all(signature).map_err(io)?;
-    }
-    let unsigned = parts.iter_mut().zip(&places).skip(first);
-    for ((part, place), (section, reference)) in unsigned.zip(&sections) {
+    for ((part, place), (reference, source)) in parts.iter_mut().zip(&places).zip(&sources) {
         writer.seek(SeekFrom::Start(place.data)).map_err(io)?;
         let mut copied = |bytes| progress(Progress { file: *reference, done: done + bytes, total });
-        part.crc = copy(section, *reference, &mut writer, io, &mut copied)?;
+        let from = match source {
+            Source::Signature(_) | Source::Manifest(_) => share.bundle.path(),
+            Source::File(section) => section.path(),
+        };
+        part.crc = copy(source.reader(), from, *reference, &mut writer, io, &mut copied)?;
         writer.seek(SeekFrom::Start(place.header)).map_err(io)?;
         writer.write_all(&layout::local(part, *place)).map_err(io)?;
         done += part.length;
@@ -109,23 +126,23 @@ pub(crate) fn pack_signed(
     partial.keep(to)?;
     Ok(PackReport {
         path: to.to_owned(),
-        bundle: bundle.sha256(),
+        bundle: share.sha256(),
         parts: parts.len(),
-        part_bytes: parts.iter().map(|part| part.length).sum(),
+        part_bytes: total,
         bytes: directory + last.len() as u64,
     })
 }
 
 /// Copies a part, which must have its hash; gives its CRC.
 fn copy(
-    section: &Section,
+    mut reader: impl Read,
+    path: &Path,
     reference: FileReference,
     to: &mut impl Write,
     io: impl Fn(io::Error) -> BundleError,
     copied: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<u32, BundleError> {
     let (mut hasher, mut crc) = (Hasher::default(), crc32fast::Hasher::new());
-    let mut reader = section.reader();
     let mut chunk = vec![0; CHUNK];
     loop {
         if copied(hasher.bytes()).is_break() {
@@ -135,7 +152,7 @@ fn copy(
             Ok(0) => break,
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(BundleError::io(section.path())(error)),
+            Err(error) => return Err(BundleError::io(path)(error)),
         };
         hasher.update(&chunk[..count]);
         crc.update(&chunk[..count]);
@@ -143,10 +160,10 @@ fn copy(
     }
     let (found, bytes) = hasher.finish();
     if bytes != reference.bytes {
-        let (path, expected) = (section.path().to_owned(), reference.bytes);
+        let (path, expected) = (path.to_owned(), reference.bytes);
         return Err(BundleError::Length { path, expected, found: bytes });
     }
-    file::expect_hash(section.path(), reference.sha256, found)?;
+    file::expect_hash(path, reference.sha256, found)?;
     Ok(crc.finalize())
 }
 

@@ -6,6 +6,8 @@ mod interrupted;
 mod mutations;
 mod packed;
 mod reading;
+mod shares;
 mod signed;
 mod support;
+mod volumes;
 mod writing;

@@ -160,7 +160,7 @@ fn packing_replaces_a_file_whole_or_not_at_all() {
     for stop in 0..8 {
         let mut calls = 0;
         let stopped = pack(&bundle, &path, |progress| {
-            assert!(progress.done <= progress.total && progress.total == bundle.total_bytes());
+            assert!(progress.done <= progress.total && progress.total > bundle.total_bytes());
             calls += 1;
             if calls > stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });

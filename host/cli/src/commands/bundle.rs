@@ -5,7 +5,7 @@ use shardwright::{ErrorKind, FailedVariant, OpenOptions, PlanReport, SearchPath}
 use shardwright_doctor::Inspected;
 
 use super::{open_options, print};
-use crate::arguments::{CompileArguments, Format, PackArguments};
+use crate::arguments::{CompileArguments, Format};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
@@ -83,14 +83,6 @@ fn dry_run(
     report.failed.iter().for_each(say_failed);
     let outcome = print(format, &report, views::dry_run)?;
     Ok(if report.failed.is_empty() { outcome } else { Outcome::Different })
-}
-
-/// Packs a bundle into one file.
-pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failure> {
-    let mut watch = views::Progress::new("packing", &arguments.bundle);
-    let report = shardwright::pack(&arguments.bundle, &arguments.output, &mut watch)?;
-    drop(watch);
-    print(format, &report, views::packed)
 }
 
 /// Shows the content of a file or directory; a damaged bundle is a separate outcome.

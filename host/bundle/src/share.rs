@@ -1,0 +1,167 @@
+//! Some variants of a bundle as a bundle of its own, and how its files are divided among volumes.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use shardwright_trust::{Envelope, Kind, SecretKey, Statement};
+
+use crate::bundle::uses_of;
+use crate::layout::{Layout, MANIFEST, SIGNATURE};
+use crate::packed::{PackReport, packed_bytes, write};
+use crate::{Bundle, BundleError, Digest, FileReference, Manifest, Progress, manifest};
+
+/// Some variants of a bundle: a bundle that can be packed, with fewer files and a manifest of its
+/// own. Equal bundles and equal variants give equal bytes.
+#[derive(Clone, Debug)]
+pub struct Share {
+    pub(crate) bundle: Bundle,
+    manifest: Manifest,
+    /// The bytes of `bundle.json`.
+    pub(crate) bytes: Vec<u8>,
+    sha256: Digest,
+    /// Of these bytes.
+    pub(crate) signature: Option<Vec<u8>>,
+    /// Each content once, in the order of their hashes.
+    files: Vec<FileReference>,
+}
+
+/// Files of a share that are packed together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Whether the manifest is among them, as in the first.
+    pub has_manifest: bool,
+    /// The others, in the order of their hashes.
+    pub files: Vec<FileReference>,
+    /// Bytes of the packed file.
+    pub bytes: u64,
+}
+
+impl Bundle {
+    /// The share of the bundle that variants are, by any name of their chips.
+    ///
+    /// # Errors
+    ///
+    /// [`BundleError::Variant`] if there is no such variant, or none is named.
+    pub fn share(&self, socs: &[&str]) -> Result<Share, BundleError> {
+        let there = self.manifest().variants.iter();
+        let wanted = there.filter(|variant| socs.iter().any(|soc| variant.is_for(soc)));
+        let variants: Vec<_> = wanted.cloned().collect();
+        let is_there = |soc: &&&str| !variants.iter().any(|variant| variant.is_for(soc));
+        if variants.is_empty() || socs.iter().any(|soc| is_there(&soc)) {
+            return Err(BundleError::Variant {
+                path: self.path().to_owned(),
+                asked: socs.iter().find(is_there).map(|soc| (*soc).to_owned()),
+                there: self.manifest().variants.iter().map(|variant| variant.soc.clone()).collect(),
+            });
+        }
+        Share::of(self, Manifest { variants, ..self.manifest().clone() })
+    }
+}
+
+impl Share {
+    /// All of a bundle.
+    pub(crate) fn whole(bundle: &Bundle) -> Result<Share, BundleError> {
+        let signature = bundle.signature().map(<[u8]>::to_vec);
+        Ok(Share { signature, ..Share::of(bundle, bundle.manifest().clone())? })
+    }
+
+    /// The same, signed as release `release` of `name`.
+    ///
+    /// # Errors
+    ///
+    /// A name that is none.
+    pub fn signed(self, (name, release): (&str, u64), key: &SecretKey) -> Result<Share, BundleError> {
+        let statement = Statement::of(Kind::Bundle, name, release, &self.bytes)?;
+        let signature = Some(Envelope::sign(&statement, key).to_bytes().to_vec());
+        Ok(Share { signature, ..self })
+    }
+
+    fn of(bundle: &Bundle, manifest: Manifest) -> Result<Share, BundleError> {
+        let (bytes, sha256) = manifest::canonical(bundle.path(), &manifest)?;
+        let files = uses_of(&manifest).into_keys().collect();
+        Ok(Share { bundle: bundle.clone(), manifest, bytes, sha256, signature: None, files })
+    }
+
+    /// Its manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Its identity.
+    pub fn sha256(&self) -> Digest {
+        self.sha256
+    }
+
+    /// Its files, each content once, in the order of their hashes; without the manifest.
+    pub fn files(&self) -> &[FileReference] {
+        &self.files
+    }
+
+    /// Everything in one volume.
+    pub fn volume(&self) -> Volume {
+        let files = self.files.clone();
+        Volume { has_manifest: true, bytes: self.packed_bytes(true, &files), files }
+    }
+
+    /// The fewest volumes of at most `limit` bytes that are found by placing large files first; the
+    /// same for the same files.
+    ///
+    /// # Errors
+    ///
+    /// The file, or the manifest, that is too large for any volume: a file is never divided, since
+    /// it is mapped as it lies.
+    pub fn volumes(&self, limit: u64) -> Result<Vec<Volume>, FileReference> {
+        let manifest = FileReference { sha256: self.sha256, bytes: self.bytes.len() as u64 };
+        let mut volumes = vec![Volume { has_manifest: true, files: Vec::new(), bytes: 0 }];
+        if self.packed_bytes(true, &[]) > limit {
+            return Err(manifest);
+        }
+        let mut largest_first = self.files.clone();
+        largest_first.sort_by_key(|file| (u64::MAX - file.bytes, file.sha256));
+        for file in largest_first {
+            if self.packed_bytes(false, &[file]) > limit {
+                return Err(file);
+            }
+            let with = |volume: &Volume| {
+                let mut files = volume.files.clone();
+                files.push(file);
+                files.sort();
+                files
+            };
+            let fits = volumes
+                .iter()
+                .position(|volume| self.packed_bytes(volume.has_manifest, &with(volume)) <= limit);
+            match fits.and_then(|at| volumes.get_mut(at)) {
+                Some(volume) => volume.files = with(volume),
+                None => volumes.push(Volume { has_manifest: false, files: vec![file], bytes: 0 }),
+            }
+        }
+        for volume in &mut volumes {
+            volume.bytes = self.packed_bytes(volume.has_manifest, &volume.files);
+        }
+        Ok(volumes)
+    }
+
+    /// Packs a volume into the file `to`, as [`pack`](crate::pack) does all of a bundle.
+    ///
+    /// # Errors
+    ///
+    /// [`BundleError::Cancelled`] after `progress` stopped it.
+    pub fn pack(
+        &self,
+        volume: &Volume,
+        to: &Path,
+        progress: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<PackReport, BundleError> {
+        write::pack_volume(self, volume, to, progress)
+    }
+
+    /// Beyond any file if the lengths add up to that.
+    fn packed_bytes(&self, has_manifest: bool, files: &[FileReference]) -> u64 {
+        let signature = self.signature.as_ref().map(|bytes| (SIGNATURE.to_owned(), bytes.len() as u64));
+        let manifest = (MANIFEST.to_owned(), self.bytes.len() as u64);
+        let first = signature.into_iter().chain([manifest]).filter(|_| has_manifest);
+        let files = files.iter().map(|file| (Layout::name_of(file.sha256), file.bytes));
+        packed_bytes(first.chain(files)).unwrap_or(u64::MAX)
+    }
+}

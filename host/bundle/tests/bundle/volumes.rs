@@ -1,0 +1,133 @@
+//! A packed bundle in several volumes is the same bundle, wherever they lie; without one of them it
+//! is none.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use shardwright_bundle::{
+    Bundle, BundleError, Examine, FileReference, Kind, Share, identify, inspect, is_bundle, volume_name,
+};
+use shardwright_files::Section;
+use shardwright_trust::Trust;
+
+use crate::shares::for_several;
+use crate::support::place;
+
+/// Room for two or three of the artefacts.
+const LIMIT: u64 = 300_000;
+
+/// A bundle, its share for a chip, and a folder with the share's volumes.
+fn divided() -> (tempfile::TempDir, Share, Vec<PathBuf>) {
+    let (parent, directory) = place();
+    let share = for_several(&directory).share(&["mt6989"]).unwrap();
+    let folder = parent.path().join("volumes");
+    fs::create_dir(&folder).unwrap();
+    let volumes = share.volumes(LIMIT).unwrap();
+    let mut paths = Vec::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        let path = folder.join(volume_name(index + 1));
+        let report = share.pack(volume, &path, |_| ControlFlow::Continue(())).unwrap();
+        assert!(report.bytes == volume.bytes && report.bytes <= LIMIT, "{report:?}");
+        assert_eq!(volume.has_manifest, index == 0);
+        paths.push(path);
+    }
+    (parent, share, paths)
+}
+
+fn refused(error: &BundleError, word: &str) {
+    assert!(matches!(error, BundleError::Packed { .. }), "{error}");
+    assert!(error.to_string().contains(word) && error.help().is_some(), "no `{word}`: {error}");
+}
+
+#[test]
+fn volumes_hold_every_file_once_and_open_in_any_order() {
+    let (parent, share, mut paths) = divided();
+    assert!(paths.len() >= 3, "{paths:?}");
+    let mut files: Vec<FileReference> =
+        share.volumes(LIMIT).unwrap().into_iter().flat_map(|volume| volume.files).collect();
+    files.sort();
+    assert_eq!(files, share.files());
+    assert_eq!(share.volumes(LIMIT).unwrap(), share.volumes(LIMIT).unwrap());
+    // Where one is enough there is one.
+    assert_eq!(share.volumes(u64::MAX).unwrap(), [share.volume()]);
+
+    let folder = paths[0].parent().unwrap().to_owned();
+    let expect_whole = |bundle: Bundle| {
+        bundle.verify_all(|_| ()).unwrap();
+        assert!(bundle.is_packed() && bundle.sha256() == share.sha256());
+        for file in share.files() {
+            assert_eq!(bundle.map(file).unwrap().len() as u64, file.bytes);
+        }
+    };
+    expect_whole(Bundle::open(&folder).unwrap());
+    assert_eq!((identify(&folder).unwrap(), is_bundle(&folder)), (Kind::Bundle, true));
+    let inspection = inspect(&folder, Examine::Content, |_| ()).unwrap();
+    assert!(inspection.intact && inspection.packed && inspection.unreferenced.is_empty());
+
+    paths.reverse();
+    expect_whole(Bundle::open_volumes(&paths).unwrap());
+    // Each in a folder of its own, as apps have them.
+    let apart: Vec<PathBuf> = paths
+        .iter()
+        .enumerate()
+        .map(|(index, path)| {
+            let folder = parent.path().join(index.to_string());
+            fs::create_dir(&folder).unwrap();
+            let to = folder.join("any-name");
+            fs::rename(path, &to).unwrap();
+            to
+        })
+        .collect();
+    expect_whole(Bundle::open_volumes(&apart).unwrap());
+    let section = |path: &PathBuf| Section::whole(path, fs::File::open(path).unwrap()).unwrap();
+    expect_whole(Bundle::open_sections_trusting(apart.iter().map(section).collect(), &Trust::off()).unwrap());
+}
+
+#[test]
+fn a_missing_volume_and_one_too_many_are_named() {
+    let (parent, share, paths) = divided();
+    let folder = paths[0].parent().unwrap();
+    refused(&Bundle::open_volumes(&paths[1..]).unwrap_err(), "no volume has the manifest");
+    refused(&Bundle::open(&paths[1]).unwrap_err(), "further volume");
+    assert_eq!(identify(&paths[1]).unwrap(), Kind::Bundle);
+    refused(&Bundle::open_volumes(&[] as &[&Path]).unwrap_err(), "no volume was named");
+    let twice: Vec<&PathBuf> = [&paths[0]].into_iter().chain(&paths).collect();
+    refused(&Bundle::open_volumes(&twice).unwrap_err(), "several bundles");
+    for left_out in 1..paths.len() {
+        let rest = paths.iter().enumerate().filter(|(index, _)| *index != left_out).map(|(_, path)| path);
+        let error = Bundle::open_volumes(&rest.collect::<Vec<_>>()).unwrap_err();
+        assert!(matches!(error, BundleError::Missing { .. }), "{error}");
+    }
+    let error = Bundle::open_volumes(&[&paths[0], &parent.path().join("absent")]).unwrap_err();
+    assert!(matches!(error, BundleError::Io { .. }), "{error}");
+    fs::write(parent.path().join("words"), "words").unwrap();
+    let error = Bundle::open_volumes(&[&paths[0], &parent.path().join("words")]).unwrap_err();
+    assert!(matches!(error, BundleError::Kind { .. }), "{error}");
+
+    // A volume of another bundle, whose files nothing names.
+    let other = parent.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let whole = for_several(&parent.path().join("whole"));
+    let of_other = whole.share(&["generic"]).unwrap();
+    // The second holds artefacts, which no other variant has.
+    let volume = of_other.volumes(LIMIT).unwrap().swap_remove(1);
+    let stray = other.join("volume");
+    of_other.pack(&volume, &stray, |_| ControlFlow::Continue(())).unwrap();
+    let mut more: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    more.push(&stray);
+    refused(&Bundle::open_volumes(&more).unwrap_err(), "does not name");
+
+    // A changed byte in a further volume.
+    let last = paths.last().unwrap();
+    let mut bytes = fs::read(last).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(last, bytes).unwrap();
+    assert!(Bundle::open(folder).and_then(|bundle| bundle.verify_all(|_| ())).is_err());
+
+    // A file that no volume holds is named, and so is a manifest.
+    let largest = share.files().iter().max_by_key(|file| file.bytes).unwrap();
+    assert_eq!(share.volumes(largest.bytes).unwrap_err().bytes, largest.bytes);
+    assert_eq!(share.volumes(0).unwrap_err().sha256, share.sha256());
+}

@@ -1,0 +1,136 @@
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use shardwright::{Error, SearchPath, Watch};
+use shardwright_bundle::{Bundle, Progress};
+use shardwright_delivery as delivery;
+use shardwright_planning::profile::{GENERIC, Profile, ProfileError, ProfileRegistry};
+
+use super::{print, search_path};
+use crate::arguments::{
+    Channel, Delivery, Format, NeedsArguments, PackArguments, PlannerPlaces, ProfilePlaces, ShimPlaces,
+};
+use crate::outcome::{Failure, Outcome};
+use crate::views;
+
+/// Packs a bundle into one file, or lays it out for a channel.
+pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failure> {
+    let Channel { output, ai_pack, adb, hf } = &arguments.channel;
+    let mut watch = views::Progress::new("packing", &arguments.bundle);
+    if let Some(to) = output {
+        let report = shardwright::pack(&arguments.bundle, to, &mut watch)?;
+        drop(watch);
+        return print(format, &report, views::packed);
+    }
+    let bundle = Bundle::open(&arguments.bundle).map_err(Error::from)?;
+    let mut copied = |progress: Progress| {
+        let done = u128::from(progress.done) * 1000 / u128::from(progress.total.max(1));
+        watch.progress(done as u32, "copying");
+        if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    if let Some(to) = ai_pack {
+        let profiles = profiles(&arguments.shims, &arguments.profiles);
+        let options = delivery::PlayOptions {
+            name: arguments.name.clone(),
+            mode: mode(arguments.delivery.unwrap_or(Delivery::OnDemand)),
+            pack_bytes: arguments.pack_size,
+            app_bytes: arguments.app_size,
+        };
+        let audiences = audiences(&bundle, &profiles)?;
+        let report =
+            delivery::ai_packs(&bundle, &audiences, &options, to, &mut copied).map_err(Error::from)?;
+        drop(watch);
+        report.notices.iter().for_each(|notice| views::say(&format!("note: {notice}")));
+        return print(format, &report, views::ai_packs);
+    }
+    if let Some(to) = adb {
+        let places = places(&arguments.shims, &arguments.profiles);
+        let (shims, skipped) = shardwright_doctor::shim_needs(&places);
+        skipped.iter().for_each(|skipped| views::say(&format!("note: {skipped}")));
+        let facts = facts(&bundle, &registry(&places));
+        let soc = arguments.soc.as_deref();
+        let report =
+            delivery::adb_folder(&bundle, soc, &shims, &facts, to, &mut copied).map_err(Error::from)?;
+        drop(watch);
+        return print(format, &report, views::adb);
+    }
+    let to = hf.as_deref().unwrap_or(Path::new("."));
+    let card =
+        delivery::Card { licence: arguments.licence.clone(), base_model: arguments.base_model.clone() };
+    let report = delivery::hub_folder(&bundle, &card, to, &mut copied).map_err(Error::from)?;
+    drop(watch);
+    print(format, &report, views::hub)
+}
+
+/// Lists what a bundle needs beside it.
+pub fn needs(arguments: &NeedsArguments, format: Format) -> Result<Outcome, Failure> {
+    let bundle = Bundle::open(&arguments.bundle).map_err(Error::from)?;
+    let places = places(&arguments.shims, &arguments.profiles);
+    let (shims, skipped) = shardwright_doctor::shim_needs(&places);
+    let facts = facts(&bundle, &registry(&places));
+    let mut report =
+        delivery::needs(&bundle, arguments.soc.as_deref(), &shims, &facts).map_err(Error::from)?;
+    report.skipped = skipped;
+    print(format, &report, views::needs)
+}
+
+fn mode(delivery: Delivery) -> delivery::DeliveryMode {
+    match delivery {
+        Delivery::InstallTime => delivery::DeliveryMode::InstallTime,
+        Delivery::FastFollow => delivery::DeliveryMode::FastFollow,
+        Delivery::OnDemand => delivery::DeliveryMode::OnDemand,
+    }
+}
+
+fn places(shims: &ShimPlaces, profiles: &ProfilePlaces) -> SearchPath {
+    search_path(shims, &PlannerPlaces::default(), profiles)
+}
+
+fn profiles(shims: &ShimPlaces, profiles: &ProfilePlaces) -> ProfileRegistry {
+    registry(&places(shims, profiles))
+}
+
+fn registry(places: &SearchPath) -> ProfileRegistry {
+    places.profiles.iter().fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path))
+}
+
+/// The profile of a variant's chip; `None` if there is none.
+fn profile(soc: &str, registry: &ProfileRegistry) -> Result<Option<Profile>, Failure> {
+    match registry.find(soc) {
+        Ok(found) => Ok(Some(found.profile)),
+        Err(ProfileError::Unknown { .. }) => Ok(None),
+        Err(error) => Err(Error::from(error).into()),
+    }
+}
+
+/// Who gets which variant: devices with its chip, by the names that its profile lists, and all
+/// others what is for no chip in particular.
+fn audiences(
+    bundle: &Bundle,
+    registry: &ProfileRegistry,
+) -> Result<Vec<(String, delivery::Audience)>, Failure> {
+    let of = |soc: &str| -> Result<delivery::Audience, Failure> {
+        if soc == GENERIC {
+            return Ok(delivery::Audience::Others);
+        }
+        let known = profile(soc, registry)?.map(|profile| profile.android).unwrap_or_default();
+        let named = known.into_iter();
+        let chips = named
+            .map(|chip| delivery::ChipName { manufacturer: chip.manufacturer, model: chip.model })
+            .collect();
+        Ok(delivery::Audience::Chips(chips))
+    };
+    let variants = bundle.manifest().variants.iter();
+    variants.map(|variant| Ok((variant.soc.clone(), of(&variant.soc)?))).collect()
+}
+
+/// What profiles say of the chips of a bundle. What they do not say is shown as such.
+fn facts(bundle: &Bundle, registry: &ProfileRegistry) -> BTreeMap<String, BTreeMap<String, String>> {
+    let of = |soc: &str| {
+        let facts = profile(soc, registry).ok().flatten().map(|profile| profile.facts).unwrap_or_default();
+        facts.into_iter().map(|fact| (fact.name, fact.value)).collect()
+    };
+    let variants = bundle.manifest().variants.iter();
+    variants.map(|variant| (variant.soc.clone(), of(&variant.soc))).collect()
+}

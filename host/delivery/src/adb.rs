@@ -1,0 +1,174 @@
+//! A folder whose script puts a bundle on a phone that is connected for development, and runs it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright_bundle::{Bundle, Progress};
+use shardwright_vocabulary::{BroughtBy, ShimNeeds};
+
+use crate::DeliveryError;
+use crate::folder::Folder;
+use crate::needs::shims_of;
+
+/// Where everything lies on the phone: the one folder from which a shell may run programs.
+const THERE: &str = "/data/local/tmp/shardwright";
+
+/// Name of the bundle in the folder, and on the phone.
+const BUNDLE: &str = "bundle.swb";
+
+const SCRIPT: &str = "push.sh";
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AdbReport {
+    /// The folder.
+    pub path: String,
+    /// The script in it.
+    pub script: String,
+    /// Chips whose variants it holds.
+    pub variants: Vec<String>,
+    /// Identity of the bundle that is pushed.
+    pub bundle: String,
+    /// Bytes of it.
+    pub bytes: u64,
+    /// Shims that are pushed with it.
+    pub shims: Vec<String>,
+    /// Files of vendors that are pushed with them, from a folder that the user names.
+    pub libraries: Vec<String>,
+    /// Where it is put on the phone.
+    pub there: String,
+}
+
+/// Writes the folder `to`, in which nothing may be yet, with a bundle or the variant for one chip,
+/// and a script for a POSIX shell.
+///
+/// # Errors
+///
+/// [`DeliveryError::NoShim`] if the manifest of a shim is not among `shims`, and what cannot be
+/// read or written.
+pub fn adb_folder(
+    bundle: &Bundle,
+    soc: Option<&str>,
+    shims: &[ShimNeeds],
+    facts: &BTreeMap<String, BTreeMap<String, String>>,
+    to: &Path,
+    progress: impl FnMut(Progress) -> ControlFlow<()>,
+) -> Result<AdbReport, DeliveryError> {
+    let all: Vec<&str> = bundle.manifest().variants.iter().map(|variant| variant.soc.as_str()).collect();
+    let share = bundle.share(&soc.map_or(all, |soc| vec![soc]))?;
+    let variants = &share.manifest().variants;
+    let mut pushed = Pushed::default();
+    for variant in variants {
+        let nothing = BTreeMap::new();
+        let facts = facts.get(&variant.soc).unwrap_or(&nothing);
+        for (_, shim) in shims_of(variant, shims)? {
+            pushed.add(shim, facts);
+        }
+    }
+    let folder = Folder::create(to)?;
+    let packed = share.pack(&share.volume(), &folder.path(BUNDLE)?, progress)?;
+    folder.write(SCRIPT, &script(&pushed))?;
+    folder.keep()?;
+    Ok(AdbReport {
+        path: to.display().to_string(),
+        script: SCRIPT.to_owned(),
+        variants: variants.iter().map(|variant| variant.soc.clone()).collect(),
+        bundle: packed.bundle.to_string(),
+        bytes: packed.bytes,
+        shims: pushed.shims,
+        libraries: pushed.libraries,
+        there: THERE.to_owned(),
+    })
+}
+
+/// What the script pushes, and sets.
+#[derive(Default)]
+struct Pushed {
+    /// Stems of the shims' libraries.
+    shims: Vec<String>,
+    libraries: Vec<String>,
+    folders: Vec<String>,
+    variables: BTreeMap<String, String>,
+}
+
+impl Pushed {
+    fn add(&mut self, shim: &ShimNeeds, facts: &BTreeMap<String, String>) {
+        let add = |to: &mut Vec<String>, what: String| {
+            if !to.contains(&what) {
+                to.push(what);
+            }
+        };
+        add(&mut self.shims, shim.library.clone());
+        for library in shim.needs.iter().filter(|library| library.brought_by == BroughtBy::App) {
+            add(&mut self.libraries, library.file_on(facts));
+        }
+        shim.android.device_folders.iter().for_each(|folder| add(&mut self.folders, folder.clone()));
+        self.variables.extend(shim.android.variables.clone());
+    }
+}
+
+/// Names in it are those of manifests, which hold no character that a shell would read.
+fn script(pushed: &Pushed) -> String {
+    let mut text = format!(
+        "#!/bin/sh
+# Pushes a bundle with what runs it to a phone, and runs it there:
+#
+#   SHARDWRIGHT_ANDROID=FOLDER [VENDOR_LIBRARIES=FOLDER] sh push.sh [OPTION …]
+#
+# SHARDWRIGHT_ANDROID is the program built for the phone: `shardwright`, `shardwright-worker` and
+# `shims`. VENDOR_LIBRARIES holds the libraries of `shardwright needs` that an app brings. Options are
+# those of `shardwright run`; without any, nothing is run. ADB names another adb, and ANDROID_SERIAL
+# one of several phones.
+set -eu
+here=$(cd \"$(dirname \"$0\")\" && pwd)
+there={THERE}
+adb=${{ADB:-adb}}
+program=${{SHARDWRIGHT_ANDROID:?name the folder of the program that was built for Android}}
+",
+    );
+    if !pushed.libraries.is_empty() {
+        text.push_str(
+            "libraries=${VENDOR_LIBRARIES:?name the folder of the libraries that `shardwright needs` lists}\n",
+        );
+    }
+    text.push_str("\n\"$adb\" shell mkdir -p \"$there/shims\" \"$there/libraries\"\n");
+    text.push_str("\"$adb\" push \"$here/bundle.swb\" \"$there/bundle.swb\"\n");
+    text.push_str(
+        "for name in shardwright shardwright-worker; do\n    \"$adb\" push \"$program/$name\" \"$there/$name\"\ndone\n",
+    );
+    let _ = write!(
+        text,
+        "for name in {}; do\n    for file in \"lib$name.so\" \"lib$name.shim.json\"; do\n        \"$adb\" push \
+         \"$program/shims/$file\" \"$there/shims/$file\"\n    done\ndone\n",
+        pushed.shims.join(" ")
+    );
+    if !pushed.libraries.is_empty() {
+        // An unknown part of a name is a pattern: the shell finds the files, or the push fails.
+        let each: Vec<String> =
+            pushed.libraries.iter().map(|library| format!("\"$libraries\"/{library}")).collect();
+        let _ = write!(
+            text,
+            "for file in {}; do\n    \"$adb\" push \"$file\" \"$there/libraries/$(basename \"$file\")\"\ndone\n",
+            each.join(" ")
+        );
+    }
+    text.push_str("\"$adb\" shell chmod 755 \"$there/shardwright\" \"$there/shardwright-worker\"\n");
+    text.push_str(
+        "\n[ $# -gt 0 ] || exit 0\nquoted=\nfor argument in \"$@\"; do\n    quoted=\"$quoted \
+         '$(printf %s \"$argument\" | sed \"s/'/'\\\\\\\\''/g\")'\"\ndone\n",
+    );
+    let mut folders = vec!["$there/libraries".to_owned()];
+    folders.extend(pushed.folders.iter().cloned());
+    let mut set = format!("LD_LIBRARY_PATH='{}'", folders.join(":"));
+    for (name, value) in &pushed.variables {
+        let _ = write!(set, " {name}='{}'", value.replace("{libraries}", "$there/libraries"));
+    }
+    let _ = write!(
+        text,
+        "\"$adb\" shell \"cd '$there' && {set} ./shardwright run bundle.swb --shims shims$quoted\"\n"
+    );
+    text
+}

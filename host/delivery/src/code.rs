@@ -1,0 +1,63 @@
+//! What is executable code, by its first bytes.
+
+use shardwright_bundle::{Bundle, FileReference, Manifest};
+
+use crate::DeliveryError;
+
+/// First bytes of code for a processor, a virtual machine or a sandbox, and of planners packed for
+/// one. Compiled graphs are none of these: an artefact begins with our own header, and what a
+/// vendor's compiler made lies behind it.
+const CODE: &[(&[u8], &str)] = &[
+    (b"\x7fELF", "a native library or program"),
+    (b"\0asm", "a WebAssembly module, such as a planner"),
+    (b"SWPACK\0", "a planner pack"),
+    (b"dex\n", "code for Android's virtual machine"),
+    (b"oat\n", "code for Android's virtual machine"),
+    (b"\xca\xfe\xba\xbe", "a Java class or a native program"),
+    (b"\xcf\xfa\xed\xfe", "a native library or program"),
+    (b"MZ", "a native library or program"),
+    (b"PK\x03\x04", "an archive, in which anything may be"),
+    (b"#!", "a script"),
+];
+
+/// Longest of those.
+const LONGEST: usize = 8;
+
+/// What code bytes begin as, if they do.
+pub(crate) fn code(begin: &[u8]) -> Option<&'static str> {
+    CODE.iter().find(|(magic, _)| begin.starts_with(magic)).map(|(_, what)| *what)
+}
+
+/// Refuses a manifest that names a file of code.
+pub(crate) fn expect_none(bundle: &Bundle, manifest: &Manifest) -> Result<(), DeliveryError> {
+    for (used_as, file) in manifest.references() {
+        if let Some(what) = code(&begin_of(bundle, &file)?) {
+            return Err(DeliveryError::Code { used_as, what });
+        }
+    }
+    Ok(())
+}
+
+fn begin_of(bundle: &Bundle, file: &FileReference) -> Result<Vec<u8>, DeliveryError> {
+    let section = bundle.section(file)?;
+    let mut begin = vec![0; LONGEST.min(usize::try_from(file.bytes).unwrap_or(LONGEST))];
+    section.read_exact_at(&mut begin, 0).map_err(DeliveryError::io(section.path()))?;
+    Ok(begin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_known_by_its_first_bytes() {
+        for bytes in [&b"\x7fELF\x02\x01"[..], b"\0asm\x01\0\0\0", b"SWPACK\0x", b"PK\x03\x04", b"#!/bin/sh"]
+        {
+            assert!(code(bytes).is_some(), "{bytes:?}");
+        }
+        for bytes in [&b"SWARTEF\0"[..], b"{\"model\":1}", b"", b"\x7fEL", b"\0\0\0\0"] {
+            assert_eq!(code(bytes), None, "{bytes:?}");
+        }
+        assert!(CODE.iter().all(|(magic, _)| magic.len() <= LONGEST));
+    }
+}

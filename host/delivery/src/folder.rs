@@ -1,0 +1,100 @@
+//! A folder that appears whole or not at all.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::DeliveryError;
+
+/// A folder that is being filled beside the place where it will be.
+pub(crate) struct Folder {
+    to: PathBuf,
+    building: TempDir,
+}
+
+impl Folder {
+    /// For a place where nothing is, or an empty folder.
+    pub(crate) fn create(to: &Path) -> Result<Folder, DeliveryError> {
+        let occupied = match fs::read_dir(to) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+            Err(error) => return Err(DeliveryError::io(to)(error)),
+        };
+        if occupied {
+            return Err(DeliveryError::Occupied { path: to.to_owned() });
+        }
+        let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let building = tempfile::Builder::new().prefix(".writing-").tempdir_in(parent);
+        Ok(Folder { to: to.to_owned(), building: building.map_err(DeliveryError::io(parent))? })
+    }
+
+    /// Where a file of it is written; its folders are made.
+    pub(crate) fn path(&self, name: &str) -> Result<PathBuf, DeliveryError> {
+        let path = self.building.path().join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(DeliveryError::io(parent))?;
+        }
+        Ok(path)
+    }
+
+    /// Writes a text.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), DeliveryError> {
+        let path = self.path(name)?;
+        let write = || {
+            let mut file = fs::File::create(&path)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        };
+        write().map_err(DeliveryError::io(&path))
+    }
+
+    /// Gives it its name.
+    pub(crate) fn keep(self) -> Result<(), DeliveryError> {
+        let io = || DeliveryError::io(&self.to);
+        // Folders for a moment are private; what is delivered is as any folder made here.
+        #[cfg(unix)]
+        {
+            let usual = self.building.path().join(".mode");
+            fs::create_dir(&usual).map_err(io())?;
+            let permissions = fs::metadata(&usual).map_err(io())?.permissions();
+            fs::remove_dir(&usual).map_err(io())?;
+            fs::set_permissions(self.building.path(), permissions).map_err(io())?;
+        }
+        if self.to.is_dir() {
+            fs::remove_dir(&self.to).map_err(io())?;
+        }
+        fs::rename(self.building.path(), &self.to).map_err(io())?;
+        // The name it had is gone, and with it what there was to remove.
+        let _ = self.building.keep();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_there_whole_or_not_at_all() {
+        let parent = tempfile::tempdir().unwrap();
+        let to = parent.path().join("out");
+        let folder = Folder::create(&to).unwrap();
+        folder.write("a/b", "text").unwrap();
+        assert!(!to.exists());
+        folder.keep().unwrap();
+        assert_eq!(fs::read(to.join("a/b")).unwrap(), b"text");
+        assert!(matches!(Folder::create(&to), Err(DeliveryError::Occupied { .. })));
+
+        drop(Folder::create(&parent.path().join("dropped")).unwrap());
+        let names: Vec<_> =
+            fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["out"]);
+
+        let empty = parent.path().join("empty");
+        fs::create_dir(&empty).unwrap();
+        Folder::create(&empty).unwrap().keep().unwrap();
+        assert!(matches!(Folder::create(&parent.path().join("no/such")), Err(DeliveryError::Io { .. })));
+    }
+}

@@ -1,0 +1,165 @@
+//! Who gets which volumes, and whether Play takes that.
+
+use shardwright_bundle::{Bundle, Share, Volume};
+
+use super::{Audience, AudienceReport, ChipName, PlayOptions, rules};
+use crate::{DeliveryError, code};
+
+/// Folder of the volumes in the assets.
+pub(super) const FOLDER: &str = "model";
+
+/// Groups, and the packs' first name.
+pub(super) struct Plan {
+    pub(super) name: String,
+    /// In the order of the file that defines them, the others last.
+    pub(super) groups: Vec<Group>,
+    pub(super) notices: Vec<String>,
+}
+
+/// Devices, and what they get.
+pub(super) struct Group {
+    pub(super) name: String,
+    pub(super) soc: Option<String>,
+    pub(super) chips: Vec<ChipName>,
+    pub(super) share: Option<Share>,
+    pub(super) volumes: Vec<Volume>,
+}
+
+impl Plan {
+    /// Whether devices are told apart at all.
+    pub(super) fn is_targeted(&self) -> bool {
+        self.groups.iter().any(|group| !group.chips.is_empty())
+    }
+}
+
+impl Group {
+    /// Name of its folder; the suffix is taken off when an app is built.
+    pub(super) fn folder(&self, is_targeted: bool) -> String {
+        if is_targeted { format!("{FOLDER}#group_{}", self.name) } else { FOLDER.to_owned() }
+    }
+
+    /// Bytes of all volumes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.volumes.iter().map(|volume| volume.bytes).fold(0, u64::saturating_add)
+    }
+
+    pub(super) fn report(&self) -> AudienceReport {
+        AudienceReport {
+            group: self.name.clone(),
+            soc: self.soc.clone(),
+            chips: self.chips.clone(),
+            bundle: self.share.as_ref().map(|share| share.sha256().to_string()),
+            volumes: self.volumes.len(),
+            bytes: self.bytes(),
+        }
+    }
+}
+
+pub(super) fn planned(
+    bundle: &Bundle,
+    audiences: &[(String, Audience)],
+    options: &PlayOptions,
+) -> Result<Plan, DeliveryError> {
+    let name = options.name.clone().unwrap_or_else(|| rules::name_of(&bundle.manifest().model.name));
+    // The base module of every app has that name.
+    if !rules::is_name(&name) || name == "base" {
+        return Err(DeliveryError::Name { of: "an AI pack", name });
+    }
+    code::expect_none(bundle, bundle.manifest())?;
+    let least = |asked: Option<u64>, rule: u64| asked.map_or(rule, |bytes| bytes.min(rule));
+    let limits = Limits {
+        pack: least(options.pack_bytes, rules::PACK_BYTES),
+        app: least(options.app_bytes, rules::APP_BYTES),
+    };
+    let mut groups: Vec<Group> = Vec::with_capacity(audiences.len() + 1);
+    let mut others = None;
+    let mut notices = Vec::new();
+    for (soc, audience) in audiences {
+        match audience {
+            Audience::Others => {
+                others = Some(group(bundle, rules::OTHER.to_owned(), soc, Vec::new(), limits)?)
+            }
+            Audience::Chips(chips) => {
+                let name = rules::name_of(soc);
+                expect_apart(&groups, &name, soc, chips)?;
+                groups.push(group(bundle, name, soc, chips.clone(), limits)?);
+            }
+        }
+    }
+    groups.push(others.unwrap_or_else(|| {
+        notices.push(format!(
+            "devices with another chip get a pack without a model: the bundle has no variant for {}",
+            "`generic`"
+        ));
+        Group {
+            name: rules::OTHER.to_owned(),
+            soc: None,
+            chips: Vec::new(),
+            share: None,
+            volumes: Vec::new(),
+        }
+    }));
+    let is_named = |soc: &str| audiences.iter().any(|(named, _)| named == soc);
+    let left_out = bundle.manifest().variants.iter().filter(|variant| !is_named(&variant.soc));
+    notices.extend(left_out.map(|variant| format!("the variant for {} is in no pack", variant.soc)));
+    if groups.iter().any(|group| group.bytes() > rules::BYTES_OF_SDK_21) {
+        notices.push("an app of more than 1 GB must set `minSdk` to 21 or more".to_owned());
+    }
+    Ok(Plan { name, groups, notices })
+}
+
+/// Bytes of a pack, and of all that a device gets.
+#[derive(Clone, Copy)]
+struct Limits {
+    pack: u64,
+    app: u64,
+}
+
+fn group(
+    bundle: &Bundle,
+    name: String,
+    soc: &str,
+    chips: Vec<ChipName>,
+    limits: Limits,
+) -> Result<Group, DeliveryError> {
+    let share = bundle.share(&[soc])?;
+    let volumes = share.volumes(limits.pack).map_err(|file| {
+        let named = share.manifest().references().into_iter().find(|(_, named)| *named == file);
+        let used_as = named.map_or_else(|| "the manifest".to_owned(), |(used_as, _)| used_as);
+        DeliveryError::FileTooLarge { soc: soc.to_owned(), used_as, bytes: file.bytes, limit: limits.pack }
+    })?;
+    let group = Group { name, soc: Some(soc.to_owned()), chips, share: Some(share), volumes };
+    let (bytes, limit) = (group.bytes(), limits.app);
+    if bytes > limit {
+        return Err(DeliveryError::AppTooLarge { soc: soc.to_owned(), bytes, limit });
+    }
+    Ok(group)
+}
+
+/// Every device is of one group at most: of several, Play would take the first.
+fn expect_apart(groups: &[Group], name: &str, soc: &str, chips: &[ChipName]) -> Result<(), DeliveryError> {
+    if chips.is_empty() {
+        return Err(DeliveryError::NoChipName { soc: soc.to_owned() });
+    }
+    if name == rules::OTHER {
+        return Err(DeliveryError::Name { of: "a device group", name: name.to_owned() });
+    }
+    let first = |group: &Group| group.soc.clone().unwrap_or_default();
+    if let Some(same) = groups.iter().find(|group| group.name == name) {
+        return Err(DeliveryError::GroupTwice {
+            group: name.to_owned(),
+            first: first(same),
+            second: soc.to_owned(),
+        });
+    }
+    for chip in chips {
+        if let Some(same) = groups.iter().find(|group| group.chips.contains(chip)) {
+            return Err(DeliveryError::ChipTwice {
+                chip: format!("{} {}", chip.manufacturer, chip.model),
+                first: first(same),
+                second: soc.to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
