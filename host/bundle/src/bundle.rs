@@ -16,6 +16,7 @@ use crate::file::MappedFile;
 use crate::hashed::{Forgotten, Hashed};
 use crate::manifest::{AssetEntry, FileReference, Manifest, TextFile, Variant};
 use crate::proofs::Proof;
+use crate::share::Signer;
 use crate::store::{Checked, Store};
 use crate::{BundleError, Digest, Proofs, file, packed};
 
@@ -40,6 +41,8 @@ pub struct Bundle {
     /// Position of the variant that is meant.
     variant: usize,
     proofs: Option<Proofs>,
+    /// Signs its shares.
+    signer: Option<Arc<Signer>>,
 }
 
 #[derive(Debug)]
@@ -123,7 +126,7 @@ impl Bundle {
         }
         let (mapped, hashed) = Default::default();
         let opened = Opened { store, manifest, sha256, signature, signed, uses, mapped, hashed };
-        Ok(Bundle { opened: Arc::new(opened), variant: 0, proofs: None })
+        Ok(Bundle { opened: Arc::new(opened), variant: 0, proofs: None, signer: None })
     }
 
     /// Records which files were verified, so that a later start need not hash them again. Without
@@ -190,6 +193,17 @@ impl Bundle {
     /// signature, or there is no good one.
     pub fn signed(&self) -> Option<&Statement> {
         self.opened.signed.as_ref()
+    }
+
+    /// The same bundle, of which everything that is packed is signed. Default: what is packed whole
+    /// keeps the signature that it has, and shares have none.
+    #[must_use]
+    pub fn signing(self, signer: Signer) -> Bundle {
+        Bundle { signer: Some(Arc::new(signer)), ..self }
+    }
+
+    pub(crate) fn signer(&self) -> Option<&Signer> {
+        self.signer.as_deref()
     }
 
     /// Its signature, of which nothing is believed.

@@ -204,7 +204,7 @@ pub use manifest::{
 };
 pub use packed::{PackReport, pack, volume_name};
 pub use proofs::Proofs;
-pub use share::{Share, Volume};
+pub use share::{Share, Signer, Volume};
 pub use signed::{SignatureReport, sign};
 pub use writer::BundleWriter;
 

@@ -25,6 +25,17 @@ pub struct Share {
     files: Vec<FileReference>,
 }
 
+/// Who signs the shares of a bundle, which are bundles of their own.
+#[derive(Debug)]
+pub struct Signer {
+    /// Name under which releases are counted.
+    pub name: String,
+    /// Number of the release.
+    pub release: u64,
+    /// The key.
+    pub key: SecretKey,
+}
+
 /// Files of a share that are packed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
@@ -61,8 +72,9 @@ impl Bundle {
 impl Share {
     /// All of a bundle.
     pub(crate) fn whole(bundle: &Bundle) -> Result<Share, BundleError> {
-        let signature = bundle.signature().map(<[u8]>::to_vec);
-        Ok(Share { signature, ..Share::of(bundle, bundle.manifest().clone())? })
+        let share = Share::of(bundle, bundle.manifest().clone())?;
+        let own = || bundle.signature().map(<[u8]>::to_vec);
+        Ok(Share { signature: share.signature.or_else(own), ..share })
     }
 
     /// The same, signed as release `release` of `name`.
@@ -79,7 +91,11 @@ impl Share {
     fn of(bundle: &Bundle, manifest: Manifest) -> Result<Share, BundleError> {
         let (bytes, sha256) = manifest::canonical(bundle.path(), &manifest)?;
         let files = uses_of(&manifest).into_keys().collect();
-        Ok(Share { bundle: bundle.clone(), manifest, bytes, sha256, signature: None, files })
+        let share = Share { bundle: bundle.clone(), manifest, bytes, sha256, signature: None, files };
+        match bundle.signer() {
+            Some(Signer { name, release, key }) => share.signed((name, *release), key),
+            None => Ok(share),
+        }
     }
 
     /// Its manifest.

@@ -425,6 +425,16 @@ pub struct PackArguments {
     /// The model on the hub that the bundle was made from.
     #[arg(long, value_name = "OWNER/NAME", requires = "hf")]
     pub base_model: Option<String>,
+    /// Sign what is written with this key, as `trust key` makes one. A bundle that is packed whole
+    /// keeps the signature that it has; what is made of variants of it has none otherwise.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Name under which signed releases are counted. Default: that of the model.
+    #[arg(long, value_name = "NAME", requires = "key")]
+    pub signed_as: Option<String>,
+    /// Number of the signed release.
+    #[arg(long, value_name = "NUMBER", requires = "key", default_value_t = 1)]
+    pub release: u64,
     #[command(flatten)]
     pub shims: ShimPlaces,
     #[command(flatten)]

@@ -59,4 +59,4 @@ pub use shims::{
     DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims, shim_needs,
 };
 pub use show::{AssetReport, ComponentReport, LayerKindReport, ShowReport, show};
-pub use trust::{SignatureReport, make_key, revoke, show_signature, sign};
+pub use trust::{SignatureReport, make_key, revoke, show_signature, sign, signer};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use shardwright::Watch;
-use shardwright_bundle::{Bundle, Examine};
+use shardwright_bundle::{Bundle, Examine, Signer};
 use shardwright_files::{own, read_from, read_named};
 use shardwright_planning::profile;
 use shardwright_shims::{MANIFEST_SUFFIX, Manifest};
@@ -90,15 +90,8 @@ pub fn sign(
 ) -> Result<SignatureReport> {
     let key = read_key(key)?;
     if shardwright::is_bundle(path) {
-        let of_model;
-        let name = match name {
-            Some(name) => name,
-            None => {
-                of_model = Bundle::open(path)?.manifest().model.name.to_lowercase();
-                &of_model
-            }
-        };
-        let statement = shardwright_bundle::sign(path, (name, release), &key, |progress| {
+        let name = release_name(&Bundle::open(path)?, name);
+        let statement = shardwright_bundle::sign(path, (&name, release), &key, |progress| {
             let done = u128::from(progress.done) * 1000 / u128::from(progress.total.max(1));
             watch.progress(done as u32, "copying");
             if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -116,6 +109,18 @@ pub fn sign(
     let to = path_of_signature(path);
     write(&to, &Envelope::sign(&statement, &key).to_bytes())?;
     Ok(SignatureReport { path: to, key: key.public(), statement, holds: true, revokes: None })
+}
+
+/// The name that is given, or the model's.
+fn release_name(bundle: &Bundle, name: Option<&str>) -> String {
+    name.map_or_else(|| bundle.manifest().model.name.to_lowercase(), str::to_owned)
+}
+
+/// Who signs what is packed of a bundle, with the key in a file, as a release.
+///
+/// Errors: a key file that others may read.
+pub fn signer(bundle: &Bundle, (name, release): (Option<&str>, u64), key: &Path) -> Result<Signer> {
+    Ok(Signer { name: release_name(bundle, name), release, key: read_key(key)? })
 }
 
 /// What a file is, and the name of its content.

@@ -41,7 +41,7 @@ pub fn pack(
     to: &Path,
     progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<PackReport, BundleError> {
-    if let Some(signature) = bundle.signature() {
+    if let Some(signature) = bundle.signature().filter(|_| bundle.signer().is_none()) {
         Envelope::parse(bundle.path(), signature)?;
     }
     let share = Share::whole(bundle)?;

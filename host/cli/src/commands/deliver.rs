@@ -18,17 +18,25 @@ use crate::views;
 pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failure> {
     let Channel { output, ai_pack, adb, hf } = &arguments.channel;
     let mut watch = views::Progress::new("packing", &arguments.bundle);
-    if let Some(to) = output {
-        let report = shardwright::pack(&arguments.bundle, to, &mut watch)?;
-        drop(watch);
-        return print(format, &report, views::packed);
-    }
     let bundle = Bundle::open(&arguments.bundle).map_err(Error::from)?;
+    let bundle = match &arguments.key {
+        Some(key) => {
+            let release = (arguments.signed_as.as_deref(), arguments.release);
+            let signer = shardwright_doctor::signer(&bundle, release, key)?;
+            bundle.signing(signer)
+        }
+        None => bundle,
+    };
     let mut copied = |progress: Progress| {
         let done = u128::from(progress.done) * 1000 / u128::from(progress.total.max(1));
         watch.progress(done as u32, "copying");
         if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
+    if let Some(to) = output {
+        let report = shardwright_bundle::pack(&bundle, to, copied).map_err(Error::from)?;
+        drop(watch);
+        return print(format, &report, views::packed);
+    }
     if let Some(to) = ai_pack {
         let profiles = profiles(&arguments.shims, &arguments.profiles);
         let options = delivery::PlayOptions {
