@@ -364,7 +364,8 @@ fn a_chain_beyond_the_budget_is_passed_over_before_it_is_read() {
     // A chain that is passed over is not even read: damage to it is not seen.
     let path = bundle.file(&artefacts("generic")[0]);
     let mut content = fs::read(&path).expect("read");
-    *content.last_mut().expect("not empty") ^= 1;
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
     fs::write(&path, content).expect("written");
     let model = open(&options.clone().memory_budget(large), &bundle.path());
     assert_eq!((model.bundle_variant(), model.memory().weights), (Some("mt6989"), small));
