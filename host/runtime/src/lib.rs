@@ -4,9 +4,8 @@
 //! **Job.** Check that loaded shards form a [`Chain`]; keep a [`Session`]'s states and history;
 //! compute the inputs of a step once and share them; pass boundaries and states between shards, by
 //! reference where that is legal and as a counted copy elsewhere; prefill, decode, score, encode,
-//! truncate, cancel; release the memory of
-//! an idle session and refill it; keep a budget of memory; generate text; continue on another chain, from the history, when a device is
-//! lost.
+//! truncate, cancel; release the memory of an idle session and fill it again; keep a budget of
+//! memory; generate text; continue on another chain, from the history, when a device is lost.
 //!
 //! **Not its job.** It knows no model family, no planner, no compiler and no file format. It
 //! computes only step inputs: all arithmetic of a model happens in a shim.

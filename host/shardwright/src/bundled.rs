@@ -3,11 +3,9 @@
 mod load;
 mod loader;
 mod need;
-mod policy;
 mod said;
 mod self_test;
 mod steps;
-mod verified;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,15 +23,14 @@ use shardwright_vocabulary::{Beforehand, Pass};
 use shardwright_vocabulary::{Flag, Notice, NoticeKind};
 
 use self::loader::{Found, Loader, Opening, flags_of};
-pub use self::policy::FallbackPolicy;
 use self::said::copied_notice;
-use self::verified::ProofsPlace;
-pub use self::verified::Verified;
 use crate::load_flags;
 use crate::model::{BundleOrigin, NextChainMaker, OpeningTimes, Origin};
+use crate::policy::FallbackPolicy;
 use crate::run_options::{RunOptions, run_option_setters};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::towers::Towers;
+use crate::verified::{ProofsPlace, Verified};
 use crate::{Error, ErrorKind, Model, Result};
 
 /// How to open a bundle.

@@ -66,11 +66,13 @@ mod memory;
 mod model;
 mod packing;
 mod parts;
+mod policy;
 mod run_options;
 mod search;
 mod session;
 mod text_side;
 mod towers;
+mod verified;
 
 #[cfg(feature = "build")]
 mod goldens;
@@ -81,11 +83,12 @@ mod opening;
 #[cfg(feature = "build")]
 mod options;
 
-pub use bundled::{BundleOptions, FallbackPolicy, Verified};
+pub use bundled::BundleOptions;
 pub use memory::ModelMemory;
 pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use packing::pack;
 pub use parts::ChatPart;
+pub use policy::FallbackPolicy;
 pub use run_options::registry_with_measured;
 pub use search::{SearchPath, user_cache_directory};
 pub use session::{Reply, Session};
@@ -104,6 +107,7 @@ pub use shardwright_vocabulary::{
     UnknownName, WeightFormat,
 };
 pub use shardwright_worker::Isolation;
+pub use verified::Verified;
 
 #[cfg(feature = "planning")]
 pub use {

@@ -7,12 +7,13 @@ use shardwright_selection::Selection;
 use shardwright_text::{Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::Notice;
 
-use crate::bundled::{FallbackPolicy, Verified};
+use crate::policy::FallbackPolicy;
 use crate::session::check_modality;
 use crate::text_side::TextSide;
 #[cfg(feature = "build")]
 use crate::text_side::TokenizerStart;
 use crate::towers::Towers;
+use crate::verified::Verified;
 use crate::{Error, ErrorKind, Result, Session};
 
 /// A loaded model: from a checkpoint, planned and compiled for it, or from a bundle. Cloning shares

@@ -89,7 +89,7 @@ fn between_tokens() {
         let mut session = session(&model);
         let (found, statistics) = tokens(session.chat(QUESTIONS[0]).expect("a reply"), when);
         assert_eq!(found, wanted);
-        assert!(statistics.recomputed_tokens > undisturbed.prompt_tokens, "{statistics:?}");
+        assert!(statistics.recomputed_tokens >= undisturbed.prompt_tokens, "{statistics:?}");
     }
 }
 

@@ -335,40 +335,45 @@ fn a_policy_says_which_chains_may_take_over() {
 
 #[test]
 fn a_chain_beyond_the_budget_is_passed_over_before_it_is_read() {
-    let bundle = Compiled::from(DEMO_MODEL, ["--soc", "mt6989", "--on", "cpu", "--context", "256"]);
-    let shards = |index: usize| bundle.variant_json()["chains"][index]["shards"].clone();
-    let artefacts = |index: usize| -> u64 {
-        let shards = shards(index);
-        let shards = shards.as_array().expect("shards").iter();
-        shards.map(|shard| shard["artefact"]["bytes"].as_u64().expect("bytes")).sum()
+    let chips = ["--soc", "mt6989,generic", "--on", "cpu", "--context", "256"];
+    let bundle = Compiled::from(DEMO_MODEL, chips);
+    let variants = bundle.manifest_json()["variants"].as_array().expect("variants").clone();
+    let artefacts = |soc: &str| {
+        let variant = variants.iter().find(|variant| variant["soc"] == soc).expect("its variant");
+        let shards = variant["chains"][0]["shards"].as_array().expect("shards").clone();
+        shards.iter().map(|shard| shard["artefact"].clone()).collect::<Vec<_>>()
     };
-    let (first, second) = (artefacts(0), artefacts(1));
-    assert!(first != second, "the chains differ in size: {first}");
+    let bytes = |soc: &str| -> u64 {
+        artefacts(soc).iter().map(|artefact| artefact["bytes"].as_u64().expect("bytes")).sum()
+    };
+    let (large, small) = (bytes("generic"), bytes("mt6989"));
+    assert!(small + (1 << 20) < large, "{small} and {large} bytes");
     let options = BundleOptions::new().search_path(program::search_path()).remember_no_proofs();
     let model = open(&options, &bundle.path());
-    let memory = model.memory();
-    assert_eq!((model.bundle_chain(), memory.weights), (Some("primary"), first));
+    assert_eq!((model.bundle_variant(), model.memory().weights), (Some("generic"), large));
     drop(model);
 
     // Neither fits: what the smaller needs is said.
     let error = options.clone().memory_budget(1).open(bundle.path()).err().expect("nothing fits");
     assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
     let said = error.to_string();
-    assert!(said.contains("needs least: ") && said.contains("are mapped and not counted"), "{said}");
+    let least = "chain `primary` of the variant for mt6989 needs least: ";
+    assert!(said.contains(least) && said.contains("are mapped and not counted"), "{said}");
     let strict = options.clone().memory_budget(1).strict(true).open(bundle.path()).err().expect("strict");
     assert_eq!(strict.kind(), ErrorKind::Memory, "{strict}");
-    if first < second {
-        return;
-    }
-    // Damage to a chain that is passed over is not even read.
-    let path = bundle.file(&shards(0)[0]["artefact"]);
-    let mut bytes = fs::read(&path).expect("read");
-    *bytes.last_mut().expect("not empty") ^= 1;
-    fs::write(&path, bytes).expect("written");
-    let model = open(&options.clone().memory_budget(first), &bundle.path());
-    assert_eq!(model.bundle_chain(), Some("cpu"));
-    let notice = &model.notices_of_opening()[0];
-    assert!(notice.text.contains("the memory budget is"), "{notice:?}");
+    // A chain that is passed over is not even read: damage to it is not seen.
+    let path = bundle.file(&artefacts("generic")[0]);
+    let mut content = fs::read(&path).expect("read");
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    fs::write(&path, content).expect("written");
+    let model = open(&options.clone().memory_budget(large), &bundle.path());
+    assert_eq!((model.bundle_variant(), model.memory().weights), (Some("mt6989"), small));
+    let said = |text: &str| text.contains("does not run here") && text.contains("the memory budget is");
+    let notices = model.notices_of_opening();
+    assert!(notices.iter().any(|notice| said(&notice.text)), "{notices:?}");
     let placement = model.session().expect("a session").placement();
     assert_eq!(placement.beforehand.passed_over[0].kind, "memory");
+    let error = options.open(bundle.path()).err().expect("damaged");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }

@@ -18,9 +18,9 @@ impl Session {
         self.engine.is_released()
     }
 
-    /// Takes the memory of a released session and runs its history again now, instead of within the
-    /// next call; gives the number of tokens that were run. [`Session::logits`] are then those after
-    /// the last. A session whose states are complete runs nothing.
+    /// Takes the memory of a released session and runs its history again now, instead of within
+    /// the next call; gives the number of tokens that were run. [`Session::logits`] are then those
+    /// after the last. A session whose states are complete runs nothing.
     ///
     /// # Errors
     ///

@@ -15,9 +15,9 @@ use shardwright_vocabulary::{Beforehand, Flag, Notice, NoticeKind, Pass, PassedO
 use shardwright_worker::Shims;
 
 use super::need::Need;
-use super::policy::FallbackPolicy;
 use super::said::why_not_better;
 use super::steps::Steps;
+use crate::policy::FallbackPolicy;
 use crate::run_options::RunOptions;
 use crate::towers::LoadedTower;
 use crate::{Error, ErrorKind, Result};
@@ -219,7 +219,7 @@ impl Loader {
         let mut passed = Vec::new();
         let mut beforehand = Beforehand::default();
         let mut first_error = None;
-        let mut untried = Vec::new();
+        let (mut untried, mut too_large) = (Vec::new(), Vec::new());
         for (position, choice) in choices.iter().enumerate() {
             let Choice { variant, pass, chain: index, .. } = *choice;
             let (model, entry) = self.model(choice)?;
@@ -258,14 +258,16 @@ impl Loader {
             if self.policy == FallbackPolicy::Refuse || ends {
                 return Err(error);
             }
+            if error.kind() == ErrorKind::Memory {
+                too_large.push((Need::of(model, entry), &entry.name, &self.variant(variant).soc));
+            }
             passed.push(format!("chain `{}` does not run here: {error}", entry.name));
             beforehand.passed_over.push(PassedOver {
                 chain: entry.name.clone(),
                 kind: error.kind().name().to_owned(),
                 error: error.to_string(),
             });
-            let known = first_error.take();
-            first_error = Some(known.unwrap_or(error));
+            first_error.get_or_insert(error);
         }
         let Some(error) = first_error else {
             let what = match untried.as_slice() {
@@ -275,29 +277,17 @@ impl Loader {
             let kind = if untried.is_empty() { ErrorKind::Invalid } else { ErrorKind::Strict };
             return Err(Error::new(kind, what).with_help("name a chain of the bundle in the policy"));
         };
-        let error = match self.smallest_of(&choices, &beforehand) {
-            Some(smallest) => error.with_more(smallest),
+        let smallest = too_large.iter().min_by_key(|(need, ..)| need.bytes()).filter(|_| too_large.len() > 1);
+        let error = match smallest {
+            Some((need, name, soc)) => {
+                error.with_more(format!("chain `{name}` of the variant for {soc} needs least: {need}"))
+            }
             None => error,
         };
         Err(match untried.as_slice() {
             [] => error,
             untried => error.with_more(format!("the fallback policy leaves out {}", untried.join(", "))),
         })
-    }
-
-    /// What the smallest of several chains needs that exceed the budget.
-    fn smallest_of(&self, choices: &[Choice], beforehand: &Beforehand) -> Option<String> {
-        let exceeds = |entry: &ChainEntry| {
-            let passed = &beforehand.passed_over;
-            passed.iter().any(|passed| passed.chain == entry.name && passed.kind == ErrorKind::Memory.name())
-        };
-        let models = choices.iter().filter_map(|choice| self.model(choice).ok());
-        let needs: Vec<(Need, &str)> = models
-            .filter(|(_, entry)| exceeds(entry))
-            .map(|(model, entry)| (Need::of(model, entry), entry.name.as_str()))
-            .collect();
-        let (need, name) = needs.iter().min_by_key(|(need, _)| need.bytes()).filter(|_| needs.len() > 1)?;
-        Some(format!("chain `{name}` needs least: {need}"))
     }
 
     pub(super) fn model(&self, choice: &Choice) -> Result<(ModelEntry<'_>, &ChainEntry)> {

@@ -8,7 +8,7 @@ use shardwright_files::FileError;
 
 /// Where it is remembered which files were verified.
 #[derive(Clone, Debug, Default)]
-pub(super) enum ProofsPlace {
+pub(crate) enum ProofsPlace {
     /// In the user's cache directory.
     #[default]
     Usual,
@@ -32,17 +32,19 @@ pub struct Verified {
 }
 
 impl Verified {
-    pub(super) fn of(bundle: &Bundle, refused: Option<&FileError>, verify_all: bool) -> Verified {
+    pub(crate) fn of(bundle: &Bundle, refused: Option<&FileError>, verify_all: bool) -> Verified {
         let hashed = bundle.hashed();
         let directory = bundle.proofs().map(|proofs| proofs.directory().to_owned());
         let again = match (verify_all, &hashed.forgotten) {
-            (true, _) => Some("every opening was asked to".to_owned()),
+            (true, _) => Some("every file was to be verified".to_owned()),
             (false, Some(Forgotten::NoPlace)) => {
                 Some("no writable directory for proofs is known: name one".to_owned())
             }
             (false, Some(why)) => match refused {
-                Some(refused) => Some(format!("proofs there are not believed: {refused}")),
-                None => Some(why.to_string()),
+                Some(refused @ FileError::NotOwn { .. }) => {
+                    Some(format!("proofs there are not believed: {refused}"))
+                }
+                _ => Some(why.to_string()),
             },
             (false, None) => None,
         };
@@ -69,7 +71,7 @@ impl fmt::Display for Verified {
 
 impl ProofsPlace {
     /// The proofs, where `cache` is the user's cache directory.
-    pub(super) fn proofs(&self, cache: Option<PathBuf>) -> Option<Proofs> {
+    pub(crate) fn proofs(&self, cache: Option<PathBuf>) -> Option<Proofs> {
         match self {
             ProofsPlace::Usual => cache.map(|cache| Proofs::kept_in(cache.join("proofs"))),
             ProofsPlace::At(directory) => Some(Proofs::kept_in(directory)),

@@ -22,7 +22,7 @@ pub enum FallbackPolicy {
 
 impl FallbackPolicy {
     /// Whether a later chain may be tried when a bundle or a tower is opened.
-    pub(super) fn opens(&self, name: &str) -> bool {
+    pub(crate) fn opens(&self, name: &str) -> bool {
         match self {
             FallbackPolicy::Allow | FallbackPolicy::AtOpening => true,
             FallbackPolicy::Only(names) => names.iter().any(|known| known == name),
@@ -31,12 +31,12 @@ impl FallbackPolicy {
     }
 
     /// Whether a session may go on with another chain.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(crate) fn goes_on(&self) -> bool {
         matches!(self, FallbackPolicy::Allow | FallbackPolicy::Only(_))
     }
 
     /// Refuses names that no chain has.
-    pub(super) fn expect_known(&self, bundle: &Bundle) -> Result<()> {
+    pub(crate) fn expect_known(&self, bundle: &Bundle) -> Result<()> {
         let FallbackPolicy::Only(names) = self else { return Ok(()) };
         let mut known: Vec<&str> = bundle.manifest().all_chains().map(|chain| chain.name.as_str()).collect();
         known.sort_unstable();
