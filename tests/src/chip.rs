@@ -95,10 +95,10 @@ impl Chip {
     }
 
     /// Sets the behaviour of instances that are opened from now on: a chip whose library is missing
-    /// (`broken`), one that is only compiled for and simulated here (`offline`), another of the same
-    /// architecture (`sibling`), or one that estimates (`estimates`); an answer of `recompile`, `unsupported` or `not-mine` for every
-    /// artefact; compiling with a node that falls back to the CPU (`slip`); or no support for
-    /// hyperbolic tangents (`no-tangent`).
+    /// (`broken`), one that is only compiled for and simulated here (`offline`), another of the
+    /// same architecture (`sibling`), or one that estimates (`estimates`); an answer to every
+    /// artefact of `recompile`, `unsupported` or `not-mine`; compiling with a node that falls back
+    /// to the CPU (`slip`); or no support for hyperbolic tangents (`no-tangent`).
     ///
     /// # Panics
     /// As [`Chip::fails_in`].

@@ -77,7 +77,7 @@ const PRIMARY_BESIDE_TOWERS: u32 = 500;
 /// Progress once every chain is made, in thousandths.
 const WRITTEN: u32 = 970;
 
-/// Compiles a checkpoint into a bundle: the chain of the plan, and one for each target that the plan
+/// Compiles a checkpoint into a bundle: the chain of the plan, and one for each target that it
 /// falls back to; and the same of each tower that the options ask for.
 pub fn compile(
     directory: &Path,

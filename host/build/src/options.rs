@@ -164,8 +164,8 @@ pub struct PlanOptions {
     pub trust: TrustOptions,
     /// A profile's name or alias; `None` for the generic one.
     pub soc: Option<String>,
-    /// Whether the chip's own device alone is offered to the planner, without what its profile falls
-    /// back to and without this machine's CPU.
+    /// Whether the chip's own device alone is offered to the planner, without what its profile
+    /// falls back to and without this machine's CPU.
     pub alone: bool,
     /// What runs the plan; `None` for the device if its shim finds it.
     pub on: Option<Executor>,

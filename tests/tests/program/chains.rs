@@ -203,8 +203,8 @@ fn damage_is_an_error_and_no_reason_to_fall_back() {
     }
 }
 
-/// In equal formats all three say the same, so that a session that is moved says what an undisturbed
-/// one does.
+/// In equal formats all three say the same, so that a session that is moved says what an
+/// undisturbed one does.
 #[test]
 fn a_session_that_loses_a_device_twice_goes_on_with_its_tokens() {
     let machine = Machine::of(&json!({ "fallback": ["beta"] }));
