@@ -198,9 +198,9 @@ pub use manifest::{
     AssetEntry, ChainEntry, FileReference, Manifest, Model, ModelIdentity, NAME_BYTES_MAX, ShardEntry,
     Structure, TEXT_BYTES_MAX, TextFile, TowerEntry, TwinEntry, Variant, Verification,
 };
-pub use packed::{PackReport, pack, volume_name};
+pub use packed::{PackReport, volume_name};
 pub use proofs::Proofs;
-pub use share::{Share, Volume};
+pub use share::{Share, Volume, pack};
 pub use writer::BundleWriter;
 
 /// Version of the format that is written, and the only one that is read.

@@ -11,7 +11,7 @@ use shardwright_files::Section;
 use super::layout::{self, Part};
 use crate::digest::{CHUNK, Hasher};
 use crate::layout::{Layout, MANIFEST};
-use crate::{Bundle, BundleError, Digest, FileReference, Progress, Share, Volume, file};
+use crate::{Bundle, BundleError, Digest, FileReference, Progress, file};
 
 /// What packing made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -26,22 +26,6 @@ pub struct PackReport {
     pub part_bytes: u64,
     /// Bytes of the file: the parts, headers and padding.
     pub bytes: u64,
-}
-
-/// Packs a bundle into the file `to`, every byte of which is verified on the way. Equal bundles
-/// give equal files. The file appears whole or not at all; what an interrupted call leaves is
-/// `<to>.partial`, which the next one replaces. `progress` is called again and again, and stops it.
-///
-/// # Errors
-///
-/// [`BundleError::Cancelled`] after `progress` stopped it.
-pub fn pack(
-    bundle: &Bundle,
-    to: &Path,
-    progress: impl FnMut(Progress) -> ControlFlow<()>,
-) -> Result<PackReport, BundleError> {
-    let share = Share::whole(bundle)?;
-    pack_volume(&share, &share.volume(), to, progress)
 }
 
 /// The length of a packed file with parts of these names and lengths; `None` beyond any file.
@@ -66,20 +50,32 @@ impl Source<'_> {
     }
 }
 
-pub(crate) fn pack_volume(
-    share: &Share,
-    volume: &Volume,
+/// What goes into a packed file: files of a bundle, and in the first volume the bytes of a manifest.
+#[derive(Clone, Copy)]
+pub(crate) struct Content<'c> {
+    pub(crate) bundle: &'c Bundle,
+    pub(crate) manifest: Option<&'c [u8]>,
+    /// In the order of their hashes.
+    pub(crate) files: &'c [FileReference],
+    /// Identity of the bundle that the file is, or is a volume of.
+    pub(crate) identity: Digest,
+}
+
+pub(crate) fn pack_content(
+    content: Content<'_>,
     to: &Path,
     mut progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<PackReport, BundleError> {
     if to.is_dir() {
         return Err(BundleError::Kind { path: to.to_owned(), expected: "a file", found: "a directory" });
     }
-    let manifest = FileReference { sha256: Digest::of(&share.bytes), bytes: share.bytes.len() as u64 };
-    let manifest = volume.has_manifest.then(|| Ok((manifest, Source::Manifest(&share.bytes))));
-    let file = |file: &FileReference| Ok((*file, Source::File(share.bundle.section(file)?)));
+    let manifest = content.manifest.map(|bytes| {
+        let reference = FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
+        Ok((reference, Source::Manifest(bytes)))
+    });
+    let file = |file: &FileReference| Ok((*file, Source::File(content.bundle.section(file)?)));
     let sources: Vec<(FileReference, Source<'_>)> =
-        manifest.into_iter().chain(volume.files.iter().map(file)).collect::<Result<_, BundleError>>()?;
+        manifest.into_iter().chain(content.files.iter().map(file)).collect::<Result<_, BundleError>>()?;
     let name = |(reference, source): &(FileReference, Source<'_>)| match source {
         Source::Manifest(_) => MANIFEST.to_owned(),
         Source::File(_) => Layout::name_of(reference.sha256),
@@ -103,7 +99,7 @@ pub(crate) fn pack_volume(
         writer.seek(SeekFrom::Start(place.data)).map_err(io)?;
         let mut copied = |bytes| progress(Progress { file: *reference, done: done + bytes, total });
         let from = match source {
-            Source::Manifest(_) => share.bundle.path(),
+            Source::Manifest(_) => content.bundle.path(),
             Source::File(section) => section.path(),
         };
         part.crc = copy(source.reader(), from, *reference, &mut writer, io, &mut copied)?;
@@ -118,7 +114,7 @@ pub(crate) fn pack_volume(
     partial.keep(to)?;
     Ok(PackReport {
         path: to.to_owned(),
-        bundle: share.sha256(),
+        bundle: content.identity,
         parts: parts.len(),
         part_bytes: total,
         bytes: directory + last.len() as u64,
