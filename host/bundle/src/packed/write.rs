@@ -50,7 +50,8 @@ impl Source<'_> {
     }
 }
 
-/// What goes into a packed file: files of a bundle, and in the first volume the bytes of a manifest.
+/// What goes into a packed file: files of a bundle, and in the first volume the bytes of a
+/// manifest.
 #[derive(Clone, Copy)]
 pub(crate) struct Content<'c> {
     pub(crate) bundle: &'c Bundle,
