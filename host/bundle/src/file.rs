@@ -49,6 +49,14 @@ pub(crate) fn begin_of(path: &Path, length: u64) -> Result<Vec<u8>, BundleError>
     Ok(begin)
 }
 
+/// The same of a file that may be a link.
+pub(crate) fn begin_of_foreign(path: &Path, length: u64) -> Result<Vec<u8>, BundleError> {
+    let (file, _) = open_foreign(path)?;
+    let mut begin = Vec::new();
+    file.take(length).read_to_end(&mut begin).map_err(BundleError::io(path))?;
+    Ok(begin)
+}
+
 /// The bytes of a file of at most `limit`, whatever length it reports.
 pub(crate) fn read_capped(path: &Path, file: impl Read, limit: u64) -> Result<Vec<u8>, BundleError> {
     shardwright_files::read_from(file, limit).map_err(|error| match error {

@@ -118,7 +118,7 @@ fn identify_directory(directory: &Path) -> Kind {
             file::begin_of(&layout.manifest(), LONGEST).is_ok_and(|begin| begin.starts_with(envelope::MAGIC));
         return if ours { Kind::Bundle } else { Kind::Unknown };
     }
-    if file::begin_of(&directory.join(volume_name(1)), LONGEST)
+    if file::begin_of_foreign(&directory.join(volume_name(1)), LONGEST)
         .is_ok_and(|begin| known(&begin) == Kind::Bundle)
     {
         return Kind::Bundle;

@@ -202,9 +202,9 @@ pub use manifest::{
     AssetEntry, ChainEntry, FileReference, Manifest, Model, ModelIdentity, NAME_BYTES_MAX, ShardEntry,
     Structure, TEXT_BYTES_MAX, TextFile, TowerEntry, TwinEntry, Variant, Verification,
 };
-pub use packed::{PackReport, pack, volume_name};
+pub use packed::{PackReport, volume_name};
 pub use proofs::Proofs;
-pub use share::{Share, Signer, Volume};
+pub use share::{Share, Signer, Volume, pack};
 pub use signed::{SignatureReport, sign};
 pub use writer::BundleWriter;
 

@@ -31,7 +31,7 @@ mod volumes;
 pub(crate) mod write;
 
 pub use volumes::volume_name;
-pub use write::{PackReport, pack};
+pub use write::PackReport;
 
 pub(crate) use volumes::{Volumes, section};
 pub(crate) use write::packed_bytes;

@@ -7,20 +7,40 @@ use shardwright_trust::{Envelope, Kind, SecretKey, Statement};
 
 use crate::bundle::uses_of;
 use crate::layout::{Layout, MANIFEST, SIGNATURE};
-use crate::packed::{PackReport, packed_bytes, write};
+use crate::packed::write::{Content, pack_content};
+use crate::packed::{PackReport, packed_bytes};
 use crate::{Bundle, BundleError, Digest, FileReference, Manifest, Progress, manifest};
+
+/// Packs a bundle, with its signature, into the file `to`, every byte of which is verified on the
+/// way. Equal bundles give equal files. The file appears whole or not at all; what an interrupted call leaves is
+/// `<to>.partial`, which the next one replaces. `progress` is called again and again, and stops it.
+///
+/// # Errors
+///
+/// [`BundleError::Cancelled`] after `progress` stopped it.
+pub fn pack(
+    bundle: &Bundle,
+    to: &Path,
+    progress: impl FnMut(Progress) -> ControlFlow<()>,
+) -> Result<PackReport, BundleError> {
+    if let Some(signature) = bundle.signature().filter(|_| bundle.signer().is_none()) {
+        Envelope::parse(bundle.path(), signature)?;
+    }
+    let share = Share::whole(bundle)?;
+    share.pack(&share.volume(), to, progress)
+}
 
 /// Some variants of a bundle: a bundle that can be packed, with fewer files and a manifest of its
 /// own. Equal bundles and equal variants give equal bytes.
 #[derive(Clone, Debug)]
 pub struct Share {
-    pub(crate) bundle: Bundle,
+    bundle: Bundle,
     manifest: Manifest,
     /// The bytes of `bundle.json`.
     pub(crate) bytes: Vec<u8>,
     sha256: Digest,
     /// Of these bytes.
-    pub(crate) signature: Option<Vec<u8>>,
+    signature: Option<Vec<u8>>,
     /// Each content once, in the order of their hashes.
     files: Vec<FileReference>,
 }
@@ -169,7 +189,14 @@ impl Share {
         to: &Path,
         progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<PackReport, BundleError> {
-        write::pack_volume(self, volume, to, progress)
+        let content = Content {
+            bundle: &self.bundle,
+            signature: self.signature.as_deref().filter(|_| volume.has_manifest),
+            manifest: volume.has_manifest.then_some(&self.bytes),
+            files: &volume.files,
+            identity: self.sha256,
+        };
+        pack_content(content, to, progress)
     }
 
     /// Beyond any file if the lengths add up to that.

@@ -35,8 +35,8 @@ pub(crate) struct Checked {
 }
 
 impl Store {
-    /// A directory, a packed bundle, a folder of its volumes, or `archive!/entry` of a ZIP archive in
-    /// which a packed bundle is stored uncompressed.
+    /// A directory, a packed bundle, a folder of its volumes, or `archive!/entry` of a ZIP archive
+    /// in which a packed bundle is stored uncompressed.
     pub(crate) fn open(path: &Path, trust: &Trust) -> Result<Store, BundleError> {
         let is_file = fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir());
         if is_file || embedded::split(path).is_some_and(|_| !path.exists()) {

@@ -395,35 +395,35 @@ pub struct PackArguments {
     pub bundle: PathBuf,
     #[command(flatten)]
     pub channel: Channel,
-    /// When AI packs come: with the app, right after it, or when it asks for them.
+    /// When AI packs come: with the app, right after it, or when it asks for them, the default.
     #[arg(
         long,
         value_enum,
         value_name = "WHEN",
-        requires = "ai_pack",
+        conflicts_with_all = ["output", "adb", "hf"],
         default_value_if("ai_pack", clap::builder::ArgPredicate::IsPresent, "on-demand")
     )]
     pub delivery: Option<Delivery>,
     /// Name of the first AI pack. Default: that of the model.
-    #[arg(long, requires = "ai_pack")]
+    #[arg(long, conflicts_with_all = ["output", "adb", "hf"])]
     pub name: Option<String>,
     /// The most bytes of an AI pack, of which there are more then: less than Google Play takes, for
     /// trying it out (`500MB`, or bytes).
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "ai_pack")]
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with_all = ["output", "adb", "hf"])]
     pub pack_size: Option<u64>,
     /// The most bytes that a device may get of all AI packs: what the app itself leaves of the 4 GB
     /// that Google Play takes for a version of it.
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "ai_pack")]
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with_all = ["output", "adb", "hf"])]
     pub app_size: Option<u64>,
     /// Push the variant for this chip alone (a name of it that the bundle knows).
-    #[arg(long, requires = "adb")]
+    #[arg(long, conflicts_with_all = ["output", "ai_pack", "hf"])]
     pub soc: Option<String>,
     /// The licence of the model, as the hub spells it (`gemma`, `apache-2.0`): a bundle does not
     /// know it.
-    #[arg(long, value_name = "ID", requires = "hf")]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["output", "ai_pack", "adb"])]
     pub licence: Option<String>,
     /// The model on the hub that the bundle was made from.
-    #[arg(long, value_name = "OWNER/NAME", requires = "hf")]
+    #[arg(long, value_name = "OWNER/NAME", conflicts_with_all = ["output", "ai_pack", "adb"])]
     pub base_model: Option<String>,
     /// Sign what is written with this key, as `trust key` makes one. A bundle that is packed whole
     /// keeps the signature that it has; what is made of variants of it has none otherwise.

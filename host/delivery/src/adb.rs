@@ -166,9 +166,9 @@ program=${{SHARDWRIGHT_ANDROID:?name the folder of the program that was built fo
     for (name, value) in &pushed.variables {
         let _ = write!(set, " {name}='{}'", value.replace("{libraries}", "$there/libraries"));
     }
-    let _ = write!(
+    let _ = writeln!(
         text,
-        "\"$adb\" shell \"cd '$there' && {set} ./shardwright run bundle.swb --shims shims$quoted\"\n"
+        "\"$adb\" shell \"cd '$there' && {set} ./shardwright run bundle.swb --shims shims$quoted\""
     );
     text
 }

@@ -194,10 +194,12 @@ impl Manifest {
 
     /// What it says of its needs.
     pub fn to_needs(&self) -> ShimNeeds {
+        let stem = self.library.rsplit_once('.').map_or(self.library.as_str(), |(stem, _)| stem);
+        let stem = stem.strip_prefix(std::env::consts::DLL_PREFIX).unwrap_or(stem);
         ShimNeeds {
             name: self.name.clone(),
             vendor: self.vendor.clone(),
-            library: self.library.clone(),
+            library: stem.to_owned(),
             licence: self.licence.clone(),
             needs: self.needs.clone(),
             android: self.android.clone(),
@@ -298,6 +300,9 @@ mod tests {
         let read = read.unwrap();
         assert_eq!((read.licence.as_deref(), read.needs.len()), (Some("MIT"), 1));
         assert!(read.android.extracted_libraries && read.android.variables.contains_key("A_B"));
+        assert_eq!(read.to_needs().library, "shim_cpu");
+        let laid_out = manifest(|m| m["library"] = "libshim_cpu.so".into()).unwrap();
+        assert_eq!(laid_out.to_needs().library, "shim_cpu");
     }
 
     #[test]

@@ -147,8 +147,8 @@ impl RegistryBuilder {
     }
 }
 
-/// The manifests in a directory, by name of their files; no library is opened. A directory that does
-/// not exist has none.
+/// The manifests in a directory, by name of their files; no library is opened. A directory that
+/// does not exist has none.
 pub fn manifests_in(directory: &Path) -> Vec<Result<Manifest, LoadError>> {
     let mut files = match list(directory) {
         Ok(files) => files,

@@ -102,7 +102,7 @@ pub struct ShimNeeds {
     pub name: String,
     /// Who makes the chip or the library.
     pub vendor: String,
-    /// File name of the shim's own library.
+    /// Name of the shim's own library, without the platform's prefix and suffix.
     pub library: String,
     /// Under which terms the shim itself may be passed on, if its manifest says so.
     pub licence: Option<String>,

@@ -238,6 +238,7 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
         "shardwright-models",
         "formats are judged on the demo model and on real shapes",
     ),
+    ("shardwright-delivery", "shardwright-graph", "segments of bundles that tests write"),
     ("shardwright-runtime", "shardwright-reference", "the oracle of a chain of shards"),
     ("shardwright-runtime", "shardwright-models", "chains of real architectures"),
     ("shardwright-shim-cpu", "shardwright-shim-testing", "tables, the host's side of the door, an evaluator"),

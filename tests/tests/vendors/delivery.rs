@@ -159,8 +159,8 @@ for group in root:
     let own = own.replace("\"name\": \"generic\"", "\"name\": \"my-chip\"");
     fs::write(profiles.join("my-chip.json"), own).expect("written");
     let unnamed = bench.path("unnamed");
-    let compile = ["compile", CHECKPOINT, "--soc", "my-chip", "--context", "64", "--profiles"];
-    bench.run(compile).argument(&profiles).argument("-o").argument(&unnamed).succeeds();
+    let compile = bench.run(["compile", CHECKPOINT, "--soc", "my-chip", "--context", "64"]);
+    compile.argument("--profiles").argument(&profiles).argument("-o").argument(&unnamed).succeeds();
     let (code, said) = pack(&unnamed, &to, &[]).refuses();
     assert!(code == 3 && said.contains("how Android names my-chip"), "{code} {said}");
     assert!(!to.exists());
@@ -220,6 +220,8 @@ fn a_hub_gets_a_file_for_each_chip_and_a_card() {
         &["--hf", "x", "--delivery", "on-demand"][..],
         &["--hf", "x", "--soc", "mt6989"],
         &["--adb", "x", "--licence", "mit"],
+        &["--ai-pack", "x", "--soc", "mt6989"],
+        &["-o", "x", "--base-model", "a/b"],
         &["-o", "x", "--hf", "y"],
         &["--ai-pack", "x", "--adb", "y"],
         &[],

@@ -322,6 +322,20 @@ impl System {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_manifest_states_the_versions_that_are_taken() {
+        let manifest: serde_json::Value =
+            serde_json::from_str(include_str!("../libshardwright_shim_qnn.shim.json")).unwrap();
+        for (file, major, minor) in
+            [(FILE, CORE_MAJOR, CORE_MINOR), (SYSTEM_FILE, SYSTEM_MAJOR, SYSTEM_MINOR)]
+        {
+            let needs = manifest["needs"].as_array().unwrap();
+            let versions = &needs.iter().find(|needed| needed["file"] == file).unwrap()["versions"];
+            assert_eq!(versions["min"], format!("{major}.{minor}"), "{file}");
+            assert_eq!(versions["below"], format!("{}.0", major + 1), "{file}");
+        }
+    }
+
     /// A provider as a library would hand it out: all slots filled but one.
     #[repr(C)]
     struct Made {

@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use shardwright_files::Section;
-use shardwright_trust::Envelope;
 
 use super::layout::{self, Part};
 use crate::digest::{CHUNK, Hasher};
 use crate::layout::{Layout, MANIFEST, SIGNATURE};
-use crate::{Bundle, BundleError, Digest, FileReference, Progress, Share, Volume, file};
+use crate::{Bundle, BundleError, Digest, FileReference, Progress, file};
 
 /// What packing made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -27,25 +26,6 @@ pub struct PackReport {
     pub part_bytes: u64,
     /// Bytes of the file: the parts, headers and padding.
     pub bytes: u64,
-}
-
-/// Packs a bundle, with its signature, into the file `to`, every byte of which is verified on the way. Equal bundles
-/// give equal files. The file appears whole or not at all; what an interrupted call leaves is
-/// `<to>.partial`, which the next one replaces. `progress` is called again and again, and stops it.
-///
-/// # Errors
-///
-/// [`BundleError::Cancelled`] after `progress` stopped it.
-pub fn pack(
-    bundle: &Bundle,
-    to: &Path,
-    progress: impl FnMut(Progress) -> ControlFlow<()>,
-) -> Result<PackReport, BundleError> {
-    if let Some(signature) = bundle.signature().filter(|_| bundle.signer().is_none()) {
-        Envelope::parse(bundle.path(), signature)?;
-    }
-    let share = Share::whole(bundle)?;
-    pack_volume(&share, &share.volume(), to, progress)
 }
 
 /// The length of a packed file with parts of these names and lengths; `None` beyond any file.
@@ -71,9 +51,22 @@ impl Source<'_> {
     }
 }
 
-pub(crate) fn pack_volume(
-    share: &Share,
-    volume: &Volume,
+/// What goes into a packed file: files of a bundle, and in the first volume the bytes of a
+/// manifest.
+#[derive(Clone, Copy)]
+pub(crate) struct Content<'c> {
+    pub(crate) bundle: &'c Bundle,
+    /// That of the manifest.
+    pub(crate) signature: Option<&'c [u8]>,
+    pub(crate) manifest: Option<&'c [u8]>,
+    /// In the order of their hashes.
+    pub(crate) files: &'c [FileReference],
+    /// Identity of the bundle that the file is, or is a volume of.
+    pub(crate) identity: Digest,
+}
+
+pub(crate) fn pack_content(
+    content: Content<'_>,
     to: &Path,
     mut progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<PackReport, BundleError> {
@@ -81,12 +74,12 @@ pub(crate) fn pack_volume(
         return Err(BundleError::Kind { path: to.to_owned(), expected: "a file", found: "a directory" });
     }
     let of = |bytes: &[u8]| FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
-    let signature = share.signature.as_deref().map(|bytes| (of(bytes), Source::Signature(bytes)));
-    let manifest = (of(&share.bytes), Source::Manifest(&share.bytes));
-    let first = signature.into_iter().chain([manifest]).filter(|_| volume.has_manifest).map(Ok);
-    let file = |file: &FileReference| Ok((*file, Source::File(share.bundle.section(file)?)));
+    let signature = content.signature.map(|bytes| Ok((of(bytes), Source::Signature(bytes))));
+    let manifest = content.manifest.map(|bytes| Ok((of(bytes), Source::Manifest(bytes))));
+    let file = |file: &FileReference| Ok((*file, Source::File(content.bundle.section(file)?)));
+    let files = content.files.iter().map(file);
     let sources: Vec<(FileReference, Source<'_>)> =
-        first.chain(volume.files.iter().map(file)).collect::<Result<_, BundleError>>()?;
+        signature.into_iter().chain(manifest).chain(files).collect::<Result<_, BundleError>>()?;
     let name = |(reference, source): &(FileReference, Source<'_>)| match source {
         Source::Signature(_) => SIGNATURE.to_owned(),
         Source::Manifest(_) => MANIFEST.to_owned(),
@@ -111,7 +104,7 @@ pub(crate) fn pack_volume(
         writer.seek(SeekFrom::Start(place.data)).map_err(io)?;
         let mut copied = |bytes| progress(Progress { file: *reference, done: done + bytes, total });
         let from = match source {
-            Source::Signature(_) | Source::Manifest(_) => share.bundle.path(),
+            Source::Signature(_) | Source::Manifest(_) => content.bundle.path(),
             Source::File(section) => section.path(),
         };
         part.crc = copy(source.reader(), from, *reference, &mut writer, io, &mut copied)?;
@@ -126,7 +119,7 @@ pub(crate) fn pack_volume(
     partial.keep(to)?;
     Ok(PackReport {
         path: to.to_owned(),
-        bundle: share.sha256(),
+        bundle: content.identity,
         parts: parts.len(),
         part_bytes: total,
         bytes: directory + last.len() as u64,

@@ -32,7 +32,7 @@ pub(crate) fn is_name(name: &str) -> bool {
 
 /// A name of that form from any other.
 pub(crate) fn name_of(text: &str) -> String {
-    let legal = |character: char| character.is_ascii_alphanumeric().then_some(character).unwrap_or('_');
+    let legal = |character: char| if character.is_ascii_alphanumeric() { character } else { '_' };
     let name: String = text.chars().map(legal).collect();
     if name.starts_with(|first: char| first.is_ascii_alphabetic()) { name } else { format!("model_{name}") }
 }
