@@ -16,7 +16,7 @@ use crate::file::MappedFile;
 use crate::hashed::{Forgotten, Hashed};
 use crate::manifest::{AssetEntry, FileReference, Manifest, TextFile, Variant};
 use crate::proofs::Proof;
-use crate::share::Signer;
+use crate::signer::Signer;
 use crate::store::{Checked, Store};
 use crate::{BundleError, Digest, Proofs, file, packed};
 

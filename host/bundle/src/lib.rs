@@ -188,6 +188,7 @@ mod packed;
 mod proofs;
 mod share;
 mod signed;
+mod signer;
 mod store;
 mod writer;
 
@@ -204,8 +205,9 @@ pub use manifest::{
 };
 pub use packed::{PackReport, volume_name};
 pub use proofs::Proofs;
-pub use share::{Share, Signer, Volume, pack};
+pub use share::{Share, Volume, pack};
 pub use signed::{SignatureReport, sign};
+pub use signer::Signer;
 pub use writer::BundleWriter;
 
 /// Version of the format that is written, and the only one that is read.

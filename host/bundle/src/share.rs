@@ -9,11 +9,13 @@ use crate::bundle::uses_of;
 use crate::layout::{Layout, MANIFEST, SIGNATURE};
 use crate::packed::write::{Content, pack_content};
 use crate::packed::{PackReport, packed_bytes};
+use crate::signer::Signer;
 use crate::{Bundle, BundleError, Digest, FileReference, Manifest, Progress, manifest};
 
 /// Packs a bundle, with its signature, into the file `to`, every byte of which is verified on the
-/// way. Equal bundles give equal files. The file appears whole or not at all; what an interrupted call leaves is
-/// `<to>.partial`, which the next one replaces. `progress` is called again and again, and stops it.
+/// way. Equal bundles give equal files. The file appears whole or not at all; what an interrupted
+/// call leaves is `<to>.partial`, which the next one replaces. `progress` is called again and
+/// again, and stops it.
 ///
 /// # Errors
 ///
@@ -43,17 +45,6 @@ pub struct Share {
     signature: Option<Vec<u8>>,
     /// Each content once, in the order of their hashes.
     files: Vec<FileReference>,
-}
-
-/// Who signs the shares of a bundle, which are bundles of their own.
-#[derive(Debug)]
-pub struct Signer {
-    /// Name under which releases are counted.
-    pub name: String,
-    /// Number of the release.
-    pub release: u64,
-    /// The key.
-    pub key: SecretKey,
 }
 
 /// Files of a share that are packed together.

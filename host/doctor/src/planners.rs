@@ -1,4 +1,5 @@
-//! Planners: what one says of itself, whether it keeps the rules, what it makes of a request; packs.
+//! Planners: what one says of itself, whether it keeps the rules, what it makes of a request;
+//! packs.
 
 use std::path::Path;
 

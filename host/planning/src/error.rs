@@ -110,7 +110,7 @@ pub enum PlannerErrorKind {
     },
     /// It is not signed as the host's rules ask.
     #[error(transparent)]
-    Trust(#[from] TrustError),
+    Trust(Box<TrustError>),
     /// Neither a component nor a pack.
     #[error("not a WebAssembly component: {reason}")]
     Garbage {
@@ -343,6 +343,12 @@ impl PackError {
             }
             PackError::UntrustedKey { .. } => Some("add the key to the trusted keys if you know its owner"),
         }
+    }
+}
+
+impl From<TrustError> for PlannerErrorKind {
+    fn from(error: TrustError) -> Self {
+        PlannerErrorKind::Trust(Box::new(error))
     }
 }
 

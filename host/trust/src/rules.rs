@@ -296,8 +296,8 @@ mod tests {
         let good = signed(Kind::Bundle, "gemma", 3, 1);
         let mut forged = good;
         forged[200] ^= 1;
-        type Is = fn(&TrustError) -> bool;
-        let cases: [(Option<&[u8]>, Kind, &[u8], Is); 6] = [
+        type Case<'c> = (Option<&'c [u8]>, Kind, &'c [u8], fn(&TrustError) -> bool);
+        let cases: [Case<'_>; 6] = [
             (None, Kind::Bundle, b"payload", |error| matches!(error, TrustError::Unsigned { .. })),
             (Some(b"short"), Kind::Bundle, b"payload", |error| matches!(error, TrustError::Damaged { .. })),
             (Some(&forged), Kind::Bundle, b"payload", |error| matches!(error, TrustError::Forged { .. })),

@@ -28,8 +28,8 @@ pub struct CheckReport {
 /// Loads a planner under all the sandbox's bounds and asks it what the rules say, with `options` in
 /// every request. A rule that is broken is a verdict, not an error.
 ///
-/// A planner must be signed as `trust` asks, and a pack in any case. Errors: no planner is there, or
-/// what is there is none; options that repeat.
+/// A planner must be signed as `trust` asks, and a pack in any case. Errors: no planner is there,
+/// or what is there is none; options that repeat.
 pub fn check_planner(
     planner: &str,
     options: &[(String, String)],

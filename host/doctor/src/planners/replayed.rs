@@ -74,8 +74,8 @@ pub struct AskedShardReport {
 /// Asks `planner` (the built-in one without a name) the request in a file and holds its plan
 /// against the request.
 ///
-/// A planner must be signed as `trust` asks, and a pack in any case. Errors: a file that is no sound
-/// request; whatever the planner fails with, with what it said; a plan that fails the check.
+/// A planner must be signed as `trust` asks, and a pack in any case. Errors: a file that is no
+/// sound request; whatever the planner fails with, with what it said; a plan that fails the check.
 pub fn replay_request(
     request: &Path,
     planner: Option<&str>,

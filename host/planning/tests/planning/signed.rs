@@ -35,7 +35,7 @@ fn a_planner_runs_only_if_it_is_signed_under_its_name() {
     let sandbox = Sandbox::new(EngineKind::Native).unwrap();
     let loads = |trust: &Trust| PlannerEntry::from_path(&path).load(&sandbox, None, trust);
     let refused = || match loads(&requiring()).map(drop).unwrap_err().kind {
-        PlannerErrorKind::Trust(error) => error,
+        PlannerErrorKind::Trust(error) => *error,
         other => panic!("{other}"),
     };
     assert!(matches!(refused(), TrustError::Unsigned { .. }));
@@ -68,8 +68,9 @@ fn a_pack_of_a_revoked_key_does_not_run() {
     PlannerEntry::from_path(&path).open(&trust).unwrap();
     let trust = trust.with_list(&list, None).unwrap();
     let error = PlannerEntry::from_path(&path).open(&trust).unwrap_err();
-    let revoked = matches!(&error.kind, PlannerErrorKind::Trust(TrustError::RevokedKey { .. }));
-    assert!(revoked && error.to_string().contains("revoked"), "{error}");
+    let PlannerErrorKind::Trust(revoked) = &error.kind else { panic!("{error}") };
+    assert!(matches!(**revoked, TrustError::RevokedKey { .. }));
+    assert!(error.to_string().contains("revoked"), "{error}");
 }
 
 #[test]
