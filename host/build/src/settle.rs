@@ -48,11 +48,16 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
     let planned = match preparation.session.plan(&preparation.request) {
         Ok(planned) => planned,
         Err(error) => {
-            let over_memory = refusal(&error) == Some(RefusalKind::OverMemory);
+            let why = refusal(&error);
             let refused = does_not_fit(error, &preparation.profile.name);
-            return Err(match over_memory && options.memory_bytes.is_some() {
-                true => with_less_context(refused, preparation.request.goals.context, source, options, watch),
-                false => refused,
+            return Err(match why {
+                Some(RefusalKind::OverMemory) if options.memory_bytes.is_some() => {
+                    with_less_context(refused, preparation.request.goals.context, source, options, watch)
+                }
+                Some(RefusalKind::OverSize) if options.tables != TableFormats::default() => {
+                    with_other_tables(refused, source, options, watch)
+                }
+                _ => refused,
             });
         }
     };
@@ -92,6 +97,29 @@ fn with_less_context(
         }
     }
     refused
+}
+
+/// The refusal of a goal on bytes, with the formats of tables that keep it, where others were asked
+/// for.
+fn with_other_tables(
+    refused: Error,
+    source: &mut dyn PlanSource,
+    options: &PlanOptions,
+    watch: &mut dyn Watch,
+) -> Error {
+    let options = PlanOptions { tables: TableFormats::default(), ..options.clone() };
+    let Ok(preparation) = Preparation::new(source, &options, Purpose::Plan, watch) else { return refused };
+    let Ok(planned) = preparation.session.plan(&preparation.request) else { return refused };
+    let fits = TableFormats::planned(source.graph(), &planned.plan);
+    let named = [("embedding", fits.embedding), ("per-layer", fits.per_layer)];
+    let named = named.into_iter().filter_map(|(table, format)| Some((table, format?)));
+    let asked: Vec<String> = named.map(|(table, format)| format!("`--table {table}={format}`")).collect();
+    if asked.is_empty() {
+        return refused;
+    }
+    let holds = format!("it holds with {}", asked.join(" "));
+    let help = refused.help().map_or_else(|| holds.clone(), |help| format!("{holds}; {help}"));
+    refused.with_help(help)
 }
 
 /// Why a planner refused, if it did.

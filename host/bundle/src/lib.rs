@@ -13,8 +13,12 @@
 //! ```text
 //! DIR/bundle.json      one line of JSON, every byte of it covered by the SHA-256 near its beginning:
 //!                      {"shardwright-bundle":2,"sha256":"<64 digits>","manifest":{ … }}⏎
+//! DIR/bundle.json.sig  its signature, if it is signed
 //! DIR/files/<sha256>   every other file, named by the SHA-256 of its bytes
 //! ```
+//!
+//! `bundle.schema.json` beside this crate's manifest is the JSON Schema of `bundle.json`; a test
+//! holds it against what is read.
 //!
 //! Packed, the same files are the entries of an uncompressed ZIP archive, each at a multiple of
 //! 64 KiB ([`pack`]), or of several such volumes. The manifest has a variant for each chip; what

@@ -61,6 +61,13 @@ fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
     }
     // Unasked nothing is rounded; too little is refused with the least that is enough.
     assert_eq!(size_and_loss(&shardwright(["plan", DEMO_MODEL]).json()).1, 0);
+    // With tables that the user wants wider than they could be, what they would have to be is said.
+    let wide =
+        ["plan", DEMO_MODEL, "--size", "6MB", "--table", "embedding=bf16", "--table", "per-layer=bf16"];
+    let (_, stderr) = shardwright(wide).refuses();
+    for word in ["--table embedding=w8-per-channel", "--table per-layer=w4-block32"] {
+        assert!(stderr.contains(word), "no `{word}`: {stderr}");
+    }
     let (code, stderr) = shardwright(["plan", DEMO_MODEL, "--size", "3MB"]).refuses();
     assert!(code == 7 && stderr.contains("the nearest that a plan holds is 5.2 MB"), "{code}: {stderr}");
     // The mixture runs.

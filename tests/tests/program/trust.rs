@@ -109,6 +109,18 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     bench.signs(&packed).arguments(["--name", "demo", "--release", "4"]).succeeds();
     assert_eq!(bench.requires(&packed).succeeds(), expected);
 
+    // What is laid out for others is signed as it is written.
+    let hub = bench.path("hub");
+    let run = shardwright(["pack", "--licence", "apache-2.0", "--signed-as", "demo", "--release", "5"]);
+    let run = run.argument(&bundle).argument("--hf").argument(&hub);
+    run.argument("--key").argument(bench.path("my.key")).succeeds();
+    let names = fs::read_dir(&hub).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let share = names.into_iter().find(|path| path.extension().is_some_and(|end| end == "swb"));
+    let share = share.expect("a bundle");
+    assert_eq!(bench.requires(&share).succeeds(), expected);
+    let shown = shardwright(["trust", "show"]).argument(&share).succeeds();
+    assert!(shown.contains("`demo`, release 5"), "{shown}");
+
     // Another library in the place of the signed one.
     let library = bench.manifest().with_extension("").with_extension("so");
     let mut bytes = fs::read(&library).expect("a library");

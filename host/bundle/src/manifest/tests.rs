@@ -15,6 +15,8 @@ use super::*;
 use crate::envelope::seal;
 use crate::{BundleError, FORMAT_VERSION};
 
+mod schema;
+
 fn file(text: &str) -> FileReference {
     FileReference { sha256: Digest::of(text.as_bytes()), bytes: text.len() as u64 }
 }

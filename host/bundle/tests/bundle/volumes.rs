@@ -6,10 +6,11 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use shardwright_bundle::{
-    Bundle, BundleError, Examine, FileReference, Kind, Share, identify, inspect, is_bundle, volume_name,
+    Bundle, BundleError, Examine, FileReference, Kind, Share, Signer, identify, inspect, is_bundle, pack,
+    volume_name,
 };
 use shardwright_files::Section;
-use shardwright_trust::Trust;
+use shardwright_trust::{Policy, SecretKey, Trust, TrustError};
 
 use crate::shares::for_several;
 use crate::support::place;
@@ -19,8 +20,12 @@ const LIMIT: u64 = 300_000;
 
 /// A bundle, its share for a chip, and a folder with the share's volumes.
 fn divided() -> (tempfile::TempDir, Share, Vec<PathBuf>) {
+    divided_of(|bundle| bundle)
+}
+
+fn divided_of(change: impl FnOnce(Bundle) -> Bundle) -> (tempfile::TempDir, Share, Vec<PathBuf>) {
     let (parent, directory) = place();
-    let share = for_several(&directory).share(&["mt6989"]).unwrap();
+    let share = change(for_several(&directory)).share(&["mt6989"]).unwrap();
     let folder = parent.path().join("volumes");
     fs::create_dir(&folder).unwrap();
     let volumes = share.volumes(LIMIT).unwrap();
@@ -130,4 +135,39 @@ fn a_missing_volume_and_one_too_many_are_named() {
     let largest = share.files().iter().max_by_key(|file| file.bytes).unwrap();
     assert_eq!(share.volumes(100_000).unwrap_err().bytes, largest.bytes);
     assert_eq!(share.volumes(0).unwrap_err().sha256, share.sha256());
+}
+
+#[test]
+fn what_is_packed_of_a_bundle_is_signed_and_opens_where_that_is_asked_for() {
+    let key = || SecretKey::from_seed([1; 32]);
+    let trust = Trust::new(Policy::Require, [key().public()]);
+    let signer = || Signer { name: "demo".to_owned(), release: 3, key: key() };
+    let (parent, share, mut paths) = divided_of(|bundle| bundle.signing(signer()));
+    assert!(paths.len() >= 3, "{paths:?}");
+    let folder = paths[0].parent().unwrap().to_owned();
+    paths.reverse();
+    for opened in [Bundle::open_trusting(&folder, &trust), Bundle::open_volumes_trusting(&paths, &trust)] {
+        let opened = opened.unwrap();
+        assert_eq!(opened.signed().unwrap().release, 3);
+        assert_eq!(opened.sha256(), share.sha256());
+        opened.verify_all(|_| ()).unwrap();
+    }
+    // Without the volume that has the signature, nothing of the others is looked at.
+    fs::write(&paths[0], "nonsense, but for the first bytes").unwrap();
+    for paths in [&paths[..paths.len() - 1], &paths[..1]] {
+        let error = Bundle::open_volumes_trusting(paths, &trust).unwrap_err();
+        let told =
+            matches!(error, BundleError::Trust(TrustError::Unsigned { .. }) | BundleError::Kind { .. });
+        assert!(told, "{error}");
+    }
+    // The whole of it, signed by another than before; a share of it without a signer has none.
+    let again = parent.path().join("again.swb");
+    let whole = Bundle::open(parent.path().join("demo")).unwrap();
+    let signed = whole.clone().signing(signer());
+    pack(&signed, &again, |_| ControlFlow::Continue(())).unwrap();
+    let opened = Bundle::open_trusting(&again, &trust).unwrap();
+    let apart = opened.share(&["generic"]).unwrap();
+    apart.pack(&apart.volume(), &again.with_extension("apart"), |_| ControlFlow::Continue(())).unwrap();
+    let error = Bundle::open_trusting(again.with_extension("apart"), &trust).unwrap_err();
+    assert!(matches!(error, BundleError::Trust(TrustError::Unsigned { .. })), "{error}");
 }
