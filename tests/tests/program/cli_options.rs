@@ -79,7 +79,7 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
 ];
 
 /// Options about the machine that runs it, for every command.
-const OF_THIS_MACHINE: [&str; 14] = [
+const OF_THIS_MACHINE: [&str; 16] = [
     "--soc",
     "--flag",
     "--checkpoint",
@@ -88,6 +88,8 @@ const OF_THIS_MACHINE: [&str; 14] = [
     "--planners",
     "--profiles",
     "--trust",
+    "--signatures",
+    "--revocations",
     "--threads",
     "--isolation",
     "--format",

@@ -265,7 +265,7 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let (code, stderr) = plan(&["--soc", "sm8850", "--planner-option", "most-shards=none"]).refuses();
     assert!(code == 7 && stderr.contains("expected a number above zero"), "{code}: {stderr}");
 
-    let made = shardwright(["planner", "key"]).argument(path("key")).json();
+    let made = shardwright(["trust", "key"]).argument(path("key")).json();
     let public = made["public"].as_str().expect("a key").to_owned();
     let packed = shardwright(["planner", "pack"]).argument(path("thrifty.wasm")).argument("--key");
     let packed = packed.argument(path("key")).argument("-o").argument(path("thrifty.pack")).json();

@@ -30,6 +30,7 @@ mod runtime_only;
 mod screens;
 mod sensitivity;
 mod terminal;
+mod torn;
 mod trust;
 mod tune;
 mod without_weights;

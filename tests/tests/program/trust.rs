@@ -11,6 +11,9 @@ use tempfile::TempDir;
 /// Exit code of a file that is not signed as the rules ask.
 const UNTRUSTED: i32 = 12;
 
+/// Exit code of a shim that is not there, as one that is not signed.
+const MISSING: i32 = 3;
+
 /// Exit code of a signature that is none.
 const INVALID: i32 = 4;
 
@@ -91,7 +94,7 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     let signed = bench.signs(&bundle).arguments(["--name", "demo", "--release", "3"]).json();
     assert_eq!((&signed["kind"], &signed["name"]), (&"bundle".into(), &"demo".into()), "{signed}");
     // Now the shim is what is not signed.
-    refused(bench.requires(&bundle), 8, &["shim.json` is not signed"]);
+    refused(bench.requires(&bundle), MISSING, &["no shim is named `cpu`", "shim.json` is not signed"]);
     refused(bench.signs(&bench.manifest()), UNTRUSTED, &["hash of its library", "shim hash"]);
     shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
     bench.signs(&bench.manifest()).succeeds();
@@ -126,7 +129,7 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     let mut bytes = fs::read(&library).expect("a library");
     bytes.push(0);
     fs::write(&library, bytes).expect("written");
-    refused(bench.requires(&bundle), 8, &["SHA-256"]);
+    refused(bench.requires(&bundle), MISSING, &["no shim is named `cpu`", "SHA-256"]);
 
     // The bundle was changed; the key is another's; the signature is none.
     let manifest = bundle.join("bundle.json");

@@ -405,7 +405,8 @@ fn the_examples_of_the_how_to_page_are_read() {
         let limit = serde_json::from_str::<Limit>(snippet).is_ok();
         let format = serde_json::from_str::<ProfileFormat>(snippet).is_ok();
         let relief = serde_json::from_str::<Relief>(snippet).is_ok();
-        assert!(limit || format || relief, "{snippet}");
+        let chip = serde_json::from_str::<AndroidChip>(snippet).is_ok();
+        assert!(limit || format || relief || chip, "{snippet}");
         read += 1;
     }
     assert!(read >= 2);

@@ -1,0 +1,114 @@
+//! Writers that die at any moment or cannot write any further byte: what is there is whole or is
+//! not used, and the next run completes it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use shardwright_bundle::{Bundle, BundleError};
+use shardwright_test_checkpoints::cases;
+use shardwright_tests::bundles::contents;
+use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::program::{self, Run, shardwright};
+
+fn compile(into: &Path) -> Run {
+    shardwright(["compile", TEXT_FIXTURES[0], "--context", "64", "-o"]).argument(into)
+}
+
+/// No bundle, or all of one.
+fn expect_nothing_or_all(path: &Path, what: &str) {
+    match Bundle::open(path) {
+        Ok(bundle) => bundle.verify_all(|_| ()).unwrap_or_else(|error| panic!("{what}: {error}")),
+        Err(BundleError::NoManifest { .. } | BundleError::Io { .. }) => {}
+        Err(error) => panic!("{what}: {error}"),
+    }
+}
+
+#[test]
+fn killed_at_any_moment_a_compilation_leaves_nothing_half_written_and_goes_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let whole = folder.path().join("whole");
+    let start = Instant::now();
+    compile(&whole).succeeds();
+    let took = start.elapsed();
+    let expected = contents(&whole);
+    let moments = cases(20, 200) as u32;
+    let mut killed = 0;
+    for moment in 0..moments {
+        // Every fifth begins anew, the others go on where the one before was killed.
+        let into = folder.path().join(format!("bundle-{}", moment / 5));
+        let at = took.mul_f64(f64::from(moment + 1) / f64::from(moments + 1));
+        killed += u32::from(!compile(&into).killed_after(at));
+        expect_nothing_or_all(&into, &format!("killed after {at:?}"));
+        if moment % 5 == 4 {
+            compile(&into).succeeds();
+            assert!(contents(&into) == expected, "killed after {at:?}");
+            fs::remove_dir_all(&into).expect("removed");
+        }
+    }
+    assert!(killed >= moments / 2, "{killed} of {moments} were killed before they ended");
+}
+
+/// Runs the program so that no file of it grows beyond so many blocks of 512 bytes: writing fails
+/// at the byte after.
+fn bounded(blocks: u64, arguments: &[&str]) -> (Option<i32>, String) {
+    let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).arg(program::executable()).args(arguments);
+    command.current_dir(shardwright_tests::tree::root()).stdin(Stdio::null());
+    let outcome = program::finished(command);
+    (outcome.code, outcome.stderr)
+}
+
+#[test]
+fn a_writer_that_fails_at_any_byte_says_where_and_the_next_run_completes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let whole = folder.path().join("whole");
+    compile(&whole).succeeds();
+    let expected = contents(&whole);
+    let shown = |path: &Path| path.display().to_string();
+    let packed = folder.path().join("whole.swb");
+    shardwright(["pack"]).argument(&whole).argument("-o").argument(&packed).succeeds();
+    let packed_bytes = fs::read(&packed).expect("packed");
+    let key = folder.path().join("key");
+    shardwright(["trust", "key"]).argument(&key).succeeds();
+
+    let (into, file) = (folder.path().join("torn"), folder.path().join("torn.swb"));
+    let mut failed = 0;
+    let largest = packed_bytes.len() as u64 / 512;
+    let steps = cases(8, 40);
+    for step in 0..steps as u64 {
+        let blocks = step * largest / steps as u64;
+        // What a cache cannot keep is not missed; what the bundle lacks is an error.
+        let (code, said) =
+            bounded(blocks, &["compile", TEXT_FIXTURES[0], "--context", "64", "-o", &shown(&into)]);
+        expect_nothing_or_all(&into, &format!("{blocks} blocks"));
+        match code {
+            Some(0) => assert!(contents(&into) == expected, "{blocks} blocks"),
+            _ => {
+                assert!(said.contains("help:"), "{blocks} blocks: {said}");
+                failed += 1;
+            }
+        }
+        let (code, said) = bounded(blocks, &["pack", &shown(&whole), "-o", &shown(&file)]);
+        assert!(code != Some(0) && said.contains("help:") && said.contains("torn.swb"), "{blocks}: {said}");
+        assert!(!file.exists(), "{blocks} blocks");
+        failed += 1;
+    }
+    assert!(failed > steps, "{failed} of {} failed", 2 * steps);
+    compile(&into).succeeds();
+    assert!(contents(&into) == expected);
+    shardwright(["pack"]).argument(&whole).argument("-o").argument(&file).succeeds();
+    assert!(fs::read(&file).expect("packed") == packed_bytes);
+
+    // A signature that cannot be written leaves the bundle as it was, packed or not.
+    for path in [&whole, &packed] {
+        let arguments = ["trust", "sign", &shown(path), "--name", "demo", "--key", &shown(&key)];
+        let (code, said) = bounded(0, &arguments);
+        assert!(code != Some(0) && said.contains("help:"), "{said}");
+        Bundle::open(path).expect("as it was");
+    }
+    assert!(fs::read(&packed).expect("packed") == packed_bytes);
+    assert!(contents(&whole) == expected);
+}
