@@ -171,6 +171,9 @@ fn a_plan_that_estimates_hide_is_found_and_made_from_then_on() {
     assert!(report["ratio"]["high"].as_f64() < Some(0.9), "{report}");
     assert_eq!(report["change"]["same"], false, "{report}");
     assert_ne!(report["before"]["plan"], report["after"]["plan"], "{report}");
+    // Another measurement may prefer another of the plans that are about as fast.
+    let bundle = place.path().join("bundle").display().to_string();
+    run("compile", &["-o", &bundle]).succeeds();
     let planned = run("plan", &[]).json();
     assert!(!places(&planned).contains(&default[0]), "{planned}");
     let text = run("tune", &[]).succeeds();
@@ -180,14 +183,14 @@ fn a_plan_that_estimates_hide_is_found_and_made_from_then_on() {
 
     // A bundle of that plan is tuned by its checkpoint, where nothing was measured yet: its plan is
     // timed beside the default plan of its options.
-    let bundle = place.path().join("bundle").display().to_string();
-    run("compile", &["-o", &bundle]).succeeds();
     let elsewhere = Place::new();
     let tuned = chip.found_by(elsewhere.run(&["tune", &bundle, "--checkpoint", CHECKPOINT])).json();
     assert_eq!(tuned["before"]["plan"], report["before"]["plan"], "{tuned}");
     let of_bundle = &tuned["tried"][1];
     assert_eq!(of_bundle["asked"], "the bundle's plan", "{tuned}");
-    assert!(of_bundle["plan"] == report["after"]["plan"] && of_bundle["result"] == "faster", "{tuned}");
+    assert_eq!(of_bundle["plan"], report["after"]["plan"], "{tuned}");
+    let result = of_bundle["result"].as_str().expect("a result");
+    assert!(result.starts_with("faster"), "{tuned}");
     assert_eq!(tuned["outcome"], "faster", "{tuned}");
     assert!(!elsewhere.kept("times").is_empty());
 }
