@@ -120,7 +120,7 @@ fn plans(workspace: &Workspace) -> Result<(), Error> {
         let _ = std::fs::remove_file(file(name));
     }
     let mut key = Command::new(&program);
-    key.args(["planner", "key", "--format", "json"]).arg(file("key"));
+    key.args(["trust", "key", "--format", "json"]).arg(file("key"));
     let answer = process::output(&mut key)?;
     let public = serde_json::from_str(&answer)
         .ok()
