@@ -12,7 +12,7 @@ use shardwright_planning::sandbox::Planner;
 use shardwright_planning::sandbox::{CompiledCache, EngineKind, Sandbox};
 use shardwright_planning::session::PlanningSession;
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{Error, ErrorKind, Notice};
+use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::{PlanOptions, Result};
 
@@ -44,12 +44,6 @@ fn is_setting(known: &str, asked: &str) -> bool {
             .is_some_and(|rest| !rest.is_empty()),
         _ => known == asked,
     }
-}
-
-/// What was used in spite of its signature.
-pub(crate) fn warned(trust: &Trust) -> impl Iterator<Item = Notice> {
-    let warnings = trust.take_warnings().into_iter();
-    warnings.map(|warning| Notice::note(format!("{warning}; {}", warning.help())))
 }
 
 /// A session with the requested planner, and the built-in one as fallback.

@@ -21,7 +21,7 @@ use crate::executors::{OwnShim, demand, executor, unusable};
 use crate::offers::{Offered, complete, known_formats, merged, offered_formats, override_limits, targets};
 use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION, placed};
 use crate::places::RunPlaces;
-use crate::planners::{planning_session, warned};
+use crate::planners::planning_session;
 use crate::ranges::boundary_ranges;
 use crate::request::make_keyed_request;
 use crate::tables::gathered_tables;
@@ -293,7 +293,7 @@ impl Preparation {
         }
         let session = planning_session(options, &trust)?;
         passing.extend(session.disbelieved().map(Notice::note));
-        passing.extend(warned(&trust));
+        passing.extend(trust.take_notices());
         Ok(Preparation {
             profile,
             shims,

@@ -84,12 +84,7 @@ impl Bundle {
     /// Opens a packed bundle within an open file, such as an asset of an app that the system gives
     /// as a descriptor with an offset and a length.
     pub fn open_section(section: Section) -> Result<Bundle, BundleError> {
-        Bundle::open_section_trusting(section, &Trust::off())
-    }
-
-    /// The same of a bundle that is signed as the rules ask.
-    pub fn open_section_trusting(section: Section, trust: &Trust) -> Result<Bundle, BundleError> {
-        Bundle::open_sections_trusting(vec![section], trust)
+        Bundle::open_sections_trusting(vec![section], &Trust::off())
     }
 
     /// Opens a packed bundle that lies in several [volumes](crate::Share::volumes), wherever each

@@ -258,7 +258,7 @@ impl BundleOptions {
         let compiled_here = false;
         let no_worker = loader.shims.notice.clone().filter(|_| compiled_here);
         notices.extend(no_worker.map(|text| say(NoticeKind::Note, text)));
-        notices.extend(warned(trust));
+        notices.extend(trust.take_notices());
         let refused = disbelieved.as_ref();
         notices.extend(refused.map(|error| {
             let help = error.help().unwrap_or_default();
@@ -317,12 +317,6 @@ impl BundleOptions {
         });
         TextSide::of_bundle(&Arc::new(bundle.clone()), start, index.transpose()?)
     }
-}
-
-/// What was used in spite of its signature.
-pub(crate) fn warned(trust: &Trust) -> impl Iterator<Item = Notice> {
-    let warnings = trust.take_warnings().into_iter();
-    warnings.map(|warning| Notice::note(format!("{warning}; {}", warning.help())))
 }
 
 /// The plan as it was reported when the bundle was made.

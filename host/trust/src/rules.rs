@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use shardwright_files::own;
+use shardwright_vocabulary::Notice;
 
 use crate::{Envelope, Kind, PublicKey, REVOCATIONS_BYTES, Revocations, Statement, TrustError};
 
@@ -225,6 +226,12 @@ impl Trust {
     /// What was used in spite of it since the last call, each once.
     pub fn take_warnings(&self) -> Vec<TrustError> {
         std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same as notices for users, each with what would help.
+    pub fn take_notices(&self) -> Vec<Notice> {
+        let warnings = self.take_warnings().into_iter();
+        warnings.map(|warning| Notice::note(format!("{warning}; {}", warning.help()))).collect()
     }
 
     fn judge<T>(&self, check: impl FnOnce() -> Result<T, TrustError>) -> Result<Option<T>, TrustError> {
