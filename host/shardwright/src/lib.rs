@@ -79,6 +79,8 @@ mod goldens;
 #[cfg(feature = "planning")]
 mod loading;
 #[cfg(feature = "build")]
+mod on_demand;
+#[cfg(feature = "build")]
 mod opening;
 #[cfg(feature = "build")]
 mod options;

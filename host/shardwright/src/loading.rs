@@ -1,8 +1,6 @@
-use shardwright_build::{FallbackChain, LoadedPart, PlanOptions, Settled};
+use shardwright_build::{LoadedPart, Settled};
 use shardwright_graph::Graph;
-use shardwright_runtime::{
-    Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
-};
+use shardwright_runtime::{Chain, ChainDescription, ShardDescription};
 use shardwright_shims::LoadedShard;
 use shardwright_vocabulary::Beforehand;
 
@@ -42,16 +40,4 @@ pub fn join(
     description.emulated_on = emulated_on;
     description.beforehand = beforehand;
     Ok(Chain::new(description, executors, graph.assets.clone())?)
-}
-
-/// The chains that a plan falls back to, in order, each built when one before it is lost.
-pub(crate) fn on_demand(
-    chains: Vec<FallbackChain>,
-    built: impl Fn(&PlanOptions) -> Result<Chain> + Send + 'static,
-) -> Box<dyn NextChain> {
-    let mut rest = chains.into_iter();
-    Box::new(move |_: &SessionError, _: &PlacementRecord| {
-        let FallbackChain { name, options } = rest.next()?;
-        Some(built(&options).map_err(|error| NextChainError::new(format_args!("chain `{name}`: {error}"))))
-    })
 }

@@ -14,8 +14,8 @@ use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Beforehand, Notice};
 
 use crate::load_flags;
-use crate::loading::on_demand;
 use crate::model::{BuiltOrigin, NextChainMaker, OpeningTimes, Origin};
+use crate::on_demand::on_demand;
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Model, Result};
 use crate::{join, load, towers};

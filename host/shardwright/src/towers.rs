@@ -325,7 +325,7 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
         let chain = crate::load(&settled, Beforehand::default())?;
         let (chains, from) = (settled.fallbacks(&options), from.clone());
         let next = (!chains.is_empty()).then(|| {
-            crate::loading::on_demand(chains, move |options| {
+            crate::on_demand::on_demand(chains, move |options| {
                 let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
                 let mut source = TowerSource::new(&checkpoint, &scope, options)?;
                 let store = &mut NoArtefactStore;

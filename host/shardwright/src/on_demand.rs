@@ -1,0 +1,16 @@
+use shardwright_build::{FallbackChain, PlanOptions};
+use shardwright_runtime::{Chain, NextChain, NextChainError, PlacementRecord, SessionError};
+
+use crate::Result;
+
+/// The chains that a plan falls back to, in order, each built when one before it is lost.
+pub(crate) fn on_demand(
+    chains: Vec<FallbackChain>,
+    built: impl Fn(&PlanOptions) -> Result<Chain> + Send + 'static,
+) -> Box<dyn NextChain> {
+    let mut rest = chains.into_iter();
+    Box::new(move |_: &SessionError, _: &PlacementRecord| {
+        let FallbackChain { name, options } = rest.next()?;
+        Some(built(&options).map_err(|error| NextChainError::new(format_args!("chain `{name}`: {error}"))))
+    })
+}
