@@ -65,7 +65,7 @@ pub fn adb_folder(
         let nothing = BTreeMap::new();
         let facts = facts.get(&variant.soc).unwrap_or(&nothing);
         for (_, shim) in shims_of(variant, shims)? {
-            pushed.add(shim, facts);
+            pushed.add(shim, facts)?;
         }
     }
     let folder = Folder::create(to)?;
@@ -95,22 +95,33 @@ struct Pushed {
 }
 
 impl Pushed {
-    fn add(&mut self, shim: &ShimNeeds, facts: &BTreeMap<String, String>) {
+    fn add(&mut self, shim: &ShimNeeds, facts: &BTreeMap<String, String>) -> Result<(), DeliveryError> {
         let add = |to: &mut Vec<String>, what: String| {
             if !to.contains(&what) {
                 to.push(what);
             }
         };
-        add(&mut self.shims, shim.library.clone());
+        add(&mut self.shims, word("a shim's library", shim.library.clone())?);
         for library in shim.needs.iter().filter(|library| library.brought_by == BroughtBy::App) {
-            add(&mut self.libraries, library.file_on(facts));
+            add(&mut self.libraries, word("a vendor's library", library.file_on(facts))?);
         }
         shim.android.device_folders.iter().for_each(|folder| add(&mut self.folders, folder.clone()));
         self.variables.extend(shim.android.variables.clone());
+        Ok(())
     }
 }
 
-/// Names in it are those of manifests, which hold no character that a shell would read.
+/// A name that stands in the script as it is. Manifests may call a shim's library anything, and
+/// facts of a profile, which are parts of names, are any text: neither may become a command.
+fn word(of: &'static str, name: String) -> Result<String, DeliveryError> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+*".contains(&byte);
+    match !name.is_empty() && !name.starts_with('-') && name.bytes().all(legal) {
+        true => Ok(name),
+        false => Err(DeliveryError::ScriptName { of, name: name.chars().take(64).collect() }),
+    }
+}
+
+/// Names in it are [words](word); variables and folders were checked with the manifest.
 fn script(pushed: &Pushed) -> String {
     let mut text = format!(
         "#!/bin/sh
@@ -171,4 +182,44 @@ program=${{SHARDWRIGHT_ANDROID:?name the folder of the program that was built fo
         "\"$adb\" shell \"cd '$there' && {set} ./shardwright run bundle.swb --shims shims$quoted\""
     );
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_vocabulary::{AndroidNeeds, NeededLibrary};
+
+    use super::*;
+
+    #[test]
+    fn no_name_becomes_a_command() {
+        for name in ["shardwright_shim_qnn", "libQnnHtpV79Stub.so", "libQnnHtpV*Skel.so", "a+b-c"] {
+            assert_eq!(word("x", name.to_owned()).unwrap(), name);
+        }
+        for name in ["", "a b", "a;b", "$(b)", "`b`", "a\nb", "../b", "a'b", "a\"b", "-rf", "é", "a&b", "a|b"]
+        {
+            let error = word("x", name.to_owned()).unwrap_err();
+            assert!(
+                matches!(error, DeliveryError::ScriptName { .. }) && error.help().is_some(),
+                "{name}: {error}"
+            );
+        }
+        let facts = BTreeMap::from([("arch".to_owned(), "v79; reboot".to_owned())]);
+        let shim = ShimNeeds {
+            name: "qnn".to_owned(),
+            vendor: "Qualcomm".to_owned(),
+            library: "shim".to_owned(),
+            licence: None,
+            needs: vec![NeededLibrary {
+                file: "libQnnHtp{arch}.so".to_owned(),
+                brought_by: BroughtBy::App,
+                versions: None,
+                licence: "its own".to_owned(),
+                obtained: "from its maker".to_owned(),
+                note: String::new(),
+            }],
+            android: AndroidNeeds::default(),
+        };
+        let refused = Pushed::default().add(&shim, &facts).unwrap_err();
+        assert!(matches!(refused, DeliveryError::ScriptName { of: "a vendor's library", .. }), "{refused}");
+    }
 }

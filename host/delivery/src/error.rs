@@ -32,6 +32,14 @@ pub enum DeliveryError {
         /// The name.
         name: String,
     },
+    /// A name that cannot stand in a script.
+    #[error("`{name}`, the name of {of}, would be more than a name to a shell")]
+    ScriptName {
+        /// What is named: `a vendor's library`.
+        of: &'static str,
+        /// Its beginning.
+        name: String,
+    },
     /// A chip whose names in Android nobody knows.
     #[error("nothing says how Android names {soc}, by which Google Play chooses")]
     NoChipName {
@@ -122,7 +130,7 @@ impl DeliveryError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             // That of the bundle's error.
-            DeliveryError::Bundle(_) => ErrorKind::Invalid,
+            DeliveryError::Bundle(_) | DeliveryError::ScriptName { .. } => ErrorKind::Invalid,
             DeliveryError::Io { .. } | DeliveryError::NoChipName { .. } | DeliveryError::NoShim { .. } => {
                 ErrorKind::Missing
             }
@@ -144,6 +152,9 @@ impl DeliveryError {
             DeliveryError::Bundle(error) => error.help(),
             DeliveryError::Io { .. } => Some("check the path, the permissions and the free space"),
             DeliveryError::Occupied { .. } => Some("name a folder that is empty or does not exist yet"),
+            DeliveryError::ScriptName { .. } => {
+                Some("correct the shim's manifest, or the facts of the chip's profile")
+            }
             DeliveryError::Name { .. } => Some("name the pack with `--name`"),
             DeliveryError::NoChipName { .. } => Some(
                 "list them under `android` in the profile of the chip (`--profiles`), or compile without it",

@@ -99,7 +99,10 @@ pub fn sign(
         let file = if path.is_dir() { path_of_signature(&path.join("bundle.json")) } else { path.to_owned() };
         return Ok(SignatureReport { path: file, key: key.public(), statement, holds: true, revokes: None });
     }
-    let bytes = read_named(path, FILE_BYTES_MAX)?;
+    let bytes = read_named(path, FILE_BYTES_MAX).map_err(|error| match error.help() {
+        Some(_) => error,
+        None => error.with_help("check the path and its permissions"),
+    })?;
     let (kind, own_name) = named(path, &bytes)?;
     if name.is_some_and(|name| name != own_name) {
         let what = format!("{} is signed as `{own_name}`, and cannot have another name", path.display());
@@ -206,12 +209,16 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
             .with_help("check the path, the permissions and the free space")
     };
     let folder = path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."));
-    let partial = path.with_extension("partial");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".writing-");
+    // Others may read it, as far as the process's umask lets them.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let written = || -> std::io::Result<()> {
-        let mut file = std::fs::File::create(&partial)?;
+        let mut file = builder.tempfile_in(folder)?;
         file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&partial, path)?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
         // If its folder may be written but not read, the name may be lost with the power.
         let _ = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
         Ok(())
@@ -271,8 +278,7 @@ mod tests {
             ("none.wasm", None, ErrorKind::Missing),
         ] {
             let error = signs(name, asked).expect_err(name);
-            let helps = error.help().is_some() || kind == ErrorKind::Missing;
-            assert!(error.kind() == kind && helps, "{name}: {error}");
+            assert!(error.kind() == kind && error.help().is_some(), "{name}: {error}");
         }
         let list = at("list");
         let stranger = SecretKey::from_seed([3; 32]).public();
