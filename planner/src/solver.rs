@@ -53,6 +53,7 @@ use crate::{
 mod bounds;
 mod diagnose;
 mod explain;
+mod fallback;
 mod mix;
 mod preferences;
 mod prefills;
@@ -145,6 +146,8 @@ pub struct Settings {
     /// Where soft-caps must be computed. `None`: in the graph, unless no target supports them there
     /// or the runtime is faster.
     pub softcap: Option<SoftcapPlace>,
+    /// Whether a goal in losses is the usual one, which nobody stated.
+    pub loss_is_usual: bool,
     /// The format tuple of every shard, by index. `None`: chosen by the objective from those the
     /// request offers.
     pub formats: Option<u32>,
@@ -178,6 +181,7 @@ impl Default for Settings {
             forbidden: vec![],
             build: BuildTime::Ahead,
             softcap: None,
+            loss_is_usual: false,
             formats: None,
             wanted: vec![],
             barred: vec![],
@@ -259,6 +263,8 @@ pub struct Solution {
     /// How far the mixture of formats may be from the best for these shards; `None` where nothing
     /// was mixed.
     pub mixed: Option<MixBound>,
+    /// What was kept of a goal for the size.
+    reserve: fallback::Reserve,
     /// For every target whether all its legal rows have a time.
     timed: Vec<bool>,
     settings: Settings,
@@ -272,8 +278,13 @@ pub struct Solution {
 /// forbidden.
 ///
 /// Before cutting to a limit, flags that are known to raise it are tried; they are set if that
-/// saves shards.
+/// saves shards. A goal for the size also holds what the plan falls back to, where that is possible.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
+    fallback::solve(request, settings)
+}
+
+/// The optimum with all of a goal for the size to itself.
+fn solve_whole(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let plain = tables::solve(request, settings);
     let relieving = relief::candidates(request, plain.as_ref().ok());
     if relieving.is_empty() {

@@ -15,7 +15,7 @@ use shardwright_shims::{Part, Watch};
 use shardwright_text::Tokenizer;
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
-use crate::checkpoint::passes_with;
+use crate::checkpoint::{PRIMARY_CHAIN, passes_with};
 use crate::{
     BundleStore, BundleTrying, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled,
     TowerScope, TowerSource, Trying, expect_checkpoint, settle_trying, tower_weights, towers_of,
@@ -191,7 +191,7 @@ impl<'c> Compiling<'c> {
             Ok::<_, Error>((chain(&mut store, name, &settled)?, settled))
         };
         let end = if scopes.is_empty() { PRIMARY } else { PRIMARY_BESIDE_TOWERS };
-        let (first, primary) = compiled("primary", options, trying.text, &mut all.then(end))?;
+        let (first, primary) = compiled(PRIMARY_CHAIN, options, trying.text, &mut all.then(end))?;
         let mut later = LaterChains::default();
         for one in primary.fallbacks(options) {
             let mut watch = all.most_of_the_rest();
@@ -372,7 +372,7 @@ fn tower(
     let (first, settled) = compiled(pass.name(), &own, trying, &mut watch.then(PRIMARY))?;
     let mut later = LaterChains::default();
     for one in settled.fallbacks(&own) {
-        let name = format!("{pass}.{}", one.name);
+        let name = scope.chain_name(&one.name);
         let mut watch = watch.most_of_the_rest();
         later.take(&name, compiled(&name, &one.options, Trying::default(), &mut watch))?;
     }

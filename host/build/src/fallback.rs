@@ -1,8 +1,14 @@
 //! The chains that a plan falls back to, each with the whole model on a target of its own.
 
+use shardwright_graph::Graph;
+use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::cost::CostTable;
 use shardwright_planning::plan::Fallback;
-use shardwright_vocabulary::TargetKind;
+use shardwright_planning::profile::Preference;
+use shardwright_planning::request::{Body, Request};
+use shardwright_vocabulary::{EntryName, TargetKind};
 
+use crate::options::{NEAR_LOSSLESS, USUAL_QUALITY, USUAL_QUALITY_OPTION};
 use crate::{FormatChoice, PlanOptions, Settled, TableFormats};
 
 /// A chain that a plan falls back to, to be planned and compiled.
@@ -11,7 +17,8 @@ pub struct FallbackChain {
     /// The name of its target; unique among them.
     pub name: String,
     /// The options that it is planned and compiled with: those of the first chain for its target
-    /// alone, in the formats that the plan has for it.
+    /// alone, in the formats that the plan has for it, within what a goal for the size leaves. How
+    /// fast the chip was to be is not asked of it.
     pub options: PlanOptions,
 }
 
@@ -19,26 +26,117 @@ impl Settled {
     /// The chains that its plan falls back to, in order. None under `strict`, where every one of
     /// them would be an error. `options` are those that it was settled with.
     pub fn fallbacks(&self, options: &PlanOptions) -> Vec<FallbackChain> {
-        let chains = self.plan.plan().fallback.iter().filter(|_| !options.strict);
-        chains.filter_map(|chain| self.fallback(chain, options)).collect()
+        fallbacks(&self.request, &self.plan, &self.graph, options)
     }
+}
 
-    fn fallback(&self, chain: &Fallback, options: &PlanOptions) -> Option<FallbackChain> {
-        let request = &self.request;
+/// The chains that a plan falls back to. `graph` is the model in any formats.
+pub(crate) fn fallbacks(
+    request: &Request,
+    plan: &CheckedPlan,
+    graph: &Graph,
+    options: &PlanOptions,
+) -> Vec<FallbackChain> {
+    if options.strict {
+        return Vec::new();
+    }
+    let chains = &plan.plan().fallback;
+    let mut sizes = Sizes::left(request, plan, chains);
+    let chain = |chain: &Fallback| {
         let target = &request.targets.get(chain.target as usize)?.target;
-        let tuples = chain.formats.iter().filter_map(|index| request.formats.get(*index as usize));
-        let named = tuples.map(|tuple| FormatChoice::Tuple(tuple.clone()));
+        let size_bytes = sizes.next();
+        let named = chain.formats.iter().filter_map(|index| request.formats.get(*index as usize));
+        let named: Vec<FormatChoice> = named.map(|tuple| FormatChoice::Tuple(tuple.clone())).collect();
         let own = match target.kind {
             TargetKind::Cpu => options.without_a_chip(),
             // A target other than the CPU has the name of its profile.
             _ => options.on_another(&target.name),
         };
-        let options = PlanOptions {
-            formats: named.chain([FormatChoice::Stored]).collect(),
+        let own = PlanOptions {
             // All chains gather from the same tables.
-            tables: TableFormats::planned(&self.graph, &self.plan),
+            tables: TableFormats::planned(graph, plan),
+            size_bytes,
+            token_microseconds: None,
+            first_token_microseconds: None,
             ..own
         };
+        let options = match named.is_empty() && target.kind == TargetKind::Cpu && graph.is_generative() {
+            true => in_formats_of_its_own(own),
+            false => {
+                PlanOptions { formats: named.into_iter().chain([FormatChoice::Stored]).collect(), ..own }
+            }
+        };
         Some(FallbackChain { name: target.name.clone(), options })
+    };
+    chains.iter().filter_map(chain).collect()
+}
+
+/// The CPU's chain in the formats that its profile has, unless the user named some: as few bytes as
+/// the usual loss allows, which is less where quality is preferred.
+fn in_formats_of_its_own(options: PlanOptions) -> PlanOptions {
+    if !options.formats.is_empty() || options.quality_micronats.is_some() {
+        return options;
+    }
+    let usual = match options.prefers {
+        Some(Preference::Quality) => NEAR_LOSSLESS,
+        _ => USUAL_QUALITY,
+    };
+    PlanOptions {
+        prefers: Some(Preference::Speed),
+        planner_options: vec![(USUAL_QUALITY_OPTION.to_owned(), usual.to_string())],
+        ..options
+    }
+}
+
+/// What a goal for the size leaves for each chain, tables included: to each the least that its
+/// formats take, to the first all that is left as well.
+struct Sizes {
+    /// The least of each chain; empty without a goal.
+    least: std::vec::IntoIter<u64>,
+    spare: u64,
+    tables: u64,
+}
+
+impl Sizes {
+    fn left(request: &Request, plan: &CheckedPlan, chains: &[Fallback]) -> Sizes {
+        let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
+        let tables = sum(&mut plan.tables().iter().map(|table| table.chosen.bytes));
+        let Some(goal) = request.goals.size_bytes else {
+            return Sizes { least: Vec::new().into_iter(), spare: 0, tables };
+        };
+        let table = CostTable::new(request);
+        let mut entries: Vec<EntryName> = Vec::new();
+        for entry in plan.plan().shards.iter().flat_map(|shard| &shard.entries) {
+            if !entries.contains(entry) {
+                entries.push(*entry);
+            }
+        }
+        let kinds: Vec<u32> =
+            request.model.components.iter().flat_map(|component| kinds(&component.body)).collect();
+        let least = |chain: &Fallback| {
+            let bytes = |formats: &u32| {
+                let all = vec![*formats; kinds.len()];
+                table.shard(&kinds, chain.target, &all, &entries).ok().map(|cost| cost.artefact_bytes)
+            };
+            chain.formats.iter().filter_map(bytes).min().unwrap_or(0)
+        };
+        let least: Vec<u64> = chains.iter().map(least).collect();
+        let first = sum(&mut plan.shards().iter().map(|shard| shard.cost.artefact_bytes));
+        let held = sum(&mut least.iter().copied().chain([first, tables]));
+        Sizes { least: least.into_iter(), spare: goal.saturating_sub(held), tables }
+    }
+
+    /// What is left for the next chain; `None` where nothing bounds it.
+    fn next(&mut self) -> Option<u64> {
+        let least = self.least.next()?;
+        let spare = std::mem::take(&mut self.spare);
+        Some(least.saturating_add(spare).saturating_add(self.tables))
+    }
+}
+
+fn kinds(body: &Body) -> Vec<u32> {
+    match body {
+        Body::Whole(kind) => vec![*kind],
+        Body::Layers(layers) => layers.iter().map(|layer| layer.kind).collect(),
     }
 }

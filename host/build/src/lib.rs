@@ -104,10 +104,10 @@ pub use trying::{BundleTrying, RecordedPlan, Trying};
 #[cfg(feature = "checkpoints")]
 pub use {
     checkpoint::{
-        CheckpointSource, FormatShare, LossRow, OutlineSource, SampleSet, SensitivityReport, TowerScope,
-        TowerSource, calibration_prompts, calibration_text, checkpoint_moments, expect_checkpoint,
-        measure_sensitivities, moment_text, open_checkpoint, plan_checkpoint, sensitivity_text,
-        tower_samples, tower_weights, towers_of,
+        ChainPlan, CheckpointSource, FormatShare, LossRow, OutlineSource, SampleSet, SensitivityReport,
+        TowerScope, TowerSource, calibration_prompts, calibration_text, checkpoint_moments,
+        expect_checkpoint, measure_sensitivities, moment_text, open_checkpoint, plan_all_chains,
+        plan_checkpoint, sensitivity_text, tower_samples, tower_weights, towers_of,
     },
     compiling::{CompileReport, CompiledVariant, FailedVariant, compile, compile_trying, compile_variants},
     recorded::{CompiledAnew, compile_recorded, options_of},

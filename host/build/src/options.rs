@@ -167,6 +167,9 @@ pub struct PlanOptions {
     /// Whether the chip's own device alone is offered to the planner, without what its profile
     /// falls back to and without this machine's CPU.
     pub alone: bool,
+    /// Whether the CPU that is planned for is another machine's, so that times of this one count
+    /// for nothing.
+    pub elsewhere: bool,
     /// What runs the plan; `None` for the device if its shim finds it.
     pub on: Option<Executor>,
     /// Limits of the user, by name.
@@ -234,9 +237,9 @@ impl PlanOptions {
         PlanOptions { soc: Some(soc.to_owned()), on, ..self.clone() }
     }
 
-    /// For this machine's CPU, without what was asked of a chip, its compiler and a planner.
+    /// For the CPU of any machine, without what was asked of a chip, its compiler and a planner.
     pub(crate) fn without_a_chip(&self) -> PlanOptions {
-        PlanOptions { soc: None, on: None, limits: Vec::new(), ..self.without_settings() }
+        PlanOptions { soc: None, on: None, limits: Vec::new(), elsewhere: true, ..self.without_settings() }
     }
 
     /// For another chip alone, without what was asked of the first one's compiler and a planner.
@@ -274,6 +277,9 @@ pub(crate) const USUAL_QUALITY_OPTION: &str = "usual-quality";
 
 /// Millinats of KL divergence a token: `good`.
 pub(crate) const USUAL_QUALITY: u32 = 150;
+
+/// The same: `near-lossless`.
+pub(crate) const NEAR_LOSSLESS: u32 = 5;
 
 /// Tokens of a prompt if nobody says how long they usually are.
 const USUAL_PROMPT: u32 = 512;

@@ -128,7 +128,7 @@ impl Preparation {
         let mut compilers = Vec::new();
         let needs_keys = options.times.need_keys(options.cache.as_deref());
         let mut timers = Vec::new();
-        let mut chip_is_here = true;
+        let mut chip_is_here = !options.elsewhere;
         // What is asked of a compiler is asked of the chip's.
         let of_others = options.without_settings();
         for (index, (mut summary, found)) in targets.into_iter().enumerate() {

@@ -119,14 +119,15 @@ pub struct ShardReport {
 pub struct FallbackReport {
     /// Name of the target.
     pub target: String,
-    /// Formats it may have beside those the model is stored in, in order of preference.
+    /// Formats it may have beside those the model is stored in, in order of preference; none for
+    /// those of its profile.
     pub formats: Vec<String>,
 }
 
 impl std::fmt::Display for FallbackReport {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.formats.as_slice() {
-            [] => write!(formatter, "{} goes on", self.target),
+            [] => write!(formatter, "{} goes on, in formats of its own", self.target),
             formats => write!(formatter, "{} goes on, in {}", self.target, formats.join(" or ")),
         }
     }

@@ -15,13 +15,14 @@ use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, Notice};
 
 use crate::chips::made_otherwise;
+use crate::fallback::fallbacks;
 use crate::places::{LoadedPart, NotLoaded, RunPlaces};
 use crate::preparation::Preparation;
 use crate::store::{Compilations, RevisedStore};
 use crate::trying::Trying;
 use crate::{
-    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, ModelSource, PlanOptions, PlanReport,
-    PlanSource, Result, TableFormats, compile_plan,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, FallbackChain, ModelSource, PlanOptions,
+    PlanReport, PlanSource, Result, TableFormats, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.
@@ -38,6 +39,8 @@ pub struct Planned {
     pub time_keys: Vec<Option<Digest>>,
     /// Settings of the planner that was asked, each with its legal values in words.
     pub settings: Vec<(String, String)>,
+    /// The chains that it falls back to, in order.
+    pub fallbacks: Vec<FallbackChain>,
     /// The plans of the towers beside it.
     pub towers: Vec<Planned>,
 }
@@ -71,6 +74,7 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
         plan: planned.plan.plan().clone(),
         time_keys: preparation.time_keys,
         settings: described.map(|option| (option.name.clone(), option.values.clone())).collect(),
+        fallbacks: fallbacks(&preparation.request, &planned.plan, source.graph(), options),
         towers: Vec::new(),
     })
 }

@@ -38,7 +38,7 @@ use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
 
 pub use bench::{BenchReport, Logits, MeasuredReport};
-pub use bundle::DryRunReport;
+pub use bundle::{DryRunReport, DryRunVariant};
 
 /// Runs the command; `started` is when the program began.
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {

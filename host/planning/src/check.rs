@@ -145,9 +145,9 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     boundaries(&plan, request)?;
     softcaps(&plan, request)?;
     flags(&plan, request)?;
-    fallback(&plan, request)?;
     let tables = tables(&plan, request)?;
     let costs = costs(&plan, request)?;
+    fallback(&plan, request)?;
     limits(&plan, request, &costs, &tables)?;
     times(request, &costs)?;
     let loss = quality(&plan, request, &tables)?;
@@ -587,22 +587,49 @@ fn flags(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
 }
 
 fn fallback(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
+    let table = CostTable::new(request);
     let mut seen = BTreeSet::new();
     for &Fallback { target, ref formats } in &plan.fallback {
-        if target as usize >= request.targets.len() {
+        let Some(summary) = request.targets.get(target as usize) else {
             return Err(PlanFault::UnknownFallback { target });
-        }
+        };
         if !seen.insert(target) {
             return Err(PlanFault::FallbackRepeated { target });
         }
         let mut known = BTreeSet::new();
         for &formats in formats {
-            if formats as usize >= request.formats.len() || !known.insert(formats) {
-                return Err(PlanFault::FallbackFormats { target, formats });
+            let tuple = request.formats.get(formats as usize).filter(|_| known.insert(formats));
+            let Some(tuple) = tuple else { return Err(PlanFault::FallbackFormats { target, formats }) };
+            if let Some(why) = takes_nothing(plan, request, &table, target, formats) {
+                return Err(PlanFault::FallbackIllegal {
+                    target: summary.target.name.clone(),
+                    formats: tuple.to_string(),
+                    why,
+                });
             }
         }
     }
     Ok(())
+}
+
+/// Why a target takes no kind of layer in these formats, at the entry points of the plan; `None` if
+/// it takes one.
+fn takes_nothing(
+    plan: &Plan,
+    request: &Request,
+    table: &CostTable<'_>,
+    target: u32,
+    formats: u32,
+) -> Option<String> {
+    let entries: Vec<EntryName> = plan.shards.iter().flat_map(|shard| &shard.entries).copied().collect();
+    let mut first = None;
+    for kind in 0..u32::try_from(request.kinds.len()).unwrap_or(u32::MAX) {
+        match table.shard(&[kind], target, &[formats], &entries) {
+            Err(CostFault::Illegal { why, .. }) => first = first.or(Some(why)),
+            Ok(_) | Err(CostFault::Overflow) => return None,
+        }
+    }
+    first
 }
 
 /// One format of each table.

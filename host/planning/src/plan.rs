@@ -147,7 +147,8 @@ pub struct Reason {
 pub struct Fallback {
     /// Index of the target in the request.
     pub target: u32,
-    /// Indices of the format tuples it may have, in order of preference.
+    /// Indices of the format tuples it may have, in order of preference; none for those that its
+    /// profile has.
     pub formats: Vec<u32>,
 }
 

@@ -115,8 +115,8 @@ pub use verified::Verified;
 pub use {
     loading::{join, load},
     shardwright_build::{
-        Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource, Planned,
-        Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan, settle,
+        ChainPlan, Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource,
+        Planned, Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan, settle,
     },
 };
 #[cfg(feature = "build")]

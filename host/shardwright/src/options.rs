@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    CompileReport, CompiledVariant, Executor, FormatChoice, PlanOptions, Planned, Preference, PromptLength,
-    TableFormats, WeightRounding,
+    ChainPlan, CompileReport, CompiledVariant, Executor, FormatChoice, PlanOptions, Planned, Preference,
+    PromptLength, TableFormats, WeightRounding,
 };
 use shardwright_shims::Watch;
 use shardwright_vocabulary::Pass;
@@ -317,6 +317,16 @@ impl OpenOptions {
     /// times.
     pub fn plan_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Planned> {
         shardwright_build::plan_checkpoint(checkpoint.as_ref(), &self.plan_options(), watch)
+    }
+
+    /// The same, also with the plans of all chains in the order of a bundle: of the text and of each
+    /// tower the first one, and those that it falls back to.
+    pub fn plan_all_chains(
+        &self,
+        checkpoint: impl AsRef<Path>,
+        watch: &mut dyn Watch,
+    ) -> Result<(Planned, Vec<ChainPlan>)> {
+        shardwright_build::plan_all_chains(checkpoint.as_ref(), &self.plan_options(), watch)
     }
 
     /// Measures what formats lose on a checkpoint, for as long as `time` allows (`None`: until all

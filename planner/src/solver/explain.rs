@@ -2,13 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    Effort, Goal, Placement, Problem, Relaxed, Settings, Solution, TargetBounds, entry_sets, is_admitted,
-    prefills, ranks, search,
-};
+use super::{Effort, Goal, Placement, Solution, TargetBounds, is_admitted, prefills, ranks};
 use crate::names::{self, Named};
-use crate::table::{CostTable, Prefix, RangeCost, prefill_runs, takes_part, unit_kinds, units_of};
-use crate::{Cause, Entry, Fallback, Flag, Plan, Reason, Request, Segment, Shard, flow};
+use crate::table::{CostTable, Prefix, RangeCost, prefill_runs, takes_part, units_of};
+use crate::{Cause, Entry, Flag, Plan, Reason, Request, Segment, Shard, flow};
 
 mod ceilings;
 mod formats;
@@ -27,6 +24,7 @@ impl Solution {
         };
         self.explain_chain(request, &mut plan.reasons);
         self.explain_tables(request, &mut plan.reasons);
+        self.explain_reserve(request, &mut plan.reasons);
         self.explain_ceilings(request, &mut plan.reasons);
         let segments: Vec<&[Segment]> = self.shards.iter().map(|shard| &shard.segments[..]).collect();
         let boundaries = flow::boundaries(request, &segments);
@@ -64,41 +62,6 @@ impl Solution {
         let units = units_of(request, &placement.segments, placement.softcap);
         let active = |entry: &&Entry| units.iter().any(|&(kind, _)| takes_part(request, kind, **entry));
         self.entries.iter().filter(active).copied().collect()
-    }
-
-    /// Targets, other than the one with most layers, that support the whole model, in order of
-    /// preference, each with those formats of the plan in which it does. One that does in none of
-    /// them has formats of its own: all in which it supports the model. A CPU keeps the weights as
-    /// they are stored.
-    fn fallback(&self, request: &Request) -> Vec<Fallback> {
-        let layers = |target: u32| -> u64 {
-            self.shards.iter().filter(|shard| shard.target == target).map(Placement::units).sum()
-        };
-        let targets = 0..u32::try_from(request.targets.len()).unwrap_or(u32::MAX);
-        let main = targets.clone().max_by_key(|&target| (layers(target), std::cmp::Reverse(target)));
-        let mut used: Vec<u32> = Vec::new();
-        for formats in self.shards.iter().flat_map(Placement::formats) {
-            if !used.contains(&formats) {
-                used.push(formats);
-            }
-        }
-        let table = CostTable::new(request);
-        let whole = |target: u32, formats: u32| {
-            let mut kinds = request.model.components.iter().flat_map(unit_kinds);
-            kinds.all(|kind| table.illegal(request, kind, target, formats, &self.entries).is_none())
-        };
-        targets
-            .filter(|&target| Some(target) != main && takes_all(request, target, self.settings.effort))
-            .map(|target| {
-                let mut formats: Vec<u32> =
-                    used.iter().copied().filter(|&formats| whole(target, formats)).collect();
-                if formats.is_empty() && request.targets[target as usize].kind != "cpu" {
-                    let all = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
-                    formats.extend(all.filter(|&formats| whole(target, formats)));
-                }
-                Fallback { target, formats }
-            })
-            .collect()
     }
 
     fn explain_chain(&self, request: &Request, reasons: &mut Vec<Reason>) {
@@ -465,17 +428,4 @@ fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[
         }
     }
     why
-}
-
-/// Whether a target alone supports the whole model within its limits.
-fn takes_all(request: &Request, target: u32, effort: Effort) -> bool {
-    let place = (0..request.model.components.len())
-        .map(|index| (u32::try_from(index).unwrap_or(u32::MAX), target))
-        .collect();
-    let settings = Settings { place, effort, ..Settings::default() };
-    let Ok(sets) = entry_sets(request) else { return false };
-    sets.into_iter().any(|entries| {
-        let problem = Problem::new(request, &settings, entries, Relaxed::default());
-        problem.is_ok_and(|problem| search::exists(&problem))
-    })
 }

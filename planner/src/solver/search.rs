@@ -779,6 +779,7 @@ impl Found {
             tables: Vec::new(),
             relieving: Vec::new(),
             mixed: None,
+            reserve: Default::default(),
             timed: problem.timed.clone(),
             settings: problem.settings.clone(),
         }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{RequestBuilder, weight_format};
-use crate::{Body, Cost, Plan, Sensitivity};
+use crate::{Body, Cost, Goals, Plan, Sensitivity};
 
 /// A part of a shard of a candidate.
 #[derive(Debug, Clone)]
@@ -589,7 +589,7 @@ proptest! {
             chains.iter().filter_map(|chain| judge(&request, chain, &forbidden, tables)).min()
         };
         let best = table_sets(&request).iter().filter_map(of).min();
-        match solve(&request, &settings) {
+        match solve_whole(&request, &settings) {
             Ok(solution) => {
                 let own = judge(&request, &pieces(&request, &solution), &forbidden, &solution.tables);
                 let sums = |objective: Option<Objective>| objective.map(|(sums, ..)| sums);
@@ -972,15 +972,77 @@ fn every_other_target_goes_on_in_order_and_one_that_is_no_cpu_in_formats_of_its_
     let fallback =
         |request: &crate::Request| solve(request, &Settings::default()).unwrap().into_plan(request).fallback;
     let chain = |target: u32, formats: &[u32]| crate::Fallback { target, formats: formats.to_vec() };
-    assert_eq!(fallback(&request), [chain(1, &[0, 2]), chain(2, &[1])]);
+    assert_eq!(fallback(&request), [chain(1, &[0, 2]), chain(2, &[])]);
     // One that takes the formats of the plan has no others.
     let second = |cost: &&mut Cost| cost.target == 1 && cost.formats == 1;
     request.costs.iter_mut().filter(second).for_each(|cost| cost.illegal = None);
-    assert_eq!(fallback(&request), [chain(1, &[1]), chain(2, &[1])]);
+    assert_eq!(fallback(&request), [chain(1, &[1]), chain(2, &[])]);
     // One that takes the model in no formats at all is none to go on with.
     let all = |cost: &&mut Cost| cost.target == 1;
     request.costs.iter_mut().filter(all).for_each(|cost| cost.illegal = Some("no".to_owned()));
-    assert_eq!(fallback(&request), [chain(2, &[1])]);
+    assert_eq!(fallback(&request), [chain(2, &[])]);
+}
+
+/// A device holds what a plan falls back to beside its first chain.
+#[test]
+fn a_goal_for_the_size_leaves_room_for_what_is_fallen_back_to() {
+    let request = RequestBuilder::decoder(4).target("gpu", "gpu").target("cpu", "cpu");
+    let request = request.formats("w8-per-channel", 1, 2).formats("w4-block32", 1, 4).build();
+    let planned = |size: Option<u64>| {
+        let request = Request { goals: Goals { size_bytes: size, ..request.goals }, ..request.clone() };
+        let solution = solve(&request, &Settings::default())?;
+        let bytes: u64 = solution.shards.iter().map(|shard| shard.cost.artefact_bytes).sum();
+        let plan = solution.into_plan(&request);
+        let reasons: Vec<String> =
+            plan.reasons.iter().map(|reason| format!("{}: {}", reason.choice, reason.because)).collect();
+        Ok::<_, Refusal>((bytes, plan.fallback, reasons))
+    };
+    let least = |formats: u32| {
+        let settings = Settings { formats: Some(formats), ..Settings::default() };
+        let solution = solve(&request, &settings).unwrap();
+        solution.shards.iter().map(|shard| shard.cost.artefact_bytes).sum::<u64>()
+    };
+    let (whole, narrow) = (least(0), least(2));
+    let fallback = |target: u32, formats: &[u32]| crate::Fallback { target, formats: formats.to_vec() };
+    let says = |reasons: &[String], what: &str| reasons.iter().any(|reason| reason.starts_with(what));
+
+    let (bytes, all, reasons) = planned(None).unwrap();
+    assert_eq!((bytes, all), (whole, vec![fallback(1, &[0]), fallback(2, &[])]));
+    assert!(!says(&reasons, "room for"), "{reasons:?}");
+
+    // Enough for all three, then for one as small as both others, then for two and for one.
+    let (bytes, all, reasons) = planned(Some(whole + 2 * narrow)).unwrap();
+    assert_eq!((bytes, all), (whole, vec![fallback(1, &[0, 2]), fallback(2, &[0, 2])]));
+    assert!(
+        says(&reasons, "room for falling back to `gpu`") && says(&reasons, "room for falling back to `cpu`")
+    );
+    let (bytes, all, _) = planned(Some(3 * narrow)).unwrap();
+    assert_eq!((bytes, all), (narrow, vec![fallback(1, &[2]), fallback(2, &[2])]));
+    let (bytes, all, reasons) = planned(Some(3 * narrow - 1)).unwrap();
+    assert!((narrow + 1..2 * narrow).contains(&bytes), "{bytes}");
+    assert_eq!(all, [fallback(2, &[0, 1, 2])]);
+    assert!(says(&reasons, "nothing falls back to `gpu`: no plan within the goal leaves"), "{reasons:?}");
+    let (bytes, all, reasons) = planned(Some(2 * narrow - 1)).unwrap();
+    assert!((narrow + 1..2 * narrow).contains(&bytes) && all.is_empty(), "{bytes} {all:?}");
+    assert!(says(&reasons, "nothing falls back to `cpu`"), "{reasons:?}");
+    let refused = planned(Some(narrow - 1)).unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::OverSize, "{}", refused.message);
+}
+
+/// What no chip takes is computed by the next target, which then keeps no room for itself.
+#[test]
+fn the_target_that_computes_keeps_no_room_for_itself() {
+    let mut request = RequestBuilder::decoder(3).target("cpu", "cpu").build();
+    let refused = request.costs.iter_mut().filter(|cost| cost.target == 0);
+    refused.for_each(|cost| cost.illegal = Some("no".to_owned()));
+    let bytes = |request: &Request| -> u64 {
+        let solution = solve(request, &Settings::default()).unwrap();
+        assert_eq!(solution.clone().into_plan(request).fallback, []);
+        solution.shards.iter().map(|shard| shard.cost.artefact_bytes).sum()
+    };
+    let own = bytes(&request);
+    request.goals.size_bytes = Some(own);
+    assert_eq!(bytes(&request), own);
 }
 
 #[test]
@@ -1679,7 +1741,7 @@ fn large_requests_are_solved_near_a_bound() {
     let mut refused = 0;
     for seed in 0..count {
         let request = large(seed);
-        match solve(&request, &Settings::default()) {
+        match solve_whole(&request, &Settings::default()) {
             Ok(solution) => {
                 let (own, best) = (achieved(&request, &solution), relaxed(&request).unwrap());
                 assert!(best <= own, "{seed}: {own} is better than the bound {best}");

@@ -126,7 +126,7 @@ fn usually(
         because: format!("usual without a goal{rest}"),
         cause: Cause::Goal(USUAL_QUALITY.to_owned()),
     };
-    let wary = Settings { gain_within_goal: settings.gain, ..settings.clone() };
+    let wary = Settings { gain_within_goal: settings.gain, loss_is_usual: true, ..settings.clone() };
     match plan(&within, &wary) {
         Ok(mut plan) => {
             plan.reasons.push(because(""));

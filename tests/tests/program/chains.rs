@@ -115,9 +115,11 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
     let (eight, four) = ("w8-per-channel/f32/f32", "w4-block32/f32/f32");
     let planned = json!([
         { "target": "beta", "formats": [four, "f32/f32/f32"] },
-        { "target": "cpu", "formats": [eight] },
+        { "target": "cpu", "formats": [] },
     ]);
     assert_eq!(variant["plan"]["fallback"], planned, "{report}");
+    // Formats of its own: those of the profile for any machine.
+    let own = "w4-block32/a8-dynamic/f16";
 
     let bundle = Bundle::open(machine.bundle()).expect("a bundle");
     let chains = &bundle.variant().chains;
@@ -134,7 +136,7 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
     let expected = vec![
         ("primary", vec![("alpha", "alpha")], vec![eight.to_owned()]),
         ("beta", vec![("beta", "beta")], vec![four.to_owned()]),
-        ("cpu", vec![("cpu", "cpu")], vec![eight.to_owned()]),
+        ("cpu", vec![("cpu", "cpu")], vec![own.to_owned()]),
     ];
     assert_eq!(seen, expected);
     // Under `--strict` nothing takes over, and nothing is compiled to do so.
@@ -146,9 +148,78 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
         let run = shardwright(["compile", CHECKPOINT, "--context", "64", "--soc", "alpha", "--dry-run"]);
         machine.with(Here::Both, run)
     };
-    assert_eq!(dry().json()["variants"][0]["fallback"], planned);
+    let dried = &dry().json()["variants"][0];
+    assert_eq!(dried["fallback"], planned);
+    let said = |chain: &Value| (chain["name"].clone(), chain["formats"].clone());
+    let chains: Vec<_> = dried["chains"].as_array().expect("chains").iter().map(said).collect();
+    let expected = [("primary", eight), ("beta", four), ("cpu", own)];
+    assert_eq!(chains, expected.map(|(name, formats)| (json!(name), json!([formats]))), "{dried}");
+    let sum = |value: &Value| value["bytes"].as_u64().expect("bytes");
+    let artefacts: u64 = dried["chains"].as_array().expect("chains").iter().map(sum).sum();
+    assert_eq!(sum(dried), artefacts + dried["totals"]["table_bytes"].as_u64().expect("bytes"));
     let screen = dry().succeeds();
-    assert!(screen.contains("falls back to") && screen.contains("beta, cpu"), "{screen}");
+    for words in [&["alpha", "beta", four][..], &["alpha", "cpu", own]] {
+        assert!(screen.lines().any(|line| words.iter().all(|word| line.contains(word))), "{screen}");
+    }
+}
+
+/// A goal for the size is for all that a device holds; the last chain is the first to go without.
+#[test]
+fn a_goal_for_the_size_holds_with_every_chain() {
+    let chip = json!({ "formats": formats(&[("w8-per-channel", true), ("w4-block32", true)]) });
+    let machine = Machine::of(&chip);
+    let within = |size: u64, more: &[&str]| {
+        let size = size.to_string();
+        let asked = [
+            &[
+                "--size",
+                size.as_str(),
+                "--prefer",
+                "quality",
+                "--formats",
+                "w8-per-channel/f32/f32",
+                "--formats",
+                "w4-block32/f32/f32",
+            ],
+            more,
+        ]
+        .concat();
+        let report = machine.compiles("alpha", &asked).json();
+        let variant = report["variants"][0].clone();
+        assert!(
+            report["bytes"].as_u64().expect("bytes") - texts(&machine.bundle())
+                <= size.parse().expect("a number"),
+            "{report}"
+        );
+        variant
+    };
+    let names = |variant: &Value| -> Vec<String> {
+        let chains = variant["chains"].as_array().expect("chains").iter();
+        chains.map(|name| name.as_str().expect("a name").to_owned()).collect()
+    };
+    let whole = within(1 << 40, &[]);
+    assert_eq!(names(&whole), ["primary", "cpu"]);
+    let artefacts = whole["plan"]["totals"]["artefacts"]["bytes"].as_u64().expect("bytes");
+    let tables = whole["plan"]["totals"]["table_bytes"].as_u64().expect("bytes");
+    for (size, chains) in [
+        (2 * artefacts + tables, &["primary", "cpu"][..]),
+        (2 * artefacts + tables - artefacts / 4, &["primary", "cpu"]),
+        (artefacts + tables, &["primary"]),
+    ] {
+        let variant = within(size, &[]);
+        assert_eq!(names(&variant), chains, "{variant}");
+        let reasons = variant["plan"]["reasons"].to_string();
+        let lacks = reasons.contains("nothing falls back to `cpu`");
+        assert_eq!(lacks, chains.len() == 1, "{reasons}");
+    }
+}
+
+/// Bytes of what is no artefact and no table.
+fn texts(bundle: &Path) -> u64 {
+    let bundle = Bundle::open(bundle).expect("a bundle");
+    let manifest = bundle.manifest();
+    let texts = manifest.texts.values().chain(&manifest.tokenizer_index).chain(&manifest.goldens);
+    texts.map(|file| file.bytes).sum()
 }
 
 #[test]

@@ -6,16 +6,22 @@ use std::path::Path;
 use shardwright_bundle::is_bundle;
 use shardwright_models::{Checkpoint, Opened};
 use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, ErrorKind, Pass};
+use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use super::tower::{TowerScope, TowerSource, towers_of};
-use crate::{CheckpointSource, OutlineSource, PlanOptions, PlanSource, Planned, Result, plan};
+use crate::{CheckpointSource, OutlineSource, PlanOptions, PlanReport, PlanSource, Planned, Result, plan};
 
 /// Magic bytes of a GGUF file.
 const GGUF: &[u8; 4] = b"GGUF";
 
+/// The name of the first chain of a model's text.
+pub(crate) const PRIMARY_CHAIN: &str = "primary";
+
 /// Progress once the text is planned and towers are not, in thousandths.
 const TEXT_PLANNED: u32 = 500;
+
+/// Progress once first chains are planned and those that they fall back to are not.
+const FIRST_PLANNED: u32 = 700;
 
 /// Opens a checkpoint.
 ///
@@ -33,30 +39,94 @@ pub fn open_checkpoint(path: &Path) -> Result<Checkpoint> {
 /// # Errors
 /// As [`open_checkpoint`] except for weights that are not here, and errors of planning.
 pub fn plan_checkpoint(path: &Path, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
-    expect_checkpoint(path)?;
-    let (scopes, left_out) = towers_of(path, options)?;
-    let opened = Opened::open_for(path, &passes_with(&scopes))?;
+    let mut checkpoint = Whole::open(path, options)?;
+    let share = if checkpoint.scopes.is_empty() { 1000 } else { TEXT_PLANNED };
     let mut watch = Part::new(watch, 0..1000);
-    let share = if scopes.is_empty() { 1000 } else { TEXT_PLANNED };
-    let mut planned = {
-        let mut source: Box<dyn PlanSource + '_> = match &opened {
-            Opened::Whole(checkpoint) => Box::new(CheckpointSource::new(checkpoint, options)),
-            Opened::Outline(outline) => Box::new(OutlineSource::new(outline, options)),
-        };
-        plan(&mut *source, options, &mut watch.then(share))?
-    };
-    planned.report.notices.extend(left_out);
-    for scope in &scopes {
-        let own = scope.options(options);
-        let mut source = match &opened {
-            Opened::Whole(checkpoint) => TowerSource::new(checkpoint, scope, &own)?,
-            Opened::Outline(outline) => TowerSource::of_outline(outline, scope, &own)?,
-        };
-        let tower = plan(&mut source, &own, &mut watch.most_of_the_rest())?;
+    let mut planned = checkpoint.text(options, &mut watch.then(share))?;
+    planned.report.notices.extend(checkpoint.left_out.take());
+    for scope in &checkpoint.scopes {
+        let tower = checkpoint.tower(scope, &scope.options(options), &mut watch.most_of_the_rest())?;
         planned.report.towers.push(tower.report.clone());
         planned.towers.push(tower);
     }
     Ok(planned)
+}
+
+/// The plan of one of the chains of a model.
+#[derive(Debug)]
+pub struct ChainPlan {
+    /// The name that its chain has in a bundle.
+    pub name: String,
+    /// The plan, or why there is none: a bundle does without what another chain falls back to.
+    pub made: Result<PlanReport>,
+}
+
+/// The same, also with the plans of all chains in the order of a bundle: of the text and of each
+/// tower the first one, and those that it falls back to.
+///
+/// # Errors
+/// As [`plan_checkpoint`], and a cancellation.
+pub fn plan_all_chains(
+    path: &Path,
+    options: &PlanOptions,
+    watch: &mut dyn Watch,
+) -> Result<(Planned, Vec<ChainPlan>)> {
+    let mut watch = Part::new(watch, 0..1000);
+    let planned = plan_checkpoint(path, options, &mut watch.then(FIRST_PLANNED))?;
+    let checkpoint = Whole::open(path, options)?;
+    let mut chains = Vec::new();
+    let mut take = |name: String, made: Result<PlanReport>| match made {
+        Err(error) if error.kind() == ErrorKind::Cancelled => Err(error),
+        made => {
+            chains.push(ChainPlan { name, made });
+            Ok(())
+        }
+    };
+    take(PRIMARY_CHAIN.to_owned(), Ok(planned.report.clone()))?;
+    for chain in &planned.fallbacks {
+        let made = checkpoint.text(&chain.options, &mut watch.most_of_the_rest());
+        take(chain.name.clone(), made.map(|planned| planned.report))?;
+    }
+    for (scope, tower) in checkpoint.scopes.iter().zip(&planned.towers) {
+        take(scope.pass.name().to_owned(), Ok(tower.report.clone()))?;
+        for chain in &tower.fallbacks {
+            let made = checkpoint.tower(scope, &chain.options, &mut watch.most_of_the_rest());
+            take(scope.chain_name(&chain.name), made.map(|planned| planned.report))?;
+        }
+    }
+    Ok((planned, chains))
+}
+
+/// A checkpoint with the towers that are planned beside its text.
+struct Whole {
+    opened: Opened,
+    scopes: Vec<TowerScope>,
+    left_out: Option<Notice>,
+}
+
+impl Whole {
+    fn open(path: &Path, options: &PlanOptions) -> Result<Whole> {
+        expect_checkpoint(path)?;
+        let (scopes, left_out) = towers_of(path, options)?;
+        let opened = Opened::open_for(path, &passes_with(&scopes))?;
+        Ok(Whole { opened, scopes, left_out })
+    }
+
+    fn text(&self, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
+        let mut source: Box<dyn PlanSource + '_> = match &self.opened {
+            Opened::Whole(checkpoint) => Box::new(CheckpointSource::new(checkpoint, options)),
+            Opened::Outline(outline) => Box::new(OutlineSource::new(outline, options)),
+        };
+        plan(&mut *source, options, watch)
+    }
+
+    fn tower(&self, scope: &TowerScope, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
+        let mut source = match &self.opened {
+            Opened::Whole(checkpoint) => TowerSource::new(checkpoint, scope, options)?,
+            Opened::Outline(outline) => TowerSource::of_outline(outline, scope, options)?,
+        };
+        plan(&mut source, options, watch)
+    }
 }
 
 /// The passes of a step and of towers.

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use shardwright::{ErrorKind, FailedVariant, OpenOptions, PlanReport, SearchPath};
+use shardwright::{ChainPlan, ErrorKind, FailedVariant, OpenOptions, PlanReport, SearchPath};
 use shardwright_doctor::Inspected;
 
 use super::{open_options, print};
@@ -49,11 +49,63 @@ fn say_failed(failed: &FailedVariant) {
 /// What would be compiled.
 #[derive(Serialize)]
 pub struct DryRunReport {
-    /// The plan for each chip, in the order of the chips that were asked for.
-    pub variants: Vec<PlanReport>,
+    /// What each chip would get, in the order of the chips that were asked for.
+    pub variants: Vec<DryRunVariant>,
     /// Chips it would not be compiled for, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedVariant>,
+}
+
+/// What would be compiled for a chip.
+#[derive(Serialize)]
+pub struct DryRunVariant {
+    /// The plan of its first chain.
+    #[serde(flatten)]
+    pub plan: PlanReport,
+    /// All its chains in the order of a bundle.
+    pub chains: Vec<DryRunChain>,
+    /// Bytes of the artefacts of all of them and of the gathered tables. Tables of towers and texts
+    /// are not in it.
+    pub bytes: u64,
+}
+
+/// A chain that would be compiled.
+#[derive(Serialize)]
+pub struct DryRunChain {
+    /// Its name in the bundle.
+    pub name: String,
+    /// The formats of its shards, each once.
+    pub formats: Vec<String>,
+    /// Bytes of its artefacts.
+    pub bytes: u64,
+    /// Why there would be none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lacking: Option<String>,
+}
+
+impl DryRunChain {
+    fn of(ChainPlan { name, made }: ChainPlan) -> DryRunChain {
+        match made {
+            Ok(plan) => {
+                let shards = plan.shards.iter();
+                let mut formats: Vec<String> = shards.map(|shard| shard.formats.to_string()).collect();
+                formats.dedup();
+                DryRunChain { name, formats, bytes: plan.totals.artefacts.bytes, lacking: None }
+            }
+            Err(error) => {
+                DryRunChain { name, formats: Vec::new(), bytes: 0, lacking: Some(error.to_string()) }
+            }
+        }
+    }
+}
+
+impl DryRunVariant {
+    fn of(plan: PlanReport, chains: Vec<ChainPlan>) -> DryRunVariant {
+        let chains: Vec<DryRunChain> = chains.into_iter().map(DryRunChain::of).collect();
+        let artefacts = chains.iter().map(|chain| chain.bytes);
+        let bytes = artefacts.chain([plan.totals.table_bytes]).fold(0, u64::saturating_add);
+        DryRunVariant { plan, chains, bytes }
+    }
 }
 
 /// Plans for each chip and compiles nothing.
@@ -68,8 +120,8 @@ fn dry_run(
     for soc in socs {
         // Alone it is what was asked for, as it was asked for.
         let own = if socs.len() == 1 { options.clone() } else { options.for_chip(soc) };
-        match own.plan_watched(checkpoint, &mut watch) {
-            Ok(planned) => report.variants.push(planned.report),
+        match own.plan_all_chains(checkpoint, &mut watch) {
+            Ok((planned, chains)) => report.variants.push(DryRunVariant::of(planned.report, chains)),
             // Nothing else is asked about a checkpoint that is none, or after an interrupt.
             Err(error) if socs.len() == 1 || error.kind() == ErrorKind::Cancelled => return Err(error.into()),
             Err(error) => report.failed.push(FailedVariant {

@@ -5,7 +5,7 @@ use shardwright_bundle as bundle;
 use shardwright_doctor::{FlagAdvice, Inspected, ShimAnswer};
 
 use super::{Detail, bytes, table};
-use crate::commands::DryRunReport;
+use crate::commands::{DryRunReport, DryRunVariant};
 
 /// The result of compiling.
 pub fn compiled(report: &CompileReport, detail: Detail) -> String {
@@ -53,33 +53,31 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
     text
 }
 
-/// What each chip would get.
+/// What each chip would get: a table of variants, and one of their chains where one has several.
 pub fn dry_run(report: &DryRunReport) -> String {
-    let heads = ["variant", "shards", "formats", "on a device", "held", "speed", "loss", "falls back to"];
-    let mut rows = table(&heads);
-    for plan in &report.variants {
-        let mut formats: Vec<String> = Vec::new();
-        for shard in &plan.shards {
-            let own = shard.formats.to_string();
-            if !formats.contains(&own) {
-                formats.push(own);
-            }
-        }
+    let mut rows = table(&["variant", "shards", "tables", "on a device", "held", "speed", "loss"]);
+    let mut chains = table(&["variant", "chain", "formats", "artefacts"]);
+    for DryRunVariant { plan, chains: own, bytes: on_a_device } in &report.variants {
         let tables = plan.tables.iter().map(|table| format!("{} {}", table.name, table.format));
-        formats.extend(tables);
         rows.add_row([
             plan.soc.clone(),
             plan.shards.len().to_string(),
-            formats.join("; "),
-            bytes(plan.totals.artefacts.bytes.saturating_add(plan.totals.table_bytes)),
+            tables.collect::<Vec<_>>().join("; "),
+            bytes(*on_a_device),
             bytes(plan.forecast.verdict.held_bytes),
             super::forecast::speed(&plan.forecast.speed, Pass::Step),
             plan.totals.loss.micronats().map_or_else(
                 || "not known".to_owned(),
                 |micronats| format!("{:.1} millinats", micronats as f64 / 1000.0),
             ),
-            plan.fallback.iter().map(|chain| chain.target.as_str()).collect::<Vec<_>>().join(", "),
         ]);
+        for chain in own {
+            let formats = match &chain.lacking {
+                Some(why) => format!("none: {}", super::printable(why)),
+                None => chain.formats.join("; "),
+            };
+            chains.add_row([plan.soc.clone(), chain.name.clone(), formats, bytes(chain.bytes)]);
+        }
     }
     for failed in &report.failed {
         let why = super::printable(&failed.error);
@@ -92,12 +90,11 @@ pub fn dry_run(report: &DryRunReport) -> String {
             nothing(),
             nothing(),
             nothing(),
-            nothing(),
         ]);
     }
     format!(
-        "{rows}\nArtefacts and tables; the tokenizer, and what a variant falls back to, a chain for each, \
-         come on top. Nothing was compiled.\n"
+        "{rows}\n{chains}\nOn a device: the artefacts of all chains, each of which goes on where the one before it \
+         does not run, and the gathered tables; the tokenizer comes on top. Nothing was compiled.\n"
     )
 }
 

@@ -515,6 +515,16 @@ pub enum PlanFault {
         /// Index of the tuple.
         formats: u32,
     },
+    /// Format tuples of a fallback chain in which its target takes no part of the model.
+    #[error("the fallback to `{target}` names {formats}, in which it takes nothing: {why}")]
+    FallbackIllegal {
+        /// Name of the target.
+        target: String,
+        /// The tuple.
+        formats: String,
+        /// The target's reason.
+        why: String,
+    },
     /// A fallback target given twice.
     #[error("target {target} is listed twice as a fallback")]
     FallbackRepeated {

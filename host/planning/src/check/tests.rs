@@ -461,6 +461,11 @@ const CASES: &[(&str, Change)] = &[
     ("FallbackRepeated", |plan, _| plan.fallback.push(fallback_to(1))),
     ("FallbackFormats", |plan, _| plan.fallback[0].formats = vec![2]),
     ("FallbackFormats", |plan, _| plan.fallback[0].formats = vec![1, 1]),
+    ("FallbackIllegal", |plan, request| {
+        plan.fallback[0] = Fallback { target: 0, formats: vec![1] };
+        let rows = request.costs.iter_mut().filter(|row| (row.target, row.formats) == (0, 1));
+        rows.for_each(|row| row.legality = Legality::Illegal("not here".to_owned()));
+    }),
 ];
 
 /// A microsecond for every row: embedding, six layers and the head in decode, without the last

@@ -21,6 +21,11 @@ pub struct TowerScope {
 }
 
 impl TowerScope {
+    /// The name of a chain after the tower's first one, on this target.
+    pub(crate) fn chain_name(&self, target: &str) -> String {
+        format!("{}.{target}", self.pass)
+    }
+
     /// The tower of a pass with an entry point for each of `sizes`: the most soft tokens of a
     /// picture, or the most seconds of a clip. Without any, for pictures of the processor's own
     /// size and for the longest clip.
