@@ -146,6 +146,8 @@ pub struct Settings {
     /// Where soft-caps must be computed. `None`: in the graph, unless no target supports them there
     /// or the runtime is faster.
     pub softcap: Option<SoftcapPlace>,
+    /// Whether a plan falls back to the other targets that take the whole model.
+    pub falls_back: bool,
     /// Whether a goal in losses is the usual one, which nobody stated.
     pub loss_is_usual: bool,
     /// The format tuple of every shard, by index. `None`: chosen by the objective from those the
@@ -181,6 +183,7 @@ impl Default for Settings {
             forbidden: vec![],
             build: BuildTime::Ahead,
             softcap: None,
+            falls_back: true,
             loss_is_usual: false,
             formats: None,
             wanted: vec![],

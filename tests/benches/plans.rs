@@ -5,7 +5,8 @@
 //! cargo test -p shardwright-tests --bench plans -- [e2b] [e4b] [SOC …] [size=BYTES]
 //! ```
 //!
-//! `size` is a goal for artefacts and tables together, in which the plan that loses least is shown.
+//! `size` is a goal for all that a device holds, in which the plan that loses least is shown with
+//! what it falls back to.
 //!
 //! Losses are expected, of normally distributed weights. Times of MediaTek's chips follow from the
 //! roofline of its shim, over the simulator of its library; those of Qualcomm's are simulated where
@@ -17,7 +18,7 @@ use std::fs;
 use std::path::Path;
 
 use shardwright::OpenOptions;
-use shardwright_build::{LossReport, PlanReport, Predicted, Speed};
+use shardwright_build::{ChainPlan, LossReport, PlanReport, Predicted, Speed};
 use shardwright_planning::profile::{GENERIC, Preference, ProfileRegistry};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::neuron::Shim;
@@ -35,10 +36,14 @@ fn main() {
     let size = arguments.iter().find_map(|argument| argument.strip_prefix("size="));
     let size: Option<u64> = size.map(|size| size.parse().expect("bytes"));
     let shim = Shim::with("lean");
+    let last = if size.is_some() {
+        "falls back to | on a device |\n|---|---|---:|---|---:|---|---:|---:|---|---:|"
+    } else {
+        "first token of 512; each further one |\n|---|---|---:|---|---:|---|---:|---:|---|"
+    };
     println!(
-        "| chip | model | calls a token | formats, by layers | artefacts | tables | KV cache | expected loss | first token of 512; each further one |"
+        "| chip | model | calls a token | formats, by layers | artefacts | tables | KV cache | expected loss | {last}"
     );
-    println!("|---|---|---:|---|---:|---|---:|---:|---|");
     for (model, spec) in models.iter().filter(|(name, _)| !any_model || asked(name)) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         spec.write(folder.path()).expect("written");
@@ -59,8 +64,8 @@ fn row(checkpoint: &Path, chip: &str, shim: &Shim, size: Option<u64>) -> String 
         Some(size) => options.size(size).prefer(Preference::Quality),
         None => options,
     };
-    let report = match options.plan(checkpoint) {
-        Ok(planned) => planned.report,
+    let (report, chains) = match options.plan_all_chains(checkpoint, &mut ()) {
+        Ok((planned, chains)) => (planned.report, chains),
         Err(error) => return format!("- | {error} | | | | |"),
     };
     let decodes = |shard: &&shardwright_build::ShardReport| {
@@ -78,15 +83,38 @@ fn row(checkpoint: &Path, chip: &str, shim: &Shim, size: Option<u64>) -> String 
         Speed::Tokens { first, each, .. } => format!("{}; {}", time(first), time(each)),
         Speed::Vector { each, .. } => time(each),
     };
-    let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
     let tables = report.tables.iter().map(|table| table.format.name()).collect::<Vec<_>>().join(", ");
+    let last = match size {
+        Some(size) => beside(&report, &chains, size),
+        None => times,
+    };
     format!(
-        "{calls} | {} | {} | {} ({tables}) | {} | {loss} | {times}",
+        "{calls} | {} | {} | {} ({tables}) | {} | {loss} | {last}",
         mix(&report),
         gigabytes(report.totals.artefacts.bytes),
         gigabytes(report.totals.table_bytes),
         gigabytes(report.totals.state_bytes),
     )
+}
+
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.2} GB", bytes as f64 / 1e9)
+}
+
+/// What a plan falls back to, and all that a device holds.
+fn beside(report: &PlanReport, chains: &[ChainPlan], size: u64) -> String {
+    let mut bytes = report.totals.table_bytes;
+    let mut later = Vec::new();
+    for (index, chain) in chains.iter().enumerate() {
+        let plan = chain.made.as_ref().expect("a chain that has room is planned");
+        bytes += plan.totals.artefacts.bytes;
+        if index > 0 {
+            later.push(format!("{}, {}: {}", chain.name, gigabytes(plan.totals.artefacts.bytes), mix(plan)));
+        }
+    }
+    assert!(bytes <= size, "{bytes} of {size} bytes");
+    let later = if later.is_empty() { "nothing".to_owned() } else { later.join("; ") };
+    format!("{later} | {}", gigabytes(bytes))
 }
 
 /// How many layers, and components without layers that have weights, are in which formats.

@@ -201,7 +201,8 @@ pub struct PlanOptions {
     pub prefers: Option<Preference>,
     /// The most bytes that artefacts and KV cache of all shards may take together.
     pub memory_bytes: Option<u64>,
-    /// The most bytes that the artefacts of all shards and the gathered tables may take together.
+    /// The most bytes that the artefacts of all shards and the gathered tables may take together,
+    /// with what the plan falls back to where that fits beside.
     pub size_bytes: Option<u64>,
     /// The most microseconds that a generated token may take, by the times that are known.
     pub token_microseconds: Option<u64>,
@@ -274,6 +275,9 @@ pub(crate) const FORMAT_OPTION: &str = "format";
 
 /// The built-in planner's option for the loss that is usual where no goal is stated.
 pub(crate) const USUAL_QUALITY_OPTION: &str = "usual-quality";
+
+/// The built-in planner's option for what a plan falls back to, and its value for nothing.
+pub(crate) const NO_FALLBACKS: (&str, &str) = ("fallbacks", "none");
 
 /// Millinats of KL divergence a token: `good`.
 pub(crate) const USUAL_QUALITY: u32 = 150;

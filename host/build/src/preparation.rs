@@ -19,7 +19,7 @@ use shardwright_worker::Shims;
 
 use crate::executors::{OwnShim, demand, executor, unusable};
 use crate::offers::{Offered, complete, known_formats, merged, offered_formats, override_limits, targets};
-use crate::options::{FORMAT_OPTION, LossGoal, USUAL_QUALITY_OPTION, placed};
+use crate::options::{FORMAT_OPTION, LossGoal, NO_FALLBACKS, USUAL_QUALITY_OPTION, placed};
 use crate::places::RunPlaces;
 use crate::planners::planning_session;
 use crate::ranges::boundary_ranges;
@@ -268,6 +268,11 @@ impl Preparation {
             name: USUAL_QUALITY_OPTION.to_owned(),
             value: millinats.to_string(),
         }));
+        // Nothing is fallen back to, so that nothing is left of a goal for the size for that.
+        if options.strict && options.size_bytes.is_some() && options.planner.is_none() {
+            let (name, value) = NO_FALLBACKS;
+            planner_options.push(PlannerOption { name: name.to_owned(), value: value.to_owned() });
+        }
         let model = source.name();
         let formats = ModelFormats::counted(graph, &tuples)?;
         let weighed = Weighed::of(source);

@@ -293,8 +293,8 @@ pub struct TargetArguments {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
     /// The most that artefacts and gathered tables may take together: what an app carries. Tables
-    /// are rounded where that leaves more to the layers. What a bundle holds to fall back to on the
-    /// CPU comes on top; `--strict` leaves it out.
+    /// are rounded where that leaves more to the layers. What the plan falls back to is within it,
+    /// or left out where it does not fit beside; `--strict` leaves it out.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
     /// The most time from a prompt to the first token of its answer: `500ms`, `2s`. Held against

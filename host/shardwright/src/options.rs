@@ -176,8 +176,8 @@ impl OpenOptions {
     }
 
     /// The most bytes that artefacts and gathered tables may take together: what an app carries.
-    /// What a bundle holds to fall back to on the CPU comes on top. Default: no bound but the
-    /// chip's.
+    /// What the plan falls back to is within it, or left out where it does not fit beside. Default:
+    /// no bound but the chip's.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.plan.size_bytes = Some(bytes);

@@ -1,15 +1,19 @@
 //! What a plan falls back to, and what a goal for the size leaves for it.
 //!
 //! A device holds the chains that a plan falls back to beside its first one, so that a goal for the
-//! size is for all of them. Each keeps what it takes at least, in weights of more than two bits;
-//! where that leaves too little or would move layers to another target, the last target alone keeps
-//! it, which every machine has, and then none.
+//! size is for all of them. Each keeps what it takes at least, in weights of more than two bits.
+//! Where that moves layers away from the first target, or loses more than [`MOST_LOST`] of what
+//! counts, the last target alone keeps it, which every machine has, and then none.
 
 use super::{
     Effort, Losses, Placement, Problem, Relaxed, Settings, Solution, entry_sets, has_two_bits, search,
 };
 use crate::table::{CostTable, Prefix, unit_kinds};
-use crate::{Cause, Fallback, Goals, Reason, Refusal, Request, names};
+use crate::{Cause, Component, Fallback, GatheredTable, Goals, Reason, Refusal, Request, names};
+
+/// The most that the first chain may lose, in millionths of a nat per token, to leave room for
+/// others: what `small` names.
+pub const MOST_LOST: u64 = 300_000;
 
 /// The least that the whole model takes on a target in one format tuple.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,34 +33,53 @@ pub(super) struct Reserve {
 
 /// The optimum that leaves room for what it falls back to, as far as it can.
 pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    let whole = super::solve_whole(request, settings)?;
-    let Some(size) = request.goals.size_bytes else { return Ok(whole) };
-    let main = whole.main(request);
-    let chains = least_of_each(request, settings).into_iter();
-    let chains = chains.filter(|chain| Some(chain.target) != main);
-    // What is preferred to the main target and does not compute most has no room.
-    let (all, preferred): (Vec<Least>, Vec<Least>) = chains.partition(|chain| Some(chain.target) > main);
-    if all.is_empty() {
-        return Ok(Solution { reserve: Reserve { kept: Vec::new(), left_out: preferred }, ..whole });
-    }
-    let mut without = vec![0, all.len() - 1];
+    let Some(size) = request.goals.size_bytes.filter(|_| settings.falls_back) else {
+        return super::solve_whole(request, settings);
+    };
+    let mut all = least_of_each(request, settings);
+    all.retain(|chain| chain.target != FIRST);
+    let mut without: Vec<usize> = all.len().checked_sub(1).map_or(Vec::new(), |last| vec![0, last]);
     without.dedup();
-    for first in without {
-        let (left_out, kept) = all.split_at(first);
+    // What is smaller than the tables and the first chain can be is not searched for: a search costs
+    // fuel.
+    let smallest = |table: &GatheredTable| table.formats.iter().map(|format| format.bytes).min().unwrap_or(0);
+    let tables = request.tables.iter().map(smallest).fold(0, u64::saturating_add);
+    let least = least_units(request, FIRST).saturating_add(tables);
+    let mut other = None;
+    for begin in without {
+        let (left_out, kept) = all.split_at(begin);
         let held = kept.iter().map(|chain| chain.bytes).fold(0, u64::saturating_add);
-        let Some(left) = size.checked_sub(held) else { continue };
+        let Some(left) = size.checked_sub(held).filter(|left| *left >= least) else { continue };
         let goals = Goals { size_bytes: Some(left), ..request.goals };
-        let solution = super::solve_whole(&Request { goals, ..request.clone() }, settings);
-        if let Ok(solution) = solution
-            && main.is_none_or(|main| solution.units_on(main) >= whole.units_on(main))
-        {
-            let left_out = preferred.iter().chain(left_out).copied().collect();
-            let reserve = Reserve { kept: kept.to_vec(), left_out };
-            return Ok(Solution { reserve, ..solution });
+        let found = super::solve_whole(&Request { goals, ..request.clone() }, settings);
+        let Some(found) = found.ok().filter(|found| lost(request, found) <= MOST_LOST) else { continue };
+        let reserve = Reserve { kept: kept.to_vec(), left_out: left_out.to_vec() };
+        let found = Solution { reserve, ..found };
+        if found.shards.iter().all(|shard| shard.target == FIRST) {
+            return Ok(found);
         }
+        other.get_or_insert(found);
     }
-    let left_out = preferred.into_iter().chain(all).collect();
-    Ok(Solution { reserve: Reserve { kept: Vec::new(), left_out }, ..whole })
+    let whole = super::solve_whole(request, settings)?;
+    match other.filter(|other| other.units_on(FIRST) >= whole.units_on(FIRST).max(1)) {
+        Some(other) => Ok(other),
+        None => Ok(Solution { reserve: Reserve { kept: Vec::new(), left_out: all }, ..whole }),
+    }
+}
+
+/// The target that the request names first.
+const FIRST: u32 = 0;
+
+/// What a solution loses, as far as it counts.
+fn lost(request: &Request, solution: &Solution) -> u64 {
+    if !request.weighs_losses() {
+        return 0;
+    }
+    let losses = Losses::new(request);
+    let tables = request.tables.iter().zip(&solution.tables);
+    let tables = tables.filter_map(|(table, format)| table.formats.get(*format as usize)?.micronats);
+    let shards = solution.shards.iter().map(|shard| losses.of_shard(shard));
+    shards.chain(tables.map(u64::from)).fold(0, u64::saturating_add)
 }
 
 /// The least of each target that supports the whole model, in their order, with losses within the
@@ -68,24 +91,45 @@ fn least_of_each(request: &Request, settings: &Settings) -> Vec<Least> {
         return Vec::new();
     };
     let least = |target: u32| {
-        let all = indices(request.formats.len()).filter(|formats| !has_two_bits(request, *formats));
-        let found = all.filter_map(|formats| {
-            let (mut bytes, mut lost) = (0_u64, 0_u64);
+        let mut least: Option<Least> = None;
+        for formats in indices(request.formats.len()) {
+            let (mut bytes, mut lost, mut is_known) = (Some(0_u64), 0_u64, true);
             for (index, component) in (0_u32..).zip(&request.model.components) {
                 let units = unit_kinds(component).len();
                 let prefix = Prefix::new(request, &table, component, target, formats, &entries);
-                bytes = bytes.saturating_add(prefix.range(0, units)?.artefact_bytes);
+                let own = prefix.range(0, units).map(|cost| cost.artefact_bytes);
+                bytes = bytes.zip(own).map(|(bytes, own)| bytes.saturating_add(own));
                 let (loss, unmeasured) = losses.cumulative(index, &vec![formats; units]);
-                lost = lost.saturating_add(loss.last().copied()?);
-                unmeasured.last().filter(|unmeasured| **unmeasured == 0)?;
+                lost = lost.saturating_add(loss.last().copied().unwrap_or(0));
+                is_known &= unmeasured.last() == Some(&0);
             }
-            let holds = request.goals.quality_micronats.is_none_or(|goal| lost <= goal);
-            holds.then_some(Least { target, formats, bytes })
-        });
-        found.min_by_key(|least| (least.bytes, least.formats))
+            let Some(bytes) = bytes else { continue };
+            let holds = is_known && request.goals.quality_micronats.is_none_or(|goal| lost <= goal);
+            if holds && !has_two_bits(request, formats) && least.is_none_or(|least| bytes < least.bytes) {
+                least = Some(Least { target, formats, bytes });
+            }
+        }
+        least
     };
     let whole = indices(request.targets.len()).filter(|target| takes_all(request, *target, settings.effort));
     whole.filter_map(least).collect()
+}
+
+/// The least bytes of all layers that a target takes, each in any formats.
+fn least_units(request: &Request, target: u32) -> u64 {
+    let table = CostTable::new(request);
+    let sets = entry_sets(request).ok();
+    let Some(entries) = sets.and_then(|sets| sets.into_iter().next()) else { return 0 };
+    let component = |component: &Component| {
+        let prefix = |formats: u32| Prefix::new(request, &table, component, target, formats, &entries);
+        let each: Vec<Prefix> = indices(request.formats.len()).map(prefix).collect();
+        let unit = |unit: usize| {
+            let bytes = each.iter().filter_map(|prefix| prefix.range(unit, unit + 1));
+            bytes.map(|cost| cost.artefact_bytes).min().unwrap_or(0)
+        };
+        (0..unit_kinds(component).len()).map(unit).fold(0, u64::saturating_add)
+    };
+    request.model.components.iter().map(component).fold(0, u64::saturating_add)
 }
 
 impl Solution {
@@ -123,6 +167,9 @@ impl Solution {
             || self.settings.formats.is_some()
             || !request.has_states();
         let others = indices(request.targets.len()).filter(|&target| Some(target) != main);
+        if !self.settings.falls_back {
+            return Vec::new();
+        }
         let has_room = |target: &u32| {
             request.goals.size_bytes.is_none()
                 || self.reserve.kept.iter().any(|chain| chain.target == *target)
@@ -168,8 +215,10 @@ impl Solution {
             push(
                 format!("nothing falls back to `{}`", name(chain)),
                 format!(
-                    "no plan within the goal leaves the {} that it takes at least, and moves no layers for it",
-                    names::bytes(chain.bytes)
+                    "no plan within the goal leaves the {} that it takes at least, moves no layers for it and loses \
+                     no more than {} where losses count",
+                    names::bytes(chain.bytes),
+                    names::micronats(MOST_LOST)
                 ),
             );
         }

@@ -1029,6 +1029,45 @@ fn a_goal_for_the_size_leaves_room_for_what_is_fallen_back_to() {
     assert_eq!(refused.kind, RefusalKind::OverSize, "{}", refused.message);
 }
 
+/// Room for a fallback is not worth any loss.
+#[test]
+fn room_for_a_fallback_costs_no_more_than_a_small_model_loses() {
+    let request = |micronats: u32| {
+        let builder = RequestBuilder::decoder(4).target("cpu", "cpu");
+        let builder = builder.formats("w8-per-channel", 1, 2).formats("w4-block32", 1, 4);
+        builder
+            .change(|request| {
+                request.goals.least_loss = true;
+                for (component, layer) in [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)] {
+                    for (format, micronats) in [(1, 10), (2, micronats)] {
+                        let (role, provenance) = ("mlp-input".to_owned(), Provenance::Measured);
+                        request.sensitivities.push(Sensitivity {
+                            component,
+                            layer,
+                            role,
+                            format,
+                            micronats,
+                            provenance,
+                        });
+                    }
+                }
+            })
+            .build()
+    };
+    let bytes = |formats: u32| {
+        let settings = Settings { formats: Some(formats), ..Settings::default() };
+        let solution = solve(&request(0), &settings).unwrap();
+        solution.shards.iter().map(|shard| shard.cost.artefact_bytes).sum::<u64>()
+    };
+    let (wide, narrow) = (bytes(1), bytes(2));
+    for (micronats, has_room) in [(40_000, true), (60_000, false)] {
+        let mut request = request(micronats);
+        request.goals.size_bytes = Some(wide.max(2 * narrow));
+        let plan = solve(&request, &Settings::default()).unwrap().into_plan(&request);
+        assert_eq!(!plan.fallback.is_empty(), has_room, "{micronats}: {:?}", plan.reasons);
+    }
+}
+
 /// What no chip takes is computed by the next target, which then keeps no room for itself.
 #[test]
 fn the_target_that_computes_keeps_no_room_for_itself() {

@@ -10,7 +10,7 @@
 //! `softcap` (`automatic`, `graph`, `runtime`), `format` with the beginning of a tuple's name
 //! (`w8-per-channel/a8-dynamic`), `format-gain` with the percent that formats have to save against
 //! those named first, `usual-quality` with the millinats within which formats are chosen where no
-//! goal is stated, `effort` (`thorough`, `simple`), `place.COMPONENT` with the name of a target,
+//! goal is stated, `effort` (`thorough`, `simple`), `fallbacks` (`all`, `none`), `place.COMPONENT` with the name of a target,
 //! `most-shards.COMPONENT` with a number, `weights.COMPONENT[.FIRST-END]` with a weight format
 //! (layers from first to before end), and `order` with goals that count first.
 
@@ -72,6 +72,11 @@ impl Planner for Generic {
                     USUAL_QUALITY,
                     "MILLINATS",
                     "the loss within which formats are chosen where no goal is stated and no formats are asked for",
+                ),
+                option(
+                    "fallbacks",
+                    "none or all",
+                    "whether other targets that take the whole model go on when one is lost, within a goal for the size (all)",
                 ),
                 option("join", "on|off", "whether a shard may hold several components (on)"),
                 option("place.COMPONENT", "TARGET", "put a component on this target"),
@@ -182,6 +187,13 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
             }
             USUAL_QUALITY => {
                 value.parse::<u32>().map_err(|_| invalid("a whole number of millinats"))?;
+            }
+            "fallbacks" => {
+                settings.falls_back = match value.as_str() {
+                    "all" => true,
+                    "none" => false,
+                    _ => return Err(invalid("all or none")),
+                };
             }
             "join" => {
                 settings.join = match value.as_str() {

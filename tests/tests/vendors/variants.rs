@@ -2,14 +2,17 @@
 //! the others.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use shardwright_bundle::{Bundle, BundleWriter, FileReference, Manifest};
 use shardwright_tests::bundles::contents;
+use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::neuron::Shim;
 use shardwright_tests::program::{Run, shardwright};
+use shardwright_tests::qnn::library;
 use tempfile::TempDir;
 
 /// Compiled in a second, and its CPU chains are of the formats that MediaTek's chips have.
@@ -106,6 +109,68 @@ fn every_chip_runs_its_variant_whatever_the_order_and_the_form() {
             shardwright(["pack"]).argument(&bundle).argument("-o").argument(&packed).succeeds();
         }
     }
+}
+
+/// The demo model for two chips of either vendor and any machine: the same bytes twice, in both
+/// forms; every chip finds its variant; all fall back to one artefact; and nothing else is there.
+#[test]
+fn the_demo_model_for_two_vendors_is_one_bundle() {
+    if !library() {
+        return;
+    }
+    let bench = Bench::new();
+    let chips = ["mt6989", "mt6993", "sm8750", "sm8850"];
+    let compile = |socs: &[&str], name: &str| {
+        let socs = [socs, &["generic"]].concat().join(",");
+        let target = ["--context", "64", "--on", "simulator", "-o"];
+        let run = bench.run(["compile", DEMO_MODEL, "--soc", &socs]).arguments(target);
+        run.argument(bench.path(name)).succeeds();
+        let packed = bench.path(&format!("{name}.swb"));
+        shardwright(["pack"]).argument(bench.path(name)).argument("-o").argument(&packed).succeeds();
+        packed
+    };
+    let packed = compile(&chips, "bundle");
+    let again = compile(&["sm8850", "mt6993", "sm8750", "mt6989"], "again");
+    assert!(contents(&bench.path("bundle")) == contents(&bench.path("again")));
+    assert!(fs::read(&packed).expect("read") == fs::read(again).expect("read"));
+
+    let directory = bench.path("bundle");
+    for turn in 0..=chips.len() {
+        for form in [&directory, &packed] {
+            for soc in chips {
+                let report = bench.explains(form, Some(soc));
+                assert_eq!(chosen(&report), (soc, "primary", "own"), "{report}");
+            }
+            assert_eq!(chosen(&bench.explains(form, None)), ("generic", "primary", "general"));
+        }
+        if turn < chips.len() {
+            reordered(&directory, |manifest| manifest.variants.rotate_left(1));
+            shardwright(["pack"]).argument(&directory).argument("-o").argument(&packed).succeeds();
+        }
+    }
+    for soc in ["mt6993", "sm8850"] {
+        let text = bench.generates(&directory, Some(soc)).succeeds();
+        assert_eq!(bench.generates(&packed, Some(soc)).succeeds(), text, "{soc}");
+    }
+
+    let bundle = Bundle::open(&directory).expect("a bundle");
+    let manifest = bundle.manifest();
+    let artefacts = |of_cpu: bool| -> BTreeSet<FileReference> {
+        let shards = manifest.all_chains().flat_map(|chain| &chain.shards);
+        let of = shards.filter(|shard| (shard.compiled_by.shim == "cpu") == of_cpu);
+        of.map(|shard| shard.artefact).collect()
+    };
+    // All chips fall back to the same, and any machine has the weights as they are stored.
+    assert_eq!((artefacts(true).len(), artefacts(false).len()), (2, 4));
+    let tables = manifest.variants.iter().flat_map(|variant| &variant.assets).map(|asset| asset.table);
+    let shared = manifest.texts.values().copied().chain(manifest.tokenizer_index).chain(manifest.goldens);
+    let all: BTreeSet<FileReference> =
+        artefacts(true).into_iter().chain(artefacts(false)).chain(tables).chain(shared).collect();
+    let bytes: u64 = all.iter().map(|file| file.bytes).sum();
+    assert_eq!(bundle.total_bytes(), bytes + fs::metadata(directory.join("bundle.json")).expect("it").len());
+    let parts = all.len() as u64 + 2;
+    let most = bundle.total_bytes() + 64 * 1024 * parts;
+    assert!(fs::metadata(&packed).expect("it").len() <= most, "{parts} parts, {most} bytes");
 }
 
 #[test]
