@@ -1,7 +1,7 @@
 //! The chains that a plan falls back to, each with the whole model on a target of its own.
 
 use shardwright_graph::Graph;
-use shardwright_planning::check::CheckedPlan;
+use shardwright_planning::check::{CheckedPlan, Loss};
 use shardwright_planning::cost::CostTable;
 use shardwright_planning::plan::Fallback;
 use shardwright_planning::profile::Preference;
@@ -61,7 +61,7 @@ pub(crate) fn fallbacks(
             ..own
         };
         let options = match named.is_empty() && target.kind == TargetKind::Cpu && graph.is_generative() {
-            true => in_formats_of_its_own(own),
+            true => in_formats_of_its_own(own, plan.loss()),
             false => {
                 PlanOptions { formats: named.into_iter().chain([FormatChoice::Stored]).collect(), ..own }
             }
@@ -72,18 +72,18 @@ pub(crate) fn fallbacks(
 }
 
 /// The CPU's chain in the formats that its profile has, unless the user named some: as few bytes as
-/// the usual loss allows, which is less where quality is preferred.
-fn in_formats_of_its_own(options: PlanOptions) -> PlanOptions {
+/// are expected to lose no more than the first chain does.
+fn in_formats_of_its_own(options: PlanOptions, first: Loss) -> PlanOptions {
     if !options.formats.is_empty() || options.quality_micronats.is_some() {
         return options;
     }
-    let usual = match options.prefers {
-        Some(Preference::Quality) => NEAR_LOSSLESS,
-        _ => USUAL_QUALITY,
+    let most = match first.unmeasured {
+        0 => first.micronats.div_ceil(1000).max(NEAR_LOSSLESS.into()),
+        _ => USUAL_QUALITY.into(),
     };
     PlanOptions {
         prefers: Some(Preference::Speed),
-        planner_options: vec![(USUAL_QUALITY_OPTION.to_owned(), usual.to_string())],
+        planner_options: vec![(USUAL_QUALITY_OPTION.to_owned(), most.to_string())],
         ..options
     }
 }

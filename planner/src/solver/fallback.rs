@@ -9,7 +9,7 @@ use super::{
     Effort, Losses, Placement, Problem, Relaxed, Settings, Solution, entry_sets, has_two_bits, search,
 };
 use crate::table::{CostTable, Prefix, unit_kinds};
-use crate::{Cause, Component, Fallback, GatheredTable, Goals, Reason, Refusal, Request, names};
+use crate::{Cause, Component, Fallback, Format, GatheredTable, Goals, Reason, Refusal, Request, names};
 
 /// The most that the first chain may lose, in millionths of a nat per token, to leave room for
 /// others: what `small` names.
@@ -145,10 +145,10 @@ impl Solution {
     }
 
     /// Targets, other than the one with most layers, that support the whole model, in order of
-    /// preference. A CPU computes text in formats of its own unless losses or bytes count; all
-    /// others, and it then, have those formats of the plan in which they support the model, and the
-    /// smallest where bytes count. A target that is no CPU and supports none of them has all in
-    /// which it does.
+    /// preference. A CPU computes text in formats of its own where weights are rounded, unless
+    /// losses or bytes count; all others, and it then, have those formats of the plan in which they
+    /// support the model, and the smallest where bytes count. A target that is no CPU and supports
+    /// none of them has all in which it does.
     pub(super) fn fallback(&self, request: &Request) -> Vec<Fallback> {
         let main = self.main(request);
         let mut used: Vec<u32> = Vec::new();
@@ -165,7 +165,8 @@ impl Solution {
         let counts = (request.weighs_losses() && !self.settings.loss_is_usual)
             || request.goals.size_bytes.is_some()
             || self.settings.formats.is_some()
-            || !request.has_states();
+            || !request.has_states()
+            || used.iter().all(|formats| request.weight_formats_of(*formats).all(Format::is_float));
         let others = indices(request.targets.len()).filter(|&target| Some(target) != main);
         if !self.settings.falls_back {
             return Vec::new();
