@@ -56,7 +56,12 @@ impl<'w> BundleStore<'w> {
         };
         let Some(shard) = shards.into_iter().find(same) else { return Ok(None) };
         let section = earlier.proved(&shard.artefact)?;
-        Ok(Some(self.writer.lock().add_reader(section.reader())?))
+        let reference = self.writer.lock().add_reader(section.reader())?;
+        Ok(Some(reference))
+    }
+
+    fn add(&self, bytes: &[u8]) -> Result<FileReference, BuildError> {
+        Ok(self.writer.lock().add_bytes(bytes)?)
     }
 
     /// Number of artefacts reused from an earlier run.
@@ -80,9 +85,9 @@ impl<'w> BundleStore<'w> {
         Ok(ChainEntry {
             name: name.to_owned(),
             emulated_on: report.emulated_on.clone(),
-            request: self.writer.lock().add_bytes(&request.canonical_bytes())?,
-            plan: self.writer.lock().add_bytes(&json(plan.plan())?)?,
-            report: Some(self.writer.lock().add_bytes(&json(report)?)?),
+            request: self.add(&request.canonical_bytes())?,
+            plan: self.add(&json(plan.plan())?)?,
+            report: Some(self.add(&json(report)?)?),
             shards: entries,
         })
     }
@@ -110,7 +115,7 @@ impl<'w> BundleStore<'w> {
             formats: shard.formats.clone(),
             entries: planned.entries.clone(),
             artefact,
-            head: self.writer.lock().add_bytes(shard.artefact.shim_head())?,
+            head: self.add(shard.artefact.shim_head())?,
             work_order: head.work_order.parse().map_err(|_| lost("its work order has no name"))?,
             flags: head.flags.clone(),
             load_flags: shard.load_flags.clone(),

@@ -77,8 +77,9 @@ fn every_chip_runs_its_variant_whatever_the_order_and_the_form() {
     let bundle = bench.path("bundle");
     let report = bench.compiles("mt6989,mt6993,generic", "bundle").json();
     assert_eq!(report["variants"].as_array().map(Vec::len), Some(3), "{report}");
-    // The same for the same inputs, in whatever order they are named.
-    bench.compiles("generic,mt6993,mt6989", "again").succeeds();
+    // The same for the same inputs, in whatever order they are named, and whatever number of them
+    // is compiled at once.
+    bench.compiles("generic,mt6993,mt6989", "again").arguments(["--jobs", "3"]).succeeds();
     assert!(contents(&bundle) == contents(&bench.path("again")));
 
     let expected = bench.generates(&bundle, Some("mt6993")).succeeds();
