@@ -135,13 +135,13 @@ fn shims_in_this_process_compile_for_one_chip_at_a_time_which_is_said() {
 #[test]
 fn a_chip_that_fails_loses_no_other() {
     let bench = Bench::new();
-    bench.chips[0].has_faults(&["deadline - 0 0"]);
+    bench.chips[0].behaves_as("broken");
     let run = bench.compiles("alpha,unknown,beta,generic", "bundle").arguments(["--jobs", "4"]);
     let outcome = run.arguments(["--format", "json"]).outcome();
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     let failed: Vec<_> = report["failed"].as_array().expect("failed").iter().map(|one| &one["soc"]).collect();
-    assert_eq!(failed, ["alpha", "unknown"], "{report}");
+    assert_eq!(failed, ["alpha", "unknown"], "{}", report["failed"]);
     let bundle = Bundle::open(bench.path("bundle")).expect("a bundle");
     bundle.verify_all(|_| ()).expect("intact");
     let socs: Vec<&str> = bundle.manifest().variants.iter().map(|variant| variant.soc.as_str()).collect();
