@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use shardwright::Model;
+use shardwright_bundle::{Bundle, BundleWriter};
 use tempfile::TempDir;
 
 use crate::chain::tokens_below;
@@ -106,6 +107,21 @@ pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         }
     }
     found
+}
+
+/// Rewrites the goldens of a bundle, under hashes of their own; `None` for a bundle without.
+///
+/// # Panics
+/// If it is no bundle, or has none.
+pub fn with_goldens(bundle: &Path, change: impl FnOnce(serde_json::Value) -> Option<serde_json::Value>) {
+    let opened = Bundle::open(bundle).unwrap_or_else(|error| panic!("{error}"));
+    let file = opened.manifest().goldens.expect("goldens");
+    let goldens = serde_json::from_slice(&opened.read(&file).expect("read")).expect("JSON");
+    let mut writer = BundleWriter::create(bundle).unwrap_or_else(|error| panic!("{error}"));
+    let mut manifest = writer.previous().cloned().expect("a manifest");
+    let bytes = change(goldens).map(|goldens| goldens.to_string());
+    manifest.goldens = bytes.map(|bytes| writer.add_bytes(bytes.as_bytes()).expect("added"));
+    writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// The bits of the logits after `prompt` as a prompt and after each of `further` alone; for models

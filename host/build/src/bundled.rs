@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, FileReference, ShardEntry};
+use shardwright_bundle::{Bundle, ChainEntry, Digest, FileReference, ShardEntry};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
 use shardwright_shims::{Artefact, Place, WorkOrder};
 use shardwright_vocabulary::ShimIdentity;
 
-use crate::{ArtefactStore, BuildError, BuiltShard, PlanReport, TargetExecutor};
+use crate::sharing::Claim;
+use crate::{ArtefactStore, BuildError, BuiltShard, PlanReport, SharedWriter, TargetExecutor};
 
 /// Writes artefacts into a bundle as they are compiled, and reuses those of an earlier, interrupted
 /// run.
 pub struct BundleStore<'w> {
-    writer: &'w mut BundleWriter,
+    writer: &'w SharedWriter,
+    /// The artefact that is being made: other stores of the same writer wait for it.
+    making: Option<Claim<'w>>,
     staging: PathBuf,
     /// By name of the artefact.
     kept: BTreeMap<String, FileReference>,
@@ -25,9 +28,9 @@ pub struct BundleStore<'w> {
 
 impl<'w> BundleStore<'w> {
     /// A store that writes to this bundle.
-    pub fn new(writer: &'w mut BundleWriter) -> Result<Self, BuildError> {
-        let staging = writer.staging()?;
-        Ok(BundleStore { writer, staging, kept: BTreeMap::new(), recalled: 0, earlier: None })
+    pub fn new(writer: &'w SharedWriter) -> Result<Self, BuildError> {
+        let staging = writer.lock().staging()?;
+        Ok(BundleStore { writer, making: None, staging, kept: BTreeMap::new(), recalled: 0, earlier: None })
     }
 
     /// The same, which copies what `earlier` holds of the same work orders, by the same shim in the
@@ -53,7 +56,12 @@ impl<'w> BundleStore<'w> {
         };
         let Some(shard) = shards.into_iter().find(same) else { return Ok(None) };
         let section = earlier.proved(&shard.artefact)?;
-        Ok(Some(self.writer.add_reader(section.reader())?))
+        let reference = self.writer.lock().add_reader(section.reader())?;
+        Ok(Some(reference))
+    }
+
+    fn add(&self, bytes: &[u8]) -> Result<FileReference, BuildError> {
+        Ok(self.writer.lock().add_bytes(bytes)?)
     }
 
     /// Number of artefacts reused from an earlier run.
@@ -77,9 +85,9 @@ impl<'w> BundleStore<'w> {
         Ok(ChainEntry {
             name: name.to_owned(),
             emulated_on: report.emulated_on.clone(),
-            request: self.writer.add_bytes(&request.canonical_bytes())?,
-            plan: self.writer.add_bytes(&json(plan.plan())?)?,
-            report: Some(self.writer.add_bytes(&json(report)?)?),
+            request: self.add(&request.canonical_bytes())?,
+            plan: self.add(&json(plan.plan())?)?,
+            report: Some(self.add(&json(report)?)?),
             shards: entries,
         })
     }
@@ -107,7 +115,7 @@ impl<'w> BundleStore<'w> {
             formats: shard.formats.clone(),
             entries: planned.entries.clone(),
             artefact,
-            head: self.writer.add_bytes(shard.artefact.shim_head())?,
+            head: self.add(shard.artefact.shim_head())?,
             work_order: head.work_order.parse().map_err(|_| lost("its work order has no name"))?,
             flags: head.flags.clone(),
             load_flags: shard.load_flags.clone(),
@@ -147,13 +155,18 @@ impl ArtefactStore for BundleStore<'_> {
         order: &WorkOrder,
         executor: &TargetExecutor,
     ) -> Result<Option<Artefact>, BuildError> {
-        let recalled = self.writer.recall(&artefact_key(order, executor)?);
+        let key = artefact_key(order, executor)?;
+        let claim = self.writer.claim(&key);
+        let recalled = self.writer.lock().recall(&key);
         let reference = match recalled {
             Some(reference) => Some(reference),
             None => self.copied(order, executor)?,
         };
-        let Some(reference) = reference else { return Ok(None) };
-        let artefact = Artefact::open(&self.writer.path(&reference))?;
+        let Some(reference) = reference else {
+            self.making = Some(claim);
+            return Ok(None);
+        };
+        let artefact = Artefact::open(&self.writer.lock().path(&reference))?;
         self.kept.insert(artefact.name(), reference);
         self.recalled += 1;
         Ok(Some(artefact))
@@ -165,11 +178,19 @@ impl ArtefactStore for BundleStore<'_> {
         executor: &TargetExecutor,
         made: Artefact,
     ) -> Result<Artefact, BuildError> {
-        let reference = self.writer.adopt(made.path())?;
-        self.writer.remember(&artefact_key(order, executor)?, reference)?;
-        let kept = Artefact::open(&self.writer.path(&reference))?;
+        let claim = self.making.take();
+        let key = artefact_key(order, executor)?;
+        let mut writer = self.writer.lock();
+        let reference = writer.adopt(made.path())?;
+        writer.remember(&key, reference)?;
+        let kept = Artefact::open(&writer.path(&reference))?;
+        drop((writer, claim));
         self.kept.insert(kept.name(), reference);
         Ok(kept)
+    }
+
+    fn not_made(&mut self) {
+        self.making = None;
     }
 }
 

@@ -326,8 +326,17 @@ pub(crate) fn compile_shard(
     let artefact = match store.recall(&order, executor)? {
         Some(artefact) => artefact,
         None => {
-            let compiled = executor.instance.compile(&executor.device, &order, store.place()?, watch);
-            store.keep(&order, executor, compiled.map_err(refused)?)?
+            let place = store.place();
+            let compiled = place.and_then(|place| {
+                executor.instance.compile(&executor.device, &order, place, watch).map_err(refused)
+            });
+            match compiled {
+                Ok(made) => store.keep(&order, executor, made)?,
+                Err(error) => {
+                    store.not_made();
+                    return Err(error);
+                }
+            }
         }
     };
     if executor.loads && is_planned {

@@ -51,6 +51,7 @@ mod ranges;
 mod report;
 mod request;
 mod settle;
+mod sharing;
 mod shim_judge;
 mod source;
 mod store;
@@ -94,6 +95,7 @@ pub use settle::{BuildTimes, Planned, Purpose, Settled, plan, settle, settle_try
 pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::PromptLength;
+pub use sharing::SharedWriter;
 pub use shim_judge::ShimJudge;
 pub use source::{LossGround, Losses, Making, ModelSource, PlanSource};
 pub use store::{ArtefactStore, Compilations, NoArtefactStore};
@@ -109,7 +111,9 @@ pub use {
         expect_checkpoint, measure_sensitivities, moment_text, open_checkpoint, plan_all_chains,
         plan_checkpoint, sensitivity_text, tower_samples, tower_weights, towers_of,
     },
-    compiling::{CompileReport, CompiledVariant, FailedVariant, compile, compile_trying, compile_variants},
+    compiling::{
+        CompileReport, CompiledVariant, FailedVariant, Jobs, compile, compile_trying, compile_variants,
+    },
     recorded::{CompiledAnew, compile_recorded, options_of},
     shardwright_quantisation::FeatureSample,
 };

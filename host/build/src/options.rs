@@ -219,6 +219,8 @@ pub struct PlanOptions {
     pub answer_tokens: Option<u32>,
     /// Which measured times the plan rests on.
     pub times: MeasuredTimes,
+    /// A bundle whose artefacts of the same work orders are taken, instead of compiling them.
+    pub reuse: Option<PathBuf>,
     /// What is asked of the towers for pictures and sounds.
     pub towers: TowerOptions,
     /// Rows of an encoder's entry points; empty for one of the context.

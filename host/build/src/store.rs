@@ -26,6 +26,9 @@ pub trait ArtefactStore {
         executor: &TargetExecutor,
         made: Artefact,
     ) -> Result<Artefact, BuildError>;
+
+    /// What [`recall`](Self::recall) did not find was not made either. Default: nothing.
+    fn not_made(&mut self) {}
 }
 
 /// Stores nothing: artefacts are unnamed files, dropped with the chain that loads them.
@@ -119,6 +122,10 @@ impl ArtefactStore for RevisedStore<'_> {
         let kept = self.behind.keep(order, executor, made)?;
         self.made.insert(artefact_key(order, executor)?, kept.clone());
         Ok(kept)
+    }
+
+    fn not_made(&mut self) {
+        self.behind.not_made();
     }
 }
 

@@ -36,8 +36,9 @@ const RUN_EXAMPLES: &str = "Examples:
   shardwright run demo-model --soc mt6989 --on simulator --prompt 'And'
   shardwright run path/to/bundle --prompt 'And' --format json";
 
-const COMPILE_EXAMPLES: &str = "Example:
-  shardwright compile demo-model --soc sm8850 -o bundle";
+const COMPILE_EXAMPLES: &str = "Examples:
+  shardwright compile demo-model --soc sm8850 -o bundle
+  shardwright compile demo-model --soc sm8850,sm8750,generic --jobs 2 -o bundle";
 
 const CALIBRATION_TEXT_EXAMPLES: &str = "Example:
   shardwright calibration-text demo-model --tokens 256 -o own.txt
@@ -383,6 +384,20 @@ pub struct CompileArguments {
     /// Compile nothing: show what each chip would get, how large and how fast.
     #[arg(long)]
     pub dry_run: bool,
+    /// Compile for as many chips at once: the same bundle, sooner. Chips whose compiler runs once
+    /// follow each other all the same. [default: 1]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "dry_run")]
+    pub jobs: Option<u32>,
+    /// Bytes that those are expected to hold together at most (`16GB`); one alone always runs. A
+    /// chip is expected to hold 12 times the weights of its largest shard, on the CPU 3 times, with
+    /// 256 MiB and weights that were made in memory on top. Default: three quarters of the memory
+    /// that is available, where the system says so.
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "jobs")]
+    pub jobs_memory: Option<u64>,
+    /// Take artefacts of the same work orders from this bundle instead of compiling them: for a
+    /// further chip, or for the same bytes again from a compiler that gives others each time
+    #[arg(long, value_name = "BUNDLE", conflicts_with = "dry_run")]
+    pub reuse: Option<PathBuf>,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]

@@ -1,94 +1,209 @@
-//! What a model said to a fixed text when it was compiled, by which another machine can tell
-//! whether it says the same.
+//! What a model said and made when it was compiled, by which another machine can tell whether it
+//! does the same.
 //!
-//! Formats differ from chip to chip, so that bits do not agree; distributions do. A row keeps its
-//! most probable tokens, and two rows are compared by the KL divergence over those and the rest
-//! taken together. Formats of four bits cost some tenths of a nat, nonsense costs several.
+//! Formats differ from chip to chip, so that bits do not agree; distributions and directions do. A
+//! row of a model that generates keeps its most probable tokens, and two rows are compared by the
+//! KL divergence over those and the rest taken together: formats of four bits cost some tenths of a
+//! nat, nonsense costs several. Of a vector, and of the rows that a tower makes of a fixed picture
+//! or clip, some values are kept, and compared by their cosine distance and their length.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use shardwright_vocabulary::Pass;
 
-use crate::{Chain, SessionError};
+use self::near::GoldenVector;
+use self::sample::Sample;
+use self::text::{GoldenRow, LARGEST};
+use crate::{Chain, SessionError, SoftRows};
+
+mod near;
+mod sample;
+mod text;
 
 /// Version of this form.
-const VERSION: u32 = 1;
-
-/// Most probable tokens that a row keeps.
-const LARGEST: usize = 16;
+const VERSION: u32 = 2;
 
 /// Most tokens of a text.
 const TOKENS_MAX: usize = 256;
 
-/// What a model said to a text.
+/// Most vectors of a text or tower.
+const VECTORS_MAX: usize = 16;
+
+/// What a model said to a text, and what its towers made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goldens {
     goldens: u32,
-    /// Tokens of the text.
+    /// Tokens of the text; none for towers alone.
     ids: Vec<u32>,
-    /// What followed each of the last tokens.
+    /// What followed each of the last tokens; of a model that generates.
     rows: Vec<GoldenRow>,
+    /// The vectors of the text, its first and its second half; of a model that embeds.
+    vectors: Vec<GoldenVector>,
+    /// The first rows that each tower made of the fixed picture or clip.
+    towers: BTreeMap<Pass, Vec<GoldenVector>>,
 }
 
-/// The distribution after one token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GoldenRow {
-    /// The most probable tokens, each with its negative logarithm of probability in thousandths of
-    /// a nat: coarse enough that processors which add in other orders agree on it.
-    largest: Vec<(u32, u32)>,
+/// Only the version.
+#[derive(Deserialize)]
+struct Versioned {
+    goldens: u32,
 }
 
 /// How a chain compares with goldens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Likeness {
-    /// Mean KL divergence of a row, in nats; infinite where something is no number.
-    pub divergence: f64,
-    /// Rows whose most probable token is the same.
-    pub same: usize,
-    /// Rows compared.
-    pub rows: usize,
+#[serde(rename_all = "kebab-case")]
+pub enum Likeness {
+    /// What it says.
+    Said {
+        /// Mean KL divergence of a row, in nats; infinite where something is no number.
+        divergence: f64,
+        /// Rows whose most probable token is the same.
+        same: usize,
+        /// Rows compared.
+        rows: usize,
+    },
+    /// What it makes: a vector, or the rows of a tower.
+    Made {
+        /// Mean cosine distance of a row; infinite where something is no number.
+        distance: f64,
+        /// How many times as long the longer of two rows is, at most.
+        longer: f64,
+        /// Rows compared.
+        rows: usize,
+    },
 }
 
 impl Likeness {
     /// Most nats at which a model is taken for the same.
     pub const LIMIT: f64 = 1.0;
 
-    /// Whether it says the same.
+    /// Most cosine distance of vectors and soft rows at which it is: formats of four bits cost some
+    /// hundredths, another text some tenths.
+    pub const DISTANCE: f64 = 0.1;
+
+    /// How many times as long a row may be.
+    pub const LONGER: f64 = 2.0;
+
+    /// Whether it does the same.
     pub fn holds(&self) -> bool {
-        self.divergence <= Self::LIMIT
+        match self {
+            Likeness::Said { divergence, .. } => *divergence <= Self::LIMIT,
+            Likeness::Made { distance, longer, .. } => *distance <= Self::DISTANCE && *longer <= Self::LONGER,
+        }
+    }
+
+    /// What it must not exceed, in words.
+    pub fn bound(&self) -> String {
+        match self {
+            Likeness::Said { .. } => format!("at most {} nats", Self::LIMIT),
+            Likeness::Made { .. } => format!("at most {}, and {} times", Self::DISTANCE, Self::LONGER),
+        }
     }
 }
 
 impl std::fmt::Display for Likeness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Likeness { divergence, same, rows } = self;
-        write!(f, "{divergence:.3} nats of KL divergence, {same} of {rows} most probable tokens the same")
+        match self {
+            Likeness::Said { divergence, same, rows } => {
+                write!(
+                    f,
+                    "{divergence:.3} nats of KL divergence, {same} of {rows} most probable tokens the same"
+                )
+            }
+            Likeness::Made { distance, longer, rows } => {
+                write!(f, "{distance:.4} of cosine distance, {longer:.2} times as long, of {rows} rows")
+            }
+        }
+    }
+}
+
+impl Default for Goldens {
+    fn default() -> Self {
+        Goldens {
+            goldens: VERSION,
+            ids: Vec::new(),
+            rows: Vec::new(),
+            vectors: Vec::new(),
+            towers: BTreeMap::new(),
+        }
     }
 }
 
 impl Goldens {
-    /// Records what `chain` says to the first 256 of `ids`: a row for each of the last half. `None`
-    /// for less than two tokens.
-    ///
-    /// # Errors
-    ///
-    /// Those of running it.
-    pub fn record(chain: &Chain, ids: &[u32]) -> Result<Option<Goldens>, SessionError> {
-        let ids = &ids[..ids.len().min(TOKENS_MAX)];
-        if ids.len() < 2 {
-            return Ok(None);
-        }
-        let mut rows = Vec::new();
-        said(chain, ids, ids.len() - ids.len() / 2, &mut |logits| rows.push(GoldenRow::of(logits)))?;
-        Ok(Some(Goldens { goldens: VERSION, ids: ids.to_vec(), rows }))
+    /// Whether there is nothing to compare with.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.vectors.is_empty() && self.towers.is_empty()
     }
 
-    /// Compares what `chain` says to the same text.
+    /// Records what the chain of a text says to the first 256 of `ids`: a row for each of the last
+    /// half, or the vectors of one that embeds. Nothing for less than two tokens.
     ///
     /// # Errors
     ///
     /// Those of running it.
-    pub fn compare(&self, chain: &Chain) -> Result<Likeness, SessionError> {
+    pub fn record(&mut self, chain: &Chain, ids: &[u32]) -> Result<(), SessionError> {
+        let ids = &ids[..ids.len().min(TOKENS_MAX)];
+        if ids.len() < 2 {
+            return Ok(());
+        }
+        self.ids = ids.to_vec();
+        match chain.is_generative() {
+            true => {
+                let rows = &mut self.rows;
+                said(chain, ids, ids.len() - ids.len() / 2, &mut |logits| rows.push(GoldenRow::of(logits)))
+            }
+            false => made(chain, ids, &mut |vector| self.vectors.push(GoldenVector::of(vector))),
+        }
+    }
+
+    /// Records what the chain of a tower makes of the fixed picture or clip.
+    ///
+    /// # Errors
+    ///
+    /// Those of running it.
+    pub fn record_tower(&mut self, pass: Pass, chain: &Chain) -> Result<(), SessionError> {
+        let rows = soft_rows(pass, chain)?;
+        let rows = (0..VECTORS_MAX).map_while(|index| rows.row(index));
+        self.towers.insert(pass, rows.map(GoldenVector::of).collect());
+        Ok(())
+    }
+
+    /// Compares what the chain of a pass does with the same input; `None` where nothing of it was
+    /// recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of running it.
+    pub fn compare(&self, pass: Pass, chain: &Chain) -> Result<Option<Likeness>, SessionError> {
+        if pass != Pass::Step {
+            let Some(golden) = self.towers.get(&pass) else { return Ok(None) };
+            let mut near = Near::to(golden);
+            return match soft_rows(pass, chain) {
+                Ok(rows) => {
+                    (0..VECTORS_MAX).map_while(|index| rows.row(index)).for_each(|row| near.take(row));
+                    Ok(Some(near.likeness()))
+                }
+                Err(SessionError::SoftRowsNotFinite { .. }) => Ok(Some(near.likeness())),
+                Err(error) => Err(error),
+            };
+        }
+        match chain.is_generative() {
+            true if self.rows.is_empty() => Ok(None),
+            true => self.compare_said(chain).map(Some),
+            false if self.vectors.is_empty() => Ok(None),
+            false => {
+                let mut near = Near::to(&self.vectors);
+                match made(chain, &self.ids, &mut |vector| near.take(vector)) {
+                    Ok(()) | Err(SessionError::EmbeddingNotFinite { .. }) => Ok(Some(near.likeness())),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    fn compare_said(&self, chain: &Chain) -> Result<Likeness, SessionError> {
         let (mut sum, mut same, mut rows) = (0.0, 0, self.rows.iter());
         let first = self.ids.len() - self.rows.len();
         said(chain, &self.ids, first, &mut |logits| {
@@ -99,7 +214,7 @@ impl Goldens {
             }
         })?;
         let rows = self.rows.len();
-        Ok(Likeness { divergence: sum / rows.max(1) as f64, same, rows })
+        Ok(Likeness::Said { divergence: sum / rows.max(1) as f64, same, rows })
     }
 
     /// Reads them from a bundle's file.
@@ -108,16 +223,25 @@ impl Goldens {
     ///
     /// What is wrong with it.
     pub fn read(bytes: &[u8]) -> Result<Goldens, String> {
-        let read: Goldens = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        let Goldens { goldens, ids, rows } = &read;
-        if *goldens != VERSION {
+        let Versioned { goldens } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if goldens != VERSION {
             return Err(format!("they are version {goldens}, this host reads {VERSION}"));
         }
-        if rows.is_empty() || rows.len() >= ids.len() || ids.len() > TOKENS_MAX {
+        let read: Goldens = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let Goldens { ids, rows, vectors, towers, .. } = &read;
+        let is_text = !rows.is_empty() || !vectors.is_empty();
+        if ids.len() > TOKENS_MAX || (is_text && rows.len() >= ids.len()) || read.is_empty() {
             return Err(format!("{} rows after {} tokens", rows.len(), ids.len()));
         }
         if rows.iter().any(|row| row.largest.is_empty() || row.largest.len() > LARGEST) {
             return Err(format!("a row keeps 1 to {LARGEST} tokens"));
+        }
+        let all = std::iter::once(vectors).filter(|_| !vectors.is_empty()).chain(towers.values());
+        for vectors in all {
+            let is_valid = (1..=VECTORS_MAX).contains(&vectors.len());
+            if !is_valid || !vectors.iter().all(GoldenVector::is_valid) {
+                return Err(format!("a text or tower has 1 to {VECTORS_MAX} vectors of their values"));
+            }
         }
         Ok(read)
     }
@@ -144,104 +268,108 @@ fn said(chain: &Chain, ids: &[u32], before: usize, row: &mut dyn FnMut(&[f32])) 
     Ok(())
 }
 
-impl GoldenRow {
-    fn of(logits: &[f32]) -> GoldenRow {
-        let norm = norm(logits);
-        let mut order: Vec<usize> = (0..logits.len()).collect();
-        let kept = LARGEST.min(order.len());
-        let by_size =
-            |one: &usize, other: &usize| logits[*other].total_cmp(&logits[*one]).then(one.cmp(other));
-        if kept > 0 && kept < order.len() {
-            order.select_nth_unstable_by(kept - 1, by_size);
-        }
-        order.truncate(kept);
-        order.sort_by(by_size);
-        let thousandths = |at: &usize| ((norm - f64::from(logits[*at])) * 1000.0).round() as u32;
-        GoldenRow { largest: order.iter().map(|at| (*at as u32, thousandths(at))).collect() }
+/// Embeds a text and each half of it.
+fn made(chain: &Chain, ids: &[u32], vector: &mut dyn FnMut(&[f32])) -> Result<(), SessionError> {
+    let mut session = chain.session()?;
+    let (first, second) = ids.split_at(ids.len() / 2);
+    for ids in [ids, first, second] {
+        vector(&session.encode(ids)?);
     }
-
-    /// The KL divergence from this row to these logits, and whether the most probable token is the
-    /// same.
-    fn compare(&self, logits: &[f32]) -> (f64, bool) {
-        let norm = norm(logits);
-        let (mut divergence, mut mass, mut theirs) = (0.0, 0.0, 0.0);
-        for &(id, thousandths) in &self.largest {
-            let Some(logit) = logits.get(id as usize) else { return (f64::INFINITY, false) };
-            let own = -f64::from(thousandths) / 1000.0;
-            let other = f64::from(*logit) - norm;
-            divergence += own.exp() * (own - other);
-            mass += own.exp();
-            theirs += other.exp();
-        }
-        // What is left may be a rounding error on either side.
-        const LEAST: f64 = 1e-6;
-        let (rest, other) = ((1.0 - mass).max(LEAST), (1.0 - theirs).max(LEAST));
-        divergence += rest * (rest / other).ln();
-        let first = self.largest.first().and_then(|(id, _)| logits.get(*id as usize));
-        let is_same = first.is_some_and(|first| logits.iter().all(|logit| logit <= first));
-        // Also what is no number.
-        if divergence.is_finite() { (divergence.max(0.0), is_same) } else { (f64::INFINITY, false) }
-    }
+    Ok(())
 }
 
-/// The logarithm of the sum of exponentials.
-fn norm(logits: &[f32]) -> f64 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
-    f64::from(largest) + sum.ln()
+/// What a tower makes of the fixed picture or clip.
+fn soft_rows(pass: Pass, chain: &Chain) -> Result<SoftRows, SessionError> {
+    let mut tower = chain.tower()?;
+    Sample::for_tower(pass, &tower).with(|features| tower.encode(features, [0; 32]))
+}
+
+/// Rows compared with golden ones, in their order.
+struct Near<'g> {
+    golden: &'g [GoldenVector],
+    distance: f64,
+    longer: f64,
+    rows: usize,
+}
+
+impl<'g> Near<'g> {
+    fn to(golden: &'g [GoldenVector]) -> Self {
+        Near { golden, distance: 0.0, longer: 1.0, rows: 0 }
+    }
+
+    fn take(&mut self, row: &[f32]) {
+        let Some(golden) = self.golden.get(self.rows) else { return };
+        let (distance, longer) = golden.compare(row);
+        self.distance += distance;
+        self.longer = self.longer.max(longer);
+        self.rows += 1;
+    }
+
+    /// Of rows that are not there nothing is like the golden ones.
+    fn likeness(self) -> Likeness {
+        let rows = self.golden.len();
+        match self.rows == rows {
+            true => {
+                let distance = self.distance / rows.max(1) as f64;
+                Likeness::Made { distance, longer: self.longer, rows }
+            }
+            false => Likeness::Made { distance: f64::INFINITY, longer: f64::INFINITY, rows },
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn logits(seed: u32) -> Vec<f32> {
+    fn row(seed: u32) -> Vec<f32> {
         (0..500_u32).map(|index| ((index * 37 + seed * 11) % 101) as f32 / 10.0).collect()
     }
 
     #[test]
-    fn a_row_is_like_itself_and_unlike_others() {
-        let row = GoldenRow::of(&logits(1));
-        assert_eq!(row.largest.len(), LARGEST);
-        assert!(row.largest.is_sorted_by_key(|(_, thousandths)| *thousandths));
-        let (divergence, same) = row.compare(&logits(1));
-        assert!(divergence < 1e-4 && same, "{divergence}");
-        let near: Vec<f32> = logits(1).iter().map(|logit| logit * 1.05).collect();
-        let (divergence, same) = row.compare(&near);
-        assert!(divergence > 1e-4 && divergence < 0.1 && same, "{divergence}");
-        let (divergence, same) = row.compare(&logits(50));
-        assert!(divergence > Likeness::LIMIT && !same, "{divergence}");
-    }
-
-    #[test]
-    fn what_is_no_number_is_like_nothing() {
-        let row = GoldenRow::of(&logits(1));
-        for wrong in [f32::NAN, f32::INFINITY] {
-            let mut changed = logits(1);
-            changed[7] = wrong;
-            assert_eq!(row.compare(&changed).0, f64::INFINITY);
-        }
-        assert_eq!(row.compare(&logits(1)[..3]).0, f64::INFINITY, "another vocabulary");
-        assert!(row.compare(&[]).0.is_infinite());
-        let all_the_same = GoldenRow::of(&[0.0; 4]);
-        assert!(all_the_same.compare(&[0.0; 4]).0 < 1e-3);
-    }
-
-    #[test]
     fn goldens_are_read_back_and_anything_else_is_refused() {
-        let goldens =
-            Goldens { goldens: VERSION, ids: vec![1, 2, 3], rows: vec![GoldenRow::of(&logits(1)); 2] };
-        assert_eq!(Goldens::read(&goldens.to_bytes().unwrap()).unwrap(), goldens);
+        let said =
+            Goldens { ids: vec![1, 2, 3], rows: vec![GoldenRow::of(&row(1)); 2], ..Goldens::default() };
+        let vectors = vec![GoldenVector::of(&row(1)); 3];
+        let embedded = Goldens { ids: vec![1, 2], vectors: vectors.clone(), ..Goldens::default() };
+        let towers = [(Pass::Picture, vectors.clone()), (Pass::Clip, vectors.clone())].into();
+        let seen = Goldens { towers, ..Goldens::default() };
+        let all = Goldens { towers: seen.towers.clone(), ..said.clone() };
+        for goldens in [&said, &embedded, &seen, &all] {
+            assert_eq!(Goldens::read(&goldens.to_bytes().unwrap()).unwrap(), *goldens);
+        }
+        let with = |rest: &str| format!(r#"{{"goldens":2,"ids":[1,2],{rest}}}"#);
+        let vector = |length: usize| format!(r#"{{"width":500,"length":1,"values":{:?}}}"#, vec![1; length]);
+        let tower =
+            |vectors: &str| with(&format!(r#""rows":[],"vectors":[],"towers":{{"clip":[{vectors}]}}"#));
         for (wrong, word) in [
-            (r#"{"goldens":2,"ids":[1],"rows":[{"largest":[[1,2]]}]}"#, "version 2"),
-            (r#"{"goldens":1,"ids":[1,2],"rows":[]}"#, "0 rows"),
-            (r#"{"goldens":1,"ids":[1],"rows":[{"largest":[[1,2]]}]}"#, "1 rows"),
-            (r#"{"goldens":1,"ids":[1,2],"rows":[{"largest":[]}]}"#, "1 to 16"),
-            (r#"{"goldens":1}"#, "missing field"),
-            ("", "EOF"),
+            (r#"{"goldens":1,"ids":[1],"rows":[{"largest":[[1,2]]}]}"#.to_owned(), "version 1"),
+            (r#"{"goldens":7}"#.to_owned(), "version 7"),
+            (with(r#""rows":[],"vectors":[],"towers":{}"#), "0 rows"),
+            (with(r#""rows":[{"largest":[[1,2]]},{"largest":[[1,2]]}],"vectors":[],"towers":{}"#), "2 rows"),
+            (with(r#""rows":[{"largest":[]}],"vectors":[],"towers":{}"#), "1 to 16 tokens"),
+            (tower(""), "1 to 16 vectors"),
+            (tower(&vec![vector(64); 17].join(",")), "1 to 16 vectors"),
+            (tower(&vector(63)), "1 to 16 vectors"),
+            (tower(&vector(65)), "1 to 16 vectors"),
+            (r#"{"goldens":2}"#.to_owned(), "missing field"),
+            (String::new(), "EOF"),
         ] {
             let error = Goldens::read(wrong.as_bytes()).unwrap_err();
-            assert!(error.contains(word), "{error}");
+            assert!(error.contains(word), "{wrong}: {error}");
         }
+        assert!(Goldens::read(tower(&vector(64)).as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn rows_that_are_missing_are_like_nothing() {
+        let golden = vec![GoldenVector::of(&row(1)); 2];
+        let likeness = |rows: usize| {
+            let mut near = Near::to(&golden);
+            (0..rows).for_each(|_| near.take(&row(1)));
+            near.likeness()
+        };
+        assert!(!likeness(1).holds() && likeness(2).holds() && likeness(3).holds());
+        assert!(likeness(1).bound().contains("0.1"), "{}", likeness(1).bound());
     }
 }

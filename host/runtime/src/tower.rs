@@ -105,6 +105,11 @@ impl Tower {
         self.schedules().map(|(_, features)| features.count).max().unwrap_or(0)
     }
 
+    /// Patches or frames that become one soft row.
+    pub(crate) fn features_of_a_row(&self) -> usize {
+        self.schedules().map(|(_, features)| features.to_a_row).next().unwrap_or(1)
+    }
+
     fn schedules(&self) -> impl Iterator<Item = (usize, FeatureInput)> + '_ {
         inputs(&self.engine.chain)
     }

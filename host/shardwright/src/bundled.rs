@@ -200,12 +200,18 @@ impl BundleOptions {
         self.load(Bundle::open_sections_trusting(sections, &trust)?, &trust, started, watch)
     }
 
-    /// One chain of the text, without anything that is said or remembered of it.
+    /// One chain of a pass, without anything that is said or remembered of it.
     #[cfg(feature = "build")]
-    pub(crate) fn load_chain(&self, bundle: &Bundle, variant: usize, chain: usize) -> Result<Chain> {
+    pub(crate) fn load_chain(
+        &self,
+        bundle: &Bundle,
+        variant: usize,
+        pass: Pass,
+        chain: usize,
+    ) -> Result<Chain> {
         let loader = self.loader(bundle, &self.run.rules()?, Vec::new())?;
         let missing = || Error::new(ErrorKind::Internal, "the bundle has no such chain");
-        let choice = loader.chains_of(variant, Pass::Step).into_iter().nth(chain).ok_or_else(missing)?;
+        let choice = loader.chains_of(variant, pass).into_iter().nth(chain).ok_or_else(missing)?;
         let (model, entry) = loader.model(&choice)?;
         let loaded =
             loader.load(model, entry, &choice, &Beforehand::default(), false, &mut Opening::new(&mut ()));

@@ -1,10 +1,11 @@
-//! The test that a bundle carries of itself: what it said when it was compiled.
+//! The test that a bundle carries of itself: what it said and made when it was compiled.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, TextFile};
+use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Manifest, TextFile};
 use shardwright_runtime::Goldens;
+use shardwright_vocabulary::Pass;
 
 use crate::bundled::BundleOptions;
 use crate::text_side::{TextSide, TokenizerStart};
@@ -20,35 +21,39 @@ const TEXT: &str = "The sun was going down over the hills, and the people of the
 /// Most tokens of it.
 const TOKENS: usize = 24;
 
-/// Adds goldens to a bundle that holds a chain for a chip and one for the CPU, which says them.
-/// Gives the bundle with them; `None` where it stays as it is: a bundle for the CPU alone needs
-/// none, and a model that embeds, or one without a tokenizer, has none.
+/// Adds goldens to a bundle that holds chains for a chip and ones for the CPU, which say and make
+/// them: of its text, and of each tower. Gives the bundle with them; `None` where it stays as it
+/// is: a bundle for the CPU alone needs none.
 ///
 /// # Errors
 ///
-/// Those of running the CPU's chain, and of writing.
+/// Those of running the CPU's chains, and of writing.
 pub(crate) fn add(path: &Path, options: &BundleOptions) -> Result<Option<Bundle>> {
     let bundle = Bundle::open(path)?;
     let manifest = bundle.manifest();
-    if manifest.all_chains().all(is_of_the_cpu) || !manifest.texts.contains_key(&TextFile::Tokenizer) {
+    if manifest.all_chains().all(is_of_the_cpu) {
         return Ok(None);
     }
-    let variants = manifest.variants.iter().enumerate();
-    let chains = variants.flat_map(|(variant, entry)| {
-        let chains = entry.chains.iter().enumerate();
-        chains.map(move |(chain, own)| (variant, chain, own, entry.structure.is_generative()))
-    });
-    let mut of_the_cpu = chains.filter(|(.., own, is_generative)| *is_generative && is_of_the_cpu(own));
-    let Some((variant, chain, ..)) = of_the_cpu.next() else { return Ok(None) };
-    let text = TextSide::of_bundle(&Arc::new(bundle.clone()), TokenizerStart::WhenAsked, None)?;
-    let mut ids = text.tokenizer()?.encode(TEXT, true)?;
-    let vocabulary = manifest.variants[variant].structure.vocabulary;
-    // A tokenizer may know more tokens than a model that was cut down has rows for.
-    ids.retain(|id| u64::from(*id) < vocabulary);
-    let chain = options.load_chain(&bundle, variant, chain)?;
-    ids.truncate(TOKENS.min(usize::try_from(chain.context()).unwrap_or(TOKENS)));
-    let Some(goldens) = Goldens::record(&chain, &ids).map_err(Error::from)? else { return Ok(None) };
-    drop(chain);
+    let mut goldens = Goldens::default();
+    for pass in Pass::ALL {
+        let Some((variant, chain)) = of_the_cpu(manifest, *pass) else { continue };
+        if *pass != Pass::Step {
+            let chain = options.load_chain(&bundle, variant, *pass, chain)?;
+            goldens.record_tower(*pass, &chain).map_err(Error::from)?;
+        } else if manifest.texts.contains_key(&TextFile::Tokenizer) {
+            let text = TextSide::of_bundle(&Arc::new(bundle.clone()), TokenizerStart::WhenAsked, None)?;
+            let mut ids = text.tokenizer()?.encode(TEXT, true)?;
+            let vocabulary = manifest.variants[variant].structure.vocabulary;
+            // A tokenizer may know more tokens than a model that was cut down has rows for.
+            ids.retain(|id| u64::from(*id) < vocabulary);
+            let chain = options.load_chain(&bundle, variant, *pass, chain)?;
+            ids.truncate(TOKENS.min(usize::try_from(chain.context()).unwrap_or(TOKENS)));
+            goldens.record(&chain, &ids).map_err(Error::from)?;
+        }
+    }
+    if goldens.is_empty() {
+        return Ok(None);
+    }
     let mut writer = BundleWriter::create(path)?;
     let mut manifest = writer.previous().cloned().ok_or_else(|| {
         Error::new(ErrorKind::Missing, format!("{}: no bundle that is whole", path.display()))
@@ -59,6 +64,14 @@ pub(crate) fn add(path: &Path, options: &BundleOptions) -> Result<Option<Bundle>
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the goldens as JSON: {error}")))?;
     manifest.goldens = Some(writer.add_bytes(&bytes)?);
     Ok(Some(writer.finish(&manifest)?))
+}
+
+/// The first chain of a pass that runs on the CPU alone: its variant, and its place there.
+fn of_the_cpu(manifest: &Manifest, pass: Pass) -> Option<(usize, usize)> {
+    manifest.variants.iter().enumerate().find_map(|(variant, entry)| {
+        let chain = entry.model_of(pass)?.chains.iter().position(is_of_the_cpu)?;
+        Some((variant, chain))
+    })
 }
 
 fn is_of_the_cpu(chain: &ChainEntry) -> bool {

@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    ChainPlan, CompileReport, CompiledVariant, Executor, FormatChoice, PlanOptions, Planned, Preference,
-    PromptLength, TableFormats, WeightRounding,
+    ChainPlan, CompileReport, CompiledVariant, Executor, FormatChoice, Jobs, PlanOptions, Planned,
+    Preference, PromptLength, TableFormats, WeightRounding,
 };
 use shardwright_shims::Watch;
 use shardwright_vocabulary::Pass;
@@ -17,6 +17,7 @@ pub struct OpenOptions {
     pub(crate) run: RunOptions,
     /// What is asked of the plan; what `run` says is filled in when it is made.
     plan: PlanOptions,
+    jobs: Jobs,
 }
 
 impl OpenOptions {
@@ -239,6 +240,22 @@ impl OpenOptions {
         self
     }
 
+    /// How many chips [`OpenOptions::compile_for`] compiles for at once: the same bundle for any
+    /// number. Default: 1.
+    #[must_use]
+    pub fn jobs(mut self, most: usize) -> Self {
+        self.jobs.most = most;
+        self
+    }
+
+    /// Bytes that those together are expected to hold at most; one alone always runs. Default:
+    /// three quarters of what the machine has available, where it says so.
+    #[must_use]
+    pub fn jobs_memory(mut self, bytes: u64) -> Self {
+        self.jobs.memory_bytes = Some(bytes);
+        self
+    }
+
     /// Whether layer outputs can be read after a step, for verification. Costs a copy per layer.
     /// Default: off.
     #[must_use]
@@ -293,7 +310,7 @@ impl OpenOptions {
     }
 
     /// The same with a variant for each of several chips. A chip that the checkpoint cannot be
-    /// compiled for loses no other; the report has the reason.
+    /// compiled for loses no other; the report has the reason. See [`OpenOptions::jobs`].
     pub fn compile_for(
         &self,
         socs: &[String],
@@ -303,7 +320,8 @@ impl OpenOptions {
     ) -> Result<CompileReport> {
         let variants: Vec<PlanOptions> = socs.iter().map(|soc| self.for_chip(soc).plan_options()).collect();
         let into = directory.as_ref();
-        let report = shardwright_build::compile_variants(checkpoint.as_ref(), into, &variants, watch)?;
+        let report =
+            shardwright_build::compile_variants(checkpoint.as_ref(), into, &variants, self.jobs, watch)?;
         self.with_goldens(report, into)
     }
 
@@ -343,6 +361,14 @@ impl OpenOptions {
         watch: &mut dyn Watch,
     ) -> Result<(SensitivityReport, Vec<Notice>)> {
         shardwright_build::measure_sensitivities(checkpoint.as_ref(), &self.plan_options(), time, watch)
+    }
+
+    /// Takes artefacts of the same work orders from this bundle instead of compiling them, made by
+    /// the same version of a shim for the same device.
+    #[must_use]
+    pub fn reuse(mut self, bundle: impl Into<PathBuf>) -> Self {
+        self.plan.reuse = Some(bundle.into());
+        self
     }
 
     /// The options as the build crate takes them. For tools that accompany this crate.

@@ -81,6 +81,13 @@ impl Shims {
         self.worker.is_none() || self.runs_isolated
     }
 
+    /// Whether the shim compiles in a process of its own: where there are workers, and where it has
+    /// a manifest. One without is linked into this program, not into the worker.
+    pub fn compiles_in_a_worker(&self, shim: &str) -> bool {
+        let manifest = self.registry.get(shim).and_then(|shim| shim.manifest());
+        self.worker.is_some() && manifest.is_some()
+    }
+
     /// Whether the shim's manifest has options for a simulator.
     pub fn has_simulator(&self, shim: &str) -> bool {
         let manifest = self.registry.get(shim).and_then(|shim| shim.manifest());
@@ -127,8 +134,7 @@ impl Shims {
                 }
             }
         }
-        // A shim without a manifest is linked into this program, not into the worker.
-        Ok(match self.worker.as_ref().filter(|_| isolated && manifest.is_some()) {
+        Ok(match self.worker.as_ref().filter(|_| isolated && self.compiles_in_a_worker(shim)) {
             Some(worker) => self.registry.open_isolated(shim, instance, &options, worker)?,
             None => self.registry.open(shim, instance, &options)?,
         })

@@ -25,8 +25,22 @@ fn expect_nothing_or_all(path: &Path, what: &str) {
     }
 }
 
+/// For two chips at once.
+fn compile_two(into: &Path) -> Run {
+    compile(into).arguments(["--soc", "mt6989,generic", "--on", "cpu", "--jobs", "2"])
+}
+
 #[test]
 fn killed_at_any_moment_a_compilation_leaves_nothing_half_written_and_goes_on() {
+    killed_at_any_moment(compile, cases(20, 200) as u32);
+}
+
+#[test]
+fn killed_at_any_moment_compilations_for_two_chips_leave_nothing_half_written_and_go_on() {
+    killed_at_any_moment(compile_two, cases(10, 100) as u32);
+}
+
+fn killed_at_any_moment(compile: fn(&Path) -> Run, moments: u32) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let whole = folder.path().join("whole");
     // What caches keep is there from then on, and a compilation takes as long each time.
@@ -35,7 +49,6 @@ fn killed_at_any_moment_a_compilation_leaves_nothing_half_written_and_goes_on() 
     compile(&whole).succeeds();
     let took = start.elapsed();
     let expected = contents(&whole);
-    let moments = cases(20, 200) as u32;
     let mut killed = 0;
     for moment in 0..moments {
         // Every fifth begins anew, the others go on where the one before was killed.

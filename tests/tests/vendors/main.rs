@@ -2,6 +2,7 @@
 
 mod delivery;
 mod far_chip;
+mod jobs;
 mod neuron;
 mod neuron_flags;
 mod neuron_limits;

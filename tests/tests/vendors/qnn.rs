@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shardwright::Pass;
-use shardwright_bundle::{Bundle, BundleWriter};
 use shardwright_shims::Artefact;
 use shardwright_test_checkpoints::cases;
-use shardwright_tests::bundles::{Compiled, contents};
+use shardwright_tests::bundles::{Compiled, contents, with_goldens};
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::program::{self, shardwright};
@@ -399,18 +398,6 @@ fn without_the_library_the_chip_is_judged_without_it_and_that_is_said() {
     let (_, message) =
         run(&["run", GEMMA4, "--soc", "sm8850", "--on", "simulator", "--prompt", "a"]).refuses();
     assert!(message.contains(nowhere) && message.contains("help:"), "{message}");
-}
-
-/// Rewrites the goldens of a bundle, under hashes of their own.
-fn with_goldens(bundle: &Path, change: impl FnOnce(Value) -> Option<Value>) {
-    let opened = Bundle::open(bundle).unwrap_or_else(|error| panic!("{error}"));
-    let file = opened.manifest().goldens.expect("goldens");
-    let goldens = serde_json::from_slice(&opened.read(&file).expect("read")).expect("JSON");
-    let mut writer = BundleWriter::create(bundle).unwrap_or_else(|error| panic!("{error}"));
-    let mut manifest = writer.previous().cloned().expect("a manifest");
-    let bytes = change(goldens).map(|goldens| goldens.to_string());
-    manifest.goldens = bytes.map(|bytes| writer.add_bytes(bytes.as_bytes()).expect("added"));
-    writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use shardwright_build::{
     ArtefactStore, BuildError, BuildSite, BuiltShard, BundleStore, EntryMenu, ModelFormats, NoArtefactStore,
-    PlanHeading, PrimitiveCount, ShimJudge, TargetExecutor, TargetOffer, compile_plan, forecast, report_plan,
+    PlanHeading, PrimitiveCount, SharedWriter, ShimJudge, TargetExecutor, TargetOffer, compile_plan,
+    forecast, report_plan,
 };
 use shardwright_bundle::BundleWriter;
 use shardwright_graph::{ConstantFormat, EntryOptions, Graph, GraphError, WeightData};
@@ -359,17 +360,17 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
             heading,
         )
     };
-    let mut writer = BundleWriter::create(&directory).unwrap();
+    let writer = SharedWriter::new(BundleWriter::create(&directory).unwrap());
     {
-        let mut store = BundleStore::new(&mut writer).unwrap();
+        let mut store = BundleStore::new(&writer).unwrap();
         let built = build(&mut store).unwrap();
         assert_eq!(store.recalled(), 0);
         let chain = store.chain("primary", &site.request, &plan, &built, &report(&built)).unwrap();
         assert_eq!(chain.shards.len(), 4);
 
         let elsewhere = build(&mut NoArtefactStore).unwrap();
-        let mut empty = BundleWriter::create(folder.path().join("empty")).unwrap();
-        let error = BundleStore::new(&mut empty)
+        let empty = SharedWriter::new(BundleWriter::create(folder.path().join("empty")).unwrap());
+        let error = BundleStore::new(&empty)
             .unwrap()
             .chain("primary", &site.request, &plan, &elsewhere, &report(&elsewhere))
             .unwrap_err();
@@ -378,15 +379,15 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     }
     drop(writer);
 
-    let mut writer = BundleWriter::create(&directory).unwrap();
-    let mut store = BundleStore::new(&mut writer).unwrap();
+    let writer = SharedWriter::new(BundleWriter::create(&directory).unwrap());
+    let mut store = BundleStore::new(&writer).unwrap();
     build(&mut store).unwrap();
     assert_eq!(store.recalled(), 4, "an interrupted build goes on");
     drop(store);
     // The same work orders, by a shim that says another thing of its device, such as how it writes
     // graphs.
     let other = TargetExecutor { detail: Some("written plainly".to_owned()), ..site.executors[0].clone() };
-    let mut store = BundleStore::new(&mut writer).unwrap();
+    let mut store = BundleStore::new(&writer).unwrap();
     build_by(&[other], &mut store).unwrap();
     assert_eq!(store.recalled(), 0, "what it makes is not what was made");
     drop(store);
@@ -398,17 +399,18 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     for key in keys(&directory) {
         writer.remember(&key, reference).unwrap();
     }
-    let error = build(&mut BundleStore::new(&mut writer).unwrap()).unwrap_err();
+    let writer = SharedWriter::new(writer);
+    let error = build(&mut BundleStore::new(&writer).unwrap()).unwrap_err();
     assert!(matches!(error, BuildError::Artefact(_)), "{error:?}");
     assert!(error.help().is_some());
     drop(writer);
 
     // A file stands where the staging folder goes.
-    let mut writer = BundleWriter::create(folder.path().join("blocked")).unwrap();
-    let staging = writer.staging().unwrap();
+    let writer = SharedWriter::new(BundleWriter::create(folder.path().join("blocked")).unwrap());
+    let staging = writer.lock().staging().unwrap();
     std::fs::remove_dir(&staging).unwrap();
     std::fs::write(&staging, b"").unwrap();
-    let error = BundleStore::new(&mut writer).err().expect("no folder can be made there");
+    let error = BundleStore::new(&writer).err().expect("no folder can be made there");
     assert!(matches!(error, BuildError::Bundle(_)), "{error:?}");
 }
 

@@ -15,12 +15,25 @@ pub fn compile(
     format: Format,
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
-    let options = open_options(&arguments.target, &arguments.execution)?;
+    let mut options = open_options(&arguments.target, &arguments.execution)?;
     let socs = arguments.target.soc.as_deref().unwrap_or_default();
     let socs: Vec<String> = socs.split(',').map(|soc| soc.trim().to_owned()).collect();
     let Some(output) = arguments.output.as_ref().filter(|_| !arguments.dry_run) else {
         return dry_run(&options, &socs, &arguments.checkpoint, format);
     };
+    if let Some(jobs) = arguments.jobs {
+        if socs.len() < 2 {
+            let what = "--jobs is for several chips (`--soc sm8850,sm8750`), and there is one";
+            return Err(Failure::Arguments(what.to_owned()));
+        }
+        options = options.jobs(usize::try_from(jobs).unwrap_or(usize::MAX));
+    }
+    if let Some(bytes) = arguments.jobs_memory {
+        options = options.jobs_memory(bytes);
+    }
+    if let Some(bundle) = &arguments.reuse {
+        options = options.reuse(bundle);
+    }
     let mut watch = views::Progress::new("compiling", &arguments.checkpoint);
     let report = match socs.as_slice() {
         [_] => options.compile(&arguments.checkpoint, output, &mut watch)?,

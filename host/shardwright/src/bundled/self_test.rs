@@ -1,10 +1,9 @@
-//! Whether a chain that was not made for exactly this machine says here what the model said when it
-//! was compiled.
+//! Whether a chain that was not made for exactly this machine says and makes here what the model did
+//! when it was compiled.
 
 use shardwright_bundle::{ChainEntry, Digest};
-use shardwright_runtime::{Chain, Goldens, Likeness};
+use shardwright_runtime::{Chain, Goldens};
 use shardwright_selection::devices_for;
-use shardwright_vocabulary::Pass;
 
 use super::loader::{Choice, Loader, Opening};
 use crate::{Error, ErrorKind, Result};
@@ -16,7 +15,7 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// That it says something else, or that it is for another chip and there is nothing to ask.
+    /// That it says or makes something else, or that it is for another chip and there is nothing to ask.
     pub(super) fn self_test(
         &self,
         chain: &Chain,
@@ -29,21 +28,20 @@ impl Loader {
             .filter_map(|(device, shard)| Some((device.as_ref()?, &shard.compiled_by.device)))
             .any(|(device, compiled_for)| device != compiled_for);
         let is_old = chain.description().shards.iter().any(|shard| shard.origin.fallback.is_some());
-        if choice.pass != Pass::Step || !(is_elsewhere || is_old) {
+        if !(is_elsewhere || is_old) {
             return Ok(None);
         }
         let incompatible = |what: String| {
             Error::new(ErrorKind::Incompatible, what)
                 .with_help("compile the checkpoint again with this machine's shims, for this chip")
         };
-        let Some(goldens) = self.goldens()? else {
-            return match is_elsewhere {
-                true => Err(incompatible(
-                    "it is for another chip, and the bundle has no goldens to test it by".to_owned(),
-                )),
-                false => Ok(Some("it was not tested here: the bundle has no goldens".to_owned())),
-            };
+        let untested = || match is_elsewhere {
+            true => Err(incompatible(
+                "it is for another chip, and the bundle has no goldens to test it by".to_owned(),
+            )),
+            false => Ok(Some("it was not tested here: the bundle has no goldens".to_owned())),
         };
+        let Some(goldens) = self.goldens()? else { return untested() };
         let question = self.question(choice, entry, opening)?;
         let proofs = self.bundle.proofs().filter(|proofs| proofs.refused().is_none());
         if proofs.is_some_and(|proofs| proofs.has_passed(question)) {
@@ -51,12 +49,10 @@ impl Loader {
         }
         opening.steps.go_on()?;
         opening.steps.past(0, "testing what it says");
-        let likeness = goldens.compare(chain)?;
+        let Some(likeness) = goldens.compare(choice.pass, chain)? else { return untested() };
         if !likeness.holds() {
-            return Err(incompatible(format!(
-                "its self-test failed on this machine: {likeness}, at most {} nats",
-                Likeness::LIMIT
-            )));
+            let bound = likeness.bound();
+            return Err(incompatible(format!("its self-test failed on this machine: {likeness}, {bound}")));
         }
         proofs.inspect(|proofs| proofs.pass(question));
         Ok(Some(format!("self-test of chain `{}` on this machine: {likeness}", entry.name)))

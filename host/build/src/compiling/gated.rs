@@ -1,0 +1,125 @@
+//! A model that is planned and compiled beside others.
+
+use shardwright_graph::{Asset, Graph, Ranges};
+use shardwright_planning::check::{CheckedPlan, CheckedShard};
+use shardwright_shims::Watch;
+use shardwright_vocabulary::{FormatTuple, Notice, Pass, TargetKind};
+
+use super::gate::Seat;
+use crate::report::Download;
+use crate::{
+    Executor, LossGround, Losses, Making, ModelFormats, ModelName, ModelSource, PlanOptions, PlanSource,
+    Result, TableFormats,
+};
+
+/// Bytes that compiling a shard for a chip takes for each byte of its weights: the most that was
+/// measured of Qualcomm's compiler (docs/benchmarks/qualcomm.md) is 11.6. MediaTek's was not
+/// measured.
+const OF_A_CHIP: u64 = 12;
+
+/// The same on the CPU: the work order, what is made of it, and the file that it goes to.
+const OF_THE_CPU: u64 = 3;
+
+/// What a compiler's process takes for itself.
+const PROCESS: u64 = 256 << 20;
+
+/// A model that waits for its turn where it has a seat, and is compiled from at once where it has
+/// none.
+pub(super) struct Gated<'g, S> {
+    source: S,
+    seat: Option<&'g Seat<'g>>,
+    on_cpu: bool,
+}
+
+impl<'g, S: ModelSource> Gated<'g, S> {
+    /// Once the model's turn to be planned has come.
+    ///
+    /// # Errors
+    ///
+    /// That of a cancellation.
+    pub fn new(
+        source: S,
+        options: &PlanOptions,
+        seat: Option<&'g Seat<'g>>,
+        watch: &mut dyn Watch,
+    ) -> Result<Self> {
+        let pass = source.graph().pass;
+        seat.map_or(Ok(()), |seat| seat.plan(pass, watch))?;
+        Ok(Gated { source, seat, on_cpu: options.on == Some(Executor::Cpu) })
+    }
+
+    /// Bytes that carrying the plan out is expected to take at most: the compiler of its largest
+    /// shard, and weights that were made in memory.
+    fn held(&self, plan: &CheckedPlan) -> u64 {
+        let compiling = |shard: &CheckedShard| {
+            let factor =
+                if self.on_cpu || shard.target.kind == TargetKind::Cpu { OF_THE_CPU } else { OF_A_CHIP };
+            shard.cost.weight_bytes.saturating_mul(factor).saturating_add(PROCESS)
+        };
+        let largest = plan.shards().iter().map(compiling).max().unwrap_or(0);
+        let made = plan.shards().iter().map(|shard| shard.cost.weight_bytes).fold(0, u64::saturating_add);
+        match self.source.making() {
+            Making::InMemory => largest.saturating_add(made),
+            Making::InFiles => largest,
+        }
+    }
+}
+
+impl<S: ModelSource> PlanSource for Gated<'_, S> {
+    fn name(&self) -> ModelName {
+        self.source.name()
+    }
+
+    fn graph(&self) -> &Graph {
+        self.source.graph()
+    }
+
+    fn download(&self) -> Option<Download> {
+        self.source.download()
+    }
+
+    fn making(&self) -> Making {
+        self.source.making()
+    }
+
+    fn remakes_tables(&self) -> bool {
+        self.source.remakes_tables()
+    }
+
+    fn losses(
+        &mut self,
+        tuples: &[FormatTuple],
+        ground: LossGround,
+        watch: &mut dyn Watch,
+    ) -> Result<Losses> {
+        self.source.losses(tuples, ground, watch)
+    }
+
+    fn take_notices(&mut self) -> Vec<Notice> {
+        self.source.take_notices()
+    }
+}
+
+impl<S: ModelSource> ModelSource for Gated<'_, S> {
+    fn made(
+        &mut self,
+        counted: &ModelFormats,
+        plan: &CheckedPlan,
+        watch: &mut dyn Watch,
+    ) -> Result<ModelFormats> {
+        let made = self.source.made(counted, plan, watch)?;
+        if let Some(seat) = self.seat {
+            let pass: Pass = self.graph().pass;
+            seat.compile(pass, self.held(plan), watch)?;
+        }
+        Ok(made)
+    }
+
+    fn tables(&mut self, formats: TableFormats, watch: &mut dyn Watch) -> Result<Vec<Asset>> {
+        self.source.tables(formats, watch)
+    }
+
+    fn ranges(&self) -> Option<&Ranges> {
+        self.source.ranges()
+    }
+}

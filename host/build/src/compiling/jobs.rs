@@ -1,0 +1,129 @@
+//! How many variants of a bundle are compiled at once, and in how much memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use shardwright_files::read;
+use shardwright_planning::profile::{GENERIC, Profile, ProfileRegistry};
+use shardwright_vocabulary::{Error, ErrorKind, TargetKind};
+use shardwright_worker::Shims;
+
+use crate::{PlanOptions, Result};
+
+/// Most bytes of what the system says of its memory.
+const MEMORY_FILE_BYTES: u64 = 64 << 10;
+
+/// How many variants of a bundle are compiled at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Jobs {
+    /// The most, from 1.
+    pub most: usize,
+    /// Bytes that all of them together are expected to hold at most; one alone always runs. `None`
+    /// for three quarters of what the machine has available, where it says so.
+    pub memory_bytes: Option<u64>,
+}
+
+impl Default for Jobs {
+    /// One after another.
+    fn default() -> Self {
+        Jobs { most: 1, memory_bytes: None }
+    }
+}
+
+impl Jobs {
+    /// Bytes that all variants together may hold; `None` for any number.
+    pub(super) fn budget(&self) -> Option<u64> {
+        self.memory_bytes.or_else(|| {
+            let said = read(Path::new("/proc/meminfo"), MEMORY_FILE_BYTES).ok()?;
+            available(&String::from_utf8_lossy(&said)).map(|bytes| bytes / 4 * 3)
+        })
+    }
+}
+
+/// `MemAvailable:   32780256 kB`
+fn available(said: &str) -> Option<u64> {
+    let value = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What is known of the chips before anything is compiled.
+pub(super) struct Asked {
+    /// By variant: names of what it uses alone.
+    pub alone: Vec<BTreeSet<String>>,
+    /// What is to be said at once.
+    pub said: Vec<String>,
+}
+
+/// Looks at the chips of `variants`. What cannot be found out here is an error of its variant.
+///
+/// # Errors
+///
+/// That a chip is named twice.
+pub(super) fn look_at(variants: &[PlanOptions], jobs: Jobs) -> Result<Asked> {
+    let mut known: BTreeMap<String, String> = BTreeMap::new();
+    let mut asked = Asked { alone: vec![BTreeSet::new(); variants.len()], said: Vec::new() };
+    let mut in_process = BTreeSet::new();
+    for (options, alone) in variants.iter().zip(&mut asked.alone) {
+        let soc = options.soc.as_deref().unwrap_or(GENERIC);
+        let Ok(chips) = chips_of(soc, options) else { continue };
+        let Some(chip) = chips.first() else { continue };
+        if known.insert(chip.name.clone(), soc.to_owned()).is_some() {
+            let what = format!("`{soc}` is {}, which was asked for already", chip.name);
+            return Err(Error::new(ErrorKind::Argument, what).with_help("name each chip once"));
+        }
+        if jobs.most < 2 || chips.iter().all(|chip| chip.kind == TargetKind::Cpu) {
+            continue;
+        }
+        let Ok(trust) = options.trust.rules(options.cache.as_deref()) else { continue };
+        let Ok(shims) = Shims::open(options.shims.clone().trusting(trust), options.isolation) else {
+            continue;
+        };
+        for chip in chips.iter().filter(|chip| chip.kind != TargetKind::Cpu) {
+            let Some(shim) = shims.registry.get(&chip.shim) else { continue };
+            let exclusive = shim.manifest().map(|manifest| manifest.exclusive.as_slice());
+            alone.extend(exclusive.unwrap_or_default().iter().map(|name| format!("resource {name}")));
+            if !shims.compiles_in_a_worker(&chip.shim) {
+                in_process.insert(chip.shim.clone());
+            } else if shim.description().instance_limit == 0 {
+                continue;
+            }
+            alone.insert(format!("shim {}", chip.shim));
+        }
+    }
+    asked.said.extend(in_process.into_iter().map(|shim| {
+        format!(
+            "shim `{shim}` compiles in this process: its chips are compiled one after another, whatever \
+             `--jobs` says"
+        )
+    }));
+    Ok(asked)
+}
+
+/// A chip and those that it falls back to.
+fn chips_of(soc: &str, options: &PlanOptions) -> Result<Vec<Profile>> {
+    let trust = options.trust.rules(options.cache.as_deref())?;
+    let directories = options.profiles.iter();
+    let profiles = directories.fold(ProfileRegistry::new(), |known, path| known.with_directory(path));
+    let profiles = profiles.trusting(trust);
+    let chip = profiles.find(soc)?;
+    let further = if options.alone { Vec::new() } else { profiles.fallbacks(&chip)? };
+    Ok(std::iter::once(chip).chain(further).map(|found| found.profile).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_quarters_of_the_available_memory_are_used_where_nothing_else_is_said() {
+        assert_eq!(available("MemTotal:  9 kB\nMemAvailable:   32780256 kB\n"), Some(32_780_256 << 10));
+        for none in ["", "MemAvailable: 1 MB", "MemAvailable: x kB", "MemAvailable: 18446744073709551615 kB"]
+        {
+            assert_eq!(available(none), None, "{none}");
+        }
+        assert_eq!(Jobs { most: 2, memory_bytes: Some(7) }.budget(), Some(7));
+        if cfg!(target_os = "linux") {
+            assert!(Jobs::default().budget().is_some_and(|bytes| bytes > 1 << 20));
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! A bundle with a variant for each of several chips, some of them compiled at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use shardwright_planning::profile::GENERIC;
+use shardwright_shims::Watch;
+use shardwright_vocabulary::{Error, ErrorKind};
+
+use super::bundle::{Compiling, Made, Others};
+use super::gate::Gate;
+use super::jobs::{Jobs, look_at};
+use super::{CompileReport, FailedVariant};
+use crate::{BundleTrying, PlanOptions, Result};
+
+/// Interval for checking whether to stop.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Compiles a checkpoint into a bundle with a variant for each of several chips, as many at once as
+/// `jobs` says: the same bundle for any number. A chip that it cannot be compiled for loses no
+/// other: the bundle has those that it can.
+///
+/// # Errors
+///
+/// The first failure if there is no variant at all, and at once that of a cancellation, of a chip
+/// named twice, and of no jobs.
+pub fn compile_variants(
+    directory: &Path,
+    into: &Path,
+    variants: &[PlanOptions],
+    jobs: Jobs,
+    watch: &mut dyn Watch,
+) -> Result<CompileReport> {
+    if jobs.most == 0 {
+        let error = Error::new(ErrorKind::Argument, "no chip would ever be compiled for by 0 jobs");
+        return Err(error.with_help("give one job or more"));
+    }
+    let compiling = Compiling::begin(directory, into)?;
+    let asked = look_at(variants, jobs)?;
+    asked.said.iter().for_each(|said| watch.note(said));
+    let (mut compiled, mut failed) = (Vec::new(), Vec::new());
+    let mut first_error = None;
+    let results = side_by_side(&compiling, variants, &asked.alone, jobs, watch);
+    for (options, result) in variants.iter().zip(results) {
+        match result {
+            Ok(made) => compiled.push(made),
+            Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
+            Err(error) => {
+                let help = error.help().map(str::to_owned);
+                failed.push(FailedVariant { soc: soc_of(options), error: error.to_string(), help });
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    match first_error.filter(|_| compiled.is_empty()) {
+        Some(error) => Err(error),
+        None => compiling.finish(compiled, Others::default(), failed),
+    }
+}
+
+fn soc_of(options: &PlanOptions) -> String {
+    options.soc.clone().unwrap_or_else(|| GENERIC.to_owned())
+}
+
+/// Compiles all variants; gives their results in the order they were asked for. Ends early when it
+/// is cancelled.
+fn side_by_side(
+    compiling: &Compiling<'_>,
+    variants: &[PlanOptions],
+    alone: &[BTreeSet<String>],
+    jobs: Jobs,
+    watch: &mut dyn Watch,
+) -> Vec<Result<Made>> {
+    let gate = Gate::within(if jobs.most > 1 { jobs.budget() } else { None });
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let results: Mutex<Vec<Option<Result<Made>>>> = Mutex::new(variants.iter().map(|_| None).collect());
+    let nothing = BTreeSet::new();
+    let work = |sender: Sender<(usize, Event)>| {
+        while !stop.load(Ordering::Relaxed)
+            && let index = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(options) = variants.get(index)
+        {
+            let mut watch = Reporter { index, sender: sender.clone(), stop: &stop };
+            let alone = alone.get(index).unwrap_or(&nothing);
+            let result = gate.enter(index, alone, &mut watch).and_then(|seat| {
+                let trying = BundleTrying::default();
+                compiling.variant(options, None, trying, Some(&seat), &mut watch)
+            });
+            if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Cancelled) {
+                stop.store(true, Ordering::Relaxed);
+            }
+            watch.send(Event::Ended);
+            if let Some(place) = results.lock().unwrap_or_else(PoisonError::into_inner).get_mut(index) {
+                *place = Some(result);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..jobs.most.min(variants.len()) {
+            let (sender, work) = (sender.clone(), &work);
+            scope.spawn(move || work(sender));
+        }
+        drop(sender);
+        let mut view = View::of(variants);
+        loop {
+            match receiver.recv_timeout(LOOK_AGAIN) {
+                Ok((index, event)) => view.show(index, event, watch),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if watch.cancelled() {
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let not_begun = || Err(Error::new(ErrorKind::Cancelled, "compiling was cancelled"));
+    results.into_iter().map(|result| result.unwrap_or_else(not_begun)).collect()
+}
+
+/// What a variant's thread reports.
+enum Event {
+    /// Thousandths of it, and the stage.
+    Progress(u32, String),
+    Note(String),
+    Ended,
+}
+
+/// The watch of one variant, which reports to the thread that has the watch of all.
+struct Reporter<'s> {
+    index: usize,
+    sender: Sender<(usize, Event)>,
+    stop: &'s AtomicBool,
+}
+
+impl Reporter<'_> {
+    fn send(&self, event: Event) {
+        // Nobody listens once the other thread has failed, whose error is the one that counts.
+        let _ = self.sender.send((self.index, event));
+    }
+}
+
+impl Watch for Reporter<'_> {
+    fn progress(&mut self, per_mille: u32, stage: &str) {
+        self.send(Event::Progress(per_mille, stage.to_owned()));
+    }
+
+    fn note(&mut self, text: &str) {
+        self.send(Event::Note(text.to_owned()));
+    }
+
+    fn cancelled(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// The progress of all variants as one.
+struct View {
+    /// By variant: the chip, and how far it is in thousandths.
+    variants: Vec<(String, u32)>,
+    /// Stages of those that run.
+    running: BTreeMap<usize, String>,
+}
+
+impl View {
+    fn of(variants: &[PlanOptions]) -> Self {
+        View { variants: variants.iter().map(|one| (soc_of(one), 0)).collect(), running: BTreeMap::new() }
+    }
+
+    fn show(&mut self, index: usize, event: Event, watch: &mut dyn Watch) {
+        let Some((soc, done)) = self.variants.get_mut(index) else { return };
+        match event {
+            Event::Note(text) => return watch.note(&format!("for {soc}: {text}")),
+            Event::Progress(per_mille, stage) => {
+                *done = (*done).max(per_mille.min(1000));
+                self.running.insert(index, format!("for {soc}: {stage}"));
+            }
+            Event::Ended => {
+                *done = 1000;
+                self.running.remove(&index);
+            }
+        }
+        let sum: u64 = self.variants.iter().map(|(_, done)| u64::from(*done)).sum();
+        let all = sum / (self.variants.len() as u64).max(1);
+        let stages: Vec<&str> = self.running.values().map(String::as_str).collect();
+        if !stages.is_empty() {
+            watch.progress(all as u32, &stages.join("; "));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Recorded(Vec<(u32, String)>);
+
+    impl Watch for Recorded {
+        fn progress(&mut self, per_mille: u32, stage: &str) {
+            self.0.push((per_mille, stage.to_owned()));
+        }
+    }
+
+    #[test]
+    fn the_progress_of_all_is_their_mean_and_names_those_that_run() {
+        let chips = ["a", "b", "c", "d"].map(|soc| PlanOptions::default().for_chip(soc));
+        let (mut view, mut seen) = (View::of(&chips), Recorded::default());
+        let progress = |per_mille, stage: &str| Event::Progress(per_mille, stage.to_owned());
+        for (index, event) in [
+            (0, progress(400, "planning")),
+            (1, progress(200, "compiling")),
+            (0, progress(100, "again")),
+            (0, Event::Ended),
+            (1, progress(2000, "too far")),
+            (1, Event::Ended),
+            (7, progress(5, "nobody")),
+        ] {
+            view.show(index, event, &mut seen);
+        }
+        let expected = [
+            (100, "for a: planning"),
+            (150, "for a: planning; for b: compiling"),
+            (150, "for a: again; for b: compiling"),
+            (300, "for b: compiling"),
+            (500, "for b: too far"),
+        ];
+        let seen: Vec<(u32, &str)> = seen.0.iter().map(|(all, stage)| (*all, stage.as_str())).collect();
+        assert_eq!(seen, expected);
+    }
+}
