@@ -8,7 +8,7 @@ use shardwright_planning::profile::Preference;
 use shardwright_planning::request::{Body, Request};
 use shardwright_vocabulary::{EntryName, TargetKind};
 
-use crate::options::{NEAR_LOSSLESS, USUAL_QUALITY, USUAL_QUALITY_OPTION};
+use crate::options::{NEAR_LOSSLESS, SMALL, USUAL_QUALITY, USUAL_QUALITY_OPTION};
 use crate::{FormatChoice, PlanOptions, Settled, TableFormats};
 
 /// A chain that a plan falls back to, to be planned and compiled.
@@ -72,15 +72,18 @@ pub(crate) fn fallbacks(
 }
 
 /// The CPU's chain in the formats that its profile has, unless the user named some: as few bytes as
-/// are expected to lose no more than the first chain does.
+/// are expected to lose no more than what the first chain does, rounded up to a goal that has a
+/// name, so that chips of a kind fall back to the same.
 fn in_formats_of_its_own(options: PlanOptions, first: Loss) -> PlanOptions {
     if !options.formats.is_empty() || options.quality_micronats.is_some() {
         return options;
     }
-    let most = match first.unmeasured {
-        0 => first.micronats.div_ceil(1000).max(NEAR_LOSSLESS.into()),
+    let first = match first.unmeasured {
+        0 => first.micronats.div_ceil(1000),
         _ => USUAL_QUALITY.into(),
     };
+    let named = [NEAR_LOSSLESS, USUAL_QUALITY, SMALL].map(u64::from);
+    let most = named.into_iter().find(|named| first <= *named).unwrap_or(first);
     PlanOptions {
         prefers: Some(Preference::Speed),
         planner_options: vec![(USUAL_QUALITY_OPTION.to_owned(), most.to_string())],

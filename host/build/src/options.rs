@@ -287,6 +287,9 @@ pub(crate) const USUAL_QUALITY: u32 = 150;
 /// The same: `near-lossless`.
 pub(crate) const NEAR_LOSSLESS: u32 = 5;
 
+/// The same: `small`.
+pub(crate) const SMALL: u32 = 300;
+
 /// Tokens of a prompt if nobody says how long they usually are.
 const USUAL_PROMPT: u32 = 512;
 
