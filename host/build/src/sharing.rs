@@ -5,8 +5,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use shardwright_bundle::BundleWriter;
 
-/// A bundle's writer for several threads, one at a time, of which no two make the same artefact: the
-/// second waits until the first has it, or does not get it.
+/// A bundle's writer for several threads, one at a time, of which no two make the same artefact:
+/// the second waits until the first has it, or does not get it.
 #[derive(Debug)]
 pub struct SharedWriter {
     writer: Mutex<BundleWriter>,

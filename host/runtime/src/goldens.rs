@@ -79,9 +79,9 @@ impl Likeness {
     /// Most nats at which a model is taken for the same.
     pub const LIMIT: f64 = 1.0;
 
-    /// Most cosine distance of vectors and soft rows at which it is: formats of four bits cost some
-    /// hundredths, another text some tenths.
-    pub const DISTANCE: f64 = 0.1;
+    /// Most cosine distance of vectors and soft rows at which it is: formats of four bits cost up
+    /// to 0.14 where weights are random, nonsense costs about 1.
+    pub const DISTANCE: f64 = 0.25;
 
     /// How many times as long a row may be.
     pub const LONGER: f64 = 2.0;
@@ -370,6 +370,6 @@ mod tests {
             near.likeness()
         };
         assert!(!likeness(1).holds() && likeness(2).holds() && likeness(3).holds());
-        assert!(likeness(1).bound().contains("0.1"), "{}", likeness(1).bound());
+        assert!(likeness(1).bound().contains("0.25"), "{}", likeness(1).bound());
     }
 }

@@ -43,10 +43,10 @@ pub(crate) fn add(path: &Path, options: &BundleOptions) -> Result<Option<Bundle>
         } else if manifest.texts.contains_key(&TextFile::Tokenizer) {
             let text = TextSide::of_bundle(&Arc::new(bundle.clone()), TokenizerStart::WhenAsked, None)?;
             let mut ids = text.tokenizer()?.encode(TEXT, true)?;
-            let vocabulary = manifest.variants[variant].structure.vocabulary;
-            // A tokenizer may know more tokens than a model that was cut down has rows for.
-            ids.retain(|id| u64::from(*id) < vocabulary);
             let chain = options.load_chain(&bundle, variant, *pass, chain)?;
+            // A tokenizer may know more tokens than a model that was cut down has rows for.
+            let assets = chain.assets();
+            ids.retain(|id| assets.iter().all(|asset| u64::from(asset.row_of(*id)) < asset.entries()));
             ids.truncate(TOKENS.min(usize::try_from(chain.context()).unwrap_or(TOKENS)));
             goldens.record(&chain, &ids).map_err(Error::from)?;
         }

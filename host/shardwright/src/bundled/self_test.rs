@@ -1,5 +1,5 @@
-//! Whether a chain that was not made for exactly this machine says and makes here what the model did
-//! when it was compiled.
+//! Whether a chain that was not made for exactly this machine says and makes here what the model
+//! did when it was compiled.
 
 use shardwright_bundle::{ChainEntry, Digest};
 use shardwright_runtime::{Chain, Goldens};
@@ -15,7 +15,8 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// That it says or makes something else, or that it is for another chip and there is nothing to ask.
+    /// That it says or makes something else, or that it is for another chip and there is nothing to
+    /// ask.
     pub(super) fn self_test(
         &self,
         chain: &Chain,
