@@ -5,6 +5,8 @@
 //! most probable tokens, and two rows are compared by the KL divergence over those and the rest
 //! taken together. Formats of four bits cost some tenths of a nat, nonsense costs several.
 
+use std::ops::ControlFlow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Chain, SessionError};
@@ -79,19 +81,25 @@ impl Goldens {
             return Ok(None);
         }
         let mut rows = Vec::new();
-        said(chain, ids, ids.len() - ids.len() / 2, &mut |logits| rows.push(GoldenRow::of(logits)))?;
+        let go_on = &mut || ControlFlow::Continue(());
+        said(chain, ids, ids.len() - ids.len() / 2, go_on, &mut |logits| rows.push(GoldenRow::of(logits)))?;
         Ok(Some(Goldens { goldens: VERSION, ids: ids.to_vec(), rows }))
     }
 
-    /// Compares what `chain` says to the same text.
+    /// Compares what `chain` says to the same text. `go_on` is asked before each of its runs; `None`
+    /// where it ended them.
     ///
     /// # Errors
     ///
     /// Those of running it.
-    pub fn compare(&self, chain: &Chain) -> Result<Likeness, SessionError> {
+    pub fn compare(
+        &self,
+        chain: &Chain,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Option<Likeness>, SessionError> {
         let (mut sum, mut same, mut rows) = (0.0, 0, self.rows.iter());
         let first = self.ids.len() - self.rows.len();
-        said(chain, &self.ids, first, &mut |logits| {
+        let whole = said(chain, &self.ids, first, go_on, &mut |logits| {
             if let Some(row) = rows.next() {
                 let (divergence, is_same) = row.compare(logits);
                 sum += divergence;
@@ -99,7 +107,8 @@ impl Goldens {
             }
         })?;
         let rows = self.rows.len();
-        Ok(Likeness { divergence: sum / rows.max(1) as f64, same, rows })
+        let likeness = Likeness { divergence: sum / rows.max(1) as f64, same, rows };
+        Ok(whole.then_some(likeness))
     }
 
     /// Reads them from a bundle's file.
@@ -132,16 +141,27 @@ impl Goldens {
     }
 }
 
-/// Runs a text; `row` gets the logits after each of its tokens but the first `before`.
-fn said(chain: &Chain, ids: &[u32], before: usize, row: &mut dyn FnMut(&[f32])) -> Result<(), SessionError> {
+/// Runs a text, unless `go_on` ends it between two runs, and gives whether it ran to its end; `row`
+/// gets the logits after each of its tokens but the first `before`.
+fn said(
+    chain: &Chain,
+    ids: &[u32],
+    before: usize,
+    go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    row: &mut dyn FnMut(&[f32]),
+) -> Result<bool, SessionError> {
     let mut session = chain.session()?;
     let (before, after) = ids.split_at(before);
-    session.append(before)?;
-    for id in after {
-        session.append(&[*id])?;
-        session.logits().into_iter().for_each(&mut *row);
+    for (index, run) in std::iter::once(before).chain(after.chunks(1)).enumerate() {
+        if go_on().is_break() {
+            return Ok(false);
+        }
+        session.append(run)?;
+        if index > 0 {
+            session.logits().into_iter().for_each(&mut *row);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
 impl GoldenRow {

@@ -7,6 +7,7 @@ use shardwright_selection::devices_for;
 use shardwright_vocabulary::Pass;
 
 use super::loader::{Choice, Loader, Opening};
+use super::steps::cancelled;
 use crate::{Error, ErrorKind, Result};
 
 impl Loader {
@@ -16,7 +17,8 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// That it says something else, or that it is for another chip and there is nothing to ask.
+    /// That it says something else, or that it is for another chip and there is nothing to ask; a
+    /// request to stop, after which nothing is remembered.
     pub(super) fn self_test(
         &self,
         chain: &Chain,
@@ -49,9 +51,9 @@ impl Loader {
         if proofs.is_some_and(|proofs| proofs.has_passed(question)) {
             return Ok(None);
         }
-        opening.steps.go_on()?;
-        opening.steps.past(0, "testing what it says");
-        let likeness = goldens.compare(chain)?;
+        let steps = &mut opening.steps;
+        let likeness = goldens.compare(chain, &mut || steps.within(0, "testing what it says"))?;
+        let likeness = likeness.ok_or_else(cancelled)?;
         if !likeness.holds() {
             return Err(incompatible(format!(
                 "its self-test failed on this machine: {likeness}, at most {} nats",
