@@ -8,11 +8,11 @@ use shardwright_graph::Graph;
 use shardwright_planning::profile::{GENERIC, Preference, Profile};
 use shardwright_planning::request::PromptLength;
 use shardwright_shims::RegistryBuilder;
-use shardwright_trust::TrustOptions;
+use shardwright_trust::{Trust, TrustOptions};
 use shardwright_vocabulary::{
     ComponentKind, Error, ErrorKind, FormatTuple, Pass, Result, TargetKind, UnknownName, WeightFormat,
 };
-use shardwright_worker::Isolation;
+use shardwright_worker::{Isolation, Shims};
 
 use crate::MeasuredTimes;
 
@@ -160,7 +160,7 @@ pub struct PlanOptions {
     pub threads: Option<u32>,
     /// Cache directory; `None` to cache nothing.
     pub cache: Option<PathBuf>,
-    /// Whose planner packs are run, and how shims, planners and profiles must be signed.
+    /// Whose planner packs are run, and how bundles, shims, planners and profiles must be signed.
     pub trust: TrustOptions,
     /// A profile's name or alias; `None` for the generic one.
     pub soc: Option<String>,
@@ -232,6 +232,24 @@ pub struct PlanOptions {
 }
 
 impl PlanOptions {
+    /// The rules by which files are used. Those of each call keep their own warnings.
+    ///
+    /// # Errors
+    ///
+    /// A key that is none, and what is wrong with a list of revocations.
+    pub fn rules(&self) -> Result<Trust> {
+        self.trust.rules(self.cache.as_deref())
+    }
+
+    /// The shims that are signed as these rules ask.
+    ///
+    /// # Errors
+    ///
+    /// What makes isolation impossible that was asked for.
+    pub fn shims_by(&self, rules: &Trust) -> Result<Shims> {
+        Shims::open(self.shims.clone().trusting(rules.clone()), self.isolation)
+    }
+
     /// The same for one of several chips. What has no chip has no simulator of one, and is not
     /// emulated.
     #[must_use]

@@ -80,7 +80,7 @@ impl Preparation {
         purpose: Purpose,
         watch: &mut dyn Watch,
     ) -> Result<Self> {
-        let trust = options.trust.rules(options.cache.as_deref())?;
+        let trust = options.rules()?;
         let directories = options.profiles.iter();
         let profiles =
             directories.fold(ProfileRegistry::new(), |existing, path| existing.with_directory(path));
@@ -92,7 +92,7 @@ impl Preparation {
         let options = &options;
         let graph = source.graph();
         check_asked(graph, &profile, options)?;
-        let shims = Shims::open(options.shims.clone().trusting(trust.clone()), options.isolation)?;
+        let shims = options.shims_by(&trust)?;
 
         let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
         let skipped = profiles.list()?.skipped;

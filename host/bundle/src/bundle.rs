@@ -230,9 +230,14 @@ impl Bundle {
         Ok(bytes)
     }
 
-    /// What was hashed since it was opened, here and in clones.
+    /// What was hashed since it was opened, or counted anew, here and in clones.
     pub fn hashed(&self) -> Hashed {
         self.opened.hashed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same; from now on it is counted anew.
+    pub fn take_hashed(&self) -> Hashed {
+        std::mem::take(&mut *self.opened.hashed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn count(&self, bytes: u64, time: Duration, forgotten: Option<Forgotten>) {

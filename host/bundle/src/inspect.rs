@@ -74,15 +74,17 @@ pub enum FileState {
     },
 }
 
-/// Inspects a bundle, in a directory or packed. An error only if its manifest cannot be read;
-/// damaged files are part of the answer. `progress` is called before each file is checked.
+/// Inspects a bundle, in a directory or packed, that is signed as the rules ask. An error otherwise
+/// only if its manifest cannot be read; damaged files are part of the answer. `progress` is called
+/// before each file is checked.
 pub fn inspect(
     path: impl AsRef<Path>,
     examine: Examine,
+    trust: &Trust,
     mut progress: impl FnMut(Progress),
 ) -> Result<Inspection, BundleError> {
-    let store = Store::open(path.as_ref(), &Trust::off())?;
-    let Checked { manifest, sha256, signature, .. } = store.read_manifest(&Trust::off())?;
+    let store = Store::open(path.as_ref(), trust)?;
+    let Checked { manifest, sha256, signature, .. } = store.read_manifest(trust)?;
     let signature = match signature {
         Some(signature) => Some(SignatureReport::of(&store, &signature)?),
         None => None,

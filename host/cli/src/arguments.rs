@@ -127,6 +127,8 @@ pub enum Command {
         shims: ShimPlaces,
         #[command(flatten)]
         profiles: ProfilePlaces,
+        #[command(flatten)]
+        trust: TrustArguments,
     },
     /// Show how a checkpoint would be cut, placed and built, and why, and whether it fits; or what
     /// differs between two plans. Weights need not be here: headers of the files or `config.json`
@@ -290,7 +292,8 @@ pub struct TargetArguments {
     #[arg(long, value_name = "WHAT", value_parser = preference)]
     pub prefer: Option<Preference>,
     /// The most that artefacts and KV cache of all shards may take together: `900MB`, `3GB`, or
-    /// bytes. Gathered tables are mapped and not counted.
+    /// bytes. Gathered tables are mapped and not counted. A plan is made within it; what a bundle
+    /// may take where it runs is `--memory-budget`, of `run`.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
     /// The most that artefacts and gathered tables may take together: what an app carries. Tables
@@ -343,6 +346,20 @@ pub struct TargetArguments {
     pub profiles: ProfilePlaces,
     #[command(flatten)]
     pub trust: TrustArguments,
+}
+
+/// How a bundle is run.
+#[derive(Args, Debug, Clone, Default)]
+pub struct BundledArguments {
+    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
+    /// here, where their plan says just-in-time.
+    #[arg(long = "checkpoint", value_name = "DIR")]
+    pub compiled_from: Option<PathBuf>,
+    /// The most memory that a bundle and its sessions may take here, artefacts, KV cache, buffers
+    /// and logits together: `900MB`, `3GB`, or bytes. A chain that needs more is passed over.
+    /// `--memory` is another bound: on what is planned for a checkpoint.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory_budget: Option<u64>,
 }
 
 /// What runs it.
@@ -454,6 +471,8 @@ pub struct PackArguments {
     pub shims: ShimPlaces,
     #[command(flatten)]
     pub profiles: ProfilePlaces,
+    #[command(flatten)]
+    pub trust: TrustArguments,
 }
 
 /// Where a bundle goes.
@@ -495,6 +514,8 @@ pub struct NeedsArguments {
     pub shims: ShimPlaces,
     #[command(flatten)]
     pub profiles: ProfilePlaces,
+    #[command(flatten)]
+    pub trust: TrustArguments,
 }
 
 #[derive(Args, Debug)]
@@ -512,6 +533,8 @@ pub struct ExplainArguments {
     pub shims: ShimPlaces,
     #[command(flatten)]
     pub profiles: ProfilePlaces,
+    #[command(flatten)]
+    pub trust: TrustArguments,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -588,10 +611,8 @@ pub struct RunArguments {
     /// Do not print statistics to standard error.
     #[arg(long)]
     pub quiet: bool,
-    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
-    /// here, where their plan says just-in-time.
-    #[arg(long = "checkpoint", value_name = "DIR")]
-    pub compiled_from: Option<PathBuf>,
+    #[command(flatten)]
+    pub bundled: BundledArguments,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]
@@ -634,10 +655,8 @@ pub struct BenchArguments {
     /// Memory that a probe reads; more than the caches hold.
     #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "probe")]
     pub probe_mebibytes: u32,
-    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
-    /// here, where their plan says just-in-time.
-    #[arg(long = "checkpoint", value_name = "DIR")]
-    pub compiled_from: Option<PathBuf>,
+    #[command(flatten)]
+    pub bundled: BundledArguments,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]
@@ -729,6 +748,8 @@ pub enum PlanCommand {
         before: PathBuf,
         /// The plan to compare it with, likewise.
         after: PathBuf,
+        #[command(flatten)]
+        trust: TrustArguments,
     },
 }
 
@@ -758,10 +779,8 @@ pub struct CalibrationTextArguments {
     /// Seed of what is drawn.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
-    /// here, where their plan says just-in-time.
-    #[arg(long = "checkpoint", value_name = "DIR")]
-    pub compiled_from: Option<PathBuf>,
+    #[command(flatten)]
+    pub bundled: BundledArguments,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]
@@ -780,10 +799,8 @@ pub struct EmbedArguments {
     /// Keep only the first values of each vector and renormalise.
     #[arg(long, value_name = "VALUES")]
     pub dimensions: Option<usize>,
-    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
-    /// here, where their plan says just-in-time.
-    #[arg(long = "checkpoint", value_name = "DIR")]
-    pub compiled_from: Option<PathBuf>,
+    #[command(flatten)]
+    pub bundled: BundledArguments,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]
@@ -863,6 +880,8 @@ pub struct DoctorArguments {
     pub planners: PlannerPlaces,
     #[command(flatten)]
     pub profiles: ProfilePlaces,
+    #[command(flatten)]
+    pub trust: TrustArguments,
 }
 
 #[derive(Subcommand, Debug)]
@@ -1283,7 +1302,7 @@ mod tests {
         let compared = plan("shardwright --format json plan diff a b");
         assert!(matches!(
             compared.command,
-            Some(PlanCommand::Diff { before, after }) if before.ends_with("a") && after.ends_with("b")
+            Some(PlanCommand::Diff { before, after, .. }) if before.ends_with("a") && after.ends_with("b")
         ));
         let planned = plan("shardwright plan ./diff --html page.html");
         assert!(planned.command.is_none() && planned.html.is_some());

@@ -29,8 +29,10 @@ use shardwright::{
     Verified,
 };
 
+use shardwright_trust::Trust;
+
 use crate::arguments::{
-    Arguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format,
+    Arguments, BundledArguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format,
     Isolation as IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand, ShimPlaces,
     Table, TargetArguments, TowerArgument, TrustArguments,
 };
@@ -47,9 +49,9 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         Command::Run(arguments) => run::run(arguments, format),
         Command::Bench(arguments) => bench::bench(arguments, format, started),
         Command::Compile(arguments) => bundle::compile(arguments, format, detail),
-        Command::Inspect { path, verify, soc, shims, profiles } => {
+        Command::Inspect { path, verify, soc, shims, profiles, trust } => {
             let search = search_path(shims, &PlannerPlaces::default(), profiles);
-            bundle::inspect(path, *verify, soc.as_deref(), &search, format)
+            bundle::inspect(path, *verify, soc.as_deref(), &search, &trust::rules(trust)?, format)
         }
         Command::Pack(arguments) => deliver::pack(arguments, format),
         Command::Needs(arguments) => deliver::needs(arguments, format),
@@ -278,6 +280,30 @@ fn print<R: Serialize>(
     write(text.as_bytes())
 }
 
+/// What the rules of signatures warn of, in a report.
+#[derive(Serialize)]
+struct Warned<'r, R> {
+    #[serde(flatten)]
+    report: &'r R,
+    signature_notices: Vec<String>,
+}
+
+/// The same of what was used by the rules of signatures. What they warn of is said on standard
+/// error too.
+fn print_by<R: Serialize>(
+    rules: &Trust,
+    format: Format,
+    report: &R,
+    view: impl FnOnce(&R) -> String,
+) -> Result<Outcome, Failure> {
+    let signature_notices: Vec<String> = rules.take_notices().into_iter().map(|notice| notice.text).collect();
+    signature_notices.iter().for_each(|notice| views::say(&format!("note: {notice}")));
+    if signature_notices.is_empty() || format == Format::Text {
+        return print(format, report, view);
+    }
+    write(json(&Warned { report, signature_notices })?.as_bytes())
+}
+
 /// One line of JSON.
 fn json(report: &impl Serialize) -> Result<String, Failure> {
     let mut text =
@@ -352,9 +378,9 @@ fn open(
     target: &TargetArguments,
     execution: &ExecutionArguments,
     checkpoint: &Path,
-    compiled_from: Option<&Path>,
+    bundled: &BundledArguments,
 ) -> Result<Model, Failure> {
-    open_for(target, execution, checkpoint, compiled_from, Input::Text)
+    open_for(target, execution, checkpoint, bundled, Input::Text)
 }
 
 /// What a model is opened for.
@@ -370,10 +396,19 @@ fn open_for(
     target: &TargetArguments,
     execution: &ExecutionArguments,
     checkpoint: &Path,
-    compiled_from: Option<&Path>,
+    bundled: &BundledArguments,
     input: Input,
 ) -> Result<Model, Failure> {
-    if !is_bundle(checkpoint, compiled_from)? {
+    let BundledArguments { compiled_from, memory_budget } = bundled;
+    if !is_bundle(checkpoint, compiled_from.as_deref())? {
+        if memory_budget.is_some() {
+            return Err(Failure::Refused {
+                kind: ErrorKind::Argument,
+                message: format!("--memory-budget is for bundles, and {} is none", checkpoint.display()),
+                help: "`--memory` bounds the plan of a checkpoint; or compile it, and run the bundle"
+                    .to_owned(),
+            });
+        }
         let mut watch = views::Progress::new("preparing", checkpoint);
         let options = open_options(target, execution)?.tokenizer_when_asked(input == Input::Ids);
         let model = options.open_watched(checkpoint, &mut watch)?;
@@ -391,7 +426,7 @@ fn open_for(
         options = options.threads(threads);
     }
     if let Some(soc) = &target.soc {
-        let rules = trust::options(&target.trust).rules(shardwright::user_cache_directory().as_deref())?;
+        let rules = trust::rules(&target.trust)?;
         options = options.chip(shardwright_doctor::chip_named(soc, &target_path(target)?, &rules)?);
     }
     for (name, value) in &target.flags {
@@ -399,6 +434,9 @@ fn open_for(
     }
     if let Some(compiled_from) = compiled_from {
         options = options.checkpoint(compiled_from);
+    }
+    if let Some(bytes) = memory_budget {
+        options = options.memory_budget(*bytes);
     }
     options = options.signatures(trust::policy(&target.trust));
     for key in &target.trust.trusted_keys {
@@ -526,8 +564,15 @@ fn say_notices(model: &Model, quiet: bool) {
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
     say_each(planned.chain(model.bundle_notices()), quiet);
-    if let Some(verified) = model.verified().filter(|verified| !quiet && verified.hashed.bytes > 0) {
-        views::say(&format!("note: {verified}{}", where_to_keep_proofs(verified)));
+    if let Some(verified) = model.verified() {
+        say_verified("", verified, quiet);
+    }
+}
+
+/// Says what was hashed, if anything was.
+fn say_verified(what: &str, verified: &Verified, quiet: bool) {
+    if !quiet && verified.hashed.bytes > 0 {
+        views::say(&format!("note: {what}{verified}{}", where_to_keep_proofs(verified)));
     }
 }
 

@@ -9,8 +9,10 @@ use serde::Serialize;
 use serde_json::Value;
 use shardwright_bundle::ShardEntry;
 use shardwright_planning::profile::{Profile, ProfileRegistry, fact_names};
+use shardwright_trust::Trust;
 use shardwright_vocabulary::{Flag, FlagVerdict, Provenance};
 
+use crate::profiles::profiles_in;
 use shardwright::SearchPath;
 use shardwright_vocabulary::Result;
 
@@ -117,11 +119,10 @@ pub(crate) struct Advisers {
 }
 
 impl Advisers {
-    /// Those built in and those of the directories. Errors: a profile that cannot be read.
-    pub(crate) fn of(search: &SearchPath) -> Result<Advisers> {
-        let directories = search.profiles.iter();
-        let registry =
-            directories.fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path));
+    /// Those built in and those of the directories that are signed as the rules ask. Errors: a
+    /// directory that cannot be read.
+    pub(crate) fn of(search: &SearchPath, trust: &Trust) -> Result<Advisers> {
+        let registry = profiles_in(search, trust);
         registry.list()?;
         Ok(Advisers { registry })
     }

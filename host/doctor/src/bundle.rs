@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_bundle::{Bundle, FileReference, Model, ShardEntry, Variant, Verification};
 use shardwright_shims::{Artefact, ShimInstance};
+use shardwright_trust::Trust;
 use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Pass};
 use shardwright_worker::Shims;
 
@@ -178,9 +179,15 @@ pub struct ProofReport {
 }
 
 impl BundlePrognosis {
-    /// Opens the bundle and queries the shims. Fails if it is not a bundle.
-    pub(crate) fn of(directory: &Path, shims: &Shims, advisers: &Advisers) -> Result<BundlePrognosis> {
-        let bundle = Bundle::open(directory)?;
+    /// Opens the bundle and queries the shims. Fails if it is not a bundle, or not signed as the
+    /// rules ask.
+    pub(crate) fn of(
+        directory: &Path,
+        shims: &Shims,
+        advisers: &Advisers,
+        trust: &Trust,
+    ) -> Result<BundlePrognosis> {
+        let bundle = Bundle::open_trusting(directory, trust)?;
         let mut asked = Asked { shims, advisers, opened: BTreeMap::new() };
         let manifest = bundle.manifest();
         let variants: Vec<VariantPrognosis> =

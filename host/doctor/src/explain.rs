@@ -5,9 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright::SearchPath;
-use shardwright_build::chip_of;
 use shardwright_bundle::{Bundle, ShardEntry};
-use shardwright_planning::profile::ProfileRegistry;
 use shardwright_selection::{OpenShims, Selection, select};
 use shardwright_shims::{Chip, ShimInstance};
 use shardwright_trust::Trust;
@@ -15,6 +13,7 @@ use shardwright_vocabulary::Result;
 use shardwright_worker::Shims;
 
 use crate::described::DescribedMachine;
+use crate::profiles::chip_named;
 use crate::shims;
 
 /// How the chains of a bundle stand on a machine.
@@ -50,11 +49,11 @@ pub enum About<'a> {
 }
 
 /// Asks the shims of `search` about every chain of a bundle, or a file about those of a machine
-/// elsewhere.
-pub fn explain(path: &Path, about: About<'_>, search: &SearchPath) -> Result<ExplainReport> {
-    let bundle = Bundle::open(path)?;
+/// elsewhere. Bundle, shims and profiles are those that are signed as the rules ask.
+pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust) -> Result<ExplainReport> {
+    let bundle = Bundle::open_trusting(path, trust)?;
     let chip = match about {
-        About::Chip(soc) => Some(chip_named(soc, search, &Trust::off())?),
+        About::Chip(soc) => Some(chip_named(soc, search, trust)?),
         About::Here | About::Described(_) => None,
     };
     let manifest = bundle.manifest();
@@ -65,7 +64,7 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath) -> Result<Exp
             (Some(machine), selection)
         }
         About::Here | About::Chip(_) => {
-            let found = shims::open(search)?;
+            let found = shims::open(search, trust)?;
             (None, on_this_machine(&bundle, &found, chip.clone()))
         }
     };
@@ -78,14 +77,6 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath) -> Result<Exp
         machine,
         selection,
     })
-}
-
-/// The chip of a profile that is signed as the rules ask, by any of its names.
-pub fn chip_named(soc: &str, search: &SearchPath, trust: &Trust) -> Result<Chip> {
-    let directories = search.profiles.iter();
-    let registry = directories.fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path));
-    let registry = registry.trusting(trust.clone());
-    Ok(chip_of(&registry.find(soc)?.profile))
 }
 
 pub(crate) fn on_this_machine(bundle: &Bundle, shims: &Shims, chip: Option<Chip>) -> Selection {

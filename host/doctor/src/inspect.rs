@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_bundle::{Bundle, Examine, Inspection, Kind, Progress, identify, inspect as inspect_bundle};
 use shardwright_shims::{Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder};
+use shardwright_trust::Trust;
 use shardwright_vocabulary::{ErrorClass, Flag, Segments};
 use shardwright_worker::Shims;
 
@@ -150,23 +151,26 @@ pub struct WorkOrderEntry {
 /// A file that is not ours is shown to the shims of `search`, and so are artefacts they compiled:
 /// in a worker process if that program is found, because the file may come from anyone. The flags
 /// it was compiled with are compared with those recommended by its chip's profile; `soc` is the
-/// chip if the file names none.
+/// chip if the file names none. A bundle, shims and profiles are looked at as far as they are
+/// signed as the rules ask.
 pub fn inspect(
     path: impl AsRef<Path>,
     content: bool,
     soc: Option<&str>,
     search: &SearchPath,
+    trust: &Trust,
     progress: impl FnMut(Progress),
 ) -> Result<Inspected> {
     let path = bundle_folder(path.as_ref());
-    let advisers = Advisers::of(search)?;
+    let advisers = Advisers::of(search, trust)?;
+    let asked = || Asked::new(crate::shims::open(search, trust), &advisers, soc);
     let examine = if content { Examine::Content } else { Examine::Presence };
     match identify(path)? {
         Kind::Bundle => {
-            let inspection = inspect_bundle(path, examine, progress)?;
+            let inspection = inspect_bundle(path, examine, trust, progress)?;
             // Faults of a bundle are part of the inspection.
-            let artefacts = Bundle::open(path)
-                .map(|bundle| shard_inspections(&bundle, &mut Asked::new(search, &advisers, soc)))
+            let artefacts = Bundle::open_trusting(path, trust)
+                .map(|bundle| shard_inspections(&bundle, &mut asked()))
                 .unwrap_or_default();
             let advice = advice_on(&inspection, &advisers);
             Ok(Inspected::Bundle(Box::new(BundleReport { inspection, artefacts, advice })))
@@ -174,7 +178,7 @@ pub fn inspect(
         Kind::Artefact => {
             let artefact =
                 Artefact::open(path).map_err(|error| invalid(error.help().map(str::to_owned), error))?;
-            let answer = Asked::new(search, &advisers, soc).inspect(&artefact);
+            let answer = asked().inspect(&artefact);
             let (sha256, head) = (artefact.name(), artefact.head().clone());
             Ok(Inspected::Artefact(ArtefactReport { sha256, head, told: answer }))
         }
@@ -204,7 +208,7 @@ pub fn inspect(
             Err(Error::new(ErrorKind::Invalid, format!("{}: a bundle that was not finished", path.display()))
                 .with_help("run the same `shardwright compile` again: it goes on where it stopped"))
         }
-        Kind::Unknown => foreign(path, &mut Asked::new(search, &advisers, soc)).map(Inspected::Foreign),
+        Kind::Unknown => foreign(path, &mut asked()).map(Inspected::Foreign),
     }
 }
 
@@ -236,8 +240,7 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn new(search: &SearchPath, advisers: &'a Advisers, soc: Option<&'a str>) -> Asked<'a> {
-        let shims = crate::shims::open(search);
+    fn new(shims: Result<Shims>, advisers: &'a Advisers, soc: Option<&'a str>) -> Asked<'a> {
         Asked { advisers, soc, shims, opened: BTreeMap::new() }
     }
 

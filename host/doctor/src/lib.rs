@@ -29,6 +29,7 @@ mod machine;
 mod places;
 mod planners;
 mod plans;
+mod profiles;
 mod report;
 mod shims;
 mod show;
@@ -40,7 +41,7 @@ pub use bundle::{
     VariantPrognosis,
 };
 pub use described::{DescribedDevice, DescribedMachine, DescribedShim};
-pub use explain::{About, ExplainReport, chip_named, explain};
+pub use explain::{About, ExplainReport, explain};
 pub use inspect::{
     ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, ShimAnswer,
     WorkOrderEntry, WorkOrderReport, inspect,
@@ -54,6 +55,7 @@ pub use planners::{
 pub use plans::{
     ComparedPlan, PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue, compare_plans, compare_reports,
 };
+pub use profiles::{chip_named, profiles_in};
 pub use report::{DoctorReport, FoundProfileReport, Problem, WorkerPresence, doctor};
 pub use shims::{
     DeviceReport, ShimHash, ShimReport, ShimsReport, SkippedReport, hash_shim, list_shims, shim_needs,

@@ -6,6 +6,7 @@ use serde::Serialize;
 use shardwright_build::PlanReport;
 use shardwright_bundle::{Bundle, is_bundle};
 use shardwright_files::read_named;
+use shardwright_trust::Trust;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 mod difference;
@@ -42,15 +43,15 @@ pub struct ComparedPlan {
     pub soc: String,
 }
 
-/// Compares two plans: reports as `shardwright plan --format json` prints them, or bundles, whose
-/// first chain counts.
+/// Compares two plans: reports as `shardwright plan --format json` prints them, or bundles that are
+/// signed as the rules ask, whose first chain counts.
 ///
 /// # Errors
 ///
 /// A file that cannot be read, is too long or is no such report, by its name; a damaged bundle.
-pub fn compare_plans(before: &Path, after: &Path) -> Result<PlanDifference> {
+pub fn compare_plans(before: &Path, after: &Path, trust: &Trust) -> Result<PlanDifference> {
     let name = |path: &Path| path.display().to_string();
-    Ok(compare_reports((&name(before), &read(before)?), (&name(after), &read(after)?)))
+    Ok(compare_reports((&name(before), &read(before, trust)?), (&name(after), &read(after, trust)?)))
 }
 
 /// The same of two reports, each with what it is called.
@@ -64,9 +65,9 @@ pub fn compare_reports(before: (&str, &PlanReport), after: (&str, &PlanReport)) 
     PlanDifference { before: compared(before), after: compared(after), same: changes.is_empty(), changes }
 }
 
-fn read(path: &Path) -> Result<PlanReport> {
+fn read(path: &Path, trust: &Trust) -> Result<PlanReport> {
     let bytes = match is_bundle(path) {
-        true => recorded(path)?,
+        true => recorded(path, trust)?,
         false => read_named(path, REPORT_BYTES_MAX)?,
     };
     serde_json::from_slice(&bytes).map_err(|error| {
@@ -76,8 +77,8 @@ fn read(path: &Path) -> Result<PlanReport> {
 }
 
 /// The plan that the first chain of a bundle was made by.
-fn recorded(path: &Path) -> Result<Vec<u8>> {
-    let bundle = Bundle::open(path)?;
+fn recorded(path: &Path, trust: &Trust) -> Result<Vec<u8>> {
+    let bundle = Bundle::open_trusting(path, trust)?;
     let report = bundle.variant().chains.first().and_then(|chain| chain.report);
     let Some(report) = report else {
         return Err(Error::new(ErrorKind::Missing, format!("{}: the bundle holds no plan", path.display()))

@@ -6,12 +6,14 @@ use serde::Serialize;
 use shardwright_build::{Learned, LearnedFile};
 use shardwright_planning::profile::{ProfileError, ProfileRegistry, Profiles};
 use shardwright_shims::Chip;
+use shardwright_trust::Trust;
 use shardwright_worker::find_worker;
 
 use crate::advised::Advisers;
 use crate::bundle::BundlePrognosis;
 use crate::machine::MachineReport;
 use crate::places::{self, CacheReport, FoundFile, SearchedPlace, VariableReport};
+use crate::profiles::profiles_in;
 use crate::shims::{self, ShimReport, ShimsReport};
 use shardwright::SearchPath;
 use shardwright_build::chip_of;
@@ -87,12 +89,13 @@ impl Problem {
     }
 }
 
-/// Examines the machine, everything in `search`, and `bundle`. A shim that cannot be queried is a
-/// problem in the report; only a path that is not a bundle is an error.
+/// Examines the machine, everything in `search`, and `bundle`. A shim that cannot be queried, or is
+/// not signed as the rules ask, is a problem in the report; only a path that is not a bundle, or
+/// one that is not signed so, is an error.
 ///
 /// Shims run in a worker process if that program is found, so that a vendor's library that crashes
 /// or hangs costs only an entry in the report. Without it they run here, and the report says so.
-pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport> {
+pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Result<DoctorReport> {
     let mut problems = Vec::new();
     let worker = match find_worker() {
         Ok(worker) => Some(worker),
@@ -102,16 +105,15 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>) -> Result<DoctorReport
             None
         }
     };
-    let found = shims::open(search)?;
+    let found = shims::open(search, trust)?;
     // Unreadable profiles are reported separately below.
-    let advisers = Advisers::of(search).unwrap_or_else(|_| Advisers::built_in());
-    let bundle = bundle.map(|directory| BundlePrognosis::of(directory, &found, &advisers)).transpose()?;
+    let advisers = Advisers::of(search, trust).unwrap_or_else(|_| Advisers::built_in());
+    let prognosis = |directory| BundlePrognosis::of(directory, &found, &advisers, trust);
+    let bundle = bundle.map(prognosis).transpose()?;
     problems.extend(bundle.iter().flat_map(BundlePrognosis::wanting_flags));
     problems.extend(bundle.as_ref().and_then(BundlePrognosis::wasted_memory));
-    let directories = search.profiles.iter();
-    let with_all = directories.fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path));
     let mut problem = |error: &ProfileError| problems.push(Problem::of(error, error.help()));
-    let all = with_all.list().or_else(|error| {
+    let all = profiles_in(search, trust).list().or_else(|error| {
         problem(&error);
         // Built-in profiles are valid.
         ProfileRegistry::new().list()

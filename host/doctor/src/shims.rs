@@ -6,6 +6,7 @@ use shardwright_shims::{
     Chip, FactSchema, LayoutCheck, Manifest, MeasuredFlag, Running, Search, Shim, ShimError, ShimInstance,
     manifests_in,
 };
+use shardwright_trust::Trust;
 use shardwright_vocabulary::{DeviceKind, FlagSchema, Limit, ShimNeeds};
 use shardwright_worker::Shims;
 
@@ -91,15 +92,16 @@ pub struct SkippedReport {
 ///
 /// Shims are queried in a worker process if that program is found, else in this one.
 pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
-    Ok(report(&open(search)?, &[]))
+    Ok(report(&open(search, &Trust::off())?, &[]))
 }
 
-/// What the manifests of shims say that these need beside themselves, and why some could not be
-/// read. No library is opened; of two shims of one name the first counts.
-pub fn shim_needs(search: &SearchPath) -> (Vec<ShimNeeds>, Vec<String>) {
+/// What the manifests of shims that are signed as the rules ask say that these need beside
+/// themselves, and why some were not read. No library is opened; of two shims of one name the first
+/// counts.
+pub fn shim_needs(search: &SearchPath, trust: &Trust) -> (Vec<ShimNeeds>, Vec<String>) {
     let (mut found, mut skipped): (Vec<ShimNeeds>, Vec<String>) = (Vec::new(), Vec::new());
     let single = search.libraries.iter().map(|(path, text)| Manifest::parse(path, text.as_bytes()));
-    for read in search.shims.iter().flat_map(|directory| manifests_in(directory)).chain(single) {
+    for read in search.shims.iter().flat_map(|directory| manifests_in(directory, trust)).chain(single) {
         match read {
             Ok(manifest) if found.iter().any(|known| known.name == manifest.name) => {}
             Ok(manifest) => found.push(manifest.to_needs()),
@@ -109,9 +111,10 @@ pub fn shim_needs(search: &SearchPath) -> (Vec<ShimNeeds>, Vec<String>) {
     (found, skipped)
 }
 
-/// The shims, with what they measured before.
-pub(crate) fn open(search: &SearchPath) -> Result<Shims> {
-    Shims::open(shardwright::registry_with_measured(search), Isolation::Automatic)
+/// The shims that are signed as the rules ask, with what they measured before.
+pub(crate) fn open(search: &SearchPath, trust: &Trust) -> Result<Shims> {
+    let registry = shardwright::registry_with_measured(search).trusting(trust.clone());
+    Shims::open(registry, Isolation::Automatic)
 }
 
 /// A manifest that states the hash of its library.

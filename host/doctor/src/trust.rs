@@ -12,7 +12,7 @@ use shardwright_planning::profile;
 use shardwright_shims::{MANIFEST_SUFFIX, Manifest};
 use shardwright_trust::{
     ENVELOPE_BYTES, Envelope, KeyError, Kind, LeastRelease, PublicKey, REVOCATIONS_BYTES, Revocations,
-    SecretKey, Statement, TrustError, path_of_signature,
+    SecretKey, Statement, Trust, TrustError, path_of_signature,
 };
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 use zeroize::Zeroizing;
@@ -177,7 +177,7 @@ pub fn revoke(
 /// Errors: a file that has none.
 pub fn show_signature(path: &Path) -> Result<SignatureReport> {
     if shardwright::is_bundle(path) {
-        let inspection = shardwright_bundle::inspect(path, Examine::Presence, |_| ())?;
+        let inspection = shardwright_bundle::inspect(path, Examine::Presence, &Trust::off(), |_| ())?;
         let unsigned = || TrustError::Unsigned { path: path.to_owned() };
         let found = inspection.signature.ok_or_else(unsigned)?;
         let shardwright_bundle::SignatureReport { key, statement, holds } = found;

@@ -8,6 +8,7 @@
 //! or clip, some values are kept, and compared by their cosine distance and their length.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::Pass;
@@ -119,6 +120,17 @@ impl std::fmt::Display for Likeness {
     }
 }
 
+/// What came of comparing a chain with goldens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Compared {
+    /// How it compares.
+    Likeness(Likeness),
+    /// Nothing of what it does was recorded.
+    NothingRecorded,
+    /// It was ended before all was run.
+    Ended,
+}
+
 impl Default for Goldens {
     fn default() -> Self {
         Goldens {
@@ -152,10 +164,15 @@ impl Goldens {
         match chain.is_generative() {
             true => {
                 let rows = &mut self.rows;
-                said(chain, ids, ids.len() - ids.len() / 2, &mut |logits| rows.push(GoldenRow::of(logits)))
+                said(chain, ids, ids.len() - ids.len() / 2, &mut to_the_end, &mut |logits| {
+                    rows.push(GoldenRow::of(logits));
+                })
             }
-            false => made(chain, ids, &mut |vector| self.vectors.push(GoldenVector::of(vector))),
+            false => {
+                made(chain, ids, &mut to_the_end, &mut |vector| self.vectors.push(GoldenVector::of(vector)))
+            }
         }
+        .map(|_| ())
     }
 
     /// Records what the chain of a tower makes of the fixed picture or clip.
@@ -170,43 +187,58 @@ impl Goldens {
         Ok(())
     }
 
-    /// Compares what the chain of a pass does with the same input; `None` where nothing of it was
-    /// recorded.
+    /// Compares what the chain of a pass does with the same input. `go_on` is asked before each of
+    /// its runs.
     ///
     /// # Errors
     ///
     /// Those of running it.
-    pub fn compare(&self, pass: Pass, chain: &Chain) -> Result<Option<Likeness>, SessionError> {
+    pub fn compare(
+        &self,
+        pass: Pass,
+        chain: &Chain,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Compared, SessionError> {
         if pass != Pass::Step {
-            let Some(golden) = self.towers.get(&pass) else { return Ok(None) };
+            let Some(golden) = self.towers.get(&pass) else { return Ok(Compared::NothingRecorded) };
+            if go_on().is_break() {
+                return Ok(Compared::Ended);
+            }
             let mut near = Near::to(golden);
             return match soft_rows(pass, chain) {
                 Ok(rows) => {
                     (0..VECTORS_MAX).map_while(|index| rows.row(index)).for_each(|row| near.take(row));
-                    Ok(Some(near.likeness()))
+                    Ok(Compared::Likeness(near.likeness()))
                 }
-                Err(SessionError::SoftRowsNotFinite { .. }) => Ok(Some(near.likeness())),
+                Err(SessionError::SoftRowsNotFinite { .. }) => Ok(Compared::Likeness(near.likeness())),
                 Err(error) => Err(error),
             };
         }
         match chain.is_generative() {
-            true if self.rows.is_empty() => Ok(None),
-            true => self.compare_said(chain).map(Some),
-            false if self.vectors.is_empty() => Ok(None),
+            true if self.rows.is_empty() => Ok(Compared::NothingRecorded),
+            true => self.compare_said(chain, go_on),
+            false if self.vectors.is_empty() => Ok(Compared::NothingRecorded),
             false => {
                 let mut near = Near::to(&self.vectors);
-                match made(chain, &self.ids, &mut |vector| near.take(vector)) {
-                    Ok(()) | Err(SessionError::EmbeddingNotFinite { .. }) => Ok(Some(near.likeness())),
+                match made(chain, &self.ids, go_on, &mut |vector| near.take(vector)) {
+                    Ok(false) => Ok(Compared::Ended),
+                    Ok(true) | Err(SessionError::EmbeddingNotFinite { .. }) => {
+                        Ok(Compared::Likeness(near.likeness()))
+                    }
                     Err(error) => Err(error),
                 }
             }
         }
     }
 
-    fn compare_said(&self, chain: &Chain) -> Result<Likeness, SessionError> {
+    fn compare_said(
+        &self,
+        chain: &Chain,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Compared, SessionError> {
         let (mut sum, mut same, mut rows) = (0.0, 0, self.rows.iter());
         let first = self.ids.len() - self.rows.len();
-        said(chain, &self.ids, first, &mut |logits| {
+        let whole = said(chain, &self.ids, first, go_on, &mut |logits| {
             if let Some(row) = rows.next() {
                 let (divergence, is_same) = row.compare(logits);
                 sum += divergence;
@@ -214,7 +246,8 @@ impl Goldens {
             }
         })?;
         let rows = self.rows.len();
-        Ok(Likeness::Said { divergence: sum / rows.max(1) as f64, same, rows })
+        let likeness = Likeness::Said { divergence: sum / rows.max(1) as f64, same, rows };
+        Ok(if whole { Compared::Likeness(likeness) } else { Compared::Ended })
     }
 
     /// Reads them from a bundle's file.
@@ -256,26 +289,50 @@ impl Goldens {
     }
 }
 
-/// Runs a text; `row` gets the logits after each of its tokens but the first `before`.
-fn said(chain: &Chain, ids: &[u32], before: usize, row: &mut dyn FnMut(&[f32])) -> Result<(), SessionError> {
+/// Runs a text, unless `go_on` ends it between two runs, and gives whether it ran to its end; `row`
+/// gets the logits after each of its tokens but the first `before`.
+fn said(
+    chain: &Chain,
+    ids: &[u32],
+    before: usize,
+    go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    row: &mut dyn FnMut(&[f32]),
+) -> Result<bool, SessionError> {
     let mut session = chain.session()?;
     let (before, after) = ids.split_at(before);
-    session.append(before)?;
-    for id in after {
-        session.append(&[*id])?;
-        session.logits().into_iter().for_each(&mut *row);
+    for (index, run) in std::iter::once(before).chain(after.chunks(1)).enumerate() {
+        if go_on().is_break() {
+            return Ok(false);
+        }
+        session.append(run)?;
+        if index > 0 {
+            session.logits().into_iter().for_each(&mut *row);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
-/// Embeds a text and each half of it.
-fn made(chain: &Chain, ids: &[u32], vector: &mut dyn FnMut(&[f32])) -> Result<(), SessionError> {
+/// Embeds a text and each half of it, unless `go_on` ends it in between, and gives whether it did.
+fn made(
+    chain: &Chain,
+    ids: &[u32],
+    go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    vector: &mut dyn FnMut(&[f32]),
+) -> Result<bool, SessionError> {
     let mut session = chain.session()?;
     let (first, second) = ids.split_at(ids.len() / 2);
     for ids in [ids, first, second] {
+        if go_on().is_break() {
+            return Ok(false);
+        }
         vector(&session.encode(ids)?);
     }
-    Ok(())
+    Ok(true)
+}
+
+/// Ends nothing.
+fn to_the_end() -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 /// What a tower makes of the fixed picture or clip.

@@ -61,7 +61,7 @@ pub use description::{ChainDescription, ShardDescription};
 pub use error::{ChainError, SessionError};
 pub use features::Features;
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
-pub use goldens::{Goldens, Likeness};
+pub use goldens::{Compared, Goldens, Likeness};
 pub use memory::{BudgetError, MemoryBudget, MemoryShare, SessionMemory};
 pub use next_chain::{FallbackChains, NextChain, NextChainError};
 pub use placement::{

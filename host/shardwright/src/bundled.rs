@@ -149,15 +149,15 @@ impl BundleOptions {
 
     /// The same with progress and cancellation. Progress is by bytes: of files that are hashed
     /// because nothing proves them, and of artefacts that are loaded. It can be cancelled between
-    /// blocks of a file, between shards and before a self-test; what was verified as a whole by
-    /// then is remembered, and nothing else.
+    /// blocks of a file, between shards and between the runs of a self-test; what was verified as a
+    /// whole by then is remembered, and nothing else.
     ///
     /// # Errors
     ///
     /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
     pub fn open_watched(&self, path: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Model> {
         let started = Instant::now();
-        let trust = self.run.rules()?;
+        let trust = self.rules()?;
         self.load(Bundle::open_trusting(path, &trust)?, &trust, started, watch)
     }
 
@@ -185,7 +185,7 @@ impl BundleOptions {
     /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
     pub fn open_volumes(&self, paths: &[impl AsRef<Path>], watch: &mut dyn Watch) -> Result<Model> {
         let started = Instant::now();
-        let trust = self.run.rules()?;
+        let trust = self.rules()?;
         self.load(Bundle::open_volumes_trusting(paths, &trust)?, &trust, started, watch)
     }
 
@@ -196,7 +196,7 @@ impl BundleOptions {
     /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
     pub fn open_sections(&self, sections: Vec<Section>, watch: &mut dyn Watch) -> Result<Model> {
         let started = Instant::now();
-        let trust = self.run.rules()?;
+        let trust = self.rules()?;
         self.load(Bundle::open_sections_trusting(sections, &trust)?, &trust, started, watch)
     }
 
@@ -209,13 +209,18 @@ impl BundleOptions {
         pass: Pass,
         chain: usize,
     ) -> Result<Chain> {
-        let loader = self.loader(bundle, &self.run.rules()?, Vec::new())?;
+        let loader = self.loader(bundle, &self.rules()?, Vec::new())?;
         let missing = || Error::new(ErrorKind::Internal, "the bundle has no such chain");
         let choice = loader.chains_of(variant, pass).into_iter().nth(chain).ok_or_else(missing)?;
         let (model, entry) = loader.model(&choice)?;
         let loaded =
             loader.load(model, entry, &choice, &Beforehand::default(), false, &mut Opening::new(&mut ()));
         loaded.map_err(|not_loaded| not_loaded.error)
+    }
+
+    /// The rules of signatures.
+    pub(crate) fn rules(&self) -> Result<Trust> {
+        self.run.rules()
     }
 
     fn loader(&self, bundle: &Bundle, trust: &Trust, flags: Vec<Flag>) -> Result<Loader> {
@@ -226,6 +231,7 @@ impl BundleOptions {
             run: self.run.clone(),
             chip: self.chip.clone(),
             policy: if self.run.strict { FallbackPolicy::Refuse } else { self.policy.clone() },
+            verify_all: self.verify,
             budget: MemoryBudget::new(self.memory),
             #[cfg(feature = "build")]
             checkpoint: self.checkpoint.clone(),
@@ -307,7 +313,7 @@ impl BundleOptions {
             false => None,
             true => Some(Arc::new(move || loader.later(rest.clone()))),
         };
-        let towers = Towers::of_bundle(bundle, move |pass| tower_loader.tower(variant, pass));
+        let towers = Towers::of_bundle(bundle, move |pass, watch| tower_loader.tower(variant, pass, watch));
         Ok(Model::new(chain, next, text, towers, origin, times))
     }
 

@@ -88,7 +88,6 @@ mod options;
 pub use bundled::BundleOptions;
 pub use memory::ModelMemory;
 pub use model::{EmbedOptions, Model, OpeningTimes};
-pub use packing::pack;
 pub use parts::ChatPart;
 pub use policy::FallbackPolicy;
 pub use run_options::registry_with_measured;

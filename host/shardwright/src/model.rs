@@ -5,7 +5,7 @@ use shardwright_bundle::Bundle;
 use shardwright_runtime::{Chain, NextChain};
 use shardwright_selection::Selection;
 use shardwright_text::{Message, RenderOptions, Tokenizer};
-use shardwright_vocabulary::Notice;
+use shardwright_vocabulary::{Notice, Pass};
 
 use crate::policy::FallbackPolicy;
 use crate::session::check_modality;
@@ -206,7 +206,8 @@ impl Model {
     }
 
     /// What opening its bundle hashed, at what speed, and whether the next opening has to; `None`
-    /// for a checkpoint.
+    /// for a checkpoint. Towers are opened later, as [`verified_towers`](Self::verified_towers)
+    /// says.
     pub fn verified(&self) -> Option<&Verified> {
         self.origin().map(|bundled| &bundled.verified)
     }
@@ -263,6 +264,12 @@ impl Model {
     /// opened when the first part of a turn needs them.
     pub fn notices_of_towers(&self) -> Vec<Notice> {
         self.inner.towers.notices()
+    }
+
+    /// The same as [`verified`](Self::verified) of each tower of its bundle that was opened so far,
+    /// in that order; empty for a checkpoint.
+    pub fn verified_towers(&self) -> Vec<(Pass, Verified)> {
+        self.inner.towers.verified()
     }
 
     fn split_notices(&self) -> (&[Notice], &[Notice]) {

@@ -5,6 +5,7 @@ use shardwright_runtime::{
     CancelHandle, Chain, DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics,
     PlacementRecord, Prompt, SoftRows,
 };
+use shardwright_shims::{Part, Watch};
 use shardwright_text::{Content, ContentPart, Message, PartTokens, RenderOptions, Tokenizer};
 
 use crate::parts::{Prepared, Sense, prepare};
@@ -73,8 +74,24 @@ impl Session {
     ///
     /// [`ErrorKind::Unsupported`] for a model without such a tower or template; those of reading
     /// the parts; [`ErrorKind::Context`]; [`ErrorKind::Cancelled`] if the cancel handle was used
-    /// while a tower ran.
+    /// while a tower was opened or ran.
     pub fn chat_parts(&mut self, parts: impl IntoIterator<Item = ChatPart>) -> Result<Reply<'_>> {
+        self.chat_parts_watched(parts, &mut ())
+    }
+
+    /// The same with progress until the reply begins, which may take seconds the first time: of a
+    /// bundle, the files of a tower are hashed where nothing proves them, as
+    /// [`Model::verified_towers`](crate::Model::verified_towers) tells. `watch` too ends opening a
+    /// tower.
+    ///
+    /// # Errors
+    ///
+    /// As [`chat_parts`](Self::chat_parts).
+    pub fn chat_parts_watched(
+        &mut self,
+        parts: impl IntoIterator<Item = ChatPart>,
+        watch: &mut dyn Watch,
+    ) -> Result<Reply<'_>> {
         let known = self.soft.len();
         let parts: Vec<ChatPart> = parts.into_iter().collect();
         if parts.iter().all(|part| matches!(part, ChatPart::Text(_))) {
@@ -99,8 +116,13 @@ impl Session {
         self.messages.push(of_parts(contents));
         let encoded = self.fits(&prepared).and_then(|()| {
             let cancel = self.inner.cancel_handle();
-            let encode = |part: &Prepared| Ok((part.sense, self.towers.encode(part, &processor, &cancel)?));
-            prepared.iter().map(encode).collect::<Result<Vec<_>>>()
+            let (mut all, count) = (Part::new(watch, 0..1000), prepared.len().max(1));
+            let encode = |(index, part): (usize, &Prepared)| {
+                let end = u32::try_from((index + 1) * 1000 / count).unwrap_or(1000);
+                let rows = self.towers.encode(part, &processor, &cancel, &mut all.then(end))?;
+                Ok((part.sense, rows))
+            };
+            prepared.iter().enumerate().map(encode).collect::<Result<Vec<_>>>()
         });
         match encoded {
             Ok(rows) => self.soft.extend(rows),

@@ -8,13 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shardwright_bundle::{Bundle, TextFile};
 use shardwright_preprocessing::{PreprocessingError, ProcessorSettings, SoundSettings};
 use shardwright_runtime::{CancelHandle, Chain, NextChain, SoftRows, Tower, TowerMove};
+use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{EntryName, Notice, Pass};
 
 use crate::parts::{OTHER_MODEL, Prepared, Sense};
+use crate::verified::Verified;
 use crate::{Error, ErrorKind, Result};
 
-/// Opens the tower of a sense for a picture of so many soft tokens. A request to cancel ends it.
-type Open = dyn Fn(Sense, &ProcessorSettings, u32, &CancelHandle) -> Result<Opened> + Send + Sync;
+/// Opens the tower of a sense for a picture of so many soft tokens.
+type Open = dyn Fn(Sense, &ProcessorSettings, u32, &mut dyn Watch) -> Result<Opened> + Send + Sync;
 
 /// A tower that was opened.
 pub(crate) struct Opened {
@@ -23,6 +25,8 @@ pub(crate) struct Opened {
     pub picture_tokens: u32,
     /// What is to be said of it.
     pub notices: Vec<Notice>,
+    /// What of its bundle was hashed, if it is from one.
+    pub verified: Option<Verified>,
     /// What goes on when it is lost.
     pub next: Option<Box<dyn NextChain>>,
 }
@@ -31,8 +35,12 @@ pub(crate) struct Opened {
 pub(crate) struct LoadedTower {
     pub chain: Chain,
     pub notices: Vec<Notice>,
+    pub verified: Verified,
     pub next: Option<Box<dyn NextChain>>,
 }
+
+/// Progress once a tower is open and has not run, in thousandths.
+const OPENED: u32 = 900;
 
 /// Rows of recent pictures and sounds that are kept: an equal one is not run again.
 const RECENT: usize = 8;
@@ -64,6 +72,7 @@ pub(crate) struct Towers {
     opened: Mutex<BTreeMap<Sense, (u32, Tower)>>,
     recent: Mutex<VecDeque<(Sense, Arc<SoftRows>)>>,
     notices: Mutex<Vec<Notice>>,
+    verified: Mutex<Vec<(Pass, Verified)>>,
 }
 
 impl Towers {
@@ -74,19 +83,20 @@ impl Towers {
             opened: Mutex::default(),
             recent: Mutex::default(),
             notices: Mutex::default(),
+            verified: Mutex::default(),
         }
     }
 
     /// Those of a bundle, which `load` loads by their pass.
     pub fn of_bundle(
         bundle: Arc<Bundle>,
-        load: impl Fn(Pass) -> Result<LoadedTower> + Send + Sync + 'static,
+        load: impl Fn(Pass, &mut dyn Watch) -> Result<LoadedTower> + Send + Sync + 'static,
     ) -> Self {
         let settings = Settings::Bundle(Arc::clone(&bundle));
-        let open = move |sense: Sense, processor: &ProcessorSettings, _: u32, _: &CancelHandle| {
+        let open = move |sense: Sense, processor: &ProcessorSettings, _: u32, watch: &mut dyn Watch| {
             let most = largest_picture(&bundle, processor).unwrap_or(0);
-            let LoadedTower { chain, notices, next } = load(sense.pass())?;
-            Ok(Opened { chain, picture_tokens: most, notices, next })
+            let LoadedTower { chain, notices, verified, next } = load(sense.pass(), watch)?;
+            Ok(Opened { chain, picture_tokens: most, notices, verified: Some(verified), next })
         };
         Towers::new(settings, Box::new(open))
     }
@@ -94,7 +104,7 @@ impl Towers {
     /// None, beside a text that was loaded by itself.
     #[cfg(feature = "build")]
     pub fn absent(bundle: Arc<Bundle>) -> Self {
-        let refuse = |_: Sense, _: &ProcessorSettings, _: u32, _: &CancelHandle| {
+        let refuse = |_: Sense, _: &ProcessorSettings, _: u32, _: &mut dyn Watch| {
             Err(Error::new(ErrorKind::Unsupported, "towers were not loaded with this chain")
                 .with_help("open the bundle itself"))
         };
@@ -104,6 +114,12 @@ impl Towers {
     /// What is to be said of the towers opened so far, in the order of their opening.
     pub fn notices(&self) -> Vec<Notice> {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What was hashed of each tower opened so far, in that order; nothing of towers of a
+    /// checkpoint.
+    pub fn verified(&self) -> Vec<(Pass, Verified)> {
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How pictures and sounds become what towers read; of a bundle, within what its towers take.
@@ -170,12 +186,14 @@ impl Towers {
         Err(Error::new(ErrorKind::Argument, what).with_help(help))
     }
 
-    /// The rows of a picture or sound; `cancel` ends the run.
+    /// The rows of a picture or sound; `cancel` ends opening the tower and running it, `watch`
+    /// opening it.
     pub fn encode(
         &self,
         prepared: &Prepared,
         processor: &ProcessorSettings,
         cancel: &CancelHandle,
+        watch: &mut dyn Watch,
     ) -> Result<Arc<SoftRows>> {
         if let Some(known) = self.known(prepared) {
             return Ok(known);
@@ -185,13 +203,18 @@ impl Towers {
         if !enough {
             // A smaller one is freed before the larger takes memory.
             opened.remove(&prepared.sense);
-            let Opened { chain, picture_tokens, notices, next } =
-                (self.open)(prepared.sense, processor, prepared.budget, cancel)?;
+            let until = &mut Until { cancel, watch: Part::new(watch, 0..OPENED) };
+            let found = (self.open)(prepared.sense, processor, prepared.budget, until);
+            let Opened { chain, picture_tokens, notices, verified, next } =
+                found.inspect_err(|error| consume(error, cancel))?;
             let mut tower = chain.tower()?;
             tower.set_next_chain(next);
             opened.insert(prepared.sense, (picture_tokens, tower));
             self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(notices);
+            let verified = verified.map(|verified| (prepared.sense.pass(), verified));
+            self.verified.lock().unwrap_or_else(PoisonError::into_inner).extend(verified);
         }
+        watch.progress(OPENED, &format!("reading a {}", prepared.sense.noun()));
         let Some((_, tower)) = opened.get_mut(&prepared.sense) else {
             return Err(Error::new(ErrorKind::Internal, "a tower that was opened is not there"));
         };
@@ -290,7 +313,7 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
     use shardwright_vocabulary::Beforehand;
 
     let from = directory.to_owned();
-    let open = move |sense: Sense, processor: &ProcessorSettings, soft_tokens: u32, cancel: &CancelHandle| {
+    let open = move |sense: Sense, processor: &ProcessorSettings, soft_tokens: u32, watch: &mut dyn Watch| {
         let pass = sense.pass();
         let mut notices = Vec::new();
         let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
@@ -316,8 +339,7 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
             Some(kept) => kept,
             None => &mut NoArtefactStore,
         };
-        let settled = settle(&mut source, &options, Purpose::Run, store, &mut Until(cancel))
-            .inspect_err(|error| consume(error, cancel))?;
+        let settled = settle(&mut source, &options, Purpose::Run, store, watch)?;
         let times = settled.times;
         notices.extend(settled.report_now().notices);
         notices
@@ -333,24 +355,32 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
                 crate::load(&settled, Beforehand::default())
             })
         });
-        Ok(Opened { chain, picture_tokens, notices, next })
+        Ok(Opened { chain, picture_tokens, notices, verified: None, next })
     };
     Towers::new(Settings::Checkpoint(directory.to_owned()), Box::new(open))
 }
 
-/// Work that goes on until a session is cancelled.
-#[cfg(feature = "build")]
-struct Until<'c>(&'c CancelHandle);
+/// Work that goes on until its session, or whoever follows it, asks to stop.
+struct Until<'u> {
+    cancel: &'u CancelHandle,
+    watch: Part<'u>,
+}
 
-#[cfg(feature = "build")]
-impl shardwright_shims::Watch for Until<'_> {
+impl Watch for Until<'_> {
+    fn progress(&mut self, per_mille: u32, stage: &str) {
+        self.watch.progress(per_mille, stage);
+    }
+
+    fn note(&mut self, text: &str) {
+        self.watch.note(text);
+    }
+
     fn cancelled(&self) -> bool {
-        self.0.is_requested()
+        self.cancel.is_requested() || self.watch.cancelled()
     }
 }
 
 /// A request that ended work is done with, and ends no other.
-#[cfg(feature = "build")]
 fn consume(error: &Error, cancel: &CancelHandle) {
     if error.kind() == ErrorKind::Cancelled {
         cancel.reset();

@@ -16,7 +16,7 @@ pub(crate) enum ProofsPlace {
     Nowhere,
 }
 
-/// What an opening hashed, and whether the next one has to.
+/// What opening a bundle, or a tower of it, hashed, and whether the next opening has to.
 ///
 /// As text it is a sentence for a person.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,8 +32,9 @@ pub struct Verified {
 }
 
 impl Verified {
+    /// What was hashed since the last of these.
     pub(crate) fn of(bundle: &Bundle, refused: Option<&FileError>, verify_all: bool) -> Verified {
-        let hashed = bundle.hashed();
+        let hashed = bundle.take_hashed();
         let directory = bundle.proofs().map(|proofs| proofs.directory().to_owned());
         let again = match (verify_all, &hashed.forgotten) {
             (true, _) => Some("every file was to be verified".to_owned()),

@@ -147,9 +147,9 @@ impl RegistryBuilder {
     }
 }
 
-/// The manifests in a directory, by name of their files; no library is opened. A directory that
-/// does not exist has none.
-pub fn manifests_in(directory: &Path) -> Vec<Result<Manifest, LoadError>> {
+/// The manifests in a directory that are signed as the rules ask, by name of their files; no
+/// library is opened. A directory that does not exist has none.
+pub fn manifests_in(directory: &Path, trust: &Trust) -> Vec<Result<Manifest, LoadError>> {
     let mut files = match list(directory) {
         Ok(files) => files,
         Err(LoadError::NotFound { .. }) => return Vec::new(),
@@ -157,7 +157,7 @@ pub fn manifests_in(directory: &Path) -> Vec<Result<Manifest, LoadError>> {
     };
     files.sort();
     let is_manifest = |path: &&PathBuf| path.to_string_lossy().ends_with(MANIFEST_SUFFIX);
-    files.iter().filter(is_manifest).map(|path| Manifest::read(path)).collect()
+    files.iter().filter(is_manifest).map(|path| Manifest::read_trusting(path, trust)).collect()
 }
 
 impl ShimRegistry {

@@ -33,6 +33,8 @@ struct Site<'s> {
     until: Option<Instant>,
     /// The plan of the bundle whose checkpoint is tuned.
     bundled: Option<RecordedPlan>,
+    /// What is to be said of that bundle.
+    notices: Vec<Notice>,
 }
 
 /// The default plan and everything known beside it.
@@ -72,7 +74,13 @@ pub fn tune(
     if is_bundle(checkpoint) {
         return tune_bundle(checkpoint, None, open, time, watch);
     }
-    let site = Site { checkpoint, asked: open.plan_options(), until: until(time), bundled: None };
+    let site = Site {
+        checkpoint,
+        asked: open.plan_options(),
+        until: until(time),
+        bundled: None,
+        notices: Vec::new(),
+    };
     begin(site, watch)
 }
 
@@ -97,7 +105,8 @@ pub fn tune_bundle(
             .with_help("`--checkpoint DIR` says where the checkpoint lies that it was compiled from"));
     };
     let options = open.plan_options();
-    let bundle = Bundle::open(bundle)?.choosing(options.soc.as_deref())?;
+    let rules = options.rules()?;
+    let bundle = Bundle::open_trusting(bundle, &rules)?.choosing(options.soc.as_deref())?;
     let Some(chain) = bundle.variant().chains.first() else {
         let what = format!("{} has no chain", bundle.path().display());
         return Err(Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again"));
@@ -105,7 +114,8 @@ pub fn tune_bundle(
     let opened = shardwright_build::open_checkpoint(checkpoint)?;
     let asked = options_of(&bundle, chain, &opened, &options)?;
     let plan = RecordedPlan::of(&bundle, chain)?;
-    begin(Site { checkpoint, asked, until, bundled: Some(plan) }, watch)
+    let site = Site { checkpoint, asked, until, bundled: Some(plan), notices: rules.take_notices() };
+    begin(site, watch)
 }
 
 /// When time is over.
@@ -113,7 +123,7 @@ fn until(time: Option<Duration>) -> Option<Instant> {
     time.and_then(|time| Instant::now().checked_add(time))
 }
 
-fn begin(site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<Notice>)> {
+fn begin(mut site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<Notice>)> {
     let default = site.plan(&Naming::Default, &BTreeMap::new(), watch)?;
     let request: Request = serde_json::from_slice(&default.request)
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the planner's request: {error}")))?;
@@ -128,6 +138,7 @@ fn begin(site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<Notic
     let prompt = prompt(&request)?;
     let base = Base { request, keys: default.time_keys.clone() };
     let journal = Journal::of(site.asked.cache.as_deref(), base.question());
+    let notices = std::mem::take(&mut site.notices);
     let mut tuning = Tuning {
         site,
         base,
@@ -138,7 +149,7 @@ fn begin(site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<Notic
         baseline: None,
         trials: Vec::new(),
         tried: Vec::new(),
-        notices: Vec::new(),
+        notices,
     };
     let is_finished = tuning.run(&default, watch)?;
     tuning.report(&default, is_finished, watch)

@@ -13,7 +13,6 @@ use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, TwinEntry, Ve
 use shardwright_models::Checkpoint;
 use shardwright_selection::{devices_for, know_chip, only_compiled_for};
 use shardwright_shims::{Artefact, Part, Place, Watch, WorkOrder};
-use shardwright_worker::Shims;
 
 use crate::options::VerifyOptions;
 use crate::report::{TwinArtefact, TwinReport, VerifyReport};
@@ -46,7 +45,7 @@ pub fn verify_bundle(
     options.thresholds(Thresholds::SAME_FLOATS)?;
     watch.progress(0, "reading the bundle");
     let mut all = Part::new(watch, 0..1000);
-    let (existing, intact) = bundle_of(checkpoint, bundle, open.plan_options().soc.as_deref())?;
+    let (existing, intact, unsigned) = bundle_of(checkpoint, bundle, &open.plan_options())?;
     let sibling = simulated_sibling(&existing, open)?;
     let open = &match sibling {
         Some(_) => open.clone().on(Executor::Simulator),
@@ -70,6 +69,7 @@ pub fn verify_bundle(
     report.bundle_chain = Some(chain);
     report.bundle_variant = Some(existing.variant().soc.clone());
     report.twin = twin;
+    report.signature_notices = unsigned;
     let mut store = Recorded { bundle: &existing, made_here: report.twin.is_none() };
     let bundled = Bundled { bundle: &existing, store: &mut store };
     prove_towers(&mut report, checkpoint, &open.plan_options(), options, Some(bundled), &mut all)?;
@@ -115,13 +115,15 @@ pub(crate) fn named_layer(layer: Option<u32>) -> String {
     }
 }
 
-/// A bundle whose files are all intact, and the checkpoint it was compiled from.
+/// A bundle that is signed as the rules ask and whose files are all intact, the checkpoint it was
+/// compiled from, and what the rules warn of.
 pub(crate) fn bundle_of(
     checkpoint: &Path,
     bundle: &Path,
-    soc: Option<&str>,
-) -> Result<(Arc<Bundle>, Checkpoint)> {
-    let existing = Arc::new(Bundle::open(bundle)?.choosing(soc)?);
+    options: &PlanOptions,
+) -> Result<(Arc<Bundle>, Checkpoint, Vec<String>)> {
+    let rules = options.rules()?;
+    let existing = Arc::new(Bundle::open_trusting(bundle, &rules)?.choosing(options.soc.as_deref())?);
     existing.verify_all(|_| ())?;
     let intact = open_checkpoint(checkpoint)?;
     let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);
@@ -131,7 +133,7 @@ pub(crate) fn bundle_of(
         return Err(Error::new(ErrorKind::Incompatible, what)
             .with_help("name the checkpoint the bundle was compiled from"));
     }
-    Ok((existing, intact))
+    Ok((existing, intact, rules.take_notices().into_iter().map(|notice| notice.text).collect()))
 }
 
 /// The simulator to prove the first chain of a bundle in, where its own device is one that is only
@@ -139,7 +141,7 @@ pub(crate) fn bundle_of(
 fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Device>> {
     let variant = bundle.variant();
     let options = open.plan_options();
-    let shims = Shims::open(options.shims, options.isolation)?;
+    let shims = options.shims_by(&options.rules()?)?;
     for shard in variant.chains.first().into_iter().flat_map(|chain| &chain.shards) {
         if shims.registry.get(&shard.compiled_by.shim).is_none() {
             continue;
@@ -197,7 +199,8 @@ pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String
         Error::new(ErrorKind::Missing, format!("{}: no bundle that is whole", bundle.display()))
             .with_help("compile the checkpoint again")
     })?;
-    let text = serde_json::to_vec(report)
+    let stored = VerifyReport { signature_notices: Vec::new(), ..report.clone() };
+    let text = serde_json::to_vec(&stored)
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the report as JSON: {error}")))?;
     let name = format!("verify.{chain}");
     let proof = Proof {

@@ -163,7 +163,7 @@ pub fn repair(
 ) -> Result<RepairReport> {
     options.thresholds(Thresholds::SAME_FLOATS)?;
     watch.progress(0, "reading the bundle");
-    let (existing, intact) = bundle_of(checkpoint, bundle, open.plan_options().soc.as_deref())?;
+    let (existing, intact, unsigned) = bundle_of(checkpoint, bundle, &open.plan_options())?;
     if is_same(bundle, into) {
         let what = format!("{} is the bundle to be repaired", into.display());
         return Err(Error::new(ErrorKind::Argument, what)
@@ -198,6 +198,7 @@ pub fn repair(
     };
     let compiled = compile_trying(checkpoint, into, &plan, Some(&existing), trying, watch)?;
     let (mut attempts, mut verification) = text.finish()?;
+    verification.signature_notices = unsigned;
     for (_, prover) in proofs {
         let (of_tower, proved) = prover.finish()?;
         attempts.extend(of_tower);

@@ -72,6 +72,9 @@ pub struct VerifyReport {
     pub passed: bool,
     /// Things that were done in another way than asked.
     pub notices: Vec<String>,
+    /// What the rules of signatures warn of in the bundle. It is not stored in a bundle.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signature_notices: Vec<String>,
     /// The chain of the bundle that was proved, if one was.
     pub bundle_chain: Option<String>,
     /// The chip of its variant.

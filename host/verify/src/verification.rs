@@ -185,6 +185,7 @@ impl Verification<'_> {
             boundaries,
             effort: taken,
             skipped,
+            signature_notices: Vec::new(),
             bundle_chain: None,
             bundle_variant: None,
             twin: None,

@@ -4,3 +4,4 @@ mod arrows;
 mod circles;
 mod dependencies;
 mod rules;
+mod signatures;

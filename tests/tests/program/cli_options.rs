@@ -79,10 +79,11 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
 ];
 
 /// Options about the machine that runs it, for every command.
-const OF_THIS_MACHINE: [&str; 16] = [
+const OF_THIS_MACHINE: [&str; 17] = [
     "--soc",
     "--flag",
     "--checkpoint",
+    "--memory-budget",
     "--strict",
     "--shims",
     "--planners",
@@ -197,6 +198,12 @@ fn an_option_is_refused_where_it_says_nothing() {
         (&["inspect", generates, "--verify"], 2, &["--verify"]),
         (&["inspect", generates, "--soc", "mt6989"], 2, &["--soc"]),
         (&["run", generates, "--prompt", "x", "--checkpoint", generates], 2, &["--checkpoint"]),
+        (
+            &["run", generates, "--prompt", "x", "--memory-budget", "3GB"],
+            2,
+            &["--memory-budget", "`--memory`"],
+        ),
+        (&["bench", generates, "--memory-budget", "3GB"], 2, &["--memory-budget", "for bundles"]),
     ];
     for (arguments, code, words) in cases {
         refused(shardwright(*arguments), *code, words);
@@ -212,7 +219,7 @@ fn an_option_is_refused_where_it_says_nothing() {
         (&["run", generates, "--prompt", "x", "--soft-tokens", "70"], "--image"),
         (&["run", generates, "--threads", "0"], "--threads"),
         (&["shim", "list", "--planners", "x"], "--planners"),
-        (&["doctor", "--trust", "x"], "--trust"),
+        (&["shim", "list", "--trust", "x"], "--trust"),
         (&["inspect", generates, "--planners", "x"], "--planners"),
         (&["planner", "check", "generic", "--shims", "x"], "--shims"),
     ] {

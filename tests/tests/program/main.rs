@@ -34,4 +34,5 @@ mod terminal;
 mod torn;
 mod trust;
 mod tune;
+mod watched;
 mod without_weights;

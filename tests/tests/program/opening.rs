@@ -361,6 +361,21 @@ fn a_chain_beyond_the_budget_is_passed_over_before_it_is_read() {
     assert!(said.contains(least) && said.contains("are mapped and not counted"), "{said}");
     let strict = options.clone().memory_budget(1).strict(true).open(bundle.path()).err().expect("strict");
     assert_eq!(strict.kind(), ErrorKind::Memory, "{strict}");
+    // So with the program, which runs what fits as it runs without a budget.
+    let run =
+        |command: &[&str], budget: &[&str]| shardwright(command).argument(bundle.path()).arguments(budget);
+    let generate = ["run", "--prompt", "In the beginning", "--max-tokens", "8", "--greedy"];
+    let measure = ["bench", "-p", "4", "-n", "2", "-r", "1"];
+    for command in [&generate[..], &measure] {
+        let (code, said) = run(command, &["--memory-budget", "1kB"]).refuses();
+        let names = [least, "the memory budget is 1000 bytes", "raise the budget"];
+        assert!(code == 11 && names.iter().all(|name| said.contains(name)), "{code} {said}");
+    }
+    let expected = run(&generate, &[]).succeeds();
+    assert_eq!(run(&generate, &["--memory-budget", "3GB", "--strict"]).succeeds(), expected);
+    let smaller = run(&generate, &["--memory-budget", &large.to_string()]).outcome();
+    assert_eq!(smaller.code, Some(0), "{}", smaller.stderr);
+    assert!(smaller.stderr.contains("fallback: ") && smaller.stderr.contains("the memory budget is"));
     // A chain that is passed over is not even read: damage to it is not seen.
     let path = bundle.file(&artefacts("generic")[0]);
     let mut content = fs::read(&path).expect("read");

@@ -1,5 +1,7 @@
 //! Signatures as a user meets them: made, required, revoked, withdrawn; and what is said of each.
 
+mod commands;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -13,7 +13,6 @@ use shardwright_models::Checkpoint;
 use shardwright_quantisation::{MatrixInputs, MomentSums, Moments, SecondMoments, sampled_gradient};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{DeviceKind, Error, ErrorKind, Notice};
-use shardwright_worker::Shims;
 
 use super::measuring::calibration_error;
 use super::texts::{self, Budget};
@@ -269,7 +268,7 @@ fn backward(
 
 /// The CPU shim, in this process if the user does not ask for another, opened for `purpose`.
 pub(super) fn engine(options: &PlanOptions, purpose: &str, help: &str) -> Result<Engine> {
-    let shims = Shims::open(options.shims.clone(), options.isolation)?;
+    let shims = options.shims_by(&options.rules()?)?;
     let threads = thread_options(CPU_SHIM, options.threads);
     let instance =
         shims.open_to_run(CPU_SHIM, purpose, &threads, false).map_err(|error| error.with_help(help))?;

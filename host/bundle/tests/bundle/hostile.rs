@@ -6,6 +6,7 @@ use std::path::Path;
 use shardwright_bundle::{
     Bundle, BundleError, BundleWriter, Digest, Examine, FileReference, FileState, TextFile, inspect,
 };
+use shardwright_trust::Trust;
 
 use crate::support::{RECIPE, checkpoint, files, place, write};
 
@@ -13,7 +14,7 @@ use crate::support::{RECIPE, checkpoint, files, place, write};
 fn refusal(directory: &Path) -> BundleError {
     let error = Bundle::open(directory).unwrap_err();
     assert!(error.help().is_some(), "{error}");
-    let inspection = inspect(directory, Examine::Presence, |_| ()).unwrap();
+    let inspection = inspect(directory, Examine::Presence, &Trust::off(), |_| ()).unwrap();
     let said = inspection
         .files
         .iter()

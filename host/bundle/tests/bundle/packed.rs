@@ -12,6 +12,7 @@ use shardwright_bundle::{
     pack,
 };
 use shardwright_files::Section;
+use shardwright_trust::Trust;
 
 use crate::support::{RECIPE, place, write};
 
@@ -50,7 +51,7 @@ fn a_packed_bundle_is_the_same_bundle() {
     assert_eq!(contents(&opened), contents(&bundle));
     assert_eq!(opened.assets_of(&opened.variant().assets).unwrap().len(), 2);
     assert_eq!((identify(&path).unwrap(), is_bundle(&path)), (Kind::Bundle, true));
-    let inspection = inspect(&path, Examine::Content, |_| ()).unwrap();
+    let inspection = inspect(&path, Examine::Content, &Trust::off(), |_| ()).unwrap();
     assert!(inspection.packed && inspection.intact && inspection.unreferenced.is_empty());
 
     // Equal bundles, equal bytes: packed from either form.

@@ -8,6 +8,7 @@ use shardwright_bundle::{
     Bundle, BundleError, Digest, Examine, FileReference, FileState, Forgotten, Hashed, Proofs,
     TINY_FILE_BYTES, TextFile, inspect,
 };
+use shardwright_trust::Trust;
 
 use crate::support::{RECIPE, checkpoint, files, place, tables, write};
 
@@ -159,9 +160,9 @@ fn a_changed_bit_in_any_file_is_found() {
                 assert_eq!((found, *expected), (&path, reference.sha256));
                 assert!(error.help().is_some() && error.is_damage());
             }
-            let glance = inspect(&directory, Examine::Presence, |_| ()).unwrap();
+            let glance = inspect(&directory, Examine::Presence, &Trust::off(), |_| ()).unwrap();
             assert_eq!(glance.intact, opened.is_ok());
-            let inspection = inspect(&directory, Examine::Content, |_| ()).unwrap();
+            let inspection = inspect(&directory, Examine::Content, &Trust::off(), |_| ()).unwrap();
             assert!(!inspection.intact);
             let damaged = |state: &FileState| matches!(state, FileState::Damaged { reason } if reason.contains("SHA-256"));
             let found: Vec<_> = inspection.files.iter().filter(|file| damaged(&file.state)).collect();
@@ -192,7 +193,7 @@ fn a_changed_bit_of_the_manifest_is_refused() {
             ),
             "{error}"
         );
-        assert!(inspect(&directory, Examine::Presence, |_| ()).is_err());
+        assert!(inspect(&directory, Examine::Presence, &Trust::off(), |_| ()).is_err());
     }
     fs::write(&path, &bytes).unwrap();
     Bundle::open(&directory).unwrap();
@@ -287,7 +288,7 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     fs::write(directory.join("files/notes\u{1b}.txt"), "mine too").unwrap();
     fs::create_dir(directory.join("files/folder")).unwrap();
     let mut heard = 0;
-    let found = inspect(&directory, Examine::Presence, |_| heard += 1).unwrap();
+    let found = inspect(&directory, Examine::Presence, &Trust::off(), |_| heard += 1).unwrap();
     assert_eq!(heard, found.files.len());
     assert!(found.intact);
     for file in &found.files {
@@ -309,7 +310,7 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     let entry = found.files.iter().find(|file| file.file == request).unwrap();
     assert_eq!(entry.used_as, ["variants[0].chains[0].request", "variants[0].chains[1].request"]);
 
-    let verified = inspect(&directory, Examine::Content, |_| ()).unwrap();
+    let verified = inspect(&directory, Examine::Content, &Trust::off(), |_| ()).unwrap();
     assert!(verified.files.iter().all(|file| file.state == FileState::Verified));
     let json = serde_json::to_value(&verified).unwrap();
     assert_eq!(json["format"], 2);
@@ -321,7 +322,7 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     );
 
     fs::remove_dir_all(directory.join("files")).unwrap();
-    let empty = inspect(&directory, Examine::Content, |_| ()).unwrap();
+    let empty = inspect(&directory, Examine::Content, &Trust::off(), |_| ()).unwrap();
     assert!(!empty.intact);
     let missing =
         |state: &FileState| matches!(state, FileState::Damaged { reason } if reason.contains("is missing"));

@@ -45,14 +45,14 @@ fn a_signed_bundle_opens_in_both_forms_with_equal_bytes() {
         let warned = Trust::new(Policy::Warn, [key().public()]);
         assert!(Bundle::open_trusting(path, &warned).unwrap().signed().is_none());
         assert!(matches!(warned.take_warnings().as_slice(), [TrustError::Unsigned { .. }]));
-        assert_eq!(inspect(path, Examine::Content, |_| ()).unwrap().signature, None);
+        assert_eq!(inspect(path, Examine::Content, &Trust::off(), |_| ()).unwrap().signature, None);
         signs(path);
         let opened = Bundle::open_trusting(path, &requiring()).unwrap();
         let signed = opened.signed().unwrap();
         assert_eq!((signed.kind, signed.name.as_str(), signed.release), (Kind::Bundle, "demo", 3));
         opened.verify_all(|_| ()).unwrap();
         assert!(opened.unreferenced().unwrap().is_empty());
-        let inspection = inspect(path, Examine::Content, |_| ()).unwrap();
+        let inspection = inspect(path, Examine::Content, &Trust::off(), |_| ()).unwrap();
         let signature = inspection.signature.unwrap();
         assert!(signature.holds && signature.key == key().public() && inspection.intact);
         assert_eq!(identify(path).unwrap(), shardwright_bundle::Kind::Bundle);
@@ -153,7 +153,7 @@ fn another_s_signature_and_withdrawn_releases_are_refused() {
     let envelope = Envelope::sign(&statement, &key()).to_bytes();
     fs::write(directory.join("bundle.json.sig"), envelope).unwrap();
     assert!(matches!(refused(&directory, &requiring()), TrustError::OtherKind { .. }));
-    assert!(!inspect(&directory, Examine::Presence, |_| ()).unwrap().signature.unwrap().holds);
+    assert!(!inspect(&directory, Examine::Presence, &Trust::off(), |_| ()).unwrap().signature.unwrap().holds);
 }
 
 #[test]

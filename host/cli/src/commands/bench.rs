@@ -101,13 +101,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     execution.threads = Some(threads);
     let opening = Instant::now();
     let input = if arguments.text { Input::Text } else { Input::Ids };
-    let model = open_for(
-        &arguments.target,
-        &execution,
-        &arguments.checkpoint,
-        arguments.compiled_from.as_deref(),
-        input,
-    )?;
+    let model = open_for(&arguments.target, &execution, &arguments.checkpoint, &arguments.bundled, input)?;
     let opened = opening.elapsed();
     check(&model, &works, arguments.first_tokens)?;
     let allocating = Instant::now();

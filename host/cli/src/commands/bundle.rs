@@ -3,8 +3,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use shardwright::{ChainPlan, ErrorKind, FailedVariant, OpenOptions, PlanReport, SearchPath};
 use shardwright_doctor::Inspected;
+use shardwright_trust::Trust;
 
-use super::{open_options, print};
+use super::{open_options, print, print_by};
 use crate::arguments::{CompileArguments, Format};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
@@ -156,10 +157,11 @@ pub fn inspect(
     verify: bool,
     soc: Option<&str>,
     search: &SearchPath,
+    rules: &Trust,
     format: Format,
 ) -> Result<Outcome, Failure> {
     let busy = views::Busy::new("reading");
-    let inspected = shardwright_doctor::inspect(path, verify, soc, search, |_| ())?;
+    let inspected = shardwright_doctor::inspect(path, verify, soc, search, rules, |_| ())?;
     drop(busy);
     let intact = match &inspected {
         Inspected::Bundle(report) => report.inspection.intact,
@@ -168,7 +170,7 @@ pub fn inspect(
     if let Some(unused) = unused(&inspected, verify, soc) {
         return Err(Failure::Arguments(format!("{unused}, and {} is none", path.display())));
     }
-    print(format, &inspected, views::inspected)?;
+    print_by(rules, format, &inspected, views::inspected)?;
     Ok(if intact { Outcome::Done } else { Outcome::Different })
 }
 

@@ -5,9 +5,10 @@ use std::path::Path;
 use shardwright::{Error, SearchPath, Watch};
 use shardwright_bundle::{Bundle, Progress};
 use shardwright_delivery as delivery;
+use shardwright_doctor::profiles_in;
 use shardwright_planning::profile::{GENERIC, Profile, ProfileError, ProfileRegistry};
 
-use super::{print, search_path};
+use super::{print_by, search_path, trust};
 use crate::arguments::{
     Channel, Delivery, Format, NeedsArguments, PackArguments, PlannerPlaces, ProfilePlaces, ShimPlaces,
 };
@@ -18,7 +19,8 @@ use crate::views;
 pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failure> {
     let Channel { output, ai_pack, adb, hf } = &arguments.channel;
     let mut watch = views::Progress::new("packing", &arguments.bundle);
-    let bundle = Bundle::open(&arguments.bundle).map_err(Error::from)?;
+    let rules = trust::rules(&arguments.trust)?;
+    let bundle = Bundle::open_trusting(&arguments.bundle, &rules).map_err(Error::from)?;
     let bundle = match &arguments.key {
         Some(key) => {
             let release = (arguments.signed_as.as_deref(), arguments.release);
@@ -35,10 +37,10 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
     if let Some(to) = output {
         let report = shardwright_bundle::pack(&bundle, to, copied).map_err(Error::from)?;
         drop(watch);
-        return print(format, &report, views::packed);
+        return print_by(&rules, format, &report, views::packed);
     }
     if let Some(to) = ai_pack {
-        let profiles = profiles(&arguments.shims, &arguments.profiles);
+        let profiles = profiles_in(&places(&arguments.shims, &arguments.profiles), &rules);
         let options = delivery::PlayOptions {
             name: arguments.name.clone(),
             mode: mode(arguments.delivery.unwrap_or(Delivery::OnDemand)),
@@ -50,37 +52,38 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
             delivery::ai_packs(&bundle, &audiences, &options, to, &mut copied).map_err(Error::from)?;
         drop(watch);
         report.notices.iter().for_each(|notice| views::say(&format!("note: {notice}")));
-        return print(format, &report, views::ai_packs);
+        return print_by(&rules, format, &report, views::ai_packs);
     }
     if let Some(to) = adb {
         let places = places(&arguments.shims, &arguments.profiles);
-        let (shims, skipped) = shardwright_doctor::shim_needs(&places);
+        let (shims, skipped) = shardwright_doctor::shim_needs(&places, &rules);
         skipped.iter().for_each(|skipped| views::say(&format!("note: {skipped}")));
-        let facts = facts(&bundle, &registry(&places));
+        let facts = facts(&bundle, &profiles_in(&places, &rules));
         let soc = arguments.soc.as_deref();
         let report =
             delivery::adb_folder(&bundle, soc, &shims, &facts, to, &mut copied).map_err(Error::from)?;
         drop(watch);
-        return print(format, &report, views::adb);
+        return print_by(&rules, format, &report, views::adb);
     }
     let to = hf.as_deref().unwrap_or(Path::new("."));
     let card =
         delivery::Card { licence: arguments.licence.clone(), base_model: arguments.base_model.clone() };
     let report = delivery::hub_folder(&bundle, &card, to, &mut copied).map_err(Error::from)?;
     drop(watch);
-    print(format, &report, views::hub)
+    print_by(&rules, format, &report, views::hub)
 }
 
 /// Lists what a bundle needs beside it.
 pub fn needs(arguments: &NeedsArguments, format: Format) -> Result<Outcome, Failure> {
-    let bundle = Bundle::open(&arguments.bundle).map_err(Error::from)?;
+    let rules = trust::rules(&arguments.trust)?;
+    let bundle = Bundle::open_trusting(&arguments.bundle, &rules).map_err(Error::from)?;
     let places = places(&arguments.shims, &arguments.profiles);
-    let (shims, skipped) = shardwright_doctor::shim_needs(&places);
-    let facts = facts(&bundle, &registry(&places));
+    let (shims, skipped) = shardwright_doctor::shim_needs(&places, &rules);
+    let facts = facts(&bundle, &profiles_in(&places, &rules));
     let mut report =
         delivery::needs(&bundle, arguments.soc.as_deref(), &shims, &facts).map_err(Error::from)?;
     report.skipped = skipped;
-    print(format, &report, views::needs)
+    print_by(&rules, format, &report, views::needs)
 }
 
 fn mode(delivery: Delivery) -> delivery::DeliveryMode {
@@ -93,14 +96,6 @@ fn mode(delivery: Delivery) -> delivery::DeliveryMode {
 
 fn places(shims: &ShimPlaces, profiles: &ProfilePlaces) -> SearchPath {
     search_path(shims, &PlannerPlaces::default(), profiles)
-}
-
-fn profiles(shims: &ShimPlaces, profiles: &ProfilePlaces) -> ProfileRegistry {
-    registry(&places(shims, profiles))
-}
-
-fn registry(places: &SearchPath) -> ProfileRegistry {
-    places.profiles.iter().fold(ProfileRegistry::new(), |registry, path| registry.with_directory(path))
 }
 
 /// The profile of a variant's chip; `None` if there is none.

@@ -1,6 +1,6 @@
 use shardwright_doctor::DescribedMachine;
 
-use super::{print, search_path};
+use super::{print_by, search_path, trust};
 use crate::arguments::{DoctorArguments, Format};
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
@@ -11,16 +11,17 @@ pub fn doctor(
     format: Format,
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
+    let rules = trust::rules(&arguments.trust)?;
     let report = {
         let _busy = views::Busy::new("asking shims");
         let search = search_path(&arguments.shims, &arguments.planners, &arguments.profiles);
-        shardwright_doctor::doctor(&search, arguments.bundle.as_deref())?
+        shardwright_doctor::doctor(&search, arguments.bundle.as_deref(), &rules)?
     };
     if let Some(path) = &arguments.report {
         let described = super::json(&DescribedMachine::of(&report))?;
         std::fs::write(path, described).map_err(io(path.display().to_string()))?;
     }
-    print(format, &report, |report| views::doctor(report, detail))?;
+    print_by(&rules, format, &report, |report| views::doctor(report, detail))?;
     report.verdict()?;
     Ok(Outcome::Done)
 }

@@ -1,14 +1,15 @@
 use shardwright::ErrorKind;
 use shardwright_doctor::About;
 
-use super::{print, search_path};
+use super::{print_by, search_path, trust};
 use crate::arguments::{ExplainArguments, Format, PlannerPlaces};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
 /// Prints the report whatever it says; an error where nothing would run.
 pub fn explain(arguments: &ExplainArguments, format: Format) -> Result<Outcome, Failure> {
-    let ExplainArguments { bundle, soc, device, shims, profiles } = arguments;
+    let ExplainArguments { bundle, soc, device, shims, profiles, trust } = arguments;
+    let rules = trust::rules(trust)?;
     let about = match (soc, device) {
         (_, Some(device)) => About::Described(device),
         (Some(soc), None) => About::Chip(soc),
@@ -17,9 +18,9 @@ pub fn explain(arguments: &ExplainArguments, format: Format) -> Result<Outcome, 
     let report = {
         let _busy = views::Busy::new("asking shims");
         let search = search_path(shims, &PlannerPlaces::default(), profiles);
-        shardwright_doctor::explain(bundle, about, &search)?
+        shardwright_doctor::explain(bundle, about, &search, &rules)?
     };
-    print(format, &report, views::explained)?;
+    print_by(&rules, format, &report, views::explained)?;
     if report.selection.candidates.is_empty() {
         return Err(Failure::Refused {
             kind: ErrorKind::Incompatible,

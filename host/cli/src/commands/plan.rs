@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use shardwright::Pass;
+use shardwright_trust::Trust;
 
-use super::{open_options, print};
+use super::{open_options, print, print_by, trust};
 use crate::arguments::{Format, PlanArguments, PlanCommand};
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
@@ -12,7 +13,9 @@ use crate::views;
 /// Plans a checkpoint, or compares two plans.
 pub fn plan(arguments: &PlanArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
     match (&arguments.command, &arguments.checkpoint) {
-        (Some(PlanCommand::Diff { before, after }), _) => difference(before, after, format, detail),
+        (Some(PlanCommand::Diff { before, after, trust }), _) => {
+            difference((before, after), &trust::rules(trust)?, format, detail)
+        }
         (None, Some(checkpoint)) => made(arguments, checkpoint, format, detail),
         (None, None) => Err(Failure::Arguments("there is no checkpoint to plan for".to_owned())),
     }
@@ -56,12 +59,12 @@ fn beside(path: &Path, pass: Pass) -> PathBuf {
 
 /// Plans that differ are an outcome of their own.
 fn difference(
-    before: &Path,
-    after: &Path,
+    (before, after): (&Path, &Path),
+    rules: &Trust,
     format: Format,
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
-    let difference = shardwright_doctor::compare_plans(before, after)?;
-    print(format, &difference, |difference| views::difference(difference, detail))?;
+    let difference = shardwright_doctor::compare_plans(before, after, rules)?;
+    print_by(rules, format, &difference, |difference| views::difference(difference, detail))?;
     Ok(if difference.same { Outcome::Done } else { Outcome::Different })
 }

@@ -1,10 +1,13 @@
 use std::io::IsTerminal;
+use std::path::Path;
 
 use serde_json::json;
 use shardwright::{ChatPart, DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Session};
 use shardwright_runtime::Move;
 
-use super::{PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices, standard_input, write};
+use super::{
+    PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices, say_verified, standard_input, write,
+};
 use crate::arguments::{Format, RunArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
@@ -12,12 +15,7 @@ use crate::{interrupt, views};
 /// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard
 /// input.
 pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
-    let model = open(
-        &arguments.target,
-        &arguments.execution,
-        &arguments.checkpoint,
-        arguments.compiled_from.as_deref(),
-    )?;
+    let model = open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled)?;
     say_notices(&model, arguments.quiet);
     let mut session = model.session()?;
     configure(&mut session, arguments)?;
@@ -42,6 +40,10 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
             let reason = reply(&mut session, turn, arguments, format)?;
             // Towers are opened by the turn itself.
             say_each(&model.notices_of_towers(), arguments.quiet);
+            let verified = model.verified_towers();
+            verified.iter().for_each(|(pass, verified)| {
+                say_verified(&format!("the tower of a {pass}: "), verified, arguments.quiet);
+            });
             Ok(outcome_of(reason))
         }
         Some(prompt) => reply(&mut session, Turn::Chat(prompt), arguments, format).map(outcome_of),
@@ -203,8 +205,8 @@ fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Repli
     let mut reply = match turn {
         Turn::Chat(text) => session.chat(text)?,
         Turn::Parts(parts) => {
-            let _busy = views::Busy::new("reading pictures and sounds");
-            session.chat_parts(parts)?
+            let mut watch = views::Progress::new("reading", Path::new("pictures and sounds"));
+            session.chat_parts_watched(parts, &mut watch)?
         }
         Turn::Text(text) => session.complete(text)?,
     };

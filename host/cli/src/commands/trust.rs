@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use shardwright_trust::{Policy, TrustOptions};
+use shardwright_trust::{Policy, Trust, TrustOptions};
 
 use super::print;
 use crate::arguments::{Format, Signatures, TrustArguments, TrustCommand};
@@ -43,6 +43,11 @@ fn key(file: &Path, format: Format) -> Result<Outcome, Failure> {
     print(format, &KeyMade { file: file.to_owned(), public }, |made| {
         format!("{}\nthe public half is {}: `--trust` takes it\n", made.file.display(), made.public)
     })
+}
+
+/// The rules by which bundles, shims and profiles are used.
+pub fn rules(trust: &TrustArguments) -> Result<Trust, Failure> {
+    Ok(options(trust).rules(shardwright::user_cache_directory().as_deref())?)
 }
 
 /// The rules as options state them.

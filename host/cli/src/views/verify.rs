@@ -27,7 +27,7 @@ pub fn verify(report: &VerifyReport) -> String {
             ),
         };
     }
-    for notice in &report.notices {
+    for notice in report.signature_notices.iter().chain(&report.notices) {
         let _ = writeln!(text, "note: {}", super::printable(notice));
     }
 

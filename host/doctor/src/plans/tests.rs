@@ -2,6 +2,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use shardwright_build::PlanReport;
+use shardwright_trust::Trust;
 use shardwright_vocabulary::ErrorKind;
 
 use super::*;
@@ -264,7 +265,7 @@ fn files_that_are_no_plans_are_refused_by_name() {
         path
     };
     let good = written("good.json", plan().to_string().as_bytes());
-    let same = compare_plans(&good, &good).unwrap();
+    let same = compare_plans(&good, &good, &Trust::off()).unwrap();
     assert!(same.same && same.changes.is_empty() && same.before.path.ends_with("good.json"));
     assert_eq!((same.after.model.as_str(), same.after.soc.as_str()), ("a model", "a chip"));
 
@@ -285,7 +286,7 @@ fn files_that_are_no_plans_are_refused_by_name() {
     for (path, kind, says) in cases {
         let name = path.display().to_string();
         for (before, after) in [(&good, &path), (&path, &good)] {
-            let error = compare_plans(before, after).unwrap_err();
+            let error = compare_plans(before, after, &Trust::off()).unwrap_err();
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(&name) && error.to_string().contains(says), "{error}");
             assert!(kind == ErrorKind::Missing || error.help().is_some(), "{error}");

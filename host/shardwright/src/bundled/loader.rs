@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "build")]
 use shardwright_build::{PlanOptions, compile_recorded};
-use shardwright_bundle::{Bundle, ChainEntry, Model as ModelEntry, ShardEntry, Variant};
+use shardwright_bundle::{Bundle, ChainEntry, Model as ModelEntry, Proofs, ShardEntry, Variant};
 use shardwright_runtime::{Chain, MemoryBudget};
 use shardwright_selection::{
     Candidate, Machine, OpenShims, Passed, Selection, Standing, Tier, select, select_of,
@@ -20,6 +20,7 @@ use super::steps::Steps;
 use crate::policy::FallbackPolicy;
 use crate::run_options::RunOptions;
 use crate::towers::LoadedTower;
+use crate::verified::Verified;
 use crate::{Error, ErrorKind, Result};
 
 /// What opening chains has come to so far.
@@ -47,6 +48,8 @@ pub(super) struct Loader {
     /// The chip that this machine is taken for.
     pub(super) chip: Option<Chip>,
     pub(super) policy: FallbackPolicy,
+    /// Whether every file was to be verified, whatever proves it.
+    pub(super) verify_all: bool,
     /// What all that is loaded takes, and its bound.
     pub(super) budget: MemoryBudget,
     /// Where the checkpoint lies that the bundle was made from.
@@ -302,13 +305,19 @@ impl Loader {
             .with_help("compile the checkpoint with that tower, or open the checkpoint itself")
     }
 
-    /// The tower of a pass, with what is to be said of it.
-    pub(super) fn tower(self: &Arc<Self>, variant: usize, pass: Pass) -> Result<LoadedTower> {
+    /// The tower of a pass, with what is to be said of it. Progress is by the bytes that are hashed
+    /// and loaded.
+    pub(super) fn tower(
+        self: &Arc<Self>,
+        variant: usize,
+        pass: Pass,
+        watch: &mut dyn Watch,
+    ) -> Result<LoadedTower> {
         if self.chains_of(variant, pass).is_empty() {
             return Err(self.no_tower(pass));
         }
-        let mut unwatched = ();
-        let opening = &mut Opening::new(&mut unwatched);
+        self.bundle.take_hashed();
+        let opening = &mut Opening::new(watch);
         let selection = self.asking(opening, |machine| select_of(&self.bundle, variant, pass, machine));
         let found = self.first_selected(selection.as_ref(), (variant, pass), opening)?;
         let Found { chain, passed, rest, notices: said, .. } = found;
@@ -320,7 +329,9 @@ impl Loader {
             Some(fallback) => Err(Error::new(ErrorKind::Strict, fallback.text.clone())),
             None => {
                 let next = self.policy.goes_on().then(|| self.later(rest));
-                Ok(LoadedTower { chain, notices, next })
+                let refused = self.bundle.proofs().and_then(Proofs::refused);
+                let verified = Verified::of(&self.bundle, refused.as_ref(), self.verify_all);
+                Ok(LoadedTower { chain, notices, verified, next })
             }
         }
     }

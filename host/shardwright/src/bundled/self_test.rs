@@ -2,10 +2,11 @@
 //! did when it was compiled.
 
 use shardwright_bundle::{ChainEntry, Digest};
-use shardwright_runtime::{Chain, Goldens};
+use shardwright_runtime::{Chain, Compared, Goldens};
 use shardwright_selection::devices_for;
 
 use super::loader::{Choice, Loader, Opening};
+use super::steps::cancelled;
 use crate::{Error, ErrorKind, Result};
 
 impl Loader {
@@ -16,7 +17,7 @@ impl Loader {
     /// # Errors
     ///
     /// That it says or makes something else, or that it is for another chip and there is nothing to
-    /// ask.
+    /// ask; a request to stop, after which nothing is remembered.
     pub(super) fn self_test(
         &self,
         chain: &Chain,
@@ -48,9 +49,14 @@ impl Loader {
         if proofs.is_some_and(|proofs| proofs.has_passed(question)) {
             return Ok(None);
         }
-        opening.steps.go_on()?;
-        opening.steps.past(0, "testing what it says");
-        let Some(likeness) = goldens.compare(choice.pass, chain)? else { return untested() };
+        let steps = &mut opening.steps;
+        let compared =
+            goldens.compare(choice.pass, chain, &mut || steps.within(0, "testing what it says"))?;
+        let likeness = match compared {
+            Compared::Likeness(likeness) => likeness,
+            Compared::NothingRecorded => return untested(),
+            Compared::Ended => return Err(cancelled()),
+        };
         if !likeness.holds() {
             let bound = likeness.bound();
             return Err(incompatible(format!("its self-test failed on this machine: {likeness}, {bound}")));

@@ -61,7 +61,7 @@ impl<'w> Steps<'w> {
     /// Between two pieces of work.
     pub(super) fn go_on(&self) -> Result<()> {
         match self.watch.cancelled() {
-            true => Err(Error::new(ErrorKind::Cancelled, "opening the bundle was cancelled")),
+            true => Err(cancelled()),
             false => Ok(()),
         }
     }
@@ -72,4 +72,9 @@ impl<'w> Steps<'w> {
         self.reached = self.reached.max(begin + share as u64);
         self.watch.progress(self.reached as u32, stage);
     }
+}
+
+/// The error of an opening that was asked to stop.
+pub(super) fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "opening the bundle was cancelled")
 }

@@ -184,7 +184,7 @@ pub fn measure_sensitivities(
 fn offered(graph: &Graph, options: &PlanOptions) -> Result<Vec<FormatTuple>> {
     let directories = options.profiles.iter();
     let profiles = directories.fold(ProfileRegistry::new(), |existing, path| existing.with_directory(path));
-    let profiles = profiles.trusting(options.trust.rules(options.cache.as_deref())?);
+    let profiles = profiles.trusting(options.rules()?);
     let profile = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?.profile;
     let quality_micronats = options.quality_micronats.or(Some(u64::from(USUAL_QUALITY) * 1000));
     let options = PlanOptions { quality_micronats, ..options.clone() };

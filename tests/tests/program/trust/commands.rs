@@ -1,0 +1,209 @@
+//! Every command that takes a bundle asks for its signature first.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use shardwright_tests::bundles::Compiled;
+use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::program::{Outcome, Run, shardwright};
+
+use super::{Bench, INVALID, UNTRUSTED, refused};
+
+/// The checkpoint of the bundle.
+const CHECKPOINT: &str = TEXT_FIXTURES[0];
+
+/// In the place of the bundle, of one that embeds, and of a path where nothing is.
+const BUNDLE: &str = "BUNDLE";
+const EMBEDS: &str = "EMBEDS";
+const NEW: &str = "NEW";
+
+/// All commands, each with the ways in which it takes a bundle. `compile` reads no bundle but the
+/// one that it wrote; those of `trust` are there for what is not signed.
+const COMMANDS: &[(&str, &[&[&str]])] = &[
+    ("run", &[&[BUNDLE, "--prompt", "a b", "--max-tokens", "4", "--greedy", "--quiet"]]),
+    ("bench", &[&[BUNDLE, "-p", "4", "-n", "2", "-r", "1"]]),
+    ("compile", &[]),
+    (
+        "pack",
+        &[
+            &[BUNDLE, "-o", NEW],
+            &[BUNDLE, "--ai-pack", NEW, "--name", "demo"],
+            &[BUNDLE, "--adb", NEW],
+            &[BUNDLE, "--hf", NEW, "--licence", "apache-2.0"],
+        ],
+    ),
+    ("needs", &[&[BUNDLE]]),
+    ("explain", &[&[BUNDLE]]),
+    ("calibration-text", &[&[BUNDLE, "-o", NEW, "--tokens", "4", "--longest", "4"]]),
+    ("inspect", &[&[BUNDLE], &[BUNDLE, "--verify"]]),
+    ("plan", &[]),
+    ("plan diff", &[&[BUNDLE, BUNDLE]]),
+    ("sensitivity", &[]),
+    ("tune", &[&[BUNDLE, "--checkpoint", CHECKPOINT, "--minutes", "0"]]),
+    ("show", &[]),
+    ("embed", &[&[EMBEDS, "a text"]]),
+    (
+        "verify",
+        &[
+            &[CHECKPOINT, "--bundle", BUNDLE, "--rows", "4", "--steps", "1", "--greedy", "1"],
+            &[CHECKPOINT, "--bundle", BUNDLE, "--repair", "-o", NEW, "--rows", "4", "--greedy", "1"],
+        ],
+    ),
+    ("doctor", &[&[BUNDLE]]),
+    ("shim list", &[]),
+    ("shim hash", &[]),
+    ("shim new", &[]),
+    ("planner new", &[]),
+    ("planner build", &[]),
+    ("planner compose", &[]),
+    ("planner check", &[]),
+    ("planner replay", &[]),
+    ("planner pack", &[]),
+    ("trust key", &[]),
+    ("trust sign", &[]),
+    ("trust revoke", &[]),
+    ("trust show", &[]),
+    ("completions", &[]),
+];
+
+/// The commands below one, as the program lists them.
+fn listed(above: &[&str], found: &mut Vec<String>) {
+    let help = shardwright(above).argument("--help").succeeds();
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    if !above.is_empty() && (names.is_empty() || help.contains("<CHECKPOINT>")) {
+        found.push(above.join(" "));
+    }
+    for name in names.into_iter().filter(|name| *name != "help") {
+        listed(&[above, &[name]].concat(), found);
+    }
+}
+
+#[test]
+fn the_table_has_every_command() {
+    let mut found = Vec::new();
+    listed(&[], &mut found);
+    let mut expected: Vec<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
+    found.sort();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}
+
+/// Bundles to take, and a folder for what comes of it.
+struct Taken<'b> {
+    bench: &'b Bench,
+    text: PathBuf,
+    embeds: PathBuf,
+    made: usize,
+}
+
+impl Taken<'_> {
+    /// Calls `check` with the words and a run of each way to take a bundle.
+    fn each(&mut self, check: impl Fn(&str, &dyn Fn() -> Run)) {
+        for (command, ways) in COMMANDS {
+            for way in *ways {
+                self.made += 1;
+                let new = self.bench.path(&format!("new-{}", self.made));
+                let run = || {
+                    let run = way.iter().fold(shardwright(command.split(' ')), |run, word| match *word {
+                        BUNDLE => run.argument(&self.text),
+                        EMBEDS => run.argument(&self.embeds),
+                        NEW => run.argument(&new),
+                        word => run.argument(word),
+                    });
+                    run.environment("XDG_CACHE_HOME", self.bench.path("cache"))
+                };
+                check(&format!("{command} {}", way.join(" ")), &run);
+            }
+        }
+    }
+}
+
+/// A copy of a bundle whose manifest is recognised, and is nonsense.
+fn garbled(bundle: &Path, to: PathBuf) -> PathBuf {
+    const BEGIN: usize = 64;
+    fs::create_dir(&to).expect("a folder");
+    let mut bytes = fs::read(bundle.join("bundle.json")).expect("a manifest");
+    bytes.truncate(BEGIN);
+    fs::write(to.join("bundle.json"), bytes).expect("written");
+    to
+}
+
+#[test]
+fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
+    let bench = Bench::new();
+    let embeds = Compiled::from(EMBEDDING_FIXTURE, [] as [&str; 0]);
+    let bundles = (bench.bundle.path(), embeds.path());
+    let require = |run: Run| {
+        let run = run.arguments(["--signatures", "require", "--trust", &bench.public]);
+        run.argument("--shims").argument(bench.path("shims"))
+    };
+    // `plan diff` loads no shim.
+    let require = |words: &str, run: Run| match words.starts_with("plan diff") {
+        true => run.arguments(["--signatures", "require", "--trust", &bench.public]),
+        false => require(run),
+    };
+
+    // What is not signed is refused although nothing of it can be parsed: it was not.
+    let text = garbled(&bundles.0, bench.path("garbled"));
+    let mut taken = Taken { bench: &bench, text: text.clone(), embeds: text, made: 0 };
+    taken.each(|words, run| {
+        refused(require(words, run()), UNTRUSTED, &["is not signed", "garbled"]);
+        let (code, said) = run().refuses();
+        assert_eq!(code, INVALID, "{words}: {said}");
+    });
+
+    // With a warning it is used, and that is told.
+    let (text, embeds) = bundles;
+    let mut taken = Taken { bench: &bench, text: text.clone(), embeds: embeds.clone(), made: 100 };
+    taken.each(|words, run| {
+        let warned = run().arguments(["--signatures", "warn"]).outcome();
+        assert_eq!(warned.code, Some(0), "{words}: {}{}", warned.stdout, warned.stderr);
+        let notes = |shown: &str| shown.lines().any(|line| line.contains("bundle is not signed"));
+        assert!(notes(&warned.stderr) || notes(&warned.stdout), "{words}: {}", warned.stderr);
+    });
+
+    bench.signs(&text).succeeds();
+    bench.signs(&embeds).succeeds();
+    shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
+    bench.signs(&bench.manifest()).succeeds();
+    let mut taken = Taken { bench: &bench, text, embeds, made: 200 };
+    taken.each(|words, run| {
+        let Outcome { code, stdout, stderr } = require(words, run()).outcome();
+        assert_eq!(code, Some(0), "{words}: {stdout}{stderr}");
+        assert!(!stderr.contains("bundle is not signed"), "{words}: {stderr}");
+    });
+}
+
+/// Reports about bundles have it in their documents too.
+#[test]
+fn reports_carry_what_signatures_are_warned_of() {
+    let bench = Bench::new();
+    let bundle = bench.bundle.path();
+    let of_bundle = [bundle.as_path()];
+    let twice = [bundle.as_path(), bundle.as_path()];
+    let cases: [(&[&str], &[&Path]); 5] = [
+        (&["inspect"], &of_bundle),
+        (&["explain"], &of_bundle),
+        (&["needs"], &of_bundle),
+        (&["doctor"], &of_bundle),
+        (&["plan", "diff"], &twice),
+    ];
+    for (command, paths) in cases {
+        let run = || paths.iter().fold(shardwright(command), |run, path| run.argument(path));
+        let report = run().arguments(["--signatures", "warn"]).json();
+        let notices =
+            report["signature_notices"].as_array().unwrap_or_else(|| panic!("{command:?}: {report}"));
+        let about = |notice: &serde_json::Value| notice.to_string().contains("bundle is not signed");
+        assert_eq!(notices.iter().filter(|notice| about(notice)).count(), 1, "{command:?}: {notices:?}");
+        // Otherwise the document is the same.
+        let mut without = report.clone();
+        without.as_object_mut().expect("an object").remove("signature_notices");
+        let unasked = run().json();
+        let names = |report: &serde_json::Value| -> Vec<String> {
+            report.as_object().expect("an object").keys().cloned().collect()
+        };
+        assert_eq!(names(&without), names(&unasked), "{command:?}");
+    }
+}

@@ -1,0 +1,211 @@
+//! What happens late in an opening, or after it, is watched too: a tower that a turn opens is hashed
+//! with progress, and a self-test ends between its runs.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use shardwright::{
+    BundleOptions, CancelHandle, ChatPart, Error, ErrorKind, Isolation, Model, OpenOptions, Pass, Session,
+    Watch,
+};
+use shardwright_tests::bundles::Compiled;
+use shardwright_tests::checkpoints::{MULTIMODAL_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::chip::Chip;
+use shardwright_tests::program::{self, shardwright};
+use shardwright_tests::towers::Goldens;
+use shardwright_tests::{skipped, tree};
+
+/// What was reported.
+#[derive(Default)]
+struct Seen {
+    places: Vec<u32>,
+    stages: Vec<String>,
+    /// Asked for in a stage that begins so.
+    of: &'static str,
+    /// How often it was asked there.
+    asked: Cell<u32>,
+    /// After how many of those it asks to stop.
+    patience: Option<u32>,
+    /// Used there, in the place of an answer.
+    handle: Option<CancelHandle>,
+}
+
+impl Seen {
+    fn of(stage: &'static str) -> Seen {
+        Seen { of: stage, ..Seen::default() }
+    }
+
+    fn is_there(&self) -> bool {
+        self.stages.last().is_some_and(|stage| stage.starts_with(self.of))
+    }
+}
+
+impl Watch for Seen {
+    fn progress(&mut self, per_mille: u32, stage: &str) {
+        self.places.push(per_mille);
+        self.stages.push(stage.to_owned());
+        if let Some(handle) = self.handle.as_ref().filter(|_| self.is_there()) {
+            handle.cancel();
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        if !self.is_there() {
+            return false;
+        }
+        let asked = self.asked.replace(self.asked.get() + 1);
+        self.patience.is_some_and(|patience| asked >= patience)
+    }
+}
+
+fn session(model: &Model) -> Session {
+    let mut session = model.session().expect("a session");
+    (session.options.sampling.do_sample, session.options.max_tokens) = (false, Some(12));
+    session
+}
+
+/// A turn with a picture, and what is replied.
+fn looks(session: &mut Session, watch: &mut dyn Watch) -> Result<String, Error> {
+    let goldens = Goldens::read();
+    let pixels: Vec<u8> = goldens.integers("p1.image_rgb").into_iter().map(|value| value as u8).collect();
+    let picture = ChatPart::PictureRgb8 { width: 50, height: 38, stride: 150, pixels };
+    session.chat_parts_watched([picture, "What is this?".into()], watch)?.text()
+}
+
+/// Bytes of the files that a tower uses, each once.
+fn bytes_of_tower(model: &Model) -> u64 {
+    let variant = model.bundle().expect("a bundle").variant();
+    let tower = variant.model_of(Pass::Picture).expect("a tower");
+    let mut files: Vec<_> = tower.chains[0].shards.iter().map(|shard| shard.artefact).collect();
+    for asset in tower.assets {
+        files.push(asset.table);
+        files.extend(asset.quantisation.as_ref().map(|quantisation| quantisation.scales));
+    }
+    files.sort();
+    files.dedup();
+    files.iter().map(|file| file.bytes).sum()
+}
+
+#[test]
+fn a_tower_is_hashed_with_progress_and_once() {
+    let compiled = Compiled::from(MULTIMODAL_FIXTURE, [] as [&str; 0]);
+    std::thread::sleep(Duration::from_secs(5));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = |proofs: &Path| {
+        BundleOptions::new().search_path(program::search_path()).threads(2).remember_proofs(proofs)
+    };
+    let open =
+        |proofs: &Path| options(proofs).open(compiled.path()).unwrap_or_else(|error| panic!("{error}"));
+
+    let proofs = folder.path().join("proofs");
+    let model = open(&proofs);
+    assert!(model.verified_towers().is_empty());
+    let mut seen = Seen::of("hashing");
+    let expected = looks(&mut session(&model), &mut seen).expect("a reply");
+    assert!(seen.places.is_sorted() && seen.places.last() <= Some(&1000), "{:?}", seen.places);
+    for stage in ["hashing", "loading", "reading a picture"] {
+        assert!(seen.stages.iter().any(|seen| seen.starts_with(stage)), "{stage}: {:?}", seen.stages);
+    }
+    let verified = model.verified_towers();
+    let [(Pass::Picture, first)] = verified.as_slice() else { panic!("one tower: {verified:?}") };
+    assert_eq!(first.hashed.bytes, bytes_of_tower(&model));
+    assert!(first.to_string().contains("MB/s"), "{first}");
+    // The turn after it opens none.
+    let mut seen = Seen::of("hashing");
+    assert_eq!(looks(&mut session(&model), &mut seen).expect("a reply"), expected);
+    assert!(seen.asked.get() == 0 && model.verified_towers() == verified, "{:?}", seen.stages);
+    drop(model);
+
+    match &first.again {
+        Some(why) => skipped(&format!("opening a tower again without hashing: {why}")),
+        None => {
+            let model = open(&proofs);
+            let mut seen = Seen::of("hashing");
+            assert_eq!(looks(&mut session(&model), &mut seen).expect("a reply"), expected);
+            assert_eq!((seen.asked.get(), model.verified_towers()[0].1.hashed.bytes), (0, 0));
+        }
+    }
+
+    // The program says so too.
+    let look = |more: &[&str]| {
+        let run = shardwright(["run", "--prompt", "What is this?", "-n", "2", "--greedy", "--image"]);
+        let run = run.argument("host/preprocessing/tests/preprocessing/files/smooth.jpg");
+        let run = run.argument(compiled.path()).arguments(more);
+        let outcome = run.environment("XDG_CACHE_HOME", folder.path().join("cache")).outcome();
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        outcome.stderr.lines().filter(|line| line.contains("were hashed")).map(str::to_owned).collect()
+    };
+    assert_eq!(look(&["--quiet"]), Vec::<String>::new());
+    std::fs::remove_dir_all(folder.path().join("cache")).expect("removed");
+    let said: Vec<String> = look(&[]);
+    let [text, tower] = said.as_slice() else { panic!("of the text, and of the tower: {said:?}") };
+    assert!(!text.contains("tower") && tower.starts_with("note: the tower of a picture: "), "{said:?}");
+
+    // Whoever watches ends it wherever it is, and the next turn is as if nothing had been.
+    let mut cancelled = 0;
+    for patience in 0..100 {
+        let model = open(&folder.path().join(format!("watched-{patience}")));
+        let mut session = session(&model);
+        let mut seen = Seen { patience: Some(patience), ..Seen::of("") };
+        match looks(&mut session, &mut seen) {
+            Ok(_) => break,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}"),
+        }
+        cancelled += 1;
+        assert!(model.verified_towers().is_empty());
+        assert_eq!(looks(&mut session, &mut ()).expect("a reply"), expected);
+    }
+    assert!(cancelled >= 3, "cancelled {cancelled} times");
+    // So does the handle of the session, once.
+    let model = open(&folder.path().join("handle"));
+    let mut session = session(&model);
+    let mut seen = Seen { handle: Some(session.cancel_handle()), ..Seen::of("hashing") };
+    let error = looks(&mut session, &mut seen).expect_err("cancelled");
+    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+    assert_eq!(looks(&mut session, &mut ()).expect("a reply"), expected);
+}
+
+#[test]
+fn a_self_test_ends_between_its_runs_and_is_done_whole_the_next_time() {
+    let chip = Chip::named("alpha", &json!({}));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    let options = OpenOptions::new()
+        .search_path(chip.search_path())
+        .isolation(Isolation::Off)
+        .formats("stored".parse().expect("a choice"));
+    let variants = ["alpha", "generic"].map(str::to_owned);
+    let report = options.compile_for(&variants, tree::root().join(TEXT_FIXTURES[0]), &bundle, &mut ());
+    report.unwrap_or_else(|error| panic!("{error}"));
+    chip.behaves_as("sibling");
+    const TESTING: &str = "testing what it says";
+    let open = |proofs: &str, seen: &mut Seen| {
+        let proofs = folder.path().join(proofs);
+        let options = BundleOptions::new().search_path(chip.search_path()).isolation(Isolation::Off);
+        options.remember_proofs(proofs).open_watched(&bundle, seen)
+    };
+    let tested = |model: &Model| {
+        let notices = model.notices_of_opening();
+        notices.iter().filter(|notice| notice.text.contains("self-test of chain")).count()
+    };
+    let mut seen = Seen::of(TESTING);
+    let model = open("whole", &mut seen).unwrap_or_else(|error| panic!("{error}"));
+    let runs = seen.asked.get();
+    assert!(runs > 6 && tested(&model) == 1, "{runs} {:?}", seen.stages);
+    for patience in [0, 1, runs - 1] {
+        let proofs = format!("proofs-{patience}");
+        let mut seen = Seen { patience: Some(patience), ..Seen::of(TESTING) };
+        let error = open(&proofs, &mut seen).err().expect("cancelled");
+        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+        assert_eq!(seen.asked.get(), patience + 1);
+        assert!(seen.places.last() != Some(&1000), "{:?}", seen.places);
+        // Nothing of it is remembered: it is done whole, and then not again.
+        for expected in [(runs, 1), (0, 0)] {
+            let mut seen = Seen::of(TESTING);
+            let model = open(&proofs, &mut seen).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!((seen.asked.get(), tested(&model)), expected, "{patience}");
+        }
+    }
+}
