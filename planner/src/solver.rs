@@ -281,7 +281,8 @@ pub struct Solution {
 /// forbidden.
 ///
 /// Before cutting to a limit, flags that are known to raise it are tried; they are set if that
-/// saves shards. A goal for the size also holds what the plan falls back to, where that is possible.
+/// saves shards. A goal for the size also holds what the plan falls back to, where that is
+/// possible.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     fallback::solve(request, settings)
 }

@@ -337,8 +337,8 @@ impl OpenOptions {
         shardwright_build::plan_checkpoint(checkpoint.as_ref(), &self.plan_options(), watch)
     }
 
-    /// The same, also with the plans of all chains in the order of a bundle: of the text and of each
-    /// tower the first one, and those that it falls back to.
+    /// The same, also with the plans of all chains in the order of a bundle: of the text and of
+    /// each tower the first one, and those that it falls back to.
     pub fn plan_all_chains(
         &self,
         checkpoint: impl AsRef<Path>,

@@ -40,8 +40,8 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
     all.retain(|chain| chain.target != FIRST);
     let mut without: Vec<usize> = all.len().checked_sub(1).map_or(Vec::new(), |last| vec![0, last]);
     without.dedup();
-    // What is smaller than the tables and the first chain can be is not searched for: a search costs
-    // fuel.
+    // What is smaller than the tables and the first chain can be is not searched for, which would
+    // cost fuel.
     let smallest = |table: &GatheredTable| table.formats.iter().map(|format| format.bytes).min().unwrap_or(0);
     let tables = request.tables.iter().map(smallest).fold(0, u64::saturating_add);
     let least = least_units(request, FIRST).saturating_add(tables);

@@ -10,9 +10,10 @@
 //! `softcap` (`automatic`, `graph`, `runtime`), `format` with the beginning of a tuple's name
 //! (`w8-per-channel/a8-dynamic`), `format-gain` with the percent that formats have to save against
 //! those named first, `usual-quality` with the millinats within which formats are chosen where no
-//! goal is stated, `effort` (`thorough`, `simple`), `fallbacks` (`all`, `none`), `place.COMPONENT` with the name of a target,
-//! `most-shards.COMPONENT` with a number, `weights.COMPONENT[.FIRST-END]` with a weight format
-//! (layers from first to before end), and `order` with goals that count first.
+//! goal is stated, `effort` (`thorough`, `simple`), `fallbacks` (`all`, `none`), `place.COMPONENT`
+//! with the name of a target, `most-shards.COMPONENT` with a number,
+//! `weights.COMPONENT[.FIRST-END]` with a weight format (layers from first to before end), and
+//! `order` with goals that count first.
 
 use shardwright_planner::solver::{Balance, Effort, Goal, Settings, WantedFormat, solve};
 use shardwright_planner::{

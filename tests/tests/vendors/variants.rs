@@ -114,7 +114,7 @@ fn every_chip_runs_its_variant_whatever_the_order_and_the_form() {
 
 /// The demo model for two chips of either vendor and any machine: the same bytes twice, in both
 /// forms; every chip finds its variant; all fall back to one artefact; and nothing else is there.
-/// Qualcomm's compiler gives other bytes from time to time, so that its artefacts are compiled once.
+/// Qualcomm's compiler gives other bytes from time to time, so that it compiles once.
 #[test]
 fn the_demo_model_for_two_vendors_is_one_bundle() {
     if !library() {
