@@ -90,6 +90,24 @@ fn the_bundle_and_what_is_said_are_the_same_for_any_number_and_order() {
 }
 
 #[test]
+fn what_is_measured_of_a_checkpoint_is_measured_once_and_said_by_the_first() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let integers = ["--formats", "w8-per-channel/a16-symmetric/a16", "--context", "64", "--on", "cpu"];
+    for jobs in ["1", "2"] {
+        let run = shardwright(["compile", CHECKPOINT, "--soc", "mt6993,mt6989", "--jobs", jobs]);
+        let run = run.arguments(integers).argument("-o").argument(folder.path().join(jobs));
+        // Nothing is kept there yet.
+        let report = run.environment("XDG_CACHE_HOME", folder.path().join("caches").join(jobs)).json();
+        let calibrated = |index: usize| {
+            let notices = report["variants"][index]["plan"]["notices"].to_string();
+            notices.matches("ranges of integers were calibrated").count()
+        };
+        assert_eq!((calibrated(0), calibrated(1)), (1, 0), "{jobs} jobs");
+    }
+    assert!(contents(&folder.path().join("1")) == contents(&folder.path().join("2")));
+}
+
+#[test]
 fn chips_are_compiled_for_at_once_unless_memory_or_their_compiler_forbids_it() {
     let bench = Bench::new();
     let notes = |more: &[&str]| {
