@@ -86,8 +86,8 @@ impl Goldens {
         Ok(Some(Goldens { goldens: VERSION, ids: ids.to_vec(), rows }))
     }
 
-    /// Compares what `chain` says to the same text. `go_on` is asked before each of its runs; `None`
-    /// where it ended them.
+    /// Compares what `chain` says to the same text. `go_on` is asked before each of its runs;
+    /// `None` where it ended them.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! What happens late in an opening, or after it, is watched too: a tower that a turn opens is hashed
-//! with progress, and a self-test ends between its runs.
+//! What happens late in an opening, or after it, is watched too: a tower that a turn opens is
+//! hashed with progress, and a self-test ends between its runs.
 
 use std::cell::Cell;
 use std::path::Path;
