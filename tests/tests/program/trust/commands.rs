@@ -20,7 +20,7 @@ const NEW: &str = "NEW";
 /// All commands, each with the ways in which it takes a bundle. `compile` reads no bundle but the
 /// one that it wrote; those of `trust` are there for what is not signed.
 const COMMANDS: &[(&str, &[&[&str]])] = &[
-    ("run", &[&[BUNDLE, "--prompt", "a b", "--max-tokens", "4", "--greedy", "--quiet"]]),
+    ("run", &[&[BUNDLE, "--prompt", "a b", "--max-tokens", "4", "--greedy"]]),
     ("bench", &[&[BUNDLE, "-p", "4", "-n", "2", "-r", "1"]]),
     ("compile", &[]),
     (
@@ -133,8 +133,8 @@ fn garbled(bundle: &Path, to: PathBuf) -> PathBuf {
 #[test]
 fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     let bench = Bench::new();
-    let embeds = Compiled::from(EMBEDDING_FIXTURE, [] as [&str; 0]);
-    let bundles = (bench.bundle.path(), embeds.path());
+    let compiled = [CHECKPOINT, EMBEDDING_FIXTURE].map(|from| Compiled::from(from, [] as [&str; 0]));
+    let [text, embeds] = [compiled[0].path(), compiled[1].path()];
     let require = |run: Run| {
         let run = run.arguments(["--signatures", "require", "--trust", &bench.public]);
         run.argument("--shims").argument(bench.path("shims"))
@@ -146,8 +146,8 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     };
 
     // What is not signed is refused although nothing of it can be parsed: it was not.
-    let text = garbled(&bundles.0, bench.path("garbled"));
-    let mut taken = Taken { bench: &bench, text: text.clone(), embeds: text, made: 0 };
+    let nonsense = garbled(&text, bench.path("garbled"));
+    let mut taken = Taken { bench: &bench, text: nonsense.clone(), embeds: nonsense, made: 0 };
     taken.each(|words, run| {
         refused(require(words, run()), UNTRUSTED, &["is not signed", "garbled"]);
         let (code, said) = run().refuses();
@@ -155,12 +155,11 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     });
 
     // With a warning it is used, and that is told.
-    let (text, embeds) = bundles;
     let mut taken = Taken { bench: &bench, text: text.clone(), embeds: embeds.clone(), made: 100 };
     taken.each(|words, run| {
         let warned = run().arguments(["--signatures", "warn"]).outcome();
         assert_eq!(warned.code, Some(0), "{words}: {}{}", warned.stdout, warned.stderr);
-        let notes = |shown: &str| shown.lines().any(|line| line.contains("bundle is not signed"));
+        let notes = |shown: &str| shown.lines().any(|line| line.contains("bundle` is not signed"));
         assert!(notes(&warned.stderr) || notes(&warned.stdout), "{words}: {}", warned.stderr);
     });
 
@@ -172,7 +171,7 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     taken.each(|words, run| {
         let Outcome { code, stdout, stderr } = require(words, run()).outcome();
         assert_eq!(code, Some(0), "{words}: {stdout}{stderr}");
-        assert!(!stderr.contains("bundle is not signed"), "{words}: {stderr}");
+        assert!(!stderr.contains("bundle` is not signed"), "{words}: {stderr}");
     });
 }
 
@@ -195,7 +194,7 @@ fn reports_carry_what_signatures_are_warned_of() {
         let report = run().arguments(["--signatures", "warn"]).json();
         let notices =
             report["signature_notices"].as_array().unwrap_or_else(|| panic!("{command:?}: {report}"));
-        let about = |notice: &serde_json::Value| notice.to_string().contains("bundle is not signed");
+        let about = |notice: &serde_json::Value| notice.to_string().contains("bundle` is not signed");
         assert_eq!(notices.iter().filter(|notice| about(notice)).count(), 1, "{command:?}: {notices:?}");
         // Otherwise the document is the same.
         let mut without = report.clone();
