@@ -114,15 +114,15 @@ pub use verified::Verified;
 pub use {
     loading::{join, load},
     shardwright_build::{
-        ChainPlan, Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource,
-        Planned, Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan, settle,
+        Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource, Planned,
+        Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan, settle,
     },
 };
 #[cfg(feature = "build")]
 pub use {
     options::OpenOptions,
     shardwright_build::{
-        CompileReport, CompiledVariant, FailedVariant, FormatShare, LossRow, SensitivityReport,
+        ChainPlan, CompileReport, CompiledVariant, FailedVariant, FormatShare, LossRow, SensitivityReport,
         calibration_prompts,
     },
 };

@@ -93,10 +93,8 @@ impl<'c> Compiling<'c> {
         let (scopes, left_out) = towers_of(self.directory, options)?;
         let checkpoint = Checkpoint::open_for(self.directory, &passes_with(&scopes))?;
         let writer = &*self.writer()?;
-        let named = match &options.reuse {
-            Some(path) => Some(Bundle::open_trusting(path, &options.trust.rules(options.cache.as_deref())?)?),
-            None => None,
-        };
+        let rules = options.trust.rules(options.cache.as_deref())?;
+        let named = options.reuse.as_ref().map(|path| Bundle::open_trusting(path, &rules)).transpose()?;
         let mut store = BundleStore::new(writer)?;
         if let Some(earlier) = earlier.or(named.as_ref()) {
             store = store.reusing(earlier);
@@ -127,6 +125,7 @@ impl<'c> Compiling<'c> {
 
         let mut plan = primary.report_now();
         plan.notices.append(&mut later.said);
+        plan.notices.extend(rules.take_notices());
         let Settled { profile, graph, report, ranges, .. } = primary;
         all.progress(WRITTEN, "writing tables");
         let add_assets = |graph: &Graph| -> Result<Vec<AssetEntry>> {

@@ -17,12 +17,12 @@ const BUNDLE: &str = "BUNDLE";
 const EMBEDS: &str = "EMBEDS";
 const NEW: &str = "NEW";
 
-/// All commands, each with the ways in which it takes a bundle. `compile` reads no bundle but the
-/// one that it wrote; those of `trust` are there for what is not signed.
+/// All commands, each with the ways in which it takes a bundle. Those of `trust` are there for what
+/// is not signed.
 const COMMANDS: &[(&str, &[&[&str]])] = &[
     ("run", &[&[BUNDLE, "--prompt", "a b", "--max-tokens", "4", "--greedy"]]),
     ("bench", &[&[BUNDLE, "-p", "4", "-n", "2", "-r", "1"]]),
-    ("compile", &[]),
+    ("compile", &[&[CHECKPOINT, "--reuse", BUNDLE, "-o", NEW, "--context", "64"]]),
     (
         "pack",
         &[
