@@ -53,7 +53,7 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
     text
 }
 
-/// What each chip would get: a table of variants, and one of their chains where one has several.
+/// What each chip would get: a table of variants, and one of all their chains.
 pub fn dry_run(report: &DryRunReport) -> String {
     let mut rows = table(&["variant", "shards", "tables", "on a device", "held", "speed", "loss"]);
     let mut chains = table(&["variant", "chain", "formats", "artefacts"]);
