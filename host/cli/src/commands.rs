@@ -428,6 +428,7 @@ fn open_for(
     if let Some(soc) = &target.soc {
         let rules = trust::rules(&target.trust)?;
         options = options.chip(shardwright_doctor::chip_named(soc, &target_path(target)?, &rules)?);
+        say_each(&rules.take_notices(), false);
     }
     for (name, value) in &target.flags {
         options = options.flag(name, value);
