@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use shardwright_text::{Reply, Sampler, SamplingParameters, Stop, StopRules, Tokenizer};
+use shardwright_drafting::{Drafted, DroppedDraft, Speculation, SpeculationStatistics};
+use shardwright_text::{Reply, Sampler, SamplingParameters, Stop, StopRules, TextError, Tokenizer, Verdict};
 
 use crate::error::SessionError;
 use crate::session::Session;
@@ -70,6 +71,8 @@ pub struct GenerationStatistics {
     pub prompt_time: Duration,
     /// Time from the first token to the last.
     pub decode_time: Duration,
+    /// Steps and drafted tokens of the reply; of a session without drafts the steps alone.
+    pub speculation: SpeculationStatistics,
 }
 
 impl GenerationStatistics {
@@ -101,6 +104,12 @@ pub enum GenerationEvent {
         /// The text; not empty.
         text: String,
     },
+    /// A draft was dropped: it failed, or proposed what it must not. The reply goes on without it
+    /// and is the same, in more steps.
+    DraftDropped {
+        /// Which draft, and why.
+        draft: DroppedDraft,
+    },
     /// The last event.
     Done {
         /// Why it ended.
@@ -120,8 +129,16 @@ pub struct Generation {
     max_tokens: usize,
     events: VecDeque<GenerationEvent>,
     stage: Stage,
+    /// The token chosen last.
+    last: Option<u32>,
+    /// Why the reply ends, once the events before are delivered.
+    ended: Option<DoneReason>,
     statistics: GenerationStatistics,
     first_token: Option<Instant>,
+    /// What the session's drafts had counted when the reply began.
+    drafted_before: SpeculationStatistics,
+    /// Drafts that had been dropped by then, or that an event told of.
+    dropped_told: usize,
 }
 
 impl std::fmt::Debug for Generation {
@@ -152,11 +169,15 @@ impl Generation {
             max_tokens: options.max_tokens.unwrap_or(usize::MAX),
             events: VecDeque::new(),
             stage: Stage::Prompt,
+            last: None,
+            ended: None,
             statistics: GenerationStatistics {
                 prompt_tokens: prompt.ids().len(),
                 ..GenerationStatistics::default()
             },
             first_token: None,
+            drafted_before: SpeculationStatistics::default(),
+            dropped_told: 0,
             prompt,
         })
     }
@@ -194,14 +215,15 @@ impl Generation {
     fn advance(&mut self, session: &mut Session) -> Option<Result<(), SessionError>> {
         let largest = self.sampler.parameters().largest_logits();
         let before = session.recomputed();
-        let ran = match self.stage {
+        let stage = std::mem::replace(&mut self.stage, Stage::Ended);
+        let ran = match stage {
             Stage::Ended => return None,
             Stage::Prompt => session.looking_at(largest, |session| self.run_prompt(session)),
-            Stage::Token(id) => session.looking_at(largest, |session| session.append(&[id])).map(|_| ()),
+            Stage::Token(id) => session.looking_at(largest, |session| self.run_step(session, id)),
         };
         self.statistics.recomputed_tokens += session.recomputed() - before;
         let outcome = match ran {
-            Ok(()) => self.choose(session),
+            Ok(()) => self.go_on(session),
             Err(SessionError::Cancelled { .. }) => self.end(session, DoneReason::Cancelled),
             Err(SessionError::Deadline { .. }) => self.end(session, DoneReason::Deadline),
             Err(error) => Err(error),
@@ -211,6 +233,7 @@ impl Generation {
 
     fn run_prompt(&mut self, session: &mut Session) -> Result<(), SessionError> {
         if self.max_tokens == 0 {
+            self.ended = Some(DoneReason::MaxTokens);
             return Ok(());
         }
         let start = Instant::now();
@@ -218,40 +241,147 @@ impl Generation {
         self.statistics.prompt_time = start.elapsed();
         self.statistics.reused_tokens = prompted.reused;
         self.statistics.run_tokens = prompted.run;
-        Ok(())
-    }
-
-    /// Samples a token from the session's logits.
-    fn choose(&mut self, session: &mut Session) -> Result<(), SessionError> {
-        if self.max_tokens == 0 {
-            return self.end(session, DoneReason::MaxTokens);
+        if let Some(mut speculation) = session.take_speculation() {
+            speculation.begin(self.sampler.parameters());
+            self.drafted_before = *speculation.statistics();
+            self.dropped_told = speculation.dropped().len();
+            session.set_speculation(Some(speculation));
         }
         let choosing = Instant::now();
         let id = self.sampler.sample(session.logits().unwrap_or(&[]), session.tokens())?;
+        self.statistics.time_to_first_token =
+            self.statistics.parts_time + self.statistics.prompt_time + choosing.elapsed();
+        self.accept(id, session.remaining())
+    }
+
+    /// Runs the last token, and with it what drafts expect after it, and chooses the tokens that
+    /// follow.
+    fn run_step(&mut self, session: &mut Session, id: u32) -> Result<(), SessionError> {
+        let Some(mut speculation) = session.take_speculation() else {
+            self.statistics.speculation.steps += 1;
+            return self.verify(session, id, &Drafted::default()).map(drop);
+        };
+        let done = self.speculate(session, id, &mut speculation);
+        for draft in speculation.dropped().iter().skip(self.dropped_told) {
+            self.events.push_back(GenerationEvent::DraftDropped { draft: draft.clone() });
+        }
+        self.dropped_told = speculation.dropped().len();
+        self.statistics.speculation = speculation.statistics().since(&self.drafted_before);
+        session.set_speculation(Some(speculation));
+        done
+    }
+
+    fn speculate(
+        &mut self,
+        session: &mut Session,
+        id: u32,
+        speculation: &mut Speculation,
+    ) -> Result<(), SessionError> {
+        // One more token is chosen than is drafted.
+        let wanted = self.max_tokens - self.statistics.generated_tokens - 1;
+        let room = session.decode_rows().min(session.remaining()).saturating_sub(1);
+        let vocabulary = session.chain().description().structure.vocabulary;
+        let vocabulary = usize::try_from(vocabulary).unwrap_or(usize::MAX);
+        let history = [session.tokens(), &[id]].concat();
+        let interrupted = || session.is_interrupted();
+        let mut drafted = speculation.propose(&history, wanted.min(room), vocabulary, &interrupted);
+        let runnable = session.runnable(&drafted.tokens).len();
+        drafted.tokens.truncate(runnable);
+        let start = Instant::now();
+        let chosen = self.verify(session, id, &drafted)?;
+        speculation.stepped(&drafted, &chosen, start.elapsed());
+        Ok(())
+    }
+
+    /// Runs a token and drafted ones after it; returns the tokens that were chosen.
+    fn verify(
+        &mut self,
+        session: &mut Session,
+        id: u32,
+        drafted: &Drafted,
+    ) -> Result<Vec<u32>, SessionError> {
+        let history = [session.tokens(), &[id], &drafted.tokens].concat();
+        let (before, remaining) = (session.tokens().len(), session.remaining());
+        let mut chosen = Vec::new();
+        let mut fault = None;
+        let rows = session.verify(id, &drafted.tokens, &mut |row, logits| {
+            let history = &history[..=before + row];
+            let (flow, done) = match self.choose(logits, history, drafted, row) {
+                Ok((id, flow)) => {
+                    chosen.push(id);
+                    (flow, self.accept(id, remaining - row - 1))
+                }
+                Err(error) => (ControlFlow::Break(()), Err(error.into())),
+            };
+            match done {
+                Ok(()) if self.ended.is_none() => flow,
+                Ok(()) => ControlFlow::Break(()),
+                Err(error) => {
+                    fault = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        if let Some(error) = fault {
+            return Err(error);
+        }
+        if rows == 0 {
+            // A chain that generates has an entry that decodes.
+            return Err(SessionError::NotGenerative);
+        }
+        Ok(chosen)
+    }
+
+    /// The token after a row, and whether the next row is one of it.
+    fn choose(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        drafted: &Drafted,
+        row: usize,
+    ) -> Result<(u32, ControlFlow<()>), TextError> {
+        let Some(&expected) = drafted.tokens.get(row) else {
+            return Ok((self.sampler.sample(logits, history)?, ControlFlow::Break(())));
+        };
+        let verdict = self.sampler.verify(logits, history, expected, drafted.drawn_from.get(row))?;
+        Ok(match verdict {
+            Verdict::Accepted => (expected, ControlFlow::Continue(())),
+            Verdict::Replaced(id) => (id, ControlFlow::Break(())),
+        })
+    }
+
+    /// Delivers a chosen token, after which the context has `remaining` positions, and finds out
+    /// whether the reply ends with it.
+    fn accept(&mut self, id: u32, remaining: usize) -> Result<(), SessionError> {
         let now = Instant::now();
         self.statistics.generated_tokens += 1;
         match self.first_token {
             Some(first) => self.statistics.decode_time = now - first,
-            None => {
-                self.statistics.time_to_first_token =
-                    self.statistics.parts_time + self.statistics.prompt_time + (now - choosing);
-                self.first_token = Some(now);
-            }
+            None => self.first_token = Some(now),
         }
         self.events.push_back(GenerationEvent::Token { id });
         let step = self.reply.push(id)?;
         self.deliver(step.text);
-        match step.stop {
-            Some(Stop::Id(id)) => self.end(session, DoneReason::StopToken { id }),
-            Some(Stop::Text(text)) => self.end(session, DoneReason::StopText { text }),
-            None if self.statistics.generated_tokens >= self.max_tokens => {
-                self.end(session, DoneReason::MaxTokens)
-            }
-            None if session.remaining() == 0 => self.end(session, DoneReason::ContextFull),
-            None => {
+        self.last = Some(id);
+        self.ended = match step.stop {
+            Some(Stop::Id(id)) => Some(DoneReason::StopToken { id }),
+            Some(Stop::Text(text)) => Some(DoneReason::StopText { text }),
+            None if self.statistics.generated_tokens >= self.max_tokens => Some(DoneReason::MaxTokens),
+            None if remaining == 0 => Some(DoneReason::ContextFull),
+            None => None,
+        };
+        Ok(())
+    }
+
+    /// After a step: the next one, or the end.
+    fn go_on(&mut self, session: &Session) -> Result<(), SessionError> {
+        match (self.ended.take(), self.last) {
+            (Some(reason), _) => self.end(session, reason),
+            (None, Some(id)) => {
                 self.stage = Stage::Token(id);
                 Ok(())
             }
+            (None, None) => Err(SessionError::NoTokens),
         }
     }
 

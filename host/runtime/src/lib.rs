@@ -46,6 +46,7 @@ mod features;
 mod generation;
 mod goldens;
 mod memory;
+mod model_draft;
 mod next_chain;
 mod placement;
 mod session;
@@ -63,11 +64,16 @@ pub use features::Features;
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
 pub use goldens::{Compared, Goldens, Likeness};
 pub use memory::{BudgetError, MemoryBudget, MemoryShare, SessionMemory};
+pub use model_draft::ModelDraft;
 pub use next_chain::{FallbackChains, NextChain, NextChainError};
 pub use placement::{
     BoundaryPlacement, EntryPlacement, Fallback, Move, PlacementRecord, ShardPlacement, StatePlacement,
 };
 pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
+pub use shardwright_drafting::{
+    Acceptance, DRAFTED_MAX, Draft, DraftError, Drafted, DroppedDraft, PATIENCE, PromptLookup, Proposal,
+    Speculation, SpeculationStatistics, acceptance_of_lookup,
+};
 pub use soft::{Prompt, SoftRows};
 pub use storage::Storage;
 pub use tower::{Tower, TowerMove};

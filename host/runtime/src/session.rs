@@ -1,6 +1,7 @@
 pub(crate) mod failover;
 mod logits;
 mod released;
+pub(crate) mod verify;
 
 use std::num::NonZeroUsize;
 use std::time::Instant;
@@ -16,6 +17,7 @@ use crate::softcap::softcap;
 use crate::step::Given;
 use failover::Failover;
 use logits::Logits;
+use shardwright_drafting::Speculation;
 use shardwright_vocabulary::{EntryKind, ErrorClass};
 
 /// A sequence of tokens with the states of a chain.
@@ -45,6 +47,8 @@ pub struct Session {
     failover: Failover,
     /// Tokens that were run again because their states were gone.
     recomputed: usize,
+    /// Drafts of generations.
+    speculation: Option<Speculation>,
 }
 
 impl std::fmt::Debug for Session {
@@ -187,6 +191,7 @@ impl Session {
             largest_logits: None,
             failover: Failover::default(),
             recomputed: 0,
+            speculation: None,
         })
     }
 
@@ -267,6 +272,13 @@ impl Session {
     /// Operations are cancelled by this handle from now on.
     pub fn set_cancel_handle(&mut self, handle: CancelHandle) {
         self.engine.cancel = handle;
+    }
+
+    /// Whether the next operation would end at once: a cancellation is requested, or the deadline
+    /// has passed.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        let late = self.engine.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        late || self.engine.cancel.is_requested()
     }
 
     /// After this time operations fail with [`SessionError::Deadline`]; `None` for no limit.
@@ -466,9 +478,7 @@ impl Session {
         if self.filled <= length {
             return Ok(Truncation::Free);
         }
-        if length == 0
-            || self.engine.chain.layout().states.iter().all(|state| state.keeps(length, self.high_water))
-        {
+        if length == 0 || self.keeps(length) {
             self.filled = length;
             if length == 0 {
                 self.high_water = 0;
@@ -478,6 +488,11 @@ impl Session {
         tracing::info!(length, high_water = self.high_water, "state-lost: the history will be run again");
         self.lose_states();
         Ok(Truncation::StateLost { recompute: length })
+    }
+
+    /// Whether all states have what a run at position `length` reads.
+    fn keeps(&self, length: usize) -> bool {
+        self.engine.chain.layout().states.iter().all(|state| state.keeps(length, self.high_water))
     }
 
     /// Removes everything.
@@ -569,6 +584,20 @@ impl Session {
     /// Runs as many tokens as the schedule accepts, right after the filled positions; returns their
     /// number.
     fn step(&mut self, schedule: usize, work: &[u32], visit: Visit<'_>) -> Result<usize, SessionError> {
+        self.step_keeping(schedule, work, &mut |view| {
+            visit(view);
+            view.rows()
+        })
+    }
+
+    /// The same, where `visit` says how many leading rows stay; the others are as if they had not
+    /// been run.
+    fn step_keeping(
+        &mut self,
+        schedule: usize,
+        work: &[u32],
+        visit: &mut dyn FnMut(&mut StepView<'_>) -> usize,
+    ) -> Result<usize, SessionError> {
         let chain = self.engine.chain.clone();
         let plan = &chain.layout().schedules[schedule];
         let rows = work.len().min(usize::try_from(plan.point.rows).unwrap_or(usize::MAX));
@@ -592,23 +621,26 @@ impl Session {
             }
             return Err(error);
         }
-        if let Some(located) = &plan.logits {
+        let kept = if let Some(located) = &plan.logits {
             let width = located.shape.last().copied().unwrap_or(0) as usize;
             let Session { engine, logits, .. } = self;
             let taken = logits.take(engine, located, rows * width, cap);
             taken.map_err(|source| engine.not_read(schedule, position, source))?;
-            visit(&mut StepView { engine, schedule, position, rows, logits: logits.values() });
+            let kept = visit(&mut StepView { engine, schedule, position, rows, logits: logits.values() });
             // Only the last row's are kept.
-            logits.keep_last(width);
+            logits.keep_row(kept.saturating_sub(1), width);
             self.exact_top_k = largest_logits;
+            kept
         } else {
-            visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &[] });
-        }
+            visit(&mut StepView { engine: &mut self.engine, schedule, position, rows, logits: &[] })
+        };
         let known = self.tokens.len() - position;
-        self.recomputed += known.min(rows);
-        self.tokens.extend_from_slice(work.get(known..).unwrap_or(&[]));
-        self.filled = position + rows;
+        self.recomputed += known.min(kept);
+        self.tokens.extend_from_slice(work[..kept].get(known..).unwrap_or(&[]));
+        self.filled = position + kept;
+        // No more rows are discarded than the largest entry has, and rings keep as many.
+        debug_assert!(kept == rows || self.keeps(self.filled));
         self.stepped();
-        Ok(rows)
+        Ok(kept)
     }
 }

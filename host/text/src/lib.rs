@@ -65,7 +65,7 @@ pub use input::{CONFIG_BYTES_MAX, JSON_NESTING_MAX, utf8_text};
 pub use part_tokens::{PartTokens, PromptTokens};
 pub use random::Random;
 pub use reply::{Reply, ReplyStep, Stop};
-pub use sampler::{Sampler, SamplingParameters};
+pub use sampler::{Distribution, Sampler, SamplingParameters, Verdict};
 pub use stop::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, StopMatch, StopMatcher, StopRules};
 pub use stream::{PENDING_BYTE_TOKENS_MAX, TextStream};
 pub use template::{

@@ -1,10 +1,15 @@
 //! Choosing the next token from a row of logits.
 
+mod distribution;
+mod verify;
+
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 
 use crate::error::{Result, TextError};
 use crate::random::Random;
+pub use distribution::Distribution;
+pub use verify::Verdict;
 
 /// How the next token is sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -151,25 +156,47 @@ impl Sampler {
     /// Samples the token that follows `history` (the prompt and the generated tokens; read only for
     /// the repetition penalty) from its row of logits, one for each id. Every logit must be finite.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
+        self.with_penalty(logits, history, |sampler, logits| match sampler.parameters.is_greedy() {
+            true => largest(logits),
+            false => sampler.draw(logits),
+        })
+    }
+
+    /// Checks the logits and passes them on with the repetition penalty.
+    fn with_penalty<T>(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        choose: impl FnOnce(&mut Self, &[f32]) -> T,
+    ) -> Result<T> {
         if logits.is_empty() || u32::try_from(logits.len()).is_err() {
             return Err(TextError::NoLogits { length: logits.len() });
         }
         if let Some(id) = first_not_finite(logits) {
             return Err(TextError::LogitNotFinite { id, value: logits[id] });
         }
+        if self.parameters.repetition_penalty == 1.0 {
+            return Ok(choose(self, logits));
+        }
         let mut penalised = std::mem::take(&mut self.penalised);
-        let logits = if self.parameters.repetition_penalty == 1.0 {
-            logits
-        } else {
-            penalise(logits, history, self.parameters.repetition_penalty, &mut penalised);
-            &penalised
-        };
-        let id = if self.parameters.is_greedy() { largest(logits) } else { self.draw(logits) };
+        penalise(logits, history, self.parameters.repetition_penalty, &mut penalised);
+        let chosen = choose(self, &penalised);
         self.penalised = penalised;
-        Ok(id)
+        Ok(chosen)
     }
 
+    /// Draws one of the tokens that may be chosen.
     fn draw(&mut self, logits: &[f32]) -> u32 {
+        self.weigh(logits);
+        let total: f64 = self.weights.iter().sum();
+        let index = position_at(&self.weights, total * self.random.next_unit());
+        // Never empty: the best candidate's weight is 1, which no parameter excludes.
+        self.candidates.get(index).map_or(0, |candidate| candidate.id)
+    }
+
+    /// Finds the tokens that may be chosen, with positive weights in proportion to their
+    /// probabilities.
+    fn weigh(&mut self, logits: &[f32]) {
         let SamplingParameters { temperature, top_k, top_p, min_p, .. } = self.parameters;
         let candidates = &mut self.candidates;
         let kept = match top_k as usize {
@@ -198,26 +225,26 @@ impl Sampler {
             candidates.truncate(kept);
             weights.truncate(kept);
         }
-        // The best candidate's weight is exactly 1, so the bound is `min_p` itself; weights of 0
-        // can never be drawn.
+        // The best candidate's weight is exactly 1, so the bound is `min_p` itself.
         let least = f64::from(min_p);
-        let mut left: f64 = weights.iter().filter(|&&weight| weight >= least).sum();
-        left *= self.random.next_unit();
-        let mut last = None;
-        for (candidate, &weight) in candidates.iter().zip(weights.iter()) {
-            if weight < least || weight == 0.0 {
-                continue;
-            }
-            last = Some(candidate.id);
-            if left < weight {
-                break;
-            }
-            left -= weight;
-        }
-        // Rounding may leave a remainder after the last candidate; the best one always has a weight
-        // of 1.
-        last.unwrap_or_else(|| largest_candidate(candidates))
+        let may_be_chosen = |weight: f64| weight >= least && weight > 0.0;
+        let mut from = weights.iter();
+        candidates.retain(|_| from.next().is_some_and(|&weight| may_be_chosen(weight)));
+        weights.retain(|&weight| may_be_chosen(weight));
     }
+}
+
+/// Index of the weight at which the running sum passes `target`, which is less than the sum of all;
+/// rounding may leave a remainder after the last, which is then meant.
+fn position_at(weights: &[f64], target: f64) -> usize {
+    let mut left = target;
+    for (index, &weight) in weights.iter().enumerate() {
+        if left < weight {
+            return index;
+        }
+        left -= weight;
+    }
+    weights.len().saturating_sub(1)
 }
 
 /// Logits that are scanned together, without a branch; a piece is scanned one by one only if
@@ -261,10 +288,6 @@ fn largest_of(logits: &[f32]) -> f32 {
         }
     }
     lanes.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, larger)
-}
-
-fn largest_candidate(candidates: &[Candidate]) -> u32 {
-    candidates.iter().min_by(|left, right| better_first(left, right)).map_or(0, |candidate| candidate.id)
 }
 
 /// Copies `logits` to `penalised` and applies the penalty once to every token of the history.

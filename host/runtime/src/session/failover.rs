@@ -70,6 +70,7 @@ impl Session {
             largest_logits: None,
             failover: Failover { next: Some(next), moves: Vec::new(), since: None },
             recomputed: 0,
+            speculation: None,
         };
         session.moved(&lost, since, record, successor.passed_over);
         Ok(session)

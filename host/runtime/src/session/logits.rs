@@ -50,13 +50,14 @@ impl Logits {
         Ok(())
     }
 
-    /// Keeps only the last `width` values.
-    pub(super) fn keep_last(&mut self, width: usize) {
+    /// Keeps only the values of one row of `width`.
+    pub(super) fn keep_row(&mut self, row: usize, width: usize) {
+        let (first, end) = (row * width, (row + 1) * width);
         if let Some((_, range)) = &mut self.lent {
-            range.start = range.end.saturating_sub(width).max(range.start);
+            *range = (range.start + first).min(range.end)..(range.start + end).min(range.end);
         }
-        let first = self.copied.len().saturating_sub(width);
-        self.copied.copy_within(first.., 0);
+        let values = self.copied.len();
+        self.copied.copy_within(first.min(values)..end.min(values), 0);
         self.copied.truncate(width);
     }
 

@@ -46,6 +46,7 @@ fn hear(model: &Model, session: &mut Session, prompt: &[u32], options: &Generati
                 assert!(!text.is_empty());
                 heard.text += &text;
             }
+            GenerationEvent::DraftDropped { draft } => panic!("{draft:?}"),
             GenerationEvent::Done { reason, statistics } => heard.done = Some((reason, statistics)),
         }
     }

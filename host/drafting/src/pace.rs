@@ -1,0 +1,206 @@
+//! How many drafted tokens are worth verifying.
+
+use crate::draft::DRAFTED_MAX;
+use crate::times::StepTimes;
+
+/// What is expected before anything was seen counts as so many proposals.
+const PRIOR_WEIGHT: f64 = 3.0;
+
+/// What each new proposal leaves of the weight of older ones, so that a text that changes is noticed
+/// within some ten of them.
+const KEPT: f64 = 0.9;
+
+/// A step of several rows is chosen where it is expected to win more than that: estimates are no
+/// better.
+const LEAST_GAIN: f64 = 1.02;
+
+/// Tokens that a draft which costs time is not asked after it lost; doubled each time.
+const FIRST_PAUSE: u32 = 16;
+const LONGEST_PAUSE: u32 = 512;
+
+/// How often tokens were accepted.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    accepted: f64,
+    tried: f64,
+}
+
+impl Rate {
+    fn expected(rate: f64) -> Rate {
+        Rate { accepted: rate * PRIOR_WEIGHT, tried: PRIOR_WEIGHT }
+    }
+
+    fn record(&mut self, accepted: f64, tried: f64) {
+        self.accepted = self.accepted * KEPT + accepted;
+        self.tried = self.tried * KEPT + tried;
+    }
+
+    fn rate(self) -> f64 {
+        if self.tried > 0.0 { (self.accepted / self.tried).min(1.0) } else { 0.0 }
+    }
+}
+
+/// Proposals with like evidence.
+#[derive(Clone, Copy, Debug)]
+struct Class {
+    /// Of the first token.
+    first: Rate,
+    /// Of each later one, where those before it were accepted.
+    later: Rate,
+}
+
+/// Longest evidence of a class, and what is expected of its first and later tokens: modelled after
+/// prompt lookup over conversations, where the longer a repeated text is, the likelier it goes on.
+const CLASSES: [(usize, f64, f64); 7] = [
+    (0, 0.6, 0.7),
+    (1, 0.15, 0.4),
+    (2, 0.3, 0.6),
+    (4, 0.5, 0.75),
+    (8, 0.7, 0.85),
+    (16, 0.85, 0.9),
+    (usize::MAX, 0.9, 0.95),
+];
+
+/// The acceptance of one draft.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    classes: [Class; CLASSES.len()],
+    pause: u32,
+    next_pause: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let class = |(_, first, later)| Class { first: Rate::expected(first), later: Rate::expected(later) };
+        Pace { classes: CLASSES.map(class), pause: 0, next_pause: FIRST_PAUSE }
+    }
+}
+
+impl Pace {
+    /// Of `proposed` tokens with that evidence, how many a step should verify, where each costs
+    /// `each` nanoseconds beside the step; 0 where a step of one row is expected to be as good.
+    pub(crate) fn worth(&self, times: &StepTimes, evidence: usize, proposed: usize, each: f64) -> usize {
+        let Some(alone) = times.expected(1) else { return 0 };
+        let class = self.classes[class_of(evidence)];
+        let (mut best, mut best_rate) = (0, LEAST_GAIN / alone);
+        let (mut tokens, mut likely) = (1.0, class.first.rate());
+        for count in 1..=proposed.min(DRAFTED_MAX) {
+            tokens += likely;
+            likely *= class.later.rate();
+            let Some(time) = times.expected(count + 1) else { break };
+            let rate = tokens / (time + each * count as f64);
+            if rate > best_rate {
+                (best, best_rate) = (count, rate);
+            }
+        }
+        best
+    }
+
+    /// Records that the first `accepted` of `verified` tokens were accepted.
+    pub(crate) fn record(&mut self, evidence: usize, verified: usize, accepted: usize) {
+        if verified == 0 {
+            return;
+        }
+        let class = &mut self.classes[class_of(evidence)];
+        class.first.record(f64::from(accepted > 0), 1.0);
+        if accepted > 0 && verified > 1 {
+            let tried = accepted.min(verified - 1);
+            class.later.record((accepted - 1) as f64, tried as f64);
+        }
+    }
+
+    /// Whether a draft that costs time is to be left alone for this token.
+    pub(crate) fn pauses(&mut self) -> bool {
+        let pauses = self.pause > 0;
+        self.pause = self.pause.saturating_sub(1);
+        pauses
+    }
+
+    /// Whether a pause is not over.
+    pub(crate) fn is_pausing(&self) -> bool {
+        self.pause > 0
+    }
+
+    /// Begins a pause: the draft is not expected to win.
+    pub(crate) fn lost(&mut self) {
+        self.pause = self.next_pause;
+        self.next_pause = (2 * self.next_pause).min(LONGEST_PAUSE);
+        // After the pause it is tried again, and what is seen then counts.
+        *self = Pace { pause: self.pause, next_pause: self.next_pause, ..Pace::default() };
+    }
+
+    /// The draft won, so that its next pause is a short one.
+    pub(crate) fn won(&mut self) {
+        self.next_pause = FIRST_PAUSE;
+    }
+}
+
+fn class_of(evidence: usize) -> usize {
+    CLASSES.iter().position(|(longest, ..)| evidence <= *longest).unwrap_or(CLASSES.len() - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Steps that take this many milliseconds by their rows.
+    fn times(of: impl Fn(usize) -> u64) -> StepTimes {
+        let mut times = StepTimes::default();
+        for _ in 0..4 {
+            (1..=16).for_each(|rows| times.record(rows, Duration::from_millis(of(rows))));
+        }
+        times
+    }
+
+    #[test]
+    fn length_follows_acceptance_and_cost() {
+        let (flat, steep) = (times(|_| 100), times(|rows| 100 * rows as u64));
+        let mut pace = Pace::default();
+        assert_eq!(pace.worth(&flat, 9, 15, 0.0), 15);
+        assert_eq!(pace.worth(&flat, 9, 3, 0.0), 3);
+        assert_eq!(pace.worth(&steep, 9, 15, 0.0), 0);
+        assert_eq!(pace.worth(&StepTimes::default(), 9, 15, 0.0), 0);
+        // Each token costs a tenth of a step.
+        let dear = times(|rows| 90 + 10 * rows as u64);
+        let long = pace.worth(&dear, 9, 15, 0.0);
+        (0..6).for_each(|_| pace.record(9, 8, 1));
+        let short = pace.worth(&dear, 9, 15, 0.0);
+        assert!(short < long && short > 0, "{short} {long}");
+        assert!(pace.worth(&dear, 9, 15, 20e6) < short);
+    }
+
+    #[test]
+    fn a_draft_that_loses_is_stopped_within_a_few_tokens_and_taken_up_again() {
+        let dear = times(|rows| 80 + 20 * rows as u64);
+        let mut pace = Pace::default();
+        let losses = (0..20).take_while(|_| {
+            let length = pace.worth(&dear, 20, 15, 0.0);
+            pace.record(20, length, 0);
+            length > 0
+        });
+        assert!(losses.count() < 15);
+        // What is proposed is compared with what was chosen, though not verified.
+        let refused = (0..20).take_while(|_| {
+            pace.record(20, 1, 1);
+            pace.worth(&dear, 20, 15, 0.0) == 0
+        });
+        assert!(refused.count() < 15);
+        // Other evidence is judged by itself.
+        assert!(pace.worth(&dear, 5, 15, 0.0) > 0);
+    }
+
+    #[test]
+    fn pauses_grow_and_end() {
+        let mut pace = Pace::default();
+        assert!(!pace.pauses());
+        for length in [16, 32, 64] {
+            pace.lost();
+            assert_eq!((0..1000).take_while(|_| pace.pauses()).count(), length);
+        }
+        pace.won();
+        pace.lost();
+        assert_eq!((0..1000).take_while(|_| pace.pauses()).count(), 16);
+    }
+}

@@ -1,0 +1,353 @@
+//! Drafts in use: which is asked, for how much, and what becomes of its tokens.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use shardwright_text::{Distribution, SamplingParameters};
+
+use crate::acceptance::Acceptance;
+use crate::detached::{Detached, PATIENCE};
+use crate::draft::{DRAFTED_MAX, Draft, Proposal};
+use crate::error::DraftError;
+use crate::lookup::PromptLookup;
+use crate::pace::Pace;
+use crate::times::StepTimes;
+
+/// Counts and times of speculation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct SpeculationStatistics {
+    /// Drafted tokens that were verified.
+    pub drafted: u64,
+    /// Those that stood.
+    pub accepted: u64,
+    /// Steps that generated tokens, with and without drafted ones.
+    pub steps: u64,
+    /// Steps that verified drafted tokens, by how many were accepted.
+    pub by_accepted: [u64; DRAFTED_MAX + 1],
+    /// Time that drafts took.
+    pub draft_time: Duration,
+}
+
+impl SpeculationStatistics {
+    /// The same as an acceptance.
+    pub fn acceptance(&self) -> Acceptance {
+        let with: u64 = self.by_accepted.iter().sum();
+        Acceptance { without: self.steps.saturating_sub(with), accepted: self.by_accepted }
+    }
+
+    /// What was counted since `before`.
+    #[must_use]
+    pub fn since(&self, before: &SpeculationStatistics) -> SpeculationStatistics {
+        let mut by_accepted = self.by_accepted;
+        for (own, less) in by_accepted.iter_mut().zip(&before.by_accepted) {
+            *own = own.saturating_sub(*less);
+        }
+        SpeculationStatistics {
+            drafted: self.drafted.saturating_sub(before.drafted),
+            accepted: self.accepted.saturating_sub(before.accepted),
+            steps: self.steps.saturating_sub(before.steps),
+            by_accepted,
+            draft_time: self.draft_time.saturating_sub(before.draft_time),
+        }
+    }
+}
+
+/// A draft that is not asked again, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DroppedDraft {
+    /// Its name.
+    pub draft: String,
+    /// What it did.
+    pub because: String,
+    /// What would help.
+    pub help: String,
+}
+
+/// Tokens to verify.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Drafted {
+    /// The tokens; none where a step of one row is as good.
+    pub tokens: Vec<u32>,
+    /// What each was drawn from; see [`Proposal::drawn_from`].
+    pub drawn_from: Vec<Distribution>,
+    /// What it is compared with afterwards.
+    proposed: Option<Proposed>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Proposed {
+    slot: usize,
+    evidence: usize,
+    /// The first token, of a draft that costs nothing.
+    first: Option<u32>,
+}
+
+enum Source {
+    /// Fast, and known to answer.
+    Lookup(Box<PromptLookup>),
+    Other(Box<Detached>),
+}
+
+struct Slot {
+    source: Source,
+    pace: Pace,
+    /// Nanoseconds of a drafted token; 0 where that is nothing beside a step.
+    each: f64,
+}
+
+impl Slot {
+    fn name(&self) -> String {
+        match &self.source {
+            Source::Lookup(lookup) => lookup.name(),
+            Source::Other(draft) => draft.name().to_owned(),
+        }
+    }
+}
+
+/// The drafts of a session, in the order in which they are asked: the next one where one expects
+/// nothing.
+///
+/// How many tokens are verified in a step is chosen anew for each: as many as make the most tokens a
+/// second, by how often tokens with like evidence were accepted and by how long steps of that many
+/// rows took. Where that is no more than a step of one row makes, nothing is verified. What prompt
+/// lookup proposes is then still compared with what is chosen; a draft that costs time pauses, and
+/// is tried again after some tokens.
+pub struct Speculation {
+    slots: Vec<Slot>,
+    times: StepTimes,
+    length: Option<usize>,
+    patience: Duration,
+    dropped: Vec<DroppedDraft>,
+    statistics: SpeculationStatistics,
+}
+
+impl std::fmt::Debug for Speculation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let drafts: Vec<String> = self.slots.iter().map(Slot::name).collect();
+        f.debug_struct("Speculation").field("drafts", &drafts).finish_non_exhaustive()
+    }
+}
+
+impl Default for Speculation {
+    fn default() -> Self {
+        Speculation::new()
+    }
+}
+
+impl Speculation {
+    /// Without drafts: every step has one row.
+    pub fn new() -> Self {
+        Speculation {
+            slots: Vec::new(),
+            times: StepTimes::default(),
+            length: None,
+            patience: PATIENCE,
+            dropped: Vec::new(),
+            statistics: SpeculationStatistics::default(),
+        }
+    }
+
+    /// Adds prompt lookup.
+    #[must_use]
+    pub fn lookup(mut self) -> Self {
+        let source = Source::Lookup(Box::default());
+        self.slots.push(Slot { source, pace: Pace::default(), each: 0.0 });
+        self
+    }
+
+    /// Adds a draft, which is asked on a thread of its own. One whose thread cannot be started is
+    /// dropped.
+    #[must_use]
+    pub fn draft(mut self, draft: Box<dyn Draft>) -> Self {
+        let name = draft.name();
+        match Detached::new(draft, self.patience) {
+            Ok(detached) => {
+                let source = Source::Other(Box::new(detached));
+                self.slots.push(Slot { source, pace: Pace::default(), each: 0.0 });
+            }
+            Err(error) => self.dropped.push(dropped(name, &error)),
+        }
+        self
+    }
+
+    /// How long the drafts are waited for that are added from now on; [`PATIENCE`] by default.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Verifies so many tokens in every step for which as many are proposed, whether they pay or
+    /// not; `None`, as by default: as many as pay. For measurements.
+    #[must_use]
+    pub fn fixed_length(mut self, tokens: Option<usize>) -> Self {
+        self.length = tokens.map(|tokens| tokens.min(DRAFTED_MAX));
+        self
+    }
+
+    /// Whether there is a draft that can be asked.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Names of the drafts that are asked, in order.
+    pub fn drafts(&self) -> Vec<String> {
+        self.slots.iter().map(Slot::name).collect()
+    }
+
+    /// Drafts that were dropped so far, and why.
+    pub fn dropped(&self) -> &[DroppedDraft] {
+        &self.dropped
+    }
+
+    /// Counts and times so far.
+    pub fn statistics(&self) -> &SpeculationStatistics {
+        &self.statistics
+    }
+
+    /// Bytes that its drafts take.
+    pub fn memory_bytes(&self) -> u64 {
+        let of = |slot: &Slot| match &slot.source {
+            Source::Lookup(lookup) => lookup.memory_bytes(),
+            Source::Other(draft) => draft.memory,
+        };
+        self.slots.iter().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// A reply begins that is sampled so.
+    pub fn begin(&mut self, sampling: &SamplingParameters) {
+        for slot in &mut self.slots {
+            if let Source::Other(draft) = &mut slot.source {
+                draft.begin(sampling);
+            }
+        }
+    }
+
+    /// What the next step should verify after `history`, at most `most` tokens of a vocabulary of
+    /// that many; nothing as soon as `interrupted` says so. A draft with a fault is dropped, and
+    /// the next one is asked.
+    pub fn propose(
+        &mut self,
+        history: &[u32],
+        most: usize,
+        vocabulary: usize,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Drafted {
+        let most = most.min(DRAFTED_MAX);
+        let mut unverified = None;
+        let mut index = 0;
+        while index < self.slots.len() && most > 0 && !interrupted() {
+            match self.asked(index, history, most, vocabulary, interrupted) {
+                Ok(Some(drafted)) if !drafted.tokens.is_empty() => return drafted,
+                Ok(other) => {
+                    unverified = unverified.or(other.and_then(|drafted| drafted.proposed));
+                    index += 1;
+                }
+                Err(error) => {
+                    let name = self.slots.remove(index).name();
+                    tracing::warn!(draft = name, "the draft is not asked again: {error}");
+                    self.dropped.push(dropped(name, &error));
+                }
+            }
+        }
+        Drafted { proposed: unverified, ..Drafted::default() }
+    }
+
+    /// Asks one draft; `None` if it is not worth asking, or expects nothing.
+    fn asked(
+        &mut self,
+        index: usize,
+        history: &[u32],
+        most: usize,
+        vocabulary: usize,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Option<Drafted>, DraftError> {
+        let slot = &mut self.slots[index];
+        let start = Instant::now();
+        let (asked, proposal) = match &mut slot.source {
+            // It has to read every token anyway.
+            Source::Lookup(lookup) => (most, lookup.propose(history, self.length.unwrap_or(most).min(most))?),
+            Source::Other(draft) => {
+                let asked = match self.length {
+                    Some(length) => length.min(most),
+                    None if slot.pace.pauses() => 0,
+                    None => slot.pace.worth(&self.times, 0, most, slot.each),
+                };
+                if asked == 0 {
+                    if self.length.is_none() && self.times.expected(1).is_some() && !slot.pace.is_pausing() {
+                        slot.pace.lost();
+                    }
+                    return Ok(None);
+                }
+                let proposal = draft.propose(history, asked, interrupted)?;
+                slot.pace.won();
+                (asked, proposal)
+            }
+        };
+        let time = start.elapsed();
+        self.statistics.draft_time += time;
+        check(slot, &proposal, asked, vocabulary)?;
+        if proposal.tokens.is_empty() {
+            return Ok(None);
+        }
+        let is_free = matches!(slot.source, Source::Lookup(_));
+        if !is_free {
+            let each = time.as_secs_f64() * 1e9 / proposal.tokens.len() as f64;
+            slot.each = if slot.each == 0.0 { each } else { slot.each + 0.2 * (each - slot.each) };
+        }
+        let Proposal { mut tokens, mut drawn_from, evidence } = proposal;
+        let proposed = Proposed { slot: index, evidence, first: tokens.first().copied().filter(|_| is_free) };
+        let count = match self.length {
+            Some(length) => length.min(tokens.len()),
+            // What was drafted at a cost was chosen before.
+            None if !is_free => tokens.len(),
+            None => slot.pace.worth(&self.times, evidence, tokens.len(), 0.0),
+        };
+        tokens.truncate(count);
+        drawn_from.truncate(count);
+        Ok(Some(Drafted { tokens, drawn_from, proposed: Some(proposed) }))
+    }
+
+    /// What a step chose: `chosen` are the accepted ones of the drafted tokens and the token after
+    /// them, and the step took that time for the row before and all drafted ones.
+    pub fn stepped(&mut self, drafted: &Drafted, chosen: &[u32], time: Duration) {
+        let (verified, accepted) = (drafted.tokens.len(), chosen.len().saturating_sub(1));
+        self.times.record(verified + 1, time);
+        self.statistics.steps += 1;
+        if verified > 0 {
+            self.statistics.drafted += verified as u64;
+            self.statistics.accepted += accepted as u64;
+            self.statistics.by_accepted[accepted.min(DRAFTED_MAX)] += 1;
+        }
+        // After a draft was dropped another one may have its place.
+        let Some(Proposed { slot, evidence, first }) = drafted.proposed else { return };
+        let Some(slot) = self.slots.get_mut(slot) else { return };
+        match (verified, first) {
+            (0, Some(first)) => slot.pace.record(evidence, 1, usize::from(chosen.first() == Some(&first))),
+            _ => slot.pace.record(evidence, verified, accepted),
+        }
+    }
+}
+
+fn dropped(draft: String, error: &DraftError) -> DroppedDraft {
+    DroppedDraft { draft, because: error.to_string(), help: error.help() }
+}
+
+fn check(slot: &Slot, proposal: &Proposal, most: usize, vocabulary: usize) -> Result<(), DraftError> {
+    let Proposal { tokens, drawn_from, .. } = proposal;
+    if tokens.len() > most {
+        return Err(DraftError::TooMany { draft: slot.name(), proposed: tokens.len(), most });
+    }
+    if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocabulary) {
+        return Err(DraftError::OutOfVocabulary { draft: slot.name(), id, vocabulary });
+    }
+    if drawn_from.is_empty() {
+        return Ok(());
+    }
+    let has_none = |index: &usize| drawn_from.get(*index).is_none_or(|q| q.probability(tokens[*index]) <= 0.0);
+    let longer = (drawn_from.len() > tokens.len()).then_some(tokens.len());
+    match (0..tokens.len()).find(has_none).or(longer) {
+        Some(index) => Err(DraftError::Distribution { draft: slot.name(), index }),
+        None => Ok(()),
+    }
+}

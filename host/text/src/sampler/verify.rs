@@ -1,0 +1,52 @@
+//! Whether a drafted token stands, so that what is chosen is distributed as without a draft.
+
+use super::{Distribution, Sampler};
+use crate::error::Result;
+
+/// What became of a drafted token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The drafted token was chosen.
+    Accepted,
+    /// This other token was chosen.
+    Replaced(u32),
+}
+
+impl Sampler {
+    /// Chooses the token after `history` from its row of logits, where a draft expected `drafted`.
+    ///
+    /// Without `drawn_from`, the draft is a function of the history: the token is sampled as
+    /// [`Sampler::sample`] does, with the same use of the random sequence, and compared. So the
+    /// same seed gives the same text with such a draft as with none. This is rejection sampling
+    /// from a distribution that has one token: the draft is accepted with its probability p, and
+    /// what replaces it is drawn from the rest.
+    ///
+    /// With `drawn_from`, the draft drew its token from that distribution q. It is accepted with
+    /// probability min(1, p / q); what replaces it is drawn in proportion to max(0, p − q) (Leviathan
+    /// et al. 2023, appendix A.1). Greedy sampling compares.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Sampler::sample`].
+    pub fn verify(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        drafted: u32,
+        drawn_from: Option<&Distribution>,
+    ) -> Result<Verdict> {
+        let Some(draft) = drawn_from.filter(|_| !self.parameters.is_greedy()) else {
+            let chosen = self.sample(logits, history)?;
+            return Ok(if chosen == drafted { Verdict::Accepted } else { Verdict::Replaced(chosen) });
+        };
+        let target = self.distribution(logits, history)?;
+        let (p, q) = (target.probability(drafted), draft.probability(drafted));
+        if self.random.next_unit() * q < p {
+            return Ok(Verdict::Accepted);
+        }
+        let rest = target.tokens().map(|(id, p)| (id, p - draft.probability(id))).filter(|(_, rest)| *rest > 0.0);
+        // Nothing is left where rounding alone told the two apart: then they are the same.
+        let replaced = Distribution::new(rest).unwrap_or(target).draw(&mut self.random);
+        Ok(Verdict::Replaced(replaced))
+    }
+}
