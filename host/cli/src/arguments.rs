@@ -348,6 +348,36 @@ pub struct TargetArguments {
     pub trust: TrustArguments,
 }
 
+/// What expects the next tokens.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Drafts")]
+pub struct DraftArguments {
+    /// What expects the next tokens, of which a step then verifies several (may be repeated: asked
+    /// in order): `auto` for what the plan chose, `off`, `lookup` for what followed in the text
+    /// before, or a smaller model with the same vocabulary, as a checkpoint, which runs on this
+    /// machine's CPU, or a bundle. The reply is the same. Default: `auto`.
+    #[arg(long = "draft", value_name = "WHICH", value_parser = draft)]
+    pub drafts: Vec<DraftArgument>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DraftArgument {
+    Auto,
+    Off,
+    Lookup,
+    Model(PathBuf),
+}
+
+fn draft(text: &str) -> Result<DraftArgument, String> {
+    Ok(match text {
+        "auto" => DraftArgument::Auto,
+        "off" => DraftArgument::Off,
+        "lookup" => DraftArgument::Lookup,
+        "" => return Err("`auto`, `off`, `lookup`, or the folder of a model".to_owned()),
+        path => DraftArgument::Model(path.into()),
+    })
+}
+
 /// How a bundle is run.
 #[derive(Args, Debug, Clone, Default)]
 pub struct BundledArguments {
@@ -360,6 +390,43 @@ pub struct BundledArguments {
     /// `--memory` is another bound: on what is planned for a checkpoint.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_budget: Option<u64>,
+}
+
+impl TargetArguments {
+    /// The same places and rules for a draft of that context, which is otherwise planned as if
+    /// nothing was said. A bundle has its own context.
+    pub fn of_a_draft(&self, context: Option<u32>) -> TargetArguments {
+        TargetArguments {
+            soc: None,
+            limits: Vec::new(),
+            flags: Vec::new(),
+            flags_left_out: Vec::new(),
+            formats: Vec::new(),
+            towers: vec![TowerArgument::None],
+            tower_formats: Vec::new(),
+            picture_sizes: Vec::new(),
+            clip_lengths: Vec::new(),
+            tables: Vec::new(),
+            quality: None,
+            prefer: None,
+            memory: None,
+            size: None,
+            first_token: None,
+            tokens_per_second: None,
+            usual_prompt: Vec::new(),
+            usual_answer: None,
+            rounding: None,
+            calibration_text: None,
+            planner: None,
+            planner_options: Vec::new(),
+            context,
+            strict: self.strict,
+            shims: self.shims.clone(),
+            planners: self.planners.clone(),
+            profiles: self.profiles.clone(),
+            trust: self.trust.clone(),
+        }
+    }
 }
 
 /// What runs it.
@@ -612,6 +679,8 @@ pub struct RunArguments {
     #[arg(long)]
     pub quiet: bool,
     #[command(flatten)]
+    pub drafts: DraftArguments,
+    #[command(flatten)]
     pub bundled: BundledArguments,
     #[command(flatten)]
     pub target: TargetArguments,
@@ -655,6 +724,12 @@ pub struct BenchArguments {
     /// Memory that a probe reads; more than the caches hold.
     #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "probe")]
     pub probe_mebibytes: u32,
+    #[command(flatten)]
+    pub drafts: DraftArguments,
+    /// A text that is replied to, greedily and with `-n` tokens, with the drafts and without, in
+    /// pairs.
+    #[arg(help_heading = "Drafts", long, value_name = "FILE", requires = "drafts")]
+    pub draft_prompt: Option<PathBuf>,
     #[command(flatten)]
     pub bundled: BundledArguments,
     #[command(flatten)]

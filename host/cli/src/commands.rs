@@ -7,6 +7,7 @@ mod calibration_text;
 mod chat;
 mod deliver;
 mod doctor;
+mod draft;
 mod embed;
 mod explain;
 mod plan;
@@ -39,7 +40,7 @@ use crate::arguments::{
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
 
-pub use bench::{BenchReport, Logits, MeasuredReport};
+pub use bench::{BenchReport, DraftsReport, Logits, MeasuredReport};
 pub use bundle::{DryRunReport, DryRunVariant};
 
 /// Runs the command; `started` is when the program began.
@@ -335,6 +336,19 @@ fn standard_input(limit: u64) -> Result<String, Failure> {
     }
     let no_text = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
     String::from_utf8(bytes).map_err(no_text).map_err(io("standard input"))
+}
+
+/// The text of a file, which is UTF-8 and not longer than a prompt.
+fn text_of(path: &Path) -> Result<String, Failure> {
+    let what = path.display().to_string();
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(io(what.clone()))?;
+    file.take(PROMPT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io(what.clone()))?;
+    if bytes.len() as u64 > PROMPT_BYTES_MAX {
+        return Err(too_long(&what, PROMPT_BYTES_MAX));
+    }
+    let no_text = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+    String::from_utf8(bytes).map_err(no_text).map_err(io(what))
 }
 
 /// Reads the next line of standard input; `false` at its end.

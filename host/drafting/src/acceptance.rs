@@ -31,7 +31,8 @@ pub fn acceptance_of_lookup(prompt: &[u32], reply: &[u32]) -> Acceptance {
             at += 1;
             continue;
         }
-        let accepted = proposal.tokens.iter().zip(&text[at..]).take_while(|(one, other)| one == other).count();
+        let accepted =
+            proposal.tokens.iter().zip(&text[at..]).take_while(|(one, other)| one == other).count();
         found.accepted[accepted.min(DRAFTED_MAX)] += 1;
         at += accepted + 1;
     }

@@ -64,7 +64,8 @@ impl Automaton {
             && let Some(next) = self.follow(at, token)
         {
             let length = self.state(at).length + 1;
-            let link = if self.state(next).length == length { next } else { self.split(at, token, next, length) };
+            let link =
+                if self.state(next).length == length { next } else { self.split(at, token, next, length) };
             self.state_mut(new).link = link;
         }
         self.last = new;
@@ -157,7 +158,8 @@ mod tests {
     /// Length of the longest suffix that occurs before, by comparing.
     fn plainly(tokens: &[u32]) -> usize {
         let at = tokens.len();
-        let of = |end: usize| (0..end).take_while(|back| tokens[end - 1 - back] == tokens[at - 1 - back]).count();
+        let of =
+            |end: usize| (0..end).take_while(|back| tokens[end - 1 - back] == tokens[at - 1 - back]).count();
         (1..at).map(of).max().unwrap_or(0)
     }
 

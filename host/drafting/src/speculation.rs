@@ -344,7 +344,8 @@ fn check(slot: &Slot, proposal: &Proposal, most: usize, vocabulary: usize) -> Re
     if drawn_from.is_empty() {
         return Ok(());
     }
-    let has_none = |index: &usize| drawn_from.get(*index).is_none_or(|q| q.probability(tokens[*index]) <= 0.0);
+    let has_none =
+        |index: &usize| drawn_from.get(*index).is_none_or(|q| q.probability(tokens[*index]) <= 0.0);
     let longer = (drawn_from.len() > tokens.len()).then_some(tokens.len());
     match (0..tokens.len()).find(has_none).or(longer) {
         Some(index) => Err(DraftError::Distribution { draft: slot.name(), index }),

@@ -127,6 +127,8 @@ pub struct Generation {
     sampler: Sampler,
     reply: Reply,
     max_tokens: usize,
+    /// What is chosen instead of what sampling says.
+    given: Option<Vec<u32>>,
     events: VecDeque<GenerationEvent>,
     stage: Stage,
     /// The token chosen last.
@@ -167,6 +169,7 @@ impl Generation {
             sampler: Sampler::new(options.sampling)?,
             reply: Reply::new(tokenizer, &options.stop, !options.show_special),
             max_tokens: options.max_tokens.unwrap_or(usize::MAX),
+            given: None,
             events: VecDeque::new(),
             stage: Stage::Prompt,
             last: None,
@@ -186,6 +189,17 @@ impl Generation {
     #[must_use]
     pub fn after_parts(mut self, took: Duration) -> Self {
         self.statistics.parts_time = took;
+        self
+    }
+
+    /// The same, where these tokens are chosen, whatever the model and the stop rules say, and the
+    /// reply ends with them: what a text costs that is known already. It takes the time of a reply
+    /// that is sampled, but for the sampling.
+    #[must_use]
+    pub fn given(mut self, reply: Vec<u32>) -> Self {
+        self.max_tokens = self.max_tokens.min(reply.len());
+        self.reply.never_stop();
+        self.given = Some(reply);
         self
     }
 
@@ -248,7 +262,8 @@ impl Generation {
             session.set_speculation(Some(speculation));
         }
         let choosing = Instant::now();
-        let id = self.sampler.sample(session.logits().unwrap_or(&[]), session.tokens())?;
+        let logits = session.logits().unwrap_or(&[]);
+        let (id, _) = self.choose(logits, session.tokens(), &Drafted::default(), 0)?;
         self.statistics.time_to_first_token =
             self.statistics.parts_time + self.statistics.prompt_time + choosing.elapsed();
         self.accept(id, session.remaining())
@@ -340,10 +355,16 @@ impl Generation {
         drafted: &Drafted,
         row: usize,
     ) -> Result<(u32, ControlFlow<()>), TextError> {
-        let Some(&expected) = drafted.tokens.get(row) else {
-            return Ok((self.sampler.sample(logits, history)?, ControlFlow::Break(())));
+        let given = self.given.as_ref().and_then(|given| given.get(self.statistics.generated_tokens));
+        let verdict = match (given, drafted.tokens.get(row)) {
+            (None, None) => Verdict::Replaced(self.sampler.sample(logits, history)?),
+            (None, Some(&expected)) => {
+                self.sampler.verify(logits, history, expected, drafted.drawn_from.get(row))?
+            }
+            (Some(id), Some(expected)) if id == expected => Verdict::Accepted,
+            (Some(&id), _) => Verdict::Replaced(id),
         };
-        let verdict = self.sampler.verify(logits, history, expected, drafted.drawn_from.get(row))?;
+        let expected = drafted.tokens.get(row).copied().unwrap_or_default();
         Ok(match verdict {
             Verdict::Accepted => (expected, ControlFlow::Continue(())),
             Verdict::Replaced(id) => (id, ControlFlow::Break(())),

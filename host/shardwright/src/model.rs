@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwright_bundle::Bundle;
-use shardwright_runtime::{Chain, NextChain};
+use shardwright_runtime::{Chain, ModelDraft, NextChain};
 use shardwright_selection::Selection;
 use shardwright_text::{Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::{Notice, Pass};
@@ -153,6 +153,34 @@ impl Model {
             None => self.inner.chain.session()?,
         };
         Ok(Session::new(session, Arc::clone(&self.inner.text), Arc::clone(&self.inner.towers)))
+    }
+
+    /// This model, on a session of its own, as a draft of replies of `model`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Incompatible`] if their vocabularies differ, compared token by token.
+    pub fn draft_for(&self, model: &Model) -> Result<ModelDraft> {
+        let (own, other) = (self.tokenizer()?, model.tokenizer()?);
+        if let Some(difference) = other.first_difference(own) {
+            let token =
+                |token: Option<String>| token.map_or("no token".to_owned(), |text| format!("`{text}`"));
+            let what = format!(
+                "the draft `{}` has another vocabulary than `{}`: {} is {} and not {}",
+                self.inner.chain.description().model,
+                model.inner.chain.description().model,
+                difference.id,
+                token(difference.others),
+                token(difference.own),
+            );
+            return Err(Error::new(ErrorKind::Incompatible, what)
+                .with_help("use a smaller model of the same family as draft, or `lookup`"));
+        }
+        let session = match &self.inner.next {
+            Some(next) => self.inner.chain.session_with(next())?,
+            None => self.inner.chain.session()?,
+        };
+        Ok(ModelDraft::new(self.inner.chain.description().model.clone(), session)?)
     }
 
     /// The sentence vector of `text`, of length 1; for embedding models. A vector with a NaN or

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use shardwright_runtime::{
     CancelHandle, Chain, DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics,
-    PlacementRecord, Prompt, SoftRows,
+    PlacementRecord, Prompt, SoftRows, Speculation,
 };
 use shardwright_shims::{Part, Watch};
 use shardwright_text::{Content, ContentPart, Message, PartTokens, RenderOptions, Tokenizer};
@@ -34,7 +34,13 @@ pub struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(inner: shardwright_runtime::Session, text: Arc<TextSide>, towers: Arc<Towers>) -> Self {
+    pub(crate) fn new(
+        mut inner: shardwright_runtime::Session,
+        text: Arc<TextSide>,
+        towers: Arc<Towers>,
+    ) -> Self {
+        // A plan has such entry points where it expects them to pay.
+        inner.set_speculation((inner.decode_rows() > 1).then(|| Speculation::new().lookup()));
         let options = GenerationOptions {
             sampling: text.generation.sampling,
             stop: shardwright_text::StopRules::from_generation(&text.generation),
@@ -297,6 +303,35 @@ impl Session {
         Ok(self.inner.resume()?)
     }
 
+    /// Sets the drafts whose tokens replies verify, several in a step; `None` for none. A new session
+    /// has prompt lookup, where its plan has an entry point for several rows.
+    ///
+    /// A draft changes how long a reply takes, and not what it says: the tokens are those of the
+    /// model. With a draft that draws its tokens at random, as a [`ModelDraft`] does for a reply
+    /// that is sampled, they have the same distribution, and the same seed may give another text.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] where the plan has no entry point for several rows.
+    ///
+    /// [`ModelDraft`]: crate::ModelDraft
+    pub fn set_speculation(&mut self, speculation: Option<Speculation>) -> Result<()> {
+        if speculation.is_some() && self.inner.decode_rows() < 2 {
+            let what = "the plan has no entry point that verifies drafted tokens, as `decode_8`";
+            return Err(Error::new(ErrorKind::Unsupported, what).with_help(
+                "leave drafts out, or compile with `--planner-option speculation=8`; `explain` says why the \
+                 plan has none",
+            ));
+        }
+        self.inner.set_speculation(speculation);
+        Ok(())
+    }
+
+    /// The drafts whose tokens replies verify.
+    pub fn speculation(&self) -> Option<&Speculation> {
+        self.inner.speculation()
+    }
+
     /// Ends a reply from another thread.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.inner.cancel_handle()
@@ -417,7 +452,7 @@ impl Iterator for Reply<'_> {
                     self.ended = Ended::Done;
                 }
             }
-            Ok(GenerationEvent::Token { .. }) => {}
+            Ok(GenerationEvent::Token { .. } | GenerationEvent::DraftDropped { .. }) => {}
             Err(_) => self.ended = Ended::Failed,
         }
         Some(event.map_err(Error::from))

@@ -72,4 +72,4 @@ pub use template::{
     ChatTemplate, Content, ContentPart, Message, RENDERED_BYTES_MAX, RenderOptions, TEMPLATE_BYTES_MAX,
     TEMPLATE_FUEL, TemplateValue, messages_from_json,
 };
-pub use tokenizer::{TEXT_BYTES_MAX, TOKENIZER_BYTES_MAX, Tokenizer, TokenizerLoading};
+pub use tokenizer::{TEXT_BYTES_MAX, TOKENIZER_BYTES_MAX, Tokenizer, TokenizerLoading, VocabularyDifference};

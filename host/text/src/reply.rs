@@ -45,6 +45,12 @@ impl Reply {
         }
     }
 
+    /// From now on no rule ends it.
+    pub fn never_stop(&mut self) {
+        self.rules = StopRules::default();
+        self.matcher = self.rules.matcher();
+    }
+
     /// Processes the next id. A stop id produces no text of its own; text pending before it is
     /// delivered. After the end, ids are ignored.
     pub fn push(&mut self, id: u32) -> Result<ReplyStep> {

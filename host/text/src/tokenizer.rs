@@ -220,6 +220,24 @@ impl Tokenizer {
         each!(&self.shared.engine, engine => engine.id_to_token(id))
     }
 
+    /// The lowest id that is another token in `other`, or a token in one of the two alone; `None`
+    /// if the vocabularies are the same. Sizes say little: vocabularies of different families have
+    /// the same.
+    pub fn first_difference(&self, other: &Tokenizer) -> Option<VocabularyDifference> {
+        let end = self.ids_end().max(other.ids_end());
+        (0..end).find_map(|id| {
+            let (own, others) = (self.id_to_token(id), other.id_to_token(id));
+            (own != others).then_some(VocabularyDifference { id, own, others })
+        })
+    }
+
+    /// One past the largest id that may be a token.
+    fn ids_end(&self) -> u32 {
+        let added = each!(&self.shared.engine, engine => engine.get_added_tokens_decoder());
+        let added = added.keys().max().map_or(0, |largest| largest.saturating_add(1));
+        u32::try_from(self.vocabulary_size()).unwrap_or(u32::MAX).max(added)
+    }
+
     /// The ids of the special tokens, ascending.
     pub fn special_ids(&self) -> &[u32] {
         &self.shared.special_ids
@@ -242,6 +260,17 @@ impl Tokenizer {
         let hidden = skip_special && added.is_special_token(&token);
         (!hidden).then_some(token)
     }
+}
+
+/// An id that is not the same token in two vocabularies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VocabularyDifference {
+    /// The id.
+    pub id: u32,
+    /// Its token here, if it has one.
+    pub own: Option<String>,
+    /// Its token in the other vocabulary, if it has one.
+    pub others: Option<String>,
 }
 
 /// Splits `whole` into pieces: the tokens found in it, by their ranges in bytes, and the text

@@ -3,6 +3,7 @@
 //! one unmeasured round first. Only of generation is the largest logit alone asked for, as a greedy
 //! choice does, unless all are wanted.
 
+mod drafts;
 mod memory;
 mod work;
 
@@ -10,15 +11,17 @@ use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use serde::Serialize;
-use shardwright::{Error, ErrorKind, MeasuredFlag, Model};
+use shardwright::{Error, ErrorKind, MeasuredFlag, Model, Speculation};
 use shardwright_measure::{Probe, Prober};
 use shardwright_runtime::Session;
 
+use super::draft::{Drafts, drafts};
 use super::{Input, open_for, print, say_notices};
-use crate::arguments::{BenchArguments, Format};
+use crate::arguments::{BenchArguments, ExecutionArguments, Format};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
 
+pub use drafts::DraftsReport;
 pub use work::Logits;
 
 use memory::{Memory, memory};
@@ -50,6 +53,8 @@ pub struct BenchReport {
     pub measured: Vec<MeasuredReport>,
     /// One for each size asked for.
     pub results: Vec<WorkReport>,
+    /// A reply with drafts and without, where that was asked for.
+    pub drafts: Option<DraftsReport>,
     /// How fast memory was read before and after each measurement, where that was asked for.
     pub probes: Vec<Probe>,
 }
@@ -100,7 +105,13 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     let mut execution = arguments.execution.clone();
     execution.threads = Some(threads);
     let opening = Instant::now();
-    let input = if arguments.text { Input::Text } else { Input::Ids };
+    let prompt = arguments.draft_prompt.as_deref().map(super::text_of).transpose()?;
+    if prompt.is_none() && !arguments.drafts.drafts.is_empty() {
+        let what = "--draft is measured on a reply: give a text to reply to with --draft-prompt FILE";
+        return Err(Failure::Arguments(what.to_owned()));
+    }
+    let with_text = arguments.text || prompt.is_some();
+    let input = if with_text { Input::Text } else { Input::Ids };
     let model = open_for(&arguments.target, &execution, &arguments.checkpoint, &arguments.bundled, input)?;
     let opened = opening.elapsed();
     check(&model, &works, arguments.first_tokens)?;
@@ -130,6 +141,10 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     // Before there is a buffer for probes.
     let memory = memory(&model, &session);
     let probes = measure(arguments, &mut measured, &mut session, &mut tokens)?;
+    let drafts = match &prompt {
+        Some(prompt) => Some(with_drafts(arguments, &model, prompt, &execution)?),
+        None => None,
+    };
     drop(busy);
 
     let times = model.opening_times();
@@ -169,9 +184,29 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
         memory,
         measured: found,
         results: measured.into_iter().map(Measured::report).collect(),
+        drafts,
         probes,
     };
     print(format, &report, views::bench)
+}
+
+/// Measures a reply with the drafts that were asked for.
+fn with_drafts(
+    arguments: &BenchArguments,
+    model: &Model,
+    prompt: &str,
+    execution: &ExecutionArguments,
+) -> Result<DraftsReport, Failure> {
+    let asked = &arguments.drafts.drafts;
+    let speculation = match drafts(asked, model, &arguments.target, execution, false)? {
+        Drafts::These(speculation) => speculation,
+        Drafts::Planned => Speculation::new().lookup(),
+        Drafts::Off => {
+            let what = "--draft off has nothing to be measured with --draft-prompt";
+            return Err(Failure::Arguments(what.to_owned()));
+        }
+    };
+    drafts::measure(arguments, model, prompt, speculation)
 }
 
 /// Repeats every measurement in turns, so that changing load on the machine affects all of them.

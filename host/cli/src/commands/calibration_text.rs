@@ -153,7 +153,7 @@ fn reply(session: &mut Session, prompt: &str) -> Result<(String, u64), Failure> 
         match event? {
             GenerationEvent::TextDelta { text } => said += &text,
             GenerationEvent::Token { .. } => tokens += 1,
-            GenerationEvent::Done { .. } => {}
+            GenerationEvent::DraftDropped { .. } | GenerationEvent::Done { .. } => {}
         }
     }
     Ok((said, tokens))

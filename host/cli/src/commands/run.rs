@@ -5,6 +5,7 @@ use serde_json::json;
 use shardwright::{ChatPart, DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Session};
 use shardwright_runtime::Move;
 
+use super::draft::{Drafts, drafts};
 use super::{
     PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices, say_verified, standard_input, write,
 };
@@ -19,6 +20,13 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     say_notices(&model, arguments.quiet);
     let mut session = model.session()?;
     configure(&mut session, arguments)?;
+    let drafts =
+        drafts(&arguments.drafts.drafts, &model, &arguments.target, &arguments.execution, arguments.quiet)?;
+    match drafts {
+        Drafts::Planned => {}
+        Drafts::Off => session.set_speculation(None)?,
+        Drafts::These(speculation) => session.set_speculation(Some(speculation))?,
+    }
     let reply_to_end = session.cancel_handle();
     interrupt::call(move || reply_to_end.cancel());
 
@@ -154,7 +162,7 @@ pub fn reply(
     format: Format,
 ) -> Result<DoneReason, Failure> {
     let moved_before = session.placement().moves.len();
-    let ended = stream(session, turn, format);
+    let ended = stream(session, turn, arguments, format);
     let moves = session.placement().moves.split_off(moved_before);
     if format == Format::Text && ended.is_ok() {
         write(b"\n")?;
@@ -197,11 +205,20 @@ fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
         "prompt_seconds": statistics.prompt_time.as_secs_f64(),
         "decode_seconds": statistics.decode_time.as_secs_f64(),
         "first_token_seconds": statistics.time_to_first_token.as_secs_f64(),
+        "steps": statistics.speculation.steps,
+        "drafted_tokens": statistics.speculation.drafted,
+        "accepted_tokens": statistics.speculation.accepted,
+        "draft_seconds": statistics.speculation.draft_time.as_secs_f64(),
     })
 }
 
 /// Writes a reply as it arrives; returns why it ended.
-fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Replied, Failure> {
+fn stream(
+    session: &mut Session,
+    turn: Turn<'_>,
+    arguments: &RunArguments,
+    format: Format,
+) -> Result<Replied, Failure> {
     let mut reply = match turn {
         Turn::Chat(text) => session.chat(text)?,
         Turn::Parts(parts) => {
@@ -226,6 +243,22 @@ fn stream(session: &mut Session, turn: Turn<'_>, format: Format) -> Result<Repli
             }
             (GenerationEvent::Done { reason, statistics }, _) => ended = Some((reason, statistics)),
             (GenerationEvent::Token { .. }, Format::Text) => {}
+            (GenerationEvent::DraftDropped { draft }, _) if arguments.target.strict => {
+                return Err(Failure::Refused {
+                    kind: ErrorKind::Strict,
+                    message: draft.because,
+                    help: format!("{}, or leave --strict out", draft.help),
+                });
+            }
+            (GenerationEvent::DraftDropped { draft }, Format::Json) => {
+                write(json_line(&json!({ "draft_dropped": draft }))?.as_bytes())?;
+            }
+            (GenerationEvent::DraftDropped { draft }, Format::Text) => {
+                views::say(&format!(
+                    "fallback: {}; the reply goes on without it. help: {}",
+                    draft.because, draft.help
+                ));
+            }
         }
     }
     let Some((reason, statistics)) = ended else {
@@ -279,8 +312,12 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
         0.0 => String::new(),
         seconds => format!("pictures and sounds took {:.1} ms, ", seconds * 1e3),
     };
+    let drafted = match statistics.speculation.drafted {
+        0 => String::new(),
+        drafted => format!(", {} of {drafted} drafted accepted", statistics.speculation.accepted),
+    };
     format!(
-        "[{parts}{}{reused} at {:.1} tok/s, first token after {:.1} ms, {} at {:.1} tok/s, {reason}]",
+        "[{parts}{}{reused} at {:.1} tok/s, first token after {:.1} ms, {} at {:.1} tok/s{drafted}, {reason}]",
         tokens(statistics.prompt_tokens, "prompt token"),
         statistics.prefill_tokens_per_second(),
         statistics.time_to_first_token.as_secs_f64() * 1e3,

@@ -1,7 +1,7 @@
 use std::fmt::Write;
 
 use super::{bytes, table};
-use crate::commands::{BenchReport, Logits, MeasuredReport};
+use crate::commands::{BenchReport, DraftsReport, Logits, MeasuredReport};
 
 /// Speeds as `llama-bench` shows them, then what they consist of.
 pub fn bench(report: &BenchReport) -> String {
@@ -57,6 +57,10 @@ pub fn bench(report: &BenchReport) -> String {
     }
     let _ = writeln!(text, "\n{phases}");
 
+    if let Some(drafts) = &report.drafts {
+        let _ = writeln!(text, "\n{}", with_drafts(drafts));
+    }
+
     for MeasuredReport { place, flags } in &report.measured {
         let shown = flags.iter().map(|measured| match measured.kept {
             true => format!("{}, measured before", measured.flag),
@@ -103,6 +107,27 @@ pub fn bench(report: &BenchReport) -> String {
         let _ = writeln!(text, "memory read by two threads, GB/s: {}", probes.join(" "));
     }
     text
+}
+
+/// `a reply of 128 tokens with lookup: 2.10x (1.90 to 2.31), 412.0 tok/s beside 196.2; …`
+fn with_drafts(report: &DraftsReport) -> String {
+    let DraftsReport { ratios, with, without, .. } = report;
+    format!(
+        "a reply of {} tokens to {} with {}: {:.2}x ({:.2} to {:.2}), {} tok/s beside {}; {} steps, {} of {} drafted \
+         tokens accepted, drafts take {}",
+        report.generated_tokens,
+        report.prompt_tokens,
+        report.drafts.join(" and "),
+        ratios.median,
+        ratios.worst,
+        ratios.best,
+        rate(with.median),
+        rate(without.median),
+        report.steps,
+        report.accepted,
+        report.drafted,
+        bytes(report.memory_bytes)
+    )
 }
 
 /// The beginning of a hash.

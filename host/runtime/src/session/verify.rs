@@ -23,7 +23,8 @@ impl Session {
         self.speculation.as_ref()
     }
 
-    pub(crate) fn take_speculation(&mut self) -> Option<Speculation> {
+    /// The drafts, which the session has no more.
+    pub fn take_speculation(&mut self) -> Option<Speculation> {
         self.speculation.take()
     }
 
@@ -71,7 +72,8 @@ impl Session {
             let ids = &ids[..ids.len().min(session.remaining().max(1))];
             session.step_keeping(schedule, ids, &mut |view| {
                 for row in 0..view.rows() {
-                    let goes_on = view.logits(row).map_or(ControlFlow::Break(()), |logits| judge(row, logits));
+                    let goes_on =
+                        view.logits(row).map_or(ControlFlow::Break(()), |logits| judge(row, logits));
                     if goes_on.is_break() {
                         return row + 1;
                     }

@@ -12,5 +12,6 @@ mod placement;
 mod refusals;
 mod released;
 mod sessions;
+mod speculation;
 mod storages;
 mod tables;

@@ -1,6 +1,6 @@
 //! Probabilities of the tokens that may be chosen.
 
-use super::{SamplingParameters, Sampler, position_at};
+use super::{Sampler, SamplingParameters, position_at};
 use crate::error::Result;
 use crate::random::Random;
 

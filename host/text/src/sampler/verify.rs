@@ -44,7 +44,8 @@ impl Sampler {
         if self.random.next_unit() * q < p {
             return Ok(Verdict::Accepted);
         }
-        let rest = target.tokens().map(|(id, p)| (id, p - draft.probability(id))).filter(|(_, rest)| *rest > 0.0);
+        let rest =
+            target.tokens().map(|(id, p)| (id, p - draft.probability(id))).filter(|(_, rest)| *rest > 0.0);
         // Nothing is left where rounding alone told the two apart: then they are the same.
         let replaced = Distribution::new(rest).unwrap_or(target).draw(&mut self.random);
         Ok(Verdict::Replaced(replaced))

@@ -1,0 +1,118 @@
+//! Replies with drafts beside the same replies without, in pairs.
+
+use serde::Serialize;
+use shardwright::{Error, ErrorKind, GenerationOptions, Model, Speculation};
+use shardwright_measure::Speeds;
+use shardwright_runtime::{GenerationEvent, GenerationStatistics, Session};
+
+use super::interrupted;
+use crate::arguments::BenchArguments;
+use crate::outcome::Failure;
+
+/// A reply to one text, with drafts and without.
+#[derive(Debug, Serialize)]
+pub struct DraftsReport {
+    /// In the order in which they are asked.
+    pub drafts: Vec<String>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of each reply.
+    pub generated_tokens: usize,
+    /// Of replies without drafts.
+    pub without: Speeds,
+    /// Of replies with drafts.
+    pub with: Speeds,
+    /// Of each pair: with drafts by without.
+    pub ratios: Speeds,
+    /// Steps of a reply with drafts, the last one measured.
+    pub steps: u64,
+    /// Drafted tokens of it that were verified.
+    pub drafted: u64,
+    /// Those that stood.
+    pub accepted: u64,
+    /// Steps of it that verified drafted tokens, by how many stood.
+    pub by_accepted: Vec<u64>,
+    /// Bytes that the drafts take.
+    pub memory_bytes: u64,
+}
+
+/// Measures greedy replies to a prompt, which have to be the same with drafts and without.
+pub fn measure(
+    arguments: &BenchArguments,
+    model: &Model,
+    prompt: &str,
+    speculation: Speculation,
+) -> Result<DraftsReport, Failure> {
+    let tokenizer = model.tokenizer()?;
+    let prompt = tokenizer.encode(prompt, true).map_err(Error::from)?;
+    let generated = arguments.generated_tokens.iter().copied().max().unwrap_or(128);
+    let options = GenerationOptions { max_tokens: Some(generated as usize), ..GenerationOptions::default() };
+    let mut session = model.chain().session().map_err(Error::from)?;
+    let drafts = speculation.drafts();
+    let mut speculation = Some(speculation);
+    let (mut without, mut with, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = GenerationStatistics::default();
+    // One pair more, which is not counted: pages are touched and acceptance is learned.
+    for repetition in 0..=arguments.repetitions {
+        interrupted()?;
+        let (plain_ids, plain) = reply(&mut session, model, &prompt, &options)?;
+        session.set_speculation(speculation.take());
+        let (ids, drafted) = reply(&mut session, model, &prompt, &options)?;
+        speculation = session.take_speculation();
+        if ids != plain_ids {
+            return Err(Failure::Refused {
+                kind: ErrorKind::Internal,
+                message: "with drafts the reply is another one".to_owned(),
+                help: "measure without drafts, and report this with the model and the prompt".to_owned(),
+            });
+        }
+        if repetition > 0 {
+            let speeds = [plain, drafted].map(|done| done.decode_tokens_per_second());
+            without.push(speeds[0]);
+            with.push(speeds[1]);
+            ratios.push(speeds[1] / speeds[0].max(f64::MIN_POSITIVE));
+        }
+        last = drafted;
+    }
+    let counted = last.speculation;
+    Ok(DraftsReport {
+        drafts,
+        prompt_tokens: prompt.len(),
+        generated_tokens: last.generated_tokens,
+        without: Speeds::of(without),
+        with: Speeds::of(with),
+        ratios: Speeds::of(ratios),
+        steps: counted.steps,
+        drafted: counted.drafted,
+        accepted: counted.accepted,
+        by_accepted: counted.by_accepted.to_vec(),
+        memory_bytes: speculation.map_or(0, |speculation| speculation.memory_bytes()),
+    })
+}
+
+fn reply(
+    session: &mut Session,
+    model: &Model,
+    prompt: &[u32],
+    options: &GenerationOptions,
+) -> Result<(Vec<u32>, GenerationStatistics), Failure> {
+    session.clear();
+    let mut ids = Vec::new();
+    let mut dropped = None;
+    let done = session.generate(model.tokenizer()?, prompt, options, &mut |event| {
+        match event {
+            GenerationEvent::Token { id } => ids.push(*id),
+            GenerationEvent::DraftDropped { draft } => dropped = Some(draft.clone()),
+            _ => {}
+        }
+        std::ops::ControlFlow::Continue(())
+    });
+    let (_, statistics) = done.map_err(Error::from)?;
+    interrupted()?;
+    match dropped {
+        None => Ok((ids, statistics)),
+        Some(draft) => {
+            Err(Failure::Refused { kind: ErrorKind::Shim, message: draft.because, help: draft.help })
+        }
+    }
+}
