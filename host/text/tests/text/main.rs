@@ -1,6 +1,7 @@
 //! Tokenizers, templates and streaming: goldens and hostile files.
 
 mod damaged_templates;
+mod drafted;
 mod goldens;
 mod hostile_tokenizers;
 mod index;
