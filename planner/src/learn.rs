@@ -10,15 +10,18 @@
 //! * Drift at a place (`component`, `layer`, and as far as known `role` or `values=states`) bars
 //!   the formats of that layer on that target that are no wider there; without a place it makes
 //!   quantised formats illegal for all layers of the shard.
+//! * A refusal of the entry point that verifies proposed tokens, or one that names neither an entry
+//!   point nor a limit, of a plan that has it: nothing is verified from then on, and nothing else is
+//!   learned from it.
 //! * Measured times correct the cost table.
 //! * Any other failure forbids the shard; a target with two such failures is no longer used.
 
 use crate::names::Named;
-use crate::solver::{Barred, Forbidden, Settings, Solution, solve};
+use crate::solver::{Barred, Forbidden, Settings, Solution, Speculate, solve};
 use crate::table::{CostTable, Prefix, takes_part, units_of};
 use crate::{
-    Attempt, Cause, ErrorClass, Feedback, Flag, Limit, Plan, Provenance, Reason, Refusal, RefusalKind,
-    Relief, Request, Segment, Shard, Target, TimeCost, names,
+    Attempt, Cause, EntryKind, ErrorClass, Feedback, Flag, Limit, Plan, Provenance, Reason, Refusal,
+    RefusalKind, Relief, Request, Segment, Shard, Target, TimeCost, names,
 };
 
 /// Different plans tried within one revision before giving up. Each round forbids one more shard,
@@ -34,6 +37,8 @@ pub struct Lesson {
     pub forbidden: Vec<Forbidden>,
     /// Format tuples that layers must not have again on a target.
     pub barred: Vec<Barred>,
+    /// Whether proposed tokens may be verified.
+    pub speculates: bool,
     /// What was learned, as reasons for the plan.
     pub reasons: Vec<Reason>,
 }
@@ -46,6 +51,9 @@ pub fn revise(request: &Request, history: &[Attempt], settings: &Settings) -> Re
     let mut settings = settings.clone();
     settings.forbidden.extend(lesson.forbidden.iter().cloned());
     settings.barred.extend(lesson.barred.iter().copied());
+    if !lesson.speculates {
+        settings.speculate = Speculate::No;
+    }
     for _ in 0..ROUNDS {
         let solution =
             solve(&lesson.request, &settings).map_err(|refusal| exhausted(refusal, history.len()))?;
@@ -106,6 +114,21 @@ fn number(feedback: &Feedback, name: &str) -> Option<u64> {
     detail(feedback, name)?.trim().parse().ok()
 }
 
+/// Whether a refusal may be due to the entry point that verifies proposed tokens: it names that, or
+/// neither an entry point nor a limit.
+fn concerns_speculation(plan: &Plan, shard: &Shard, feedback: &Feedback) -> bool {
+    let Some(speculation) = &plan.speculation else { return false };
+    let named = detail(feedback, "entry");
+    let own = shard
+        .entries
+        .iter()
+        .filter(|entry| entry.kind == EntryKind::Decode && entry.rows == speculation.rows);
+    match named {
+        Some(named) => own.into_iter().any(|entry| names::entry(*entry) == named),
+        None => detail(feedback, "limit").is_none(),
+    }
+}
+
 /// The known effects of flags on a limit, once a shard compiled with `flags` was refused: those
 /// flags did not raise the limit.
 fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
@@ -129,8 +152,13 @@ fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
 impl Lesson {
     /// Everything the history teaches.
     pub fn learn(request: &Request, history: &[Attempt]) -> Self {
-        let mut lesson =
-            Self { request: request.clone(), forbidden: vec![], barred: vec![], reasons: vec![] };
+        let mut lesson = Self {
+            request: request.clone(),
+            forbidden: vec![],
+            barred: vec![],
+            speculates: true,
+            reasons: vec![],
+        };
         let mut failures = vec![0_u32; request.targets.len()];
         for attempt in history {
             for feedback in &attempt.feedback {
@@ -148,6 +176,13 @@ impl Lesson {
         self.correct_times(shard, feedback);
         match feedback.class {
             None => self.read_drift(shard, feedback),
+            Some(class) if concerns_speculation(&attempt.plan, shard, feedback) => {
+                let first = std::mem::replace(&mut self.speculates, false);
+                if first {
+                    let choice = "no proposed tokens are verified (learned)".to_owned();
+                    self.note(class, choice, format!("a plan that does was refused: {}", feedback.message));
+                }
+            }
             Some(class) => {
                 self.forbidden.push(forbid(shard));
                 if let Some(name) = detail(feedback, "limit") {

@@ -75,12 +75,13 @@ pub mod table;
 pub mod testing;
 
 pub use bindings::exports::shardwright::planner::api::{
-    Attempt, Body, Boundary, BoundaryRange, BuildTime, Cause, Component, Cost, Description, ElementType,
-    Encoding, Entry, EntryKind, ErrorClass, Extension, Fact, Fallback, Feedback, Flag, FlagSchema, FlagType,
-    Format, FormatTuple, GatheredTable, Goals, Granularity, IntegerRange, Layer, LayerKind, Limit,
-    MeasuredTime, Model, NumberKind, OptionDescription, Overhead, Plan, PrefillPart, PromptLength,
-    Provenance, Quantisation, Reason, Refusal, RefusalKind, Relief, Request, RoleFormat, ScaleType, Segment,
-    Sensitivity, Shard, Softcap, SoftcapPlace, TableFormat, Target, TimeCost, ValueSensitivity,
+    Attempt, Body, Boundary, BoundaryRange, BuildTime, Cause, Component, Cost, Description, Draft,
+    ElementType, Encoding, Entry, EntryKind, ErrorClass, Extension, Fact, Fallback, Feedback, Flag,
+    FlagSchema, FlagType, Format, FormatTuple, GatheredTable, Goals, Granularity, IntegerRange, Layer,
+    LayerKind, Limit, MeasuredTime, Model, NumberKind, OptionDescription, Overhead, Plan, PrefillPart,
+    PromptLength, Provenance, Quantisation, Reason, Refusal, RefusalKind, Relief, Request, RoleFormat,
+    ScaleType, Segment, Sensitivity, Shard, Softcap, SoftcapPlace, Speculation, TableFormat, Target,
+    TimeCost, ValueSensitivity,
 };
 #[doc(hidden)]
 pub use log::log_panics;
@@ -215,7 +216,11 @@ impl Shard {
 impl Plan {
     /// Whether `other` would build and run the same, ignoring its reasons.
     pub fn builds_same(&self, other: &Plan) -> bool {
-        self.shards == other.shards && self.tables == other.tables && self.fallback == other.fallback
+        let verifies = |plan: &Plan| plan.speculation.as_ref().map(|own| (own.draft.clone(), own.rows));
+        self.shards == other.shards
+            && self.tables == other.tables
+            && self.fallback == other.fallback
+            && verifies(self) == verifies(other)
     }
 }
 

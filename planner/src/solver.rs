@@ -32,6 +32,9 @@
 //! **Gathered tables**: of the sets of formats that a best plan may have each leaves a part of the
 //! goals of size and quality to the shards, and the best of those plans is taken.
 //!
+//! **Speculation**: whether tokens of a draft are verified, and in how many rows, is chosen for the
+//! shards that were found; see [`Speculate`].
+//!
 //! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim
 //! and device and in its format of states, goals of memory, size, quality and, as far as times are
 //! known, time, context and prefill rows. Weights of two bits lose so much quality that they need a
@@ -46,8 +49,8 @@ use std::collections::BTreeMap;
 
 use crate::table::{CostTable, Prefix, RangeCost, call_of, unit_kinds, unit_kinds_at};
 use crate::{
-    BuildTime, Entry, EntryKind, Flag, Format, PrefillPart, Provenance, Refusal, RefusalKind, Request,
-    Segment, Sensitivity, SoftcapPlace, ValueSensitivity,
+    BuildTime, Entry, EntryKind, Flag, Format, PrefillPart, Provenance, Reason, Refusal, RefusalKind,
+    Request, Segment, Sensitivity, SoftcapPlace, Speculation, ValueSensitivity,
 };
 
 mod bounds;
@@ -60,6 +63,7 @@ mod prefills;
 mod relief;
 mod remainder;
 mod search;
+mod speculation;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -68,6 +72,7 @@ use bounds::TargetBounds;
 pub use mix::{MixBound, Trade};
 pub use preferences::{Barred, Goal, WantedFormat};
 pub use remainder::Gap;
+pub use speculation::{LEAST_GAIN, Speculate};
 
 /// Most incomparable labels kept at one cut point. A few dozen is usual; many formats under a
 /// quality goal have more.
@@ -148,6 +153,8 @@ pub struct Settings {
     pub softcap: Option<SoftcapPlace>,
     /// Whether a plan falls back to the other targets that take the whole model.
     pub falls_back: bool,
+    /// Whether proposed tokens are verified.
+    pub speculate: Speculate,
     /// Whether a goal in losses is the usual one, which nobody stated.
     pub loss_is_usual: bool,
     /// The format tuple of every shard, by index. `None`: chosen by the objective from those the
@@ -184,6 +191,7 @@ impl Default for Settings {
             build: BuildTime::Ahead,
             softcap: None,
             falls_back: true,
+            speculate: Speculate::Automatic,
             loss_is_usual: false,
             formats: None,
             wanted: vec![],
@@ -245,7 +253,7 @@ pub struct Solution {
     /// Shards in order of execution.
     pub shards: Vec<Placement>,
     /// Entry points of the chain, the one whose time counts first. A shard without work in prefill
-    /// has no prefill entry point.
+    /// has no prefill entry point. That which verifies proposed tokens is not among them.
     pub entries: Vec<Entry>,
     /// Context capacity; zero without states.
     pub context: u32,
@@ -260,12 +268,16 @@ pub struct Solution {
     pub balanced_by: Balance,
     /// The format of each gathered table: index in its list.
     pub tables: Vec<u32>,
+    /// That proposed tokens are verified.
+    pub speculation: Option<Speculation>,
     /// Flags set because they raise a limit that would otherwise have made a cut necessary: (target
     /// index, flag).
     pub relieving: Vec<(u32, Flag)>,
     /// How far the mixture of formats may be from the best for these shards; `None` where nothing
     /// was mixed.
     pub mixed: Option<MixBound>,
+    /// Why proposed tokens are verified or not; `None` where nothing proposes any.
+    about_speculation: Option<Reason>,
     /// What was kept of a goal for the size.
     reserve: fallback::Reserve,
     /// For every target whether all its legal rows have a time.
@@ -284,7 +296,7 @@ pub struct Solution {
 /// saves shards. A goal for the size also holds what the plan falls back to, where that is
 /// possible.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    fallback::solve(request, settings)
+    speculation::solve(request, settings)
 }
 
 /// The optimum with all of a goal for the size to itself.

@@ -105,6 +105,7 @@ impl RequestBuilder {
                 answer_tokens: 0,
             },
             prompts: vec![],
+            drafts: vec![],
             options: vec![],
             extensions: vec![],
         };

@@ -285,7 +285,14 @@ impl<'g> Bench<'g> {
             answer_tokens: 0,
         };
         let model = ModelName { name: graph.name.clone(), family: graph.name.clone() };
-        let question = Question { model: &model, menu, goals, prompts: Vec::new(), options: Vec::new() };
+        let question = Question {
+            model: &model,
+            menu,
+            goals,
+            prompts: Vec::new(),
+            drafts: Vec::new(),
+            options: Vec::new(),
+        };
         let request = shardwright_build::make_request(graph, &offers, &formats, question, &mut ())
             .unwrap_or_else(|error| panic!("the request: {error}"));
         request.validate().unwrap_or_else(|fault| panic!("the request: {fault}"));
@@ -325,7 +332,13 @@ impl<'g> Bench<'g> {
                 first = end;
             }
         }
-        Plan { shards, tables: vec![0; self.request.tables.len()], fallback: Vec::new(), reasons: Vec::new() }
+        Plan {
+            shards,
+            tables: vec![0; self.request.tables.len()],
+            fallback: Vec::new(),
+            speculation: None,
+            reasons: Vec::new(),
+        }
     }
 
     fn shard(&self, component: u32, first: u32, end: u32, target: u32) -> Shard {

@@ -88,6 +88,7 @@ impl<'w> BundleStore<'w> {
             request: self.add(&request.canonical_bytes())?,
             plan: self.add(&json(plan.plan())?)?,
             report: Some(self.add(&json(report)?)?),
+            speculation: plan.speculation().cloned(),
             shards: entries,
         })
     }

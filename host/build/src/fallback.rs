@@ -6,7 +6,7 @@ use shardwright_planning::cost::CostTable;
 use shardwright_planning::plan::Fallback;
 use shardwright_planning::profile::Preference;
 use shardwright_planning::request::{Body, Request};
-use shardwright_vocabulary::{EntryName, TargetKind};
+use shardwright_vocabulary::{EntryKind, EntryName, TargetKind};
 
 use crate::options::{NEAR_LOSSLESS, SMALL, USUAL_QUALITY, USUAL_QUALITY_OPTION};
 use crate::{FormatChoice, PlanOptions, Settled, TableFormats};
@@ -84,11 +84,9 @@ fn in_formats_of_its_own(options: PlanOptions, first: Loss) -> PlanOptions {
     };
     let named = [NEAR_LOSSLESS, USUAL_QUALITY, SMALL].map(u64::from);
     let most = named.into_iter().find(|named| first <= *named).unwrap_or(first);
-    PlanOptions {
-        prefers: Some(Preference::Speed),
-        planner_options: vec![(USUAL_QUALITY_OPTION.to_owned(), most.to_string())],
-        ..options
-    }
+    let usual = (USUAL_QUALITY_OPTION.to_owned(), most.to_string());
+    let planner_options = options.planner_options.iter().cloned().chain([usual]).collect();
+    PlanOptions { prefers: Some(Preference::Speed), planner_options, ..options }
 }
 
 /// What a goal for the size leaves for each chain, tables included: to each the least that its
@@ -110,7 +108,9 @@ impl Sizes {
         let table = CostTable::new(request);
         let mut entries: Vec<EntryName> = Vec::new();
         for entry in plan.plan().shards.iter().flat_map(|shard| &shard.entries) {
-            if !entries.contains(entry) {
+            // Each chain has room of its own for verifying proposals, or does not.
+            let verifies = entry.kind == EntryKind::Decode && entry.rows > 1;
+            if !verifies && !entries.contains(entry) {
                 entries.push(*entry);
             }
         }

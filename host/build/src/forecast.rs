@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use shardwright_graph::{EntryOptions, EntryPoint, Graph, Role, Weight};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::{prompt_runs, weakest};
-use shardwright_planning::request::Request;
+use shardwright_planning::request::{Draft, Request};
 use shardwright_vocabulary::{EntryKind, FormatTuple, Provenance, TargetKind, limit_names, overhead_names};
 
 use crate::report::{
@@ -59,7 +59,7 @@ pub(crate) fn stored_bytes(graph: &Graph) -> u64 {
 /// Predicts what a plan asks for. `graph` is the model in any formats.
 pub fn forecast(request: &Request, plan: &CheckedPlan, graph: &Graph, weighed: &Weighed) -> Forecast {
     let totals = &totals(request, plan);
-    let memory = memory(plan, graph, weighed, totals);
+    let memory = memory(request, plan, graph, weighed, totals);
     Forecast {
         verdict: verdict(request, plan, &memory),
         download: weighed.download,
@@ -76,7 +76,13 @@ fn part(name: impl Into<String>, figure: Figure) -> MemoryPart {
 /// What the host does not see.
 const DRIVER: &str = "the driver, for itself";
 
-fn memory(plan: &CheckedPlan, graph: &Graph, weighed: &Weighed, totals: &PlanTotals) -> Vec<PhaseMemory> {
+fn memory(
+    request: &Request,
+    plan: &CheckedPlan,
+    graph: &Graph,
+    weighed: &Weighed,
+    totals: &PlanTotals,
+) -> Vec<PhaseMemory> {
     let artefacts = || {
         let (bytes, provenance) = (totals.artefacts.bytes, totals.artefacts.provenance);
         part("artefacts", Figure::Estimated { bytes, provenance })
@@ -127,9 +133,15 @@ fn memory(plan: &CheckedPlan, graph: &Graph, weighed: &Weighed, totals: &PlanTot
     }
     phases.push(PhaseMemory::of(Phase::Prefill, running()));
     let mut decode = running();
-    // The runtime's own copy of the row that is sampled from, as f32.
-    let logits = part("logits", Figure::Counted { bytes: graph.vocabulary.saturating_mul(4) });
-    decode.insert(decode.len().saturating_sub(1), logits);
+    // The runtime's own copy of the rows that are sampled from, as f32.
+    let rows = plan.speculation().map_or(1, |speculation| speculation.rows.into());
+    let bytes = graph.vocabulary.saturating_mul(4).saturating_mul(rows);
+    decode.insert(decode.len().saturating_sub(1), part("logits", Figure::Counted { bytes }));
+    let proposes = |draft: &&Draft| plan.speculation().is_some_and(|own| own.draft == draft.name);
+    if let Some(draft) = request.drafts.iter().find(proposes) {
+        let figure = Figure::Estimated { bytes: draft.memory_bytes, provenance: Provenance::Modelled };
+        decode.insert(decode.len().saturating_sub(1), part(format!("draft {}", draft.name), figure));
+    }
     phases.push(PhaseMemory::of(Phase::Decode, decode));
     phases
 }

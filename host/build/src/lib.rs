@@ -33,6 +33,7 @@ mod bundled;
 mod chips;
 mod compile;
 mod costs;
+mod drafts;
 mod executors;
 mod fallback;
 mod forecast;
@@ -94,7 +95,7 @@ pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats
 pub use settle::{BuildTimes, Planned, Purpose, Settled, plan, settle, settle_trying};
 pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
-pub use shardwright_planning::request::PromptLength;
+pub use shardwright_planning::request::{Draft, PromptLength};
 pub use sharing::SharedWriter;
 pub use shim_judge::ShimJudge;
 pub use source::{LossGround, Losses, Making, ModelSource, PlanSource};

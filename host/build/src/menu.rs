@@ -18,22 +18,21 @@ const PREFILL_ROWS: u32 = 128;
 const SHORT_PREFILL_ROWS: u32 = 16;
 /// Rows of the prefills that are offered where it is known how long prompts are, smallest first.
 const PREFILL_SIZES: [u32; 5] = [16, 32, 64, 128, 256];
-/// Rows of the scoring decode.
-const SCORING_ROWS: u32 = 16;
+/// Rows of the decodes that verify proposed tokens, and of which the largest scores texts: few rows
+/// where computing counts, as on a CPU, many where reading the weights does. A size between them
+/// would gain a few hundredths at most, and costs a row of the table for every kind and format.
+const VERIFYING_ROWS: [u32; 2] = [4, 16];
 
 impl EntryMenu {
-    /// The usual menu for a model: `prefill_128`, `prefill_16`, `decode_1`, `decode_16` (or one
-    /// `encode`), all within `context`.
+    /// The usual menu for a model: `prefill_128`, `prefill_16`, `decode_1`, `decode_4`, `decode_16`
+    /// (or one `encode`), all within `context`.
     pub fn usual(graph: &Graph, context: u32) -> Self {
         let context = context.max(1);
         let name = |kind, rows: u32| EntryName { kind, rows: rows.min(context), context };
         let mut entries = if graph.is_generative() {
-            vec![
-                name(EntryKind::Prefill, PREFILL_ROWS),
-                name(EntryKind::Prefill, SHORT_PREFILL_ROWS),
-                name(EntryKind::Decode, 1),
-                name(EntryKind::Decode, SCORING_ROWS),
-            ]
+            let prefills = [PREFILL_ROWS, SHORT_PREFILL_ROWS].map(|rows| name(EntryKind::Prefill, rows));
+            let decodes = std::iter::once(1).chain(VERIFYING_ROWS).map(|rows| name(EntryKind::Decode, rows));
+            prefills.into_iter().chain(decodes).collect()
         } else {
             vec![EntryName { kind: EntryKind::Encode, rows: context, context: 0 }]
         };

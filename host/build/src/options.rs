@@ -6,7 +6,7 @@ use std::str::FromStr;
 use shardwright_files::read_named;
 use shardwright_graph::Graph;
 use shardwright_planning::profile::{GENERIC, Preference, Profile};
-use shardwright_planning::request::PromptLength;
+use shardwright_planning::request::{Draft, PromptLength};
 use shardwright_shims::RegistryBuilder;
 use shardwright_trust::{Trust, TrustOptions};
 use shardwright_vocabulary::{
@@ -14,7 +14,7 @@ use shardwright_vocabulary::{
 };
 use shardwright_worker::{Isolation, Shims};
 
-use crate::MeasuredTimes;
+use crate::{MeasuredTimes, drafts};
 
 /// Formats that a plan may choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -217,6 +217,9 @@ pub struct PlanOptions {
     /// Tokens of a usual answer: their share of the time to the first one counts beside the time of
     /// a token. `None`: the time of a token alone.
     pub answer_tokens: Option<u32>,
+    /// What may propose tokens for a plan to verify, with how many of them are right; `None` for a
+    /// lookup in prompt and reply with a modest guess. Models without states have none.
+    pub drafts: Option<Vec<Draft>>,
     /// Which measured times the plan rests on.
     pub times: MeasuredTimes,
     /// A bundle whose artefacts of the same work orders are taken, instead of compiling them.
@@ -274,9 +277,15 @@ impl PlanOptions {
             flags: Vec::new(),
             flags_left_out: Vec::new(),
             planner: None,
-            planner_options: Vec::new(),
+            planner_options: self.about_speculation(),
             ..self.clone()
         }
+    }
+
+    /// Whether proposed tokens are verified is asked of the whole model, whatever runs it.
+    fn about_speculation(&self) -> Vec<(String, String)> {
+        let own = self.planner_options.iter().filter(|(name, _)| name == SPECULATION_OPTION);
+        own.filter(|_| self.planner.is_none()).cloned().collect()
     }
 }
 
@@ -295,6 +304,9 @@ pub(crate) const FORMAT_OPTION: &str = "format";
 
 /// The built-in planner's option for the loss that is usual where no goal is stated.
 pub(crate) const USUAL_QUALITY_OPTION: &str = "usual-quality";
+
+/// The built-in planner's option for whether proposed tokens are verified.
+pub(crate) const SPECULATION_OPTION: &str = "speculation";
 
 /// The built-in planner's option for what a plan falls back to, and its value for nothing.
 pub(crate) const NO_FALLBACKS: (&str, &str) = ("fallbacks", "none");
@@ -406,6 +418,15 @@ impl PlanOptions {
         let tokens = sum(|prompt| u128::from(prompt.tokens) * u128::from(prompt.count));
         let mean = if count == 0 { USUAL_PROMPT.into() } else { tokens.div_ceil(count) };
         (prompts, u32::try_from(mean).unwrap_or(u32::MAX).min(context))
+    }
+
+    /// What may propose tokens to a model in a context.
+    pub(crate) fn usual_drafts(&self, graph: &Graph, context: u32) -> Vec<Draft> {
+        match &self.drafts {
+            Some(drafts) if graph.is_generative() => drafts.clone(),
+            Some(_) => Vec::new(),
+            None => drafts::lookup(graph, context).into_iter().collect(),
+        }
     }
 
     /// The prompts that make a request's, as [`PlanOptions::usual_prompts`] did.

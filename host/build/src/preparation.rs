@@ -276,7 +276,9 @@ impl Preparation {
         let model = source.name();
         let formats = ModelFormats::counted(graph, &tuples)?;
         let weighed = Weighed::of(source);
-        let question = Question { model: &model, menu: &menu, goals, prompts, options: planner_options };
+        let drafts = options.usual_drafts(graph, context);
+        let question =
+            Question { model: &model, menu: &menu, goals, prompts, drafts, options: planner_options };
         let mut watch = Part::new(watch, 0..1000);
         let asked = if matches!(loss_goal, LossGoal::Most(_)) { 500 } else { 1000 };
         let (mut request, time_keys) =

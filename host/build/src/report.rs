@@ -20,7 +20,7 @@ use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{
     Encoding, EntryKind, EntryName, Flag, Limit, Notice, Pass, PlannerIdentity, Provenance, Segments,
-    SoftcapPlace, TimeCost, WeightFormat,
+    SoftcapPlace, Speculation, TimeCost, WeightFormat,
 };
 
 /// A limit with the target it belongs to.
@@ -323,6 +323,9 @@ pub struct PlanReport {
     pub forecast: Forecast,
     /// What goes on when a target is lost.
     pub fallback: Vec<FallbackReport>,
+    /// That proposed tokens are verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Speculation>,
     /// Reasons that concern the whole plan.
     pub reasons: Vec<ReasonReport>,
     /// Notices that every report must show.
@@ -447,6 +450,7 @@ pub fn report_plan(
                     .collect(),
             })
             .collect(),
+        speculation: checked.speculation().cloned(),
         reasons: reasons_of(None),
         notices: heading.notices,
         emulated_on: heading.emulated_on,
@@ -479,10 +483,13 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
         let softcap = softcap.filter(|_| planned.softcap == Some(SoftcapPlace::Runtime));
         let by_layer = layers.rows(shard);
         for part in &cost.entries {
-            // The runtime caps only the logits that are read: one row per step, whatever the entry
-            // point's rows, and none of a prefill, which gives no logits.
-            let runtime =
-                softcap.filter(|_| part.entry.kind != EntryKind::Prefill).map(|softcap| softcap.runtime);
+            // The runtime caps the logits of every row, and none of a prefill, which gives none.
+            let of_rows = |time: TimeCost| TimeCost {
+                microseconds: time.microseconds.saturating_mul(part.entry.rows.into()),
+                ..time
+            };
+            let runtime = softcap.filter(|_| part.entry.kind != EntryKind::Prefill);
+            let runtime = runtime.map(|softcap| of_rows(softcap.runtime));
             let beside = [runtime, cost.call].into_iter().flatten();
             let time = part.time.map(|time| beside.fold(time, together));
             let known = times.iter().position(|existing| existing.entry == part.entry);

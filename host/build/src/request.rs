@@ -8,7 +8,7 @@ use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role, Weight, layer_kinds,
 };
 use shardwright_planning::request::{
-    Body, Component, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, PromptLength,
+    Body, Component, Draft, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, PromptLength,
     Request, Softcap, TargetSummary,
 };
 use shardwright_shims::Watch;
@@ -88,6 +88,8 @@ pub struct Question<'q> {
     pub goals: Goals,
     /// How long prompts usually are; empty if nobody said.
     pub prompts: Vec<PromptLength>,
+    /// What may propose tokens.
+    pub drafts: Vec<Draft>,
     /// Settings of the planner.
     pub options: Vec<PlannerOption>,
 }
@@ -120,7 +122,7 @@ pub(crate) fn make_keyed_request(
     timers: &[Option<Digest>],
     watch: &mut dyn Watch,
 ) -> Result<(Request, Vec<Option<Digest>>), BuildError> {
-    let Question { model, menu, goals, prompts, options } = question;
+    let Question { model, menu, goals, prompts, drafts, options } = question;
     let decoder_kinds = layer_kinds(graph)?;
     let mut kinds = Vec::new();
     let mut representatives: Vec<(ComponentKind, Range<u32>, Logits)> = Vec::new();
@@ -217,6 +219,7 @@ pub(crate) fn make_keyed_request(
         transfer_nanoseconds: graph.hidden.saturating_mul(TRANSFER_PICOSECONDS) / 1000,
         goals,
         prompts,
+        drafts,
         options,
     };
     Ok((request, keys))

@@ -102,6 +102,7 @@
 //!         request: writer.add_bytes(b"{\"the\":\"request\"}")?,
 //!         plan: writer.add_bytes(b"{\"the\":\"plan\"}")?,
 //!         report: None,
+//!         speculation: None,
 //!         shards: vec![shard],
 //!     };
 //!     let texts = BTreeMap::from([(TextFile::GenerationConfig, writer.add_bytes(b"{\"eos_token_id\":1}")?)]);

@@ -7,7 +7,7 @@
 
 use shardwright_vocabulary::{
     ComponentKind, EntryKind, EntryName, Flag, FormatTuple, Limit, Provenance, Segment, Segments,
-    ShardFormats, StateFormat, Target, limit_names,
+    ShardFormats, Speculation, StateFormat, Target, limit_names,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,6 +54,7 @@ pub struct CheckedPlan {
     plan: Plan,
     shards: Vec<CheckedShard>,
     tables: Vec<CheckedTable>,
+    speculation: Option<Speculation>,
     loss: Loss,
 }
 
@@ -116,6 +117,11 @@ impl CheckedPlan {
         &self.tables
     }
 
+    /// That proposed tokens are verified.
+    pub fn speculation(&self) -> Option<&Speculation> {
+        self.speculation.as_ref()
+    }
+
     /// Rows of the largest entry point of all shards.
     pub fn largest_rows(&self) -> u32 {
         self.plan.shards.iter().flat_map(|shard| &shard.entries).map(|entry| entry.rows).max().unwrap_or(1)
@@ -142,6 +148,7 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     let resolved = resolved(&plan, request)?;
     donors(&plan, request)?;
     entries(&plan, request)?;
+    let speculation = speculation(&plan, request)?;
     boundaries(&plan, request)?;
     softcaps(&plan, request)?;
     flags(&plan, request)?;
@@ -153,7 +160,7 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     let loss = quality(&plan, request, &tables)?;
     let with_cost = |(shard, cost)| CheckedShard { cost, ..shard };
     let shards = resolved.into_iter().zip(costs).map(with_cost).collect();
-    Ok(CheckedPlan { shards, tables, plan, loss })
+    Ok(CheckedPlan { shards, tables, speculation, plan, loss })
 }
 
 /// Index as a plan spells it. Counts are capped before any index is made.
@@ -191,6 +198,9 @@ fn counts_and_texts(plan: &Plan) -> Result<(), PlanFault> {
             text("flag name", &flag.name, caps::NAME_BYTES)?;
             text("flag value", &flag.value, caps::TEXT_BYTES)?;
         }
+    }
+    if let Some(speculation) = &plan.speculation {
+        text("draft", &speculation.draft, caps::NAME_BYTES)?;
     }
     for reason in &plan.reasons {
         use crate::plan::Cause::{Cost, Feedback, Goal, Limit, Preference};
@@ -490,6 +500,28 @@ fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
+/// A draft of the request, verified at an entry point that every shard has.
+fn speculation(plan: &Plan, request: &Request) -> Result<Option<Speculation>, PlanFault> {
+    let Some(planned) = &plan.speculation else { return Ok(None) };
+    let rows = planned.rows;
+    let Some(draft) = request.drafts.iter().find(|draft| draft.name == planned.draft) else {
+        return Err(PlanFault::UnknownDraft { draft: planned.draft.clone() });
+    };
+    if rows < 2 {
+        return Err(PlanFault::SpeculationRows { rows });
+    }
+    let verifies = |entry: &EntryName| entry.kind == EntryKind::Decode && entry.rows == rows;
+    match shards(plan).find(|(_, shard)| !shard.entries.iter().any(verifies)) {
+        Some((shard, _)) => Err(PlanFault::SpeculationEntry { shard, rows }),
+        None => Ok(Some(Speculation {
+            draft: planned.draft.clone(),
+            rows,
+            gain_thousandths: planned.gain_thousandths,
+            provenance: draft.provenance,
+        })),
+    }
+}
+
 /// Boundaries: exactly those between this shard and others, sound encodings, reader equal to
 /// writer.
 fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
@@ -612,8 +644,8 @@ fn fallback(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// Why a target takes no kind of layer in these formats, at the entry points of the plan; `None` if
-/// it takes one.
+/// Why a target takes no kind of layer in these formats, at the entry points of the plan but that
+/// which verifies, which a chain that is fallen back to need not have; `None` if it takes one.
 fn takes_nothing(
     plan: &Plan,
     request: &Request,
@@ -621,7 +653,9 @@ fn takes_nothing(
     target: u32,
     formats: u32,
 ) -> Option<String> {
-    let entries: Vec<EntryName> = plan.shards.iter().flat_map(|shard| &shard.entries).copied().collect();
+    let verifies = |entry: &EntryName| entry.kind == EntryKind::Decode && entry.rows > 1;
+    let entries = plan.shards.iter().flat_map(|shard| &shard.entries).filter(|entry| !verifies(entry));
+    let entries: Vec<EntryName> = entries.copied().collect();
     let mut first = None;
     for kind in 0..u32::try_from(request.kinds.len()).unwrap_or(u32::MAX) {
         match table.shard(&[kind], target, &[formats], &entries) {
@@ -695,7 +729,11 @@ fn limits(
     costs: &[ShardCost],
     tables: &[CheckedTable],
 ) -> Result<(), PlanFault> {
-    let mut total = 0_u64;
+    let held = plan.speculation.as_ref().and_then(|speculation| {
+        let draft = request.drafts.iter().find(|draft| draft.name == speculation.draft)?;
+        Some(draft.held_bytes(speculation.rows))
+    });
+    let mut total = held.unwrap_or(0);
     let mut per_target: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for ((position, shard), cost) in shards(plan).zip(costs) {
         let Some(target) = request.targets.get(shard.target as usize) else { continue };

@@ -6,8 +6,10 @@ use shardwright_vocabulary::{self as own, ComponentKind, Pass};
 use crate::bindings::wit;
 use crate::check::PlanFault;
 use crate::feedback::{Attempt, Feedback};
-use crate::plan::{Boundary, BuildTime, Cause, Fallback, Plan, PlannedSegment, Reason, Shard};
-use crate::request::{Body, BoundaryRange, PrefillPart, Request, TargetFact};
+use crate::plan::{
+    Boundary, BuildTime, Cause, Fallback, Plan, PlannedSegment, PlannedSpeculation, Reason, Shard,
+};
+use crate::request::{Body, BoundaryRange, Draft, PrefillPart, Request, TargetFact};
 
 /// Conversions between two enums with the same cases.
 macro_rules! same_cases {
@@ -108,6 +110,34 @@ fn host_entry(entry: wit::Entry) -> own::EntryName {
 
 fn guest_fallback(chain: &Fallback) -> wit::Fallback {
     wit::Fallback { target: chain.target, formats: chain.formats.clone() }
+}
+
+fn guest_draft(draft: &Draft) -> wit::Draft {
+    wit::Draft {
+        name: draft.name.clone(),
+        silent_steps: draft.silent_steps,
+        accepted_steps: draft.accepted_steps.clone(),
+        provenance: guest_provenance(draft.provenance),
+        token_microseconds: draft.token_microseconds,
+        memory_bytes: draft.memory_bytes,
+        row_bytes: draft.row_bytes,
+    }
+}
+
+fn guest_speculation(speculation: &PlannedSpeculation) -> wit::Speculation {
+    wit::Speculation {
+        draft: speculation.draft.clone(),
+        rows: speculation.rows,
+        gain_thousandths: speculation.gain_thousandths,
+    }
+}
+
+fn host_speculation(speculation: wit::Speculation) -> PlannedSpeculation {
+    PlannedSpeculation {
+        draft: speculation.draft,
+        rows: speculation.rows,
+        gain_thousandths: speculation.gain_thousandths,
+    }
 }
 
 fn guest_limit(limit: &own::Limit) -> wit::Limit {
@@ -442,6 +472,7 @@ impl From<&Request> for wit::Request {
                 .iter()
                 .map(|prompt| wit::PromptLength { tokens: prompt.tokens, count: prompt.count })
                 .collect(),
+            drafts: request.drafts.iter().map(guest_draft).collect(),
             options: request
                 .options
                 .iter()
@@ -512,6 +543,7 @@ impl TryFrom<&Plan> for wit::Plan {
             shards: (0..).zip(&plan.shards).map(shard).collect::<Result<_, _>>()?,
             tables: plan.tables.clone(),
             fallback: plan.fallback.iter().map(guest_fallback).collect(),
+            speculation: plan.speculation.as_ref().map(guest_speculation),
             reasons: plan.reasons.iter().map(reason).collect(),
             extensions: vec![],
         })
@@ -582,7 +614,8 @@ impl TryFrom<wit::Plan> for Plan {
         let reasons = plan.reasons.into_iter().map(reason).collect();
         let fallback = |chain: wit::Fallback| Fallback { target: chain.target, formats: chain.formats };
         let fallback = plan.fallback.into_iter().map(fallback).collect();
-        Ok(Plan { shards, tables: plan.tables, fallback, reasons })
+        let speculation = plan.speculation.map(host_speculation);
+        Ok(Plan { shards, tables: plan.tables, fallback, speculation, reasons })
     }
 }
 

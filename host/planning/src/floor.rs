@@ -112,7 +112,7 @@ pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
         (open, bytes, lost) = (after, bytes.saturating_add(grown), lost.saturating_add(loss));
         homes.push(home(way));
     }
-    check(Plan { shards, tables, fallback: vec![], reasons }, request)
+    check(Plan { shards, tables, fallback: vec![], speculation: None, reasons }, request)
         .map_err(|fault| FloorRefusal::Plan(Box::new(fault)))
 }
 

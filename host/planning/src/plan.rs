@@ -152,6 +152,20 @@ pub struct Fallback {
     pub formats: Vec<u32>,
 }
 
+/// That proposed tokens are verified, several in a step.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedSpeculation {
+    /// Name of the draft in the request.
+    pub draft: String,
+    /// Rows of the `decode` entry point that verifies; every shard has it.
+    pub rows: u32,
+    /// Expected time of a generated token without it, in thousandths of that with it; `None` where
+    /// times are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain_thousandths: Option<u32>,
+}
+
 /// The answer of a planner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -163,6 +177,9 @@ pub struct Plan {
     pub tables: Vec<u32>,
     /// The chains to fail over to when a target is lost, in order of preference.
     pub fallback: Vec<Fallback>,
+    /// That proposed tokens are verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<PlannedSpeculation>,
     /// Reasons for the choices.
     pub reasons: Vec<Reason>,
 }
@@ -176,6 +193,10 @@ impl Plan {
 
     /// Whether `other` would build and run the same, whatever its reasons say.
     pub fn builds_same(&self, other: &Plan) -> bool {
-        self.shards == other.shards && self.tables == other.tables && self.fallback == other.fallback
+        let verifies = |plan: &Plan| plan.speculation.as_ref().map(|own| (own.draft.clone(), own.rows));
+        self.shards == other.shards
+            && self.tables == other.tables
+            && self.fallback == other.fallback
+            && verifies(self) == verifies(other)
     }
 }

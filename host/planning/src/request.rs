@@ -311,6 +311,39 @@ pub struct PromptLength {
     pub count: u32,
 }
 
+/// What proposes tokens that a step verifies beside the one that is certain, and how many of them
+/// were right in usual replies if nothing bounded their number.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Draft {
+    /// [`Speculation::LOOKUP`](shardwright_vocabulary::Speculation::LOOKUP), or the name of a
+    /// smaller model.
+    pub name: String,
+    /// Steps in which it proposed nothing.
+    pub silent_steps: u32,
+    /// The other steps, by how many tokens of the proposal were right before the first wrong one:
+    /// 0, 1, 2, …
+    pub accepted_steps: Vec<u32>,
+    /// Of these numbers of steps: modelled or measured.
+    pub provenance: Provenance,
+    /// Microseconds of a proposed token.
+    #[serde(default)]
+    pub token_microseconds: u64,
+    /// Bytes that it holds beside all shards.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// Bytes that each row of a step that verifies holds beside the shards, such as its logits.
+    #[serde(default)]
+    pub row_bytes: u64,
+}
+
+impl Draft {
+    /// Bytes that verifying in so many rows holds beside the shards.
+    pub fn held_bytes(&self, rows: u32) -> u64 {
+        self.row_bytes.saturating_mul(rows.into()).saturating_add(self.memory_bytes)
+    }
+}
+
 /// One setting for the planner, as its description lists them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -363,6 +396,9 @@ pub struct Request {
     /// nobody said. `prompt_tokens` of the goals is their mean then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<PromptLength>,
+    /// What may propose tokens; none for models without states.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drafts: Vec<Draft>,
     /// Settings for the planner.
     pub options: Vec<PlannerOption>,
 }

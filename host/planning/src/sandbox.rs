@@ -388,6 +388,7 @@ impl Planner {
             shards: vec![],
             tables: vec![],
             fallback: vec![],
+            speculation: None,
             reasons: vec![],
             extensions: vec![],
         };

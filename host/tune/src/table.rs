@@ -31,9 +31,9 @@ impl Base {
     /// What decides which trials belong together: everything in the request but limits, which are
     /// learned on the way, and what the times depend on.
     pub fn question(&self) -> Digest {
-        let Request { model, kinds, formats, entries, goals, prompts, options, .. } = &self.request;
+        let Request { model, kinds, formats, entries, goals, prompts, drafts, options, .. } = &self.request;
         let costs: Vec<_> = self.request.costs.iter().map(|row| row.time).collect();
-        let all = ((model, kinds, formats, entries), (goals, prompts, options), (costs, &self.keys));
+        let all = ((model, kinds, formats, entries), (goals, prompts, drafts, options), (costs, &self.keys));
         Digest::of(&serde_json::to_vec(&all).unwrap_or_default())
     }
 

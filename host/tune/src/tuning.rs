@@ -482,6 +482,9 @@ fn identity(plan: &Plan) -> Digest {
     let mut plan = plan.clone();
     plan.reasons.clear();
     plan.fallback.clear();
+    if let Some(speculation) = &mut plan.speculation {
+        speculation.gain_thousandths = None;
+    }
     plan.shards.iter_mut().for_each(|shard| shard.build = BuildTime::Ahead);
     Digest::of(&plan.canonical_bytes())
 }

@@ -42,6 +42,7 @@ mod provenance;
 mod record;
 mod segment;
 mod shim;
+mod speculation;
 mod table;
 mod target;
 
@@ -71,5 +72,6 @@ pub use record::{
 };
 pub use segment::{ComponentKind, Pass, Segment, Segments};
 pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds};
+pub use speculation::Speculation;
 pub use table::{Quantisation, Table};
 pub use target::{Target, TargetKind};

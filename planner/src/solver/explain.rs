@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Effort, Goal, Placement, Solution, TargetBounds, is_admitted, prefills, ranks};
 use crate::names::{self, Named};
 use crate::table::{CostTable, Prefix, RangeCost, prefill_runs, takes_part, units_of};
-use crate::{Cause, Entry, Flag, Plan, Reason, Request, Segment, Shard, flow};
+use crate::{Cause, Entry, EntryKind, Flag, Plan, Reason, Request, Segment, Shard, flow};
 
 mod ceilings;
 mod formats;
@@ -19,10 +19,12 @@ impl Solution {
             shards: vec![],
             tables: self.tables.clone(),
             fallback: self.fallback(request),
+            speculation: self.speculation.clone(),
             reasons: vec![],
             extensions: vec![],
         };
         self.explain_chain(request, &mut plan.reasons);
+        plan.reasons.extend(self.about_speculation.clone());
         self.explain_tables(request, &mut plan.reasons);
         self.explain_reserve(request, &mut plan.reasons);
         self.explain_ceilings(request, &mut plan.reasons);
@@ -61,7 +63,12 @@ impl Solution {
     fn entries_of(&self, request: &Request, placement: &Placement) -> Vec<Entry> {
         let units = units_of(request, &placement.segments, placement.softcap);
         let active = |entry: &&Entry| units.iter().any(|&(kind, _)| takes_part(request, kind, **entry));
-        self.entries.iter().filter(active).copied().collect()
+        let verifying = self.speculation.as_ref().map(|speculation| Entry {
+            kind: EntryKind::Decode,
+            rows: speculation.rows,
+            context: self.context,
+        });
+        self.entries.iter().filter(active).copied().chain(verifying).collect()
     }
 
     fn explain_chain(&self, request: &Request, reasons: &mut Vec<Reason>) {

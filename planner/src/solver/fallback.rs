@@ -31,6 +31,19 @@ pub(super) struct Reserve {
     left_out: Vec<Least>,
 }
 
+impl Reserve {
+    /// Bytes that were kept.
+    pub(super) fn bytes(&self) -> u64 {
+        self.kept.iter().map(|chain| chain.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Whether it has room for all that another has room for.
+    pub(super) fn is_as_wide(&self, other: &Reserve) -> bool {
+        let has = |chain: &Least| self.kept.iter().any(|own| own.target == chain.target);
+        other.kept.iter().all(has)
+    }
+}
+
 /// The optimum that leaves room for what it falls back to, as far as it can.
 pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let Some(size) = request.goals.size_bytes.filter(|_| settings.falls_back) else {
@@ -71,7 +84,7 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
 const FIRST: u32 = 0;
 
 /// What a solution loses, as far as it counts.
-fn lost(request: &Request, solution: &Solution) -> u64 {
+pub(super) fn lost(request: &Request, solution: &Solution) -> u64 {
     if !request.weighs_losses() {
         return 0;
     }
@@ -134,7 +147,7 @@ fn least_units(request: &Request, target: u32) -> u64 {
 
 impl Solution {
     /// Layers, and components without layers, on a target.
-    fn units_on(&self, target: u32) -> u64 {
+    pub(super) fn units_on(&self, target: u32) -> u64 {
         self.shards.iter().filter(|shard| shard.target == target).map(Placement::units).sum()
     }
 

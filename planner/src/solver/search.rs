@@ -777,6 +777,8 @@ impl Found {
             gap: self.gap,
             balanced_by: problem.balanced_by,
             tables: Vec::new(),
+            speculation: None,
+            about_speculation: None,
             relieving: Vec::new(),
             mixed: None,
             reserve: Default::default(),

@@ -132,6 +132,7 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
         shards: vec![],
         tables: request.first_tables(),
         fallback: vec![],
+        speculation: None,
         reasons: vec![],
         extensions: vec![],
     };

@@ -10,12 +10,12 @@
 //! `softcap` (`automatic`, `graph`, `runtime`), `format` with the beginning of a tuple's name
 //! (`w8-per-channel/a8-dynamic`), `format-gain` with the percent that formats have to save against
 //! those named first, `usual-quality` with the millinats within which formats are chosen where no
-//! goal is stated, `effort` (`thorough`, `simple`), `fallbacks` (`all`, `none`), `place.COMPONENT`
-//! with the name of a target, `most-shards.COMPONENT` with a number,
-//! `weights.COMPONENT[.FIRST-END]` with a weight format (layers from first to before end), and
-//! `order` with goals that count first.
+//! goal is stated, `effort` (`thorough`, `simple`), `fallbacks` (`all`, `none`), `speculation`
+//! (`auto`, `none`, or rows), `place.COMPONENT` with the name of a target, `most-shards.COMPONENT`
+//! with a number, `weights.COMPONENT[.FIRST-END]` with a weight format (layers from first to before
+//! end), and `order` with goals that count first.
 
-use shardwright_planner::solver::{Balance, Effort, Goal, Settings, WantedFormat, solve};
+use shardwright_planner::solver::{Balance, Effort, Goal, Settings, Speculate, WantedFormat, solve};
 use shardwright_planner::{
     Attempt, BuildTime, Cause, Description, Goals, Level, OptionDescription, Plan, Planner, Reason, Refusal,
     RefusalKind, Request, SoftcapPlace, learn, log,
@@ -79,6 +79,11 @@ impl Planner for Generic {
                     "none or all",
                     "whether other targets that take the whole model go on when one is lost, within a goal for the size (all)",
                 ),
+                option(
+                    SPECULATION,
+                    "auto, none or ROWS",
+                    "whether proposed tokens are verified, in an entry point of so many rows: where that is known to be faster (auto)",
+                ),
                 option("join", "on|off", "whether a shard may hold several components (on)"),
                 option("place.COMPONENT", "TARGET", "put a component on this target"),
                 option("most-shards.COMPONENT", "1..", "cut a component into no more shards"),
@@ -107,6 +112,7 @@ impl Planner for Generic {
     }
 }
 
+const SPECULATION: &str = "speculation";
 const USUAL_QUALITY: &str = "usual-quality";
 
 /// Plans within the usual loss where nothing else decides between formats; without it where no plan
@@ -194,6 +200,16 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                     "all" => true,
                     "none" => false,
                     _ => return Err(invalid("all or none")),
+                };
+            }
+            SPECULATION => {
+                settings.speculate = match value.as_str() {
+                    "auto" => Speculate::Automatic,
+                    "none" => Speculate::No,
+                    rows => {
+                        let rows = rows.parse().ok().filter(|rows| *rows > 1);
+                        Speculate::Rows(rows.ok_or_else(|| invalid("auto, none or rows, at least 2"))?)
+                    }
                 };
             }
             "join" => {

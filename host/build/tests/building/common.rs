@@ -63,7 +63,8 @@ pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> R
         prompt_tokens: 0,
         answer_tokens: 0,
     };
-    let question = Question { model: &model, menu, goals, prompts: Vec::new(), options: Vec::new() };
+    let question =
+        Question { model: &model, menu, goals, prompts: Vec::new(), drafts: Vec::new(), options: Vec::new() };
     make_request(graph, offers, &ModelFormats::stored(graph), question, &mut ())
 }
 
@@ -86,7 +87,13 @@ pub fn plan(request: &Request, cuts: &[u32]) -> Plan {
             first = end;
         }
     }
-    Plan { shards, tables: vec![0; request.tables.len()], fallback: Vec::new(), reasons: Vec::new() }
+    Plan {
+        shards,
+        tables: vec![0; request.tables.len()],
+        fallback: Vec::new(),
+        speculation: None,
+        reasons: Vec::new(),
+    }
 }
 
 fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {

@@ -144,9 +144,9 @@ fn menus_of_small_contexts_are_small() {
         (0, "prefill_1@1 decode_1@1"),
         (1, "prefill_1@1 decode_1@1"),
         (2, "prefill_2@2 decode_1@2 decode_2@2"),
-        (16, "prefill_16@16 decode_1@16 decode_16@16"),
-        (17, "prefill_17@17 prefill_16@17 decode_1@17 decode_16@17"),
-        (2048, "prefill_128@2048 prefill_16@2048 decode_1@2048 decode_16@2048"),
+        (16, "prefill_16@16 decode_1@16 decode_4@16 decode_16@16"),
+        (17, "prefill_17@17 prefill_16@17 decode_1@17 decode_4@17 decode_16@17"),
+        (2048, "prefill_128@2048 prefill_16@2048 decode_1@2048 decode_4@2048 decode_16@2048"),
     ] {
         let menu = EntryMenu::usual(&graph, context);
         let names: Vec<_> = menu.entries.iter().map(ToString::to_string).collect();

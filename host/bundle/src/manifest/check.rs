@@ -6,7 +6,8 @@ use std::path::Path;
 
 use shardwright_graph::ComponentKind;
 use shardwright_vocabulary::{
-    DType, FlagVerdict, FormatTuple, Pass, Segment, SegmentFormats, Segments, ShardFormats,
+    DType, EntryKind, EntryName, FlagVerdict, FormatTuple, Pass, Segment, SegmentFormats, Segments,
+    ShardFormats, Speculation,
 };
 
 use super::{
@@ -363,7 +364,25 @@ fn chain(at: &str, chain: &ChainEntry, structure: &Structure) -> Checked {
     for (index, entry) in chain.shards.iter().enumerate() {
         shard(&format!("{field}[{index}]"), entry, structure)?;
     }
-    Ok(())
+    match &chain.speculation {
+        Some(own) => speculation(&format!("{at}.speculation"), own, chain),
+        None => Ok(()),
+    }
+}
+
+/// A draft, and an entry point of more than one row that every shard of the chain has.
+fn speculation(at: &str, speculation: &Speculation, chain: &ChainEntry) -> Checked {
+    name(&format!("{at}.draft"), &speculation.draft)?;
+    let rows = speculation.rows;
+    let verifies = |entry: &EntryName| entry.kind == EntryKind::Decode && entry.rows == rows;
+    let field = || format!("{at}.rows");
+    if rows < 2 {
+        return Err(invalid(field(), format!("is {rows}, of which the first is the token that is certain")));
+    }
+    match chain.shards.iter().find(|shard| !shard.entries.iter().any(verifies)) {
+        Some(shard) => Err(invalid(field(), format!("is {rows}, and `{}` has no decode_{rows}", shard.name))),
+        None => Ok(()),
+    }
 }
 
 fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {

@@ -5,10 +5,10 @@ use std::path::Path;
 use proptest::prelude::*;
 use shardwright_graph::{ComponentKind, State, StateKind};
 use shardwright_vocabulary::{
-    ActivationFormat, DType, EntryName, Flag, FlagOutcome, FlagVerdict, FormatTuple, Granularity,
-    NodePlacement, Notice, NoticeKind, Pass, PlannerIdentity, Quantisation, Rewrite, RewriteKind, RoleFormat,
-    Segment, SegmentFormats, ShardFormats, ShimIdentity, StateFormat, Target, TargetKind, WeightFormat,
-    WeightRole, scale_count,
+    ActivationFormat, DType, EntryKind, EntryName, Flag, FlagOutcome, FlagVerdict, FormatTuple, Granularity,
+    NodePlacement, Notice, NoticeKind, Pass, PlannerIdentity, Provenance, Quantisation, Rewrite, RewriteKind,
+    RoleFormat, Segment, SegmentFormats, ShardFormats, ShimIdentity, Speculation, StateFormat, Target,
+    TargetKind, WeightFormat, WeightRole, scale_count,
 };
 
 use super::*;
@@ -50,7 +50,7 @@ fn sample() -> Manifest {
             states: StateFormat::F16,
         }
         .into(),
-        entries: vec!["prefill_8@64".parse().unwrap(), "decode_1@64".parse().unwrap()],
+        entries: ["prefill_8@64", "decode_1@64", "decode_4@64"].map(|name| name.parse().unwrap()).to_vec(),
         artefact: file(name),
         head: file("head"),
         work_order: Digest::of(b"order"),
@@ -128,6 +128,12 @@ fn sample() -> Manifest {
                 request: file("request"),
                 plan: file("plan"),
                 report: Some(file("report")),
+                speculation: Some(Speculation {
+                    draft: "lookup".to_owned(),
+                    rows: 4,
+                    gain_thousandths: Some(1180),
+                    provenance: Provenance::Modelled,
+                }),
                 shards: vec![
                     shard("embed", ComponentKind::Embed, (0, 0)),
                     shard("decoder.0-2", ComponentKind::Decoder, (0, 2)),
@@ -161,6 +167,7 @@ fn sample() -> Manifest {
                     request: file("request of a tower"),
                     plan: file("plan of a tower"),
                     report: None,
+                    speculation: None,
                     shards: vec![shard("vision-embed", ComponentKind::VisionEmbed, (0, 0))],
                 }],
             }],
@@ -321,6 +328,12 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         }),
         ("variants[0].chains[0].emulated_on", |m| m.variants[0].chains[0].emulated_on = Some(String::new())),
         ("variants[0].chains[0].shards", |m| m.variants[0].chains[0].shards.clear()),
+        ("variants[0].chains[0].speculation.draft", |m| speculation(m).draft.clear()),
+        ("variants[0].chains[0].speculation.rows", |m| speculation(m).rows = 1),
+        ("variants[0].chains[0].speculation.rows", |m| speculation(m).rows = 8),
+        ("variants[0].chains[0].speculation.rows", |m| {
+            m.variants[0].chains[0].shards[2].entries.pop();
+        }),
         ("variants[0].chains[0].shards[1].name", |m| {
             m.variants[0].chains[0].shards[1].name = "embed".to_owned()
         }),
@@ -506,6 +519,10 @@ fn long() -> String {
 
 fn shard(manifest: &mut Manifest) -> &mut ShardEntry {
     &mut manifest.variants[0].chains[0].shards[0]
+}
+
+fn speculation(manifest: &mut Manifest) -> &mut Speculation {
+    manifest.variants[0].chains[0].speculation.as_mut().unwrap()
 }
 
 fn quantisation(manifest: &mut Manifest) -> &mut Quantisation<FileReference> {
@@ -771,14 +788,24 @@ fn several<S: Strategy>(
 
 fn chain_entry(index: usize) -> impl Strategy<Value = ChainEntry> {
     let files = (reference(), reference(), proptest::option::of(reference()));
-    (proptest::option::of(word()), files, several(shard_entry, 1..4)).prop_map(
-        move |(emulated_on, (request, plan, report), shards)| ChainEntry {
-            name: format!("chain {index}"),
-            emulated_on,
-            request,
-            plan,
-            report,
-            shards,
+    let gain = proptest::option::of(any::<u32>());
+    let speculation = (word(), 2..=u32::MAX, gain, one_of(Provenance::ALL)).prop_map(
+        |(draft, rows, gain_thousandths, provenance)| Speculation {
+            draft,
+            rows,
+            gain_thousandths,
+            provenance,
+        },
+    );
+    let said = (proptest::option::of(word()), proptest::option::of(speculation));
+    (said, files, several(shard_entry, 1..4)).prop_map(
+        move |((emulated_on, speculation), (request, plan, report), mut shards)| {
+            if let Some(own) = &speculation {
+                let verifying = EntryName { kind: EntryKind::Decode, rows: own.rows, context: 1 };
+                shards.iter_mut().for_each(|shard| shard.entries.push(verifying));
+            }
+            let name = format!("chain {index}");
+            ChainEntry { name, emulated_on, request, plan, report, speculation, shards }
         },
     )
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use shardwright_graph::{ComponentKind, Graph, Segments, State};
 use shardwright_vocabulary::{
     EntryName, Flag, FlagOutcome, NodePlacement, Notice, Pass, PlannerIdentity, Rewrite, ShardFormats,
-    ShardOrigin, ShimIdentity, Target,
+    ShardOrigin, ShimIdentity, Speculation, Target,
 };
 
 use super::{AssetEntry, FileReference};
@@ -100,6 +100,9 @@ pub struct ChainEntry {
     /// The plan in the form of reports: JSON of the crate that built it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<FileReference>,
+    /// That tokens of a draft are verified, at an entry point that all of its shards have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Speculation>,
     /// In the order in which a step runs them; at least one.
     pub shards: Vec<ShardEntry>,
 }

@@ -177,6 +177,7 @@ fn chain(
         request: writer.add_bytes(b"{\"request\":1}")?,
         plan: writer.add_bytes(format!("{{\"plan\":\"{name}\"}}").as_bytes())?,
         report: Some(writer.add_bytes(b"{\"report\":1}")?),
+        speculation: None,
         shards,
     })
 }

@@ -112,6 +112,7 @@ fn chain(writer: &mut BundleWriter, name: &str, made: &str, head: &[u8]) -> Chai
         request: writer.add_bytes(b"{\"the\":\"request\"}").unwrap(),
         plan: writer.add_bytes(format!("{{\"plan\":\"{name}\"}}").as_bytes()).unwrap(),
         report: None,
+        speculation: None,
         shards: vec![shard],
     }
 }

@@ -525,6 +525,26 @@ pub enum PlanFault {
         /// The target's reason.
         why: String,
     },
+    /// A draft that the request does not have.
+    #[error("proposals of `{draft}` are to be verified, and the request has no such draft")]
+    UnknownDraft {
+        /// Its name.
+        draft: String,
+    },
+    /// Too few rows to verify anything.
+    #[error("proposals are to be verified in {rows} rows, and the first is the token that is certain")]
+    SpeculationRows {
+        /// The rows.
+        rows: u32,
+    },
+    /// A shard without the entry point that verifies.
+    #[error("shard {shard}: proposals are to be verified in {rows} rows, and it has no decode_{rows}")]
+    SpeculationEntry {
+        /// The shard.
+        shard: u32,
+        /// The rows.
+        rows: u32,
+    },
     /// A fallback target given twice.
     #[error("target {target} is listed twice as a fallback")]
     FallbackRepeated {

@@ -8,9 +8,9 @@ use shardwright_vocabulary::{
 };
 
 use super::*;
-use crate::plan::{Boundary, BuildTime, Cause, Fallback, Reason};
+use crate::plan::{Boundary, BuildTime, Cause, Fallback, PlannedSpeculation, Reason};
 use crate::request::{
-    Goals, Layer, LayerKind, ModelSummary, Sensitivity, Softcap, TargetSummary, ValueSensitivity,
+    Draft, Goals, Layer, LayerKind, ModelSummary, Sensitivity, Softcap, TargetSummary, ValueSensitivity,
 };
 
 const PREFILL: &str = "prefill_64@512";
@@ -141,6 +141,15 @@ fn request() -> Request {
             answer_tokens: 0,
         },
         prompts: vec![],
+        drafts: vec![Draft {
+            name: "lookup".to_owned(),
+            silent_steps: 9,
+            accepted_steps: vec![0, 1],
+            provenance: Provenance::Measured,
+            token_microseconds: 0,
+            memory_bytes: 5,
+            row_bytes: 100,
+        }],
         options: vec![],
     }
 }
@@ -183,6 +192,7 @@ fn plan() -> Plan {
         ],
         tables: vec![],
         fallback: vec![Fallback { target: 1, formats: vec![0] }],
+        speculation: None,
         reasons: vec![Reason {
             shard: Some(1),
             choice: "layers 0..3".to_owned(),
@@ -237,6 +247,46 @@ fn fallback_to(target: u32) -> Fallback {
     Fallback { target, formats: vec![] }
 }
 
+fn verified(rows: u32) -> PlannedSpeculation {
+    PlannedSpeculation { draft: "lookup".to_owned(), rows, gain_thousandths: Some(1500) }
+}
+
+/// Has four rows of every shard verify what the lookup proposes.
+fn speculate(plan: &mut Plan) {
+    plan.shards.iter_mut().for_each(|shard| shard.entries.push(entry(WIDE)));
+    plan.speculation = Some(verified(4));
+}
+
+#[test]
+fn proposals_are_verified_at_an_entry_point_of_every_shard() {
+    let (mut plan, mut request) = (plan(), request());
+    request.validate().unwrap();
+    assert_eq!(check(plan.clone(), &request).unwrap().speculation(), None);
+    let held = |plan: &Plan, request: &Request| {
+        let checked = check(plan.clone(), request).unwrap();
+        checked.shards().iter().map(|shard| shard.cost.context_bytes()).sum::<u64>()
+    };
+    // Without a draft the entry point may be there all the same.
+    plan.shards.iter_mut().for_each(|shard| shard.entries.push(entry(WIDE)));
+    let without = held(&plan, &request);
+    plan.speculation = Some(verified(4));
+    let speculation = check(plan.clone(), &request).unwrap().speculation().cloned();
+    let expected = Speculation {
+        draft: "lookup".to_owned(),
+        rows: 4,
+        gain_thousandths: Some(1500),
+        provenance: Provenance::Measured,
+    };
+    assert_eq!(speculation, Some(expected));
+    // What it holds beside the shards counts for the goal.
+    let held = without + 5 + 4 * 100;
+    request.goals.memory_bytes = Some(held);
+    check(plan.clone(), &request).unwrap();
+    request.goals.memory_bytes = Some(held - 1);
+    let fault = check(plan, &request).unwrap_err();
+    assert_eq!(fault, PlanFault::OverMemory { value: held, max: held - 1 });
+}
+
 /// Name of the fault and the change that causes it.
 const CASES: &[(&str, Change)] = &[
     ("TooMany", |plan, _| plan.shards = vec![plan.shards[0].clone(); caps::SHARDS + 1]),
@@ -252,6 +302,23 @@ const CASES: &[(&str, Change)] = &[
     ("TooMany", |plan, _| {
         plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "1".to_owned() }; caps::FLAGS + 1];
     }),
+    ("TextTooLong", |plan, _| {
+        speculate(plan);
+        plan.speculation.as_mut().unwrap().draft = "x".repeat(caps::NAME_BYTES + 1);
+    }),
+    ("UnknownDraft", |plan, request| {
+        speculate(plan);
+        request.drafts.clear();
+    }),
+    ("SpeculationRows", |plan, _| {
+        speculate(plan);
+        plan.speculation = Some(verified(1));
+    }),
+    ("SpeculationEntry", |plan, _| {
+        speculate(plan);
+        plan.shards.iter_mut().for_each(|shard| _ = shard.entries.pop());
+    }),
+    ("SpeculationEntry", |plan, _| plan.speculation = Some(verified(u32::MAX))),
     ("TextTooLong", |plan, _| plan.reasons[0].because = "x".repeat(caps::TEXT_BYTES + 1)),
     ("TextTooLong", |plan, _| plan.reasons[0].choice = "x".repeat(caps::TEXT_BYTES + 1)),
     ("TextTooLong", |plan, _| plan.reasons[0].cause = Cause::Goal("x".repeat(caps::NAME_BYTES + 1))),
@@ -775,6 +842,7 @@ proptest! {
         shards in prop::collection::vec(any_shard(), 0..8),
         fallback in prop::collection::vec((index(), prop::collection::vec(index(), 0..3)), 0..4),
         reason_shard in proptest::option::of(index()),
+        rows in index(),
     ) {
         let reasons = vec![Reason {
             shard: reason_shard,
@@ -783,7 +851,8 @@ proptest! {
             cause: Cause::Cost("time".to_owned()),
         }];
         let fallback = fallback.into_iter().map(|(target, formats)| Fallback { target, formats }).collect();
-        let _ = check(Plan { shards, tables: Vec::new(), fallback, reasons }, &request());
+        let speculation = Some(verified(rows));
+        let _ = check(Plan { shards, tables: Vec::new(), fallback, speculation, reasons }, &request());
     }
 
     /// Damage to one shard of a sound plan reaches the later checks.

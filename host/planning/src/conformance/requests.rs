@@ -6,7 +6,7 @@ use shardwright_vocabulary::{
 };
 
 use crate::request::{
-    Body, GatheredTable, Layer, PlannerOption, PromptLength, Request, TableFormat, ValueSensitivity,
+    Body, Draft, GatheredTable, Layer, PlannerOption, PromptLength, Request, TableFormat, ValueSensitivity,
 };
 
 /// A request with a name for reports.
@@ -190,6 +190,18 @@ pub fn extreme(base: &Request) -> Vec<Case> {
             let prompts =
                 lengths.flat_map(|tokens| [0, u32::MAX].map(|count| PromptLength { tokens, count }));
             request.prompts = prompts.collect();
+        }),
+        case(base, "drafts that propose anything", |request| {
+            let draft = |name: &str, steps: u32, bytes: u64| Draft {
+                name: name.to_owned(),
+                silent_steps: steps,
+                accepted_steps: vec![steps; 64],
+                provenance: Provenance::Measured,
+                token_microseconds: bytes,
+                memory_bytes: bytes,
+                row_bytes: bytes,
+            };
+            request.drafts = vec![draft("nothing", 0, 0), draft("all", u32::MAX, 0), draft("", 1, u64::MAX)];
         }),
         case(base, "names of a thousand bytes", |request| {
             request.model.name.clone_from(&text);

@@ -34,6 +34,10 @@ pub mod caps {
     pub const RANGES: usize = 1 << 13;
     /// Lengths of prompts.
     pub const PROMPTS: usize = 64;
+    /// Drafts.
+    pub const DRAFTS: usize = 8;
+    /// Numbers of tokens of a proposal that may be right.
+    pub const ACCEPTED: usize = 64;
     /// Sensitivities.
     pub const SENSITIVITIES: usize = 1 << 17;
 }
@@ -153,6 +157,7 @@ fn counts(request: &Request) -> Result<(), RequestFault> {
         ("gathered tables", request.tables.len(), caps::TABLES, false),
         ("ranges of boundaries", request.ranges.len(), caps::RANGES, false),
         ("lengths of prompts", request.prompts.len(), caps::PROMPTS, false),
+        ("drafts", request.drafts.len(), caps::DRAFTS, false),
         ("sensitivities", request.sensitivities.len(), caps::SENSITIVITIES, false),
     ];
     for (what, count, cap, needed) in lists {
@@ -161,6 +166,12 @@ fn counts(request: &Request) -> Result<(), RequestFault> {
         }
         if needed && count == 0 {
             return Err(RequestFault::Empty { what });
+        }
+    }
+    for draft in &request.drafts {
+        let (count, cap) = (draft.accepted_steps.len(), caps::ACCEPTED);
+        if count > cap {
+            return Err(RequestFault::TooMany { what: "numbers of accepted tokens of a draft", count, cap });
         }
     }
     for component in &request.model.components {
@@ -247,6 +258,7 @@ fn model(request: &Request) -> Result<(), RequestFault> {
 }
 
 fn entries(request: &Request) -> Result<(), RequestFault> {
+    unique("draft", request.drafts.iter().map(|draft| draft.name.as_str()))?;
     let names: Vec<String> = request.entries.iter().map(EntryName::to_string).collect();
     unique("entry point", names.iter().map(String::as_str))?;
     let count = |kind| request.entries.iter().filter(|entry| entry.kind == kind).count();

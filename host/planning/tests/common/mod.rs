@@ -105,6 +105,7 @@ pub fn request(layers: u32) -> Request {
             answer_tokens: 0,
         },
         prompts: vec![],
+        drafts: vec![],
         options: vec![],
     }
 }

@@ -1,7 +1,7 @@
 //! Requests that make no sense, each refused in words that name the place.
 
 use shardwright_planning::request::{
-    Body, BoundaryRange, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity, Softcap,
+    Body, BoundaryRange, Draft, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity, Softcap,
     TableFormat, TargetFact, ValueSensitivity, caps,
 };
 use shardwright_vocabulary::{
@@ -23,6 +23,18 @@ fn table(name: &str, formats: usize) -> GatheredTable {
     GatheredTable { name: name.to_owned(), formats: vec![format; formats] }
 }
 
+fn draft(name: &str, accepted: usize) -> Draft {
+    Draft {
+        name: name.to_owned(),
+        silent_steps: 1,
+        accepted_steps: vec![1; accepted],
+        provenance: Provenance::Modelled,
+        token_microseconds: 0,
+        memory_bytes: 0,
+        row_bytes: 0,
+    }
+}
+
 type Change = fn(&mut Request);
 
 const CASES: &[(&str, Change)] = &[
@@ -34,6 +46,11 @@ const CASES: &[(&str, Change)] = &[
     }),
     ("TooMany", |request| request.tables = vec![table("same", 1); caps::TABLES + 1]),
     ("TooMany", |request| request.tables = vec![table("one", caps::TABLE_FORMATS + 1)]),
+    ("TooMany", |request| {
+        request.drafts = (0..=caps::DRAFTS).map(|index| draft(&index.to_string(), 1)).collect();
+    }),
+    ("TooMany", |request| request.drafts = vec![draft("long", caps::ACCEPTED + 1)]),
+    ("Repeated", |request| request.drafts = vec![draft("same", 1); 2]),
     ("Empty", |request| request.tables = vec![table("one", 0)]),
     ("Index", |request| request.value_sensitivities = vec![values(3, 0)]),
     ("Index", |request| request.value_sensitivities = vec![values(1, 4)]),

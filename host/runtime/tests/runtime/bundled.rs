@@ -58,6 +58,7 @@ fn write(directory: &std::path::Path, parts: &Parts) -> Bundle {
         request: writer.add_bytes(b"{}").unwrap(),
         plan: writer.add_bytes(b"{} ").unwrap(),
         report: None,
+        speculation: None,
         shards,
     };
     let assets = parts.assets.iter().map(|asset| writer.add_asset(asset).unwrap()).collect();

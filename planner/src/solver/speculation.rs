@@ -1,0 +1,455 @@
+//! Whether proposed tokens are verified, several in a step, and in how many rows.
+//!
+//! Chosen once shards, targets and formats are. It adds one entry point to each shard; where there
+//! is no room for that, the shards are chosen again for both entry points, and that plan is taken
+//! only if no layer leaves its target, nothing that is fallen back to is left out, and no loss
+//! grows. Otherwise nothing is verified.
+//!
+//! What it gains follows from the times of a step with one row and with several, and from how many
+//! proposed tokens are right. A time that is not known is no gain. The entry point has to be worth
+//! its place: at least [`LEAST_GAIN`], and as many percent as it makes the artefacts larger.
+
+use super::bounds::TargetBounds;
+use super::{Effort, LEAST_SAVED, Placement, Settings, Solution, fallback, relief};
+use crate::table::{CostTable, Prefix, RangeCost, call_of, runtime_of, units_of};
+use crate::{
+    Cause, Cost, Draft, Entry, EntryKind, Goals, Reason, Refusal, RefusalKind, Request, Speculation, names,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// What verifying has to gain at least, in thousandths: estimates are no more precise.
+pub const LEAST_GAIN: u64 = 20;
+
+/// Part of the loss by which it may grow unnoticed, as one of so many.
+const LOSS_NOISE: u64 = 50;
+
+/// Whether proposed tokens are verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Speculate {
+    /// Where it is known to make tokens faster.
+    #[default]
+    Automatic,
+    /// Never.
+    No,
+    /// In so many rows, wherever there is room.
+    Rows(u32),
+}
+
+/// Verifying the tokens of a draft in an entry point.
+struct Candidate<'r> {
+    draft: &'r Draft,
+    entry: Entry,
+    /// Of each shard with this entry point too.
+    costs: Vec<RangeCost>,
+    /// Nanoseconds of a step with this entry point.
+    step: Option<u64>,
+    /// In thousandths of the time with it; `None` where a time is not known.
+    gain: Option<u64>,
+    /// The least gain that makes up for the entry point.
+    needed: u64,
+}
+
+/// Why something is not verified.
+type Obstacle = (String, Cause);
+
+/// The optimum, and what is verified with it.
+///
+/// Errors: as without; `invalid-request` if rows are asked for that the request does not offer, or
+/// that no draft proposes tokens for.
+pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
+    let plain = fallback::solve(request, settings)?;
+    if !request.has_states() {
+        return Ok(plain);
+    }
+    let asked = match settings.speculate {
+        Speculate::No => return Ok(plain),
+        Speculate::Rows(rows) => Some(rows),
+        Speculate::Automatic if request.drafts.is_empty() => return Ok(plain),
+        Speculate::Automatic => None,
+    };
+    let entries = sizes(request, plain.context, asked)?;
+    if entries.is_empty() {
+        return Ok(plain);
+    }
+    if settings.effort == Effort::Simple && asked.is_none() {
+        let why = "times were not looked at, as asked".to_owned();
+        return Ok(without(plain, (why, Cause::Preference("effort".to_owned()))));
+    }
+    let one = time_of_step(request, &plain.shards, decode(plain.context, 1));
+    let (mut found, mut obstacle) = (Vec::new(), None);
+    for entry in entries {
+        match costs_with(request, &plain, entry) {
+            Ok(costs) => {
+                let of = |draft| Candidate::new(request, &plain, draft, (entry, &costs), one);
+                found.extend(request.drafts.iter().map(of));
+            }
+            Err(why) => {
+                obstacle.get_or_insert((why, Cause::Cost("legality".to_owned())));
+            }
+        }
+    }
+    // Of equals the one with fewer rows, then the draft that is named first.
+    found.sort_by_key(|candidate| std::cmp::Reverse(candidate.gain));
+    let Some(best) = found.first() else {
+        return Ok(match obstacle {
+            Some(obstacle) => without(plain, obstacle),
+            None => plain,
+        });
+    };
+    if asked.is_none() && !best.is_worth_it() {
+        let obstacle = best.too_little(one.is_some());
+        return Ok(without(plain, obstacle));
+    }
+    let worth = || found.iter().filter(|candidate| asked.is_some() || candidate.is_worth_it());
+    let cause = if asked.is_some() { asked_for() } else { Cause::Cost("time".to_owned()) };
+    if let Some(fits) = worth().find(|candidate| candidate.misfit(request, &plain).is_none()) {
+        return Ok(fits.added_to(plain, one, cause));
+    }
+    match anew(request, settings, &plain, best, (one, asked)) {
+        Some((solution, candidate)) => Ok(candidate.added_to(solution, one, cause)),
+        None => {
+            let (why, cause) =
+                best.misfit(request, &plain).unwrap_or_else(|| ("it does not fit".to_owned(), asked_for()));
+            let why = format!("{} with {}: {why}", names::entry(best.entry), best.draft.name);
+            Ok(without(plain, (why, cause)))
+        }
+    }
+}
+
+fn asked_for() -> Cause {
+    Cause::Preference("speculation".to_owned())
+}
+
+fn decode(context: u32, rows: u32) -> Entry {
+    Entry { kind: EntryKind::Decode, rows, context }
+}
+
+/// The entry points of several rows in this context, fewest rows first; those asked for alone.
+fn sizes(request: &Request, context: u32, asked: Option<u32>) -> Result<Vec<Entry>, Refusal> {
+    let several = |entry: &&Entry| **entry == decode(context, entry.rows) && entry.rows > 1;
+    let mut entries: Vec<Entry> = request.entries.iter().filter(several).copied().collect();
+    entries.sort_by_key(|entry| entry.rows);
+    entries.dedup();
+    let Some(rows) = asked else { return Ok(entries) };
+    let invalid = |why: String| {
+        let message = format!("{rows} rows are to verify proposed tokens, and {why}");
+        Refusal::new(RefusalKind::InvalidRequest, message).with("option", "speculation")
+    };
+    if request.drafts.is_empty() {
+        return Err(invalid("nothing proposes any".to_owned()));
+    }
+    if !entries.iter().any(|entry| entry.rows == rows) {
+        let offered: Vec<String> = entries.iter().map(|entry| entry.rows.to_string()).collect();
+        let offered = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
+        return Err(invalid(format!("entry points of several rows that are offered have {offered}")));
+    }
+    entries.retain(|entry| entry.rows == rows);
+    Ok(entries)
+}
+
+/// The cost of each shard with one more entry point. Fails, in words, where a target does not take
+/// it.
+fn costs_with(request: &Request, solution: &Solution, entry: Entry) -> Result<Vec<RangeCost>, String> {
+    let table = CostTable::new(request);
+    let mut entries = solution.entries.clone();
+    entries.push(entry);
+    let of = |shard: &Placement| {
+        let units = units_of(request, &shard.segments, shard.softcap);
+        let illegal = || {
+            let mut units = units.iter();
+            let why = units
+                .find_map(|&(kind, formats)| table.illegal(request, kind, shard.target, formats, &[entry]));
+            let target = &request.targets[shard.target as usize].name;
+            format!("`{target}` does not take {}: {}", names::entry(entry), why.unwrap_or_default())
+        };
+        let prefix = Prefix::of_units(request, &table, &units, shard.target, &entries);
+        let computed = prefix.range(0, units.len()).ok_or_else(illegal)?;
+        let runtime = runtime_of(request, &shard.segments, shard.softcap);
+        let known_time = computed.known_time.saturating_add(runtime);
+        let time = computed.time.map(|_| known_time);
+        Ok(RangeCost { time, known_time, ..computed }.called(call_of(request, shard.target)))
+    };
+    solution.shards.iter().map(of).collect()
+}
+
+/// Nanoseconds of a step at an entry point, with all that the runtime does between shards; `None`
+/// where a time is not known.
+fn time_of_step(request: &Request, shards: &[Placement], entry: Entry) -> Option<u64> {
+    let table = CostTable::new(request);
+    let rows = u64::from(entry.rows);
+    let mut nanoseconds = 0_u64;
+    for shard in shards {
+        let units = units_of(request, &shard.segments, shard.softcap);
+        let prefix = Prefix::of_units(request, &table, &units, shard.target, &[entry]);
+        let computed = prefix.range(0, units.len())?.time?;
+        // The runtime caps the logits of each row.
+        let runtime = runtime_of(request, &shard.segments, shard.softcap).saturating_mul(rows);
+        let all = computed.saturating_add(runtime).saturating_add(call_of(request, shard.target));
+        nanoseconds = nanoseconds.saturating_add(all.saturating_mul(1000));
+        nanoseconds = nanoseconds.saturating_add(request.boundary_nanoseconds);
+    }
+    let place = |shard: &Placement| {
+        let target = &request.targets[shard.target as usize];
+        (&target.shim, &target.device)
+    };
+    let moves = shards.windows(2).filter(|pair| place(&pair[0]) != place(&pair[1])).count() as u64;
+    let moved = request.transfer_nanoseconds.saturating_mul(rows).saturating_mul(moves);
+    Some(nanoseconds.saturating_add(moved))
+}
+
+/// Steps of a draft's usual replies, and the tokens they come to with so many rows.
+struct Usual {
+    silent: u128,
+    proposing: u128,
+    tokens: u128,
+}
+
+impl Usual {
+    fn of(draft: &Draft, rows: u32) -> Usual {
+        let most = u128::from(rows.saturating_sub(1));
+        let silent = u128::from(draft.silent_steps);
+        let (mut proposing, mut tokens) = (0, silent);
+        for (right, &steps) in (0_u128..).zip(&draft.accepted_steps) {
+            proposing += u128::from(steps);
+            tokens += u128::from(steps) * (1 + right.min(most));
+        }
+        Usual { silent, proposing, tokens }
+    }
+
+    /// Time of a token in steps of one row, in thousandths of the time with proposals: so many
+    /// nanoseconds a step of one and of several rows, and a proposal. `None` where nothing is known
+    /// of the draft.
+    fn gain(&self, one: u64, several: u64, proposal: u64) -> Option<u64> {
+        let each = u128::from(several) + u128::from(proposal);
+        let time = self.silent * u128::from(one) + self.proposing.checked_mul(each)?;
+        let alone = u128::from(one).checked_mul(self.tokens)?.checked_mul(1000)?;
+        if self.proposing == 0 {
+            return None;
+        }
+        alone.checked_div(time).map(|gain| u64::try_from(gain).unwrap_or(u64::MAX))
+    }
+}
+
+fn artefact_bytes<'c>(costs: impl Iterator<Item = &'c RangeCost>) -> u64 {
+    costs.map(|cost| cost.artefact_bytes).fold(0, u64::saturating_add)
+}
+
+/// `1.18x`
+fn times(thousandths: u64) -> String {
+    format!("{}.{:02}x", thousandths / 1000, thousandths % 1000 / 10)
+}
+
+impl<'r> Candidate<'r> {
+    /// `one`: nanoseconds of a step of one row without it.
+    fn new(
+        request: &Request,
+        solution: &Solution,
+        draft: &'r Draft,
+        (entry, costs): (Entry, &[RangeCost]),
+        one: Option<u64>,
+    ) -> Candidate<'r> {
+        let step = time_of_step(request, &solution.shards, entry);
+        let proposal = u64::from(entry.rows.saturating_sub(1))
+            .saturating_mul(draft.token_microseconds)
+            .saturating_mul(1000);
+        let gain =
+            one.zip(step).and_then(|(one, step)| Usual::of(draft, entry.rows).gain(one, step, proposal));
+        let without = artefact_bytes(solution.shards.iter().map(|shard| &shard.cost));
+        let added = artefact_bytes(costs.iter()).saturating_sub(without);
+        let growth = u128::from(added) * 1000 / u128::from(without.max(1));
+        let growth = u64::try_from(growth).unwrap_or(u64::MAX);
+        let needed = LEAST_GAIN.max(growth).saturating_add(1000);
+        Candidate { draft, entry, costs: costs.to_vec(), step, gain, needed }
+    }
+
+    fn is_worth_it(&self) -> bool {
+        self.gain.is_some_and(|gain| gain >= self.needed)
+    }
+
+    fn too_little(&self, one_is_known: bool) -> Obstacle {
+        let what = format!("{} with {}", names::entry(self.entry), self.draft.name);
+        let why = match self.gain {
+            Some(gain) if self.needed > 1000 + LEAST_GAIN => format!(
+                "{what} would be {} as fast as without, and its artefacts {} as large",
+                times(gain),
+                times(self.needed)
+            ),
+            Some(gain) => format!(
+                "{what} would be {} as fast as without; less than {} is no gain",
+                times(gain),
+                times(self.needed)
+            ),
+            None if one_is_known && self.step.is_some() => {
+                format!("nothing is known of what {} proposes", self.draft.name)
+            }
+            None => "the times of some shards are not known, and what is not known is no gain".to_owned(),
+        };
+        (why, Cause::Cost("time".to_owned()))
+    }
+
+    /// The first limit or goal that the shards of a solution exceed with it.
+    fn misfit(&self, request: &Request, solution: &Solution) -> Option<Obstacle> {
+        let relieved;
+        let request = match solution.relieving.is_empty() {
+            true => request,
+            false => {
+                relieved = relief::with_flags(request, &solution.relieving);
+                &relieved
+            }
+        };
+        let goals = &request.goals;
+        let over = |what: &str, value: u64, most: u64| format!("{what} {value} exceeds {most}");
+        let bounds: Vec<TargetBounds<'_>> =
+            request.targets.iter().map(|target| TargetBounds::new(target, &[])).collect();
+        let mut held = vec![0_u64; request.targets.len()];
+        for (shard, cost) in solution.shards.iter().zip(&self.costs) {
+            let target = shard.target as usize;
+            if let Some((bound, value)) = bounds[target].exceeded(cost) {
+                let name = &bound.limit.name;
+                return Some((over(&format!("{name} of a shard"), value, bound.value), limit(name)));
+            }
+            held[target] = held[target].saturating_add(cost.context_bytes());
+        }
+        for (bounds, held) in bounds.iter().zip(&held) {
+            if let Some(bound) = bounds.memory_bytes.filter(|bound| *held > bound.value) {
+                let name = &bound.limit.name;
+                return Some((over(&format!("{name} of all shards"), *held, bound.value), limit(name)));
+            }
+        }
+        let memory = held.iter().copied().fold(own_bytes(self.draft, self.entry), u64::saturating_add);
+        if let Some(most) = goals.memory_bytes.filter(|most| memory > *most) {
+            return Some((over("memory", memory, most), Cause::Goal("memory".to_owned())));
+        }
+        let tables = request.tables.iter().zip(&solution.tables);
+        let tables = tables.filter_map(|(table, format)| table.formats.get(*format as usize));
+        let size = tables
+            .map(|format| format.bytes)
+            .chain([artefact_bytes(self.costs.iter()), solution.reserve.bytes()])
+            .fold(0, u64::saturating_add);
+        let most = goals.size_bytes.filter(|most| size > *most)?;
+        Some((over("size", size, most), Cause::Goal("size".to_owned())))
+    }
+
+    fn added_to(&self, solution: Solution, one: Option<u64>, cause: Cause) -> Solution {
+        let (entry, draft) = (self.entry, self.draft);
+        let mut because = match (self.gain, one.zip(self.step)) {
+            (Some(gain), Some((one, several))) => {
+                let usual = Usual::of(draft, entry.rows);
+                let accepted = usual.tokens.saturating_sub(usual.silent).saturating_mul(10);
+                let tokens = accepted.checked_div(usual.proposing).unwrap_or(0);
+                let all = (usual.silent + usual.proposing).max(1);
+                format!(
+                    "{} expected: {} of 100 steps propose tokens and take {} for {}.{} tokens, the others {} \
+                     for one ({})",
+                    times(gain),
+                    usual.proposing * 100 / all,
+                    names::microseconds(several.div_ceil(1000)),
+                    tokens / 10,
+                    tokens % 10,
+                    names::microseconds(one.div_ceil(1000)),
+                    names::Named::name(&draft.provenance),
+                )
+            }
+            _ => "its gain is not known".to_owned(),
+        };
+        if cause == asked_for() {
+            because.insert_str(0, "asked for; ");
+        }
+        let choice = format!("{} verifies what {} proposes", names::entry(entry), draft.name);
+        let gain_thousandths = self.gain.map(|gain| u32::try_from(gain).unwrap_or(u32::MAX));
+        let speculation = Speculation { draft: draft.name.clone(), rows: entry.rows, gain_thousandths };
+        let mut shards = solution.shards;
+        for (shard, cost) in shards.iter_mut().zip(&self.costs) {
+            shard.cost = cost.clone();
+        }
+        Solution {
+            shards,
+            speculation: Some(speculation),
+            about_speculation: Some(Reason { shard: None, choice, because, cause }),
+            ..solution
+        }
+    }
+}
+
+fn limit(name: &str) -> Cause {
+    Cause::Limit(name.to_owned())
+}
+
+/// What verifying holds beside the shards.
+fn own_bytes(draft: &Draft, entry: Entry) -> u64 {
+    draft.row_bytes.saturating_mul(entry.rows.into()).saturating_add(draft.memory_bytes)
+}
+
+fn without(solution: Solution, (because, cause): Obstacle) -> Solution {
+    let choice = "no proposed tokens are verified".to_owned();
+    Solution { about_speculation: Some(Reason { shard: None, choice, because, cause }), ..solution }
+}
+
+/// The optimum among plans that have both entry points, if verifying is worth it there and costs
+/// nothing else.
+fn anew<'r>(
+    request: &'r Request,
+    settings: &Settings,
+    plain: &Solution,
+    candidate: &Candidate<'r>,
+    (one, asked): (Option<u64>, Option<u32>),
+) -> Option<(Solution, Candidate<'r>)> {
+    let (draft, entry) = (candidate.draft, candidate.entry);
+    let both = with_both(request, draft, entry);
+    let mut found = fallback::solve(&both, settings).ok()?;
+    let units = |solution: &Solution| -> Vec<u64> {
+        (0_u32..).zip(&request.targets).map(|(target, _)| solution.units_on(target)).collect()
+    };
+    let (before, after) = (fallback::lost(request, plain), fallback::lost(request, &found));
+    let tolerated = before.saturating_add(LEAST_SAVED.max(before / LOSS_NOISE));
+    if units(&found) < units(plain) || !found.reserve.is_as_wide(&plain.reserve) || after > tolerated {
+        return None;
+    }
+    // What is gained is held against the plan without.
+    let costs = costs_with(request, &found, entry).ok()?;
+    let other = Candidate::new(request, plain, draft, (entry, &costs), one);
+    let step = time_of_step(request, &found.shards, entry);
+    let own = time_of_step(request, &found.shards, decode(found.context, 1));
+    let gain = one.zip(own).zip(step).and_then(|((one, own), step)| {
+        let proposal = u64::from(entry.rows.saturating_sub(1))
+            .saturating_mul(draft.token_microseconds)
+            .saturating_mul(1000);
+        let gain = Usual::of(draft, entry.rows).gain(own, step, proposal)?;
+        let gain = u128::from(gain) * u128::from(one) / u128::from(own.max(1));
+        Some(u64::try_from(gain).unwrap_or(u64::MAX))
+    });
+    let other = Candidate { step, gain, ..other };
+    let worth = asked.is_some() || other.is_worth_it();
+    found.entries.clone_from(&plain.entries);
+    (worth && other.misfit(request, &found).is_none()).then_some((found, other))
+}
+
+/// The request with what an entry point adds counted with the one that every shard has.
+fn with_both(request: &Request, draft: &Draft, entry: Entry) -> Request {
+    let table = CostTable::new(request);
+    let both = |cost: &Cost| {
+        if cost.entry != decode(entry.context, 1) {
+            return cost.clone();
+        }
+        let Some(other) = table.row(cost.kind, cost.target, cost.formats, entry) else {
+            let illegal = cost.illegal.clone().or(Some(format!("no cost for {}", names::entry(entry))));
+            return Cost { illegal, ..cost.clone() };
+        };
+        Cost {
+            ops: cost.ops.max(other.ops),
+            weight_bytes: cost.weight_bytes.max(other.weight_bytes),
+            artefact_bytes: cost.artefact_bytes.saturating_add(other.artefact_bytes),
+            state_bytes: cost.state_bytes.max(other.state_bytes),
+            illegal: cost.illegal.clone().or_else(|| other.illegal.clone()),
+            ..cost.clone()
+        }
+    };
+    let own = own_bytes(draft, entry);
+    let goals = Goals {
+        memory_bytes: request.goals.memory_bytes.map(|most| most.saturating_sub(own)),
+        ..request.goals
+    };
+    Request { costs: request.costs.iter().map(both).collect(), goals, ..request.clone() }
+}

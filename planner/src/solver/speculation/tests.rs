@@ -1,0 +1,348 @@
+use super::super::{LEAST_GAIN, Settings, Speculate, solve};
+use crate::testing::RequestBuilder;
+use crate::{
+    Attempt, Cause, Cost, Draft, Entry, EntryKind, ErrorClass, Feedback, Plan, Provenance, Request,
+    SoftcapPlace, TimeCost, learn,
+};
+
+const SIZES: [u32; 4] = [2, 4, 8, 16];
+
+fn decode(rows: u32) -> Entry {
+    Entry { kind: EntryKind::Decode, rows, context: 512 }
+}
+
+fn draft(silent: u32, accepted: &[u32]) -> Draft {
+    Draft {
+        name: "lookup".to_owned(),
+        silent_steps: silent,
+        accepted_steps: accepted.to_vec(),
+        provenance: Provenance::Modelled,
+        token_microseconds: 0,
+        memory_bytes: 0,
+        row_bytes: 0,
+    }
+}
+
+/// Two layers with decodes of all sizes, in each of which a layer takes `time` microseconds and
+/// adds `bytes` to the artefact; embed and head take no time.
+fn request(time: impl Fn(u32) -> Option<u64>, bytes: u64, drafts: Vec<Draft>) -> RequestBuilder {
+    RequestBuilder::decoder(2).times(0, 0).change(|request| {
+        let rows: Vec<Cost> = request.costs.iter().filter(|cost| cost.entry == decode(1)).cloned().collect();
+        request.entries.extend(SIZES.map(decode));
+        for (row, size) in rows.iter().flat_map(|row| SIZES.map(|size| (row, size))) {
+            request.costs.push(Cost { entry: decode(size), artefact_bytes: bytes, ..row.clone() });
+        }
+        for cost in request.costs.iter_mut().filter(|cost| cost.kind == 2) {
+            if cost.entry.kind == EntryKind::Decode {
+                let known = |microseconds| TimeCost { microseconds, provenance: Provenance::Simulated };
+                cost.time = time(cost.entry.rows).map(known);
+            }
+        }
+        request.drafts = drafts;
+    })
+}
+
+fn plan(request: &Request, settings: &Settings) -> Plan {
+    solve(request, settings).unwrap().into_plan(request)
+}
+
+/// The rows in which proposals are verified.
+fn chosen(request: &Request) -> Option<u32> {
+    let plan = plan(request, &Settings::default());
+    let rows = plan.speculation.as_ref().map(|speculation| speculation.rows);
+    for shard in &plan.shards {
+        let decodes = shard.entries.iter().filter(|entry| entry.kind == EntryKind::Decode);
+        let expected: Vec<u32> = std::iter::once(1).chain(rows).collect();
+        assert_eq!(decodes.map(|entry| entry.rows).collect::<Vec<_>>(), expected);
+    }
+    rows
+}
+
+/// What a plan says of verifying.
+fn said(request: &Request, settings: &Settings) -> (String, Cause) {
+    let about = |choice: &str| choice.contains("verif");
+    let plan = plan(request, settings);
+    let reason = plan.reasons.into_iter().find(|reason| about(&reason.choice)).unwrap();
+    (format!("{}: {}", reason.choice, reason.because), reason.cause)
+}
+
+fn with(speculate: Speculate) -> Settings {
+    Settings { speculate, ..Settings::default() }
+}
+
+/// Microseconds of a token, counted step by step.
+fn per_token(draft: &Draft, rows: Option<u32>, time: impl Fn(u32) -> u64) -> f64 {
+    let (mut microseconds, mut tokens) = (0, 0);
+    let silent = std::iter::repeat_n(None, draft.silent_steps as usize);
+    let proposing = draft.accepted_steps.iter().enumerate();
+    let proposing = proposing.flat_map(|(right, steps)| std::iter::repeat_n(Some(right), *steps as usize));
+    for right in silent.chain(proposing) {
+        match (rows, right) {
+            (Some(rows), Some(right)) => {
+                tokens += 1 + right.min(rows as usize - 1);
+                microseconds += 2 * time(rows) + u64::from(rows - 1) * draft.token_microseconds;
+            }
+            _ => {
+                tokens += 1;
+                microseconds += 2 * time(1);
+            }
+        }
+    }
+    microseconds as f64 / tokens as f64
+}
+
+#[test]
+fn no_other_rows_give_tokens_faster() {
+    let times: [fn(u32) -> u64; 4] = [
+        |_| 1000,
+        |rows| 900 + 100 * u64::from(rows),
+        |rows| 500 + 500 * u64::from(rows),
+        |rows| 1000 + 3 * u64::from(rows).pow(2),
+    ];
+    let accepted: [(u32, &[u32]); 5] = [
+        (90, &[4, 2, 1, 1, 1, 1]),
+        (10, &[10, 10, 10, 5, 5, 5, 3, 3, 3, 1, 1, 1, 1, 1, 1, 9]),
+        (0, &[0, 0, 0, 9]),
+        (5, &[50]),
+        (50, &[20, 30]),
+    ];
+    let (mut with, mut without) = (0, 0);
+    for time in times {
+        for (silent, accepted) in accepted {
+            for token_microseconds in [0, 40] {
+                let draft = Draft { token_microseconds, ..draft(silent, accepted) };
+                let found = chosen(&request(|rows| Some(time(rows)), 0, vec![draft.clone()]).build());
+                let plain = per_token(&draft, None, time);
+                let own = found.map_or(plain, |rows| per_token(&draft, Some(rows), time));
+                let gain = 1.0 + LEAST_GAIN as f64 / 1000.0;
+                for rows in SIZES {
+                    let other = per_token(&draft, Some(rows), time);
+                    let enough = plain / other >= gain + 0.001;
+                    assert!(!enough || other >= own * 0.998, "{accepted:?}: {rows} before {found:?}");
+                }
+                match found {
+                    Some(_) => assert!(plain / own >= gain - 0.001),
+                    None => without += 1,
+                }
+                with += usize::from(found.is_some());
+            }
+        }
+    }
+    assert!(with > 5 && without > 5, "{with} {without}");
+}
+
+#[test]
+fn the_gain_is_stated_with_what_it_rests_on() {
+    let drafts = vec![draft(90, &[2, 0, 0, 0, 0, 0, 0, 8])];
+    let request = request(|rows| Some(if rows > 8 { 4000 } else { 1000 }), 0, drafts).build();
+    let plan = plan(&request, &Settings::default());
+    let speculation = plan.speculation.unwrap();
+    // 100 steps of one time give 156 tokens.
+    assert_eq!((speculation.rows, speculation.gain_thousandths), (8, Some(1560)));
+    assert_eq!(speculation.draft, "lookup");
+    let (said, cause) = said(&request, &Settings::default());
+    let expected = "decode_8@512 verifies what lookup proposes: 1.56x expected: 10 of 100 steps propose tokens \
+                    and take 2.0 ms for 6.6 tokens, the others 2.0 ms for one (modelled)";
+    assert_eq!((said.as_str(), cause), (expected, Cause::Cost("time".to_owned())));
+}
+
+#[test]
+fn of_two_drafts_the_one_that_is_worth_its_time_is_taken() {
+    let model = Draft { name: "small".to_owned(), ..draft(0, &[0, 0, 0, 90]) };
+    let fast = Draft { token_microseconds: 10, ..model.clone() };
+    let slow = Draft { token_microseconds: 9000, ..model };
+    for (model, expected) in [(fast, "small"), (slow, "lookup")] {
+        let drafts = vec![draft(80, &[5, 5, 5, 5]), model];
+        let request = request(|rows| Some(1000 + u64::from(rows)), 0, drafts).build();
+        let plan = plan(&request, &Settings::default());
+        assert_eq!(plan.speculation.unwrap().draft, expected);
+    }
+}
+
+#[test]
+fn what_the_runtime_does_of_each_row_counts() {
+    let drafts = vec![draft(0, &[0, 0, 0, 0, 0, 0, 0, 1])];
+    // The runtime caps each row: 4 ms beside 2.
+    let capped = request(|_| Some(1000), 0, drafts.clone()).softcap(4000).build();
+    let settings = Settings { softcap: Some(SoftcapPlace::Runtime), ..Settings::default() };
+    let gain = plan(&capped, &settings).speculation.unwrap().gain_thousandths.unwrap();
+    // 8 tokens of 2 + 8 * 4 ms, each 6 ms alone.
+    assert_eq!(gain, 6 * 8 * 1000 / (2 + 8 * 4));
+    // Shards on two targets hand each row over.
+    let mut moved = request(|_| Some(1000), 0, drafts).target("cpu", "cpu").times(1, 5000).build();
+    moved.transfer_nanoseconds = 2_000_000;
+    for cost in moved.costs.iter_mut().filter(|cost| (cost.kind, cost.target) == (1, 0)) {
+        cost.illegal = Some("no head".to_owned());
+    }
+    let gain = plan(&moved, &Settings::default()).speculation.unwrap().gain_thousandths.unwrap();
+    // The layers take 2 ms, the head 5.
+    assert_eq!(gain, (7 + 2) * 8 * 1000 / (7 + 8 * 2));
+}
+
+#[test]
+fn what_is_not_known_is_no_gain() {
+    let drafts = || vec![draft(0, &[0, 0, 0, 9])];
+    for known in [|_| None, |rows| (rows == 1).then_some(1000), |rows| (rows > 1).then_some(1000)] {
+        let request = request(known, 0, drafts()).build();
+        assert_eq!(chosen(&request), None);
+        let (said, cause) = said(&request, &Settings::default());
+        assert!(said.ends_with("the times of some shards are not known, and what is not known is no gain"));
+        assert_eq!(cause, Cause::Cost("time".to_owned()));
+        // It may be asked for all the same.
+        let plan = plan(&request, &with(Speculate::Rows(4)));
+        let speculation = plan.speculation.unwrap();
+        assert_eq!((speculation.rows, speculation.gain_thousandths), (4, None));
+    }
+    let nothing = request(|_| Some(1000), 0, vec![draft(0, &[])]).build();
+    assert_eq!(chosen(&nothing), None);
+    // One size that is known is enough.
+    let one = request(|rows| (rows < 3).then_some(1000), 0, drafts()).build();
+    assert_eq!(chosen(&one), Some(2));
+}
+
+#[test]
+fn too_small_a_gain_is_none_and_a_larger_artefact_asks_for_more() {
+    let small = request(|rows| Some(1000 + u64::from(rows)), 0, vec![draft(99, &[0, 1])]).build();
+    assert_eq!(chosen(&small), None);
+    let (why, _) = said(&small, &Settings::default());
+    assert!(why.ends_with("would be 1.00x as fast as without; less than 1.02x is no gain"), "{why}");
+    // 1.3 times as fast: artefacts that are a quarter larger are worth it, not those half as large.
+    let drafts = || vec![draft(70, &[20, 0, 0, 10])];
+    let plain = solve(&request(|_| Some(1000), 0, vec![]).build(), &Settings::default()).unwrap();
+    let bytes = plain.shards.iter().map(|shard| shard.cost.artefact_bytes).sum::<u64>();
+    let growing = |part: u64| request(|_| Some(1000), bytes / part / 4, drafts()).build();
+    assert_eq!(chosen(&growing(4)), Some(4));
+    assert_eq!(chosen(&growing(2)), None);
+    let (why, cause) = said(&growing(2), &Settings::default());
+    assert!(why.contains("would be 1.30x as fast as without, and its artefacts 1.50x as large"), "{why}");
+    assert_eq!(cause, Cause::Cost("time".to_owned()));
+    let asked = plan(&growing(2), &with(Speculate::Rows(4)));
+    assert_eq!(asked.speculation.unwrap().rows, 4);
+}
+
+#[test]
+fn without_room_nothing_is_verified_and_no_layer_moves() {
+    let drafts = || vec![Draft { memory_bytes: 7, row_bytes: 3, ..draft(0, &[0, 0, 0, 9]) }];
+    let builder = || request(|_| Some(1000), 10, drafts()).target("cpu", "cpu");
+    let used = |plan: &Plan| plan.shards.iter().map(|shard| shard.target).collect::<Vec<_>>();
+    let free = builder().build();
+    let best = solve(&free, &Settings::default()).unwrap();
+    assert_eq!(best.speculation.as_ref().unwrap().rows, 4);
+    let memory = best.shards.iter().map(|shard| shard.cost.context_bytes()).sum::<u64>() + 7 + 4 * 3;
+    let size = best.shards.iter().map(|shard| shard.cost.artefact_bytes).sum::<u64>();
+    let all_on_npu = used(&best.into_plan(&free));
+    let bounded = |memory_bytes, size_bytes| {
+        builder()
+            .change(|request| {
+                (request.goals.memory_bytes, request.goals.size_bytes) = (memory_bytes, size_bytes);
+            })
+            .build()
+    };
+    let settings = Settings { falls_back: false, ..Settings::default() };
+    for (memory, size, fits, goal) in [
+        (Some(memory), None, Some(4), ""),
+        // Fewer rows hold less.
+        (Some(memory - 1), None, Some(2), ""),
+        (Some(memory - 7), None, None, "memory"),
+        (None, Some(size), Some(4), ""),
+        (None, Some(size - 1), None, "size"),
+    ] {
+        let request = bounded(memory, size);
+        let plan = plan(&request, &settings);
+        assert_eq!(plan.speculation.as_ref().map(|own| own.rows), fits, "{memory:?} {size:?}");
+        assert_eq!(used(&plan), all_on_npu);
+        if fits.is_none() {
+            let (why, cause) = said(&request, &settings);
+            assert!(why.contains(&format!("decode_4@512 with lookup: {goal} ")), "{why}");
+            assert_eq!(cause, Cause::Goal(goal.to_owned()));
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_a_shard_is_kept_by_more_shards_where_that_is_faster() {
+    let drafts = || vec![draft(80, &[0, 0, 0, 20])];
+    let whole = solve(&request(|_| Some(1000), 10, vec![]).build(), &Settings::default()).unwrap();
+    let bytes = whole.shards[0].cost.artefact_bytes;
+    assert_eq!(whole.shards.len(), 1);
+    let limited = |call: u64| {
+        request(|_| Some(1000), 10, drafts()).limit("npu", "artefact-bytes", bytes).change(|request| {
+            request.targets[0].overheads.push(crate::Overhead {
+                name: "call-microseconds".to_owned(),
+                value: call,
+                provenance: Provenance::Probed,
+                note: String::new(),
+            });
+        })
+    };
+    let cut = plan(&limited(10).build(), &Settings::default());
+    assert_eq!((cut.shards.len(), cut.speculation.unwrap().rows), (2, 4));
+    // Where calls take longer than what is gained, one shard stays.
+    let kept = limited(20_000).build();
+    let plan = plan(&kept, &Settings::default());
+    assert_eq!((plan.shards.len(), plan.speculation), (1, None));
+    let (why, cause) = said(&kept, &Settings::default());
+    assert!(why.contains("artefact-bytes of a shard"), "{why}");
+    assert_eq!(cause, Cause::Limit("artefact-bytes".to_owned()));
+}
+
+#[test]
+fn a_target_that_does_not_take_the_rows_has_none() {
+    let mut request = request(|_| Some(1000), 0, vec![draft(0, &[0, 0, 0, 9])]).build();
+    for (least, left) in [(4, Some(2)), (2, None)] {
+        let too_many = |entry: Entry| entry == decode(entry.rows) && entry.rows >= least;
+        for cost in request.costs.iter_mut().filter(|cost| cost.kind == 2 && too_many(cost.entry)) {
+            cost.illegal = Some("too many rows".to_owned());
+        }
+        assert_eq!(chosen(&request), left);
+    }
+    let (why, _) = said(&request, &Settings::default());
+    assert!(why.ends_with("`npu` does not take decode_2@512: too many rows"), "{why}");
+}
+
+#[test]
+fn it_can_be_left_out_and_asked_for() {
+    let request = request(|_| Some(1000), 0, vec![draft(0, &[0, 0, 0, 9])]).build();
+    assert_eq!(plan(&request, &with(Speculate::No)).speculation, None);
+    assert_eq!(plan(&request, &with(Speculate::Rows(16))).speculation.unwrap().rows, 16);
+    let (why, cause) = said(&request, &with(Speculate::Rows(16)));
+    assert!(why.contains("asked for; 4.00x expected"), "{why}");
+    assert_eq!(cause, Cause::Preference("speculation".to_owned()));
+    let refused = solve(&request, &with(Speculate::Rows(5))).unwrap_err();
+    assert_eq!(refused.kind, crate::RefusalKind::InvalidRequest);
+    assert!(refused.message.ends_with("entry points of several rows that are offered have 2, 4, 8, 16"));
+    let none = Request { drafts: vec![], ..request };
+    let refused = solve(&none, &with(Speculate::Rows(4))).unwrap_err();
+    assert!(refused.message.ends_with("nothing proposes any"), "{}", refused.message);
+    assert_eq!(plan(&none, &Settings::default()).speculation, None);
+}
+
+#[test]
+fn what_a_compiler_refuses_is_left_out_before_anything_else_changes() {
+    let request = request(|_| Some(1000), 0, vec![draft(0, &[0, 0, 0, 9])]).build();
+    let first = plan(&request, &Settings::default());
+    let refused = |details: &[(&str, &str)]| Attempt {
+        plan: first.clone(),
+        feedback: vec![Feedback {
+            shard: Some(0),
+            class: Some(ErrorClass::Unmappable),
+            message: "no".to_owned(),
+            details: details.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            times: vec![],
+            drift_per_mille: None,
+            extensions: vec![],
+        }],
+    };
+    for details in [&[][..], &[("entry", "decode_4@512")]] {
+        let next = learn::revise(&request, &[refused(details)], &Settings::default()).unwrap();
+        assert_eq!(next.speculation, None);
+        assert_eq!((next.shards.len(), first.shards.len()), (1, 1));
+        let learned = Cause::Feedback("unmappable".to_owned());
+        let reason = next.reasons.iter().find(|reason| reason.cause == learned).unwrap();
+        assert_eq!(reason.because, "a plan that does was refused: no");
+    }
+    // Another entry point was refused: the shard is cut.
+    let other = refused(&[("entry", "decode_1@512")]);
+    let next = learn::revise(&request, &[other], &Settings::default()).unwrap();
+    assert!(next.speculation.is_some() && next.shards.len() > 1);
+}
