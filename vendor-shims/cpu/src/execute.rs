@@ -13,7 +13,7 @@ use crate::kernels::axial::{Tables, axial_rope};
 use crate::kernels::elementwise::{binary, gated, glu, unary};
 use crate::kernels::encoding::{Encoding, Stored, StoredMut, decode, encode, nearest};
 use crate::kernels::integer::split::{Split, split_linear};
-use crate::kernels::integer::{self, MANY, Map, Streams, Tiles, integer_linear};
+use crate::kernels::integer::{self, Map, Streams, Tiles, integer_linear};
 use crate::kernels::linear::{self, Finish, PanelData, PanelType, Panels, Scales, Sizes};
 use crate::kernels::norm::{l2_normalize, layer_norm, rms_norm, softmax};
 use crate::kernels::pooling::mean_rows;
@@ -415,7 +415,7 @@ impl Stage<'_, '_> {
         let entry = self.entry;
         for (index, step) in entry.steps.iter().enumerate() {
             control.proceed()?;
-            if self.rows < MANY && streamed(step).is_some() {
+            if self.rows < integer::many(self.dot) && streamed(step).is_some() {
                 // The last step is followed by the first of the next token.
                 let next = entry.steps[index + 1..].iter().chain(&entry.steps).find_map(streamed);
                 let pieces = next.unwrap_or_default();
@@ -460,16 +460,17 @@ impl Stage<'_, '_> {
                     bytes: maps.iter().map(bytes).sum(),
                 };
                 let Ways { tuning, products, .. } = self.ways;
-                let dot = match rows {
-                    0..MANY => dot,
-                    _ => products.unwrap_or_else(|| tuning.products(shape)),
+                let many = rows >= integer::many(dot);
+                let dot = match many {
+                    true => products.unwrap_or_else(|| tuning.products(shape)),
+                    false => dot,
                 };
                 let begun = Instant::now();
                 integer_linear(level, dot, streams, pool, read(x), all, rows, self.scratch);
                 if rows == 1 {
                     self.streamed.0 += shape.bytes;
                     self.streamed.1 += begun.elapsed();
-                } else if rows >= MANY && products.is_none() {
+                } else if many && products.is_none() {
                     tuning.multiplied(shape, dot, begun.elapsed());
                 }
             }

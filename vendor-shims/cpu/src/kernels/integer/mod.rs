@@ -84,8 +84,11 @@ impl Tiles<'_> {
     }
 }
 
-/// Rows from which weights are unpacked once for all of them.
+/// Rows from which weights are unpacked once for all of them by products of whole tiles and of
+/// pairs of rows; see [`many`].
 pub const MANY: usize = 8;
+/// The same by products of single rows, which read fewer rows' weights in place.
+const MANY_SINGLE: usize = 17;
 /// Panels that are unpacked together.
 const GROUP: usize = 4;
 /// Tasks per thread for few rows, if there are enough panels.
@@ -98,6 +101,17 @@ const LEAST_ROWS: usize = 48;
 const READ_AHEAD: usize = 31;
 /// A product of bytes costs about a fourth of a product of floats.
 const CHEAPER: u64 = 4;
+
+/// Rows from which weights are unpacked once for all of them, at this level.
+pub const fn many(dot: DotLevel) -> usize {
+    match dot {
+        #[cfg(target_arch = "x86_64")]
+        DotLevel::Amx => MANY,
+        #[cfg(target_arch = "aarch64")]
+        DotLevel::NeonI8mm => MANY,
+        _ => MANY_SINGLE,
+    }
+}
 
 /// Where the parts of the scratch memory begin, in values of four bytes.
 struct Layout {
@@ -186,7 +200,7 @@ pub fn integer_linear<const N: usize>(
     let bytes = |map: &Map<'_>| {
         map.weights.kind == IntegerType::I8 && !matches!(map.weights.scales, Scales::PerBlock { .. })
     };
-    let raised = rows >= MANY && geometry.blocks == 1 && dot.raises() && maps.iter().flatten().all(bytes);
+    let raised = rows >= many(dot) && geometry.blocks == 1 && dot.raises() && maps.iter().flatten().all(bytes);
     quantise_rows(level, pool, x, geometry, rows, raised, q, sums, scales);
     let quantised = Rows { q, sums, scales, raised };
     let maps = maps.map(|map| {
@@ -225,7 +239,7 @@ pub fn integer_linear<const N: usize>(
             false => (0..tasks).for_each(|task| body(task, 0)),
         }
     };
-    if rows < MANY {
+    if rows < many(dot) {
         // A task is a run of panels, read once from front to back. Each thread gets the same number
         // of tasks from every map, and the last tasks are short, since a job ends with its slowest
         // thread.

@@ -203,12 +203,19 @@ unsafe fn many_rows<
     d: D,
     sums: &mut [[[D::Sums; CHAINS]; PANELS]; ROWS],
     streams: &[*const u8; PANELS],
+    ahead: usize,
     steps: &[D::Step; ROWS],
 ) {
     // SAFETY: as the caller grants.
     let bytes: [D::Bytes; PANELS] = std::array::from_fn(
         #[inline(always)]
-        |p| unsafe { d.load(streams[p].add(VECTOR_AT * VECTOR)) },
+        |p| unsafe {
+            let at = streams[p].add(VECTOR_AT * VECTOR);
+            if !W::MANY {
+                d.prefetch(at.wrapping_add(ahead));
+            }
+            d.load(at)
+        },
     );
     for part in 0..W::PARTS {
         let index = VECTOR_AT * W::PARTS + part;
@@ -316,7 +323,7 @@ unsafe fn tile<
                                 );
                             } else {
                                 many_rows::<D, W, ROWS, PANELS, CHAINS, $vector>(
-                                    d, &mut sums, &streams, &steps,
+                                    d, &mut sums, &streams, ahead, &steps,
                                 );
                             }
                         }
@@ -394,10 +401,11 @@ unsafe fn tile<
         return;
     }
     if !W::MANY {
-        for result in 0..std::hint::black_box(ROWS * PANELS) {
-            let (p, r) = (result / ROWS, result % ROWS);
+        for p in 0..PANELS {
             let columns = Columns::of(operands, panel + p);
-            columns.write(d, d.sums(&lanes[r][p]), operands, row + r, target);
+            for r in 0..std::hint::black_box(ROWS).min(ROWS) {
+                columns.write(d, d.sums(&lanes[r][p]), operands, row + r, target);
+            }
         }
         return;
     }
@@ -614,36 +622,38 @@ pub fn stream<D: Dot, W: Stored>(
         }
         let mut row = 0;
         while row < rows {
+            // Weights are in cache from the second tile of rows on. Sums of blocks with scales take
+            // two registers each.
+            macro_rules! of_mode {
+                ($rows:literal, $whole:literal, $scaled:literal) => {{
+                    match mode {
+                        WHOLE => cover!(WHOLE, row, $rows, 1, $whole),
+                        _ => cover!(SCALED, row, $rows, 1, $scaled),
+                    }
+                    row += $rows;
+                }};
+            }
             // Conditions that are constant per level remove the shapes that it does not use.
-            if const { matches!(<D::F as Simd>::REGISTERS, Registers::None) } {
-                match mode {
-                    WHOLE => cover!(WHOLE, row, 1, 1, 1),
-                    SCALED => cover!(SCALED, row, 1, 1, 1),
-                    _ => cover!(LONG, row, 1, 1, 1),
-                }
+            let left = rows - row;
+            if mode == LONG {
+                cover!(LONG, row, 1, 1, 1);
                 row += 1;
+            } else if const { matches!(<D::F as Simd>::REGISTERS, Registers::None) } {
+                of_mode!(1, 1, 1);
+            } else if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } {
+                match left {
+                    8.. => of_mode!(8, 1, 1),
+                    6.. => of_mode!(6, 1, 1),
+                    4.. => of_mode!(4, 2, 2),
+                    3 => of_mode!(3, 2, 2),
+                    2 => of_mode!(2, 4, 2),
+                    _ => of_mode!(1, 4, 2),
+                }
             } else {
-                row += match (mode, rows - row) {
-                    (WHOLE, 4..) => {
-                        cover!(WHOLE, row, 4, 1, 1);
-                        4
-                    }
-                    (SCALED, 2..) => {
-                        cover!(SCALED, row, 2, 1, 1);
-                        2
-                    }
-                    (WHOLE, _) => {
-                        cover!(WHOLE, row, 1, 1, 4);
-                        1
-                    }
-                    (SCALED, _) => {
-                        cover!(SCALED, row, 1, 1, 2);
-                        1
-                    }
-                    _ => {
-                        cover!(LONG, row, 1, 1, 1);
-                        1
-                    }
+                match (mode, left) {
+                    (WHOLE, 4..) => of_mode!(4, 1, 1),
+                    (_, 2..) => of_mode!(2, 1, 1),
+                    _ => of_mode!(1, 4, 2),
                 }
             }
         }
