@@ -12,9 +12,9 @@ pub const DRAFTED_MAX: usize = 15;
 pub struct Proposal {
     /// The next tokens, in order; none where the draft expects nothing.
     pub tokens: Vec<u32>,
-    /// The distribution that each of them was drawn from, where the draft drew them at random. Empty
-    /// where the tokens are a function of the history: then the same seed gives the same text as
-    /// without a draft. A draft that states others than it drew from changes what is generated.
+    /// The distribution that each of them was drawn from, where the draft drew them at random.
+    /// Empty where the tokens are a function of the history: then the same seed gives the same text
+    /// as without a draft. A draft that states others than it drew from changes what is generated.
     pub drawn_from: Vec<Distribution>,
     /// How much speaks for the proposal; proposals with like evidence are expected to be accepted
     /// alike. Of prompt lookup the length of the repeated text in tokens; 0 if the draft has no

@@ -6,8 +6,8 @@ use crate::times::StepTimes;
 /// What is expected before anything was seen counts as so many proposals.
 const PRIOR_WEIGHT: f64 = 3.0;
 
-/// What each new proposal leaves of the weight of older ones, so that a text that changes is noticed
-/// within some ten of them.
+/// What each new proposal leaves of the weight of older ones, so that a text that changes is
+/// noticed within some ten of them.
 const KEPT: f64 = 0.9;
 
 /// A step of several rows is chosen where it is expected to win more than that: estimates are no
@@ -114,11 +114,6 @@ impl Pace {
         let pauses = self.pause > 0;
         self.pause = self.pause.saturating_sub(1);
         pauses
-    }
-
-    /// Whether a pause is not over.
-    pub(crate) fn is_pausing(&self) -> bool {
-        self.pause > 0
     }
 
     /// Begins a pause: the draft is not expected to win.

@@ -107,11 +107,11 @@ impl Slot {
 /// The drafts of a session, in the order in which they are asked: the next one where one expects
 /// nothing.
 ///
-/// How many tokens are verified in a step is chosen anew for each: as many as make the most tokens a
-/// second, by how often tokens with like evidence were accepted and by how long steps of that many
-/// rows took. Where that is no more than a step of one row makes, nothing is verified. What prompt
-/// lookup proposes is then still compared with what is chosen; a draft that costs time pauses, and
-/// is tried again after some tokens.
+/// How many tokens are verified in a step is chosen anew for each: as many as make the most tokens
+/// a second, by how often tokens with like evidence were accepted and by how long steps of that
+/// many rows took. Where that is no more than a step of one row makes, nothing is verified. What
+/// prompt lookup proposes is then still compared with what is chosen; a draft that costs time
+/// pauses, and is tried again after some tokens.
 pub struct Speculation {
     slots: Vec<Slot>,
     times: StepTimes,
@@ -270,17 +270,17 @@ impl Speculation {
             Source::Other(draft) => {
                 let asked = match self.length {
                     Some(length) => length.min(most),
-                    None if slot.pace.pauses() => 0,
+                    None if slot.pace.pauses() => return Ok(None),
                     None => slot.pace.worth(&self.times, 0, most, slot.each),
                 };
                 if asked == 0 {
-                    if self.length.is_none() && self.times.expected(1).is_some() && !slot.pace.is_pausing() {
+                    // Before the first step nothing is known.
+                    if self.times.expected(1).is_some() {
                         slot.pace.lost();
                     }
                     return Ok(None);
                 }
                 let proposal = draft.propose(history, asked, interrupted)?;
-                slot.pace.won();
                 (asked, proposal)
             }
         };
@@ -326,6 +326,9 @@ impl Speculation {
             (0, Some(first)) => slot.pace.record(evidence, 1, usize::from(chosen.first() == Some(&first))),
             _ => slot.pace.record(evidence, verified, accepted),
         }
+        if 2 * accepted > verified {
+            slot.pace.won();
+        }
     }
 }
 
@@ -350,5 +353,128 @@ fn check(slot: &Slot, proposal: &Proposal, most: usize, vocabulary: usize) -> Re
     match (0..tokens.len()).find(has_none).or(longer) {
         Some(index) => Err(DraftError::Distribution { draft: slot.name(), index }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives one answer to everything.
+    struct Says(fn(usize) -> Result<Proposal, DraftError>);
+
+    impl Draft for Says {
+        fn name(&self) -> String {
+            "says".to_owned()
+        }
+
+        fn propose(&mut self, _: &[u32], most: usize) -> Result<Proposal, DraftError> {
+            (self.0)(most)
+        }
+    }
+
+    fn tokens(tokens: Vec<u32>) -> Result<Proposal, DraftError> {
+        Ok(Proposal { tokens, ..Proposal::default() })
+    }
+
+    fn one_of(id: u32) -> Distribution {
+        Distribution::new([(id, 1.0)]).unwrap()
+    }
+
+    /// What a draft is dropped for.
+    fn fault(answer: fn(usize) -> Result<Proposal, DraftError>) -> DraftError {
+        let patience = Duration::from_millis(400);
+        let mut speculation =
+            Speculation::new().patience(patience).draft(Box::new(Says(answer))).fixed_length(Some(4));
+        speculation.asked(0, &[1, 2], 4, 100, &|| false).unwrap_err()
+    }
+
+    #[test]
+    fn each_fault_has_an_error() {
+        use shardwright_vocabulary::ErrorKind;
+        let faults: [(fn(usize) -> Result<Proposal, DraftError>, fn(&DraftError) -> bool, ErrorKind); 7] = [
+            (
+                |_| tokens(vec![99, 100]),
+                |error| matches!(error, DraftError::OutOfVocabulary { id: 100, vocabulary: 100, .. }),
+                ErrorKind::Incompatible,
+            ),
+            (
+                |most| tokens(vec![1; most + 1]),
+                |error| matches!(error, DraftError::TooMany { proposed: 5, most: 4, .. }),
+                ErrorKind::Invalid,
+            ),
+            (
+                |_| Ok(Proposal { drawn_from: vec![one_of(1)], ..tokens(vec![1, 2])? }),
+                |error| matches!(error, DraftError::Distribution { index: 1, .. }),
+                ErrorKind::Invalid,
+            ),
+            (
+                |_| Ok(Proposal { drawn_from: vec![one_of(1); 2], ..tokens(vec![1])? }),
+                |error| matches!(error, DraftError::Distribution { index: 1, .. }),
+                ErrorKind::Invalid,
+            ),
+            (
+                |_| {
+                    std::thread::sleep(Duration::from_secs(3));
+                    tokens(Vec::new())
+                },
+                |error| matches!(error, DraftError::NotAnswered { .. }),
+                ErrorKind::Shim,
+            ),
+            (
+                |_| panic!("on purpose"),
+                |error| matches!(error, DraftError::Died { reason, .. } if reason == "on purpose"),
+                ErrorKind::Shim,
+            ),
+            (
+                |_| Err(DraftError::Failed { draft: "says".to_owned(), source: "full".into() }),
+                |error| matches!(error, DraftError::Failed { .. }),
+                ErrorKind::Shim,
+            ),
+        ];
+        for (answer, is_expected, kind) in faults {
+            let error = fault(answer);
+            assert!(is_expected(&error) && error.kind() == kind, "{error:?}");
+            assert!(error.to_string().contains("`says`") && !error.help().is_empty(), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_next_draft_is_asked_where_one_expects_nothing() {
+        let nothing = Box::new(Says(|_| tokens(Vec::new())));
+        let wrong = Box::new(Says(|_| tokens(vec![100])));
+        let right = Box::new(Says(|_| tokens(vec![7, 8])));
+        let mut speculation =
+            Speculation::new().lookup().draft(nothing).draft(wrong).draft(right).fixed_length(Some(4));
+        assert_eq!(speculation.drafts(), ["lookup", "says", "says", "says"]);
+        let drafted = speculation.propose(&[1, 2, 3], 4, 100, &|| false);
+        assert_eq!(drafted.tokens, [7, 8]);
+        assert_eq!(speculation.dropped().len(), 1);
+        assert_eq!(speculation.drafts().len(), 3);
+        assert_eq!(speculation.propose(&[1, 2, 3, 1, 2], 1, 100, &|| false).tokens, [3]);
+        assert_eq!(speculation.propose(&[1, 2], 0, 100, &|| false), Drafted::default());
+        assert_eq!(speculation.propose(&[1, 2], 4, 100, &|| true), Drafted::default());
+    }
+
+    #[test]
+    fn a_draft_that_loses_is_left_alone_and_asked_again() {
+        // Always wrong, and each step of several rows takes long.
+        let mut speculation = Speculation::new().draft(Box::new(Says(|most| tokens(vec![50; most]))));
+        let mut history = vec![1];
+        let (mut verified, mut last) = (0, 0);
+        for token in 0..400 {
+            let drafted = speculation.propose(&history, 15, 100, &|| false);
+            let rows = drafted.tokens.len() as u64 + 1;
+            (verified, last) = if rows > 1 { (verified + 1, token) } else { (verified, last) };
+            speculation.stepped(&drafted, &[token % 40], Duration::from_millis(80 + 20 * rows));
+            history.push(token % 40);
+        }
+        assert!((3..60).contains(&verified), "{verified}");
+        assert!(last > 20, "it was never tried again");
+        let counted = *speculation.statistics();
+        assert_eq!((counted.steps, counted.accepted), (400, 0));
+        assert_eq!(counted.by_accepted[0], verified);
+        assert_eq!(counted.acceptance().without, 400 - verified);
+        assert_eq!(counted.since(&counted), SpeculationStatistics::default());
     }
 }

@@ -303,8 +303,8 @@ impl Session {
         Ok(self.inner.resume()?)
     }
 
-    /// Sets the drafts whose tokens replies verify, several in a step; `None` for none. A new session
-    /// has prompt lookup, where its plan has an entry point for several rows.
+    /// Sets the drafts whose tokens replies verify, several in a step; `None` for none. A new
+    /// session has prompt lookup, where its plan has an entry point for several rows.
     ///
     /// A draft changes how long a reply takes, and not what it says: the tokens are those of the
     /// model. With a draft that draws its tokens at random, as a [`ModelDraft`] does for a reply

@@ -43,6 +43,7 @@
 #![forbid(unsafe_code)]
 
 mod decoding;
+mod distribution;
 mod engine;
 mod error;
 mod generation;
@@ -57,7 +58,9 @@ mod stop;
 mod stream;
 mod template;
 mod tokenizer;
+mod verify;
 
+pub use distribution::Distribution;
 pub use error::{Result, TextError};
 pub use generation::GenerationConfig;
 pub use index::{IndexBytes, is_index_of};
@@ -65,7 +68,7 @@ pub use input::{CONFIG_BYTES_MAX, JSON_NESTING_MAX, utf8_text};
 pub use part_tokens::{PartTokens, PromptTokens};
 pub use random::Random;
 pub use reply::{Reply, ReplyStep, Stop};
-pub use sampler::{Distribution, Sampler, SamplingParameters, Verdict};
+pub use sampler::{Sampler, SamplingParameters};
 pub use stop::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, StopMatch, StopMatcher, StopRules};
 pub use stream::{PENDING_BYTE_TOKENS_MAX, TextStream};
 pub use template::{
@@ -73,3 +76,4 @@ pub use template::{
     TEMPLATE_FUEL, TemplateValue, messages_from_json,
 };
 pub use tokenizer::{TEXT_BYTES_MAX, TOKENIZER_BYTES_MAX, Tokenizer, TokenizerLoading, VocabularyDifference};
+pub use verify::Verdict;

@@ -1,15 +1,10 @@
 //! Choosing the next token from a row of logits.
 
-mod distribution;
-mod verify;
-
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 
 use crate::error::{Result, TextError};
 use crate::random::Random;
-pub use distribution::Distribution;
-pub use verify::Verdict;
 
 /// How the next token is sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -117,7 +112,7 @@ impl SamplingParameters {
 #[derive(Debug, Clone)]
 pub struct Sampler {
     parameters: SamplingParameters,
-    random: Random,
+    pub(crate) random: Random,
     /// Logits after the penalty, by id; filled only with a penalty.
     penalised: Vec<f32>,
     candidates: Vec<Candidate>,
@@ -163,7 +158,7 @@ impl Sampler {
     }
 
     /// Checks the logits and passes them on with the repetition penalty.
-    fn with_penalty<T>(
+    pub(crate) fn with_penalty<T>(
         &mut self,
         logits: &[f32],
         history: &[u32],
@@ -187,7 +182,7 @@ impl Sampler {
 
     /// Draws one of the tokens that may be chosen.
     fn draw(&mut self, logits: &[f32]) -> u32 {
-        self.weigh(logits);
+        let _ = self.weigh(logits);
         let total: f64 = self.weights.iter().sum();
         let index = position_at(&self.weights, total * self.random.next_unit());
         // Never empty: the best candidate's weight is 1, which no parameter excludes.
@@ -196,7 +191,7 @@ impl Sampler {
 
     /// Finds the tokens that may be chosen, with positive weights in proportion to their
     /// probabilities.
-    fn weigh(&mut self, logits: &[f32]) {
+    pub(crate) fn weigh(&mut self, logits: &[f32]) -> impl Iterator<Item = (u32, f64)> + '_ {
         let SamplingParameters { temperature, top_k, top_p, min_p, .. } = self.parameters;
         let candidates = &mut self.candidates;
         let kept = match top_k as usize {
@@ -231,12 +226,13 @@ impl Sampler {
         let mut from = weights.iter();
         candidates.retain(|_| from.next().is_some_and(|&weight| may_be_chosen(weight)));
         weights.retain(|&weight| may_be_chosen(weight));
+        candidates.iter().map(|candidate| candidate.id).zip(weights.iter().copied())
     }
 }
 
 /// Index of the weight at which the running sum passes `target`, which is less than the sum of all;
 /// rounding may leave a remainder after the last, which is then meant.
-fn position_at(weights: &[f64], target: f64) -> usize {
+pub(crate) fn position_at(weights: &[f64], target: f64) -> usize {
     let mut left = target;
     for (index, &weight) in weights.iter().enumerate() {
         if left < weight {
@@ -262,7 +258,7 @@ fn first_not_finite(logits: &[f32]) -> Option<usize> {
 }
 
 /// Lowest id of the largest logit.
-fn largest(logits: &[f32]) -> u32 {
+pub(crate) fn largest(logits: &[f32]) -> u32 {
     let (mut best, mut start) = (f32::NEG_INFINITY, 0);
     for (piece, logits) in logits.chunks(PIECE).enumerate() {
         let largest = largest_of(logits);

@@ -130,6 +130,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-bundle",
             "shardwright-shims",
             "shardwright-text",
+            "shardwright-drafting",
             "shardwright-graph",
             "shardwright-vocabulary",
         ],
@@ -166,6 +167,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Keys and signatures, for all crates that read what others may have made.
     ("shardwright-trust", &["shardwright-files", "shardwright-vocabulary"]),
     ("shardwright-text", &["shardwright-files", "shardwright-vocabulary"]),
+    ("shardwright-drafting", &["shardwright-text", "shardwright-vocabulary"]),
     ("shardwright-preprocessing", &["shardwright-files", "shardwright-vocabulary"]),
     // Opens files for all crates that read user-supplied paths.
     ("shardwright-files", &["shardwright-vocabulary"]),

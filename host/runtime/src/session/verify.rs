@@ -44,9 +44,9 @@ impl Session {
     }
 
     /// Runs `certain` and `drafted` after the history in one step, and shows the logits after each
-    /// row until the judge breaks. Rows that it has not seen are discarded, so that the history ends
-    /// with the last row it saw, and [`Session::logits`] are those after that row. Returns the rows
-    /// that stay.
+    /// row until the judge breaks. Rows that it has not seen are discarded, so that the history
+    /// ends with the last row it saw, and [`Session::logits`] are those after that row. Returns the
+    /// rows that stay.
     ///
     /// A chain whose decode entries have fewer rows, as the next chain after a loss may, runs the
     /// leading ones alone.

@@ -93,8 +93,8 @@ impl Draft for Draws {
 }
 
 /// Generates as a reply does, three drafted tokens a step. Returns counts of pairs of tokens that
-/// follow each other, and the share of drafted tokens that stood. The history is kept short, so that
-/// the probabilities of a penalty are few.
+/// follow each other, and the share of drafted tokens that stood. The history is kept short, so
+/// that the probabilities of a penalty are few.
 fn pairs(target: &[Vec<f32>], parameters: SamplingParameters, draft: &mut dyn Draft) -> (Vec<u64>, f64) {
     let mut sampler = Sampler::new(parameters).unwrap();
     let mut counts = vec![0; VOCABULARY * VOCABULARY];

@@ -1,7 +1,8 @@
 //! Whether a drafted token stands, so that what is chosen is distributed as without a draft.
 
-use super::{Distribution, Sampler};
+use crate::distribution::Distribution;
 use crate::error::Result;
+use crate::sampler::{Sampler, SamplingParameters, largest};
 
 /// What became of a drafted token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +13,32 @@ pub enum Verdict {
     Replaced(u32),
 }
 
+impl SamplingParameters {
+    /// The same with the random sequence of a draft, which must be independent of that of the
+    /// sampler that verifies its tokens.
+    #[must_use]
+    pub const fn of_a_draft(self) -> SamplingParameters {
+        SamplingParameters { seed: self.seed ^ 0xd1b5_4a32_d192_ed03, ..self }
+    }
+}
+
 impl Sampler {
+    /// What [`Sampler::sample`] draws from.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Sampler::sample`].
+    pub fn distribution(&mut self, logits: &[f32], history: &[u32]) -> Result<Distribution> {
+        self.with_penalty(logits, history, |sampler, logits| {
+            let best = || Distribution::certain(largest(logits));
+            match sampler.parameters().is_greedy() {
+                true => best(),
+                // There is a token, and no parameter excludes the best one.
+                false => Distribution::new(sampler.weigh(logits)).unwrap_or_else(best),
+            }
+        })
+    }
+
     /// Chooses the token after `history` from its row of logits, where a draft expected `drafted`.
     ///
     /// Without `drawn_from`, the draft is a function of the history: the token is sampled as
@@ -22,8 +48,8 @@ impl Sampler {
     /// what replaces it is drawn from the rest.
     ///
     /// With `drawn_from`, the draft drew its token from that distribution q. It is accepted with
-    /// probability min(1, p / q); what replaces it is drawn in proportion to max(0, p − q) (Leviathan
-    /// et al. 2023, appendix A.1). Greedy sampling compares.
+    /// probability min(1, p / q); what replaces it is drawn in proportion to max(0, p − q)
+    /// (Leviathan et al. 2023, appendix A.1). Greedy sampling compares.
     ///
     /// # Errors
     ///
@@ -35,7 +61,7 @@ impl Sampler {
         drafted: u32,
         drawn_from: Option<&Distribution>,
     ) -> Result<Verdict> {
-        let Some(draft) = drawn_from.filter(|_| !self.parameters.is_greedy()) else {
+        let Some(draft) = drawn_from.filter(|_| !self.parameters().is_greedy()) else {
             let chosen = self.sample(logits, history)?;
             return Ok(if chosen == drafted { Verdict::Accepted } else { Verdict::Replaced(chosen) });
         };
