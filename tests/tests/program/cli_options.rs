@@ -59,6 +59,7 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
             "--seed",
             "--stop",
             "--quiet",
+            "--draft",
         ],
     ),
     ("embed", &["--prompt-name", "--dimensions"]),
@@ -74,6 +75,8 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
             "--text",
             "--probe",
             "--probe-mebibytes",
+            "--draft",
+            "--draft-prompt",
         ],
     ),
 ];

@@ -11,6 +11,7 @@ mod cli_options;
 mod cli_run;
 mod cli_verify;
 mod corpus;
+mod drafts;
 mod goldens;
 mod howto_javascript;
 mod howto_shim;
