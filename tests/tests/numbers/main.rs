@@ -1,6 +1,7 @@
 //! Whole models across every boundary: cuts, formats, fallbacks, revisions.
 
 mod chat_parts;
+mod drafts;
 mod exactness;
 mod failover;
 mod formats;
