@@ -52,6 +52,7 @@ fn speeds(threads: u32, name: &str, soc: &str, limits: &[(&str, u64)]) -> String
         let mut session = model.session().expect("a session");
         session.options.sampling.do_sample = false;
         session.options.max_tokens = Some(GENERATED);
+        session.set_speculation(None).expect("no drafts");
         text.clear();
         let mut statistics: Option<GenerationStatistics> = None;
         for event in session.complete(&prompt).expect("a reply") {
