@@ -90,8 +90,15 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
             }
         }
     }
-    // Of equals the one with fewer rows, then the draft that is named first.
+    // Of those that are no more than an entry point's least gain behind the fastest the one with
+    // fewest rows, then the draft that is named first.
     found.sort_by_key(|candidate| std::cmp::Reverse(candidate.gain));
+    let most = found.first().and_then(|candidate| candidate.gain);
+    let near = |gain: u64| {
+        most.is_some_and(|most| u128::from(gain) * (1000 + u128::from(LEAST_GAIN)) >= u128::from(most) * 1000)
+    };
+    let near = found.partition_point(|candidate| candidate.gain.is_some_and(near));
+    found[..near].sort_by_key(|candidate| candidate.entry.rows);
     let Some(best) = found.first() else {
         return Ok(match obstacle {
             Some(obstacle) => without(plain, obstacle),

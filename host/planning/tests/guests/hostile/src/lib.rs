@@ -191,6 +191,7 @@ fn aliased_output() -> Plan {
         shards: vec![],
         tables: vec![],
         fallback: vec![],
+        speculation: None,
         reasons: (0..4000).map(|_| reason(alias())).collect(),
         extensions: vec![],
     }
