@@ -179,7 +179,7 @@ impl Lesson {
             Some(class) if concerns_speculation(&attempt.plan, shard, feedback) => {
                 let first = std::mem::replace(&mut self.speculates, false);
                 if first {
-                    let choice = "no proposed tokens are verified (learned)".to_owned();
+                    let choice = "no proposals (learned)".to_owned();
                     self.note(class, choice, format!("a plan that does was refused: {}", feedback.message));
                 }
             }

@@ -11,7 +11,8 @@
 //! Losses are expected, of normally distributed weights. Times of MediaTek's chips follow from the
 //! roofline of its shim, over the simulator of its library; those of Qualcomm's are simulated where
 //! its library is named by the environment and the profile says which chip it estimates, which
-//! takes minutes the first time. A time that nothing is known of is a dash.
+//! takes minutes the first time. A time that nothing is known of is a dash. What is expected of the
+//! verifying of proposed tokens follows the times where a plan has it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -80,7 +81,11 @@ fn row(checkpoint: &Path, chip: &str, shim: &Shim, size: Option<u64>) -> String 
         LossReport::NotMeasured { .. } => "-".to_owned(),
     };
     let times = match report.forecast.speed {
-        Speed::Tokens { first, each, .. } => format!("{}; {}", time(first), time(each)),
+        Speed::Tokens { first, each, .. } => {
+            let verifies = report.speculation.as_ref();
+            let verifies = verifies.map_or_else(String::new, |own| format!("; {own}"));
+            format!("{}; {}{verifies}", time(first), time(each))
+        }
         Speed::Vector { each, .. } => time(each),
     };
     let tables = report.tables.iter().map(|table| table.format.name()).collect::<Vec<_>>().join(", ");

@@ -37,3 +37,17 @@ pub(crate) fn lookup(graph: &Graph, context: u32) -> Option<Draft> {
 fn row_bytes(graph: &Graph) -> u64 {
     graph.vocabulary.saturating_add(graph.hidden).saturating_mul(4)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guess_is_of_a_thousand_steps_and_modest() {
+        assert_eq!(SILENT + ACCEPTED.iter().sum::<u32>(), 1000);
+        let tokens = |rows: u32| {
+            1000 + (0..).zip(ACCEPTED).map(|(right, steps)| steps * right.min(rows - 1)).sum::<u32>()
+        };
+        assert_eq!([4, 16].map(tokens), [1116, 1213]);
+    }
+}

@@ -496,4 +496,19 @@ mod tests {
             assert_eq!(placed(name), pass, "{name}");
         }
     }
+
+    #[test]
+    fn what_is_asked_of_proposals_is_asked_of_every_chain() {
+        let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let asked = PlanOptions {
+            planner_options: vec![setting("balance", "bytes"), setting(SPECULATION_OPTION, "none")],
+            ..PlanOptions::default()
+        };
+        let kept = vec![setting(SPECULATION_OPTION, "none")];
+        assert_eq!(asked.without_a_chip().planner_options, kept);
+        assert_eq!(asked.on_another("sm8850").planner_options, kept);
+        // Another planner may mean something else by it.
+        let another = PlanOptions { planner: Some("even".to_owned()), ..asked };
+        assert_eq!(another.without_a_chip().planner_options, Vec::new());
+    }
 }

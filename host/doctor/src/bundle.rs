@@ -8,7 +8,7 @@ use serde::Serialize;
 use shardwright_bundle::{Bundle, FileReference, Model, ShardEntry, Variant, Verification};
 use shardwright_shims::{Artefact, ShimInstance};
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Pass};
+use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Pass, Speculation};
 use shardwright_worker::Shims;
 
 use crate::advised::{Advisers, FlagAdvice};
@@ -89,6 +89,9 @@ pub struct ChainPrognosis {
     pub name: String,
     /// The executor that replaces the planned targets, if one does.
     pub emulated_on: Option<String>,
+    /// That it verifies proposed tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Speculation>,
     /// Whether every shard can be loaded.
     pub runs: bool,
     /// Its shards, in the order in which a step runs them.
@@ -353,6 +356,7 @@ impl Asked<'_> {
                 ChainPrognosis {
                     name: chain.name.clone(),
                     emulated_on: chain.emulated_on.clone(),
+                    speculation: chain.speculation.clone(),
                     runs: shards.iter().all(|shard| shard.state.loads()),
                     shards,
                 }

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    ChainPlan, CompileReport, CompiledVariant, Executor, FormatChoice, Jobs, PlanOptions, Planned,
+    ChainPlan, CompileReport, CompiledVariant, Draft, Executor, FormatChoice, Jobs, PlanOptions, Planned,
     Preference, PromptLength, TableFormats, WeightRounding,
 };
 use shardwright_shims::Watch;
@@ -215,6 +215,14 @@ impl OpenOptions {
     #[must_use]
     pub fn prompt_tokens(self, tokens: u32) -> Self {
         self.prompts([PromptLength { tokens, count: 1 }])
+    }
+
+    /// What may propose tokens that a plan verifies several of in a step, with how many of them are
+    /// right; none for nothing. Default: a lookup in prompt and reply, with a modest guess.
+    #[must_use]
+    pub fn drafts(mut self, drafts: impl IntoIterator<Item = Draft>) -> Self {
+        self.plan.drafts = Some(drafts.into_iter().collect());
+        self
     }
 
     /// Tokens of a usual answer: their share of the time to the first one counts beside the time

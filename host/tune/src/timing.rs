@@ -7,7 +7,7 @@ use shardwright_bundle::Digest;
 use shardwright_measure::median;
 use shardwright_runtime::{Chain, PlacementRecord, Session};
 use shardwright_shims::Watch;
-use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Result};
+use shardwright_vocabulary::{EntryKind, EntryName, Error, ErrorKind, Result};
 
 use crate::table::ShardRows;
 use crate::trial::{Sample, TimedPart, Trial, Turn};
@@ -65,14 +65,28 @@ impl Loaded {
         }
         let after = self.session.placement();
         if is_measured {
-            self.add(&before, &between, &after);
+            let verified = self.verify()?;
+            self.add([&before, &between, &after], verified.as_ref());
         }
         Ok(Sample { prompt: first, token: median(&steps) as u64 })
     }
 
-    /// What each shard took of the tokens, and of the prompt where one entry point ran it, with all
-    /// its rows filled.
-    fn add(&mut self, before: &PlacementRecord, between: &PlacementRecord, after: &PlacementRecord) {
+    /// Runs the entry point that verifies proposals, if the plan has one and the context room for
+    /// it, with all its rows filled. Returns what the shards did until after it.
+    fn verify(&mut self) -> Result<Option<PlacementRecord>> {
+        let entries = self.rows.iter().map(|place| place.entry).filter(verifies);
+        let Some(entry) = entries.max_by_key(|entry| entry.rows) else { return Ok(None) };
+        let (rows, context) = (entry.rows as usize, entry.context as usize);
+        if self.session.tokens().len().saturating_add(rows) > context {
+            return Ok(None);
+        }
+        self.session.score(&vec![0; rows], &mut |_| {})?;
+        Ok(Some(self.session.placement()))
+    }
+
+    /// What each shard took of the tokens, of the step that verified, and of the prompt where one
+    /// entry point ran it, with all its rows filled.
+    fn add(&mut self, [before, between, after]: [&PlacementRecord; 3], verified: Option<&PlacementRecord>) {
         let took = |shard: usize, from: &PlacementRecord, to: &PlacementRecord| {
             let of = |record: &PlacementRecord| record.shards.get(shard).map(|shard| shard.nanoseconds);
             Some(of(to)?.saturating_sub(of(from)?))
@@ -96,6 +110,7 @@ impl Loaded {
             };
             let time = match place.entry.kind {
                 EntryKind::Decode if place.entry.rows == 1 => Some(token),
+                EntryKind::Decode => verified.and_then(|verified| took(place.shard, after, verified)),
                 EntryKind::Prefill => prefill.and_then(|(entry, steps, rows)| {
                     let filled = rows == steps * u64::from(place.entry.rows);
                     // The last token of the prompt is no part of its prefill.
@@ -114,6 +129,11 @@ impl Loaded {
         let parts = self.rows.iter().zip(times).filter(|(_, times)| !times.is_empty());
         parts.map(|(place, nanoseconds)| TimedPart { rows: place.rows.clone(), nanoseconds }).collect()
     }
+}
+
+/// Whether an entry point verifies proposed tokens.
+fn verifies(entry: &EntryName) -> bool {
+    entry.kind == EntryKind::Decode && entry.rows > 1
 }
 
 /// Times the default plan alone.

@@ -489,12 +489,16 @@ fn identity(plan: &Plan) -> Digest {
     Digest::of(&plan.canonical_bytes())
 }
 
-/// Ids of a prompt that fills the largest prefill which leaves room for the tokens after it, and
-/// the token that its logits are wanted of.
+/// Ids of a prompt that fills the largest prefill which leaves room for the tokens after it and for
+/// a step that verifies some, and the token that its logits are wanted of.
 fn prompt(request: &Request) -> Result<Vec<u32>> {
-    let prefills = request.entries.iter().filter(|entry| entry.kind == EntryKind::Prefill);
-    let room = request.goals.context.saturating_sub(STEPS + 1);
-    let rows = prefills.map(|entry| entry.rows).filter(|rows| *rows <= room).max().unwrap_or(0);
+    let rows = |kind: EntryKind| {
+        let own = request.entries.iter().filter(move |entry| entry.kind == kind);
+        own.map(|entry| entry.rows)
+    };
+    let verified = rows(EntryKind::Decode).max().unwrap_or(0);
+    let room = request.goals.context.saturating_sub(STEPS + 1).saturating_sub(verified);
+    let rows = rows(EntryKind::Prefill).filter(|rows| *rows <= room).max().unwrap_or(0);
     if request.goals.context <= STEPS {
         let what = format!("a context of {} tokens leaves nothing to time", request.goals.context);
         return Err(Error::new(ErrorKind::Context, what).with_help("raise --context"));

@@ -90,8 +90,15 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
             }
         }
     }
-    // Of equals the one with fewer rows, then the draft that is named first.
+    // Of those that are no more than an entry point's least gain behind the fastest the one with
+    // fewest rows, then the draft that is named first.
     found.sort_by_key(|candidate| std::cmp::Reverse(candidate.gain));
+    let most = found.first().and_then(|candidate| candidate.gain);
+    let near = |gain: u64| {
+        most.is_some_and(|most| u128::from(gain) * (1000 + u128::from(LEAST_GAIN)) >= u128::from(most) * 1000)
+    };
+    let near = found.partition_point(|candidate| candidate.gain.is_some_and(near));
+    found[..near].sort_by_key(|candidate| candidate.entry.rows);
     let Some(best) = found.first() else {
         return Ok(match obstacle {
             Some(obstacle) => without(plain, obstacle),
@@ -112,7 +119,7 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
         None => {
             let (why, cause) =
                 best.misfit(request, &plain).unwrap_or_else(|| ("it does not fit".to_owned(), asked_for()));
-            let why = format!("{} with {}: {why}", names::entry(best.entry), best.draft.name);
+            let why = format!("with decode_{} {why}", best.entry.rows);
             Ok(without(plain, (why, cause)))
         }
     }
@@ -269,22 +276,18 @@ impl<'r> Candidate<'r> {
     }
 
     fn too_little(&self, one_is_known: bool) -> Obstacle {
-        let what = format!("{} with {}", names::entry(self.entry), self.draft.name);
+        let rows = self.entry.rows;
         let why = match self.gain {
-            Some(gain) if self.needed > 1000 + LEAST_GAIN => format!(
-                "{what} would be {} as fast as without, and its artefacts {} as large",
-                times(gain),
-                times(self.needed)
-            ),
-            Some(gain) => format!(
-                "{what} would be {} as fast as without; less than {} is no gain",
-                times(gain),
-                times(self.needed)
-            ),
+            Some(gain) if self.needed > 1000 + LEAST_GAIN => {
+                format!("decode_{rows} gains {}, artefacts grow {}", times(gain), times(self.needed))
+            }
+            Some(gain) => {
+                format!("decode_{rows} gains {}, less than {}", times(gain), times(self.needed))
+            }
             None if one_is_known && self.step.is_some() => {
                 format!("nothing is known of what {} proposes", self.draft.name)
             }
-            None => "the times of some shards are not known, and what is not known is no gain".to_owned(),
+            None => "times of some shards are not known".to_owned(),
         };
         (why, Cause::Cost("time".to_owned()))
     }
@@ -383,7 +386,7 @@ fn own_bytes(draft: &Draft, entry: Entry) -> u64 {
 }
 
 fn without(solution: Solution, (because, cause): Obstacle) -> Solution {
-    let choice = "no proposed tokens are verified".to_owned();
+    let choice = "no proposals".to_owned();
     Solution { about_speculation: Some(Reason { shard: None, choice, because, cause }), ..solution }
 }
 

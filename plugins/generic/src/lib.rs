@@ -661,12 +661,19 @@ mod tests {
         assert_eq!(plan.shards.iter().map(|shard| shard.target).collect::<Vec<_>>(), [1, 0, 0]);
         let plan = Generic::make_plan(&with("build", "just-in-time")).unwrap();
         assert!(plan.shards.iter().all(|shard| shard.build == BuildTime::JustInTime));
+        for value in ["auto", "none"] {
+            assert_eq!(Generic::make_plan(&with(SPECULATION, value)).unwrap().speculation, None, "{value}");
+        }
+        // The request offers no such rows.
+        assert!(Generic::make_plan(&with(SPECULATION, "4")).unwrap_err().message.starts_with("4 rows"));
         assert!(Generic::make_plan(&with("somebody-elses", "1")).is_ok());
         for (name, value) in [
             ("balance", "luck"),
             ("build", "never"),
             ("join", "perhaps"),
             ("usual-quality", "good"),
+            ("speculation", "1"),
+            ("speculation", "sometimes"),
             ("softcap", "nowhere"),
             ("format", "f16"),
             ("place.embed", "gpu"),

@@ -31,6 +31,7 @@ mod rounding;
 mod runtime_only;
 mod screens;
 mod sensitivity;
+mod speculation;
 mod terminal;
 mod torn;
 mod trust;

@@ -9,7 +9,7 @@ use shardwright_tests::tree;
 
 const COLUMNS: usize = 80;
 /// Most lines of a screen, a tall one.
-const LINES: usize = 48;
+const LINES: usize = 50;
 
 /// The program in a terminal of that width, on a machine without vendors' libraries.
 fn at_a_terminal<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Run {

@@ -8,4 +8,5 @@ mod neuron_flags;
 mod neuron_limits;
 mod qnn;
 mod record;
+mod speculation;
 mod variants;

@@ -5,8 +5,8 @@ use shardwright_build::{
     PrimitiveCount, Speed,
 };
 use shardwright_graph::Graph;
-use shardwright_planning::plan::Plan;
-use shardwright_planning::request::Request;
+use shardwright_planning::plan::{Plan, PlannedSpeculation};
+use shardwright_planning::request::{Draft, Request};
 use shardwright_vocabulary::{
     Limit, Overhead, Provenance, TargetKind, TimeCost, limit_names, overhead_names,
 };
@@ -28,6 +28,32 @@ fn phase(forecast: &Forecast, phase: Phase) -> &PhaseMemory {
 fn part(memory: &PhaseMemory, name: &str) -> Figure {
     let found = memory.parts.iter().find(|part| part.name == name);
     found.unwrap_or_else(|| panic!("{}: no {name}: {memory:?}", memory.phase.name())).figure
+}
+
+#[test]
+fn verifying_holds_its_rows_of_logits_and_the_draft() {
+    let graph = fixture("gemma4_text");
+    let mut request = asked(&graph);
+    request.drafts = vec![Draft {
+        name: "lookup".to_owned(),
+        silent_steps: 1,
+        accepted_steps: vec![1, 1],
+        provenance: Provenance::Measured,
+        token_microseconds: 0,
+        memory_bytes: 12_345,
+        row_bytes: 0,
+    }];
+    let without = forecast(&graph, &request, plan(&request, &[6]));
+    let mut verifying = plan(&request, &[6]);
+    let speculation = PlannedSpeculation { draft: "lookup".to_owned(), rows: 4, gain_thousandths: None };
+    verifying.speculation = Some(speculation);
+    let with = forecast(&graph, &request, verifying);
+    let (without, with) = (phase(&without, Phase::Decode), phase(&with, Phase::Decode));
+    assert_eq!(part(with, "logits"), Figure::Counted { bytes: 4 * graph.vocabulary * 4 });
+    let draft = Figure::Estimated { bytes: 12_345, provenance: Provenance::Modelled };
+    assert_eq!(part(with, "draft lookup"), draft);
+    assert_eq!(with.held_bytes - without.held_bytes, 3 * graph.vocabulary * 4 + 12_345);
+    assert!(without.parts.iter().all(|part| !part.name.starts_with("draft")));
 }
 
 #[test]

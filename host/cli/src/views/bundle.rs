@@ -233,6 +233,9 @@ fn chain_view(chain: &bundle::ChainEntry) -> String {
         ]);
     }
     let _ = writeln!(text, "{shards}");
+    if let Some(speculation) = &chain.speculation {
+        let _ = writeln!(text, "proposals: {}", super::printable(&speculation.to_string()));
+    }
     for shard in &chain.shards {
         if let Some(cap) = shard.logits_softcap {
             let _ = writeln!(text, "soft-cap {cap} of what {} gives: by the runtime, in f32", shard.name);

@@ -214,6 +214,12 @@ fn variant_prognosis(variant: &VariantPrognosis) -> String {
         }
     }
     let _ = writeln!(text, "{rows}");
+    for chain in &variant.chains {
+        if let Some(speculation) = &chain.speculation {
+            let speculation = super::printable(&speculation.to_string());
+            let _ = writeln!(text, "proposals in chain {}: {speculation}", chain.name);
+        }
+    }
     for proof in &variant.verifications {
         let verdict = if proof.passed { "held" } else { "did NOT hold" };
         let _ = writeln!(text, "proof {} of chain {} {verdict}: {}", proof.name, proof.chain, proof.summary);

@@ -134,6 +134,9 @@ fn body(report: &PlanReport, detail: Detail) -> String {
     let loading = forecast.loading.as_ref();
     let loading = loading.map_or_else(String::new, |loading| format!("; loading {}", predicted(loading)));
     member(&mut text, "speed", &(speed(&forecast.speed, report.pass()) + &loading));
+    if let Some(speculation) = &report.speculation {
+        member(&mut text, "proposals", &super::printable(&speculation.to_string()));
+    }
     loss(&mut text, &report.totals);
     if !report.limits.is_empty() {
         let limits = report.limits.iter().map(|entry| {

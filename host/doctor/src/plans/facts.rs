@@ -136,6 +136,14 @@ pub fn of_plan(report: &PlanReport) -> Facts {
         let chains: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
         facts.text("fallback", chains.join(", then "));
     }
+    if let Some(speculation) = &report.speculation {
+        facts.text("draft that proposes tokens", &speculation.draft);
+        facts.count("rows that verify them", speculation.rows.into());
+        if let Some(gain) = speculation.gain_thousandths {
+            facts.count("expected gain in thousandths", gain.into());
+        }
+        facts.text("what the gain rests on", speculation.provenance);
+    }
     facts.text("cut", report.shards.iter().map(shard_name).collect::<Vec<_>>().join(" | "));
     facts
 }

@@ -88,6 +88,7 @@ fn plan() -> Value {
             "speed": { "of": "tokens", "prompt_tokens": 64, "first": null, "each": null, "per_1000_seconds": null },
         },
         "fallback": [{ "target": "cpu", "formats": ["f32/f32/f32"] }],
+        "speculation": { "draft": "lookup", "rows": 4, "gain_thousandths": 1180, "provenance": "modelled" },
         "reasons": [{ "choice": "formats", "because": "the fastest", "cause": { "goal": "quality" } }],
         "notices": [{ "kind": "fallback", "text": "something fell back" }],
         "emulated_on": "cpu",

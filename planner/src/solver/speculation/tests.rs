@@ -60,7 +60,7 @@ fn chosen(request: &Request) -> Option<u32> {
 
 /// What a plan says of verifying.
 fn said(request: &Request, settings: &Settings) -> (String, Cause) {
-    let about = |choice: &str| choice.contains("verif");
+    let about = |choice: &str| choice.contains("verifies") || choice == "no proposals";
     let plan = plan(request, settings);
     let reason = plan.reasons.into_iter().find(|reason| about(&reason.choice)).unwrap();
     (format!("{}: {}", reason.choice, reason.because), reason.cause)
@@ -117,8 +117,14 @@ fn no_other_rows_give_tokens_faster() {
                 let gain = 1.0 + LEAST_GAIN as f64 / 1000.0;
                 for rows in SIZES {
                     let other = per_token(&draft, Some(rows), time);
+                    // Among those as fast as the fastest, as far as that is known, fewest rows.
                     let enough = plain / other >= gain + 0.001;
-                    assert!(!enough || other >= own * 0.998, "{accepted:?}: {rows} before {found:?}");
+                    assert!(!enough || other * 1.021 >= own, "{accepted:?}: {rows} before {found:?}");
+                    let fewer = found.is_some_and(|found| rows < found) && enough;
+                    assert!(
+                        !fewer || other * 0.999 >= own,
+                        "{accepted:?}: fewer rows, {rows}, are faster than {found:?}"
+                    );
                 }
                 match found {
                     Some(_) => assert!(plain / own >= gain - 0.001),
@@ -186,7 +192,7 @@ fn what_is_not_known_is_no_gain() {
         let request = request(known, 0, drafts()).build();
         assert_eq!(chosen(&request), None);
         let (said, cause) = said(&request, &Settings::default());
-        assert!(said.ends_with("the times of some shards are not known, and what is not known is no gain"));
+        assert!(said.ends_with("times of some shards are not known"), "{said}");
         assert_eq!(cause, Cause::Cost("time".to_owned()));
         // It may be asked for all the same.
         let plan = plan(&request, &with(Speculate::Rows(4)));
@@ -205,7 +211,7 @@ fn too_small_a_gain_is_none_and_a_larger_artefact_asks_for_more() {
     let small = request(|rows| Some(1000 + u64::from(rows)), 0, vec![draft(99, &[0, 1])]).build();
     assert_eq!(chosen(&small), None);
     let (why, _) = said(&small, &Settings::default());
-    assert!(why.ends_with("would be 1.00x as fast as without; less than 1.02x is no gain"), "{why}");
+    assert!(why.ends_with("gains 1.00x, less than 1.02x"), "{why}");
     // 1.3 times as fast: artefacts that are a quarter larger are worth it, not those half as large.
     let drafts = || vec![draft(70, &[20, 0, 0, 10])];
     let plain = solve(&request(|_| Some(1000), 0, vec![]).build(), &Settings::default()).unwrap();
@@ -214,7 +220,7 @@ fn too_small_a_gain_is_none_and_a_larger_artefact_asks_for_more() {
     assert_eq!(chosen(&growing(4)), Some(4));
     assert_eq!(chosen(&growing(2)), None);
     let (why, cause) = said(&growing(2), &Settings::default());
-    assert!(why.contains("would be 1.30x as fast as without, and its artefacts 1.50x as large"), "{why}");
+    assert!(why.contains("decode_4 gains 1.30x, artefacts grow 1.50x"), "{why}");
     assert_eq!(cause, Cause::Cost("time".to_owned()));
     let asked = plan(&growing(2), &with(Speculate::Rows(4)));
     assert_eq!(asked.speculation.unwrap().rows, 4);
@@ -253,7 +259,7 @@ fn without_room_nothing_is_verified_and_no_layer_moves() {
         assert_eq!(used(&plan), all_on_npu);
         if fits.is_none() {
             let (why, cause) = said(&request, &settings);
-            assert!(why.contains(&format!("decode_4@512 with lookup: {goal} ")), "{why}");
+            assert!(why.contains(&format!("with decode_4 {goal} ")), "{why}");
             assert_eq!(cause, Cause::Goal(goal.to_owned()));
         }
     }

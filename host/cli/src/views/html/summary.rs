@@ -28,6 +28,9 @@ pub fn head(page: &mut Page, report: &PlanReport) {
         let chains: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
         page.markup("; if a target is lost, ").text(chains.join(", then "));
     }
+    if let Some(speculation) = &report.speculation {
+        page.markup("; proposed tokens are verified: ").text(speculation);
+    }
     page.markup("</p>\n");
     if let Some(executor) = &report.emulated_on {
         page.markup("<p class=\"notice fallback\">emulated on ").text(executor).markup("</p>\n");
