@@ -44,6 +44,8 @@ const SPREAD: f32 = 3.5 / 255.0;
 const PANELS: usize = 64;
 /// Outputs of [`PANELS`] panels.
 const CHUNK: usize = PANELS * LANES;
+/// A part of the tasks that is enough to know a result near the largest.
+const EARLY: usize = 8;
 /// Rows for which first parts are read once; more take turns.
 pub const ROWS: usize = 16;
 
@@ -147,6 +149,8 @@ struct Layout {
     end: usize,
 }
 
+/// Values of the room of a thread: of every output of a task its spread, its bound, and a candidate.
+const ROOM: usize = 3 * CHUNK;
 /// Values of the list of a thread and row: a count, padding, then bits and index of each entry.
 const LIST: usize = LANES + 2 * MOST;
 
@@ -154,7 +158,7 @@ impl Layout {
     fn new(inputs: usize, rows: usize, threads: usize) -> Option<Layout> {
         let rows = rows.min(ROWS);
         let upper = (inputs / 4).checked_mul(rows)?.checked_next_multiple_of(LANES)?;
-        let list = threads.checked_mul(2 * CHUNK)?.checked_add(upper)?;
+        let list = threads.checked_mul(ROOM)?.checked_add(upper)?;
         Some(Layout { upper, list, end: threads.checked_mul(rows * LIST)?.checked_add(list)? })
     }
 }
@@ -224,14 +228,14 @@ fn some_rows(
 ) {
     let Split { inputs, outputs, .. } = rows[0].split;
     let tasks = outputs.div_ceil(CHUNK);
-    let run =
-        |body: &(dyn Fn(usize, usize) + Sync)| match pool.worth((rows.len() * outputs * inputs) as u64 / 4) {
-            true => pool.run_indexed(tasks, body),
-            false => (0..tasks).for_each(|task| body(task, 0)),
-        };
+    let shared = pool.worth((rows.len() * outputs * inputs) as u64 / 4);
+    let run = |tasks: usize, body: &(dyn Fn(usize, usize) + Sync)| match shared {
+        true => pool.run_indexed(tasks, body),
+        false => (0..tasks).for_each(|task| body(task, 0)),
+    };
     let wanted = largest.map_or(outputs, NonZeroUsize::get);
     if wanted > MOST || wanted >= outputs {
-        return run(&|task, _| complete_at(dot, rows, task, out));
+        return run(tasks, &|task, _| complete_at(dot, rows, task, out));
     }
     let bars = [const { AtomicU32::new(0) }; ROWS];
     let search = Search {
@@ -247,22 +251,22 @@ fn some_rows(
     for thread in 0..pool.threads() {
         (0..rows.len()).for_each(|row| list(thread, row)[0] = 0);
     }
-    let step = |step: Phase| {
-        run(&|task, thread| {
+    let step = |phase: Phase, first: usize, end: usize| {
+        run(end - first, &|task, thread| {
             // SAFETY: as above.
             let (room, lists) = unsafe {
                 let lists = lists.part(thread * rows.len() * LIST, rows.len() * LIST);
-                (room.part(thread * 2 * CHUNK, 2 * CHUNK), lists)
+                (room.part(thread * ROOM, ROOM), lists)
             };
-            search_at(dot, &search, step, task, room, lists, out);
+            search_at(dot, &search, phase, first + task, room, lists, out);
         });
     };
-    // Of a single result the bar is high as soon as a few are known, and then results are final
-    // while their bounds are in cache. For several, all likely ones come first.
-    match wanted {
-        1 => step(Phase::Both),
-        _ => [Phase::Begin, Phase::End].into_iter().for_each(step),
-    }
+    // Likely results of some tasks come first, so that the bar is high for the others, which are
+    // finished while their bounds are in cache. Of a single result a part suffices.
+    let early = if wanted == 1 { tasks.div_ceil(EARLY) } else { tasks };
+    step(Phase::Begin, 0, early);
+    step(Phase::Both, early, tasks);
+    step(Phase::End, 0, early);
     for row in 0..rows.len() {
         let mut best = Best::of(list(0, row), wanted);
         for thread in 1..pool.threads() {
@@ -630,7 +634,11 @@ fn search<D: Dot>(
         high(d, shared.rows, task, out);
     }
     let first = task * CHUNK;
-    let (upper, candidates) = room.split_at_mut(CHUNK);
+    let (upper, rest) = room.split_at_mut(CHUNK);
+    let (spreads, candidates) = rest.split_at_mut(CHUNK);
+    let split = shared.rows[0].split;
+    let spread = &split.spread[first..split.outputs.min(first + CHUNK)];
+    spreads.iter_mut().zip(spread).for_each(|(to, from)| *to = f32::from(*from));
     for (index, (row, list)) in shared.rows.iter().zip(lists.chunks_exact_mut(LIST)).enumerate() {
         let results = outputs_of(row.split, index, task, out);
         if !row.scale.is_finite() {
@@ -638,7 +646,7 @@ fn search<D: Dot>(
             continue;
         }
         let mut best = Best::of(list, shared.wanted);
-        let likely = bounds(d, shared, index, first, results, upper);
+        let likely = bounds(d, shared, index, first, results, spreads, upper);
         if phase != Phase::End {
             consider(d, shared, index, first + likely, results[likely], &mut best);
         }
@@ -708,8 +716,8 @@ fn consider<D: Dot>(d: D, shared: &Search<'_>, row: usize, output: usize, high: 
     }
 }
 
-/// Writes upper bounds of the results whose sums of first parts are `results`; returns the index of
-/// the highest.
+/// Writes upper bounds of the results whose sums of first parts are `results`, from widened spreads;
+/// returns the index of the highest.
 #[inline(always)]
 fn bounds<D: Dot>(
     d: D,
@@ -717,26 +725,26 @@ fn bounds<D: Dot>(
     row: usize,
     first: usize,
     results: &[f32],
+    spreads: &[f32],
     upper: &mut [f32],
 ) -> usize {
     let f = d.values();
-    let Row { split: Split { spread, scales, .. }, scale, sum, .. } = search.rows[row];
+    let Row { split, scale, sum, .. } = search.rows[row];
+    let scales = &split.scales[first..first + results.len()];
     // `3.5·Σ q`
     let middle = 3.5 * sum as f32;
     let [row_scale, middle, length] = [scale, middle, search.lengths[row]].map(|value| f.splat(value));
     let mut highest = f.splat(f32::NEG_INFINITY);
-    let mut wide = [0.0f32; LANES];
-    for (group, (results, upper)) in results.chunks(LANES).zip(upper.chunks_exact_mut(LANES)).enumerate() {
-        let (from, count) = (first + group * LANES, results.len());
-        let (spread, scales) = (&spread[from..from + count], &scales[from..from + count]);
-        wide.iter_mut().zip(spread).for_each(|(wide, spread)| *wide = f32::from(*spread));
-        // SAFETY: so many values are there, in `upper` and `wide` sixteen.
+    let places = spreads.chunks_exact(LANES).zip(upper.chunks_exact_mut(LANES));
+    for ((results, scales), (spreads, upper)) in results.chunks(LANES).zip(scales.chunks(LANES)).zip(places) {
+        let count = results.len();
+        // SAFETY: so many values are there, in `upper` and `spreads` sixteen.
         unsafe {
             let scale = f.mul(row_scale, f.load_partial(scales.as_ptr(), count));
             let sum = f.fma(f.splat(8.0), f.load_partial(results.as_ptr(), count), middle);
             // A millionth of the sum exceeds the rounding errors here, and the least normal number
             // exceeds the loss of a subnormal scale.
-            let slack = f.fma(f.abs(sum), f.splat(1e-6), f.mul(length, f.load(wide.as_ptr())));
+            let slack = f.fma(f.abs(sum), f.splat(1e-6), f.mul(length, f.load(spreads.as_ptr())));
             let most = f.add(f.abs(scale), f.splat(f32::MIN_POSITIVE));
             let bound = f.fma(most, slack, f.mul(scale, sum));
             f.store(upper.as_mut_ptr(), bound);
@@ -746,7 +754,10 @@ fn bounds<D: Dot>(
     // A lane beyond the end may be the highest: then any output will do, since none is skipped
     // because of it.
     let highest = f.reduce_max(highest);
-    upper[..results.len()].iter().position(|upper| *upper == highest).unwrap_or(0)
+    let upper = &upper[..results.len()];
+    let among = |values: &[f32]| values.iter().fold(false, |found, value| found | (*value == highest));
+    let group = upper.chunks(LANES).position(among).unwrap_or(0) * LANES;
+    group + upper[group..].iter().position(|upper| *upper == highest).unwrap_or(0)
 }
 
 #[cfg(test)]
