@@ -255,7 +255,7 @@ fn heads() {
                 let map = Map { weights: tiles, bias: None, bounds: None, out: &mut expected };
                 integer_linear(level, dot, Streams::One, &pool, &x, [Some(map)], 1, &mut scratch);
             });
-            let mut scratch = vec![0.0; split_scratch(inputs, threads).expect("small")];
+            let mut scratch = vec![0.0; split_scratch(inputs, 1, threads).expect("small")];
             let mut out = vec![0.0; OUTPUTS];
             let mut order: Vec<f32> = expected.clone();
             order.sort_by(|a, b| b.total_cmp(a));
@@ -272,6 +272,7 @@ fn heads() {
                         split,
                         None,
                         largest,
+                        1,
                         &mut scratch,
                         &mut out,
                     );

@@ -97,7 +97,8 @@ impl Weights {
         // Roughly normal bytes as rows scaled to their largest value have, a prime number of them:
         // rows differ.
         let uniform = values(4 * 1_048_583, 7, 1.0);
-        let pool: Vec<u8> = uniform.chunks_exact(4).map(|four| (four.iter().sum::<f32>() * 31.0) as i8 as u8).collect();
+        let pool: Vec<u8> =
+            uniform.chunks_exact(4).map(|four| (four.iter().sum::<f32>() * 31.0) as i8 as u8).collect();
         let mut at = 0;
         let mut matrix = |outputs: u64, inputs: u64| {
             let count = (outputs * inputs) as usize / if four { 2 } else { 1 };
@@ -105,22 +106,30 @@ impl Weights {
             at += count;
             let size = 0.02 / (inputs as f32).sqrt();
             let (dtype, scales) = match four {
-                true => (SW_DTYPE_I4, Scales {
-                    kind: SW_QUANTISATION_PER_BLOCK,
-                    axis: 1,
-                    block: 32,
-                    values: vec![16.0 * size; (outputs * inputs / 32) as usize],
-                    zero_point: 0,
-                    half: true,
-                }),
-                false => (SW_DTYPE_I8, Scales {
-                    kind: SW_QUANTISATION_PER_CHANNEL,
-                    axis: 0,
-                    block: 0,
-                    values: (0..outputs).map(|output| size * (1.0 + (output % 7) as f32 / 50.0)).collect(),
-                    zero_point: 0,
-                    half: false,
-                }),
+                true => (
+                    SW_DTYPE_I4,
+                    Scales {
+                        kind: SW_QUANTISATION_PER_BLOCK,
+                        axis: 1,
+                        block: 32,
+                        values: vec![16.0 * size; (outputs * inputs / 32) as usize],
+                        zero_point: 0,
+                        half: true,
+                    },
+                ),
+                false => (
+                    SW_DTYPE_I8,
+                    Scales {
+                        kind: SW_QUANTISATION_PER_CHANNEL,
+                        axis: 0,
+                        block: 0,
+                        values: (0..outputs)
+                            .map(|output| size * (1.0 + (output % 7) as f32 / 50.0))
+                            .collect(),
+                        zero_point: 0,
+                        half: false,
+                    },
+                ),
             };
             Weight::raw("matrix", &[outputs, inputs], dtype, bytes, Some(scales))
         };
@@ -140,7 +149,12 @@ impl Weights {
             })
             .collect();
         let vector = |width: u64| weight("norm", &[width], &values(width as usize, width, 0.2), SW_DTYPE_F32);
-        Weights { layers, head: matrix(VOCABULARY, hidden), norm: vector(hidden), head_norm: vector(HEAD_DIM) }
+        Weights {
+            layers,
+            head: matrix(VOCABULARY, hidden),
+            norm: vector(hidden),
+            head_norm: vector(HEAD_DIM),
+        }
     }
 }
 
@@ -227,7 +241,8 @@ fn bind(model: &Model, bound: &mut HashMap<String, Lasting>, first: usize, most:
         (0..most as usize).flat_map(|row| values(model.hidden as usize, (first + row) as u64, 2.0)).collect();
     bound.insert("hidden".into(), Lasting::floats(&hidden));
     for name in ["positions", "slots"] {
-        bound.insert(name.into(), Lasting::indices((0..most as i32).map(|row| (BEFORE + first) as i32 + row)));
+        bound
+            .insert(name.into(), Lasting::indices((0..most as i32).map(|row| (BEFORE + first) as i32 + row)));
     }
 }
 
@@ -246,7 +261,8 @@ fn measure(model: &Model, four: bool, threads: usize) {
     let vocabulary = VOCABULARY as usize;
     let largest = |logits: &[u32]| {
         let value = |bits: &u32| f32::from_bits(*bits);
-        let best = logits.iter().enumerate().max_by(|a, b| value(a.1).total_cmp(&value(b.1)).then(b.0.cmp(&a.0)));
+        let best =
+            logits.iter().enumerate().max_by(|a, b| value(a.1).total_cmp(&value(b.1)).then(b.0.cmp(&a.0)));
         best.map(|(index, bits)| (index, *bits)).expect("logits")
     };
     bind(model, &mut together, 0, MOST);

@@ -239,8 +239,9 @@ fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
             let rows = usize::try_from(rows.most(entry.rows)?).ok()?;
             integer::scratch_values(maps.first()?.weights.geometry(), rows, threads)
         }
-        Step::SplitLinear { weights, .. } => {
-            integer::split::scratch_values(usize::try_from(weights.inputs).ok()?, threads)
+        Step::SplitLinear { weights, rows, .. } => {
+            let rows = usize::try_from(rows.most(entry.rows)?).ok()?;
+            integer::split::scratch_values(usize::try_from(weights.inputs).ok()?, rows, threads)
         }
         Step::RelativeAttention { relative, rows, .. } => {
             let rows = usize::try_from(rows.most(entry.rows)?).ok()?;
@@ -474,7 +475,7 @@ impl Stage<'_, '_> {
                     tuning.multiplied(shape, dot, begun.elapsed());
                 }
             }
-            Step::SplitLinear { x, weights, cap, out } => {
+            Step::SplitLinear { x, rows, weights, cap, out } => {
                 let split = split(self.weights, weights)?;
                 split_linear(
                     level,
@@ -485,6 +486,7 @@ impl Stage<'_, '_> {
                     split,
                     *cap,
                     self.largest,
+                    rows.at(valid),
                     self.scratch,
                     write(out),
                 );

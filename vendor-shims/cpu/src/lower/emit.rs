@@ -280,8 +280,10 @@ impl<'a> Emit<'_, 'a> {
                 Step::Linear { x, rows, weights: self.weights.panels(weight, false)?, bias, bounds, out }
             }
             (Fusion::Capped(cap), ..) if self.is_logits(output, out) => {
+                let last = self.graph.tensors[output as usize].shape.last().copied().unwrap_or(1);
+                let rows = self.extent(output, elements / last.max(1));
                 match self.weights.split(self.weight(taken.node)?)? {
-                    Some(weights) => Step::SplitLinear { x, weights, cap: Some(cap), out },
+                    Some(weights) => Step::SplitLinear { x, rows, weights, cap: Some(cap), out },
                     None => return Err(self.missing(format!("node `{}` caps no head in parts", node.name()))),
                 }
             }
@@ -347,7 +349,7 @@ impl<'a> Emit<'_, 'a> {
                     && self.is_logits(out_tensor, out)
                     && let Some(weights) = self.weights.split(weight)?
                 {
-                    self.steps.push(Step::SplitLinear { x, weights, cap: None, out });
+                    self.steps.push(Step::SplitLinear { x, rows, weights, cap: None, out });
                     return Ok(());
                 }
                 if dynamic {

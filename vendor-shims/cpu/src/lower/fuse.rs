@@ -74,6 +74,7 @@ pub fn pairs<'a>(
             && matches!(operations[number], Some(Operation::Linear { dynamic: true }))
             && graph.nodes[number].optional_input(2).is_none()
             && readers[inner as usize] == 1
+            && rows.follows[inner as usize] == rows.follows[output as usize]
             && graph.tensors[inner as usize].encoding.is_some_and(|encoding: Encoding| encoding.is_direct())
             && leaves_as_logits(graph, output, readers[output as usize])
             && let Some(Source::Constant(weight)) = graph.input(number, 1).map(|tensor| tensor.source)

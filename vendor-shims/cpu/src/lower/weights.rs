@@ -4,7 +4,7 @@ use shardwright_shim_abi::{EntryView, WeightView};
 
 use super::constant::{Constant, Scaling};
 use crate::error::CpuError;
-use crate::kernels::integer::split::{Split, pack_high, pack_low, panel_bytes, row_bytes};
+use crate::kernels::integer::split::{self, Split, pack_high, pack_low, panel_bytes, row_bytes};
 use crate::kernels::integer::{Geometry, IntegerType, pack_tiles};
 use crate::kernels::linear::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
 use crate::program::{
@@ -27,8 +27,8 @@ pub struct Weights<'a> {
     /// Constants that were checked completely, by identity of the weight.
     complete: HashMap<usize, Constant<'a>>,
     length: u64,
-    /// Weights of entries of several rows, by identity.
-    several: HashSet<usize>,
+    /// Weights of entries of many rows, by identity.
+    many: HashSet<usize>,
 }
 
 struct Item<'a> {
@@ -104,9 +104,9 @@ enum Key {
 impl<'a> Weights<'a> {
     /// An empty section for the weights of these entries.
     pub fn of(entries: impl Iterator<Item = EntryView<'a>>) -> Self {
-        let several = entries.filter(|entry| entry.rows() > 1).flat_map(|entry| entry.constants());
-        let several = several.map(|(_, weight)| weight.identity()).collect();
-        Weights { several, ..Weights::default() }
+        let many = entries.filter(|entry| entry.rows() > split::ROWS as u64);
+        let many = many.flat_map(|entry| entry.constants()).map(|(_, weight)| weight.identity()).collect();
+        Weights { many, ..Weights::default() }
     }
 
     /// Bytes of the section.
@@ -202,14 +202,14 @@ impl<'a> Weights<'a> {
         Ok(PackedTiles { offset, kind, scales, inputs, outputs })
     }
 
-    /// Whether a matrix `[outputs, inputs]` of signed bytes can be split. Entries of several rows
-    /// need whole bytes, and no weight is stored twice.
+    /// Whether a matrix `[outputs, inputs]` of signed bytes can be split. Entries of many rows need
+    /// whole bytes, and no weight is stored twice.
     pub fn splits(&mut self, weight: WeightView<'a>) -> Result<bool, CpuError> {
         let constant = self.complete(weight)?;
         let &[_, inputs] = weight.shape() else { return Ok(false) };
         let whole = !matches!(constant.scaling(), Some(Scaling::Block { .. }));
-        let single = !self.several.contains(&weight.identity());
-        Ok(constant.integers() == Ok(IntegerType::I8) && whole && single && Split::takes(inputs))
+        let few = !self.many.contains(&weight.identity());
+        Ok(constant.integers() == Ok(IntegerType::I8) && whole && few && Split::takes(inputs))
     }
 
     /// A matrix `[outputs, inputs]` of signed bytes in two parts, where it [can be

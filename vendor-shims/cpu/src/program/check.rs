@@ -276,12 +276,12 @@ impl Bounds<'_> {
                 }
                 Ok(())
             }
-            Step::SplitLinear { x, weights, cap, out } => {
+            Step::SplitLinear { x, rows, weights, cap, out } => {
                 self.split(weights)?;
                 ensure(cap.is_none_or(|cap| cap > 0.0 && cap.is_finite()), || {
                     format!("results capped at {cap:?}")
                 })?;
-                self.linear(*x, Extent::Fixed(1), [weights.inputs, weights.outputs], None, *out)
+                self.linear(*x, *rows, [weights.inputs, weights.outputs], None, *out)
             }
             Step::MatMul { a, b, out, sizes: [m, k, n], batch, .. } => {
                 let (batches, reach_a, reach_b) = self.broadcast(batch)?;

@@ -251,16 +251,18 @@ pub enum Step {
         /// 1 to [`MAX_MAPS`] maps, whose weights cut the inputs into the same blocks.
         maps: Vec<DynamicMap>,
     },
-    /// As [`Step::DynamicLinear`] for one row and one map to logits, of which a run may want only
-    /// the top-k.
+    /// As [`Step::DynamicLinear`] for few rows and one map to logits, of which a run may want only
+    /// the top-k of each row.
     SplitLinear {
-        /// `[inputs]`
+        /// `[rows, inputs]`
         x: Operand,
+        /// Rows.
+        rows: Extent,
         /// Packed `[outputs, inputs]`.
         weights: PackedSplit,
         /// Applies `cap · tanh(result / cap)` to every result.
         cap: Option<f32>,
-        /// `[outputs]`
+        /// `[rows, outputs]`
         out: Operand,
     },
     /// Batched product of two computed matrices; the right one is packed in scratch memory.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::support::*;
 use shardwright_shim_abi::raw::*;
+use shardwright_shim_cpu::artefact::FORMAT;
 use shardwright_shim_cpu::simd::dot::DotLevel;
 
 /// `hidden → norm → linear → gelu → tap` with four rows.
@@ -168,12 +169,16 @@ fn heads_decide_what_can_be_loaded() {
     let host = open(&[]).expect("opened");
     let head = host.compile(&[simple().build()], &[]).expect("compiled").head;
     let text = String::from_utf8(head.clone()).expect("text");
+    let of_format = |format: u32| {
+        let found = text.replace(&format!("format={FORMAT}\n"), &format!("format={format}\n"));
+        found.into_bytes()
+    };
     for (head, answer) in [
         (head.clone(), SW_COMPATIBILITY_OPTIMAL),
         (b"something else".to_vec(), SW_COMPATIBILITY_NOT_MINE),
         (Vec::new(), SW_COMPATIBILITY_NOT_MINE),
-        (text.replace("format=9", "format=8").into_bytes(), SW_COMPATIBILITY_RECOMPILE),
-        (text.replace("format=9", "format=10").into_bytes(), SW_COMPATIBILITY_UNSUPPORTED),
+        (of_format(FORMAT - 1), SW_COMPATIBILITY_RECOMPILE),
+        (of_format(FORMAT + 1), SW_COMPATIBILITY_UNSUPPORTED),
     ] {
         assert_eq!(host.compatibility(&head).expect("answered").0, answer);
     }

@@ -203,8 +203,10 @@ const EDGES: [u64; 12] = [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1
 #[test]
 fn forged_programs_are_refused_or_harmless() {
     forge(&artefact());
-    for cap in [None, Some(30.0)] {
-        forge(&open(&[]).expect("opened").compile(&[head(cap).build()], &[]).expect("compiled").artefact);
+    for (rows, cap) in [(1, None), (3, Some(30.0))] {
+        forge(
+            &open(&[]).expect("opened").compile(&[head(rows, cap).build()], &[]).expect("compiled").artefact,
+        );
     }
     for order in [tower(), vision(6, Matrices::Dynamic, false)] {
         forge(&open(&[]).expect("opened").compile(&[order.build()], &[]).expect("compiled").artefact);

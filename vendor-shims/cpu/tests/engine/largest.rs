@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::support::*;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_cpu::artefact::Artefact;
+use shardwright_shim_cpu::kernels::integer::split::ROWS;
 use shardwright_shim_cpu::program::Step;
 use shardwright_shim_cpu::simd::Level;
 
@@ -136,8 +137,38 @@ fn a_head_of_single_rows_is_split_beside_entries_of_several() {
     assert!(is_split(&artefact));
 }
 
+/// A shard whose entries take one row and a few: each row of several has what it has alone.
 #[test]
-fn weights_that_several_rows_need_stay_whole() {
+fn every_row_of_a_few_has_the_logits_it_has_alone() {
+    let host = open(&[("threads", "2")]).expect("opened");
+    let weights = weights_of_head();
+    let most = ROWS as u64;
+    for cap in [None, Some(30.0)] {
+        let entries = [1, most].map(|rows| head_of(&weights, rows, cap, false).build());
+        let artefact = host.compile(&entries, &[]).expect("compiled").artefact;
+        assert!(is_split(&artefact));
+        let x = values((most * WIDTH) as usize, 4, 3.0);
+        for level in Level::available() {
+            let mut loaded = host.load(&artefact, &[("simd", level.name())]).expect("loaded");
+            let mut logits = |entry: u64, x: &[f32], rows: usize, wanted: u64| {
+                let mut bound = HashMap::from([("x".to_owned(), Bound::F32(x.to_vec()))]);
+                loaded.run_for_largest(&format!("decode_{entry}@64"), rows, &mut bound, wanted).expect("ran");
+                bits(&bound["logits"].f32()[..rows * VOCABULARY as usize])
+            };
+            for wanted in [0, 1, 5] {
+                let alone: Vec<u32> =
+                    x.chunks(WIDTH as usize).flat_map(|x| logits(1, x, 1, wanted)).collect();
+                for rows in 1..=ROWS {
+                    let expected = &alone[..rows * VOCABULARY as usize];
+                    assert!(logits(most, &x, rows, wanted) == expected, "{wanted} of {rows} rows, {cap:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_many_rows_need_stay_whole() {
     let host = open(&[("threads", "2")]).expect("opened");
     for cap in [None, Some(30.0)] {
         stay_whole(&host, cap);
@@ -145,12 +176,12 @@ fn weights_that_several_rows_need_stay_whole() {
 }
 
 fn stay_whole(host: &Host, cap: Option<f32>) {
-    let weights = weights_of_head();
-    let entries = [1, 4].map(|rows| head_of(&weights, rows, cap, false).build());
+    let (weights, many) = (weights_of_head(), ROWS + 1);
+    let entries = [1, many as u64].map(|rows| head_of(&weights, rows, cap, false).build());
     let both = host.compile(&entries, &[]).expect("compiled").artefact;
     assert!(!is_split(&both));
     let single = host.compile(&entries[..1], &[]).expect("compiled").artefact;
-    let x = values((4 * WIDTH) as usize, 4, 3.0);
+    let x = values(many * WIDTH as usize, 4, 3.0);
     let logits = |artefact: &Region, rows: usize| {
         let x = Bound::F32(x[..rows * WIDTH as usize].to_vec());
         let mut bound = HashMap::from([("x".to_owned(), x)]);
@@ -158,7 +189,7 @@ fn stay_whole(host: &Host, cap: Option<f32>) {
         loaded.run_for_largest(&format!("decode_{rows}@64"), rows, &mut bound, 1).expect("ran");
         bound["logits"].f32().to_vec()
     };
-    let (one, four) = (logits(&both, 1), logits(&both, 4));
-    assert_eq!(bits(&one), bits(&four[..VOCABULARY as usize]));
+    let (one, all) = (logits(&both, 1), logits(&both, many));
+    assert_eq!(bits(&one), bits(&all[..VOCABULARY as usize]));
     assert_eq!(bits(&logits(&single, 1)), largest_of(&one, 1));
 }

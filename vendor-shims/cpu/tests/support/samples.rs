@@ -90,12 +90,12 @@ pub fn encoded_sample() -> Builder {
 }
 
 /// A split head, whose logits may be capped.
-pub fn head(cap: Option<f32>) -> Builder {
-    let (rows, inputs) = (40, 128);
-    let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
-    let x = b.input("x", SW_ROLE_HIDDEN, &[1, inputs]);
-    let w = b.constant(&bytes("head", rows, inputs));
-    let mut logits = b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[1, rows], vec![]);
+pub fn head(rows: u64, cap: Option<f32>) -> Builder {
+    let (outputs, inputs) = (40, 128);
+    let mut b = Builder::new(&format!("decode_{rows}@8"), SW_ENTRY_DECODE, rows, 8);
+    let x = b.input("x", SW_ROLE_HIDDEN, &[rows, inputs]);
+    let w = b.constant(&bytes("head", outputs, inputs));
+    let mut logits = b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[rows, outputs], vec![]);
     if let Some(cap) = cap {
         logits = b.unary(SW_OP_SOFTCAP, logits, vec![Attribute::Float("cap", cap.into())]);
     }
@@ -208,8 +208,8 @@ pub fn artefacts() -> Vec<(&'static str, Region)> {
         ("f32", floats()),
         ("w8-dynamic", dynamic(bytes)),
         ("w4-block32", dynamic(halves)),
-        ("split-head", head(None)),
-        ("capped-head", head(Some(30.0))),
+        ("split-head", head(1, None)),
+        ("capped-head", head(3, Some(30.0))),
         ("attention-state", sample()),
         ("encoded", encoded_sample()),
         ("tower", tower()),

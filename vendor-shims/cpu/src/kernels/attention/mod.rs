@@ -153,7 +153,9 @@ pub fn attention(
     let (widened, scratch) = scratch.split_at_mut(room * pool.threads());
 
     let group = heads.heads / heads.kv_heads;
-    join(visible, block_rows(group, keys), blocks);
+    // Few rows are enough for a block, but then other threads would have none.
+    let share = rows.div_ceil(pool.threads().div_ceil(heads.kv_heads));
+    join(visible, block_rows(group, keys).min(share), blocks);
     let blocks = &*blocks;
     let units = blocks.len() * heads.kv_heads;
     let total: u64 = visible.iter().map(|row| row.count as u64).sum();

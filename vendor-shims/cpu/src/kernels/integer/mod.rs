@@ -200,7 +200,8 @@ pub fn integer_linear<const N: usize>(
     let bytes = |map: &Map<'_>| {
         map.weights.kind == IntegerType::I8 && !matches!(map.weights.scales, Scales::PerBlock { .. })
     };
-    let raised = rows >= many(dot) && geometry.blocks == 1 && dot.raises() && maps.iter().flatten().all(bytes);
+    let raised =
+        rows >= many(dot) && geometry.blocks == 1 && dot.raises() && maps.iter().flatten().all(bytes);
     quantise_rows(level, pool, x, geometry, rows, raised, q, sums, scales);
     let quantised = Rows { q, sums, scales, raised };
     let maps = maps.map(|map| {

@@ -1,5 +1,5 @@
-//! `y = x · wᵀ` of one row over signed bytes in two parts, so that finding the top-k of very many
-//! results reads little more than the first part.
+//! `y = x · wᵀ` of a few rows over signed bytes in two parts, so that finding the top-k of very many
+//! results of each row reads little more than the first part, once for all rows.
 //!
 //! A weight of eight bits is `w = 8·h + l` with `−16 ≤ h ≤ 15` and `0 ≤ l ≤ 7`. With the quantised
 //! row q, `Σ w·q = 8·Σ h·q + Σ l·q`, and
@@ -44,6 +44,10 @@ const SPREAD: f32 = 3.5 / 255.0;
 const PANELS: usize = 64;
 /// Outputs of [`PANELS`] panels.
 const CHUNK: usize = PANELS * LANES;
+/// A part of the tasks that is enough to know a result near the largest.
+const EARLY: usize = 8;
+/// Rows for which first parts are read once; more take turns.
+pub const ROWS: usize = 16;
 
 /// Packed weights of one linear map, a scale per output, no bias.
 #[derive(Clone, Copy, Debug)]
@@ -145,29 +149,33 @@ struct Layout {
     end: usize,
 }
 
-/// Values of the list of a thread: a count, padding, then bits and index of each entry.
+/// Values of the room of a thread: of every output of a task its spread, its bound, and a candidate.
+const ROOM: usize = 3 * CHUNK;
+/// Values of the list of a thread and row: a count, padding, then bits and index of each entry.
 const LIST: usize = LANES + 2 * MOST;
 
 impl Layout {
-    fn new(inputs: usize, threads: usize) -> Option<Layout> {
-        let upper = (inputs / 4).checked_next_multiple_of(LANES)?;
-        let list = threads.checked_mul(2 * CHUNK)?.checked_add(upper)?;
-        Some(Layout { upper, list, end: threads.checked_mul(LIST)?.checked_add(list)? })
+    fn new(inputs: usize, rows: usize, threads: usize) -> Option<Layout> {
+        let rows = rows.min(ROWS);
+        let upper = (inputs / 4).checked_mul(rows)?.checked_next_multiple_of(LANES)?;
+        let list = threads.checked_mul(ROOM)?.checked_add(upper)?;
+        Some(Layout { upper, list, end: threads.checked_mul(rows * LIST)?.checked_add(list)? })
     }
 }
 
 /// Number of scratch values that [`split_linear`] needs for a pool of `threads` threads; `None` on
 /// overflow.
-pub fn scratch_values(inputs: usize, threads: usize) -> Option<usize> {
-    Some(Layout::new(inputs, threads)?.end)
+pub fn scratch_values(inputs: usize, rows: usize, threads: usize) -> Option<usize> {
+    Some(Layout::new(inputs, rows, threads)?.end)
 }
 
-/// Writes `out[n]` of a row `x [inputs]`, quantised as [`quantise_rows`] does; every result is `sum
-/// · (row scale · weight scale)` in f64, rounded once. If there is a `cap` (finite and positive),
-/// [`softcap`] is applied.
+/// Writes `out[r][n]` of `rows` rows `x [rows, inputs]`, quantised as [`quantise_rows`] does; every
+/// result is `sum · (row scale · weight scale)` in f64, rounded once. If there is a `cap` (finite
+/// and positive), [`softcap`] is applied.
 ///
-/// With `largest = k`, only the k largest results are written, ties going to the lower index, and
-/// [`f32::MIN`] in all other places; the choice depends on the operands alone.
+/// With `largest = k`, only the k largest results of each row are written, ties going to the lower
+/// index, and [`f32::MIN`] in all other places; the choice depends on the operands alone, and not
+/// on other rows. All results of a row that is not finite are NaN.
 ///
 /// # Panics
 /// When a length does not fit the dimensions, or the dimensions cannot be split.
@@ -181,55 +189,95 @@ pub fn split_linear(
     split: Split<'_>,
     cap: Option<f32>,
     largest: Option<NonZeroUsize>,
+    rows: usize,
     scratch: &mut [f32],
     out: &mut [f32],
 ) {
     split.check();
     let Split { inputs, outputs, .. } = split;
-    assert!(x.len() >= inputs && out.len() >= outputs, "operands shorter than the dimensions");
-    let layout = Layout::new(inputs, pool.threads()).expect("a row that fits in memory");
+    assert!(x.len() >= rows * inputs && out.len() >= rows * outputs, "operands shorter than the dimensions");
+    let layout = Layout::new(inputs, rows, pool.threads()).expect("rows that fit in memory");
     let (q, rest) = scratch[..layout.end].split_at_mut(layout.upper);
     let (room, lists) = rest.split_at_mut(layout.list - layout.upper);
     let (q, lists) = (bytes_of(q), integers_of(lists));
-    let (mut sum, mut scale) = ([0], [0.0]);
-    quantise_rows(level, pool, x, Geometry::new(inputs, None), 1, false, q, &mut sum, &mut scale);
-    let row = Row { split, q: &q[..inputs], sum: sum[0], scale: scale[0], cap, streams };
+    let (room, lists) = (SharedOutput::new(room), SharedOutput::new(lists));
+    for first in (0..rows).step_by(ROWS) {
+        let rows = ROWS.min(rows - first);
+        let (mut sums, mut scales) = ([0; ROWS], [0.0; ROWS]);
+        let x = &x[first * inputs..];
+        quantise_rows(level, pool, x, Geometry::new(inputs, None), rows, false, q, &mut sums, &mut scales);
+        let all: [Row<'_>; ROWS] = std::array::from_fn(|row| {
+            let row = row.min(rows - 1);
+            let (q, sum, scale) = (&q[row * inputs..][..inputs], sums[row], scales[row]);
+            Row { split, q, sum, scale, cap, streams }
+        });
+        let out = SharedOutput::new(&mut out[first * outputs..][..rows * outputs]);
+        some_rows(dot, pool, &all[..rows], largest, room, lists, out);
+    }
+}
+
+/// At most [`ROWS`] rows.
+fn some_rows(
+    dot: DotLevel,
+    pool: &Pool,
+    rows: &[Row<'_>],
+    largest: Option<NonZeroUsize>,
+    room: SharedOutput<'_, f32>,
+    lists: SharedOutput<'_, i32>,
+    out: SharedOutput<'_, f32>,
+) {
+    let Split { inputs, outputs, .. } = rows[0].split;
     let tasks = outputs.div_ceil(CHUNK);
-    let out = SharedOutput::new(&mut out[..outputs]);
-    let run = |body: &(dyn Fn(usize, usize) + Sync)| match pool.worth((outputs * inputs) as u64 / 4) {
+    let shared = pool.worth((rows.len() * outputs * inputs) as u64 / 4);
+    let run = |tasks: usize, body: &(dyn Fn(usize, usize) + Sync)| match shared {
         true => pool.run_indexed(tasks, body),
         false => (0..tasks).for_each(|task| body(task, 0)),
     };
     let wanted = largest.map_or(outputs, NonZeroUsize::get);
-    if wanted > MOST || wanted >= outputs || !row.scale.is_finite() {
-        return run(&|task, _| complete_at(dot, &row, task, out));
+    if wanted > MOST || wanted >= outputs {
+        return run(tasks, &|task, _| complete_at(dot, rows, task, out));
     }
-    let squares: i64 = row.q.iter().map(|q| i64::from(*q).pow(2)).sum();
-    // Rounded up by more than all rounding errors here and in the bounds.
-    let length = (squares as f64).sqrt() as f32 * SPREAD * (inputs as f32).sqrt() * (1.0 + 1e-3);
-    let search = Search { row, middle: 3.5 * sum[0] as f32, length, bar: &AtomicU32::new(0) };
-    let (room, lists) = (SharedOutput::new(room), SharedOutput::new(lists));
-    let list = |thread: usize| {
-        // SAFETY: a thread has its own part, and threads are numbered below those of the pool.
-        unsafe { lists.part(thread * LIST, LIST) }
+    let bars = [const { AtomicU32::new(0) }; ROWS];
+    let search = Search {
+        rows,
+        lengths: std::array::from_fn(|row| length(&rows[row.min(rows.len() - 1)])),
+        bars: &bars,
+        wanted,
     };
-    (0..pool.threads()).for_each(|thread| list(thread)[0] = 0);
-    for step in [begin_at, search_at] {
-        run(&|task, thread| {
+    let list = |thread: usize, row: usize| {
+        // SAFETY: a thread has its own part, and threads are numbered below those of the pool.
+        unsafe { lists.part((thread * rows.len() + row) * LIST, LIST) }
+    };
+    for thread in 0..pool.threads() {
+        (0..rows.len()).for_each(|row| list(thread, row)[0] = 0);
+    }
+    let step = |phase: Phase, first: usize, end: usize| {
+        run(end - first, &|task, thread| {
             // SAFETY: as above.
-            let room = unsafe { room.part(thread * 2 * CHUNK, 2 * CHUNK) };
-            step(dot, &search, task, room, &mut Best::of(list(thread), wanted), out);
+            let (room, lists) = unsafe {
+                let lists = lists.part(thread * rows.len() * LIST, rows.len() * LIST);
+                (room.part(thread * ROOM, ROOM), lists)
+            };
+            search_at(dot, &search, phase, first + task, room, lists, out);
         });
-    }
-    let mut best = Best::of(list(0), wanted);
-    for thread in 1..pool.threads() {
-        for [bits, index] in Best::of(list(thread), wanted).found() {
-            best.add(f32::from_bits(*bits as u32), *index as u32);
+    };
+    // Likely results of some tasks come first, so that the bar is high for the others, which are
+    // finished while their bounds are in cache. Of a single result a part suffices.
+    let early = if wanted == 1 { tasks.div_ceil(EARLY) } else { tasks };
+    step(Phase::Begin, 0, early);
+    step(Phase::Both, early, tasks);
+    step(Phase::End, 0, early);
+    for row in 0..rows.len() {
+        let mut best = Best::of(list(0, row), wanted);
+        for thread in 1..pool.threads() {
+            for [bits, index] in Best::of(list(thread, row), wanted).found() {
+                best.add(f32::from_bits(*bits as u32), *index as u32);
+            }
         }
-    }
-    for [bits, index] in best.found() {
-        // SAFETY: all tasks are done.
-        unsafe { out.part(*index as usize, 1)[0] = f32::from_bits(*bits as u32) };
+        for [bits, index] in best.found() {
+            // SAFETY: all tasks are done.
+            unsafe { out.part(row * outputs + *index as usize, 1)[0] = f32::from_bits(*bits as u32) };
+        }
     }
 }
 
@@ -245,95 +293,137 @@ struct Row<'a> {
     streams: Streams,
 }
 
-impl Row<'_> {
-    /// Writes `Σ h·q` of the outputs of a task to their places.
-    #[inline(always)]
-    fn high<D: Dot>(&self, d: D, task: usize, results: &mut [f32]) {
-        let bytes = panel_bytes(self.split.inputs);
-        let panels = results.len().div_ceil(LANES);
-        let high = &self.split.high[task * PANELS * bytes..][..panels * bytes];
-        let mut panel = 0;
-        while panel < panels {
-            let (results, high) = (&mut results[panel * LANES..], high[panel * bytes..].as_ptr());
-            // SAFETY: at least this many panels are left.
-            panel += unsafe {
-                if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) }
-                    && self.streams == Streams::Eight
-                    && panels - panel >= STREAMS
-                {
-                    self.panels::<D, STREAMS, 1>(d, high, results)
-                } else if self.streams != Streams::One && panels - panel >= FEWER_STREAMS {
-                    self.panels::<D, FEWER_STREAMS, 1>(d, high, results)
-                } else {
-                    self.panels::<D, 1, 4>(d, high, results)
-                }
-            };
+/// Writes `Σ h·q` of the outputs of a task to their places, for every row.
+#[inline(always)]
+fn high<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>) {
+    let Row { split: Split { inputs, outputs, high, .. }, streams, .. } = rows[0];
+    let bytes = panel_bytes(inputs);
+    let end = ((task + 1) * PANELS).min(outputs.div_ceil(LANES));
+    let mut panel = task * PANELS;
+    while panel < end {
+        let (left, high) = (end - panel, high[panel * bytes..end * bytes].as_ptr());
+        macro_rules! cover {
+            ($row:expr, $rows:literal, $panels:expr, $chains:literal) => {{
+                let rows = rows[$row..].first_chunk().expect("so many rows");
+                // SAFETY: at least this many panels are left.
+                unsafe { panels::<D, $rows, { $panels }, $chains>(d, rows, $row, high, panel, out) };
+            }};
         }
-    }
-
-    /// `N` panels side by side, with so many sums of each: one alone would wait for itself.
-    ///
-    /// # Safety
-    /// `high` is readable for `N` panels.
-    #[inline(always)]
-    unsafe fn panels<D: Dot, const N: usize, const CHAINS: usize>(
-        &self,
-        d: D,
-        high: *const u8,
-        results: &mut [f32],
-    ) -> usize {
-        let bytes = panel_bytes(self.split.inputs);
-        let mut sums = [[d.splat(0); CHAINS]; N];
-        sums.iter_mut().for_each(|chains| chains[0] = d.splat((-16i32).wrapping_mul(self.sum)));
-        let near = const { ahead(N) };
-        let mut ahead = near;
-        for (block, q) in self.q.as_chunks::<BLOCK>().0.iter().enumerate() {
-            let at = |panel: usize, vector: usize| {
-                high.wrapping_add(panel * bytes + (block * BLOCK_VECTORS + vector) * VECTOR)
-            };
-            // Reading ahead past the end of a panel would fetch its neighbour's panel, which the
-            // neighbouring stream reads; this stream continues after the last of the panels.
-            if block * BLOCK_VECTORS * VECTOR + near >= bytes {
-                ahead = near + (N - 1) * bytes;
+        if rows.len() == 1 && left >= FEWER_STREAMS && streams != Streams::One {
+            if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) }
+                && streams == Streams::Eight
+                && left >= STREAMS
+            {
+                cover!(0, 1, STREAMS, 1);
+                panel += STREAMS;
+            } else {
+                cover!(0, 1, FEWER_STREAMS, 1);
+                panel += FEWER_STREAMS;
             }
-            // SAFETY: five vectors of each panel, as the caller grants; 32 values.
-            unsafe {
-                let bits: [D::Bytes; N] = std::array::from_fn(
+            continue;
+        }
+        // First parts are in cache from the second tile of rows on. Conditions that are constant
+        // per level remove the shapes that it does not use.
+        let mut row = 0;
+        while row < rows.len() {
+            macro_rules! of_rows {
+                ($rows:literal, $chains:literal) => {{
+                    cover!(row, $rows, 1, $chains);
+                    row += $rows;
+                }};
+            }
+            match (const { <D::F as Simd>::REGISTERS }, rows.len() - row) {
+                (Registers::Many, 8..) => of_rows!(8, 1),
+                (Registers::Many, 6..) => of_rows!(6, 1),
+                (Registers::Many | Registers::Few, 4..) => of_rows!(4, 1),
+                (Registers::Many | Registers::Few, 2..) => of_rows!(2, 2),
+                _ => of_rows!(1, 4),
+            }
+        }
+        panel += 1;
+    }
+}
+
+/// Panels `panel..panel + N` side by side by the rows from `row` on, with so many sums of each result: one alone would wait
+/// for itself.
+///
+/// # Safety
+/// `high` is readable for `N` panels, and no other task writes their results.
+#[inline(always)]
+unsafe fn panels<D: Dot, const R: usize, const N: usize, const CHAINS: usize>(
+    d: D,
+    rows: &[Row<'_>; R],
+    row: usize,
+    high: *const u8,
+    panel: usize,
+    out: SharedOutput<'_, f32>,
+) {
+    let Split { inputs, outputs, .. } = rows[0].split;
+    let bytes = panel_bytes(inputs);
+    let mut sums = [[[d.splat(0); CHAINS]; N]; R];
+    for (sums, row) in sums.iter_mut().zip(rows) {
+        sums.iter_mut().for_each(|chains| chains[0] = d.splat((-16i32).wrapping_mul(row.sum)));
+    }
+    let rows: [*const i8; R] = rows.map(|row| row.q[..inputs].as_ptr());
+    let near = const { ahead(N) };
+    let mut ahead = near;
+    for block in 0..inputs / BLOCK {
+        let at = |panel: usize, vector: usize| {
+            high.wrapping_add(panel * bytes + (block * BLOCK_VECTORS + vector) * VECTOR)
+        };
+        // Reading ahead past the end of a panel would fetch its neighbour's panel, which the
+        // neighbouring stream reads; this stream continues after the last of the panels.
+        if block * BLOCK_VECTORS * VECTOR + near >= bytes {
+            ahead = near + (N - 1) * bytes;
+        }
+        // SAFETY: five vectors of each panel, as the caller grants; 32 values of each row.
+        unsafe {
+            let bits: [D::Bytes; N] = std::array::from_fn(
+                #[inline(always)]
+                |panel| d.load(at(panel, 4)),
+            );
+            for vector in 0..4 {
+                let bytes: [D::Bytes; N] = std::array::from_fn(
                     #[inline(always)]
-                    |panel| d.load(at(panel, 4)),
+                    |panel| {
+                        d.prefetch(at(panel, vector).wrapping_add(ahead));
+                        d.load(at(panel, vector))
+                    },
                 );
-                for vector in 0..4 {
-                    let bytes: [D::Bytes; N] = std::array::from_fn(
+                for half in 0..2 {
+                    let quads: [D::Quad; R] = std::array::from_fn(
                         #[inline(always)]
-                        |panel| {
-                            d.prefetch(at(panel, vector).wrapping_add(ahead));
-                            d.load(at(panel, vector))
-                        },
+                        |row| d.quad(rows[row].add(block * BLOCK + 8 * vector + 4 * half)),
                     );
-                    for half in 0..2 {
-                        let quad = d.quad(q.as_ptr().add(8 * vector + 4 * half));
-                        for panel in 0..N {
-                            let w = d.raise(d.field(bytes[panel], 4, half), bits[panel], 2 * vector + half);
-                            let sum = &mut sums[panel][vector % CHAINS];
-                            *sum = d.dot_small(*sum, w, quad);
+                    for panel in 0..N {
+                        let w = d.raise(d.field(bytes[panel], 4, half), bits[panel], 2 * vector + half);
+                        for row in 0..R {
+                            let sum = &mut sums[row][panel][vector % CHAINS];
+                            *sum = d.dot_small(*sum, w, quads[row]);
                         }
                     }
                 }
-                for panel in 0..N {
-                    d.prefetch(at(panel, 4).wrapping_add(ahead));
-                }
+            }
+            for panel in 0..N {
+                d.prefetch(at(panel, 4).wrapping_add(ahead));
             }
         }
-        for (panel, chains) in sums.into_iter().enumerate() {
-            let sums = chains[1..].iter().fold(chains[0], |sums, chain| d.add(sums, *chain));
-            let results = &mut results[panel * LANES..];
-            let count = results.len().min(LANES);
-            // SAFETY: so many values.
-            unsafe { d.values().store_partial(results.as_mut_ptr(), count, d.widen(sums)) };
-        }
-        N
     }
+    for (index, sums) in sums.into_iter().enumerate() {
+        for (at, chains) in sums.into_iter().enumerate() {
+            let sums = chains[1..].iter().fold(chains[0], |sums, chain| d.add(sums, *chain));
+            let first = (panel + at) * LANES;
+            let count = LANES.min(outputs - first);
+            // SAFETY: so many values, which the caller's task alone writes.
+            unsafe {
+                let out = out.address((row + index) * outputs + first, count);
+                d.values().store_partial(out, count, d.widen(sums));
+            }
+        }
+    }
+}
 
+impl Row<'_> {
     /// `Σ l·q` of an output; prefetches `ahead` bytes.
     #[inline(always)]
     fn low<D: Dot>(&self, d: D, output: usize, ahead: usize) -> i32 {
@@ -407,45 +497,65 @@ impl Row<'_> {
     }
 }
 
-/// The outputs of a task.
+/// The outputs of a task, of a row.
 #[inline(always)]
-fn outputs_of<'a>(row: &Row<'_>, task: usize, out: SharedOutput<'a, f32>) -> (usize, &'a mut [f32]) {
+fn outputs_of<'a>(split: Split<'_>, row: usize, task: usize, out: SharedOutput<'a, f32>) -> &'a mut [f32] {
     let first = task * CHUNK;
     // SAFETY: a task has its own outputs.
-    (first, unsafe { out.part(first, CHUNK.min(row.split.outputs - first)) })
+    unsafe { out.part(row * split.outputs + first, CHUNK.min(split.outputs - first)) }
 }
 
-dispatch_dot! { fn complete_at => complete(row: &Row<'_>, task: usize, out: SharedOutput<'_, f32>) }
+dispatch_dot! { fn complete_at => complete(rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>) }
 
 /// All results of a task.
 #[inline(always)]
-fn complete<D: Dot>(d: D, row: &Row<'_>, task: usize, out: SharedOutput<'_, f32>) {
-    let (first, results) = outputs_of(row, task, out);
-    row.high(d, task, results);
-    // Several streams of groups of rows, as for panels.
-    let streams = row.streams.count();
-    let part = results.len().div_ceil(streams).next_multiple_of(LANES);
+fn complete<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>) {
+    high(d, rows, task, out);
+    // Several streams of groups of outputs, as for panels; those of several rows are in cache.
+    let Row { split, streams, .. } = rows[0];
+    let streams = streams.count();
+    let count = CHUNK.min(split.outputs - task * CHUNK);
+    let part = count.div_ceil(streams).next_multiple_of(LANES);
     for at in (0..part).step_by(LANES) {
-        for (stream, results) in results.chunks_mut(part).enumerate() {
-            let count = results.len();
-            if at < count {
-                let group = &mut results[at..count.min(at + LANES)];
-                row.results(d, first + stream * part + at, group, ahead(streams));
+        for from in (at..count).step_by(part) {
+            let to = (from + LANES).min(count).min(from - at + part);
+            for (index, row) in rows.iter().enumerate() {
+                let results = &mut outputs_of(split, index, task, out)[from..to];
+                row.results(d, task * CHUNK + from, results, ahead(streams));
             }
         }
     }
 }
 
+/// What a step of a search does with the outputs of a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Sums of first parts, and the exact result of the output with the highest bound: it is likely
+    /// to be high, and raises the bar for all others.
+    Begin,
+    /// Exact results of all others whose bounds reach the bar.
+    End,
+    /// One after the other.
+    Both,
+}
+
 /// State shared by the tasks of a search.
 struct Search<'a> {
-    row: Row<'a>,
-    /// `3.5·Σ q`
-    middle: f32,
-    /// Value of one step of spread: `‖q‖` times it, rounded up.
-    length: f32,
-    /// [`key`] of a value: results below it are not among the largest, since as many exact results
-    /// as requested are known to be at least that value.
-    bar: &'a AtomicU32,
+    rows: &'a [Row<'a>],
+    /// [`length`] of every row.
+    lengths: [f32; ROWS],
+    /// Of every row, the [`key`] of a value: results below it are not among the largest, since as
+    /// many exact results as requested are known to be at least that value.
+    bars: &'a [AtomicU32; ROWS],
+    /// Results of a row.
+    wanted: usize,
+}
+
+/// Value of one step of spread: `‖q‖` times it, rounded up by more than all rounding errors here
+/// and in the bounds.
+fn length(row: &Row<'_>) -> f32 {
+    let squares: i64 = row.q.iter().map(|q| i64::from(*q).pow(2)).sum();
+    (squares as f64).sqrt() as f32 * SPREAD * (row.split.inputs as f32).sqrt() * (1.0 + 1e-3)
 }
 
 /// Maps values to integers in the same order; both zeros are equal, and NaN is above all.
@@ -503,113 +613,138 @@ impl<'a> Best<'a> {
 }
 
 dispatch_dot! {
-    fn begin_at => begin(
-        shared: &Search<'_>, task: usize, upper: &mut [f32], best: &mut Best<'_>, out: SharedOutput<'_, f32>,
-    )
-}
-
-/// Sums of first parts of a task, and the exact result of the output with the highest bound: it is
-/// likely to be high, and raises the bar for all others.
-#[inline(always)]
-fn begin<D: Dot>(
-    d: D,
-    shared: &Search<'_>,
-    task: usize,
-    upper: &mut [f32],
-    best: &mut Best<'_>,
-    out: SharedOutput<'_, f32>,
-) {
-    let (first, results) = outputs_of(&shared.row, task, out);
-    shared.row.high(d, task, results);
-    let likely = bounds(d, shared, first, results, upper);
-    consider(d, shared, first + likely, results[likely], best);
-}
-
-dispatch_dot! {
     fn search_at => search(
-        shared: &Search<'_>, task: usize, room: &mut [f32], best: &mut Best<'_>, out: SharedOutput<'_, f32>,
+        shared: &Search<'_>, phase: Phase, task: usize, room: &mut [f32], lists: &mut [i32], out: SharedOutput<'_, f32>,
     )
 }
 
-/// Exact results of all other outputs of a task whose bounds reach the bar.
+/// A phase of the search among the outputs of a task. `lists` contains that of each row, one after
+/// the other.
 #[inline(always)]
 fn search<D: Dot>(
     d: D,
     shared: &Search<'_>,
+    phase: Phase,
     task: usize,
     room: &mut [f32],
-    best: &mut Best<'_>,
+    lists: &mut [i32],
     out: SharedOutput<'_, f32>,
 ) {
-    let (first, results) = outputs_of(&shared.row, task, out);
-    let (count, bytes) = (results.len(), row_bytes(shared.row.split.inputs));
-    let (upper, candidates) = room.split_at_mut(CHUNK);
-    let likely = bounds(d, shared, first, results, upper);
-    let bar = value_of(shared.bar.load(Ordering::Relaxed));
-    let candidates = integers_of(candidates);
+    if phase != Phase::End {
+        high(d, shared.rows, task, out);
+    }
+    let first = task * CHUNK;
+    let (upper, rest) = room.split_at_mut(CHUNK);
+    let (spreads, candidates) = rest.split_at_mut(CHUNK);
+    let split = shared.rows[0].split;
+    let spread = &split.spread[first..split.outputs.min(first + CHUNK)];
+    spreads.iter_mut().zip(spread).for_each(|(to, from)| *to = f32::from(*from));
+    for (index, (row, list)) in shared.rows.iter().zip(lists.chunks_exact_mut(LIST)).enumerate() {
+        let results = outputs_of(row.split, index, task, out);
+        if !row.scale.is_finite() {
+            results.fill(f32::NAN);
+            continue;
+        }
+        let mut best = Best::of(list, shared.wanted);
+        let likely = bounds(d, shared, index, first, results, spreads, upper);
+        if phase != Phase::End {
+            consider(d, shared, index, first + likely, results[likely], &mut best);
+        }
+        if phase != Phase::Begin {
+            others(d, shared, index, likely, first, results, upper, integers_of(candidates), &mut best);
+            results.fill(f32::MIN);
+        }
+    }
+}
+
+/// Exact results of all outputs of a task but one whose bounds reach the bar.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "a row, its outputs and where to work")]
+fn others<D: Dot>(
+    d: D,
+    shared: &Search<'_>,
+    row: usize,
+    likely: usize,
+    first: usize,
+    results: &[f32],
+    upper: &[f32],
+    candidates: &mut [i32],
+    best: &mut Best<'_>,
+) {
+    let (split, bar) = (shared.rows[row].split, &shared.bars[row]);
+    let bytes = row_bytes(split.inputs);
+    let least = value_of(bar.load(Ordering::Relaxed));
     let mut found = 0;
-    for (group, upper) in upper[..count].chunks(LANES).enumerate() {
+    for (group, upper) in upper[..results.len()].chunks(LANES).enumerate() {
         // NaN counts as reaching the bar.
-        if upper.iter().fold(true, |below, upper| below & (*upper < bar)) {
+        if upper.iter().fold(true, |below, upper| below & (*upper < least)) {
             continue;
         }
         for (lane, upper) in upper.iter().enumerate() {
             let output = group * LANES + lane;
-            if *upper < bar || output == likely {
+            if *upper < least || output == likely {
                 continue;
             }
             candidates[found] = output as i32;
             found += 1;
-            let low = shared.row.split.low[(first + output) * bytes..].as_ptr();
+            let low = split.low[(first + output) * bytes..].as_ptr();
             (0..bytes).step_by(VECTOR).for_each(|at| d.prefetch(low.wrapping_add(at)));
         }
     }
     for output in &candidates[..found] {
         let output = *output as usize;
         // The bar may have risen.
-        if upper[output] < value_of(shared.bar.load(Ordering::Relaxed)) {
+        if upper[output] < value_of(bar.load(Ordering::Relaxed)) {
             continue;
         }
-        consider(d, shared, first + output, results[output], best);
+        consider(d, shared, row, first + output, results[output], best);
     }
-    results.fill(f32::MIN);
 }
 
 /// Computes the exact result of an output. Not a closure: closures are compiled without the target
 /// features of their caller.
 #[inline(always)]
-fn consider<D: Dot>(d: D, shared: &Search<'_>, output: usize, high: f32, best: &mut Best<'_>) {
-    let mut result = [shared.row.result(d, output, high)];
-    shared.row.cap(d, &mut result);
+fn consider<D: Dot>(d: D, shared: &Search<'_>, row: usize, output: usize, high: f32, best: &mut Best<'_>) {
+    let (row, bar) = (&shared.rows[row], &shared.bars[row]);
+    let mut result = [row.result(d, output, high)];
+    row.cap(d, &mut result);
     if let Some(last) = best.add(result[0], output as u32) {
-        let bar = key(shared.row.below(value_of(last)));
-        if bar > shared.bar.load(Ordering::Relaxed) {
-            shared.bar.fetch_max(bar, Ordering::Relaxed);
+        let least = key(row.below(value_of(last)));
+        if least > bar.load(Ordering::Relaxed) {
+            bar.fetch_max(least, Ordering::Relaxed);
         }
     }
 }
 
-/// Writes upper bounds of the results whose sums of first parts are `results`; returns the index of
-/// the highest.
+/// Writes upper bounds of the results whose sums of first parts are `results`, from widened spreads;
+/// returns the index of the highest.
 #[inline(always)]
-fn bounds<D: Dot>(d: D, search: &Search<'_>, first: usize, results: &[f32], upper: &mut [f32]) -> usize {
+fn bounds<D: Dot>(
+    d: D,
+    search: &Search<'_>,
+    row: usize,
+    first: usize,
+    results: &[f32],
+    spreads: &[f32],
+    upper: &mut [f32],
+) -> usize {
     let f = d.values();
-    let Split { spread, scales, .. } = search.row.split;
-    let [row_scale, middle, length] =
-        [search.row.scale, search.middle, search.length].map(|value| f.splat(value));
+    let Row { split, scale, sum, .. } = search.rows[row];
+    let scales = &split.scales[first..first + results.len()];
+    // `3.5·Σ q`
+    let middle = 3.5 * sum as f32;
+    let [row_scale, middle, length] = [scale, middle, search.lengths[row]].map(|value| f.splat(value));
     let mut highest = f.splat(f32::NEG_INFINITY);
-    let mut wide = [0.0f32; LANES];
-    for (group, (results, upper)) in results.chunks(LANES).zip(upper.chunks_exact_mut(LANES)).enumerate() {
-        let (from, count) = (first + group * LANES, results.len());
-        let (spread, scales) = (&spread[from..from + count], &scales[from..from + count]);
-        wide.iter_mut().zip(spread).for_each(|(wide, spread)| *wide = f32::from(*spread));
-        // SAFETY: so many values are there, in `upper` and `wide` sixteen.
+    let places = spreads.chunks_exact(LANES).zip(upper.chunks_exact_mut(LANES));
+    for ((results, scales), (spreads, upper)) in results.chunks(LANES).zip(scales.chunks(LANES)).zip(places) {
+        let count = results.len();
+        // SAFETY: so many values are there, in `upper` and `spreads` sixteen.
         unsafe {
             let scale = f.mul(row_scale, f.load_partial(scales.as_ptr(), count));
             let sum = f.fma(f.splat(8.0), f.load_partial(results.as_ptr(), count), middle);
             // A millionth of the sum exceeds the rounding errors here, and the least normal number
             // exceeds the loss of a subnormal scale.
-            let slack = f.fma(f.abs(sum), f.splat(1e-6), f.mul(length, f.load(wide.as_ptr())));
+            let slack = f.fma(f.abs(sum), f.splat(1e-6), f.mul(length, f.load(spreads.as_ptr())));
             let most = f.add(f.abs(scale), f.splat(f32::MIN_POSITIVE));
             let bound = f.fma(most, slack, f.mul(scale, sum));
             f.store(upper.as_mut_ptr(), bound);
@@ -619,7 +754,10 @@ fn bounds<D: Dot>(d: D, search: &Search<'_>, first: usize, results: &[f32], uppe
     // A lane beyond the end may be the highest: then any output will do, since none is skipped
     // because of it.
     let highest = f.reduce_max(highest);
-    upper[..results.len()].iter().position(|upper| *upper == highest).unwrap_or(0)
+    let upper = &upper[..results.len()];
+    let among = |values: &[f32]| values.iter().fold(false, |found, value| found | (*value == highest));
+    let group = upper.chunks(LANES).position(among).unwrap_or(0) * LANES;
+    group + upper[group..].iter().position(|upper| *upper == highest).unwrap_or(0)
 }
 
 #[cfg(test)]

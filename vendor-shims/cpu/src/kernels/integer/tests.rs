@@ -181,12 +181,38 @@ fn a_row_alone_equals_the_row_among_many() {
     }
 }
 
+/// Few rows share tiles, of which each level has others.
+#[test]
+fn every_number_of_rows_gives_each_row_the_bits_it_has_alone() {
+    let (most, inputs, outputs) = (MANY_SINGLE + 1, 150, 37);
+    let x = values(most * inputs, 21);
+    let (scales, bias) = (values(outputs, 22), values(outputs, 23));
+    let halves: Vec<[u16; LANES]> = (0..outputs.div_ceil(LANES) * inputs.div_ceil(32))
+        .map(|at| std::array::from_fn(|lane| 0x2c01 + ((at * LANES + lane) * 7 % 0x400) as u16))
+        .collect();
+    for kind in KINDS {
+        for scales in [Scales::PerOutput(&scales), Scales::PerBlock { size: 32, values: &halves }] {
+            let size = matches!(scales, Scales::PerBlock { .. }).then_some(32);
+            let integers = Integers::new(kind, Geometry::new(inputs, size), outputs, 24);
+            let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
+            let alone: Vec<f32> = (0..most)
+                .flat_map(|row| everywhere(&x[row * inputs..], tiles, Some(&bias), 1).swap_remove(0).1)
+                .collect();
+            for rows in 1..=most {
+                for (how, out) in everywhere(&x, tiles, Some(&bias), rows) {
+                    assert_eq!(bits(&out), bits(&alone[..rows * outputs]), "{kind:?}, {rows} rows, {how}");
+                }
+            }
+        }
+    }
+}
+
 /// Rows that are no whole number of pairs and groups, outputs that do not fill a panel, inputs and
 /// blocks that do not fill a step: the edge cases of products of several rows by several outputs.
 #[test]
 fn many_rows_of_odd_shapes_are_those_of_the_scalar_twin() {
     let outputs = 83;
-    for rows in [9, 11, 14, 53] {
+    for rows in [9, 11, 14, 17, 53] {
         for (inputs, block) in [(1, 1), (7, 3), (12, 12), (36, 32), (50, 20), (65, 48), (100, 32), (141, 141)]
         {
             let x = values(rows * inputs, (rows * inputs) as u64);
@@ -242,7 +268,9 @@ fn the_longest_sums_are_exact() {
         let row_scale = f64::from(127.0f32 * (1.0 / 127.0));
         let exact = (-128.0 * (127.0 * inputs as f64 - 1.0) * row_scale) as f32;
         same(&x, tiles, None, 1, &vec![exact; outputs]).unwrap();
-        same(&x.repeat(MANY), tiles, None, MANY, &vec![exact; MANY * outputs]).unwrap();
+        for rows in [3, MANY, MANY_SINGLE] {
+            same(&x.repeat(rows), tiles, None, rows, &vec![exact; rows * outputs]).unwrap();
+        }
     }
 }
 
@@ -260,7 +288,7 @@ fn rows_of_zeros_without_inputs_and_of_nans() {
         outputs: 3,
     };
     let bias = [1.0, 2.0, 3.0];
-    for rows in [2, 9] {
+    for rows in [2, 9, 18] {
         let expected = bias.repeat(rows);
         same(&vec![0.0; 4 * rows], tiles, Some(&bias), rows, &expected).unwrap();
         let none = Tiles { data: &[], inputs: 0, ..tiles };

@@ -53,14 +53,15 @@ impl Packed {
         self.raw.chunks(self.inputs).zip(&self.scales).map(result).collect()
     }
 
+    /// Of as many rows as `x` has.
     fn run(&self, dot: DotLevel, threads: usize, x: &[f32], cap: Option<f32>, largest: usize) -> Vec<f32> {
-        let pool = Pool::eager(threads);
-        let mut scratch = vec![f32::NAN; scratch_values(self.inputs, threads).expect("small")];
+        let (pool, rows) = (Pool::eager(threads), x.len() / self.inputs);
+        let mut scratch = vec![f32::NAN; scratch_values(self.inputs, rows, threads).expect("small")];
         let largest = NonZeroUsize::new(largest);
         let mut run = |streams| {
-            let mut out = vec![f32::NAN; self.outputs];
+            let mut out = vec![f32::NAN; rows * self.outputs];
             let (level, split) = (Level::detect(), self.split());
-            split_linear(level, dot, streams, &pool, x, split, cap, largest, &mut scratch, &mut out);
+            split_linear(level, dot, streams, &pool, x, split, cap, largest, rows, &mut scratch, &mut out);
             out
         };
         let out = run(Streams::One);
@@ -144,6 +145,35 @@ proptest! {
     }
 }
 
+/// Few rows share tiles, of which each level has others; more than [`ROWS`] take turns.
+#[test]
+fn every_number_of_rows_gives_each_row_the_bits_it_has_alone() {
+    let (most, inputs, outputs) = (ROWS + 2, STEP, 1100);
+    let packed = packed(0, inputs, outputs, 31);
+    let mut random = Rng::with_seed(32);
+    let mut x: Vec<f32> = (0..most * inputs).map(|_| value(&mut random)).collect();
+    x[5 * inputs..6 * inputs].fill(0.0);
+    for cap in [None, Some(0.5)] {
+        for wanted in [0, 1, 7] {
+            let alone: Vec<f32> = x
+                .chunks(inputs)
+                .flat_map(|x| match (packed.results(x, cap), wanted) {
+                    (all, 0) => all,
+                    (all, wanted) => largest_of(&all, wanted),
+                })
+                .collect();
+            for dot in DotLevel::available() {
+                for (threads, rows) in [1, 3].into_iter().flat_map(|n| (1..=most).map(move |rows| (n, rows)))
+                {
+                    let out = packed.run(dot, threads, &x[..rows * inputs], cap, wanted);
+                    let same = bits(&out) == bits(&alone[..rows * outputs]);
+                    assert!(same, "{wanted} of {rows} rows, {threads} threads, {}", dot.name());
+                }
+            }
+        }
+    }
+}
+
 /// The bound has to be valid in the worst case: second parts aligned with the row.
 #[test]
 fn rows_whose_second_halves_decide_are_found() {
@@ -179,6 +209,13 @@ fn a_row_of_zeros_and_one_of_nans() {
         x[7] = f32::NAN;
         for cap in [None, Some(30.0)] {
             assert!(packed.run(dot, 2, &x, cap, 3).iter().all(|value| value.is_nan()));
+            // A row beside it is what it is alone.
+            let ones = [1.0; STEP];
+            for wanted in [0, 1, 3] {
+                let both = packed.run(dot, 2, &[x, ones].concat(), cap, wanted);
+                assert!(both[..300].iter().all(|value| value.is_nan()));
+                assert_eq!(bits(&both[300..]), bits(&packed.run(dot, 2, &ones, cap, wanted)));
+            }
         }
     }
 }
@@ -237,6 +274,6 @@ fn keys_are_in_the_order_of_values() {
 
 #[test]
 fn scratch_memory_beyond_any_machine_is_none() {
-    assert_eq!(scratch_values(LONGEST, usize::MAX / 4), None);
-    assert!(scratch_values(640, 2).is_some_and(|values| values < 1 << 16));
+    assert_eq!(scratch_values(LONGEST, 1, usize::MAX / 4), None);
+    assert!(scratch_values(640, 1, 2).is_some_and(|values| values < 1 << 16));
 }
