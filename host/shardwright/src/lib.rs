@@ -106,7 +106,7 @@ pub use shardwright_text::{Message, RenderOptions, SamplingParameters, Tokenizer
 pub use shardwright_trust::Policy;
 pub use shardwright_vocabulary::{
     Error, ErrorKind, FormatTuple, Notice, NoticeKind, Pass, PlannerIdentity, Provenance, Result,
-    Speculation, UnknownName, WeightFormat,
+    Speculation as PlannedSpeculation, UnknownName, WeightFormat,
 };
 pub use shardwright_worker::Isolation;
 pub use verified::Verified;
@@ -115,7 +115,7 @@ pub use verified::Verified;
 pub use {
     loading::{join, load},
     shardwright_build::{
-        Draft, Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource, Planned,
+        Draft as DraftEstimate, Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource, Planned,
         Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan, settle,
     },
 };
