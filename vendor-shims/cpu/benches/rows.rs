@@ -2,10 +2,12 @@
 //! verified: whole decoders in the shapes of Gemma 3 270M and 1B with random weights, through the
 //! contract, after checking that every row has the bits that it has alone.
 //!
-//! `cargo bench -p shardwright-shim-cpu --bench rows [-- MODEL… FORMAT… [THREADS…]]`, where MODEL is
-//! `270m` or `1b` and FORMAT `int8` (a scale per output) or `int4` (one per 32 inputs).
+//! `cargo bench -p shardwright-shim-cpu --bench rows [-- MODEL… FORMAT… [all-logits] [THREADS…]]`,
+//! where MODEL is `270m` or `1b` and FORMAT `int8` (a scale per output) or `int4` (one per 32
+//! inputs).
 //!
-//! Steps ask for the largest logit of each row, after 512 tokens, with a KV cache of 16 bits. A step
+//! Steps ask for the largest logit of each row, or for all, after 512 tokens, with a KV cache of 16
+//! bits. A step
 //! of several rows is timed between two of one row; ratios to their mean are printed as median, and
 //! lower and upper quartile, and beside them the ratio of the shortest times, which other programs
 //! on the machine disturb least.
@@ -246,7 +248,7 @@ fn bind(model: &Model, bound: &mut HashMap<String, Lasting>, first: usize, most:
     }
 }
 
-fn measure(model: &Model, four: bool, threads: usize) {
+fn measure(model: &Model, four: bool, wanted: u64, threads: usize) {
     let host = Host::open(shardwright_shim_cpu::shim_entry(), "cpu", &[("threads", &threads.to_string())])
         .expect("opened");
     let artefact = {
@@ -267,21 +269,21 @@ fn measure(model: &Model, four: bool, threads: usize) {
     };
     bind(model, &mut together, 0, MOST);
     for rows in [16, 2, 3, 5] {
-        loaded.run_for_largest(&several, rows, &mut together, 1).expect("ran");
+        loaded.run_for_largest(&several, rows, &mut together, wanted).expect("ran");
         let logits = together["logits"].bits().to_vec();
         for row in 0..rows {
             bind(model, &mut alone, row, 1);
-            loaded.run_for_largest(&one, 1, &mut alone, 1).expect("ran");
+            loaded.run_for_largest(&one, 1, &mut alone, wanted).expect("ran");
             let expected = largest(alone["logits"].bits());
             assert_eq!(largest(&logits[row * vocabulary..][..vocabulary]), expected, "row {row} of {rows}");
         }
     }
     // The way in which one row reads weights is found meanwhile.
-    (0..30).for_each(|_| loaded.run_for_largest(&one, 1, &mut alone, 1).expect("ran"));
+    (0..30).for_each(|_| loaded.run_for_largest(&one, 1, &mut alone, wanted).expect("ran"));
     let mut timed = |rows: usize| {
         let (entry, bound) = if rows == 1 { (&one, &mut alone) } else { (&several, &mut together) };
         let begun = Instant::now();
-        loaded.run_for_largest(entry, rows, bound, 1).expect("ran");
+        loaded.run_for_largest(entry, rows, bound, wanted).expect("ran");
         begun.elapsed().as_secs_f64() * 1e3
     };
     let counts = [2, 3, 4, 6, 8, 12, 16];
@@ -296,6 +298,7 @@ fn measure(model: &Model, four: bool, threads: usize) {
         }
     }
     let format = if four { "int4" } else { "int8" };
+    let format = if wanted == 0 { format!("{format}, all logits,") } else { format.to_owned() };
     println!("rows {:5} {format} {threads} threads   1 row  {shortest:6.2} ms at least", model.name);
     for (rows, (mut ratios, least)) in counts.into_iter().zip(found) {
         ratios.sort_unstable_by(f64::total_cmp);
@@ -312,13 +315,14 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let threads: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
     let threads = if threads.is_empty() { vec![2] } else { threads };
+    let wanted = u64::from(!words.iter().any(|word| word == "all-logits"));
     let among = |names: &[&str], name: &str| {
         let named = words.iter().any(|word| names.contains(&word.as_str()));
         !named || words.iter().any(|word| word == name)
     };
     for model in MODELS.iter().filter(|model| among(&["270m", "1b"], model.name)) {
         for format in ["int8", "int4"].into_iter().filter(|format| among(&["int8", "int4"], format)) {
-            threads.iter().for_each(|threads| measure(model, format == "int4", *threads));
+            threads.iter().for_each(|threads| measure(model, format == "int4", wanted, *threads));
         }
     }
 }

@@ -424,50 +424,12 @@ unsafe fn panels<D: Dot, const R: usize, const N: usize, const CHAINS: usize>(
 }
 
 impl Row<'_> {
-    /// `Σ l·q` of an output; prefetches `ahead` bytes.
-    #[inline(always)]
-    fn low<D: Dot>(&self, d: D, output: usize, ahead: usize) -> i32 {
-        let bytes = row_bytes(self.split.inputs);
-        let low = self.split.low[output * bytes..][..bytes].as_chunks::<THIRDS>().0;
-        let mut sums = [d.splat(0); 2];
-        for (low, q) in low.iter().zip(self.q.as_chunks::<STEP>().0) {
-            d.prefetch(low.as_ptr().wrapping_add(ahead));
-            // SAFETY: every chunk is as long as what is read.
-            unsafe {
-                let [first, second] = d.thirds(low.as_ptr());
-                sums[0] = d.dot_each(sums[0], first, d.load(q.as_ptr().cast()));
-                sums[1] = d.dot_each(sums[1], second, d.load(q.as_ptr().add(VECTOR).cast()));
-            }
-        }
-        d.total(d.add(sums[0], sums[1]))
-    }
-
     /// The uncapped result of an output whose sum of first parts is known.
     #[inline(always)]
     fn result<D: Dot>(&self, d: D, output: usize, high: f32) -> f32 {
-        let sum = 8 * i64::from(high as i32) + i64::from(self.low(d, output, 0));
+        let [low] = low(d, [self.q], self.split, output, 0);
+        let sum = 8 * i64::from(high as i32) + i64::from(d.total(low));
         value(sum as f64, f64::from(self.scale), f64::from(self.split.scales[output]), 0.0)
-    }
-
-    /// The results of up to sixteen outputs from `first` on, in the places of their sums of first
-    /// parts. Finishing them one by one would take as long as their second parts.
-    #[inline(always)]
-    fn results<D: Dot>(&self, d: D, first: usize, results: &mut [f32], ahead: usize) {
-        let (f, count) = (d.values(), results.len());
-        let (mut sums, mut scales) = ([0; LANES], [0.0; LANES]);
-        for (lane, high) in results.iter().enumerate() {
-            // Within 2³¹: |w·q| ≤ 2¹⁴, of 2¹³ inputs.
-            sums[lane] = 8 * (*high as i32) + self.low(d, first + lane, ahead);
-        }
-        scales.iter_mut().zip(&self.split.scales[first..first + count]).for_each(|(to, from)| {
-            *to = f64::from(*from);
-        });
-        let mut values = d.exact(d.sums(&sums), f64::from(self.scale), &scales, &[0.0; LANES]);
-        if let Some(cap) = self.cap {
-            values = softcap(f, values, cap);
-        }
-        // SAFETY: so many values.
-        unsafe { f.store_partial(results.as_mut_ptr(), count, values) };
     }
 
     /// Caps results in their places.
@@ -497,6 +459,82 @@ impl Row<'_> {
     }
 }
 
+/// `Σ l·q` of an output in lanes that add up to it, for `R` rows; prefetches `ahead` bytes.
+#[inline(always)]
+fn low<D: Dot, const R: usize>(
+    d: D,
+    rows: [&[i8]; R],
+    split: Split<'_>,
+    output: usize,
+    ahead: usize,
+) -> [D::Sums; R] {
+    let bytes = row_bytes(split.inputs);
+    let mut sums = [[d.splat(0); 2]; R];
+    let rows = rows.map(|q| q[..split.inputs].as_ptr());
+    for (step, low) in split.low[output * bytes..][..bytes].as_chunks::<THIRDS>().0.iter().enumerate() {
+        d.prefetch(low.as_ptr().wrapping_add(ahead));
+        // SAFETY: every chunk is as long as what is read, and rows have a step for each.
+        unsafe {
+            let [first, second] = d.thirds(low.as_ptr());
+            for (sums, q) in sums.iter_mut().zip(rows) {
+                let q = q.add(step * STEP).cast::<u8>();
+                sums[0] = d.dot_each(sums[0], first, d.load(q));
+                sums[1] = d.dot_each(sums[1], second, d.load(q.add(VECTOR)));
+            }
+        }
+    }
+    let mut all = [d.splat(0); R];
+    for (all, [a, b]) in all.iter_mut().zip(sums) {
+        *all = d.add(a, b);
+    }
+    all
+}
+
+/// The results of up to sixteen outputs from `first` on of the rows from `row` on, in the places of
+/// their sums of first parts. Finishing them one by one would take as long as their second parts.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "rows, outputs and their places")]
+fn results<D: Dot, const R: usize>(
+    d: D,
+    rows: &[Row<'_>; R],
+    row: usize,
+    first: usize,
+    count: usize,
+    ahead: usize,
+    out: SharedOutput<'_, f32>,
+) {
+    let (f, split) = (d.values(), rows[0].split);
+    let mut lanes = [[f.splat(0.0); LANES]; R];
+    for lane in 0..count {
+        let low = low(d, rows.map(|row| row.q), split, first + lane, ahead);
+        for (lanes, low) in lanes.iter_mut().zip(low) {
+            lanes[lane] = d.widen(low);
+        }
+    }
+    let mut scales = [0.0; LANES];
+    scales.iter_mut().zip(&split.scales[first..first + count]).for_each(|(to, from)| {
+        *to = f64::from(*from);
+    });
+    for ((index, row_of), lanes) in rows.iter().enumerate().zip(lanes) {
+        // SAFETY: a task has its own outputs.
+        let results = unsafe { out.part((row + index) * split.outputs + first, count) };
+        let (mut low, mut sums) = ([0.0; LANES], [0; LANES]);
+        // Sums of f32 are exact: `7 · 127 · 2¹³ < 2²⁴`.
+        // SAFETY: sixteen values.
+        unsafe { f.store(low.as_mut_ptr(), f.reduce_add_each(lanes)) };
+        for ((sum, high), low) in sums.iter_mut().zip(&*results).zip(low) {
+            // Within 2³¹: |w·q| ≤ 2¹⁴, of 2¹³ inputs.
+            *sum = 8 * (*high as i32) + low as i32;
+        }
+        let mut values = d.exact(d.sums(&sums), f64::from(row_of.scale), &scales, &[0.0; LANES]);
+        if let Some(cap) = row_of.cap {
+            values = softcap(f, values, cap);
+        }
+        // SAFETY: so many values.
+        unsafe { f.store_partial(results.as_mut_ptr(), count, values) };
+    }
+}
+
 /// The outputs of a task, of a row.
 #[inline(always)]
 fn outputs_of<'a>(split: Split<'_>, row: usize, task: usize, out: SharedOutput<'a, f32>) -> &'a mut [f32] {
@@ -518,10 +556,21 @@ fn complete<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f
     let part = count.div_ceil(streams).next_multiple_of(LANES);
     for at in (0..part).step_by(LANES) {
         for from in (at..count).step_by(part) {
-            let to = (from + LANES).min(count).min(from - at + part);
-            for (index, row) in rows.iter().enumerate() {
-                let results = &mut outputs_of(split, index, task, out)[from..to];
-                row.results(d, task * CHUNK + from, results, ahead(streams));
+            let lanes = LANES.min(count - from);
+            let mut row = 0;
+            macro_rules! of_rows {
+                ($rows:literal) => {{
+                    let rows = rows[row..].first_chunk::<$rows>().expect("so many rows");
+                    results(d, rows, row, task * CHUNK + from, lanes, ahead(streams), out);
+                    row += $rows;
+                }};
+            }
+            while row < rows.len() {
+                match (const { <D::F as Simd>::REGISTERS }, rows.len() - row) {
+                    (Registers::Many | Registers::Few, 4..) => of_rows!(4),
+                    (Registers::Many | Registers::Few, 2..) => of_rows!(2),
+                    _ => of_rows!(1),
+                }
             }
         }
     }
